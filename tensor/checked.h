@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <utility>
+#include <string>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+
+/// The one helper for sizes that come from outside: a·b, a+b, or OverflowError that names both.
+template <std::integral T>
+constexpr T checked_mul(T a, T b) {
+  T product{};
+  if (__builtin_mul_overflow(a, b, &product))
+    throw OverflowError("size: " + std::to_string(a) + " * " + std::to_string(b) + " does not fit its integer");
+  return product;
+}
+
+template <std::integral T>
+constexpr T checked_add(T a, T b) {
+  T sum{};
+  if (__builtin_add_overflow(a, b, &sum))
+    throw OverflowError("size: " + std::to_string(a) + " + " + std::to_string(b) + " does not fit its integer");
+  return sum;
+}
+
+/// `value` as a `To`, or OverflowError.
+template <std::integral To, std::integral From>
+constexpr To checked_cast(From value) {
+  if (!std::in_range<To>(value)) throw OverflowError("size: " + std::to_string(value) + " does not fit its integer");
+  return static_cast<To>(value);
+}
+
+}  // namespace millrace

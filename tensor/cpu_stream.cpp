@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/cpu_stream.h>
+
+#include <cfenv>
+#include <deque>
+#include <mutex>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace millrace {
+namespace {
+
+/// Kernels round to nearest and keep subnormals, whatever the embedding program set on its threads.
+void default_rounding() noexcept {
+#if defined(__x86_64__)
+  constexpr unsigned all_exceptions_masked = 0x1f80;
+  if ((_mm_getcsr() & ~0x3fu) != all_exceptions_masked) _mm_setcsr(all_exceptions_masked);
+#else
+  std::fesetenv(FE_DFL_ENV);
+#endif
+}
+
+}  // namespace
+
+struct CpuStream::Queue {
+  struct Item {
+    std::unique_ptr<Work> work;  // or null: wait for `point`
+    Point point;
+  };
+  std::mutex mutex;
+  std::deque<Item> items;
+  bool busy = false;  // somebody runs work, or the head waits for a point
+  std::uint64_t issued = 0;
+  std::exception_ptr failed;
+  std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
+};
+
+CpuStream::CpuStream(std::shared_ptr<ThreadTeam> team, std::shared_ptr<MemoryResource> memory)
+    : team_(std::move(team)), memory_(std::move(memory)), queue_(std::make_unique<Queue>()) {}
+
+CpuStream::~CpuStream() = default;
+
+bool CpuStream::enter() noexcept {
+  const std::lock_guard lock(queue_->mutex);
+  if (queue_->busy || !queue_->items.empty()) return false;
+  queue_->busy = true;
+  ++queue_->issued;
+  default_rounding();
+  return true;
+}
+
+void CpuStream::leave(std::exception_ptr) noexcept {
+  bool more = false;
+  std::uint64_t done = 0;
+  {
+    const std::lock_guard lock(queue_->mutex);
+    more = !queue_->items.empty();
+    done = queue_->issued;
+    if (!more) {
+      queue_->busy = false;
+      // Nobody holds a point of work that ran in its caller unless it was asked for, so the counter moves without waking anyone.
+    }
+  }
+  if (!more) return queue_->timeline->advance(done);
+  drain();
+}
+
+void CpuStream::push(std::unique_ptr<Work> work) {
+  {
+    const std::lock_guard lock(queue_->mutex);
+    queue_->items.push_back({std::move(work), {}});
+    ++queue_->issued;
+    if (queue_->busy) return;
+    queue_->busy = true;
+  }
+  drain();
+}
+
+void CpuStream::wait(const Point& point) {
+  {
+    const std::lock_guard lock(queue_->mutex);
+    if (point.timeline() == queue_->timeline) return;
+    queue_->items.push_back({nullptr, point});
+    ++queue_->issued;
+    if (queue_->busy) return;
+    queue_->busy = true;
+  }
+  drain();
+}
+
+Point CpuStream::position() {
+  const std::lock_guard lock(queue_->mutex);
+  return Point(queue_->timeline, queue_->issued);
+}
+
+void CpuStream::complete(std::exception_ptr error) noexcept {
+  if (error) {
+    const std::lock_guard lock(queue_->mutex);
+    if (!queue_->failed) queue_->failed = error;
+  }
+  drain();
+}
+
+/// Runs queued work until the queue is empty or its head must wait; the caller owns `busy`.
+void CpuStream::drain() noexcept {
+  for (;;) {
+    Queue::Item item;
+    std::exception_ptr failed;
+    std::uint64_t before = 0;
+    {
+      const std::lock_guard lock(queue_->mutex);
+      before = queue_->issued - queue_->items.size();
+      failed = queue_->failed;
+      if (!queue_->items.empty()) {
+        item = std::move(queue_->items.front());
+        queue_->items.pop_front();
+      } else {
+        queue_->busy = false;
+      }
+    }
+    if (failed) queue_->timeline->fail(failed);
+    queue_->timeline->advance(before);
+    if (item.work == nullptr && item.point.timeline() == nullptr) return;
+    if (item.work == nullptr) {
+      if (!item.point.reached() && item.point.timeline()->add(*this, item.point.value())) return;
+      if (std::exception_ptr error = item.point.error()) {
+        const std::lock_guard lock(queue_->mutex);
+        if (!queue_->failed) queue_->failed = error;
+      }
+      continue;
+    }
+    if (failed) continue;  // what follows a failure does not run
+    default_rounding();
+    try {
+      item.work->run(*team_);
+    } catch (...) {
+      const std::lock_guard lock(queue_->mutex);
+      if (!queue_->failed) queue_->failed = std::current_exception();
+    }
+  }
+}
+
+}  // namespace millrace

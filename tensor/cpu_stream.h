@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include <millrace/tensor/stream.h>
+
+namespace millrace {
+
+/// A CPU stream: a strand plus a thread team. Work runs to completion in the caller when nothing is queued before it; behind a point that is
+/// not yet reached it queues, and runs on the thread that reaches the point. Unlike a device's, an error that ran in the caller stays
+/// with that caller: it is thrown there and the stream goes on.
+class CpuStream final : public Stream, private Waiter {
+ public:
+  /// `team` is shared by the streams of a place and used by one of them at a time.
+  CpuStream(std::shared_ptr<ThreadTeam> team, std::shared_ptr<MemoryResource> memory = host_memory());
+  /// Every enqueued piece of work must have run.
+  ~CpuStream() override;
+
+  Place place() const override { return CpuPlace{}; }
+  const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
+  bool enter() noexcept override;
+  ThreadTeam& team() noexcept override { return *team_; }
+  void leave(std::exception_ptr error) noexcept override;
+  void push(std::unique_ptr<Work> work) override;
+  void wait(const Point& point) override;
+  Point position() override;
+
+ private:
+  struct Queue;
+  void complete(std::exception_ptr error) noexcept override;
+  void drain() noexcept;
+
+  std::shared_ptr<ThreadTeam> team_;
+  std::shared_ptr<MemoryResource> memory_;
+  std::unique_ptr<Queue> queue_;
+};
+
+}  // namespace millrace

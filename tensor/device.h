@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include <millrace/tensor/stream.h>
+
+namespace millrace {
+
+/// One place that can hold memory and run work: its resource and its small ring of streams. A backend from outside derives from this and is
+/// handed to the runtime; `CpuDevice` is the host.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual Place place() const = 0;
+  virtual const std::shared_ptr<MemoryResource>& memory() const noexcept = 0;
+  /// At least 1. Results never depend on it.
+  virtual std::size_t stream_count() const noexcept = 0;
+  /// Stream `index` modulo `stream_count()`.
+  virtual StreamRef stream(std::size_t index) = 0;
+};
+
+/// The host: CPU streams that share one thread team and one memory resource.
+class CpuDevice final : public Device {
+ public:
+  /// `threads` ≥ 1 for the team, `streams` ≥ 1 for the ring.
+  explicit CpuDevice(int threads = 1, std::size_t streams = 1, std::shared_ptr<MemoryResource> memory = host_memory());
+  ~CpuDevice() override;
+
+  Place place() const override { return CpuPlace{}; }
+  const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
+  std::size_t stream_count() const noexcept override;
+  StreamRef stream(std::size_t index) override;
+
+ private:
+  struct Ring;
+  std::shared_ptr<MemoryResource> memory_;
+  std::unique_ptr<Ring> ring_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <millrace/tensor/memory.h>
+#include <millrace/tensor/place.h>
+#include <millrace/tensor/point.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace {
+
+/// An ordered queue of work on one place. Thread-safe. What completes, completes in the order of enqueueing.
+class Stream {
+ public:
+  /// One piece of queued work.
+  class Work {
+   public:
+    virtual ~Work() = default;
+    virtual void run(ThreadTeam& team) = 0;
+  };
+
+  virtual ~Stream() = default;
+  virtual Place place() const = 0;
+  /// Where tensors of this stream's place come from.
+  virtual const std::shared_ptr<MemoryResource>& memory() const noexcept = 0;
+
+  /// True: the caller is on the stream now, runs its work itself on `team()` and then calls `leave`. False: the work must be pushed.
+  virtual bool enter() noexcept = 0;
+  virtual ThreadTeam& team() noexcept = 0;
+  /// Ends what `enter` began; a non-null error fails the stream: what follows does not run, and its points carry the error.
+  virtual void leave(std::exception_ptr error) noexcept = 0;
+  /// Appends work that runs later.
+  virtual void push(std::unique_ptr<Work> work) = 0;
+  /// What is enqueued after this runs only when `point` is reached. Free for points of this stream and for points already reached.
+  virtual void wait(const Point& point) = 0;
+  /// The point at which everything enqueued so far is done.
+  virtual Point position() = 0;
+};
+
+/// A stream that somebody else owns. Passed by value, always as the last argument.
+class StreamRef {
+ public:
+  StreamRef(Stream& stream) noexcept : stream_(&stream) {}
+
+  Place place() const { return stream_->place(); }
+  const std::shared_ptr<MemoryResource>& memory() const noexcept { return stream_->memory(); }
+  void wait(const Point& point) const {
+    if (!point.reached()) stream_->wait(point);
+  }
+  Point position() const { return stream_->position(); }
+
+  /// Runs `f(team)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream that
+  /// runs later, `f` must own what it uses. An exception of `f` fails the stream; when `f` ran at once it is rethrown to the caller too.
+  template <class F>
+  void enqueue(F&& f) const {
+    if (!stream_->enter()) return stream_->push(std::make_unique<Owned<std::decay_t<F>>>(std::forward<F>(f)));
+    try {
+      f(stream_->team());
+    } catch (...) {
+      stream_->leave(std::current_exception());
+      throw;
+    }
+    stream_->leave(nullptr);
+  }
+
+  friend bool operator==(StreamRef a, StreamRef b) noexcept { return a.stream_ == b.stream_; }
+
+ private:
+  template <class F>
+  struct Owned final : Stream::Work {
+    explicit Owned(F f) : function(std::move(f)) {}
+    void run(ThreadTeam& team) override { function(team); }
+    F function;
+  };
+
+  Stream* stream_;
+};
+
+}  // namespace millrace
