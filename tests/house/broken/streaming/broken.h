@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// Breaks two rules, for the tests that the rules can fail; silero is the word.
+#include "../docs/nothing.h"
