@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <support/sim_device.h>
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace::testing {
+namespace {
+
+constexpr int poison = 0xFF;
+
+/// The finaliser of SplitMix64: one well-mixed number for each state.
+std::uint64_t mix(std::uint64_t state) {
+  state += 0x9E3779B97F4A7C15u;
+  state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
+  state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
+  return state ^ (state >> 31);
+}
+
+}  // namespace
+
+void* SimMemory::allocate(std::size_t bytes) {
+  void* pointer = host_memory()->allocate(bytes);
+  std::memset(pointer, poison, bytes);
+  const std::size_t live = live_.fetch_add(bytes) + bytes;
+  std::size_t peak = peak_.load();
+  while (live > peak && !peak_.compare_exchange_weak(peak, live)) {
+  }
+  return pointer;
+}
+
+void SimMemory::deallocate(void* pointer, std::size_t bytes) noexcept {
+  std::memset(pointer, poison, bytes);
+  live_.fetch_sub(bytes);
+  host_memory()->deallocate(pointer, bytes);
+}
+
+struct SimDevice::Ring {
+  explicit Ring(std::size_t dropped) : drop_wait(dropped) {}
+  mutable std::mutex mutex;
+  ThreadTeam team{1};
+  std::size_t waits = 0;
+  std::size_t drop_wait;
+  std::vector<std::unique_ptr<SimStream>> streams;
+};
+
+class SimDevice::SimStream final : public Stream {
+ public:
+  SimStream(Ring& ring, std::shared_ptr<MemoryResource> memory) : ring_(ring), memory_(std::move(memory)) {}
+
+  Place place() const override { return memory_->place(); }
+  const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
+  bool enter() noexcept override { return false; }
+  ThreadTeam& team() noexcept override { return ring_.team; }
+  void leave(std::exception_ptr) noexcept override {}
+  void push(std::unique_ptr<Work> work) override {
+    const std::lock_guard lock(ring_.mutex);
+    items_.push_back({std::move(work), {}});
+    ++issued_;
+  }
+  void wait(const Point& point) override {
+    const std::lock_guard lock(ring_.mutex);
+    if (point.timeline() == timeline_) return;
+    if (++ring_.waits == ring_.drop_wait) return;
+    items_.push_back({nullptr, point});
+    ++issued_;
+  }
+  Point position() override {
+    const std::lock_guard lock(ring_.mutex);
+    return Point(timeline_, issued_);
+  }
+
+  /// With the ring's mutex held.
+  bool empty() const noexcept { return items_.empty(); }
+  bool ready() const {
+    if (items_.empty()) return false;
+    const Item& head = items_.front();
+    return head.work != nullptr || head.point.reached() || head.point.error() != nullptr;
+  }
+
+  /// Without it: takes the head, which must be ready.
+  void take() {
+    Item item;
+    {
+      const std::lock_guard lock(ring_.mutex);
+      item = std::move(items_.front());
+      items_.pop_front();
+    }
+    if (!failed_) run(item);
+    item.work.reset();  // what the work owned goes back before anybody hears that it is done
+    if (failed_) timeline_->fail(failed_);
+    timeline_->advance(++taken_);
+  }
+
+  void abandon() {
+    std::deque<Item> items;
+    {
+      const std::lock_guard lock(ring_.mutex);
+      items.swap(items_);
+    }
+    if (!items.empty()) timeline_->fail(std::make_exception_ptr(Error("sim stream: destroyed with " + std::to_string(items.size()) + " steps queued")));
+  }
+
+ private:
+  struct Item {
+    std::unique_ptr<Work> work;  // or null: wait for `point`
+    Point point;
+  };
+
+  void run(Item& item) {
+    try {
+      if (item.work != nullptr) item.work->run(ring_.team);
+      else item.point.check();
+    } catch (...) {
+      failed_ = std::current_exception();
+    }
+  }
+
+  Ring& ring_;
+  std::shared_ptr<MemoryResource> memory_;
+  std::deque<Item> items_;
+  std::uint64_t issued_ = 0;
+  std::uint64_t taken_ = 0;      // touched by the driving thread alone
+  std::exception_ptr failed_;  // likewise
+  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+};
+
+SimDevice::SimDevice(Options options)
+    : memory_(std::make_shared<SimMemory>(options.index)), base_memory_(memory_), ring_(std::make_unique<Ring>(options.drop_wait)) {
+  if (options.streams < 1) throw ArgumentError("sim device: expected at least 1 stream, found 0");
+  for (std::size_t i = 0; i < options.streams; ++i) ring_->streams.push_back(std::make_unique<SimStream>(*ring_, base_memory_));
+}
+
+SimDevice::~SimDevice() {
+  for (const auto& stream : ring_->streams) stream->abandon();
+}
+
+std::size_t SimDevice::stream_count() const noexcept { return ring_->streams.size(); }
+
+StreamRef SimDevice::stream(std::size_t index) { return *ring_->streams[index % ring_->streams.size()]; }
+
+std::size_t SimDevice::ready() const {
+  const std::lock_guard lock(ring_->mutex);
+  std::size_t count = 0;
+  for (const auto& stream : ring_->streams) count += stream->ready();
+  return count;
+}
+
+std::size_t SimDevice::take(std::size_t choice) {
+  std::size_t found = ring_->streams.size();
+  {
+    const std::lock_guard lock(ring_->mutex);
+    for (std::size_t i = 0; i < ring_->streams.size(); ++i) {
+      if (!ring_->streams[i]->ready() || choice-- != 0) continue;
+      found = i;
+      break;
+    }
+  }
+  if (found == ring_->streams.size()) throw IndexError("sim device: fewer steps are ready than the choice asks for");
+  ring_->streams[found]->take();
+  return found;
+}
+
+std::size_t SimDevice::drain(std::uint64_t seed) {
+  std::size_t taken = 0;
+  for (std::size_t count = ready(); count > 0; count = ready()) {
+    seed = mix(seed);
+    take(seed % count);
+    ++taken;
+  }
+  return taken;
+}
+
+bool SimDevice::idle() const {
+  const std::lock_guard lock(ring_->mutex);
+  for (const auto& stream : ring_->streams)
+    if (!stream->empty()) return false;
+  return true;
+}
+
+std::size_t SimDevice::waits() const {
+  const std::lock_guard lock(ring_->mutex);
+  return ring_->waits;
+}
+
+}  // namespace millrace::testing
