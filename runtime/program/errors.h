@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+
+MILLRACE_ERROR(ProgramError, Error);  ///< a program that is refused when it is built, loaded or rewritten: names block, op and var
+
+}  // namespace millrace

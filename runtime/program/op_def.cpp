@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/program/op_def.h>
+
+namespace millrace {
+const VarType& InferContext::type(std::size_t input) const {
+  if (!has(input)) throw ProgramError("expected input " + std::to_string(input) + ", found none");
+  return program_.var(op_.inputs[input]).type;
+}
+
+const VarType& InferContext::tensor(std::size_t input) const {
+  if (!type(input).is_tensor()) throw ProgramError("expected a tensor as input " + std::to_string(input) + ", found " + describe(input));
+  return type(input);
+}
+
+const Tensor* InferContext::constant(std::size_t input) const { return has(input) ? program_.constant(op_.inputs[input]) : nullptr; }
+
+std::string InferContext::describe(std::size_t input) const {
+  if (!has(input)) return "nothing";
+  const Var& var = program_.var(op_.inputs[input]);
+  return "'" + var.name + "' of " + var.type.to_string();
+}
+
+const Tensor* PrepareContext::constant(std::size_t input) const {
+  return input < op_.inputs.size() ? program_.constant(op_.inputs[input]) : nullptr;
+}
+
+}  // namespace millrace

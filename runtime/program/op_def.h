@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace {
+
+class OpContext;
+
+/// What an op's inference sees and says. Every message it throws is given op and block by `Program::append`.
+class InferContext {
+ public:
+  InferContext(const Program& program, const Op& op, int block) : program_(program), op_(op), block_(block) {}
+
+  const Program& program() const noexcept { return program_; }
+  const Op& op() const noexcept { return op_; }
+  int block() const noexcept { return block_; }
+  std::size_t inputs() const noexcept { return op_.inputs.size(); }
+  bool has(std::size_t input) const noexcept { return input < op_.inputs.size() && op_.inputs[input] != no_var; }
+  /// ProgramError when the input is absent.
+  const VarType& type(std::size_t input) const;
+  /// The type of an input that must be a tensor.
+  const VarType& tensor(std::size_t input) const;
+  /// The value of an input that is a weight or the result of `constant`, or null.
+  const Tensor* constant(std::size_t input) const;
+  const Attributes& attributes() const noexcept { return op_.attributes; }
+  /// "'x' of f32[2, 3]"
+  std::string describe(std::size_t input) const;
+
+  /// One per output, in order.
+  std::vector<VarType> results;
+  void result(VarType type) { results.push_back(std::move(type)); }
+
+ private:
+  const Program& program_;
+  const Op& op_;
+  int block_;
+};
+
+/// What an op's `prepare` sees: once per compiled program, before any run.
+class PrepareContext {
+ public:
+  PrepareContext(const Program& program, const Op& op) : program_(program), op_(op) {}
+  const Program& program() const noexcept { return program_; }
+  const Op& op() const noexcept { return op_; }
+  const Attributes& attributes() const noexcept { return op_.attributes; }
+  /// The value of an input that never changes (a weight, a literal), or null: such inputs are packed once.
+  const Tensor* constant(std::size_t input) const;
+  const VarType& type(std::size_t input) const { return program_.var(op_.inputs.at(input)).type; }
+
+ private:
+  const Program& program_;
+  const Op& op_;
+};
+
+/// Launches one op: reads inputs, sets outputs, returns at once (the work itself is on `context.stream()`).
+using OpKernel = std::function<void(OpContext&)>;
+
+class Vectorizer;
+
+/// The definition of one kind of op. Registered from inside or outside the tree.
+struct OpDef {
+  std::string name;
+  /// Names of the inputs in order: "X", optional "B?", and last a variadic "Xs...".
+  std::vector<std::string> inputs;
+  /// Names of the outputs; a last "Out..." means as many as inference gives.
+  std::vector<std::string> outputs;
+  /// Sets `context.results` or throws. Required.
+  std::function<void(InferContext&)> infer;
+  /// Reads attributes and packs weights once; what it returns is run each time. Null for the ops that the executor itself drives (`while` …).
+  std::function<OpKernel(const PrepareContext&)> prepare;
+  /// Inputs whose elements the kernel reads on the host (shapes, indices of arrays): they are awaited before it runs.
+  std::vector<std::size_t> host_inputs;
+  /// How the op treats rows, which is what lets a program be fed live: given the axis of each input along which rows lie (−1: none), the axis of
+  /// each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than its own.
+  /// Null: nobody described it, and a program with this op on its live rows cannot be fed live.
+  std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
+  /// Rewrites one step of one sequence into one step of many: see lowering/vectorize.h. Null: cannot.
+  std::function<void(Vectorizer&, const Op&)> vectorize;
+  /// Whether outputs with as many rows as the input that carries LoD get that LoD (the designs' CopyInSeqToOut). Ops that set it themselves say false.
+  bool passes_lod = true;
+  /// False: results may differ from call to call or it has effects; never folded.
+  bool pure = true;
+};
+
+}  // namespace millrace

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/program/op_def.h>
+
+namespace millrace {
+
+/// The ops a program may hold, by name. A copy of the standard registry takes ops from outside the tree:
+///
+///     auto ops = std::make_shared<OpRegistry>(*standard_ops());
+///     ops->add({.name = "my_op", …});
+///     Program program(ops);
+class OpRegistry {
+ public:
+  /// ProgramError when the name is taken.
+  void add(OpDef def);
+  /// Null when there is none.
+  const OpDef* find(const std::string& name) const noexcept;
+  /// ProgramError that names the op otherwise.
+  const OpDef& at(const std::string& name) const;
+  std::vector<std::string> names() const;
+
+ private:
+  std::map<std::string, OpDef> ops_;
+};
+
+/// The ops of this library.
+std::shared_ptr<const OpRegistry> standard_ops();
+
+}  // namespace millrace

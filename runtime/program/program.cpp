@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/program/program.h>
+
+#include <algorithm>
+
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace {
+namespace {
+
+bool plain(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/'; }
+
+/// Names are words of the text form: anything else becomes `_`, and a digit may not come first.
+std::string as_word(const std::string& name) {
+  std::string word = name.empty() ? "v" : name;
+  for (char& c : word)
+    if (!plain(c)) c = '_';
+  if (word[0] >= '0' && word[0] <= '9') word.insert(0, "_");
+  return word;
+}
+
+bool variadic(const std::string& slot) { return slot.size() > 3 && slot.ends_with("..."); }
+bool optional(const std::string& slot) { return slot.ends_with("?"); }
+
+void check_inputs(const OpDef& def, const Op& op) {
+  const bool open = !def.inputs.empty() && variadic(def.inputs.back());
+  if (!open && op.inputs.size() > def.inputs.size())
+    throw ProgramError("expected at most " + std::to_string(def.inputs.size()) + " inputs, found " + std::to_string(op.inputs.size()));
+  for (std::size_t i = 0; i < def.inputs.size(); ++i) {
+    if (optional(def.inputs[i]) || variadic(def.inputs[i])) continue;
+    if (i >= op.inputs.size() || op.inputs[i] == no_var) throw ProgramError("expected input " + def.inputs[i] + ", found none");
+  }
+}
+
+/// The designs' CopyInSeqToOut: outputs with as many rows as the inputs that carry LoD carry it too. What would lose it must say so.
+void pass_lod(const OpDef& def, InferContext& context) {
+  int depth = 0;
+  std::size_t carrier = 0;
+  std::vector<int> axes(context.inputs(), -1);
+  for (std::size_t i = 0; i < context.inputs(); ++i) {
+    if (!context.has(i) || !context.type(i).is_tensor() || context.type(i).lod_depth == 0) continue;
+    if (depth > 0 && context.type(i).lod_depth != depth)
+      throw ProgramError("two inputs carry different levels of LoD: " + context.describe(carrier) + " and " + context.describe(i));
+    depth = context.type(i).lod_depth;
+    carrier = i;
+    axes[i] = 0;
+  }
+  if (depth == 0) return;
+  const std::string lost = "would silently lose the LoD of " + context.describe(carrier) + ": use drop_lod first";
+  if (!def.follow_rows) throw ProgramError(lost);
+  std::vector<int> followed;
+  try {
+    followed = def.follow_rows(context, axes);
+  } catch (const UnsupportedError& error) {
+    throw ProgramError(lost + " (" + error.what() + ")");
+  }
+  for (std::size_t i = 0; i < context.results.size(); ++i) {
+    if (followed.at(i) != 0) throw ProgramError(lost);
+    context.results[i].lod_depth = depth;
+  }
+}
+
+}  // namespace
+
+Program::Program(std::shared_ptr<const OpRegistry> registry) : registry_(registry ? std::move(registry) : standard_ops()) { blocks_.emplace_back(); }
+
+VarId Program::find_var(const std::string& name) const noexcept {
+  const auto found = names_.find(name);
+  return found == names_.end() ? no_var : found->second;
+}
+
+VarId Program::add_var(const std::string& name, VarType type, int block) {
+  const std::string word = as_word(name);
+  std::string unique = word;
+  for (int number = 1; names_.contains(unique) || name.empty(); ++number) {
+    unique = word + "_" + std::to_string(number);
+    if (!names_.contains(unique)) break;
+  }
+  const auto id = static_cast<VarId>(vars_.size());
+  names_.emplace(unique, id);
+  vars_.push_back({unique, std::move(type), block});
+  return id;
+}
+
+int Program::add_block(int parent) {
+  Block block;
+  block.idx = static_cast<int>(blocks_.size());
+  block.parent_idx = parent;
+  blocks_.push_back(std::move(block));
+  return blocks_.back().idx;
+}
+
+std::vector<VarId> Program::append(int block, Op op, const std::vector<std::string>& output_names) {
+  const OpDef& def = registry_->at(op.type);
+  InferContext context(*this, op, block);
+  try {
+    check_inputs(def, op);
+    check_visible(block, op);
+    def.infer(context);
+    if (def.passes_lod) pass_lod(def, context);
+  } catch (const Error& error) {
+    const std::string from = op.label.empty() ? "" : " ('" + op.label + "')";
+    throw ProgramError("block " + std::to_string(block) + ", op " + op.type + from + ": " + error.what());
+  }
+  for (std::size_t i = 0; i < context.results.size(); ++i) {
+    const std::string wanted = i < output_names.size() && !output_names[i].empty() ? output_names[i] : op.type;
+    op.outputs.push_back(add_var(wanted, context.results[i], block));
+  }
+  std::vector<VarId> outputs = op.outputs;
+  append_raw(block, std::move(op));
+  return outputs;
+}
+
+void Program::append_raw(int block, Op op) {
+  if (op.type == "constant") literals_.emplace(op.outputs.at(0), op.attributes.get<Tensor>("value"));
+  this->block(block).ops.push_back(std::move(op));
+}
+
+void Program::check_visible(int block, const Op& op) const {
+  for (const VarId input : op.inputs) {
+    if (input == no_var) continue;
+    if (input < 0 || std::cmp_greater_equal(input, vars_.size())) throw ProgramError("expected a var of this program, found id " + std::to_string(input));
+    int at = block;
+    while (at >= 0 && at != var(input).block) at = this->block(at).parent_idx;
+    if (at < 0) throw ProgramError("'" + var(input).name + "' belongs to block " + std::to_string(var(input).block) + " and is not visible here");
+  }
+}
+
+VarId Program::add_input(const std::string& name, VarType type) {
+  for (const Port& port : inputs_)
+    if (port.name == name) throw ProgramError("input '" + name + "': the name is taken");
+  const VarId id = add_var(name, std::move(type));
+  inputs_.push_back({name, id});
+  return id;
+}
+
+VarId Program::add_parameter(const std::string& name, Tensor value) {
+  if (!value.host_accessible()) throw ProgramError("parameter '" + name + "': expected a tensor on the host, found " + value.to_string());
+  value.check_written();
+  const VarId id = add_var(name, VarType(value.dtype(), value.dims()));
+  value = value.is_contiguous() ? value : value.copy_to(CpuPlace{});
+  parameters_.emplace(id, value.read_only());
+  return id;
+}
+
+void Program::add_output(const std::string& name, VarId var) {
+  for (const Port& port : outputs_)
+    if (port.name == name) throw ProgramError("output '" + name + "': the name is taken");
+  outputs_.push_back({name, var});
+}
+
+const Tensor* Program::parameter(VarId var) const noexcept {
+  const auto found = parameters_.find(var);
+  return found == parameters_.end() ? nullptr : &found->second;
+}
+
+const Tensor* Program::constant(VarId var) const noexcept {
+  const auto found = literals_.find(var);
+  return found == literals_.end() ? parameter(var) : &found->second;
+}
+
+}  // namespace millrace

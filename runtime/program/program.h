@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/program/attribute.h>
+#include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/program/var_type.h>
+
+namespace millrace {
+
+class OpRegistry;
+
+/// Index of a var in its program; −1 stands for an optional input that is absent.
+using VarId = int;
+inline constexpr VarId no_var = -1;
+
+/// A named value with a type. Written once: by one op, as a parameter of its block, as an input, or as a weight.
+struct Var {
+  std::string name;  ///< unique in the program
+  VarType type;
+  int block = 0;
+};
+
+/// One operation. Inputs and outputs follow the order of the op's definition; a variadic input takes the rest.
+struct Op {
+  std::string type;
+  std::vector<VarId> inputs;
+  std::vector<VarId> outputs;
+  Attributes attributes;
+  std::string label;  ///< where it came from, such as the node of a model file; may be empty
+};
+
+/// Ops in order, run once (block 0) or once a turn (a loop's body). Sees the vars of its parents.
+struct Block {
+  int idx = 0;
+  int parent_idx = -1;
+  std::vector<VarId> params;  ///< what the op that owns the block hands in, turn by turn
+  std::vector<Op> ops;
+  std::vector<VarId> results;  ///< what it hands back
+};
+
+/// A program is plain data: blocks of ops over vars. It is built by `build::` or an importer, printed, saved, loaded, checked and rewritten;
+/// `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes.
+class Program {
+ public:
+  /// An input or output by the name that users feed and fetch.
+  struct Port {
+    std::string name;
+    VarId var = no_var;
+  };
+
+  /// `registry` holds the ops; null means the standard ones.
+  explicit Program(std::shared_ptr<const OpRegistry> registry = nullptr);
+
+  const OpRegistry& registry() const noexcept { return *registry_; }
+  const std::shared_ptr<const OpRegistry>& shared_registry() const noexcept { return registry_; }
+
+  const std::vector<Var>& vars() const noexcept { return vars_; }
+  const Var& var(VarId id) const { return vars_.at(static_cast<std::size_t>(id)); }
+  Var& var(VarId id) { return vars_.at(static_cast<std::size_t>(id)); }
+  /// The var of that name, or `no_var`.
+  VarId find_var(const std::string& name) const noexcept;
+  const std::vector<Block>& blocks() const noexcept { return blocks_; }
+  const Block& block(int index) const { return blocks_.at(static_cast<std::size_t>(index)); }
+  Block& block(int index) { return blocks_.at(static_cast<std::size_t>(index)); }
+
+  /// A new var; a name that is taken (or empty) gets a number. Names keep letters, digits and `_./`.
+  VarId add_var(const std::string& name, VarType type, int block = 0);
+  int add_block(int parent);
+  /// Checks the op against its definition, infers the types of new vars for its outputs and appends it to `block`. ProgramError names op, block,
+  /// expected and found; an op that would silently lose the LoD of an input is refused. `output_names` may be shorter than the outputs.
+  std::vector<VarId> append(int block, Op op, const std::vector<std::string>& output_names = {});
+  /// Appends an op whose output vars exist already, without inference. For rewriting.
+  void append_raw(int block, Op op);
+
+  VarId add_input(const std::string& name, VarType type);
+  /// A weight; its values are saved beside the program. Frozen: a program's weights never change under it.
+  VarId add_parameter(const std::string& name, Tensor value);
+  void add_output(const std::string& name, VarId var);
+
+  const std::vector<Port>& inputs() const noexcept { return inputs_; }
+  const std::vector<Port>& outputs() const noexcept { return outputs_; }
+  const std::map<VarId, Tensor>& parameters() const noexcept { return parameters_; }
+  /// The weight held by `var`, or null.
+  const Tensor* parameter(VarId var) const noexcept;
+  /// What `var` always holds: a weight or the literal of a `constant` op; else null.
+  const Tensor* constant(VarId var) const noexcept;
+
+  const std::string& title() const noexcept { return title_; }
+  void set_title(std::string title) { title_ = std::move(title); }
+
+  /// The printed form (text.h).
+  std::string to_string() const;
+
+ private:
+  void check_visible(int block, const Op& op) const;
+
+  std::shared_ptr<const OpRegistry> registry_;
+  std::vector<Var> vars_;
+  std::vector<Block> blocks_;
+  std::vector<Port> inputs_;
+  std::vector<Port> outputs_;
+  std::map<VarId, Tensor> parameters_;
+  std::map<VarId, Tensor> literals_;
+  std::map<std::string, VarId> names_;
+  std::string title_ = "program";
+};
+
+}  // namespace millrace
