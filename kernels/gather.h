@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <millrace/tensor/stream.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+/// numpy's take: out[i…, j…, k…] = x[i…, index[j…], k…] with `axis` between i and k. `index` is i64 or i32 of any
+/// shape, negative values count from the end. An index outside is an IndexError that fails the stream and names index,
+/// axis and extent.
+Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream);
+/// `table` [V, C] rows by `index`: gather along axis 0.
+inline Tensor embedding(const Tensor& table, const Tensor& index, StreamRef stream) {
+  return gather(table, index, 0, stream);
+}
+/// ONNX GatherElements: out has the extents of `index`; out[…, i, …] = x[…, index[…, i, …], …].
+Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef stream);
+
+/// Rows of axis 0 by plan. out[i] = x[index[i]]; index −1 gives a row of zeros. Rows have the same extents and dtype on
+/// both sides (ShapeError, DTypeError); `out` has as many rows as the plan. Indices below −1 or past the end are an
+/// IndexError: at once for a vector, failing the stream for a tensor (i64 or i32, [rows]).
+void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream);
+void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream);
+Tensor gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, StreamRef stream);
+Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream);
+
+/// out[index[i]] = x[i]; index −1 skips row i; rows of `out` that are not named keep what they hold. A row named twice
+/// gets the later one. Errors as above. `out` may be only partly written before: what was not written stays undefined.
+void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream);
+void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream);
+
+}  // namespace millrace
