@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <millrace/streaming/audio/audio_config.h>
+
+namespace millrace {
+
+/// A span of time with a label, in seconds from the first sample.
+struct Segment {
+  std::string label;
+  double start = 0;
+  double end = 0;
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+
+/// Turns one value a step into segments. A segment opens at the first sample of a step whose value is ≥ enter. A value < leave marks a possible end there; a
+/// value ≥ enter takes the mark back; the segment closes at the mark when a value < leave comes `min_off` or more after it. Segments shorter than `min_on` are
+/// dropped; the others are padded, within the audio and without touching the one before. No I/O; not thread-safe.
+class Segmenter {
+ public:
+  /// ArgumentError for thresholds or times that LabelConfig forbids.
+  Segmenter(const LabelConfig& config, double step_seconds);
+
+  /// The value of the next step; gives the segment that it closed.
+  std::optional<Segment> step(double value);
+  /// The audio ended after `seconds`; gives the segment that was open.
+  std::optional<Segment> end(double seconds);
+
+ private:
+  std::optional<Segment> close(double end, double audio_end);
+
+  LabelConfig config_;
+  double step_seconds_;
+  std::uint64_t steps_ = 0;
+  bool open_ = false;
+  double start_ = 0;
+  std::optional<double> mark_;
+  double last_end_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <millrace/streaming/audio/audio_format.h>
+#include <millrace/streaming/protocol/error_code.h>
+#include <millrace/tensor/ddim.h>
+#include <millrace/tensor/dtype.h>
+
+/// The control messages of docs/protocol.md, as values. Text is made and read by nlohmann/json; without that part every function here that
+/// takes or gives text throws UnsupportedError.
+namespace millrace {
+
+inline constexpr int protocol_version = 1;
+
+/// How a session wants its results: JSON text, binary rows, or not at all (segments only).
+enum class ReplyFormat : std::uint8_t { json, binary, none };
+std::string_view name_of(ReplyFormat format);
+
+/// What a client says of one of its inputs; what it leaves out is the server's default.
+struct InputRequest {
+  std::optional<DType> dtype;
+  std::optional<DDim> shape;            ///< of one row
+  std::optional<SampleFormat> format;   ///< this and below: audio inputs only
+  std::optional<int> rate;
+  std::optional<int> channels;
+};
+
+/// Client: the first message.
+struct StartMessage {
+  int version = protocol_version;
+  std::string session;  ///< a label for logs, at most 128 bytes; it need not be unique
+  std::map<std::string, InputRequest> inputs;
+  std::optional<std::vector<std::string>> outputs;  ///< those wanted; absent: all
+  ReplyFormat reply = ReplyFormat::json;
+  bool segments = false;  ///< whether labelled segments are wanted
+};
+
+/// Client: no more data; the server answers what is left and then `ended`.
+struct EndMessage {};
+
+using ClientMessage = std::variant<StartMessage, EndMessage>;
+
+/// One input or output of the served program, as a session sees it.
+struct PortSpec {
+  std::string name;
+  DType dtype = DType::f32;
+  DDim shape;                                ///< of one row
+  std::optional<AudioFormat> audio;          ///< an audio input: what the client sends instead of rows
+  std::optional<double> step_seconds;        ///< an audio input: time from one row to the next
+};
+
+/// Server: the session is admitted.
+struct StartedMessage {
+  int version = protocol_version;
+  std::string session;
+  std::vector<PortSpec> inputs;
+  std::vector<PortSpec> outputs;  ///< those the session gets, in the order of its results
+  ReplyFormat reply = ReplyFormat::json;
+};
+
+/// Server: the outputs of `steps` consecutive steps, the first of them `seq`. Steps count from 0.
+struct ResultMessage {
+  struct Output {
+    std::string name;
+    std::string bytes;  ///< `steps` rows, raw little-endian
+  };
+  std::uint64_t seq = 0;
+  std::uint32_t steps = 1;
+  std::vector<Output> outputs;
+};
+
+/// Server: a span of time that carries a label, sent once it closed.
+struct SegmentMessage {
+  std::string label;
+  double start = 0;  ///< seconds from the first sample
+  double end = 0;
+};
+
+/// Server: every accepted step was answered.
+struct EndedMessage {
+  std::uint64_t steps = 0;
+};
+
+/// Server: the session is over. Steps from `seq` on get no result.
+struct ErrorMessage {
+  ErrorCode code = ErrorCode::failed;
+  std::string message;
+  std::optional<std::uint32_t> retry_after_ms;
+  std::optional<std::uint64_t> seq;
+};
+
+using ServerMessage = std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage>;
+
+/// Text of a control message.
+std::string to_json(const StartMessage& message);
+std::string to_json(const EndMessage& message);
+std::string to_json(const StartedMessage& message);
+std::string to_json(const SegmentMessage& message);
+std::string to_json(const EndedMessage& message);
+std::string to_json(const ErrorMessage& message);
+
+/// Reads what a client says. ProtocolError: bad_text (not UTF-8), bad_message (not JSON, deeper than 8, a key twice, an unknown type or key, a value of
+/// the wrong kind), bad_input (another version, an unknown dtype or sample format, a rate or a channel count out of range).
+ClientMessage parse_client_message(std::string_view text);
+
+}  // namespace millrace

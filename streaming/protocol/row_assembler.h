@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <millrace/streaming/protocol/row_source.h>
+
+namespace millrace {
+
+/// Rows of a dtype and a shape, sent as raw little-endian elements. A bool is the byte 0 or 1.
+class RowAssembler final : public RowSource {
+ public:
+  /// `input` is the name that errors mention. ShapeError for rows without elements or of unknown extents.
+  RowAssembler(std::string input, DType dtype, const DDim& row_dims, std::size_t capacity = default_row_capacity);
+
+  DType dtype() const override { return dtype_; }
+  const DDim& row_dims() const override { return row_dims_; }
+  std::size_t row_bytes() const override { return row_bytes_; }
+  std::size_t feed(std::span<const std::byte> bytes) override;
+  void end() override;
+  bool ended() const override { return ended_; }
+  std::size_t rows() const override { return held_bytes() / row_bytes_; }
+  std::span<const std::byte> row(std::size_t k) const override;
+  void pop(std::size_t count) override;
+  std::size_t held_bytes() const override { return bytes_.size() - begin_; }
+
+ private:
+  void compact();
+
+  std::string input_;
+  DType dtype_;
+  DDim row_dims_;
+  std::size_t row_bytes_;
+  std::size_t capacity_;
+  std::vector<std::byte> bytes_;
+  std::size_t begin_ = 0;  // of the oldest row in bytes_
+  bool ended_ = false;
+};
+
+}  // namespace millrace

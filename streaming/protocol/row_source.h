@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <millrace/tensor/ddim.h>
+#include <millrace/tensor/dtype.h>
+
+namespace millrace {
+
+/// One input of one session: bytes cut anywhere go in, whole rows come out, in order. No I/O; not thread-safe.
+///
+/// Memory is bounded: `feed` stops taking bytes while `capacity` bytes or more are held, so what is left of a message stays with the caller until
+/// `pop` made room. It always takes some when no row waits, so feeding and popping in turns ends.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+
+  virtual DType dtype() const = 0;
+  /// Extents of one row; rows are dense and row-major.
+  virtual const DDim& row_dims() const = 0;
+  virtual std::size_t row_bytes() const = 0;
+
+  /// Takes bytes and returns how many. ProtocolError (bad_input) for bytes that no element of the dtype has, and after `end`.
+  virtual std::size_t feed(std::span<const std::byte> bytes) = 0;
+  /// No byte follows. ProtocolError (bad_input) when the bytes ended inside a row, or inside a sample of audio. May make further rows.
+  virtual void end() = 0;
+  virtual bool ended() const = 0;
+
+  /// Whole rows that wait.
+  virtual std::size_t rows() const = 0;
+  /// The bytes of row k of those that wait, valid until the next `feed`, `end` or `pop`. Not aligned: copy. IndexError beyond `rows()`.
+  virtual std::span<const std::byte> row(std::size_t k) const = 0;
+  /// Drops the oldest `count` rows. IndexError beyond `rows()`.
+  virtual void pop(std::size_t count) = 0;
+  /// Bytes held, rows and parts of rows.
+  virtual std::size_t held_bytes() const = 0;
+};
+
+inline constexpr std::size_t default_row_capacity = std::size_t{256} << 10;
+
+}  // namespace millrace
