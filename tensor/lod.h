@@ -43,7 +43,7 @@ class LoD {
   /// Number of sequences at `level`.
   std::int64_t sequences(int level) const;
   /// Number of rows. LoDError without levels.
-  std::int64_t rows() const { return offsets(depth() - 1).back(); }
+  std::int64_t rows() const { return offsets(depth() == 0 ? 0 : depth() - 1).back(); }
 
   /// Offsets of every level counted in rows. (With empty sequences this loses structure: several LoDs have the same ones.)
   std::vector<Level> absolute_offsets() const;
