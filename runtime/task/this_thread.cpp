@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread-local state of the task layer, all of it: a cache of free frames, and which executor the thread runs. Neither means
+// anything to a task: a task may leave a thread at any await and forget it.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <new>
+
+#include <millrace/runtime/task/executor.h>
+#include <millrace/runtime/task/frame_pool.h>
+
+namespace millrace {
+namespace {
+
+// Under these sanitizers every frame comes from the heap, so that a use after free is seen.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define MILLRACE_FRAMES_FROM_HEAP 1
+#endif
+#endif
+#if defined(MILLRACE_FRAMES_FROM_HEAP) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool from_heap = true;
+#else
+constexpr bool from_heap = false;
+#endif
+
+constexpr std::size_t class_bytes = 64;
+constexpr std::size_t classes = 32;          // frames up to 2 KiB
+constexpr std::size_t cached_per_class = 512;  // blocks a thread keeps, beyond which memory goes back to the heap
+
+struct FreeBlock {
+  FreeBlock* next;
+};
+
+struct FreeList {
+  FreeBlock* first = nullptr;
+  std::size_t size = 0;
+};
+
+class FrameCache;
+constinit std::mutex caches_mutex;
+constinit FrameCache* caches = nullptr;
+constinit std::atomic<std::int64_t> live_elsewhere{0};  // of threads that have ended
+constinit thread_local bool cache_ended = false;
+
+class FrameCache {
+ public:
+  FrameCache() {
+    std::lock_guard lock(caches_mutex);
+    next_ = caches;
+    caches = this;
+  }
+  ~FrameCache() {
+    cache_ended = true;
+    {
+      std::lock_guard lock(caches_mutex);
+      FrameCache** link = &caches;
+      while (*link != this) link = &(*link)->next_;
+      *link = next_;
+      live_elsewhere.fetch_add(live_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+    for (std::size_t i = 0; i < classes; ++i) {
+      while (FreeBlock* block = take(i)) ::operator delete(block, (i + 1) * class_bytes);
+    }
+  }
+
+  FreeBlock* take(std::size_t size_class) noexcept {
+    FreeList& list = lists_[size_class];
+    FreeBlock* block = list.first;
+    if (block == nullptr) return nullptr;
+    list.first = block->next;
+    --list.size;
+    return block;
+  }
+  bool keep(void* memory, std::size_t size_class) noexcept {
+    FreeList& list = lists_[size_class];
+    if (list.size == cached_per_class) return false;
+    list.first = new (memory) FreeBlock{list.first};
+    ++list.size;
+    return true;
+  }
+  // Only the owning thread writes, so a plain sum is enough; `live_frames` reads from elsewhere.
+  void count(std::int64_t change) noexcept {
+    live_.store(live_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  }
+  static std::int64_t total() noexcept {
+    std::lock_guard lock(caches_mutex);
+    std::int64_t sum = live_elsewhere.load(std::memory_order_relaxed);
+    for (FrameCache* cache = caches; cache != nullptr; cache = cache->next_) {
+      sum += cache->live_.load(std::memory_order_relaxed);
+    }
+    return sum;
+  }
+
+ private:
+  std::array<FreeList, classes> lists_{};
+  std::atomic<std::int64_t> live_{0};
+  FrameCache* next_ = nullptr;
+};
+
+// Null while the thread is ending: then memory comes from the heap.
+FrameCache* this_cache() {
+  if (cache_ended) return nullptr;
+  thread_local FrameCache cache;
+  return &cache;
+}
+
+void count(FrameCache* cache, std::int64_t change) noexcept {
+  if (cache != nullptr) {
+    cache->count(change);
+  } else {
+    live_elsewhere.fetch_add(change, std::memory_order_relaxed);
+  }
+}
+
+constinit thread_local const Executor* current_executor = nullptr;
+
+}  // namespace
+
+void* frame_allocate(std::size_t bytes) {
+  FrameCache* cache = this_cache();
+  const std::size_t size_class = (bytes - 1) / class_bytes;
+  void* memory = nullptr;
+  if (from_heap || size_class >= classes) {
+    memory = ::operator new(bytes);
+  } else {
+    if (cache != nullptr) memory = cache->take(size_class);
+    if (memory == nullptr) memory = ::operator new((size_class + 1) * class_bytes);
+  }
+  count(cache, 1);
+  return memory;
+}
+
+void frame_free(void* memory, std::size_t bytes) noexcept {
+  FrameCache* cache = this_cache();
+  count(cache, -1);
+  const std::size_t size_class = (bytes - 1) / class_bytes;
+  if (from_heap || size_class >= classes) {
+    ::operator delete(memory, bytes);
+  } else if (cache == nullptr || !cache->keep(memory, size_class)) {
+    ::operator delete(memory, (size_class + 1) * class_bytes);
+  }
+}
+
+std::size_t live_frames() noexcept { return static_cast<std::size_t>(FrameCache::total()); }
+
+RuntimeThread::RuntimeThread(const Executor& executor) noexcept : outer_(current_executor) { current_executor = &executor; }
+RuntimeThread::~RuntimeThread() { current_executor = outer_; }
+const Executor* RuntimeThread::current() noexcept { return current_executor; }
+
+}  // namespace millrace

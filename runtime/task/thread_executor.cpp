@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/task/thread_executor.h>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+
+ThreadExecutor::ThreadExecutor(std::size_t threads) {
+  if (threads == 0) throw ArgumentError("ThreadExecutor: expected at least 1 thread, found 0");
+  threads_.reserve(threads);
+  for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+ThreadExecutor::~ThreadExecutor() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadExecutor::post(Runnable& runnable) noexcept {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    ready_.push(runnable);
+    wake = sleepers_ != 0;
+  }
+  if (wake) changed_.notify_one();
+}
+
+bool ThreadExecutor::running_in_this_thread() const noexcept { return RuntimeThread::current() == this; }
+
+TimePoint ThreadExecutor::now() const noexcept { return std::chrono::steady_clock::now() - start_; }
+
+void ThreadExecutor::add_timer(Timer& timer, TimePoint when) noexcept {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    wake = sleepers_ != 0 && (timers_.empty() || when < timers_.next());
+    timers_.add(timer, when);
+  }
+  // All of them: one that is woken may run a task first, and the others would sleep past the new time.
+  if (wake) changed_.notify_all();
+}
+
+bool ThreadExecutor::cancel_timer(Timer& timer) noexcept {
+  std::lock_guard lock(mutex_);
+  return timers_.remove(timer);
+}
+
+void ThreadExecutor::work() {
+  const RuntimeThread thread(*this);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (Timer* due = timers_.empty() ? nullptr : timers_.pop_due(now())) {
+      lock.unlock();
+      due->fire();
+      lock.lock();
+    } else if (Runnable* next = ready_.pop()) {
+      lock.unlock();
+      next->execute();
+      lock.lock();
+    } else if (!wait_for_something(lock)) {
+      return;
+    }
+  }
+}
+
+// False when the executor is stopping.
+bool ThreadExecutor::wait_for_something(std::unique_lock<std::mutex>& lock) {
+  if (stopping_) return false;
+  ++sleepers_;
+  if (timers_.empty()) {
+    changed_.wait(lock);
+  } else {
+    changed_.wait_until(lock, start_ + timers_.next());
+  }
+  --sleepers_;
+  return true;
+}
+
+}  // namespace millrace

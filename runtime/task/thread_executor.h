@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <millrace/runtime/task/executor.h>
+#include <millrace/runtime/task/timer_queue.h>
+
+namespace millrace {
+
+/// Threads that share one queue, first in, first out, and sleep when it is empty: no CPU is used while nothing is ready. Destroying it
+/// runs what is queued, then joins; every run on it must have ended before, since what still waits would never go on.
+/// Thread safety: every member, from any thread.
+class ThreadExecutor final : public Executor {
+ public:
+  /// At least one thread.
+  explicit ThreadExecutor(std::size_t threads);
+  ~ThreadExecutor() override;
+
+  std::size_t threads() const noexcept { return threads_.size(); }
+
+  void post(Runnable& runnable) noexcept override;
+  bool running_in_this_thread() const noexcept override;
+  TimePoint now() const noexcept override;
+  void add_timer(Timer& timer, TimePoint when) noexcept override;
+  bool cancel_timer(Timer& timer) noexcept override;
+
+ private:
+  void work();
+  bool wait_for_something(std::unique_lock<std::mutex>& lock);
+
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  RunnableQueue ready_;
+  TimerQueue timers_;
+  std::size_t sleepers_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace millrace
