@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <millrace/runtime/program/program.h>
@@ -81,6 +83,8 @@ struct OpDef {
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
   /// Rewrites one step of one sequence into one step of many: see lowering/vectorize.h. Null: cannot.
   std::function<void(Vectorizer&, const Op&)> vectorize;
+  /// For ops that write an array: the inputs that are the array and the value. An array's slots get their type from what is written.
+  std::optional<std::pair<std::size_t, std::size_t>> stores;
   /// Whether outputs with as many rows as the input that carries LoD get that LoD (the designs' CopyInSeqToOut). Ops that set it themselves say false.
   bool passes_lod = true;
   /// False: results may differ from call to call or it has effects; never folded.

@@ -90,7 +90,7 @@ int Program::add_block(int parent) {
   return blocks_.back().idx;
 }
 
-std::vector<VarId> Program::append(int block, Op op, const std::vector<std::string>& output_names) {
+std::vector<VarType> Program::infer(int block, const Op& op) const {
   const OpDef& def = registry_->at(op.type);
   InferContext context(*this, op, block);
   try {
@@ -102,16 +102,43 @@ std::vector<VarId> Program::append(int block, Op op, const std::vector<std::stri
     const std::string from = op.label.empty() ? "" : " ('" + op.label + "')";
     throw ProgramError("block " + std::to_string(block) + ", op " + op.type + from + ": " + error.what());
   }
-  for (std::size_t i = 0; i < context.results.size(); ++i) {
+  return std::move(context.results);
+}
+
+std::vector<VarId> Program::append(int block, Op op, const std::vector<std::string>& output_names) {
+  const std::vector<VarType> types = infer(block, op);
+  for (std::size_t i = 0; i < types.size(); ++i) {
     const std::string wanted = i < output_names.size() && !output_names[i].empty() ? output_names[i] : op.type;
-    op.outputs.push_back(add_var(wanted, context.results[i], block));
+    op.outputs.push_back(add_var(wanted, types[i], block));
   }
+  if (const auto& stores = registry_->at(op.type).stores) refine_array(op.inputs.at(stores->first), op.inputs.at(stores->second));
   std::vector<VarId> outputs = op.outputs;
   append_raw(block, std::move(op));
   return outputs;
 }
 
+/// What is written says what the slots are: the first write all of it, later ones what stays common.
+void Program::refine_array(VarId array, VarId value) {
+  VarType& type = var(array).type;
+  const VarType& stored = var(value).type;
+  const bool first = type.open;
+  VarType slot = VarType::array_of(stored.dtype, stored.shape, type.ordered);
+  slot.lod_depth = stored.lod_depth;
+  // In an ordered array, and in one written turn by turn, the rows of a slot are a matter of the run.
+  if (slot.ordered && slot.rank() > 0) (*slot.shape)[0] = DDim::unknown;
+  type = first ? slot : common(type, slot);
+}
+
+void Program::rename(VarId id, const std::string& name) {
+  if (var(id).name == name) return;
+  if (name != as_word(name) || names_.contains(name)) throw ProgramError("var '" + var(id).name + "': cannot be named '" + name + "'");
+  names_.erase(var(id).name);
+  names_.emplace(name, id);
+  var(id).name = name;
+}
+
 void Program::append_raw(int block, Op op) {
+  if (op.type == "constant" && op.outputs.size() != 1) throw ProgramError("op constant: expected one output, found " + std::to_string(op.outputs.size()));
   if (op.type == "constant") literals_.emplace(op.outputs.at(0), op.attributes.get<Tensor>("value"));
   this->block(block).ops.push_back(std::move(op));
 }

@@ -71,9 +71,13 @@ class Program {
   /// A new var; a name that is taken (or empty) gets a number. Names keep letters, digits and `_./`.
   VarId add_var(const std::string& name, VarType type, int block = 0);
   int add_block(int parent);
+  /// Gives a var another name. ProgramError when it is taken or no word of the text form.
+  void rename(VarId id, const std::string& name);
   /// Checks the op against its definition, infers the types of new vars for its outputs and appends it to `block`. ProgramError names op, block,
   /// expected and found; an op that would silently lose the LoD of an input is refused. `output_names` may be shorter than the outputs.
   std::vector<VarId> append(int block, Op op, const std::vector<std::string>& output_names = {});
+  /// The types that the op's outputs would have in `block`; throws as `append` does.
+  std::vector<VarType> infer(int block, const Op& op) const;
   /// Appends an op whose output vars exist already, without inference. For rewriting.
   void append_raw(int block, Op op);
 
@@ -98,6 +102,7 @@ class Program {
 
  private:
   void check_visible(int block, const Op& op) const;
+  void refine_array(VarId array, VarId value);
 
   std::shared_ptr<const OpRegistry> registry_;
   std::vector<Var> vars_;

@@ -12,6 +12,12 @@ VarType VarType::array_of(DType dtype, std::optional<DDim> slot, bool ordered) {
   return type;
 }
 
+VarType VarType::open_array(bool ordered) {
+  VarType type = array_of(DType::f32, std::nullopt, ordered);
+  type.open = true;
+  return type;
+}
+
 VarType VarType::order() {
   VarType type;
   type.kind = VarKind::order;
@@ -36,11 +42,12 @@ std::string VarType::to_string() const {
   if (kind == VarKind::order) return "order";
   std::string text = std::string(name_of(dtype)) + (shape ? shape->to_string() : "[*]");
   if (lod_depth > 0) text += " lod=" + std::to_string(lod_depth);
-  if (kind == VarKind::array) text = "array<" + text + ">";
+  if (kind == VarKind::array) text = open ? "array<?>" : "array<" + text + ">";
   return ordered ? text + " ordered" : text;
 }
 
 bool fits(const VarType& found, const VarType& wanted) {
+  if (found.kind == VarKind::array && wanted.kind == VarKind::array && (found.open || wanted.open)) return true;
   if (found.kind != wanted.kind || found.dtype != wanted.dtype || found.lod_depth != wanted.lod_depth) return false;
   if (!found.shape || !wanted.shape) return true;
   if (found.rank() != wanted.rank()) return false;

@@ -22,11 +22,14 @@ struct VarType {
   DType dtype = DType::f32;
   std::optional<DDim> shape;
   int lod_depth = 0;     ///< levels of LoD above the rows (of a slot's value, for an array)
+  bool open = false;     ///< an array whose slots are of a kind that nothing has said yet
   bool ordered = false;  ///< an array made with an order, or what was read from one: it carries (order, turn)
 
   VarType() = default;
   VarType(DType of, const DDim& extents, int levels = 0) : dtype(of), shape(extents), lod_depth(levels) {}
   static VarType array_of(DType dtype, std::optional<DDim> slot, bool ordered);
+  /// An array that takes dtype and shape from the first write.
+  static VarType open_array(bool ordered);
   static VarType order();
   static VarType unranked(DType dtype);
 
@@ -39,7 +42,7 @@ struct VarType {
   /// All extents known.
   bool is_static() const noexcept;
 
-  /// "f32[?, 64] lod=1", "f32[*]" for an unknown rank, "array<f32[?, 64]> ordered", "order".
+  /// "f32[?, 64] lod=1", "f32[*]" for an unknown rank, "array<f32[?, 64]> ordered", "array<?>", "order".
   std::string to_string() const;
   friend bool operator==(const VarType&, const VarType&) = default;
 };

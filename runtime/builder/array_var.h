@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <millrace/runtime/array/sharing.h>
+#include <millrace/runtime/builder/var.h>
+
+namespace millrace::build {
+
+inline constexpr bool sort_by_length = true;
+inline constexpr bool unsorted = false;
+
+/// What `unpack` hands to `pack` and to arrays that are made with an order.
+class Order {
+ public:
+  explicit Order(Var var) : var_(std::move(var)) {}
+  const Var& var() const noexcept { return var_; }
+
+ private:
+  Var var_;
+};
+
+/// The symbolic TensorArray of a program: numbered slots, each a one-shot future of a tensor. Spelled `TensorArray` here, as in the designs.
+class ArrayVar {
+ public:
+  /// `size` slots. The dtype and shape of a slot are those of the first write.
+  explicit ArrayVar(const Var& size, const std::string& name = {});
+  ArrayVar(const Var& size, const Order& order, const std::string& name = {});
+  /// `size` slots of a given type: for arrays that are read, in the order of building, before anything is written to them.
+  static ArrayVar typed(const Var& size, const VarType& slot, const std::string& name = {});
+  /// As many slots as get written.
+  static ArrayVar growable(const std::string& name = {});
+  /// At most `capacity` unread slots at a time.
+  static ArrayVar window(std::int64_t capacity, const std::string& name = {});
+  /// Slot i is index i of `axis` of `x`.
+  static ArrayVar unstack(const Var& x, int axis = 0);
+  /// For builder functions that hand out arrays.
+  static ArrayVar of(const Var& var) { return ArrayVar(var, Adopt{}); }
+
+  const Var& var() const noexcept { return var_; }
+  Var size() const;
+  Var read(const Var& index) const;
+  /// `boot`, re-ordered like the batch, for index −1.
+  Var read(const Var& index, const Var& boot) const;
+  void write(const Var& index, const Var& value, Sharing sharing = share) const;
+  void append(const Var& value, Sharing sharing = share) const;
+  Var stack(int axis = 0) const;
+  Var concat() const;
+  Var gather(const Var& index) const;
+
+  /// `states[i]` reads, `states[i] = v` writes.
+  class Element;
+  Element operator[](const Var& index) const;
+
+ private:
+  struct Adopt {};
+  ArrayVar(Var var, Adopt) : var_(std::move(var)) {}
+  Var var_;
+};
+using TensorArray = ArrayVar;
+
+class ArrayVar::Element {
+ public:
+  Element(ArrayVar array, Var index) : array_(std::move(array)), index_(std::move(index)) {}
+  operator Var() const { return array_.read(index_); }
+  void operator=(const Var& value) const { array_.write(index_, value); }
+
+ private:
+  ArrayVar array_;
+  Var index_;
+};
+
+/// Takes ragged rows apart: step t holds item t of every sequence of `level` that still lives.
+std::pair<ArrayVar, Order> unpack(const Var& x, int level, bool sort);
+/// Puts them together again, in the caller's order.
+Var pack(const ArrayVar& array, int level, const Order& order);
+
+}  // namespace millrace::build

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace {
+
+/// The printed form of a program: what `NAME.mr` holds and `millrace inspect` shows. It names everything (blocks with idx and parent_idx, ops with
+/// named inputs, outputs with types, attributes) but the values of weights. Floats print so that they read back to the same bits.
+///
+///     millrace 1 "doubling"
+///     input "x" = x: f32[?, 2] lod=1
+///     weight W: f32[2, 2]
+///     block { idx: 0 parent_idx: -1
+///       y: f32[?, 2] lod=1 = matmul(A=x, B=W)
+///     }
+///     output "y" = y
+std::string print(const Program& program);
+
+/// Reads the printed form: `print(parse(print(p))) == print(p)`. `weights` holds the values by var name; a weight that is missing or of another type
+/// is a ParseError. Every error names the line, what was expected and what was found. Op definitions check what they check at building.
+Program parse_program(std::string_view text, const std::map<std::string, Tensor>& weights, std::shared_ptr<const OpRegistry> registry = nullptr);
+
+}  // namespace millrace
