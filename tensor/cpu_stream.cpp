@@ -12,15 +12,37 @@
 namespace millrace {
 namespace {
 
-/// Kernels round to nearest and keep subnormals, whatever the embedding program set on its threads.
-void default_rounding() noexcept {
+/// Kernels round to nearest and keep subnormals, whatever the embedding program set on its threads; afterwards the thread is as it was.
+class KernelRounding {
+ public:
+  void set() noexcept {
 #if defined(__x86_64__)
-  constexpr unsigned all_exceptions_masked = 0x1f80;
-  if ((_mm_getcsr() & ~0x3fu) != all_exceptions_masked) _mm_setcsr(all_exceptions_masked);
+    constexpr unsigned all_exceptions_masked = 0x1f80;
+    found_ = _mm_getcsr();
+    changed_ = (found_ & ~flags) != all_exceptions_masked;
+    if (changed_) _mm_setcsr(all_exceptions_masked);
 #else
-  std::fesetenv(FE_DFL_ENV);
+    changed_ = std::fegetenv(&found_) == 0 && std::fesetenv(FE_DFL_ENV) == 0;
 #endif
-}
+  }
+  void restore() noexcept {
+    if (!changed_) return;
+#if defined(__x86_64__)
+    _mm_setcsr(found_);
+#else
+    std::fesetenv(&found_);
+#endif
+  }
+
+ private:
+#if defined(__x86_64__)
+  static constexpr unsigned flags = 0x3f;  // what went wrong so far: no setting
+  unsigned found_ = 0;
+#else
+  std::fenv_t found_;
+#endif
+  bool changed_ = false;
+};
 
 }  // namespace
 
@@ -34,6 +56,7 @@ struct CpuStream::Queue {
   bool busy = false;  // somebody runs work, or the head waits for a point
   std::uint64_t issued = 0;
   std::exception_ptr failed;
+  KernelRounding rounding;  // of whoever has entered
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
 };
 
@@ -44,24 +67,22 @@ CpuStream::~CpuStream() = default;
 
 bool CpuStream::enter() noexcept {
   const std::lock_guard lock(queue_->mutex);
-  if (queue_->busy || !queue_->items.empty()) return false;
+  if (queue_->busy || !queue_->items.empty() || queue_->failed) return false;
   queue_->busy = true;
   ++queue_->issued;
-  default_rounding();
+  queue_->rounding.set();
   return true;
 }
 
 void CpuStream::leave(std::exception_ptr) noexcept {
+  queue_->rounding.restore();
   bool more = false;
   std::uint64_t done = 0;
   {
     const std::lock_guard lock(queue_->mutex);
     more = !queue_->items.empty();
     done = queue_->issued;
-    if (!more) {
-      queue_->busy = false;
-      // Nobody holds a point of work that ran in its caller unless it was asked for, so the counter moves without waking anyone.
-    }
+    if (!more) queue_->busy = false;
   }
   if (!more) return queue_->timeline->advance(done);
   drain();
@@ -79,6 +100,7 @@ void CpuStream::push(std::unique_ptr<Work> work) {
 }
 
 void CpuStream::wait(const Point& point) {
+  if (point.reached()) return;
   {
     const std::lock_guard lock(queue_->mutex);
     if (point.timeline() == queue_->timeline) return;
@@ -132,13 +154,15 @@ void CpuStream::drain() noexcept {
       continue;
     }
     if (failed) continue;  // what follows a failure does not run
-    default_rounding();
+    KernelRounding rounding;
+    rounding.set();
     try {
       item.work->run(*team_);
     } catch (...) {
       const std::lock_guard lock(queue_->mutex);
       if (!queue_->failed) queue_->failed = std::current_exception();
     }
+    rounding.restore();
   }
 }
 

@@ -17,11 +17,13 @@ DDim::DDim(std::span<const std::int64_t> extents) {
 
 std::int64_t DDim::elements() const {
   std::int64_t count = 1;
+  bool none = false;
   for (const std::int64_t extent : *this) {
     if (extent < 0) throw ShapeError("ddim: expected extents that are known and not negative, found " + to_string());
-    count = checked_mul(count, extent);
+    if (extent == 0) none = true;
+    else count = checked_mul(count, extent);  // even where another extent is 0: strides are products too
   }
-  return count;
+  return none ? 0 : count;
 }
 
 DDim DDim::row_major() const {
@@ -29,7 +31,7 @@ DDim DDim::row_major() const {
   std::int64_t step = 1;
   for (int axis = rank_ - 1; axis >= 0; --axis) {
     strides.extents_[axis] = step;
-    step *= extents_[axis];
+    if (axis > 0) step = checked_mul(step, extents_[axis]);
   }
   return strides;
 }

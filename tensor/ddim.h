@@ -32,9 +32,9 @@ class DDim {
   const std::int64_t* begin() const noexcept { return extents_; }
   const std::int64_t* end() const noexcept { return extents_ + rank_; }
 
-  /// Number of elements, checked against overflow; 1 for a scalar. Negative extents are a ShapeError.
+  /// Number of elements; 1 for a scalar. Negative extents are a ShapeError, extents whose product (0 left out) does not fit an OverflowError.
   std::int64_t elements() const;
-  /// Row-major strides, in elements.
+  /// Row-major strides, in elements. OverflowError when one does not fit.
   DDim row_major() const;
   /// Axes [begin, end).
   DDim slice(int begin, int end) const;
@@ -60,6 +60,9 @@ class DDim {
   int rank_ = 0;
   std::int64_t extents_[max_rank] = {};
 };
+
+/// The designs' name for what stands behind a DDim.
+using DDimVar = DDim;
 
 inline DDim make_ddim(std::initializer_list<std::int64_t> extents) { return DDim(extents); }
 inline DDim make_ddim(const std::vector<std::int64_t>& extents) { return DDim(std::span<const std::int64_t>(extents)); }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 
@@ -67,7 +68,21 @@ decltype(auto) visit_dtype(DType dtype, F&& f) {
   throw DTypeError("dtype: the value is none of the known dtypes");
 }
 
-/// Converts one element by value; floats narrow through f32 (f64 directly), to bool by `!= 0`.
+namespace detail {
+/// Towards zero; what does not fit becomes the nearest that does, NaN becomes 0. (The language leaves these undefined.)
+template <class To, class From>
+constexpr To truncate(From from) {
+  constexpr int digits = std::numeric_limits<To>::digits;
+  constexpr From above = static_cast<From>(std::uint64_t{1} << (digits - 1)) * 2;  // one more than the largest To
+  if (from != from) return To{0};
+  if (from >= above) return std::numeric_limits<To>::max();
+  if (from <= (std::is_signed_v<To> ? -above : From{0})) return std::numeric_limits<To>::min();
+  return static_cast<To>(from);
+}
+}  // namespace detail
+
+/// Converts one element by value; floats narrow through f32 (f64 directly), to integers towards zero and saturating, to bool by `!= 0`. Integers
+/// that do not fit wrap.
 template <class To, class From>
 constexpr To convert_element(From from) {
   constexpr bool narrow_from = std::is_same_v<From, float16> || std::is_same_v<From, bfloat16>;
@@ -76,6 +91,7 @@ constexpr To convert_element(From from) {
   else if constexpr (narrow_from) return convert_element<To>(static_cast<float>(from));
   else if constexpr (narrow_to) return To(static_cast<float>(from));
   else if constexpr (std::is_same_v<To, bool>) return from != From{};
+  else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) return detail::truncate<To>(from);
   else return static_cast<To>(from);
 }
 

@@ -15,7 +15,8 @@ class HostMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes) override {
     // A tail of one vector lets kernels read whole vectors at the end of a block.
-    void* pointer = ::operator new(bytes + 64, alignment, std::nothrow);
+    constexpr std::size_t tail = 64;
+    void* pointer = bytes > ~std::size_t{0} - tail ? nullptr : ::operator new(bytes + tail, alignment, std::nothrow);
     if (pointer == nullptr) throw OutOfMemoryError("memory on cpu: " + std::to_string(bytes) + " bytes were refused by the heap");
     return pointer;
   }

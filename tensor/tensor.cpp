@@ -25,11 +25,15 @@ Tensor::Tensor(DType dtype, const DDim& dims, const DDim& strides, std::int64_t 
   if (dims.rank() != strides.rank())
     throw ShapeError("tensor: expected as many strides as extents, found " + strides.to_string() + " for " + dims.to_string());
   measure();
+  std::int64_t first = offset;
   std::int64_t last = offset;
-  for (int axis = 0; axis < dims.rank(); ++axis)
-    if (elements_ > 0) last += (dims[axis] - 1) * strides[axis];
+  for (int axis = 0; axis < dims.rank() && elements_ > 0; ++axis) {
+    const std::int64_t span = checked_mul(dims[axis] - 1, strides[axis]);
+    std::int64_t& reach = span < 0 ? first : last;
+    reach = checked_add(reach, span);
+  }
   const auto room = static_cast<std::int64_t>(storage_->bytes() / size_of(dtype));
-  if (offset < 0 || last < 0 || (elements_ > 0 && last >= room))
+  if (first < 0 || (elements_ > 0 ? last >= room : offset > room))
     throw IndexError("tensor: a view of " + dims.to_string() + " at offset " + std::to_string(offset) + " reaches outside storage of " +
                      std::to_string(room) + " elements");
 }
@@ -149,7 +153,7 @@ Tensor Tensor::permute(const std::vector<int>& axes) const {
 void Tensor::resize(const DDim& dims) {
   const std::int64_t bytes = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype_)));
   const std::int64_t used = offset_ * static_cast<std::int64_t>(size_of(dtype_));
-  if (std::cmp_greater(used + bytes, storage_->bytes())) {
+  if (std::cmp_greater(checked_add(used, bytes), storage_->bytes())) {
     storage_ = std::make_shared<Allocation>(storage_->shared_resource(), static_cast<std::size_t>(bytes));
     offset_ = 0;
     read_only_ = false;

@@ -153,8 +153,9 @@ class ElementRef {
   std::int64_t offset_;
 };
 
-/// The designs' name for a tensor of run-time type and rank.
+/// The designs' names for a tensor of run-time type and rank, and for what stands behind it.
 using DArray = Tensor;
+using DArrayVar = Tensor;
 
 /// A host tensor filled with `value`; its dtype is that of `value`. PlaceError for other places: those need a device of a runtime.
 template <class T>

@@ -39,6 +39,15 @@ struct ThreadTeam::Workers {
   Body body = nullptr;
   void* callable = nullptr;
 
+  ~Workers() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   void share(int index) const {
     const std::int64_t begin = std::min(count, chunk * index);
     const std::int64_t end = std::min(count, begin + chunk);
@@ -69,15 +78,7 @@ ThreadTeam::ThreadTeam(int threads) : size_(threads) {
   for (int index = 1; index < threads; ++index) workers_->threads.emplace_back([workers = workers_.get(), index] { workers->work(index); });
 }
 
-ThreadTeam::~ThreadTeam() {
-  if (!workers_) return;
-  {
-    const std::lock_guard lock(workers_->mutex);
-    workers_->stop = true;
-  }
-  workers_->wake.notify_all();
-  for (std::thread& thread : workers_->threads) thread.join();
-}
+ThreadTeam::~ThreadTeam() = default;
 
 void ThreadTeam::run(std::int64_t count, std::int64_t grain, Body body, void* callable) {
   Workers& team = *workers_;
