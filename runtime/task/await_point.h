@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// Waits for a point: `co_await ready(point)`. Goes on at once when it is reached, else through the task's executor, whoever advanced the
-/// timeline; throws what the timeline failed with. An external wait of the run; cancellable.
+/// Waits for a point: `co_await ready(point)`. Goes on at once when it is reached, else through the task's executor,
+/// whoever advanced the timeline; throws what the timeline failed with. An external wait of the run; cancellable.
 class PointWait final : public ExternalWait, private Waiter {
  public:
   explicit PointWait(Point point) noexcept : point_(std::move(point)) {}
@@ -28,11 +28,15 @@ class PointWait final : public ExternalWait, private Waiter {
   }
   bool disarm() noexcept override { return point_.timeline()->remove(*this); }
   void complete(std::exception_ptr error) noexcept override { wake(std::move(error)); }
-  std::string describe() const override { return "a point, value " + std::to_string(point_.value()) + " of its timeline"; }
+  std::string describe() const override {
+    return "a point, value " + std::to_string(point_.value()) + " of its timeline";
+  }
 
   Point point_;
 };
 
-inline PointWait ready(Point point) noexcept { return PointWait(std::move(point)); }
+inline PointWait ready(Point point) noexcept {
+  return PointWait(std::move(point));
+}
 
 }  // namespace millrace

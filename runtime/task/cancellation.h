@@ -20,8 +20,9 @@ class CancellationToken {
   Ref<ScopeState> state_;
 };
 
-/// Cancels the tasks of one scope or run from anywhere: other tasks, other threads, after they have ended. Cancellation is cooperative:
-/// waits end at once, a computation goes on to its next wait or checkpoint. Cheap to copy; safe to share by copy.
+/// Cancels the tasks of one scope or run from anywhere: other tasks, other threads, after they have ended. Cancellation
+/// is cooperative: waits end at once, a computation goes on to its next wait or checkpoint. Cheap to copy; safe to
+/// share by copy.
 class CancellationSource {
  public:
   /// `run` must be alive.

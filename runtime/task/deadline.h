@@ -10,7 +10,8 @@
 
 namespace millrace {
 
-/// A part of a task that can be cancelled alone: while it lives, the task obeys it, and through it what the task obeyed before.
+/// A part of a task that can be cancelled alone: while it lives, the task obeys it, and through it what the task obeyed
+/// before.
 class CancelRegion {
  public:
   explicit CancelRegion(TaskInfo& task);
@@ -44,9 +45,9 @@ class Deadline {
 
 [[noreturn]] void throw_deadline(const TaskInfo& task, Duration after);
 
-/// `co_await with_deadline(after, work)`: cancels `work` when it has not ended `after` on the executor's clock, waits until it has ended,
-/// and throws DeadlineError if it ended by that cancellation. `work` stays part of the awaiting task. A pending deadline does not keep a
-/// run from being found deadlocked.
+/// `co_await with_deadline(after, work)`: cancels `work` when it has not ended `after` on the executor's clock, waits
+/// until it has ended, and throws DeadlineError if it ended by that cancellation. `work` stays part of the awaiting
+/// task. A pending deadline does not keep a run from being found deadlocked.
 template <class T>
 task<T> with_deadline(Duration after, task<T> work) {
   TaskInfo& me = co_await this_task::info();

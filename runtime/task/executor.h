@@ -10,8 +10,8 @@ namespace millrace {
 using TimePoint = std::chrono::nanoseconds;
 using Duration = std::chrono::nanoseconds;
 
-/// Something an executor runs once for each `post`. Intrusive: it belongs to whoever posts it, must live until it ran, and must not be
-/// posted again before.
+/// Something an executor runs once for each `post`. Intrusive: it belongs to whoever posts it, must live until it ran,
+/// and must not be posted again before.
 class Runnable {
  public:
   /// Runs on a thread of the executor. May destroy the runnable.
@@ -96,8 +96,9 @@ class Executor {
   virtual bool cancel_timer(Timer& timer) noexcept = 0;
 
   enum class Drive { own_threads, progressed, idle };
-  /// For a blocking wait on this executor: one that runs only when told to runs something now and says `progressed`, or `idle` when
-  /// there is nothing to run at the present time. One that has threads of its own does nothing and says `own_threads`.
+  /// For a blocking wait on this executor: one that runs only when told to runs something now and says `progressed`, or
+  /// `idle` when there is nothing to run at the present time. One that has threads of its own does nothing and says
+  /// `own_threads`.
   virtual Drive drive() { return Drive::own_threads; }
 
  protected:
@@ -106,7 +107,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 };
 
-/// Marks the calling thread, for the life of this object, as one that runs `executor`: blocking calls refuse such a thread.
+/// Marks the calling thread, for the life of this object, as one that runs `executor`: blocking calls refuse such a
+/// thread.
 class RuntimeThread {
  public:
   explicit RuntimeThread(const Executor& executor) noexcept;

@@ -9,11 +9,18 @@
 
 namespace millrace {
 
-// ---- TaskInfo ---------------------------------------------------------------------------------------------------------------
+// ---- TaskInfo
+// ---------------------------------------------------------------------------------------------------------------
 
-Tracer* TaskInfo::tracer() const noexcept { return run_->tracer(); }
-bool TaskInfo::cancelled() const noexcept { return region_->cancelled(); }
-CancellationToken TaskInfo::token() const noexcept { return CancellationToken(Ref<ScopeState>(region_)); }
+Tracer* TaskInfo::tracer() const noexcept {
+  return run_->tracer();
+}
+bool TaskInfo::cancelled() const noexcept {
+  return region_->cancelled();
+}
+CancellationToken TaskInfo::token() const noexcept {
+  return CancellationToken(Ref<ScopeState>(region_));
+}
 
 void TaskInfo::execute() noexcept {
   bool ended = false;
@@ -26,7 +33,8 @@ void TaskInfo::execute() noexcept {
   if (!part_ended()) run.leave();
 }
 
-// ---- Wait -------------------------------------------------------------------------------------------------------------------
+// ---- Wait
+// -------------------------------------------------------------------------------------------------------------------
 
 bool Wait::suspend(TaskInfo& task, std::coroutine_handle<> at) noexcept {
   task_ = &task;
@@ -34,9 +42,12 @@ bool Wait::suspend(TaskInfo& task, std::coroutine_handle<> at) noexcept {
   return task.run().suspend(*this);
 }
 
-void Wait::wake(std::exception_ptr error) noexcept { task_->run().wake(*this, std::move(error)); }
+void Wait::wake(std::exception_ptr error) noexcept {
+  task_->run().wake(*this, std::move(error));
+}
 
-// ---- ScopeState -------------------------------------------------------------------------------------------------------------
+// ---- ScopeState
+// -------------------------------------------------------------------------------------------------------------
 
 Ref<ScopeState> ScopeState::open_in(TaskInfo& owner, bool inherits_cancellation) {
   Ref<ScopeState> state(new ScopeState(owner.run(), &owner, inherits_cancellation ? owner.region_ : nullptr));
@@ -44,7 +55,9 @@ Ref<ScopeState> ScopeState::open_in(TaskInfo& owner, bool inherits_cancellation)
   return state;
 }
 
-void ScopeState::cancel() noexcept { run_->cancel(*this); }
+void ScopeState::cancel() noexcept {
+  run_->cancel(*this);
+}
 
 void ScopeState::child_begins() noexcept {
   state_.fetch_add(one_child, std::memory_order_relaxed);
@@ -124,9 +137,11 @@ void ScopeState::orphans_ended() noexcept {
   run_->close(*this);
 }
 
-// ---- Run --------------------------------------------------------------------------------------------------------------------
+// ---- Run
+// --------------------------------------------------------------------------------------------------------------------
 
-Run::Run(std::string name, Tracer* tracer) : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
+Run::Run(std::string name, Tracer* tracer)
+    : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
   open(*root_);
 }
 Run::~Run() = default;
@@ -140,7 +155,8 @@ void Run::leave() noexcept {
   RunnableQueue woken;
   {
     std::lock_guard lock(mutex_);
-    if (active_.fetch_sub(1, std::memory_order_acq_rel) == 1 && blocked_ != 0 && mark_all_stuck(true)) fail_marked(woken);
+    if (active_.fetch_sub(1, std::memory_order_acq_rel) == 1 && blocked_ != 0 && mark_all_stuck(true))
+      fail_marked(woken);
   }
   post(woken);
 }
@@ -285,12 +301,15 @@ void Run::post(RunnableQueue woken) noexcept {
   }
 }
 
-// ---- The search for tasks that would wait for ever ---------------------------------------------------------------------------
+// ---- The search for tasks that would wait for ever
+// ---------------------------------------------------------------------------
 
-bool Run::blocked(const TaskInfo& task) const noexcept { return task.wait_ != nullptr && task.wait_->blocks(); }
+bool Run::blocked(const TaskInfo& task) const noexcept {
+  return task.wait_ != nullptr && task.wait_->blocks();
+}
 
-// The least set that holds `task` and all that it needs. It is closed unless it holds a task that does not wait for another: mostly
-// the first one met.
+// The least set that holds `task` and all that it needs. It is closed unless it holds a task that does not wait for
+// another: mostly the first one met.
 bool Run::mark_closed_set_of(TaskInfo& task) {
   ++epoch_;
   Tasks open;
@@ -304,7 +323,8 @@ bool Run::mark_closed_set_of(TaskInfo& task) {
   return true;
 }
 
-// Marks the writers and the live children of a blocked task. False when one of them, in this run or another, may still go on.
+// Marks the writers and the live children of a blocked task. False when one of them, in this run or another, may still
+// go on.
 bool Run::mark_what_it_needs(TaskInfo& task, Tasks& open) {
   const auto mark = [&](TaskInfo& needed) {
     if (needed.mark_ == epoch_) return;
@@ -328,8 +348,8 @@ bool Run::mark_what_it_needs(TaskInfo& task, Tasks& open) {
   return true;
 }
 
-// The greatest set of blocked tasks each of which needs only tasks of the set. `at_rest`: nothing can run, so a wait without known
-// writers belongs to it.
+// The greatest set of blocked tasks each of which needs only tasks of the set. `at_rest`: nothing can run, so a wait
+// without known writers belongs to it.
 bool Run::mark_all_stuck(bool at_rest) {
   ++epoch_;
   std::size_t members = 0;

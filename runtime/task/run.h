@@ -14,18 +14,20 @@
 
 namespace millrace {
 
-/// What all tasks below one root share: the count of those that can still do something by themselves, the list of those that wait, and
-/// the search for tasks that would wait for ever.
+/// What all tasks below one root share: the count of those that can still do something by themselves, the list of those
+/// that wait, and the search for tasks that would wait for ever.
 ///
-/// Activity is the number of tasks that run, are queued or wait for something outside, plus one for each `ExternalHold`. Only a wait for
-/// another task lowers it without ending a task. A wait is entered and left with the run's mutex held, and the resource it waits for is
-/// asked inside, so that between the two no wake-up is lost and none is counted twice. Whoever brings a wait about is itself active
-/// until it has woken the waiter: at zero, therefore, nothing is under way. Two situations end in a DeadlockError:
+/// Activity is the number of tasks that run, are queued or wait for something outside, plus one for each
+/// `ExternalHold`. Only a wait for another task lowers it without ending a task. A wait is entered and left with the
+/// run's mutex held, and the resource it waits for is asked inside, so that between the two no wake-up is lost and none
+/// is counted twice. Whoever brings a wait about is itself active until it has woken the waiter: at zero, therefore,
+/// nothing is under way. Two situations end in a DeadlockError:
 ///  - activity is zero and tasks wait: all of them, save those with a live writer in another run;
-///  - a new wait closes a set in which each task waits only for tasks of the set, and has no live child outside it. Nothing else in the
+///  - a new wait closes a set in which each task waits only for tasks of the set, and has no live child outside it.
+///  Nothing else in the
 ///    run has to stop for this. A wait without known writers never closes a set.
-/// The waiters of the set fail, in the order in which they began to wait, unless they wait for their own children; other runs go on.
-/// Nothing here looks at a clock.
+/// The waiters of the set fail, in the order in which they began to wait, unless they wait for their own children;
+/// other runs go on. Nothing here looks at a clock.
 class Run final : public RefCounted {
  public:
   explicit Run(std::string name, Tracer* tracer = nullptr);
@@ -61,7 +63,8 @@ class Run final : public RefCounted {
   void open(ScopeState& scope) noexcept;
   void close(ScopeState& scope) noexcept;
 
-  // All of these but `post` expect the mutex to be held; the tasks they put into `woken` are posted after it is released.
+  // All of these but `post` expect the mutex to be held; the tasks they put into `woken` are posted after it is
+  // released.
   void link(Wait& wait) noexcept;
   void unlink(Wait& wait) noexcept;
   bool take_back(Wait& wait, const std::exception_ptr& error, RunnableQueue& woken) noexcept;
@@ -88,8 +91,8 @@ class Run final : public RefCounted {
   Ref<ScopeState> root_;
 };
 
-/// Says that something outside a run will yet bring about what its tasks wait for (an array that a socket feeds): while one lives, the
-/// run is not at rest. Make it from a task of the run; destroy it on any thread.
+/// Says that something outside a run will yet bring about what its tasks wait for (an array that a socket feeds): while
+/// one lives, the run is not at rest. Make it from a task of the run; destroy it on any thread.
 class ExternalHold {
  public:
   explicit ExternalHold(Run& run) noexcept : run_(&run) { run_->enter(); }

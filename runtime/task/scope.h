@@ -42,11 +42,12 @@ class JoinWait final : public Wait {
 ///     scope.spawn(work(2), "second");
 ///     co_await scope.join();
 ///
-/// The first child that fails cancels the others; `join` throws its error once all have ended, later errors are kept behind it. A scope
-/// obeys the cancellation of the task that made it. `spawn` and `start` may be called by the owner and by any task below it, before the
-/// join is over; all else but `cancel` by the owner alone. A scope is meant to be joined: when it is destroyed earlier (an exception
-/// passes), its children are cancelled, the owner does not end before they do, and an error of theirs becomes the owner's unless that
-/// has one; such children must not use what the owner's frame held. `with_scope` joins on every path.
+/// The first child that fails cancels the others; `join` throws its error once all have ended, later errors are kept
+/// behind it. A scope obeys the cancellation of the task that made it. `spawn` and `start` may be called by the owner
+/// and by any task below it, before the join is over; all else but `cancel` by the owner alone. A scope is meant to be
+/// joined: when it is destroyed earlier (an exception passes), its children are cancelled, the owner does not end
+/// before they do, and an error of theirs becomes the owner's unless that has one; such children must not use what the
+/// owner's frame held. `with_scope` joins on every path.
 class Scope {
  public:
   enum class Cancellation { inherited, shielded };
@@ -65,8 +66,8 @@ class Scope {
   template <class T>
   Spawned<T> start(task<T> work, std::string name = {});
 
-  /// `co_await scope.join()`: waits until no child is left and throws the first error; CancelledError if there is none but children were
-  /// cancelled along with the owner. Not cancellable itself. The scope may be used again afterwards.
+  /// `co_await scope.join()`: waits until no child is left and throws the first error; CancelledError if there is none
+  /// but children were cancelled along with the owner. Not cancellable itself. The scope may be used again afterwards.
   JoinWait join() noexcept { return JoinWait(*state_, thrown_); }
   void cancel() noexcept { state_->cancel(); }
   /// Counts as the error of a child: for the owner's own part of the work.
@@ -88,8 +89,9 @@ class Scope {
   bool thrown_ = false;
 };
 
-/// The result of a child: `T value = co_await handle;`, by one task of the run, at most once. Throws what the child threw, which its scope
-/// reports as well. Cancellable. The handle may be dropped at any time, but not while a task waits for it.
+/// The result of a child: `T value = co_await handle;`, by one task of the run, at most once. Throws what the child
+/// threw, which its scope reports as well. Cancellable. The handle may be dropped at any time, but not while a task
+/// waits for it.
 template <class T>
 class [[nodiscard]] Spawned {
   struct State;
@@ -149,8 +151,8 @@ Spawned<T> Scope::start(task<T> work, std::string name) {
   return Spawned<T>(std::move(state));
 }
 
-/// Runs `body(scope, args...)` and joins the scope whether that returned or threw; throws its error, or the first of a child.
-/// `body` is a function or a lambda without captures that makes a `task<>`.
+/// Runs `body(scope, args...)` and joins the scope whether that returned or threw; throws its error, or the first of a
+/// child. `body` is a function or a lambda without captures that makes a `task<>`.
 template <class Body, class... Args>
 task<void> with_scope(Body body, Args... args) {
   TaskInfo& me = co_await this_task::info();

@@ -21,7 +21,8 @@ class Wait;
 /// `CancellationSource` and `CancellationToken`; a region that only cancels has no children.
 class ScopeState final : public RefCounted, public InFramePool {
  public:
-  /// `owner` is null for the outermost scope of a run; `parent` is the region whose cancellation reaches this one, or null.
+  /// `owner` is null for the outermost scope of a run; `parent` is the region whose cancellation reaches this one, or
+  /// null.
   ScopeState(Run& run, TaskInfo* owner, ScopeState* parent) noexcept : run_(&run), owner_(owner), parent_(parent) {}
 
   /// A scope of `owner`, registered with its run.
@@ -36,14 +37,15 @@ class ScopeState final : public RefCounted, public InFramePool {
   void child_begins() noexcept;
   /// A child has ended with `error` or null; passes on the thread's count of the run's activity.
   void child_ended(std::exception_ptr error) noexcept;
-  /// The first error cancels the scope, later ones are kept behind it; the end of a task that was cancelled is no error.
+  /// The first error cancels the scope, later ones are kept behind it; the end of a task that was cancelled is no
+  /// error.
   void record(std::exception_ptr error) noexcept;
 
   std::exception_ptr first_error() const noexcept;
   std::vector<std::exception_ptr> later_errors() const;
 
-  /// The scope is destroyed. Children that are still alive are cancelled, and their owner will not complete before they do; an error
-  /// that no join has thrown becomes the owner's.
+  /// The scope is destroyed. Children that are still alive are cancelled, and their owner will not complete before they
+  /// do; an error that no join has thrown becomes the owner's.
   void abandon(bool errors_thrown) noexcept;
 
  private:

@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// Something besides tasks that can move: a simulated device. At every turn the executor chooses among ready tasks and what its sources
-/// offer.
+/// Something besides tasks that can move: a simulated device. At every turn the executor chooses among ready tasks and
+/// what its sources offer.
 class ChoiceSource {
  public:
   /// How many different things could happen next: 0 when nothing can.
@@ -24,16 +24,16 @@ class ChoiceSource {
   ~ChoiceSource() = default;
 };
 
-/// A single-threaded executor with a manual clock that replays any schedule from a seed: what runs next is drawn by the seed alone, so
-/// the same program with the same seed makes the same decisions, told by `trace_hash`.
-/// Nothing runs outside `run`, `step` and `advance`, and time stands still but in `advance` or when `auto_advance` is on.
-/// Thread safety: none; everything that posts to it must be on its thread.
+/// A single-threaded executor with a manual clock that replays any schedule from a seed: what runs next is drawn by the
+/// seed alone, so the same program with the same seed makes the same decisions, told by `trace_hash`. Nothing runs
+/// outside `run`, `step` and `advance`, and time stands still but in `advance` or when `auto_advance` is on. Thread
+/// safety: none; everything that posts to it must be on its thread.
 class SeededExecutor final : public Executor {
  public:
   enum class Policy {
     random,  ///< each choice equally likely
     fifo,    ///< tasks in the order of posting; sources when no task is ready
-    pct,     ///< by random priorities that change at a few random points (probabilistic concurrency testing, ASPLOS 2010)
+    pct,  ///< by random priorities that change at a few random points (probabilistic concurrency testing, ASPLOS 2010)
   };
   explicit SeededExecutor(std::uint64_t seed, Policy policy = Policy::random);
 
@@ -49,8 +49,8 @@ class SeededExecutor final : public Executor {
   std::size_t run();
   /// As `run`, then moves the clock from timer to timer, running what each lets run, until `duration` has passed.
   std::size_t advance(Duration duration);
-  /// Whether `run` moves the clock to the next timer when nothing else can run. Off unless told: a deadlock is found with the clock
-  /// standing still.
+  /// Whether `run` moves the clock to the next timer when nothing else can run. Off unless told: a deadlock is found
+  /// with the clock standing still.
   void auto_advance(bool on) noexcept { auto_advance_ = on; }
 
   /// A hash of every decision so far: among how many, and which.

@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// The outermost task of a run. `done(Outcome<T>)` is called once, on a thread of the executor, when the run has ended and nothing of it
-/// is left; it must not throw.
+/// The outermost task of a run. `done(Outcome<T>)` is called once, on a thread of the executor, when the run has ended
+/// and nothing of it is left; it must not throw.
 template <class T, class Done>
 class RootTask final : public TaskInfo {
  public:
@@ -31,7 +31,8 @@ class RootTask final : public TaskInfo {
 
   void complete() noexcept override {
     Outcome<T> outcome = work_.take_outcome();
-    if (std::exception_ptr orphan = take_orphan_error(); orphan != nullptr && outcome.error() == nullptr) outcome.set_error(orphan);
+    if (std::exception_ptr orphan = take_orphan_error(); orphan != nullptr && outcome.error() == nullptr)
+      outcome.set_error(orphan);
     Ref<Run> run = std::move(kept_run_);
     Done done = std::move(done_);
     delete this;
@@ -54,8 +55,9 @@ class RunningState : public Timeline, public std::enable_shared_from_this<Runnin
   explicit RunningState(Executor& executor, Ref<Run> run) noexcept : executor_(&executor), run_(std::move(run)) {}
   Run& run() const noexcept { return *run_; }
   bool ended() const { return reached() != 0 || error() != nullptr; }
-  /// Blocks until the run has ended. Throws BlockingError on a thread that runs tasks. An executor that runs only when told to is run by
-  /// this call; if it comes to rest before the run has ended (its clock stands still), the run is cancelled and BlockingError says so.
+  /// Blocks until the run has ended. Throws BlockingError on a thread that runs tasks. An executor that runs only when
+  /// told to is run by this call; if it comes to rest before the run has ended (its clock stands still), the run is
+  /// cancelled and BlockingError says so.
   void wait_until_ended();
 
  private:
@@ -65,8 +67,8 @@ class RunningState : public Timeline, public std::enable_shared_from_this<Runnin
   Ref<Run> run_;
 };
 
-/// A run that was started. Its end is a point, for streams and for tasks of other runs. Destroying the handle cancels the run, which ends
-/// by itself on its executor. Movable.
+/// A run that was started. Its end is a point, for streams and for tasks of other runs. Destroying the handle cancels
+/// the run, which ends by itself on its executor. Movable.
 template <class T>
 class [[nodiscard]] Running {
   struct State final : RunningState {

@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// Runs `work` as a run of its own and blocks until it has ended: its result, or its error. For main functions and tests. Throws
-/// BlockingError on a thread that runs tasks of any executor: there, `co_await`.
+/// Runs `work` as a run of its own and blocks until it has ended: its result, or its error. For main functions and
+/// tests. Throws BlockingError on a thread that runs tasks of any executor: there, `co_await`.
 template <class T>
 T sync_wait(Executor& executor, task<T> work, std::string name = "sync_wait") {
   throw_on_runtime_thread("sync_wait");

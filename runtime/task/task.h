@@ -50,9 +50,9 @@ class Outcome<void> {
   std::exception_ptr error_;
 };
 
-/// The promise of every task, whatever it returns. Awaitables that need the running task are awaited from coroutines with such a
-/// promise: `await_suspend(std::coroutine_handle<Promise> at)` finds it as `at.promise().info()`.
-class TaskPromiseBase : public InFramePool {
+/// The promise of every task, whatever it returns. Awaitables that need the running task are awaited from coroutines
+/// with such a promise: `await_suspend(std::coroutine_handle<Promise> at)` finds it as `at.promise().info()`.
+class TaskPromiseBase : public CountedInFramePool {
  public:
   TaskInfo& info() const noexcept { return *info_; }
   /// Before the first resumption: the task it belongs to, and who awaits it (nobody: it is the body of that task).
@@ -113,13 +113,15 @@ class TaskPromise<void> final : public TaskPromiseBase {
 
 /// A coroutine that computes a `T`, some time: the one kind of coroutine here.
 ///
-/// Lazy: nothing runs before it is awaited, spawned in a scope or started as a run, each at most once. An awaited task is part of the
-/// task that awaits it: same executor, run, name and cancellation; it is entered and left by symmetric transfer, through the queue of
-/// the executor every 64th time. After any wait it continues on its executor, whoever woke it. Move-only; destroying a task that was
-/// never awaited destroys its arguments; one that is suspended in the middle cannot be destroyed, since its awaiter's frame holds it.
+/// Lazy: nothing runs before it is awaited, spawned in a scope or started as a run, each at most once. An awaited task
+/// is part of the task that awaits it: same executor, run, name and cancellation; it is entered and left by symmetric
+/// transfer, through the queue of the executor every 64th time. After any wait it continues on its executor, whoever
+/// woke it. Move-only; destroying a task that was never awaited destroys its arguments; one that is suspended in the
+/// middle cannot be destroyed, since its awaiter's frame holds it.
 ///
-/// Rules for the coroutines, since g++ 12 miscompiles other forms: one co_await in a statement, its operand a named variable or a call;
-/// no lambda with captures as a coroutine; no over-aligned locals; a spawned coroutine takes its arguments by value.
+/// Rules for the coroutines, since g++ 12 miscompiles other forms: one co_await in a statement, its operand a named
+/// variable or a call; no lambda with captures as a coroutine; no over-aligned locals; a spawned coroutine takes its
+/// arguments by value.
 template <class T = void>
 class [[nodiscard]] task {
  public:

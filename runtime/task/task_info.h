@@ -19,11 +19,11 @@ class ScopeState;
 class Tracer;
 class Wait;
 
-/// One spawned task: what all coroutine frames that await one another inside it share. At any time one of them runs, or the task waits
-/// for one thing. It lives from `spawn` until its body, and every child it left behind, has ended; whoever keeps a `TaskInfo*` (a slot
-/// its writers) must let go of it before.
-/// Thread safety: the const members may be called from any thread while the task lives.
-class TaskInfo : public Runnable, public InFramePool {
+/// One spawned task: what all coroutine frames that await one another inside it share. At any time one of them runs, or
+/// the task waits for one thing. It lives from `spawn` until its body, and every child it left behind, has ended;
+/// whoever keeps a `TaskInfo*` (a slot its writers) must let go of it before. Thread safety: the const members may be
+/// called from any thread while the task lives.
+class TaskInfo : public Runnable, public CountedInFramePool {
  public:
   const std::string& name() const noexcept { return name_; }
   Executor& executor() const noexcept { return *executor_; }
@@ -34,14 +34,14 @@ class TaskInfo : public Runnable, public InFramePool {
   bool cancelled() const noexcept;
   CancellationToken token() const noexcept;
 
-  /// Goes through the queue of the executor; then continues at `at`. For awaitables: nothing of the awaiting coroutine may be touched
-  /// after this call.
+  /// Goes through the queue of the executor; then continues at `at`. For awaitables: nothing of the awaiting coroutine
+  /// may be touched after this call.
   void post(std::coroutine_handle<> at) noexcept {
     resume_at_ = at;
     executor_->post(*this);
   }
-  /// Where to continue when one coroutine of this task passes control to another: inline, but through the queue every 64th time, since
-  /// symmetric transfer is no tail call on every compiler.
+  /// Where to continue when one coroutine of this task passes control to another: inline, but through the queue every
+  /// 64th time, since symmetric transfer is no tail call on every compiler.
   std::coroutine_handle<> transfer(std::coroutine_handle<> to) noexcept {
     if (++depth_ < inline_transfers) return to;
     post(to);
@@ -57,8 +57,8 @@ class TaskInfo : public Runnable, public InFramePool {
       : executor_(&executor), run_(&run), scope_(&scope), region_(&scope), name_(std::move(name)) {}
   virtual ~TaskInfo() = default;
 
-  /// Called once, when body and orphans have ended: hands on the outcome and destroys the task. The calling thread holds one count of
-  /// the run's activity and passes it on.
+  /// Called once, when body and orphans have ended: hands on the outcome and destroys the task. The calling thread
+  /// holds one count of the run's activity and passes it on.
   virtual void complete() noexcept = 0;
   ScopeState& scope() const noexcept { return *scope_; }
   /// The first error of a child whose scope was destroyed before it was joined.
@@ -88,9 +88,9 @@ class TaskInfo : public Runnable, public InFramePool {
   std::atomic<std::uint32_t> parts_{1};
 
   // Guarded by the run's mutex.
-  Wait* wait_ = nullptr;                // what it waits for
-  ScopeState* open_scopes_ = nullptr;   // that it owns
-  std::uint64_t mark_ = 0;              // of the last search that met it
+  Wait* wait_ = nullptr;               // what it waits for
+  ScopeState* open_scopes_ = nullptr;  // that it owns
+  std::uint64_t mark_ = 0;             // of the last search that met it
   std::exception_ptr orphan_error_;
 
   std::string name_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread-local state of the task layer, all of it: a cache of free frames, and which executor the thread runs. Neither means
-// anything to a task: a task may leave a thread at any await and forget it.
+// The thread-local state of the task layer, all of it: a cache of free frames, and which executor the thread runs.
+// Neither means anything to a task: a task may leave a thread at any await and forget it.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -26,7 +26,7 @@ constexpr bool from_heap = false;
 #endif
 
 constexpr std::size_t class_bytes = 64;
-constexpr std::size_t classes = 32;          // frames up to 2 KiB
+constexpr std::size_t classes = 32;            // frames up to 2 KiB
 constexpr std::size_t cached_per_class = 512;  // blocks a thread keeps, beyond which memory goes back to the heap
 
 struct FreeBlock {
@@ -118,7 +118,7 @@ constinit thread_local const Executor* current_executor = nullptr;
 
 }  // namespace
 
-void* frame_allocate(std::size_t bytes) {
+void* frame_allocate(std::size_t bytes, FrameCount counted) {
   FrameCache* cache = this_cache();
   const std::size_t size_class = (bytes - 1) / class_bytes;
   void* memory = nullptr;
@@ -128,13 +128,13 @@ void* frame_allocate(std::size_t bytes) {
     if (cache != nullptr) memory = cache->take(size_class);
     if (memory == nullptr) memory = ::operator new((size_class + 1) * class_bytes);
   }
-  count(cache, 1);
+  if (counted == FrameCount::counted) count(cache, 1);
   return memory;
 }
 
-void frame_free(void* memory, std::size_t bytes) noexcept {
+void frame_free(void* memory, std::size_t bytes, FrameCount counted) noexcept {
   FrameCache* cache = this_cache();
-  count(cache, -1);
+  if (counted == FrameCount::counted) count(cache, -1);
   const std::size_t size_class = (bytes - 1) / class_bytes;
   if (from_heap || size_class >= classes) {
     ::operator delete(memory, bytes);
@@ -143,10 +143,18 @@ void frame_free(void* memory, std::size_t bytes) noexcept {
   }
 }
 
-std::size_t live_frames() noexcept { return static_cast<std::size_t>(FrameCache::total()); }
+std::size_t live_frames() noexcept {
+  return static_cast<std::size_t>(FrameCache::total());
+}
 
-RuntimeThread::RuntimeThread(const Executor& executor) noexcept : outer_(current_executor) { current_executor = &executor; }
-RuntimeThread::~RuntimeThread() { current_executor = outer_; }
-const Executor* RuntimeThread::current() noexcept { return current_executor; }
+RuntimeThread::RuntimeThread(const Executor& executor) noexcept : outer_(current_executor) {
+  current_executor = &executor;
+}
+RuntimeThread::~RuntimeThread() {
+  current_executor = outer_;
+}
+const Executor* RuntimeThread::current() noexcept {
+  return current_executor;
+}
 
 }  // namespace millrace

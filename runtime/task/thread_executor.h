@@ -13,9 +13,9 @@
 
 namespace millrace {
 
-/// Threads that share one queue, first in, first out, and sleep when it is empty: no CPU is used while nothing is ready. Destroying it
-/// runs what is queued, then joins; every run on it must have ended before, since what still waits would never go on.
-/// Thread safety: every member, from any thread.
+/// Threads that share one queue, first in, first out, and sleep when it is empty: no CPU is used while nothing is
+/// ready. Destroying it runs what is queued, then joins; every run on it must have ended before, since what still waits
+/// would never go on. Thread safety: every member, from any thread.
 class ThreadExecutor final : public Executor {
  public:
   /// At least one thread.

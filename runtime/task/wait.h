@@ -10,16 +10,19 @@
 
 namespace millrace {
 
-/// Base of every awaiter that suspends a task until something else happens. Derive from `Blocker` when only another task of the same run
-/// can bring it about (a slot, a gate, a join), from `ExternalWait` when something outside does (a stream, a timer, a socket).
+/// Base of every awaiter that suspends a task until something else happens. Derive from `Blocker` when only another
+/// task of the same run can bring it about (a slot, a gate, a join), from `ExternalWait` when something outside does (a
+/// stream, a timer, a socket).
 ///
-/// A wait lives in the frame of the awaiting coroutine and is used once. The resource it waits for, under a lock of its own, keeps the
-/// wait in a list while it is armed, and calls `wake` exactly once after it took the wait off that list. `wake` may be called from any
-/// thread, but with no lock held that `arm`, `disarm` or `writers` takes; the task then goes through the queue of its own executor.
-/// A cancelled task takes its wait back with `disarm` and throws CancelledError. The wait may not be destroyed while it is armed.
+/// A wait lives in the frame of the awaiting coroutine and is used once. The resource it waits for, under a lock of its
+/// own, keeps the wait in a list while it is armed, and calls `wake` exactly once after it took the wait off that list.
+/// `wake` may be called from any thread, but with no lock held that `arm`, `disarm` or `writers` takes; the task then
+/// goes through the queue of its own executor. A cancelled task takes its wait back with `disarm` and throws
+/// CancelledError. The wait may not be destroyed while it is armed.
 class Wait {
  public:
-  /// The awaited thing has happened. `error`, if any, is thrown in the waiting task. The wait may be gone when this returns.
+  /// The awaited thing has happened. `error`, if any, is thrown in the waiting task. The wait may be gone when this
+  /// returns.
   void wake(std::exception_ptr error = nullptr) noexcept;
   /// The waiting task. Valid from `arm` on.
   TaskInfo& task() const noexcept { return *task_; }
@@ -44,8 +47,9 @@ class Wait {
   Wait& operator=(const Wait&) = delete;
 
   /// Registers with the resource, called with the run's mutex held: must not call `wake`, nor anything of the run.
-  /// `ready`: it has happened already; nothing is registered and the task goes on. `waiting`: `wake` will be called, from now on.
-  /// `start`: as `waiting`, but `start` is called first, with no lock held, and nothing can wake the task before.
+  /// `ready`: it has happened already; nothing is registered and the task goes on. `waiting`: `wake` will be called,
+  /// from now on. `start`: as `waiting`, but `start` is called first, with no lock held, and nothing can wake the task
+  /// before.
   virtual Armed arm() noexcept = 0;
   /// Takes the registration back, called with the run's mutex held. False when `wake` was or will be called anyway.
   virtual bool disarm() noexcept = 0;
@@ -53,8 +57,9 @@ class Wait {
   virtual void start() noexcept {}
   /// What is waited for, for the reader of an error: "slot 3 of array 'states'".
   virtual std::string describe() const = 0;
-  /// Appends the live tasks that could bring this about. All of them must be alive while they are listed, and a task that has just done
-  /// it must stay listed until it has called `wake`. A blocker that lists none is judged only when nothing of its run can run.
+  /// Appends the live tasks that could bring this about. All of them must be alive while they are listed, and a task
+  /// that has just done it must stay listed until it has called `wake`. A blocker that lists none is judged only when
+  /// nothing of its run can run.
   virtual void writers(std::vector<TaskInfo*>& out) const { static_cast<void>(out); }
 
  private:
@@ -70,8 +75,9 @@ class Wait {
   Kind kind_;
 };
 
-/// Something a task waits for that only another task of its run can bring about. When that becomes impossible the wait fails with a
-/// DeadlockError that quotes `describe()`. Override `arm`, `disarm`, `describe` and, where they are known, `writers`.
+/// Something a task waits for that only another task of its run can bring about. When that becomes impossible the wait
+/// fails with a DeadlockError that quotes `describe()`. Override `arm`, `disarm`, `describe` and, where they are known,
+/// `writers`.
 class Blocker : public Wait {
  protected:
   Blocker() noexcept : Wait(Kind::blocker) {}

@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// Runs all of `works` side by side, each as a task of its own; their results in the order of `works`. The first error cancels the
-/// others and is thrown once all have ended.
+/// Runs all of `works` side by side, each as a task of its own; their results in the order of `works`. The first error
+/// cancels the others and is thrown once all have ended.
 inline task<void> when_all(std::vector<task<void>> works) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);

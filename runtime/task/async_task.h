@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <boost/asio/any_completion_executor.hpp>
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/prefer.hpp>
+#include <boost/asio/system_executor.hpp>
+
+#include <millrace/runtime/task/asio.h>
+#include <millrace/runtime/task/start_run.h>
+
+namespace millrace {
+
+/// What `async_start` completes with: `void(std::exception_ptr)` or `void(std::exception_ptr, T)`, T being T() beside
+/// an error.
+template <class T>
+struct AsyncSignature {
+  static_assert(std::is_default_constructible_v<T>, "a completion handler gets T() beside an error");
+  using type = void(std::exception_ptr, T);
+};
+template <>
+struct AsyncSignature<void> {
+  using type = void(std::exception_ptr);
+};
+template <class T>
+using AsyncHandler = asio::any_completion_handler<typename AsyncSignature<T>::type>;
+
+/// Calls the handler on its associated executor, once the run has ended; the work that it counts there keeps that
+/// executor running.
+template <class T>
+class AsyncCompletion {
+ public:
+  explicit AsyncCompletion(AsyncHandler<T> handler)
+      : handler_(std::move(handler)),
+        executor_(asio::prefer(asio::get_associated_executor(handler_, asio::system_executor()),
+                               asio::execution::outstanding_work.tracked)) {}
+
+  void operator()(Outcome<T> outcome) noexcept {
+    asio::any_completion_executor executor = std::move(executor_);
+    asio::dispatch(executor, Call(std::move(handler_), std::move(outcome)));
+  }
+
+ private:
+  class Call {
+   public:
+    Call(AsyncHandler<T> handler, Outcome<T> outcome) noexcept
+        : handler_(std::move(handler)), outcome_(std::move(outcome)) {}
+
+    using allocator_type = asio::associated_allocator_t<AsyncHandler<T>>;
+    allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
+
+    void operator()() {
+      auto slot = asio::get_associated_cancellation_slot(handler_);
+      if (slot.is_connected()) slot.clear();
+      const std::exception_ptr error = outcome_.error();
+      if constexpr (std::is_void_v<T>) {
+        std::move(handler_)(error);
+      } else if (error != nullptr) {
+        std::move(handler_)(error, T());
+      } else {
+        std::move(handler_)(error, outcome_.take());
+      }
+    }
+
+   private:
+    AsyncHandler<T> handler_;
+    Outcome<T> outcome_;
+  };
+
+  AsyncHandler<T> handler_;
+  asio::any_completion_executor executor_;
+};
+
+/// Cancels a run when the slot it was put into is told to, whatever the type of cancellation.
+class AsyncCancel {
+ public:
+  explicit AsyncCancel(Ref<Run> run) noexcept : run_(std::move(run)) {}
+  void operator()(asio::cancellation_type) const noexcept { run_->cancel(); }
+
+ private:
+  Ref<Run> run_;
+};
+
+/// The type-erased core of every `async_x`: starts `work` as a run on `executor`.
+template <class T>
+void start_async(Executor& executor, task<T> work, std::string name, AsyncHandler<T> handler) {
+  Ref<Run> run(new Run(std::move(name)));
+  auto slot = asio::get_associated_cancellation_slot(handler);
+  if (slot.is_connected()) slot.assign(AsyncCancel(run));
+  RootTask<T, AsyncCompletion<T>>::start(executor, std::move(run), std::move(work),
+                                         AsyncCompletion<T>(std::move(handler)));
+}
+
+/// Starts `work` as a run of its own on `executor`, for any completion token: a callback, use_future, use_awaitable,
+/// deferred, …. The handler is called once, never inside this call, on its associated executor, or on a thread of
+/// `executor` when it has none; its associated allocator serves the allocations made for it; a signal on its associated
+/// cancellation slot cancels the run, which then completes with CancelledError. As with all of Asio, a slot is
+/// signalled on the handler's executor.
+template <class T, class Token>
+auto async_start(Executor& executor, task<T> work, Token&& token, std::string name = "async") {
+  return asio::async_initiate<Token, typename AsyncSignature<T>::type>(
+      [](auto handler, Executor* on, task<T> body, std::string called) {
+        start_async<T>(*on, std::move(body), std::move(called), AsyncHandler<T>(std::move(handler)));
+      },
+      token, &executor, std::move(work), std::move(name));
+}
+
+}  // namespace millrace
