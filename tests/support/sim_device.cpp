@@ -8,19 +8,12 @@
 #include <vector>
 
 #include <millrace/tensor/error.h>
+#include <support/random.h>
 
 namespace millrace::testing {
 namespace {
 
 constexpr int poison = 0xFF;
-
-/// The finaliser of SplitMix64: one well-mixed number for each state.
-std::uint64_t mix(std::uint64_t state) {
-  state += 0x9E3779B97F4A7C15u;
-  state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
-  state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
-  return state ^ (state >> 31);
-}
 
 }  // namespace
 
@@ -144,14 +137,14 @@ std::size_t SimDevice::stream_count() const noexcept { return ring_->streams.siz
 
 StreamRef SimDevice::stream(std::size_t index) { return *ring_->streams[index % ring_->streams.size()]; }
 
-std::size_t SimDevice::ready() const {
+std::size_t SimDevice::choices() {
   const std::lock_guard lock(ring_->mutex);
   std::size_t count = 0;
   for (const auto& stream : ring_->streams) count += stream->ready();
   return count;
 }
 
-std::size_t SimDevice::take(std::size_t choice) {
+void SimDevice::take(std::size_t choice) {
   std::size_t found = ring_->streams.size();
   {
     const std::lock_guard lock(ring_->mutex);
@@ -163,14 +156,13 @@ std::size_t SimDevice::take(std::size_t choice) {
   }
   if (found == ring_->streams.size()) throw IndexError("sim device: fewer steps are ready than the choice asks for");
   ring_->streams[found]->take();
-  return found;
 }
 
 std::size_t SimDevice::drain(std::uint64_t seed) {
+  Random random(seed);
   std::size_t taken = 0;
-  for (std::size_t count = ready(); count > 0; count = ready()) {
-    seed = mix(seed);
-    take(seed % count);
+  for (std::size_t count = choices(); count > 0; count = choices()) {
+    take(static_cast<std::size_t>(random.next() % count));
     ++taken;
   }
   return taken;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace::testing {
@@ -33,10 +34,11 @@ class SimMemory final : public MemoryResource {
 
 /// A device that completes its work in any order that the points allow. Its streams queue everything (`enter` is always false) and nothing
 /// runs by itself: whoever drives the device asks how many steps could be taken now and takes one of them. A step is the head of one stream:
-/// a piece of work, or a wait whose point is reached. Work runs on the CPU, on a team of one thread, in the caller of `take`.
+/// a piece of work, or a wait whose point is reached. Work runs on the CPU, on a team of one thread, in the caller of `take`. Added to a
+/// SeededExecutor as a source, it moves by the same seed as the tasks; alone, `drain` moves it.
 ///
 /// Queues are guarded by one mutex, so enqueueing is thread-safe; only one thread at a time may drive.
-class SimDevice final : public Device {
+class SimDevice final : public Device, public ChoiceSource {
  public:
   struct Options {
     int index = 0;            ///< the N of `sim:N`
@@ -55,9 +57,9 @@ class SimDevice final : public Device {
   StreamRef stream(std::size_t index) override;
 
   /// Steps that could be taken now: the streams whose head is not a wait for an unreached point.
-  std::size_t ready() const;
-  /// Takes step `choice` of `ready()`, counted in stream order. IndexError when there are fewer. Returns the index of the stream.
-  std::size_t take(std::size_t choice);
+  std::size_t choices() override;
+  /// Takes step `choice` of `choices()`, counted in stream order. IndexError when there are fewer.
+  void take(std::size_t choice) override;
   /// Takes steps, chosen by `seed`, until none is ready; returns how many. What is left then waits for a point from elsewhere.
   std::size_t drain(std::uint64_t seed);
   /// True when no stream has anything queued.

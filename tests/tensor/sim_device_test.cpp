@@ -52,11 +52,11 @@ TEST_CASE("a simulated stream queues what it is given and runs it when driven") 
   const Tensor a = constant(2, device.stream(0));
   CHECK(!a.ready().reached());
   CHECK_THROWS_AS((void)a.item(), NotReadyError);
-  CHECK(device.ready() == 1);
-  CHECK(device.take(0) == 0);
+  CHECK(device.choices() == 1);
+  device.take(0);
   CHECK(a.ready().reached());
   CHECK(a.item() == 2.0);
-  CHECK(device.ready() == 0);
+  CHECK(device.choices() == 0);
   CHECK_THROWS_AS(device.take(0), IndexError);
 }
 

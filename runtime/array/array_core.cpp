@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/array/array_core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <millrace/runtime/array/errors.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/task_info.h>
+
+namespace millrace::detail {
+
+/// Waiters taken off their lists; the destructor tells them, so it must stand before the lock whose end frees the mutex.
+class ArrayCore::Told {
+ public:
+  Told() = default;
+  Told(const Told&) = delete;
+  Told& operator=(const Told&) = delete;
+  ~Told() {
+    if (value_ > 0) timeline_->advance(static_cast<std::uint64_t>(value_));
+    if (error_) timeline_->fail(error_);
+    while (first_ != nullptr) std::exchange(first_, first_->next_)->decided();  // which may destroy the waiter
+  }
+  void add(ArrayWaiter& waiter) noexcept {
+    waiter.next_ = nullptr;
+    *end_ = &waiter;
+    end_ = &waiter.next_;
+  }
+  /// Where the watermark has come to, or why it comes no further: its own waiters are told outside too.
+  void mark(const std::shared_ptr<Timeline>& timeline, std::int64_t value) {
+    timeline_ = timeline;
+    value_ = value;
+  }
+  void mark_failed(const std::shared_ptr<Timeline>& timeline, std::exception_ptr error) {
+    timeline_ = timeline;
+    error_ = std::move(error);
+  }
+  /// Let go of after the waiters were told: until then the run has something under way.
+  std::optional<ExternalHold> hold;
+
+ private:
+  std::shared_ptr<Timeline> timeline_;
+  std::int64_t value_ = 0;
+  std::exception_ptr error_;
+  ArrayWaiter* first_ = nullptr;
+  ArrayWaiter** end_ = &first_;
+};
+
+/// Waits, for its array, until a slot's elements are there.
+class ArrayCore::AtPoint final : public Waiter {
+ public:
+  explicit AtPoint(ArrayCore& core) : core_(core) {}
+  /// False when the point is reached, or never will be.
+  bool arm(const Point& point) {
+    if (point.reached()) return false;
+    self_ = core_.shared_from_this();
+    if (point.timeline()->add(*this, point.value())) return true;
+    self_ = nullptr;
+    return false;
+  }
+  void complete(std::exception_ptr) noexcept override {
+    const std::shared_ptr<ArrayCore> alive = std::move(self_);
+    core_.point_reached(*this);
+  }
+  bool armed = false;
+  std::optional<ExternalHold> hold;
+
+ private:
+  ArrayCore& core_;
+  std::shared_ptr<ArrayCore> self_;  // while armed
+};
+
+ArrayCore::ArrayCore(Kind kind, std::int64_t size, std::optional<SequenceOrder> order)
+    : kind_(kind), limit_(size), order_(std::move(order)), room_at_(std::make_unique<AtPoint>(*this)), mark_at_(std::make_unique<AtPoint>(*this)) {}
+
+ArrayCore::~ArrayCore() = default;
+
+// ---- Words ----------------------------------------------------------------------------------------------------------
+
+std::string ArrayCore::name() const {
+  const std::lock_guard lock(mutex_);
+  return name_;
+}
+
+void ArrayCore::rename(std::string name) {
+  const std::lock_guard lock(mutex_);
+  name_ = std::move(name);
+}
+
+std::string ArrayCore::text() const {
+  switch (kind_) {
+    case Kind::fixed: return "array '" + name_ + "' of " + std::to_string(limit_) + " slots";
+    case Kind::growable: return "growable array '" + name_ + "' of " + std::to_string(size_) + " slots so far";
+    case Kind::window: break;
+  }
+  return "window '" + name_ + "' (capacity " + std::to_string(limit_) + ", slots from " + std::to_string(base_) + ")";
+}
+
+std::string ArrayCore::slot_text(std::int64_t index) const { return "slot " + std::to_string(index) + " of " + text(); }
+
+std::string ArrayCore::to_string() const {
+  const std::lock_guard lock(mutex_);
+  return text();
+}
+
+std::int64_t ArrayCore::size() const {
+  const std::lock_guard lock(mutex_);
+  return kind_ == Kind::fixed ? limit_ : size_;
+}
+
+bool ArrayCore::closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+SlotState ArrayCore::state(std::int64_t index) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = slots_.find(index);
+  if ((at != slots_.end() && at->second.written) || index < base_) return SlotState::written;
+  if (failed_) return cancelled_ ? SlotState::cancelled : SlotState::failed;
+  if (is_decided(index)) return SlotState::failed;
+  return at != slots_.end() && at->second.first != nullptr ? SlotState::waited : SlotState::empty;
+}
+
+std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = slots_.find(index);
+  if (at == slots_.end() || !at->second.written || kind_ == Kind::window) return std::nullopt;
+  return at->second.value;
+}
+
+// ---- Reading --------------------------------------------------------------------------------------------------------
+
+void ArrayCore::check_index(std::int64_t index) const {
+  if (index < 0 || (kind_ == Kind::fixed && index >= limit_))
+    throw IndexError(text() + ": expected an index from 0" + (kind_ == Kind::fixed ? " to " + std::to_string(limit_ - 1) : " on") + ", found " +
+                     std::to_string(index));
+}
+
+void ArrayCore::check_read(std::int64_t index) const {
+  const std::lock_guard lock(mutex_);
+  if (index == -1)
+    throw IndexError(text() + ": slot -1 is what stands before the first: read(-1, boot) gives a boot, read(-1) alone has nothing to give");
+  if (index >= 0 && kind_ == Kind::fixed && index >= limit_)
+    throw IndexError(text() + ": expected an index from 0 to " + std::to_string(limit_ - 1) + ", found " + std::to_string(index) +
+                     ": make it larger, or growable");
+  check_index(index);
+  if (index < base_)
+    throw WindowError(slot_text(index) + " has left the window: its " + std::to_string(readers_) + " readings are done; read it once and keep the value");
+}
+
+/// No waiting will change what is known about the slot.
+bool ArrayCore::is_decided(std::int64_t index) const {
+  const auto at = slots_.find(index);
+  if (at != slots_.end() && at->second.written) return true;
+  for (const ArrayWaiter* waiter = parked_; waiter != nullptr; waiter = waiter->next_)
+    if (waiter->index == index) return false;
+  return closed_ || failed_ != nullptr || !orphaned_by_.empty() || index < base_;
+}
+
+bool ArrayCore::arm(ArrayWaiter& waiter) {
+  const std::lock_guard lock(mutex_);
+  if (waiter.want == ArrayWaiter::Want::room) {  // a parked write was registered when it was made
+    waiter.waiting = !waiter.placed && !waiter.refused;
+    return !waiter.waiting;
+  }
+  waiter.next_ = nullptr;
+  if (is_decided(waiter.index)) return true;
+  ArrayWaiter** end = &slots_[waiter.index].first;
+  while (*end != nullptr) end = &(*end)->next_;
+  *end = &waiter;
+  return false;
+}
+
+bool ArrayCore::disarm(ArrayWaiter& waiter) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto slot = slots_.find(waiter.index);
+  const bool room = waiter.want == ArrayWaiter::Want::room;
+  if (!room && slot == slots_.end()) return false;
+  for (ArrayWaiter** at = room ? &parked_ : &slot->second.first; *at != nullptr; at = &(*at)->next_) {
+    if (*at != &waiter) continue;
+    *at = waiter.next_;
+    if (!room && slot->second.first == nullptr && !slot->second.written) slots_.erase(slot);  // a forgotten wait leaves no trace
+    return true;
+  }
+  return false;
+}
+
+std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who) const {
+  if (failed_) return failed_;
+  const std::string waits = who == nullptr ? std::string() : "; task '" + who->name() + "' waits for it";
+  if (!orphaned_by_.empty())
+    return std::make_exception_ptr(NeverWrittenError(slot_text(index) + " was never written and can no longer be: its last writer " + orphaned_by_ + " is gone" + waits));
+  if (kind_ != Kind::fixed && index >= size_)
+    return std::make_exception_ptr(ClosedError(slot_text(index) + " is past the end: the array was closed at size " + std::to_string(size_) +
+                                               "; ask `co_await array.has(i)` first" + waits));
+  return std::make_exception_ptr(NeverWrittenError(slot_text(index) + " was never written before the array was closed" + waits));
+}
+
+LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  const auto at = slots_.find(index);
+  if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
+    throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) + " times, and left the window; set more readers, or keep the value");
+  if (at == slots_.end() || !at->second.written) std::rethrow_exception(failure_of(index, who));
+  Slot& slot = at->second;
+  if (kind_ != Kind::window || ++slot.readings < readers_) return slot.value;
+  slot.point = slot.value.ready();
+  LoDTensor value = std::exchange(slot.value, LoDTensor());
+  if (who != nullptr) reader_run_ = Ref<Run>(&who->run());
+  release(told);
+  return value;
+}
+
+bool ArrayCore::exists(std::int64_t index, const TaskInfo* who) const {
+  const std::lock_guard lock(mutex_);
+  if (kind_ == Kind::fixed) return index >= 0 && index < limit_;
+  const auto at = slots_.find(index);
+  if ((at != slots_.end() && at->second.written) || index < base_) return true;
+  if (closed_ && !failed_) return index < size_;
+  std::rethrow_exception(failure_of(index, who));
+}
+
+// ---- Writing --------------------------------------------------------------------------------------------------------
+
+void ArrayCore::check_write(std::int64_t index, const LoDTensor& value) const {
+  check_index(index);
+  if (closed_) throw ClosedError(slot_text(index) + ": a write after close; close the array when the last slot is written");
+  if (failed_) std::rethrow_exception(failed_);
+  if (!orphaned_by_.empty())
+    throw ClosedError(slot_text(index) + ": a write after its last writer " + orphaned_by_ + " was gone; register a writer before the last one goes");
+  const auto at = slots_.find(index);
+  const bool written = at != slots_.end() && at->second.written;
+  bool parked = false;
+  for (const ArrayWaiter* other = parked_; other != nullptr; other = other->next_) parked = parked || other->index == index;
+  if (!written && !parked && index >= base_) return;
+  const std::string first = index < base_ ? "a value that has left" : parked || at->second.readings > 0 ? "a value" : at->second.value.to_string();
+  throw WrittenTwiceError(slot_text(index) + ": already written with " + first + ", found a second write of " + value.to_string() +
+                          ": a slot is written once; write another slot, or carry the value in a variable");
+}
+
+bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer) {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  if (index == append) index = size_;
+  check_write(index, value);
+  check_value(index, value);
+  value.tensor().storage()->freeze();
+  if (writer != nullptr) writer->last = index;
+  size_ = std::max(size_, index + 1);
+  if (kind_ != Kind::window || index < base_ + limit_) {
+    place(index, std::move(value), told);
+    return true;
+  }
+  waiter.want = ArrayWaiter::Want::room;
+  waiter.index = index;
+  waiter.parked = std::move(value);
+  ArrayWaiter** end = &parked_;
+  while (*end != nullptr) end = &(*end)->next_;
+  waiter.next_ = nullptr;
+  *end = &waiter;
+  return false;
+}
+
+void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
+  value.tensor().check_written();
+  const DDim& dims = value.dims();
+  if (dtype_ && *dtype_ != value.dtype())
+    throw DTypeError(slot_text(index) + ": expected " + std::string(name_of(*dtype_)) + " as in the array, found " + std::string(name_of(value.dtype())) +
+                     ": cast it before it is written");
+  if (dims_) {
+    bool fits = dims_->rank() == dims.rank();
+    for (int axis = 0; fits && axis < dims.rank(); ++axis) fits = (*dims_)[axis] == DDim::unknown || (*dims_)[axis] == dims[axis];
+    if (!fits) throw ShapeError(slot_text(index) + ": expected " + dims_->to_string() + " as in the array, found " + dims.to_string());
+  }
+  check_rows(index, value);
+  dtype_ = value.dtype();
+  if (dims_) return;
+  dims_ = dims;
+  if (dims.rank() > 0) (*dims_)[0] = DDim::unknown;  // a ragged batch: steps differ in rows
+}
+
+void ArrayCore::check_rows(std::int64_t index, const LoDTensor& value) const {
+  if (!order_) return;
+  const std::int64_t live = order_->live(index);
+  const bool levels = !value.lod().empty();
+  const std::int64_t found = levels ? value.lod().sequences(0) : value.dims().rank() == 0 ? 0 : value.rows();
+  if (found == live) return;
+  throw ShapeError(slot_text(index) + ": expected " + std::to_string(live) + (levels ? " sequences" : " rows") + ", as many as live at turn " +
+                   std::to_string(index) + " of its order, found " + value.to_string() + ": shrink the state to the step's rows first");
+}
+
+void ArrayCore::place(std::int64_t index, LoDTensor value, Told& told) {
+  Slot& slot = slots_[index];
+  slot.value = std::move(value);
+  slot.written = true;
+  tell_slot(slot, told);
+  advance_watermark(told);
+}
+
+void ArrayCore::tell_slot(Slot& slot, Told& told) {
+  while (slot.first != nullptr) {
+    ArrayWaiter* waiter = std::exchange(slot.first, slot.first->next_);
+    told.add(*waiter);
+  }
+}
+
+/// Those who wait for slots that no longer can be written.
+void ArrayCore::tell_all(Told& told) {
+  for (auto& [index, slot] : slots_)
+    if (is_decided(index)) tell_slot(slot, told);
+  if (watermark_ == nullptr) return;
+  advance_watermark(told);
+  if (kind_ == Kind::fixed && marked_ == limit_) return;
+  const auto at = slots_.find(marked_);
+  if (at == slots_.end() || !at->second.written) told.mark_failed(watermark_, failure_of(marked_, nullptr));
+}
+
+/// Lets the front of a window go, as far as it was read and its elements are there, and places what was parked.
+void ArrayCore::release(Told& told) {
+  for (auto front = slots_.begin(); front != slots_.end() && front->first == base_ && front->second.readings >= readers_; front = slots_.begin()) {
+    if (room_at_->armed) return;
+    if (room_at_->arm(front->second.point)) {
+      room_at_->armed = true;  // seen by `point_reached` only after the mutex is free
+      if (reader_run_) room_at_->hold.emplace(*reader_run_);  // writers now wait for a stream
+      return;
+    }
+    slots_.erase(front);
+    ++base_;
+    for (ArrayWaiter** at = &parked_; *at != nullptr;) {
+      ArrayWaiter* waiter = *at;
+      if (waiter->index >= base_ + limit_) {
+        at = &waiter->next_;
+        continue;
+      }
+      *at = waiter->next_;
+      place(waiter->index, std::move(waiter->parked), told);
+      waiter->placed = true;
+      if (waiter->waiting) told.add(*waiter);
+    }
+  }
+}
+
+void ArrayCore::point_reached(AtPoint& at) noexcept {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  at.armed = false;
+  if (&at == mark_at_.get()) return advance_watermark(told);
+  if (at.hold) told.hold.emplace(std::move(*at.hold));
+  at.hold.reset();
+  release(told);
+}
+
+void ArrayCore::drop(ArrayWaiter& waiter) noexcept {
+  if (!disarm(waiter)) return;
+  fail(std::make_exception_ptr(WindowError("slot " + std::to_string(waiter.index) + " of " + to_string() +
+                                           ": the window was full and its write was not awaited: await the result of each write to a window")),
+       false);
+}
+
+bool ArrayCore::placed(const ArrayWaiter& waiter) const {
+  const std::lock_guard lock(mutex_);
+  return waiter.placed;
+}
+
+// ---- The end --------------------------------------------------------------------------------------------------------
+
+void ArrayCore::close() {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  closed_ = true;
+  tell_all(told);
+}
+
+void ArrayCore::fail(std::exception_ptr error, bool cancelled) {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  if (failed_) return;
+  failed_ = std::move(error);
+  cancelled_ = cancelled;
+  while (parked_ != nullptr) {
+    ArrayWaiter* waiter = std::exchange(parked_, parked_->next_);
+    waiter->refused = failed_;
+    if (waiter->waiting) told.add(*waiter);
+  }
+  tell_all(told);
+}
+
+void ArrayCore::set_readers(int readers) {
+  if (readers < 1) throw ArgumentError("window: expected at least 1 reader, found " + std::to_string(readers));
+  const std::lock_guard lock(mutex_);
+  readers_ = readers;
+}
+
+void ArrayCore::expect(DType dtype, const DDim& dims) {
+  const std::lock_guard lock(mutex_);
+  dtype_ = dtype;
+  dims_ = dims;
+}
+
+void ArrayCore::add_writer(WriterEntry& writer) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || failed_ || !orphaned_by_.empty())
+    throw ClosedError(text() + ": writer '" + writer.name + "' came after the array was " + (closed_ ? "closed" : "failed") + ": register writers before the last one goes");
+  writers_.push_back(&writer);
+}
+
+void ArrayCore::remove_writer(WriterEntry& writer) noexcept {
+  {
+    Told told;
+    const std::lock_guard lock(mutex_);
+    std::erase(writers_, &writer);
+    if (writers_.empty() && !closed_ && !failed_) {
+      orphaned_by_ = "'" + writer.name + "' (" + (writer.last < 0 ? "which wrote nothing" : "whose last turn wrote slot " + std::to_string(writer.last)) + ")";
+      tell_all(told);
+    }
+  }
+  // The others may now wait for each other alone.
+  if (writer.task != nullptr) writer.task->run().recheck();
+}
+
+void ArrayCore::bind_writer(WriterEntry& writer, TaskInfo* task) {
+  const std::lock_guard lock(mutex_);
+  writer.task = task;
+}
+
+void ArrayCore::writers(std::vector<TaskInfo*>& out) const {
+  const std::lock_guard lock(mutex_);
+  for (const WriterEntry* writer : writers_)
+    if (writer->task == nullptr) return;
+  for (const WriterEntry* writer : writers_) out.push_back(writer->task);
+}
+
+// ---- Memory and points ----------------------------------------------------------------------------------------------
+
+std::shared_ptr<Timeline> ArrayCore::watermark() {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  if (kind_ == Kind::window) throw UnsupportedError(text() + ": a window has no watermark: its slots leave");
+  if (watermark_ == nullptr) {
+    watermark_ = std::make_shared<Timeline>();
+    if (closed_ || failed_ || !orphaned_by_.empty()) tell_all(told);
+    else advance_watermark(told);
+  }
+  return watermark_;
+}
+
+void ArrayCore::advance_watermark(Told& told) {
+  if (watermark_ == nullptr || mark_at_->armed) return;
+  for (;;) {
+    const auto at = slots_.find(marked_);
+    if (at == slots_.end() || !at->second.written) return;
+    const Point ready = at->second.value.ready();
+    mark_at_->armed = mark_at_->arm(ready);
+    if (mark_at_->armed) return;
+    if (const std::exception_ptr error = ready.error()) return told.mark_failed(watermark_, error);
+    told.mark(watermark_, ++marked_);
+  }
+}
+
+std::shared_ptr<Slab> ArrayCore::slab() const {
+  const std::lock_guard lock(mutex_);
+  return slab_;
+}
+
+Tensor ArrayCore::empty_like() const {
+  const std::lock_guard lock(mutex_);
+  DDim dims = dims_ ? *dims_ : DDim{0};
+  for (int axis = 0; axis < dims.rank(); ++axis)
+    if (dims[axis] == DDim::unknown) dims[axis] = 0;
+  return Tensor(dtype_.value_or(DType::f32), dims);
+}
+
+Tensor ArrayCore::prepare(std::int64_t index, DType dtype, const DDim& dims, const std::shared_ptr<MemoryResource>& memory) {
+  const std::lock_guard lock(mutex_);
+  check_index(index);
+  if (kind_ != Kind::fixed) return Tensor(dtype, dims, memory);
+  if (slab_ == nullptr) {
+    std::int64_t row = 1;
+    for (int axis = 1; axis < dims.rank(); ++axis) row *= dims[axis];
+    std::vector<std::int64_t> offsets{0};
+    for (std::int64_t slot = 0; slot < limit_; ++slot)
+      offsets.push_back(offsets.back() + (order_ && order_->depth_below() == 0 ? order_->live(slot) * row : dims.elements()));
+    slab_ = std::make_shared<Slab>(dtype, std::move(offsets), memory);
+  }
+  if (slab_->dtype() != dtype || slab_->elements(index) != dims.elements()) return Tensor(dtype, dims, memory);
+  return slab_->slot(index, dims);
+}
+
+}  // namespace millrace::detail

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/array/slab.h>
+#include <millrace/runtime/task/run.h>
+#include <millrace/tensor/lod_tensor.h>
+#include <millrace/tensor/point.h>
+#include <millrace/tensor/sequence_order.h>
+
+namespace millrace {
+
+/// How far a slot has come. It only moves to the right: EMPTY → WAITED → WRITTEN | FAILED | CANCELLED (a cancelled wait is forgotten).
+enum class SlotState : std::uint8_t { empty, waited, written, failed, cancelled };
+
+namespace detail {
+
+/// Somebody who waits at an array: for a slot to be decided, or for a window to have room for a parked write.
+class ArrayWaiter {
+ public:
+  enum class Want : std::uint8_t { value, existence, room };
+  /// Called once, with no lock held, when it is worth asking the array again. May destroy the waiter.
+  virtual void decided() noexcept = 0;
+
+  std::int64_t index = 0;
+  Want want = Want::value;
+  LoDTensor parked;            ///< `room`: the value that waits to be placed
+  std::exception_ptr refused;  ///< `room`: why it never will be
+  bool placed = false;         ///< `room`: it has its place
+  bool waiting = false;        ///< `room`: somebody is to be told; until then the array only notes it
+
+ protected:
+  ArrayWaiter() = default;
+  ~ArrayWaiter() = default;
+
+ private:
+  friend class ArrayCore;
+  ArrayWaiter* next_ = nullptr;
+};
+
+/// A registered writer, as the array knows it.
+struct WriterEntry {
+  std::string name;
+  TaskInfo* task = nullptr;  ///< null until it is bound to a task
+  std::int64_t last = -1;    ///< the slot it wrote last
+};
+
+/// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots. Thread-safe:
+/// one mutex, never held while a waiter is told.
+class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
+ public:
+  enum class Kind : std::uint8_t { fixed, growable, window };
+  /// `size`: slots of a fixed array, capacity of a window.
+  ArrayCore(Kind kind, std::int64_t size, std::optional<SequenceOrder> order);
+  ~ArrayCore();
+
+  Kind kind() const noexcept { return kind_; }
+  const std::optional<SequenceOrder>& order() const noexcept { return order_; }
+  std::int64_t capacity() const noexcept { return limit_; }
+  std::string name() const;
+  void rename(std::string name);
+  std::int64_t size() const;
+  bool closed() const;
+  SlotState state(std::int64_t index) const;
+  /// The value of a written slot, without taking it; nothing otherwise.
+  std::optional<LoDTensor> peek(std::int64_t index) const;
+  /// "array 'states' of 3 slots", "window 'x' (capacity 4, slots from 7)".
+  std::string to_string() const;
+
+  /// IndexError, ClosedError, WindowError when slot `index` can never be read, now or later.
+  void check_read(std::int64_t index) const;
+
+  /// True when asking now tells: the waiter is not registered. Else `decided` will be called.
+  bool arm(ArrayWaiter& waiter);
+  /// False when `decided` was or will be called.
+  bool disarm(ArrayWaiter& waiter) noexcept;
+  /// The value of slot `index`, which in a window counts as one reading of it; throws what the slot failed with. `who` reads.
+  LoDTensor take(std::int64_t index, const TaskInfo* who);
+  /// Whether slot `index` has been written; false when the array was closed at or before it. Throws what the array failed with.
+  bool exists(std::int64_t index, const TaskInfo* who) const;
+
+  static constexpr std::int64_t append = std::numeric_limits<std::int64_t>::min();
+  /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is parked in `waiter`.
+  bool write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer);
+  /// A parked write that nobody awaited: its slot fails.
+  void drop(ArrayWaiter& waiter) noexcept;
+  bool placed(const ArrayWaiter& waiter) const;
+
+  void close();
+  void fail(std::exception_ptr error, bool cancelled);
+  void set_readers(int readers);
+  void expect(DType dtype, const DDim& dims);
+
+  void add_writer(WriterEntry& writer);
+  void remove_writer(WriterEntry& writer) noexcept;
+  void bind_writer(WriterEntry& writer, TaskInfo* task);
+  /// The registered writers' tasks; nothing unless all are bound.
+  void writers(std::vector<TaskInfo*>& out) const;
+
+  std::shared_ptr<Timeline> watermark();
+  Tensor prepare(std::int64_t index, DType dtype, const DDim& dims, const std::shared_ptr<MemoryResource>& memory);
+  std::shared_ptr<Slab> slab() const;
+  /// A tensor of no rows, of the dtype and shape that slots have.
+  Tensor empty_like() const;
+
+ private:
+  struct Slot {
+    LoDTensor value;
+    Point point;            // of a window's slot whose value was taken
+    int readings = 0;       // how often a window's slot was taken
+    bool written = false;
+    ArrayWaiter* first = nullptr;
+  };
+  /// Those to be told once the mutex is free.
+  class Told;
+  class AtPoint;
+
+  std::string text() const;
+  std::string slot_text(std::int64_t index) const;
+  bool is_decided(std::int64_t index) const;
+  std::exception_ptr failure_of(std::int64_t index, const TaskInfo* who) const;
+  void check_index(std::int64_t index) const;
+  void check_write(std::int64_t index, const LoDTensor& value) const;
+  void check_value(std::int64_t index, const LoDTensor& value);
+  void check_rows(std::int64_t index, const LoDTensor& value) const;
+  void place(std::int64_t index, LoDTensor value, Told& told);
+  void tell_slot(Slot& slot, Told& told);
+  void tell_all(Told& told);
+  void release(Told& told);
+  void advance_watermark(Told& told);
+  void point_reached(AtPoint& at) noexcept;
+
+  const Kind kind_;
+  const std::int64_t limit_;
+  const std::optional<SequenceOrder> order_;
+  mutable std::mutex mutex_;
+  std::string name_ = "array";
+  std::map<std::int64_t, Slot> slots_;
+  std::int64_t size_ = 0;   // growable, window: one past the highest slot written or parked
+  std::int64_t base_ = 0;   // window: the first slot that has not left it
+  int readers_ = 1;
+  bool closed_ = false;
+  std::exception_ptr failed_;
+  bool cancelled_ = false;
+  std::string orphaned_by_;  // the last writer, once it is gone
+  ArrayWaiter* parked_ = nullptr;
+
+  std::optional<DType> dtype_;
+  std::optional<DDim> dims_;  // −1 for any extent
+
+  std::vector<WriterEntry*> writers_;
+  std::shared_ptr<Slab> slab_;
+  std::shared_ptr<Timeline> watermark_;
+  Ref<Run> reader_run_;  // of whoever read a window last
+  std::int64_t marked_ = 0;  // slots that the watermark has passed
+  std::unique_ptr<AtPoint> room_at_;
+  std::unique_ptr<AtPoint> mark_at_;
+};
+
+}  // namespace detail
+}  // namespace millrace

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <millrace/runtime/array/array_core.h>
+#include <millrace/runtime/array/slot_waits.h>
+
+namespace millrace {
+
+/// A registered writer of a TensorArray, for as long as this object lives. Once an array has had registered writers and the last one goes, the
+/// slots that are still unwritten fail by name, unless the array was closed. Register a writer before the last one goes.
+///
+///     task<> producer(TensorArray states) {
+///       TaskInfo& me = co_await this_task::info();
+///       ArrayWriter writer = states.writer(me, "encoder loop");
+///       for (…) writer.write(t, value);
+///     }
+///
+/// A writer that is bound to a task (given at registration, or by `bind` in a task it was handed to) must go before that task ends; it
+/// lets a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time.
+class ArrayWriter {
+ public:
+  ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task) : core_(std::move(core)), entry_(std::make_unique<detail::WriterEntry>()) {
+    entry_->name = std::move(name);
+    entry_->task = task;
+    core_->add_writer(*entry_);
+  }
+  ArrayWriter(ArrayWriter&& other) noexcept = default;
+  ArrayWriter& operator=(ArrayWriter&& other) noexcept {
+    std::swap(core_, other.core_);
+    std::swap(entry_, other.entry_);
+    return *this;
+  }
+  ~ArrayWriter() {
+    if (core_ != nullptr) core_->remove_writer(*entry_);
+  }
+
+  /// Says which task writes from now on.
+  void bind(TaskInfo& task) { core_->bind_writer(*entry_, &task); }
+  const std::string& name() const noexcept { return entry_->name; }
+
+  /// As the calls of the array; the array's errors then name this writer and the slot it wrote last.
+  SlotWrite write(std::int64_t index, LoDTensor value) { return SlotWrite(core_, index, std::move(value), entry_.get()); }
+  SlotWrite append(LoDTensor value) { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), entry_.get()); }
+
+ private:
+  std::shared_ptr<detail::ArrayCore> core_;
+  std::unique_ptr<detail::WriterEntry> entry_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/array/pack.h>
+
+#include <millrace/kernels/gather.h>
+#include <millrace/tensor/ragged.h>
+
+namespace millrace {
+namespace {
+
+LoDTensor pack_values(const std::vector<SlotValue>& values, const LoDTensor& joined, const SequenceOrder& order, StreamRef stream) {
+  std::vector<std::int64_t> rows;
+  std::vector<LoD> lods;
+  for (const SlotValue& value : values) {
+    rows.push_back(value.rows());
+    if (!value.lod().empty()) lods.push_back(value.lod());
+  }
+  const PackPlan plan = make_pack_plan(order, rows, lods);
+  return LoDTensor(plan.identity ? joined.tensor() : gather_rows(joined.tensor(), plan.sources, stream), plan.lod);
+}
+
+}  // namespace
+
+task<LoDTensor> pack(TensorArray array, int level, SequenceOrder order, StreamRef stream) {
+  if (level != order.level())
+    throw LoDError("pack: expected level " + std::to_string(order.level()) + " of " + order.to_string() + ", found level " + std::to_string(level));
+  std::vector<SlotValue> values = co_await array.values();
+  if (static_cast<std::int64_t>(values.size()) != order.steps())
+    throw ArgumentError("pack: expected " + std::to_string(order.steps()) + " slots, the steps of " + order.to_string() + ", found " + array.to_string());
+  const LoDTensor joined = co_await array.concat(stream);
+  co_return pack_values(values, joined, order, stream);
+}
+
+}  // namespace millrace

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <millrace/tensor/lod_tensor.h>
+#include <millrace/tensor/sequence_order.h>
+
+namespace millrace {
+
+/// What a read of a TensorArray gives: the slot's rows (a LoDTensor, `tensor()` and `lod()`), and, when the array was made with an order, that
+/// order and the turn, which `shrink` needs. The boot that stands before slot 0 has turn −1. Copies share the elements.
+class SlotValue : public LoDTensor {
+ public:
+  SlotValue() = default;
+  explicit SlotValue(LoDTensor value) : LoDTensor(std::move(value)) {}
+  SlotValue(LoDTensor value, std::optional<SequenceOrder> order, std::int64_t turn)
+      : LoDTensor(std::move(value)), order_(std::move(order)), turn_(turn) {}
+
+  bool has_order() const noexcept { return order_.has_value(); }
+  /// ArgumentError when the array had none.
+  const SequenceOrder& order() const {
+    if (!order_) throw ArgumentError("slot value: expected an order, found none: the array it was read from was made without one");
+    return *order_;
+  }
+  std::int64_t turn() const noexcept { return turn_; }
+
+  /// "f32[2, 4] on cpu, turn 3 of order of [[3,6,1]] at level 0, longest first: [1,0,2]".
+  std::string to_string() const {
+    return LoDTensor::to_string() + ", " + (order_ ? "turn " + std::to_string(turn_) + " of " + order_->to_string() : "without an order");
+  }
+
+ private:
+  std::optional<SequenceOrder> order_;
+  std::int64_t turn_ = 0;
+};
+
+}  // namespace millrace

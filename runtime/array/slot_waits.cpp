@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/array/slot_waits.h>
+
+#include <millrace/runtime/task/task_info.h>
+
+namespace millrace {
+namespace {
+
+bool is_window(const detail::ArrayCore& core) { return core.kind() == detail::ArrayCore::Kind::window; }
+
+}  // namespace
+
+SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : core_(std::move(core)) {
+  index = slot;
+  want = Want::value;
+  core_->check_read(slot);
+}
+
+SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value) : core_(std::move(core)), boot_(std::move(value)) { index = -1; }
+
+Wait::Armed SlotRead::arm() noexcept { return boot_ || core_->arm(*this) ? Armed::ready : Armed::waiting; }
+
+std::string SlotRead::describe() const { return "slot " + std::to_string(index) + " of " + core_->to_string(); }
+
+SlotValue SlotRead::await_resume() {
+  Wait::await_resume();
+  if (boot_) return std::move(*boot_);
+  return SlotValue(core_->take(index, &task()), core_->order(), index);
+}
+
+SlotHas::SlotHas(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) : core_(std::move(core)) {
+  index = slot;
+  want = Want::existence;
+  if (slot < 0) throw IndexError(core_->to_string() + ": expected an index from 0 on, found " + std::to_string(slot));
+}
+
+Wait::Armed SlotHas::arm() noexcept {
+  const bool sized = core_->kind() == detail::ArrayCore::Kind::fixed;  // its size is no question of time
+  return sized || core_->arm(*this) ? Armed::ready : Armed::waiting;
+}
+
+std::string SlotHas::describe() const { return "slot " + std::to_string(index) + ", or the end, of " + core_->to_string(); }
+
+bool SlotHas::await_resume() {
+  Wait::await_resume();
+  return core_->exists(index, &task());
+}
+
+SlotWrite::SlotWrite(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot, LoDTensor value, detail::WriterEntry* writer)
+    : Wait(is_window(*core) ? Kind::blocker : Kind::external), core_(std::move(core)), ready_(value.ready()) {
+  parks_ = !core_->write(slot, std::move(value), *this, writer);
+}
+
+SlotWrite::~SlotWrite() {
+  if (parks_) core_->drop(*this);
+}
+
+Wait::Armed SlotWrite::arm() noexcept {
+  bool done = true;
+  if (parks_) done = core_->arm(*this);
+  else if (!is_window(*core_)) done = ready_.reached() || !ready_.timeline()->add(*this, ready_.value());
+  return done ? Armed::ready : Armed::waiting;
+}
+
+bool SlotWrite::disarm() noexcept { return parks_ ? core_->disarm(*this) : ready_.timeline()->remove(*this); }
+
+std::string SlotWrite::describe() const {
+  return parks_ ? "room for slot " + std::to_string(index) + " in " + core_->to_string() : "the elements of a slot of " + core_->to_string();
+}
+
+void SlotWrite::await_resume() {
+  Wait::await_resume();
+  if (parks_ && refused) std::rethrow_exception(refused);
+  if (!is_window(*core_)) ready_.check();
+}
+
+}  // namespace millrace

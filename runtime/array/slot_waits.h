@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/array/array_core.h>
+#include <millrace/runtime/array/slot_value.h>
+#include <millrace/runtime/task/wait.h>
+
+/// What the calls of a TensorArray give to `co_await`. All three: the task goes on through its own executor; cancellable (a cancelled wait leaves
+/// no trace); they wait for another task of the run, so that a slot nobody can write becomes a DeadlockError that names array, slot and
+/// task; each is awaited at most once and must not be destroyed while a task waits for it; tasks of different threads may wait at one array.
+namespace millrace {
+
+/// `co_await array.read(i)`: goes on when slot i is issued; gives its value, or throws what the slot failed with.
+class [[nodiscard]] SlotRead final : public Blocker, private detail::ArrayWaiter {
+ public:
+  SlotRead(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot);
+  /// One that has its value already: a boot.
+  SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value);
+  SlotValue await_resume();
+
+ private:
+  Armed arm() noexcept override;
+  bool disarm() noexcept override { return core_->disarm(*this); }
+  std::string describe() const override;
+  void writers(std::vector<TaskInfo*>& out) const override { core_->writers(out); }
+  void decided() noexcept override { wake(); }
+
+  std::shared_ptr<detail::ArrayCore> core_;
+  std::optional<SlotValue> boot_;
+};
+
+/// `co_await array.has(i)`: true when slot i is written, false when the array closed at or before i; throws when neither can happen any more.
+class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter {
+ public:
+  SlotHas(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot);
+  bool await_resume();
+
+ private:
+  Armed arm() noexcept override;
+  bool disarm() noexcept override { return core_->disarm(*this); }
+  std::string describe() const override;
+  void writers(std::vector<TaskInfo*>& out) const override { core_->writers(out); }
+  void decided() noexcept override { wake(); }
+
+  std::shared_ptr<detail::ArrayCore> core_;
+};
+
+/// What `write` gives. It need not be awaited, but for a window, whose writer waits for room. Awaited: done when the slot's elements are there
+/// (an external wait), in a window when the value has its place. A value that found a window full is placed only while its result lives: when
+/// that is dropped instead, the array fails with a WindowError that says so.
+class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter {
+ public:
+  SlotWrite(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot, LoDTensor value, detail::WriterEntry* writer);
+  ~SlotWrite();
+  /// False while the value waits for room.
+  bool placed() const { return !parks_ || core_->placed(*this); }
+  void await_resume();
+
+ private:
+  Armed arm() noexcept override;
+  bool disarm() noexcept override;
+  std::string describe() const override;
+  void decided() noexcept override { wake(); }
+  void complete(std::exception_ptr error) noexcept override { wake(std::move(error)); }
+
+  std::shared_ptr<detail::ArrayCore> core_;
+  Point ready_;
+  bool parks_ = false;  // the window was full when it was made
+};
+
+}  // namespace millrace

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/array/tensor_array.h>
+
+#include <string>
+
+#include <millrace/runtime/array/join.h>
+#include <millrace/runtime/array/reorder.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace {
+using detail::ArrayCore;
+
+TensorArray TensorArray::make(ArrayCore::Kind kind, std::int64_t size, std::optional<SequenceOrder> order) {
+  const std::int64_t least = kind == ArrayCore::Kind::window ? 1 : 0;
+  if (size < least)
+    throw ArgumentError(std::string(kind == ArrayCore::Kind::window ? "window: expected a capacity" : "array: expected a size") + " of at least " +
+                        std::to_string(least) + ", found " + std::to_string(size));
+  return TensorArray(std::make_shared<ArrayCore>(kind, size, std::move(order)));
+}
+
+TensorArray::TensorArray(SlotIndex size, SequenceOrder order) : TensorArray(make(ArrayCore::Kind::fixed, size.value(), order)) {
+  if (size.value() != order.steps())
+    throw ArgumentError("array: expected a size of " + std::to_string(order.steps()) + ", the steps of " + order.to_string() + ", found " +
+                        std::to_string(size.value()));
+}
+
+TensorArray::TensorArray(const LoDTensor& x) : TensorArray(unstack(x.tensor())) {
+  if (!x.lod().empty())
+    throw LoDError("array: expected a tensor without levels, found " + x.to_string() +
+                   ": unpack gives the steps of its sequences, TensorArray::peel the sequences, unstack(x.tensor()) the rows");
+}
+
+TensorArray TensorArray::growable() { return make(ArrayCore::Kind::growable, 0, std::nullopt); }
+
+TensorArray TensorArray::window(std::int64_t capacity, int readers) {
+  TensorArray made = make(ArrayCore::Kind::window, capacity, std::nullopt);
+  made.core_->set_readers(readers);
+  return made;
+}
+
+TensorArray TensorArray::unstack(const Tensor& x, int axis) {
+  if (x.rank() == 0) throw ShapeError("unstack: expected a tensor with at least one axis, found the scalar " + x.to_string());
+  const std::int64_t count = x.dim(axis);
+  TensorArray made(count);
+  made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)));
+  for (std::int64_t i = 0; i < count; ++i) made.write(i, x.select(axis, i));
+  return made;
+}
+
+TensorArray TensorArray::split(const Tensor& x, const std::vector<std::int64_t>& lengths) {
+  std::int64_t sum = 0;
+  for (const std::int64_t length : lengths) sum += length < 0 ? throw ShapeError("split: expected lengths from 0 on, found " + std::to_string(length)) : length;
+  if (x.rank() == 0 || x.dim(0) != sum)
+    throw ShapeError("split: expected lengths that sum to the rows of " + x.to_string() + ", found a sum of " + std::to_string(sum));
+  TensorArray made(lengths.size());
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < lengths.size(); at += lengths[i++]) made.write(i, x.rows(at, at + lengths[i]));
+  return made;
+}
+
+TensorArray TensorArray::peel(const LoDTensor& x) {
+  const std::vector<LoDTensor> parts = x.peel();
+  TensorArray made(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) made.write(i, parts[i]);
+  return made;
+}
+
+TensorArray TensorArray::named(std::string name) const {
+  core_->rename(std::move(name));
+  return *this;
+}
+
+TensorArray TensorArray::of(DType dtype, const DDim& dims) const {
+  core_->expect(dtype, dims);
+  return *this;
+}
+
+SlotRead TensorArray::read(SlotIndex index, const LoDTensor& boot, StreamRef stream) const {
+  if (index.value() != -1) return SlotRead(core_, index.value());
+  if (!core_->order()) return SlotRead(core_, SlotValue(boot));
+  return SlotRead(core_, reorder(boot, *core_->order(), stream));
+}
+
+SlotWrite TensorArray::write(SlotIndex index, LoDTensor value, Mode mode) const {
+  if (mode == copy) throw ArgumentError(to_string() + ": to copy takes a stream: write(index, value, TensorArray::copy, stream)");
+  return SlotWrite(core_, index.value(), std::move(value), nullptr);
+}
+
+SlotWrite TensorArray::write(SlotIndex index, LoDTensor value, Mode mode, StreamRef stream) const {
+  if (mode == share) return write(index, std::move(value), mode);
+  const Tensor kept = prepare(index, value.dtype(), value.dims(), stream);
+  millrace::copy(value.tensor(), kept, stream);
+  return SlotWrite(core_, index.value(), LoDTensor(kept, value.lod()), nullptr);
+}
+
+void TensorArray::cancel() const { core_->fail(std::make_exception_ptr(CancelledError(to_string() + " was cancelled")), true); }
+
+void TensorArray::scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const {
+  if (x.rank() == 0 || x.dim(0) != static_cast<std::int64_t>(indices.size()))
+    throw ShapeError(to_string() + ": scatter to " + std::to_string(indices.size()) + " slots, found " + x.to_string());
+  for (std::size_t k = 0; k < indices.size(); ++k) write(indices[k], x.select(0, static_cast<std::int64_t>(k)));
+}
+
+task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {
+  if (array.is_window()) throw UnsupportedError(array.to_string() + ": a window has no whole: its slots leave as they are read");
+  std::vector<SlotValue> values;
+  for (std::int64_t i = 0;; ++i) {
+    const bool more = co_await array.has(i);
+    if (!more) break;
+    SlotValue value = co_await array.read(i);
+    values.push_back(std::move(value));
+  }
+  co_return values;
+}
+
+task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
+  std::vector<SlotValue> values = co_await array.values();
+  for (std::size_t i = 1; i < values.size(); ++i)
+    if (values[i].dims() != values[0].dims())
+      throw ShapeError(array.to_string() + ": stack needs slots of one shape, found " + values[0].dims().to_string() + " in slot 0 and " +
+                       values[i].dims().to_string() + " in slot " + std::to_string(i) + ": concat joins rows");
+  co_return detail::stack_values(values, array.core_->slab(), array.core_->empty_like(), stream);
+}
+
+task<LoDTensor> TensorArray::concat_of(TensorArray array, StreamRef stream) {
+  std::vector<SlotValue> values = co_await array.values();
+  co_return detail::concat_values(values, array.core_->slab(), array.core_->empty_like(), stream);
+}
+
+task<Tensor> TensorArray::gather_of(TensorArray array, std::vector<std::int64_t> indices, StreamRef stream) {
+  std::vector<SlotValue> values;
+  for (const std::int64_t index : indices) {
+    SlotValue value = co_await array.read(index);
+    values.push_back(std::move(value));
+  }
+  co_return detail::stack_values(values, nullptr, array.core_->empty_like(), stream);
+}
+
+}  // namespace millrace

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/array/array_writer.h>
+#include <millrace/runtime/array/errors.h>
+#include <millrace/runtime/array/slot_value.h>
+#include <millrace/runtime/array/slot_waits.h>
+#include <millrace/runtime/task/task.h>
+#include <millrace/tensor/stream.h>
+
+namespace millrace {
+
+/// The number of a slot, or of slots: an integer, or a tensor with one element that the host may read (NotReadyError: await its `ready()` first).
+class SlotIndex {
+ public:
+  template <std::integral T>
+  SlotIndex(T index) noexcept : value_(static_cast<std::int64_t>(index)) {}
+  SlotIndex(const Tensor& index) : value_(index.item_int()) {}
+  std::int64_t value() const noexcept { return value_; }
+
+ private:
+  std::int64_t value_;
+};
+
+/// Numbered slots, each a one-shot future of a tensor: written once, read any number of times, before or after. A handle: copies share the
+/// array. Thread-safe; the tasks that wait go on through their own executors.
+///
+/// Four kinds. *Fixed*: a size. *Growable*: as long as what is written; open until `close`. *Window*: a bounded ring for endless input; a writer
+/// waits while `capacity` slots are unread, slots are read in order or not, each `readers` times, and then leave. *Unstacked*: fixed, with all
+/// slots written.
+///
+/// A slot is *issued* when it is written: its value has a point, so that a reader may enqueue behind it and the host never blocks; it is *ready*
+/// when that point is reached. `read` waits for the former; `value.ready()` is the latter.
+///
+/// An array made with an order checks that slot t has one row (or one outermost sequence) for each sequence alive at turn t, and what is read
+/// from it carries (order, turn) for `shrink`.
+///
+/// Errors, all naming array, index and size: IndexError, WrittenTwiceError, ClosedError, DTypeError and ShapeError (the first slot written, or
+/// `of`, says what fits), NeverWrittenError (the array was closed, or its last registered writer is gone), WindowError; from a run that
+/// comes to rest or waits in a circle, DeadlockError.
+class TensorArray {
+ public:
+  /// How `write` keeps a value: `share`, the designs' `data_shared = true`: no copy, and nobody may write the value's storage from then on;
+  /// or `copy`.
+  enum Mode : std::uint8_t { share, copy };
+
+  /// Growable.
+  TensorArray() : TensorArray(growable()) {}
+  /// Fixed, of `size` slots: a number or a scalar tensor. ArgumentError below 0.
+  template <std::integral T>
+  explicit TensorArray(T size) : TensorArray(make(detail::ArrayCore::Kind::fixed, static_cast<std::int64_t>(size), std::nullopt)) {}
+  explicit TensorArray(const Tensor& size) : TensorArray(size.item_int()) {}
+  /// Fixed, for a loop over an order. ArgumentError unless `size` is its number of steps.
+  TensorArray(SlotIndex size, SequenceOrder order);
+  /// `unstack(x)`. LoDError when x has levels: `unpack` gives the steps of sequences, `peel` the sequences.
+  explicit TensorArray(const LoDTensor& x);
+  static TensorArray growable();
+  /// ArgumentError for a capacity or a number of readings below 1.
+  static TensorArray window(std::int64_t capacity, int readers = 1);
+
+  /// Slot i is index i of `axis`, which goes away; a view.
+  static TensorArray unstack(const Tensor& x, int axis = 0);
+  /// Slot i is the next `lengths[i]` rows; a view. ShapeError unless the lengths sum to the rows.
+  static TensorArray split(const Tensor& x, const std::vector<std::int64_t>& lengths);
+  /// Slot i is sequence i of the outermost level, with one level less; a view.
+  static TensorArray peel(const LoDTensor& x);
+
+  /// Names the array in errors; gives the same array: `auto states = TensorArray(n).named("states");`
+  TensorArray named(std::string name) const;
+  /// What every slot must be, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent.
+  TensorArray of(DType dtype, const DDim& dims) const;
+
+  std::string name() const { return core_->name(); }
+  /// Fixed: the size. Growable, window: one past the highest slot written so far.
+  std::int64_t size() const { return core_->size(); }
+  SlotState state(SlotIndex index) const { return core_->state(index.value()); }
+  const std::optional<SequenceOrder>& order() const noexcept { return core_->order(); }
+  bool is_window() const noexcept { return core_->kind() == detail::ArrayCore::Kind::window; }
+  bool is_fixed() const noexcept { return core_->kind() == detail::ArrayCore::Kind::fixed; }
+  bool closed() const { return core_->closed(); }
+  /// "array 'states' of 3 slots".
+  std::string to_string() const { return core_->to_string(); }
+
+  // ---- Reading ----
+  /// `co_await array.read(i)`: the value of slot i, as soon as it is issued. Reading −1, or past the end of a fixed array, is an error at once.
+  SlotRead read(SlotIndex index) const { return SlotRead(core_, index.value()); }
+  /// The same, but −1 gives `boot`, re-ordered on `stream` like the batch when the array has an order: boot has one row (or outermost sequence)
+  /// for each sequence, the empty ones too, in the caller's order.
+  SlotRead read(SlotIndex index, const LoDTensor& boot, StreamRef stream) const;
+  /// `co_await array.has(i)`, which is `i < size` on an array that is still open: true once slot i is written, false once the array closed at or
+  /// before i. Of a fixed array it is known at once.
+  SlotHas has(SlotIndex index) const { return SlotHas(core_, index.value()); }
+
+  // ---- Writing ----
+  SlotWrite write(SlotIndex index, LoDTensor value, Mode mode = share) const;
+  SlotWrite write(SlotIndex index, LoDTensor value, Mode mode, StreamRef stream) const;
+  /// Writes the slot behind the highest written.
+  SlotWrite append(LoDTensor value) const { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), nullptr); }
+  /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a fixed array
+  /// it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its own.
+  Tensor prepare(SlotIndex index, DType dtype, const DDim& dims, StreamRef stream) const {
+    return core_->prepare(index.value(), dtype, dims, stream.memory());
+  }
+  /// See ArrayWriter. With a task, the writer is bound to it.
+  ArrayWriter writer(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr); }
+  ArrayWriter writer(TaskInfo& task, std::string name) const { return ArrayWriter(core_, std::move(name), &task); }
+
+  /// `co_await states[i]` reads, `states[i] = value` writes.
+  class Slot;
+  Slot operator[](SlotIndex index) const;
+
+  // ---- The end ----
+  /// No more slots: whoever waits for an unwritten one fails, `has` says false. A second close does nothing.
+  void close() const { core_->close(); }
+  /// Unwritten slots fail with `error`, or are cancelled. The first call counts.
+  void fail(std::exception_ptr error) const { core_->fail(std::move(error), false); }
+  void cancel() const;
+
+  // ---- Points ----
+  /// (watermark, k) is reached when the slots before k are written and their elements are there; fails when that becomes impossible. Of windows:
+  /// UnsupportedError. Each call gives the same timeline.
+  Point watermark(std::int64_t slots) const { return Point(core_->watermark(), static_cast<std::uint64_t>(slots)); }
+
+  // ---- All slots ----
+  // Tasks: they wait until every slot is issued (growable: until the array is closed), then enqueue on `stream`. Where the slots lie one behind
+  // the other, as in a slab, nothing is copied. Of windows: UnsupportedError.
+
+  /// All values, in order.
+  task<std::vector<SlotValue>> values() const { return values_of(*this); }
+  /// One tensor with an axis 0 of `size()`. ShapeError names two slots that differ.
+  task<Tensor> stack(StreamRef stream) const { return stack_of(*this, stream); }
+  /// The rows of all slots, one behind the other; when all have levels, the sequences too.
+  task<LoDTensor> concat(StreamRef stream) const { return concat_of(*this, stream); }
+  /// The named slots, stacked.
+  task<Tensor> gather(std::vector<std::int64_t> indices, StreamRef stream) const { return gather_of(*this, std::move(indices), stream); }
+  /// Row k of `x` goes to slot `indices[k]`; views. ShapeError when the counts differ.
+  void scatter(const std::vector<std::int64_t>& indices, const Tensor& x) const;
+
+  /// Two handles of one array.
+  friend bool operator==(const TensorArray& a, const TensorArray& b) noexcept { return a.core_ == b.core_; }
+
+ private:
+  explicit TensorArray(std::shared_ptr<detail::ArrayCore> core) noexcept : core_(std::move(core)) {}
+  static TensorArray make(detail::ArrayCore::Kind kind, std::int64_t size, std::optional<SequenceOrder> order);
+  static task<std::vector<SlotValue>> values_of(TensorArray array);
+  static task<Tensor> stack_of(TensorArray array, StreamRef stream);
+  static task<LoDTensor> concat_of(TensorArray array, StreamRef stream);
+  static task<Tensor> gather_of(TensorArray array, std::vector<std::int64_t> indices, StreamRef stream);
+
+  std::shared_ptr<detail::ArrayCore> core_;
+};
+
+/// `write(i, value, share)`, as the listings spell it.
+inline constexpr TensorArray::Mode share = TensorArray::share;
+
+/// One slot of an array, by number. Lives as long as the expression it stands in.
+class TensorArray::Slot {
+ public:
+  Slot(const TensorArray& array, SlotIndex index) : array_(array), index_(index) {}
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  SlotRead operator co_await() const { return array_.read(index_); }
+  SlotWrite operator=(LoDTensor value) const { return array_.write(index_, std::move(value)); }
+
+ private:
+  const TensorArray& array_;
+  SlotIndex index_;
+};
+
+inline TensorArray::Slot TensorArray::operator[](SlotIndex index) const { return Slot(*this, index); }
+
+}  // namespace millrace
