@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -29,14 +30,14 @@ class AudioFrontEnd final : public RowSource {
   std::size_t rows() const override;
   std::span<const std::byte> row(std::size_t k) const override;
   void pop(std::size_t count) override;
-  std::size_t held_bytes() const override { return (samples_.size() - begin_) * sizeof(float); }
+  std::size_t held_bytes() const override { return (samples_.size() - std::min(begin_, samples_.size())) * sizeof(float); }
 
   /// Samples at the config's rate so far, without padding. After `end`: all of them.
   std::uint64_t samples() const noexcept { return total_; }
   double seconds() const noexcept { return static_cast<double>(total_) / rate_; }
 
  private:
-  void take_frames(std::span<const std::byte> frames);
+  void take_frames(std::span<const std::byte> bytes);
   void compact();
 
   AudioFormat format_;
@@ -50,11 +51,10 @@ class AudioFrontEnd final : public RowSource {
   std::array<std::byte, 32> partial_{};  // a frame of samples that was cut
   std::size_t partial_size_ = 0;
   std::vector<float> mono_;              // scratch
-  std::vector<float> samples_;           // from the first sample of the oldest row on
-  std::size_t begin_ = 0;
-  std::size_t skip_ = 0;                 // samples still to drop, when a hop is longer than a row
+  std::vector<float> samples_;           // starts with the context of zeros
+  std::size_t begin_ = 0;                // of the oldest row in samples_; past its end while a long hop skips samples
   std::uint64_t total_ = 0;
-  std::uint64_t popped_ = 0;             // rows
+  std::uint64_t popped_ = 0;  // rows
   bool ended_ = false;
 };
 

@@ -9,6 +9,8 @@
 
 namespace millrace {
 
+class SampleConverter;
+
 /// One channel from one rate to another through libsamplerate's sinc converter; equal rates pass through. The bits of the output do not depend on how
 /// the input was cut. Not thread-safe. UnsupportedError without the part samplerate, when the rates differ.
 class Resampler {
@@ -25,8 +27,7 @@ class Resampler {
   void end(std::vector<float>& output);
 
  private:
-  class Converter;
-  std::unique_ptr<Converter> converter_;  // none: equal rates
+  std::unique_ptr<SampleConverter> converter_;  // none: equal rates
   bool ended_ = false;
 };
 

@@ -9,10 +9,11 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/system/error_code.hpp>
 
+#include <millrace/runtime/task/asio.h>
+
 /// The parts of Asio that a transport's header names.
 namespace millrace {
 
-namespace asio = boost::asio;
 using boost::system::error_code;
 
 }  // namespace millrace

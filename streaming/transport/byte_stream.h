@@ -57,7 +57,9 @@ class ByteStream {
     virtual void close() noexcept = 0;
   };
 
-  explicit ByteStream(std::unique_ptr<Carrier> carrier) : carrier_(std::move(carrier)) {}
+  explicit ByteStream(std::shared_ptr<Carrier> carrier) : carrier_(std::move(carrier)) {}
+  ByteStream(ByteStream&&) noexcept = default;
+  ByteStream& operator=(ByteStream&&) noexcept = default;
 
   executor_type get_executor() { return carrier_->executor(); }
 
@@ -83,9 +85,11 @@ class ByteStream {
   }
   /// Closes at once; what is pending completes with operation_aborted.
   void close() noexcept { carrier_->close(); }
+  /// For a deadline, which closes the stream wherever it moved to, if it still lives.
+  std::weak_ptr<Carrier> carrier() const noexcept { return carrier_; }
 
  private:
-  std::unique_ptr<Carrier> carrier_;
+  std::shared_ptr<Carrier> carrier_;
 };
 
 /// A connected socket as a ByteStream, with TCP_NODELAY set. `first` are bytes that were already read from it.

@@ -14,7 +14,8 @@ namespace millrace {
 ///
 /// Initiating functions take any completion token; handlers run through their associated executor (else the stream's); associated allocator and cancellation
 /// slot are honoured (terminal cancellation only: the stream is of no use after it, call `abort`). At most one `async_read`, and one of `async_write` and
-/// `async_close`, at a time; a read and a write may overlap. The stream must live until they completed. Not thread-safe: use it on its executor.
+/// `async_close`, at a time; a read and a write may overlap. Destroying the stream aborts it: what is pending completes with an error. Not thread-safe: use it on its
+/// executor.
 class MessageStream {
  public:
   using executor_type = asio::any_io_executor;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/audio/audio_front_end.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include <millrace/streaming/protocol/error_code.h>
+
+namespace millrace {
+namespace {
+
+void check_range(const char* what, std::int64_t found, std::int64_t least, std::int64_t most) {
+  if (found < least || found > most)
+    throw ArgumentError(std::string("audio: expected ") + what + " from " + std::to_string(least) + " to " + std::to_string(most) +
+                        ", found " + std::to_string(found));
+}
+
+const AudioConfig& checked(const AudioConfig& config) {
+  constexpr std::int64_t longest = 1 << 20;
+  check_range("a rate in Hz", config.rate, AudioFormat::min_rate, AudioFormat::max_rate);
+  check_range("a window in samples", config.window, 1, longest);
+  check_range("a hop in samples", config.hop, 1, longest);
+  check_range("a context in samples", config.context, 0, longest);
+  return config;
+}
+
+const AudioFormat& checked(const AudioFormat& format) {
+  check_range("a rate in Hz", format.rate, AudioFormat::min_rate, AudioFormat::max_rate);
+  check_range("channels", format.channels, 1, AudioFormat::max_channels);
+  return format;
+}
+
+float sample_at(SampleFormat format, const std::byte* at) {
+  if (format == SampleFormat::f32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::int16_t value;
+  std::memcpy(&value, at, sizeof value);
+  return static_cast<float>(value) / 32768.0f;
+}
+
+}  // namespace
+
+AudioFrontEnd::AudioFrontEnd(const AudioConfig& config, const AudioFormat& format, std::size_t capacity)
+    : format_(checked(format)),
+      rate_(checked(config).rate),
+      row_samples_(static_cast<std::size_t>(config.row_samples())),
+      window_(static_cast<std::size_t>(config.window)),
+      hop_(static_cast<std::size_t>(config.hop)),
+      capacity_(std::max(capacity, row_samples_ * sizeof(float))),
+      row_dims_{config.row_samples()},
+      resampler_(format.rate, config.rate, config.quality),
+      samples_(static_cast<std::size_t>(config.context), 0.0f) {}
+
+std::size_t AudioFrontEnd::feed(std::span<const std::byte> bytes) {
+  if (ended_) throw ProtocolError(ErrorCode::bad_input, "audio: expected no samples after the end");
+  // Small bites, so that what a bite turns into is bounded whatever the ratio of the rates.
+  constexpr std::size_t bite = 4096;
+  compact();
+  std::size_t taken = 0;
+  while (taken < bytes.size() && (held_bytes() < capacity_ || rows() == 0)) {
+    const auto piece = bytes.subspan(taken, std::min(bite, bytes.size() - taken));
+    take_frames(piece);
+    taken += piece.size();
+  }
+  return taken;
+}
+
+// Averages the channels of the whole frames in partial_ + bytes, and keeps the cut one.
+void AudioFrontEnd::take_frames(std::span<const std::byte> bytes) {
+  const std::size_t frame = format_.frame_bytes();
+  mono_.clear();
+  const auto take = [&](const std::byte* at) {
+    float sum = sample_at(format_.format, at);
+    for (int c = 1; c < format_.channels; ++c)
+      sum += sample_at(format_.format, at + static_cast<std::size_t>(c) * format_.sample_bytes());
+    mono_.push_back(format_.channels == 1 ? sum : sum / static_cast<float>(format_.channels));
+  };
+  std::size_t at = 0;
+  if (partial_size_ > 0) {
+    at = std::min(bytes.size(), frame - partial_size_);
+    std::copy_n(bytes.begin(), at, partial_.begin() + static_cast<std::ptrdiff_t>(partial_size_));
+    partial_size_ += at;
+    if (partial_size_ < frame) return;
+    take(partial_.data());
+  }
+  for (; bytes.size() - at >= frame; at += frame) take(bytes.data() + at);
+  partial_size_ = bytes.size() - at;
+  std::copy_n(bytes.data() + at, partial_size_, partial_.begin());
+  const std::size_t before = samples_.size();
+  resampler_.feed(mono_, samples_);
+  total_ += samples_.size() - before;
+}
+
+void AudioFrontEnd::end() {
+  if (ended_) return;
+  if (partial_size_ > 0)
+    throw ProtocolError(ErrorCode::bad_input, "audio: expected whole samples of " + std::to_string(format_.frame_bytes()) +
+                                                  " bytes (all channels), found " + std::to_string(partial_size_) +
+                                                  " bytes of one at the end");
+  const std::size_t before = samples_.size();
+  resampler_.end(samples_);
+  total_ += samples_.size() - before;
+  ended_ = true;
+  // Rows are counted from the samples that came; the padding only gives the last one its full length.
+  if (const std::size_t count = rows(); count > 0)
+    samples_.resize(std::max(samples_.size(), begin_ + (count - 1) * hop_ + row_samples_), 0.0f);
+}
+
+// Row k needs samples [k·hop, k·hop + window), or at the end any of them, unless an earlier row had the last sample.
+std::size_t AudioFrontEnd::rows() const {
+  const std::uint64_t next = popped_ * hop_;
+  if (total_ <= next) return 0;
+  std::uint64_t all = total_ < window_ ? 0 : (total_ - window_) / hop_ + 1;
+  if (ended_) {
+    all = total_ <= window_ ? 1 : (total_ - window_ + hop_ - 1) / hop_ + 1;
+    if ((all - 1) * hop_ >= total_) --all;  // a hop longer than the window went past the last sample
+  }
+  return static_cast<std::size_t>(all - std::min(all, popped_));
+}
+
+std::span<const std::byte> AudioFrontEnd::row(std::size_t k) const {
+  if (k >= rows()) throw IndexError("audio: row " + std::to_string(k) + " of " + std::to_string(rows()));
+  return std::as_bytes(std::span<const float>(samples_.data() + begin_ + k * hop_, row_samples_));
+}
+
+void AudioFrontEnd::pop(std::size_t count) {
+  if (count > rows()) throw IndexError("audio: dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
+  begin_ += count * hop_;  // may pass the last sample while a hop is longer than the window
+  popped_ += count;
+}
+
+void AudioFrontEnd::compact() {
+  const std::size_t gone = std::min(begin_, samples_.size());
+  if (gone < samples_.size() - gone) return;
+  samples_.erase(samples_.begin(), samples_.begin() + static_cast<std::ptrdiff_t>(gone));
+  begin_ -= gone;
+}
+
+}  // namespace millrace

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/protocol/row_assembler.h>
+
+#include <algorithm>
+
+#include <millrace/streaming/protocol/error_code.h>
+#include <millrace/tensor/checked.h>
+
+namespace millrace {
+namespace {
+
+std::size_t bytes_of_row(const std::string& input, DType dtype, const DDim& dims) {
+  for (std::int64_t extent : dims)
+    if (extent < 1)
+      throw ShapeError("input '" + input + "': expected rows of known extents from 1 up, found " + dims.to_string());
+  return checked_mul(checked_cast<std::size_t>(dims.elements()), size_of(dtype));
+}
+
+}  // namespace
+
+RowAssembler::RowAssembler(std::string input, DType dtype, const DDim& row_dims, std::size_t capacity)
+    : input_(std::move(input)),
+      dtype_(dtype),
+      row_dims_(row_dims),
+      row_bytes_(bytes_of_row(input_, dtype, row_dims)),
+      capacity_(std::max(capacity, row_bytes_)) {}
+
+std::size_t RowAssembler::feed(std::span<const std::byte> bytes) {
+  if (ended_) throw ProtocolError(ErrorCode::bad_input, "input '" + input_ + "': expected no data after its end");
+  const std::size_t room = capacity_ - std::min(capacity_, held_bytes());
+  const auto taken = bytes.first(std::min(bytes.size(), room));
+  if (dtype_ == DType::boolean)
+    for (std::byte byte : taken)
+      if (byte > std::byte{1})
+        throw ProtocolError(ErrorCode::bad_input, "input '" + input_ + "': expected a bool of 0 or 1, found the byte " +
+                                                      std::to_string(static_cast<unsigned>(byte)));
+  compact();
+  bytes_.insert(bytes_.end(), taken.begin(), taken.end());
+  return taken.size();
+}
+
+void RowAssembler::end() {
+  const std::size_t part = held_bytes() % row_bytes_;
+  if (part != 0)
+    throw ProtocolError(ErrorCode::bad_input, "input '" + input_ + "': expected whole rows of " + std::to_string(row_bytes_) +
+                                                  " bytes, found " + std::to_string(part) + " bytes of one at the end");
+  ended_ = true;
+}
+
+std::span<const std::byte> RowAssembler::row(std::size_t k) const {
+  if (k >= rows()) throw IndexError("input '" + input_ + "': row " + std::to_string(k) + " of " + std::to_string(rows()));
+  return {bytes_.data() + begin_ + k * row_bytes_, row_bytes_};
+}
+
+void RowAssembler::pop(std::size_t count) {
+  if (count > rows()) throw IndexError("input '" + input_ + "': dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
+  begin_ += count * row_bytes_;
+}
+
+// Moving what is left only once it is the smaller part keeps the cost per byte constant.
+void RowAssembler::compact() {
+  if (begin_ < bytes_.size() - begin_) return;
+  bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(begin_));
+  begin_ = 0;
+}
+
+}  // namespace millrace

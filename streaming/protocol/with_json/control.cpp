@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/protocol/control.h>
+
+#include <algorithm>
+
+#include "ports.h"
+#include "strict_json.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::size_t max_label = 128;
+
+// Text of ours may quote what a peer sent: a byte that is no UTF-8 becomes U+FFFD instead of an error about an error.
+std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+template <class Parse>
+auto as_input_error(const std::string& where, Parse&& parse) {
+  try {
+    return parse();
+  } catch (const ProtocolError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ProtocolError(ErrorCode::bad_input, where + ": " + error.what());
+  }
+}
+
+[[noreturn]] void bad_input(const std::string& what) { throw ProtocolError(ErrorCode::bad_input, what); }
+
+Json json_of(const InputRequest& request) {
+  Json json = Json::object();
+  if (request.dtype) json["dtype"] = name_of(*request.dtype);
+  if (request.shape) json["shape"] = json_of_shape(*request.shape);
+  if (request.format) json["format"] = name_of(*request.format);
+  if (request.rate) json["rate"] = *request.rate;
+  if (request.channels) json["channels"] = *request.channels;
+  return json;
+}
+
+InputRequest parse_request(const std::string& name, const nlohmann::json& value) {
+  const JsonObject object(value, "start.inputs." + name);
+  object.only({"dtype", "shape", "format", "rate", "channels"});
+  InputRequest request;
+  if (const auto dtype = object.text("dtype"))
+    request.dtype = as_input_error(object.where("dtype"), [&] { return dtype_named(*dtype); });
+  if (const auto* shape = object.find("shape")) request.shape = parse_shape(*shape, object.where("shape"));
+  if (const auto format = object.text("format")) {
+    request.format = sample_format_named(*format);
+    if (!request.format) bad_input(object.where("format") + ": expected s16 or f32, found '" + *format + "'");
+  }
+  if (const auto rate = object.integer("rate", AudioFormat::min_rate, AudioFormat::max_rate)) request.rate = static_cast<int>(*rate);
+  if (const auto channels = object.integer("channels", 1, AudioFormat::max_channels)) request.channels = static_cast<int>(*channels);
+  return request;
+}
+
+std::vector<std::string> parse_names(const nlohmann::json& value) {
+  if (!value.is_array()) unexpected_json("start.outputs", "an array of names", value);
+  std::vector<std::string> names;
+  for (const auto& entry : value) {
+    if (!entry.is_string()) unexpected_json("start.outputs", "an array of names", entry);
+    if (std::find(names.begin(), names.end(), entry.get_ref<const std::string&>()) != names.end())
+      bad_input("start.outputs: '" + entry.get<std::string>() + "' stands twice");
+    names.push_back(entry.get<std::string>());
+  }
+  return names;
+}
+
+std::string parse_label(const JsonObject& object) {
+  std::string label = object.text("session").value_or("");
+  if (label.size() > max_label)
+    bad_input("start.session: expected at most " + std::to_string(max_label) + " bytes, found " + std::to_string(label.size()));
+  for (char c : label)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) bad_input("start.session: expected no control character");
+  return label;
+}
+
+StartMessage parse_start(const JsonObject& object) {
+  // The version comes first: another one may well have other keys.
+  const auto version = object.required("version", object.integer("version", 0, std::numeric_limits<int>::max()));
+  if (version != protocol_version)
+    bad_input("start.version: expected " + std::to_string(protocol_version) + ", found " + std::to_string(version));
+  object.only({"type", "version", "session", "inputs", "outputs", "reply", "segments"});
+  StartMessage start;
+  start.session = parse_label(object);
+  if (const auto* inputs = object.find("inputs")) {
+    const JsonObject named(*inputs, "start.inputs");
+    for (const auto& [name, value] : named.json().items()) start.inputs.emplace(name, parse_request(name, value));
+  }
+  if (const auto* outputs = object.find("outputs")) start.outputs = parse_names(*outputs);
+  if (const auto reply = object.text("reply")) start.reply = parse_reply_format(*reply, "start.reply");
+  start.segments = object.boolean("segments").value_or(false);
+  return start;
+}
+
+}  // namespace
+
+std::string to_json(const StartMessage& message) {
+  Json json = {{"type", "start"}, {"version", message.version}};
+  if (!message.session.empty()) json["session"] = message.session;
+  if (!message.inputs.empty()) json["inputs"] = Json::object();
+  for (const auto& [name, request] : message.inputs) json["inputs"][name] = json_of(request);
+  if (message.outputs) json["outputs"] = *message.outputs;
+  json["reply"] = name_of(message.reply);
+  if (message.segments) json["segments"] = true;
+  return text_of(json);
+}
+
+std::string to_json(const EndMessage&) { return R"({"type":"end"})"; }
+
+std::string to_json(const StartedMessage& message) {
+  Json json = {{"type", "started"}, {"version", message.version}, {"session", message.session}};
+  json["inputs"] = Json::array();
+  for (const PortSpec& port : message.inputs) json["inputs"].push_back(json_of_port(port));
+  json["outputs"] = Json::array();
+  for (const PortSpec& port : message.outputs) json["outputs"].push_back(json_of_port(port));
+  json["reply"] = name_of(message.reply);
+  return text_of(json);
+}
+
+std::string to_json(const SegmentMessage& message) {
+  return text_of({{"type", "segment"}, {"label", message.label}, {"start", message.start}, {"end", message.end}});
+}
+
+std::string to_json(const EndedMessage& message) { return text_of({{"type", "ended"}, {"steps", message.steps}}); }
+
+std::string to_json(const ErrorMessage& message) {
+  Json json = {{"type", "error"}, {"code", name_of(message.code)}, {"message", message.message}};
+  if (message.retry_after_ms) json["retry_after_ms"] = *message.retry_after_ms;
+  if (message.seq) json["seq"] = *message.seq;
+  return text_of(json);
+}
+
+ClientMessage parse_client_message(std::string_view text) {
+  const nlohmann::json json = parse_strict_json(text);
+  const JsonObject object(json, "control");
+  const std::string type = object.required("type", object.text("type"));
+  if (type == "start") return parse_start(JsonObject(json, "start"));
+  if (type != "end") throw ProtocolError(ErrorCode::bad_message, "control.type: expected start or end, found '" + type + "'");
+  JsonObject(json, "end").only({"type"});
+  return EndMessage();
+}
+
+}  // namespace millrace

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <millrace/streaming/protocol/number.h>
+#include <millrace/streaming/protocol/result.h>
+
+#include "ports.h"
+#include "strict_json.h"
+
+namespace millrace {
+namespace {
+
+constexpr auto most = std::numeric_limits<std::int64_t>::max();
+
+double float_of(const nlohmann::json& value, const std::string& where) {
+  if (value.is_number()) return value.get<double>();
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "inf") return std::numeric_limits<double>::infinity();
+  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  unexpected_json(where, "a number, \"nan\", \"inf\" or \"-inf\"", value);
+}
+
+template <class T>
+T element_of(const nlohmann::json& value, const std::string& where) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_boolean()) unexpected_json(where, "true or false", value);
+    return value.get<bool>();
+  } else if constexpr (std::is_integral_v<T>) {
+    const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= std::uint64_t{most});
+    if (!fits || !std::in_range<T>(value.get<std::int64_t>())) unexpected_json(where, "an integer that the dtype holds", value);
+    return static_cast<T>(value.get<std::int64_t>());
+  } else {
+    return convert_element<T>(float_of(value, where));
+  }
+}
+
+void append_element(std::string& bytes, DType dtype, const nlohmann::json& value, const std::string& where) {
+  visit_dtype(dtype, [&](auto type) {
+    const auto element = element_of<typename decltype(type)::type>(value, where);
+    char raw[sizeof element];
+    std::memcpy(raw, &element, sizeof element);
+    bytes.append(raw, sizeof element);
+  });
+}
+
+ResultMessage parse_result(const JsonObject& object, const StartedMessage& started) {
+  ResultMessage result;
+  result.seq = static_cast<std::uint64_t>(object.required("seq", object.integer("seq", 0, most)));
+  const JsonObject outputs(object.at("outputs"), "result.outputs");
+  for (const PortSpec& port : started.outputs) {
+    const nlohmann::json& values = outputs.at(port.name.c_str());
+    const std::string where = "result.outputs." + port.name;
+    if (!values.is_array()) unexpected_json(where, "an array", values);
+    ResultMessage::Output output;
+    output.name = port.name;
+    for (const auto& value : values) append_element(output.bytes, port.dtype, value, where);
+    result.outputs.push_back(std::move(output));
+  }
+  return result;
+}
+
+StartedMessage parse_started(const JsonObject& object) {
+  StartedMessage started;
+  started.version = static_cast<int>(object.required("version", object.integer("version", 0, std::numeric_limits<int>::max())));
+  started.session = object.text("session").value_or("");
+  for (const auto& port : object.at("inputs")) started.inputs.push_back(parse_port(port, "started.inputs"));
+  for (const auto& port : object.at("outputs")) started.outputs.push_back(parse_port(port, "started.outputs"));
+  started.reply = parse_reply_format(object.required("reply", object.text("reply")), "started.reply");
+  return started;
+}
+
+ErrorMessage parse_error(const JsonObject& object) {
+  ErrorMessage error;
+  const std::string code = object.required("code", object.text("code"));
+  // A newer server may know causes that this client does not: what counts is that the session is over.
+  error.code = error_code_named(code).value_or(ErrorCode::failed);
+  error.message = object.text("message").value_or(code);
+  if (const auto after = object.integer("retry_after_ms", 0, std::numeric_limits<std::uint32_t>::max()))
+    error.retry_after_ms = static_cast<std::uint32_t>(*after);
+  if (const auto seq = object.integer("seq", 0, most)) error.seq = static_cast<std::uint64_t>(*seq);
+  return error;
+}
+
+SegmentMessage parse_segment(const JsonObject& object) {
+  SegmentMessage segment;
+  segment.label = object.required("label", object.text("label"));
+  segment.start = object.required("start", object.number("start"));
+  segment.end = object.required("end", object.number("end"));
+  return segment;
+}
+
+// Each row of a binary result must be whole: what the session was admitted with says how long it is.
+void check_rows(const ResultMessage& result, const StartedMessage& started) {
+  if (result.outputs.size() != started.outputs.size())
+    throw ProtocolError(ErrorCode::bad_message, "result: expected " + std::to_string(started.outputs.size()) + " outputs, found " +
+                                                    std::to_string(result.outputs.size()));
+  for (std::size_t k = 0; k < result.outputs.size(); ++k) {
+    const PortSpec& port = started.outputs[k];
+    const auto& output = result.outputs[k];
+    const auto row = static_cast<std::size_t>(port.shape.elements()) * size_of(port.dtype);
+    if (output.name == port.name && output.bytes.size() == row * result.steps) continue;
+    throw ProtocolError(ErrorCode::bad_message, "result: expected " + std::to_string(row * result.steps) + " bytes of '" + port.name +
+                                                    "', found " + std::to_string(output.bytes.size()) + " of '" + output.name + "'");
+  }
+}
+
+}  // namespace
+
+Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs) {
+  std::string text = "{\"type\":\"result\",\"seq\":" + std::to_string(seq) + ",\"outputs\":{";
+  for (const OutputRows& output : outputs) {
+    if (&output != outputs.data()) text += ',';
+    text += nlohmann::json(output.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + ":[";
+    const std::size_t size = size_of(output.dtype);
+    for (std::size_t at = 0; at + size <= output.bytes.size(); at += size) {
+      if (at > 0) text += ',';
+      append_json_value(text, output.dtype, output.bytes.data() + at);
+    }
+    text += ']';
+  }
+  return text_message(std::move(text += "}}"));
+}
+
+namespace {
+
+ServerMessage read_reply(const Message& message, std::optional<StartedMessage>& started) {
+  const bool binary = message.kind == MessageKind::binary;
+  const nlohmann::json json = binary ? nlohmann::json::object() : parse_strict_json(message.payload);
+  const JsonObject object(json, "reply");
+  const std::string type = binary ? "result" : object.required("type", object.text("type"));
+  if (type == "error") return parse_error(object);
+  if (type == "started") {
+    if (started) throw ProtocolError(ErrorCode::bad_message, "reply: expected one 'started', found two");
+    started = parse_started(object);
+    return *started;
+  }
+  if (!started) throw ProtocolError(ErrorCode::bad_message, "reply: expected 'started' or 'error' first, found '" + type + "'");
+  if (type == "result") {
+    ResultMessage result = binary ? parse_binary_result(message.bytes()) : parse_result(object, *started);
+    check_rows(result, *started);
+    return result;
+  }
+  if (type == "segment") return parse_segment(object);
+  if (type != "ended") throw ProtocolError(ErrorCode::bad_message, "reply.type: expected a reply of the protocol, found '" + type + "'");
+  EndedMessage ended;
+  ended.steps = static_cast<std::uint64_t>(object.required("steps", object.integer("steps", 0, most)));
+  return ended;
+}
+
+}  // namespace
+
+ServerMessage ReplyReader::read(const Message& message) {
+  try {
+    return read_reply(message, started_);
+  } catch (const ProtocolError&) {
+    throw;
+  } catch (const Error& error) {  // a dtype that is unknown here, a shape whose size overflows
+    throw ProtocolError(ErrorCode::bad_message, std::string("reply: ") + error.what());
+  }
+}
+
+}  // namespace millrace

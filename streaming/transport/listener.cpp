@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/transport/listener.h>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <boost/asio/compose.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+
+using asio::ip::tcp;
+
+namespace {
+
+int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+// Descriptors are given out lowest first, so a high number means that as many are in use.
+bool near_limit(int descriptor) noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  return static_cast<rlim_t>(descriptor) >= limit.rlim_cur - limit.rlim_cur / 10;
+}
+
+bool out_of_resources(const error_code& error) {
+  using namespace boost::system::errc;
+  return error == too_many_files_open || error == too_many_files_open_in_system || error == no_buffer_space || error == not_enough_memory;
+}
+
+tcp::endpoint endpoint_of(const std::string& address, std::uint16_t port) {
+  error_code error;
+  const auto parsed = asio::ip::make_address(address, error);
+  if (error) throw ArgumentError("listen: expected an IP address, found '" + address + "'");
+  if (!parsed.is_loopback())
+    throw UnsupportedError("listen: expected a loopback address such as 127.0.0.1, found " + address +
+                           ": other addresses need TLS and a token, which this version does not have");
+  return {parsed, port};
+}
+
+}  // namespace
+
+struct Listener::State {
+  State(const asio::any_io_executor& executor, const tcp::endpoint& endpoint) : acceptor(executor), timer(executor), spare(open_spare()) {
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(tcp::acceptor::reuse_address(true));
+    acceptor.bind(endpoint);
+    acceptor.listen(4096);
+    local = acceptor.local_endpoint();
+  }
+  ~State() {
+    if (spare >= 0) ::close(spare);
+  }
+  // Without a descriptor the newcomer would wait in the backlog and wake the acceptor for ever: it is taken with the spare one and closed.
+  void refuse_one() noexcept {
+    if (spare >= 0) ::close(spare);
+    error_code ignored;
+    acceptor.non_blocking(true, ignored);
+    const int taken = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (taken >= 0) ::close(taken);
+    spare = open_spare();
+  }
+  tcp::acceptor acceptor;
+  asio::steady_timer timer;
+  tcp::endpoint local;
+  int spare;
+};
+
+namespace {
+
+template <class State>
+struct AcceptOp {
+  std::shared_ptr<State> state;
+
+  template <class Self>
+  void operator()(Self& self) {
+    state->acceptor.async_accept(std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error, tcp::socket socket) {
+    const bool scarce = error ? out_of_resources(error) : near_limit(socket.native_handle());
+    if (!scarce) return self.complete(error, std::move(socket));
+    if (error) state->refuse_one();
+    error_code ignored;
+    socket.close(ignored);
+    state->timer.expires_after(std::chrono::milliseconds(100));
+    state->timer.async_wait(std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error) {
+    if (error || !state->acceptor.is_open())
+      return self.complete(asio::error::operation_aborted, tcp::socket(state->acceptor.get_executor()));
+    (*this)(self);
+  }
+};
+
+}  // namespace
+
+Listener::Listener(const asio::any_io_executor& executor, const std::string& address, std::uint16_t port) {
+  const tcp::endpoint endpoint = endpoint_of(address, port);
+  try {
+    state_ = std::make_shared<State>(executor, endpoint);
+  } catch (const boost::system::system_error& error) {
+    throw IoError("listen: " + address + ":" + std::to_string(port) + ": " + error.code().message());
+  }
+}
+
+Listener::Listener(Listener&&) noexcept = default;
+Listener::~Listener() { close(); }
+
+std::string Listener::address() const { return state_->local.address().to_string(); }
+std::uint16_t Listener::port() const { return state_->local.port(); }
+
+void Listener::accept(SocketHandler handler) {
+  AcceptOp<State> op{state_};
+  asio::async_compose<SocketHandler, void(error_code, tcp::socket)>(std::move(op), handler, state_->acceptor.get_executor());
+}
+
+void Listener::close() noexcept {
+  if (!state_) return;
+  error_code ignored;
+  state_->acceptor.close(ignored);
+  state_->timer.cancel();
+}
+
+}  // namespace millrace

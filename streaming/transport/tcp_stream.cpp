@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/transport/tcp_stream.h>
+
+#include <boost/asio/append.hpp>
+#include <boost/asio/compose.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+
+#include <array>
+#include <optional>
+#include <span>
+
+#include <millrace/streaming/protocol/frame.h>
+#include <millrace/streaming/transport/wire_error.h>
+
+namespace millrace {
+namespace {
+
+/// What a stream and its pending operations share.
+struct Framed {
+  Framed(ByteStream carried, std::size_t max_payload) : bytes(std::move(carried)), decoder(max_payload) {}
+  ByteStream bytes;
+  FrameDecoder decoder;
+  std::array<std::byte, 16384> buffer;
+  std::span<const std::byte> unread;  // of buffer
+};
+
+// Moves bytes that were read into the decoder; the message, if one became complete.
+std::optional<Message> decode(Framed& framed, error_code& error) {
+  try {
+    framed.unread = framed.unread.subspan(framed.decoder.feed(framed.unread));
+  } catch (const ProtocolError& broken) {
+    error = broken.code();
+  }
+  return framed.decoder.take();
+}
+
+struct ReadOp {
+  std::shared_ptr<Framed> framed;
+
+  template <class Self>
+  void operator()(Self& self) {
+    framed->bytes.async_read_some(asio::buffer(framed->buffer), std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error, std::size_t count) {
+    if (error == asio::error::eof && framed->decoder.mid_frame()) error = asio::error::connection_reset;
+    framed->unread = std::span<const std::byte>(framed->buffer).first(error ? 0 : count);
+    std::optional<Message> message = error ? std::nullopt : decode(*framed, error);
+    if (message || error) self.complete(error, message ? *std::move(message) : Message());
+    else (*this)(self);
+  }
+};
+
+/// A frame on its way out.
+struct Outgoing {
+  explicit Outgoing(Message moved) : message(std::move(moved)), head(frame_head(message)) {}
+  std::array<asio::const_buffer, 2> buffers() const { return {asio::buffer(head), asio::buffer(message.payload)}; }
+  Message message;
+  std::array<std::byte, frame_head_bytes> head;
+};
+
+struct WriteOp {
+  std::shared_ptr<Framed> framed;
+  std::shared_ptr<Outgoing> outgoing;
+
+  template <class Self>
+  void operator()(Self& self) {
+    asio::async_write(framed->bytes, outgoing->buffers(), std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error, std::size_t) {
+    self.complete(error);
+  }
+};
+
+class TcpStream final : public MessageStream {
+ public:
+  TcpStream(ByteStream bytes, std::size_t max_payload) : framed_(std::make_shared<Framed>(std::move(bytes), max_payload)) {}
+  ~TcpStream() override { framed_->bytes.close(); }
+
+  executor_type get_executor() override { return framed_->bytes.get_executor(); }
+  void abort() noexcept override { framed_->bytes.close(); }
+  std::uint16_t peer_close_code() const noexcept override { return 0; }
+
+ protected:
+  void read(ReadHandler handler) override {
+    error_code error;
+    if (std::optional<Message> message = decode(*framed_, error); message || error) {
+      // What an earlier read brought along: completes through the queue, never inside this call.
+      asio::post(get_executor(), asio::append(std::move(handler), error, message ? *std::move(message) : Message()));
+      return;
+    }
+    ReadOp op{framed_};
+    asio::async_compose<ReadHandler, void(error_code, Message)>(std::move(op), handler, get_executor());
+  }
+  void write(Message message, DoneHandler handler) override {
+    WriteOp op{framed_, std::make_shared<Outgoing>(std::move(message))};
+    asio::async_compose<DoneHandler, void(error_code)>(std::move(op), handler, get_executor());
+  }
+  void close(std::uint16_t, DoneHandler handler) override { framed_->bytes.async_shut_down(std::move(handler)); }
+
+ private:
+  std::shared_ptr<Framed> framed_;
+};
+
+}  // namespace
+
+std::unique_ptr<MessageStream> make_tcp_stream(ByteStream bytes, std::size_t max_payload) {
+  return std::make_unique<TcpStream>(std::move(bytes), max_payload);
+}
+
+}  // namespace millrace

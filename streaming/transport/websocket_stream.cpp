@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one translation unit that includes Beast.
+#include <millrace/streaming/transport/websocket_stream.h>
+
+#include <boost/asio/any_completion_executor.hpp>
+#include <boost/asio/append.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/compose.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <boost/beast/websocket/rfc6455.hpp>
+#include <boost/beast/websocket/stream.hpp>
+
+#include <algorithm>
+#include <optional>
+
+#include <millrace/streaming/transport/wire_error.h>
+
+namespace millrace {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+namespace websocket = beast::websocket;
+
+// How Beast ends a stream that is not a socket; found by argument-dependent lookup.
+template <class Handler>
+void async_teardown(beast::role_type, ByteStream& bytes, Handler&& handler) {
+  bytes.async_shut_down(std::forward<Handler>(handler));
+}
+void beast_close_socket(ByteStream& bytes) { bytes.close(); }
+
+namespace {
+
+using WebSocket = websocket::stream<ByteStream, false>;
+
+struct Web {
+  Web(ByteStream bytes, const Limits& limits) : socket(std::move(bytes)) {
+    websocket::stream_base::timeout timeout;
+    timeout.handshake_timeout = limits.handshake;  // also of closing
+    timeout.idle_timeout = websocket::stream_base::none();
+    timeout.keep_alive_pings = false;
+    socket.set_option(timeout);
+    socket.read_message_max(limits.message);
+  }
+  WebSocket socket;
+  Message incoming;
+};
+
+// What the peer did, in the protocol's words; the network's own errors stay as they are.
+error_code translate(const error_code& error) {
+  if (error == websocket::error::closed) return asio::error::eof;
+  if (error == websocket::error::message_too_big || error == websocket::error::buffer_overflow) return ErrorCode::too_big;
+  if (error == websocket::error::bad_frame_payload) return ErrorCode::bad_text;
+  if (error == websocket::condition::protocol_violation) return ErrorCode::bad_message;
+  if (error == beast::error::timeout) return ErrorCode::idle;
+  if (error == websocket::condition::handshake_failed || error == websocket::error::upgrade_declined) return ErrorCode::refused;
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) return ErrorCode::too_big;
+  if (error.category() == make_error_code(http::error::bad_version).category()) return ErrorCode::bad_message;
+  return error;
+}
+
+struct ReadOp {
+  std::shared_ptr<Web> web;
+
+  template <class Self>
+  void operator()(Self& self) {
+    web->incoming = Message();
+    web->socket.async_read(*buffer, std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error, std::size_t) {
+    if (error) return self.complete(translate(error), Message());
+    web->incoming.kind = web->socket.got_text() ? MessageKind::text : MessageKind::binary;
+    self.complete(error_code(), std::move(web->incoming));
+  }
+
+  using Buffer = asio::dynamic_string_buffer<char, std::char_traits<char>, std::allocator<char>>;
+  std::shared_ptr<Buffer> buffer = std::make_shared<Buffer>(web->incoming.payload);
+};
+
+struct WriteOp {
+  std::shared_ptr<Web> web;
+  std::shared_ptr<Message> message;
+
+  template <class Self>
+  void operator()(Self& self) {
+    web->socket.text(message->kind == MessageKind::text);
+    web->socket.async_write(asio::buffer(message->payload), std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error, std::size_t) {
+    self.complete(translate(error));
+  }
+};
+
+struct CloseOp {
+  std::shared_ptr<Web> web;
+  std::uint16_t code;
+
+  template <class Self>
+  void operator()(Self& self) {
+    web->socket.async_close(websocket::close_reason(code), std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code) {
+    // The handshake of closing may fail because the peer is gone: the stream is closed all the same.
+    web->socket.next_layer().close();
+    self.complete(error_code());
+  }
+};
+
+/// A handler that Beast can hold: it says that the stream's executor is its own, and hands over to the executor, with the allocator and the cancellation slot, of
+/// the type-erased one. (Beast posts to a handler's executor, which the executor of an any_completion_handler cannot do before Asio 1.27.)
+template <class Handler>
+class OnStream {
+ public:
+  using executor_type = asio::any_io_executor;
+  using allocator_type = asio::associated_allocator_t<Handler>;
+  using cancellation_slot_type = asio::associated_cancellation_slot_t<Handler>;
+
+  OnStream(Handler handler, executor_type executor)
+      : handler_(std::move(handler)),
+        executor_(std::move(executor)),
+        work_(asio::get_associated_executor(handler_, asio::any_completion_executor(executor_))) {}
+
+  executor_type get_executor() const noexcept { return executor_; }
+  allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
+  cancellation_slot_type get_cancellation_slot() const noexcept { return asio::get_associated_cancellation_slot(handler_); }
+
+  template <class... Results>
+  void operator()(Results... results) {
+    asio::dispatch(executor_, asio::append(std::move(handler_), std::move(results)...));
+    work_.reset();
+  }
+
+ private:
+  Handler handler_;
+  executor_type executor_;
+  asio::executor_work_guard<asio::any_completion_executor> work_;
+};
+
+template <class Signature, class Op>
+void launch(Op op, asio::any_completion_handler<Signature> handler, const asio::any_io_executor& executor) {
+  OnStream<asio::any_completion_handler<Signature>> on_stream(std::move(handler), executor);
+  asio::async_compose<decltype(on_stream), Signature>(std::move(op), on_stream, executor);
+}
+
+class WebStream final : public MessageStream {
+ public:
+  explicit WebStream(std::shared_ptr<Web> web) : web_(std::move(web)) {}
+  ~WebStream() override { abort(); }
+
+  executor_type get_executor() override { return web_->socket.get_executor(); }
+  void abort() noexcept override { web_->socket.next_layer().close(); }
+  std::uint16_t peer_close_code() const noexcept override { return web_->socket.reason().code; }
+
+ protected:
+  void read(ReadHandler handler) override {
+    ReadOp op{web_};
+    launch(std::move(op), std::move(handler), get_executor());
+  }
+  void write(Message message, DoneHandler handler) override {
+    WriteOp op{web_, std::make_shared<Message>(std::move(message))};
+    launch(std::move(op), std::move(handler), get_executor());
+  }
+  void close(std::uint16_t code, DoneHandler handler) override {
+    CloseOp op{web_, code};
+    launch(std::move(op), std::move(handler), get_executor());
+  }
+
+ private:
+  std::shared_ptr<Web> web_;
+};
+
+using Pointer = std::unique_ptr<MessageStream>;
+
+/// The HTTP request of a newcomer, and the answer when it is refused.
+struct Request {
+  Request(ByteStream bytes, const Limits& limits, std::vector<std::string> allowed)
+      : web(std::make_shared<Web>(std::move(bytes), limits)), origins(std::move(allowed)), buffer(limits.request_head) {
+    parser.header_limit(static_cast<std::uint32_t>(limits.request_head));
+    parser.body_limit(0);
+  }
+
+  // The status of a refusal, if it is one. Every route is denied but one.
+  std::optional<http::status> refusal() const {
+    const auto& request = parser.get();
+    if (request.method() != http::verb::get) return http::status::method_not_allowed;
+    if (request.target() != websocket_route) return http::status::not_found;
+    const auto origin = request.find(http::field::origin);
+    if (origin != request.end() && std::find(origins.begin(), origins.end(), std::string(origin->value())) == origins.end())
+      return http::status::forbidden;
+    if (!websocket::is_upgrade(request)) return http::status::upgrade_required;
+    if (buffer.size() > 0) return http::status::bad_request;  // nothing may follow the request before its answer
+    return std::nullopt;
+  }
+
+  std::shared_ptr<Web> web;
+  std::vector<std::string> origins;
+  beast::flat_buffer buffer;
+  http::request_parser<http::empty_body> parser;
+  http::response<http::string_body> response;
+};
+
+struct AcceptOp {
+  std::shared_ptr<Request> request;
+  enum { head, refused, accepted, closed } stage = head;
+
+  template <class Self>
+  void operator()(Self& self) {
+    http::async_read_header(request->web->socket.next_layer(), request->buffer, request->parser, std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error, std::size_t) {
+    auto& socket = request->web->socket;
+    if (error) return self.complete(translate(error), Pointer());
+    if (stage == refused) {
+      stage = closed;
+      return socket.next_layer().async_shut_down(std::move(self));
+    }
+    const auto refusal = request->refusal();
+    if (!refusal) {
+      stage = accepted;
+      return socket.async_accept(request->parser.get(), std::move(self));
+    }
+    auto& response = request->response;
+    response.result(*refusal);
+    response.version(11);
+    response.keep_alive(false);
+    response.set(http::field::content_type, "text/plain");
+    if (*refusal == http::status::upgrade_required) response.set(http::field::upgrade, "websocket");
+    response.body() = "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
+    response.prepare_payload();
+    stage = refused;
+    http::async_write(socket.next_layer(), response, std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error) {
+    if (stage == closed) return self.complete(ErrorCode::refused, Pointer());
+    if (error) return self.complete(translate(error), Pointer());
+    self.complete(error_code(), std::make_unique<WebStream>(request->web));
+  }
+};
+
+struct ConnectOp {
+  std::shared_ptr<Web> web;
+  std::string host;
+  std::string path;
+
+  template <class Self>
+  void operator()(Self& self) {
+    const std::string to_host = host, to_path = path;  // this op moves away with self
+    web->socket.async_handshake(to_host, to_path, std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code error) {
+    if (error) return self.complete(translate(error), Pointer());
+    self.complete(error_code(), std::make_unique<WebStream>(web));
+  }
+};
+
+}  // namespace
+
+void accept_websocket(ByteStream bytes, const Limits& limits, std::vector<std::string> origins, MessageStreamHandler handler) {
+  AcceptOp op{std::make_shared<Request>(std::move(bytes), limits, std::move(origins))};
+  auto executor = op.request->web->socket.get_executor();
+  launch(std::move(op), std::move(handler), executor);
+}
+
+void connect_websocket(ByteStream bytes, const Limits& limits, std::string host, std::string path, MessageStreamHandler handler) {
+  ConnectOp op{std::make_shared<Web>(std::move(bytes), limits), std::move(host), std::move(path)};
+  auto executor = op.web->socket.get_executor();
+  launch(std::move(op), std::move(handler), executor);
+}
+
+}  // namespace millrace
