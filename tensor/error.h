@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stdexcept>
+#include <exception>
 #include <string>
 
 namespace millrace {
 
 /// Base of every error that millrace throws. `what()` is one line that names what was expected, what was found, and where.
-class Error : public std::runtime_error {
+class Error : public std::exception {
  public:
-  explicit Error(const std::string& what) : std::runtime_error(what) {}
+  explicit Error(const std::string& what) : what_(what) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+  /// Says where, once that is known: " in op matmul of block 1, turn 3". The type stays.
+  void add_context(const std::string& where) { what_ += where; }
+
+ private:
+  std::string what_;
 };
 
 /// Defines a typed error with its own name: catch it to tell one cause from another.

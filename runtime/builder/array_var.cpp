@@ -27,10 +27,10 @@ ArrayVar ArrayVar::unstack(const Var& x, int axis) { return of(call1("tensor_arr
 Var ArrayVar::size() const { return call1("tensor_array_size", {var_}, {}, "size"); }
 Var ArrayVar::read(const Var& index) const { return call1("tensor_array_read", {var_, index}); }
 Var ArrayVar::read(const Var& index, const Var& boot) const { return call1("tensor_array_read", {var_, index, boot}); }
-void ArrayVar::write(const Var& index, const Var& value, Sharing sharing) const {
-  call("tensor_array_write", {var_, index, value}, {{"share", sharing == Sharing::share}});
+void ArrayVar::write(const Var& index, const Var& value, ::millrace::TensorArray::Mode mode) const {
+  call("tensor_array_write", {var_, index, value}, {{"share", mode == share}});
 }
-void ArrayVar::append(const Var& value, Sharing sharing) const { call("tensor_array_append", {var_, value}, {{"share", sharing == Sharing::share}}); }
+void ArrayVar::append(const Var& value, ::millrace::TensorArray::Mode mode) const { call("tensor_array_append", {var_, value}, {{"share", mode == share}}); }
 Var ArrayVar::stack(int axis) const { return call1("tensor_array_stack", {var_}, {{"axis", std::int64_t{axis}}}); }
 Var ArrayVar::concat() const { return call1("tensor_array_concat", {var_}); }
 Var ArrayVar::gather(const Var& index) const { return call1("tensor_array_gather", {var_, index}); }

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include <millrace/runtime/array/sharing.h>
+#include <millrace/runtime/array/tensor_array.h>
 #include <millrace/runtime/builder/var.h>
 
 namespace millrace::build {
@@ -44,8 +44,8 @@ class ArrayVar {
   Var read(const Var& index) const;
   /// `boot`, re-ordered like the batch, for index −1.
   Var read(const Var& index, const Var& boot) const;
-  void write(const Var& index, const Var& value, Sharing sharing = share) const;
-  void append(const Var& value, Sharing sharing = share) const;
+  void write(const Var& index, const Var& value, ::millrace::TensorArray::Mode mode = share) const;
+  void append(const Var& value, ::millrace::TensorArray::Mode mode = share) const;
   Var stack(int axis = 0) const;
   Var concat() const;
   Var gather(const Var& index) const;

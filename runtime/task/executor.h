@@ -95,6 +95,9 @@ class Executor {
   /// Takes a timer back. False when it fired or is just firing on another thread.
   virtual bool cancel_timer(Timer& timer) noexcept = 0;
 
+  /// True when at most one thing of this executor runs at a time: tasks on it need no locks among themselves.
+  virtual bool serial() const noexcept { return false; }
+
   enum class Drive { own_threads, progressed, idle };
   /// For a blocking wait on this executor: one that runs only when told to runs something now and says `progressed`, or
   /// `idle` when there is nothing to run at the present time. One that has threads of its own does nothing and says

@@ -62,6 +62,7 @@ class SeededExecutor final : public Executor {
   TimePoint now() const noexcept override { return now_; }
   void add_timer(Timer& timer, TimePoint when) noexcept override { timers_.add(timer, when); }
   bool cancel_timer(Timer& timer) noexcept override { return timers_.remove(timer); }
+  bool serial() const noexcept override { return true; }
   Drive drive() override { return run() == 0 ? Drive::idle : Drive::progressed; }
 
  private:

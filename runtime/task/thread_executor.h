@@ -26,6 +26,7 @@ class ThreadExecutor final : public Executor {
 
   void post(Runnable& runnable) noexcept override;
   bool running_in_this_thread() const noexcept override;
+  bool serial() const noexcept override { return threads_.size() == 1; }
   TimePoint now() const noexcept override;
   void add_timer(Timer& timer, TimePoint when) noexcept override;
   bool cancel_timer(Timer& timer) noexcept override;

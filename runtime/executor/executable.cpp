@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/executor/executable.h>
+
+#include <algorithm>
+#include <map>
+
+#include <millrace/runtime/ops/array_ops.h>
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace {
+
+/// Resolves a program for a device, block by block.
+class Compiler {
+ public:
+  using Source = Executable::Source;
+  using Kind = Executable::Kind;
+
+  explicit Compiler(Executable::State& state) : state_(state), program_(state.program) {}
+
+  void run() {
+    number_vars();
+    find_host_vars();
+    for (const Block& block : program_.blocks()) state_.blocks.push_back(compile(block));
+    for (std::size_t block = state_.blocks.size(); block-- > 0;) find_written(static_cast<int>(block));
+  }
+
+ private:
+  void number_vars() {
+    std::vector<std::size_t> next(program_.blocks().size(), 0);
+    for (const Var& var : program_.vars()) state_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
+    vars_ = std::move(next);
+  }
+
+  int depth(int block) const {
+    int up = 0;
+    for (; block > 0; block = program_.block(block).parent_idx) ++up;
+    return up;
+  }
+
+  Source source(VarId var, int block) {
+    if (var == no_var) return {};
+    if (const Tensor* value = program_.constant(var)) return {Source::constant, constant_index(var, *value), var};
+    return {depth(block) - depth(program_.var(var).block), state_.index[static_cast<std::size_t>(var)], var};
+  }
+
+  std::size_t constant_index(VarId var, const Tensor& value) {
+    const auto [at, fresh] = constants_.emplace(var, state_.constants.size());
+    if (fresh) state_.constants.push_back(placed(value, host_[static_cast<std::size_t>(var)]));
+    return at->second;
+  }
+  Value placed(const Tensor& value, bool on_host) const {
+    if (on_host || state_.device->place() == value.place()) return value;
+    Tensor there(value.dtype(), value.dims(), state_.device->memory());
+    copy(value, there, state_.device->stream(0));
+    return there;
+  }
+
+  /// Integers that steer a loop: no larger than a shape.
+  bool small_integer(VarId var) const {
+    const VarType& type = program_.var(var).type;
+    return type.is_tensor() && !is_floating(type.dtype) && type.is_static() && type.lod_depth == 0 && type.shape->elements() <= 16;
+  }
+
+  /// The greatest set of vars that can be computed on the host from each other alone. What a loop carries may turn out not to be: then again.
+  void find_host_vars() {
+    host_.assign(program_.vars().size(), false);
+    for (std::size_t var = 0; var < host_.size(); ++var) host_[var] = small_integer(static_cast<VarId>(var));
+    for (const Program::Port& port : program_.inputs()) host_[static_cast<std::size_t>(port.var)] = false;
+    bool changed = true;
+    while (changed) {
+      changed = false;
+      for (const Block& block : program_.blocks())
+        for (const Op& op : block.ops) changed = demote(op) || changed;
+    }
+  }
+  bool demote(const Op& op) {
+    if (op.type == "while") return demote_carried(op);
+    if (op.type == "tensor_array_size" || op.type == "break_if" || op.type == "constant") return false;
+    const bool computed = program_.registry().at(op.type).prepare != nullptr;
+    const bool steered = computed && std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId in) { return in == no_var || host_[static_cast<std::size_t>(in)]; });
+    return !steered && take(op.outputs);
+  }
+  bool demote_carried(const Op& op) {
+    const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
+    bool changed = false;
+    for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+      std::vector<VarId> same{op.inputs[i], body.params[i], body.results[i], op.outputs[i]};
+      for (const Op& inner : body.ops)
+        if (inner.type == "break_if") same.push_back(inner.inputs[i + 1]);
+      const bool all = std::all_of(same.begin(), same.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
+      if (!all) changed = take({body.params[i], op.outputs[i]}) || changed;
+    }
+    return changed;
+  }
+  bool take(const std::vector<VarId>& vars) {
+    bool changed = false;
+    for (const VarId var : vars) {
+      changed = changed || host_[static_cast<std::size_t>(var)];
+      host_[static_cast<std::size_t>(var)] = false;
+    }
+    return changed;
+  }
+
+  Executable::CompiledBlock compile(const Block& block) {
+    Executable::CompiledBlock made;
+    made.block = &block;
+    made.vars = vars_[static_cast<std::size_t>(block.idx)];
+    for (const VarId param : block.params) made.params.push_back(state_.index[static_cast<std::size_t>(param)]);
+    std::map<VarId, std::size_t> streams;
+    for (const Op& op : block.ops)
+      if (op.type != "constant") made.ops.push_back(compile(op, block.idx, streams));
+    for (const VarId result : block.results) made.results.push_back(source(result, block.idx));
+    find_last_uses(made);
+    return made;
+  }
+
+  Executable::CompiledOp compile(const Op& op, int block, std::map<VarId, std::size_t>& streams) {
+    Executable::CompiledOp made;
+    made.op = &op;
+    made.def = &program_.registry().at(op.type);
+    made.passes_lod = made.def->passes_lod;
+    for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
+    for (const VarId output : op.outputs) made.outputs.push_back(state_.index[static_cast<std::size_t>(output)]);
+    made.on_host = !op.outputs.empty() && std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
+    choose_kind(made, op);
+    choose_stream(made, op, streams);
+    state_.straight_line = state_.straight_line && made.kind == Kind::kernel && made.def->host_inputs.empty();
+    return made;
+  }
+
+  void choose_kind(Executable::CompiledOp& made, const Op& op) {
+    if (made.def->prepare) {
+      made.kernel = made.def->prepare(PrepareContext(program_, op));
+    } else if (op.type == "while") {
+      made.kind = Kind::while_loop;
+      made.sub_block = op.attributes.get<BlockId>("sub_block").index;
+    } else if (op.type == "break_if") {
+      made.kind = Kind::break_if;
+    } else if (op.type == "if") {
+      made.kind = Kind::branch;
+      made.sub_block = op.attributes.get<BlockId>("then_block").index;
+      made.else_block = op.attributes.get<BlockId>("else_block").index;
+    } else {
+      made.kind = Kind::task;
+      made.run_task = find_async_op(op.type);
+      if (made.run_task == nullptr) throw ProgramError("op " + op.type + ": expected a way to run it, found none in its definition");
+    }
+  }
+
+  /// An op goes on where its first input was made, unless another op went on there before: chains share a stream, independent chains do not.
+  void choose_stream(Executable::CompiledOp& made, const Op& op, std::map<VarId, std::size_t>& streams) {
+    for (const VarId input : op.inputs) {
+      const auto at = streams.find(input);
+      if (at == streams.end()) continue;
+      made.stream = at->second;
+      streams.erase(at);
+      for (const VarId output : op.outputs) streams[output] = made.stream;
+      return;
+    }
+    made.stream = next_stream_++;
+    for (const VarId output : op.outputs) streams[output] = made.stream;
+  }
+
+  /// Which vars of the block each op is the last to read. What a sub-block sees, and what the block hands back, stays.
+  void find_last_uses(Executable::CompiledBlock& made) {
+    std::map<std::size_t, std::size_t> last;
+    for (std::size_t i = 0; i < made.ops.size(); ++i)
+      for (const Source& input : made.ops[i].inputs)
+        if (input.up == 0 && input.var != no_var) last[input.index] = i;
+    const auto keep = [&](VarId var) {
+      if (var != no_var) last.erase(state_.index[static_cast<std::size_t>(var)]);
+    };
+    for (const VarId result : made.block->results) keep(result);
+    if (made.block->idx == 0)
+      for (const Program::Port& port : program_.outputs()) keep(port.var);
+    for (const Block& other : program_.blocks()) {
+      if (other.idx == made.block->idx) continue;
+      for (const Op& op : other.ops)
+        for (const VarId input : op.inputs)
+          if (input != no_var && program_.var(input).block == made.block->idx) keep(input);
+      for (const VarId result : other.results)
+        if (program_.var(result).block == made.block->idx) keep(result);
+    }
+    for (const auto& [var, op] : last) made.ops[op].last_uses.push_back(var);
+  }
+
+  /// Arrays that a block or what is below it writes: its runs are registered as their writers. Children were done before.
+  void find_written(int index) {
+    Executable::CompiledBlock& block = state_.blocks[static_cast<std::size_t>(index)];
+    std::map<VarId, std::size_t> last;
+    for (std::size_t i = 0; i < block.ops.size(); ++i) {
+      const Executable::CompiledOp& op = block.ops[i];
+      if (op.def->stores) last[op.op->inputs.at(op.def->stores->first)] = i;
+      for (const int sub : {op.sub_block, op.else_block}) {
+        if (sub < 0) continue;
+        for (const auto& written : state_.blocks[static_cast<std::size_t>(sub)].written)
+          if (written.array.up > 0) last[written.array.var] = i;
+      }
+    }
+    for (const auto& [array, op] : last) block.written.push_back({source(array, index), op});
+  }
+
+  Executable::State& state_;
+  const Program& program_;
+  std::vector<std::size_t> vars_;
+  std::vector<bool> host_;
+  std::map<VarId, std::size_t> constants_;
+  std::size_t next_stream_ = 0;
+};
+
+Executable::Executable(Program program, std::shared_ptr<Device> device) {
+  auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : std::make_shared<CpuDevice>());
+  state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
+  Compiler(*state).run();
+  state_ = std::move(state);
+}
+
+}  // namespace millrace

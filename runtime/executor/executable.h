@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/program/op_def.h>
+#include <millrace/runtime/program/program.h>
+#include <millrace/runtime/task/task.h>
+#include <millrace/tensor/device.h>
+
+namespace millrace {
+
+/// A program made ready for one device: ops resolved, attributes read, weights placed and packed, streams chosen. Immutable and shared by copy;
+/// any number of runs may use it at the same time.
+class Executable {
+ public:
+  /// Where a value is found from a block: `up` scopes above at `index`, or among the constants.
+  struct Source {
+    static constexpr int constant = -1;
+    int up = 0;
+    std::size_t index = 0;
+    VarId var = no_var;  ///< `no_var`: an optional input that is absent
+  };
+  enum class Kind : std::uint8_t { kernel, task, while_loop, break_if, branch };
+  using TaskOp = task<void> (*)(OpContext&);
+
+  struct CompiledOp {
+    const Op* op = nullptr;
+    const OpDef* def = nullptr;
+    Kind kind = Kind::kernel;
+    OpKernel kernel;
+    TaskOp run_task = nullptr;
+    std::vector<Source> inputs;
+    std::vector<std::size_t> outputs;
+    std::vector<std::size_t> last_uses;  ///< vars of the block that nothing reads after this op
+    std::size_t stream = 0;              ///< in the ring, relative to the turn's first
+    bool on_host = false;                ///< small integers that steer loops stay on the CPU
+    bool passes_lod = false;
+    int sub_block = -1;
+    int else_block = -1;
+  };
+  struct CompiledBlock {
+    const Block* block = nullptr;
+    std::vector<CompiledOp> ops;
+    std::vector<std::size_t> params;
+    std::vector<Source> results;
+    std::size_t vars = 0;
+    /// For each array that ops of this block or below it write: where it is, and the last op of this block that may write it.
+    struct Written {
+      Source array;
+      std::size_t last_op = 0;
+    };
+    std::vector<Written> written;
+  };
+
+  /// ProgramError when the program holds an op that no device can run. `device` null: a CPU device of its own with one thread.
+  explicit Executable(Program program, std::shared_ptr<Device> device = nullptr);
+  Executable(const Executable&) = default;
+
+  const Program& program() const noexcept { return state_->program; }
+  Device& device() const noexcept { return *state_->device; }
+  /// Where small integers are computed: a CPU stream, one for all.
+  StreamRef host_stream() const { return state_->host->stream(0); }
+  const CompiledBlock& block(int index) const { return state_->blocks.at(static_cast<std::size_t>(index)); }
+  /// The position of a var in the scope of its block.
+  std::size_t index_of(VarId var) const { return state_->index.at(static_cast<std::size_t>(var)); }
+  /// Weights and literals, on the device (or on the host, for those that steer loops).
+  const Value& constant(std::size_t index) const { return state_->constants[index]; }
+  /// True when a run of block 0 never waits: no loops, branches or arrays.
+  bool straight_line() const noexcept { return state_->straight_line; }
+
+ private:
+  friend class Compiler;
+  struct State {
+    State(Program source, std::shared_ptr<Device> target) : program(std::move(source)), device(std::move(target)) {}
+    Program program;
+    std::shared_ptr<Device> device;
+    std::shared_ptr<Device> host;
+    std::vector<CompiledBlock> blocks;
+    std::vector<std::size_t> index;
+    std::vector<Value> constants;
+    bool straight_line = true;
+  };
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace millrace

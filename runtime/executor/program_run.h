@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/array/array_writer.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/strand.h>
+
+namespace millrace {
+
+/// One run of an executable: what its tasks share. Internal to the executor; the tasks hold it by shared pointer.
+class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
+ public:
+  ProgramRun(Executable executable, RunOptions options);
+
+  /// Feeds → scope of block 0, checked and placed.
+  void feed(const Feeds& feeds);
+  /// The whole run, on `executor`.
+  task<void> run_on(Executor& executor);
+  task<RunResult> collect();
+
+ private:
+  using CompiledBlock = Executable::CompiledBlock;
+  using CompiledOp = Executable::CompiledOp;
+  using Source = Executable::Source;
+  using ScopePtr = std::shared_ptr<VarScope>;
+
+  /// A value, or where it will be.
+  struct Promised {
+    Value value;
+    ScopePtr scope;  ///< null when `value` is there
+    std::size_t index = 0;
+    std::string name;
+  };
+  /// How one run of a block went, for whoever started it.
+  struct BlockEnd {
+    explicit BlockEnd(std::string what) : walked(std::move(what)) {}
+    Gate walked;  ///< opens when all ops have been started and `results` are known
+    bool broke = false;
+    std::vector<Promised> results;
+  };
+  using EndPtr = std::shared_ptr<BlockEnd>;
+  /// Registrations as a writer of arrays, by the last op that may write.
+  struct HeldWriters {
+    std::vector<std::pair<std::size_t, ArrayWriter>> writers;
+    void release_after(std::size_t op);
+  };
+
+  static task<void> run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end);
+  static task<void> walk(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end, Scope* ops);
+  static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held);
+  static task<void> do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns, std::vector<Promised>* carried);
+  static task<void> run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<void> run_task_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<void> await_inputs(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<bool> truth(std::shared_ptr<ProgramRun> run, Promised condition, std::string what);
+  static task<void> forward(Promised from, ScopePtr to, std::size_t index);
+
+  bool inputs_ready(const CompiledOp& op, VarScope& scope) const;
+  bool may_wait(const CompiledOp& op, VarScope& scope) const;
+  void run_kernel(const CompiledOp& op, VarScope& scope);
+  void finish_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const;
+  StreamRef stream(const CompiledOp& op, const VarScope& scope) const;
+  const Value* find(const Source& source, VarScope& scope) const;
+  Promised promised(const Source& source, const ScopePtr& scope) const;
+  void deliver(Promised from, const ScopePtr& to, std::size_t index, Scope& tasks);
+  HeldWriters hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task, int up) const;
+  void fail_outputs(const CompiledOp& op, VarScope& scope, const std::exception_ptr& error) const;
+  std::string where(const CompiledOp& op, const VarScope& scope) const;
+  const std::string& var_name(VarId var) const { return executable_.program().var(var).name; }
+  ScopePtr turn_scope(const ScopePtr& parent, const CompiledBlock& block, std::int64_t turn);
+
+  friend std::vector<Value> run_straight(const Executable&, const std::vector<Value>&, Tracer*);
+
+  Executable executable_;
+  RunOptions options_;
+  std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
+  ScopePtr root_;
+  RunResult result_;
+};
+
+}  // namespace millrace

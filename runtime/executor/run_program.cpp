@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/executor/run_program.h>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/executor/program_run.h>
+#include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/deadline.h>
+#include <millrace/runtime/task/this_task.h>
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace {
+namespace {
+
+std::string names_of(const std::vector<std::pair<std::string, Value>>& outputs) {
+  std::string names;
+  for (const auto& [name, value] : outputs) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+/// What a fed value is, as a type: for the comparison with what the program declares.
+VarType type_of(const Value& value) {
+  if (value.is_tensor()) return VarType(value.tensor().dtype(), value.tensor().dims(), value.tensor().lod().depth());
+  return value.is_array() ? VarType::open_array(value.array().order().has_value()) : VarType::order();
+}
+
+void check_feed(const std::string& name, const VarType& wanted, const Value& value) {
+  if (value.empty()) throw ArgumentError(fmt::format("run: input '{}': expected {}, found nothing", name, wanted.to_string()));
+  const VarType found = type_of(value);
+  const std::string message = fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), found.to_string());
+  if (found.kind != wanted.kind) throw ArgumentError(message);
+  if (wanted.kind != VarKind::tensor) return;
+  if (found.dtype != wanted.dtype) throw DTypeError(message);
+  if (found.lod_depth != wanted.lod_depth) throw LoDError(message);
+  if (!fits(found, wanted)) throw ShapeError(message);
+}
+
+Value place(const Value& value, Device& device) {
+  if (!value.is_tensor() || value.tensor().place() == device.place()) return value;
+  const LoDTensor& from = value.tensor();
+  Tensor there(from.dtype(), from.dims(), device.memory());
+  copy(from.tensor(), there, device.stream(0));
+  return LoDTensor(there, from.lod());
+}
+
+task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options) {
+  TaskInfo& me = co_await this_task::info();
+  if (options.tracer == nullptr) options.tracer = me.tracer();
+  auto state = std::make_shared<ProgramRun>(std::move(executable), options);
+  state->feed(feeds);
+  feeds.clear();
+  co_await state->run_on(me.executor());
+  RunResult result = co_await state->collect();
+  co_return std::move(result);
+}
+
+}  // namespace
+
+const Value& RunResult::value(const std::string& name) const {
+  for (const auto& [held, value] : outputs_)
+    if (held == name) return value;
+  throw IndexError(fmt::format("run result: expected one of the outputs {}, found '{}'", names_of(outputs_), name));
+}
+
+const Value* RunResult::step_value(int block, std::int64_t turn, const std::string& var) const {
+  const VarId id = executable_ ? executable_->program().find_var(var) : no_var;
+  if (id == no_var || executable_->program().var(id).block != block) return nullptr;
+  const std::size_t index = executable_->index_of(id);
+  for (const auto& scope : step_scopes_)
+    if (scope->block() == block && scope->turn() == turn && scope->has(index)) return &scope->get(index);
+  return nullptr;
+}
+
+void ProgramRun::feed(const Feeds& feeds) {
+  const Program& program = executable_.program();
+  root_ = std::make_shared<VarScope>(nullptr, executable_.block(0).vars, 0, -1, count_);
+  for (const auto& [name, value] : feeds) {
+    bool known = false;
+    for (const Program::Port& port : program.inputs()) known = known || port.name == name;
+    if (!known) throw ArgumentError(fmt::format("run: the program '{}' has no input '{}'", program.title(), name));
+  }
+  for (const Program::Port& port : program.inputs()) {
+    const auto fed = feeds.find(port.name);
+    check_feed(port.name, program.var(port.var).type, fed == feeds.end() ? Value() : fed->second);
+    root_->set(executable_.index_of(port.var), place(fed->second, executable_.device()));
+  }
+}
+
+/// Outputs are handed out when they are there, so that an error on a stream surfaces here.
+task<RunResult> ProgramRun::collect() {
+  const Program& program = executable_.program();
+  for (const Program::Port& port : program.outputs()) {
+    const Tensor* constant = program.constant(port.var);
+    Value value = constant != nullptr ? Value(*constant) : root_->get(executable_.index_of(port.var));
+    if (value.is_tensor()) {
+      const Point point = value.tensor().ready();
+      co_await ready(point);
+    }
+    result_.outputs_.emplace_back(port.name, std::move(value));
+  }
+  root_.reset();
+  result_.count_ = count_;
+  if (options_.keep_step_scopes) result_.executable_ = executable_;
+  co_return std::move(result_);
+}
+
+task<RunResult> run(Executable executable, Feeds feeds, RunOptions options) {
+  const std::optional<Duration> deadline = options.deadline;
+  task<RunResult> work = run_now(std::move(executable), std::move(feeds), options);
+  if (!deadline) {
+    RunResult result = co_await std::move(work);
+    co_return std::move(result);
+  }
+  RunResult result = co_await with_deadline(*deadline, std::move(work));
+  co_return std::move(result);
+}
+
+task<RunResult> run(Program program, Feeds feeds, RunOptions options) {
+  Executable executable(std::move(program));
+  RunResult result = co_await run(executable, std::move(feeds), options);
+  co_return std::move(result);
+}
+
+std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer) {
+  const Program& program = executable.program();
+  if (!executable.straight_line()) throw ProgramError("run_straight: expected a program without loops, branches and arrays, found '" + program.title() + "'");
+  if (inputs.size() != program.inputs().size())
+    throw ArgumentError(fmt::format("run_straight: expected {} inputs, found {}", program.inputs().size(), inputs.size()));
+  RunOptions options;
+  options.tracer = tracer;
+  ProgramRun state(executable, options);
+  const Executable::CompiledBlock& block = executable.block(0);
+  state.root_ = std::make_shared<VarScope>(nullptr, block.vars, 0, -1, state.count_);
+  for (std::size_t i = 0; i < inputs.size(); ++i) state.root_->set(executable.index_of(program.inputs()[i].var), inputs[i]);
+  for (const Executable::CompiledOp& op : block.ops) {
+    state.run_kernel(op, *state.root_);
+    for (const std::size_t dead : op.last_uses) state.root_->drop(dead);
+  }
+  std::vector<Value> outputs;
+  for (const Program::Port& port : program.outputs()) {
+    const Tensor* constant = program.constant(port.var);
+    outputs.push_back(constant != nullptr ? Value(*constant) : state.root_->get(executable.index_of(port.var)));
+  }
+  return outputs;
+}
+
+}  // namespace millrace

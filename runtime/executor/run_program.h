@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/executor/value.h>
+#include <millrace/runtime/executor/var_scope.h>
+#include <millrace/runtime/task/executor.h>
+#include <millrace/runtime/task/task.h>
+
+namespace millrace {
+
+class Tracer;
+
+/// Inputs by name: tensors, rows with LoD, or arrays that somebody else fills while the program runs.
+using Feeds = std::map<std::string, Value>;
+
+struct RunOptions {
+  Tracer* tracer = nullptr;
+  /// The run is cancelled and fails with a DeadlineError when it takes longer.
+  std::optional<Duration> deadline;
+  /// Keeps the scope of every iteration in the result. Else a scope goes as soon as its iteration is over.
+  bool keep_step_scopes = false;
+};
+
+/// What a run gives: the program's outputs, ready.
+class RunResult {
+ public:
+  /// A tensor output. IndexError lists the names otherwise.
+  const LoDTensor& operator[](const std::string& name) const { return value(name).tensor(); }
+  const Value& value(const std::string& name) const;
+  const std::vector<std::pair<std::string, Value>>& outputs() const noexcept { return outputs_; }
+
+  /// The value of a var in iteration `turn` of the loop whose body is block `block`; only kept with `keep_step_scopes`. Null: none such.
+  const Value* step_value(int block, std::int64_t turn, const std::string& var) const;
+  /// The kept step scopes, in the order in which their iterations began.
+  const std::vector<std::shared_ptr<VarScope>>& step_scopes() const noexcept { return step_scopes_; }
+  /// How many step scopes were alive at once, at most, and how many still are besides the kept ones.
+  std::int64_t peak_step_scopes() const noexcept { return count_->peak; }
+  std::int64_t live_step_scopes() const noexcept { return count_->live; }
+  /// Iterations of all loops together.
+  std::int64_t turns = 0;
+
+ private:
+  friend class ProgramRun;
+  std::vector<std::pair<std::string, Value>> outputs_;
+  std::vector<std::shared_ptr<VarScope>> step_scopes_;
+  std::shared_ptr<VarScope::Count> count_;
+  std::optional<Executable> executable_;
+};
+
+/// Evaluates a program, the one way there is: each op is a task or part of one, each iteration of a loop is a task, values flow as futures. Part of
+/// the awaiting task's run: its cancellation, its executor (one at a time there), its deadlock detection. Errors of ops keep their type and say
+/// which op, block and turn. Feeds are checked against the program's inputs (ArgumentError, DTypeError, ShapeError, LoDError name both sides).
+task<RunResult> run(Executable executable, Feeds feeds, RunOptions options = {});
+/// Compiles for a one-thread CPU device first; to run more than once, keep an Executable.
+task<RunResult> run(Program program, Feeds feeds, RunOptions options = {});
+
+/// A straight-line program (`Executable::straight_line`) in the calling thread, without a task; `outputs` follow the program's. On a device the
+/// outputs may still be under way.
+std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer = nullptr);
+
+}  // namespace millrace

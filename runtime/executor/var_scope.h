@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/executor/value.h>
+#include <millrace/runtime/task/gate.h>
+
+namespace millrace {
+
+/// The values of one run of a block: of a whole program, or, as a *step scope*, of one iteration of a loop. A value is a one-shot future: an op
+/// that needs one which is still under way waits for it. Used by the tasks of one run, one at a time (its executor is serial).
+class VarScope : public std::enable_shared_from_this<VarScope> {
+ public:
+  /// How many step scopes of one run are alive, and were at most.
+  struct Count {
+    std::int64_t live = 0;
+    std::int64_t peak = 0;
+  };
+
+  VarScope(std::shared_ptr<VarScope> parent, std::size_t vars, int block, std::int64_t turn, std::shared_ptr<Count> count);
+  ~VarScope();
+  VarScope(const VarScope&) = delete;
+  VarScope& operator=(const VarScope&) = delete;
+
+  /// The designs' NewScope: a scope for one run of a sub-block.
+  std::shared_ptr<VarScope> new_child(std::size_t vars, int block, std::int64_t turn) {
+    return std::make_shared<VarScope>(shared_from_this(), vars, block, turn, count_);
+  }
+  const std::shared_ptr<VarScope>& parent() const noexcept { return parent_; }
+  int block() const noexcept { return block_; }
+  /// The iteration this scope belongs to; −1 for a scope that is no step scope.
+  std::int64_t turn() const noexcept { return turn_; }
+
+  bool has(std::size_t var) const noexcept { return cells_[var].set; }
+  const Value& get(std::size_t var) const noexcept { return cells_[var].value; }
+  void set(std::size_t var, Value value);
+  /// Says that the value will never come: who waits for it, or asks later, gets `error`.
+  void fail(std::size_t var, const std::string& name, const std::exception_ptr& error) { gate(var, name).fail(error); }
+  /// Lets go of a value that nobody reads any more.
+  void drop(std::size_t var) { cells_[var].value = Value(); }
+  /// What a task awaits until the value is set.
+  Gate& gate(std::size_t var, const std::string& name);
+
+ private:
+  struct Cell {
+    Value value;
+    bool set = false;
+    std::unique_ptr<Gate> gate;
+  };
+  std::shared_ptr<VarScope> parent_;
+  std::vector<Cell> cells_;
+  int block_;
+  std::int64_t turn_;
+  std::shared_ptr<Count> count_;
+};
+
+}  // namespace millrace
