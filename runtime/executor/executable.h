@@ -58,7 +58,6 @@ class Executable {
 
   /// ProgramError when the program holds an op that no device can run. `device` null: a CPU device of its own with one thread.
   explicit Executable(Program program, std::shared_ptr<Device> device = nullptr);
-  Executable(const Executable&) = default;
 
   const Program& program() const noexcept { return state_->program; }
   Device& device() const noexcept { return *state_->device; }

@@ -331,9 +331,9 @@ task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const Compiled
     *carried = std::move(end->results);
     if (end->broke) co_return;
     while (under_way.size() >= parallel) {
-      task<void> oldest = under_way.front().result();
+      const Spawned<void> oldest = std::move(under_way.front());
       under_way.pop_front();
-      co_await std::move(oldest);
+      co_await oldest;
     }
   }
 }
