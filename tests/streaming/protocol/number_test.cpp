@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/protocol/number.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include <doctest/doctest.h>
+
+#include <support/random.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+template <class T>
+std::string text_of(T value) {
+  std::string text;
+  append_json_value(text, dtype_of<T>, reinterpret_cast<const std::byte*>(&value));
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("random f32 bits survive their decimal, read as f32 and read as f64") {
+  for (const auto seed : seeds(20)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    for (int k = 0; k < 5000; ++k) {
+      const auto bits = static_cast<std::uint32_t>(random.next());
+      const float value = std::bit_cast<float>(bits);
+      if (value != value) continue;
+      const std::string text = text_of(value);
+      if (text.front() == '"') continue;
+      REQUIRE(std::bit_cast<std::uint32_t>(std::strtof(text.c_str(), nullptr)) == bits);
+      REQUIRE(std::bit_cast<std::uint32_t>(static_cast<float>(std::strtod(text.c_str(), nullptr))) == bits);
+    }
+  }
+}
+
+TEST_CASE("random f64, f16 and bf16 bits survive their decimal") {
+  for (const auto seed : seeds(20)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    for (int k = 0; k < 2000; ++k) {
+      const auto bits = random.next();
+      const double wide = std::bit_cast<double>(bits);
+      if (wide == wide && text_of(wide).front() != '"') REQUIRE(std::bit_cast<std::uint64_t>(std::strtod(text_of(wide).c_str(), nullptr)) == bits);
+      const auto half = std::bit_cast<float16>(static_cast<std::uint16_t>(bits));
+      const auto brain = std::bit_cast<bfloat16>(static_cast<std::uint16_t>(bits));
+      if (const std::string text = text_of(half); text.front() != '"')
+        REQUIRE(std::bit_cast<std::uint16_t>(float16(std::strtof(text.c_str(), nullptr))) == static_cast<std::uint16_t>(bits));
+      if (const std::string text = text_of(brain); text.front() != '"')
+        REQUIRE(std::bit_cast<std::uint16_t>(bfloat16(std::strtof(text.c_str(), nullptr))) == static_cast<std::uint16_t>(bits));
+    }
+  }
+}
+
+TEST_CASE("the decimals are short, and what JSON lacks is a string") {
+  CHECK(text_of(0.1f) == "0.1");
+  CHECK(text_of(1.0f) == "1");
+  CHECK(text_of(0.0f) == "0");
+  CHECK(text_of(-0.0f) == "-0.0");
+  CHECK(text_of(-0.0) == "-0.0");
+  CHECK(text_of(1e20f) == "1e+20");
+  CHECK(text_of(std::numeric_limits<float>::quiet_NaN()) == "\"nan\"");
+  CHECK(text_of(std::numeric_limits<float>::infinity()) == "\"inf\"");
+  CHECK(text_of(-std::numeric_limits<double>::infinity()) == "\"-inf\"");
+}
+
+TEST_CASE("integers are exact and a bool is a word") {
+  CHECK(text_of(std::numeric_limits<std::int64_t>::min()) == "-9223372036854775808");
+  CHECK(text_of(std::int64_t{9007199254740993}) == "9007199254740993");
+  CHECK(text_of(std::int8_t{-128}) == "-128");
+  CHECK(text_of(std::uint8_t{255}) == "255");
+  CHECK(text_of(true) == "true");
+  CHECK(text_of(false) == "false");
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/protocol/control.h>
+
+#include <doctest/doctest.h>
+
+#include <support/bytes.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+StartMessage start_of(const std::string& text) { return std::get<StartMessage>(parse_client_message(text)); }
+
+ErrorCode refusal(const std::string& text) {
+  try {
+    parse_client_message(text);
+  } catch (const ProtocolError& error) {
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.code();
+  }
+  FAIL("taken: ", text);
+  return ErrorCode::failed;
+}
+
+std::string nested(int depth) {
+  std::string text = R"({"type":"start","version":1,"inputs":)";
+  for (int k = 0; k < depth; ++k) text += "[";
+  return text + std::string(static_cast<std::size_t>(depth), ']') + "}";
+}
+
+}  // namespace
+
+TEST_CASE("the least start leaves everything to the defaults") {
+  const StartMessage start = start_of(R"({"type": "start", "version": 1})");
+  CHECK(start.version == 1);
+  CHECK(start.session.empty());
+  CHECK(start.inputs.empty());
+  CHECK_FALSE(start.outputs);
+  CHECK(start.reply == ReplyFormat::json);
+  CHECK_FALSE(start.segments);
+}
+
+TEST_CASE("a start that says everything survives its text") {
+  StartMessage start;
+  start.session = "küche";
+  start.inputs["x"].dtype = DType::bf16;
+  start.inputs["x"].shape = DDim{3, 40};
+  start.inputs["mic"].format = SampleFormat::f32;
+  start.inputs["mic"].rate = 44100;
+  start.inputs["mic"].channels = 2;
+  start.outputs = {"b", "a"};
+  start.reply = ReplyFormat::binary;
+  start.segments = true;
+  const StartMessage read = start_of(to_json(start));
+  CHECK(read.session == start.session);
+  REQUIRE(read.inputs.size() == 2);
+  CHECK(read.inputs.at("x").dtype == DType::bf16);
+  CHECK(read.inputs.at("x").shape == DDim{3, 40});
+  CHECK_FALSE(read.inputs.at("x").rate);
+  CHECK(read.inputs.at("mic").format == SampleFormat::f32);
+  CHECK(read.inputs.at("mic").rate == 44100);
+  CHECK(read.inputs.at("mic").channels == 2);
+  CHECK(read.outputs == start.outputs);
+  CHECK(read.reply == ReplyFormat::binary);
+  CHECK(read.segments);
+}
+
+TEST_CASE("an end is an end") {
+  CHECK(std::holds_alternative<EndMessage>(parse_client_message(to_json(EndMessage()))));
+  CHECK(refusal(R"({"type":"end","now":true})") == ErrorCode::bad_message);
+}
+
+TEST_CASE("text that is not JSON, or not a message, is a bad message") {
+  for (const char* text :
+       {"", "{", "nul", "[]", "3", "\"start\"", "{} {}", "{\"type\":1}", "{\"type\":\"begin\"}", "{}", "{\"version\":1}", "{\"type\":\"start\"}",
+        R"({"type":"start","version":1,"extra":0})", R"({"type":"start","version":"1"})", R"({"type":"start","version":1,"inputs":[]})",
+        R"({"type":"start","version":1,"inputs":{"x":3}})", R"({"type":"start","version":1,"inputs":{"x":{"rate":true}}})",
+        R"({"type":"start","version":1,"inputs":{"x":{"rate":1e4}}})", R"({"type":"start","version":1,"inputs":{"x":{"shape":[-1]}}})",
+        R"({"type":"start","version":1,"outputs":"y"})", R"({"type":"start","version":1,"segments":1})", R"({"type":"start","version":1e999})",
+        R"({"type":"start","version":1,"inputs":{"x":{"rate":99999999999999999999}}})", R"({"type":"start","version":NaN})"})
+    CHECK(refusal(text) == ErrorCode::bad_message);
+}
+
+TEST_CASE("a start that no program of this version can take is bad input") {
+  for (const char* text : {R"({"type":"start","version":2,"whatever":{}})", R"({"type":"start","version":1,"reply":"xml"})",
+                           R"({"type":"start","version":1,"inputs":{"x":{"dtype":"f31"}}})", R"({"type":"start","version":1,"inputs":{"x":{"format":"mp3"}}})",
+                           R"({"type":"start","version":1,"inputs":{"x":{"shape":[1,1,1,1,1,1,1,1,1,1]}}})",
+                           R"({"type":"start","version":1,"session":"a\u0007b"})", R"({"type":"start","version":1,"outputs":["y","y"]})"})
+    CHECK(refusal(text) == ErrorCode::bad_input);
+  CHECK(refusal(R"({"type":"start","version":1,"session":")" + std::string(129, 'a') + "\"}") == ErrorCode::bad_input);
+}
+
+TEST_CASE("text that is not UTF-8 is bad text") {
+  CHECK(refusal("{\"type\":\"start\",\"version\":1,\"session\":\"\xff\"}") == ErrorCode::bad_text);
+  CHECK(refusal("\xc3\x28") == ErrorCode::bad_text);
+}
+
+TEST_CASE("depth is bounded, also a million deep") {
+  CHECK(refusal(nested(8)) == ErrorCode::bad_message);
+  CHECK(refusal(nested(1'000'000)) == ErrorCode::bad_message);
+  CHECK(refusal(std::string(1'000'000, '[')) == ErrorCode::bad_message);
+  CHECK_THROWS_WITH_AS(parse_client_message(nested(8)), "control: expected JSON at most 8 deep", ProtocolError);
+}
+
+TEST_CASE("a key that stands twice is refused at every level") {
+  CHECK(refusal(R"({"type":"end","type":"end"})") == ErrorCode::bad_message);
+  CHECK(refusal(R"({"type":"start","version":1,"inputs":{"x":{},"x":{}}})") == ErrorCode::bad_message);
+  CHECK(refusal(R"({"type":"start","version":1,"inputs":{"x":{"rate":8000,"rate":8000}}})") == ErrorCode::bad_message);
+}
+
+TEST_CASE("damaged control text gives a message or a typed error") {
+  StartMessage start;
+  start.inputs["x"].dtype = DType::f32;
+  start.inputs["x"].shape = DDim{40};
+  start.outputs = {"y"};
+  for (const auto seed : seeds(500)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    try {
+      parse_client_message(damaged(to_json(start), random));
+    } catch (const ProtocolError& error) {
+      CHECK(std::string(error.what()).size() < 400);
+    }
+  }
+}
+
+TEST_CASE("an error message survives text that is not UTF-8") {
+  ErrorMessage error;
+  error.message = "input '\xff'";
+  error.retry_after_ms = 250;
+  error.seq = 12;
+  CHECK(to_json(error) == "{\"type\":\"error\",\"code\":\"failed\",\"message\":\"input '\xef\xbf\xbd'\",\"retry_after_ms\":250,\"seq\":12}");
+}
