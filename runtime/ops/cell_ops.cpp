@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <millrace/kernels/lstm_cell.h>
+#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/ops/internal/batching.h>
+#include <millrace/runtime/ops/internal/families.h>
+#include <millrace/runtime/ops/internal/inference.h>
+#include <millrace/runtime/ops/internal/packing.h>
+#include <millrace/runtime/ops/internal/rows.h>
+#include <millrace/runtime/ops/internal/unary_names.h>
+
+namespace millrace::ops {
+namespace {
+
+/// Places of the inputs.
+enum : std::size_t { in_x, in_h, in_c, in_w, in_r, in_bias, in_peephole };
+
+/// The function named by place `which` of `activations`, with its numbers from `alphas` and `betas`.
+Activation activation_of(const Attributes& attributes, std::size_t which) {
+  const std::vector<std::string> names =
+      attributes.get_or("activations", std::vector<std::string>{"sigmoid", "tanh", "tanh"});
+  if (names.size() != 3)
+    throw ProgramError("attribute 'activations': expected 3 names, of f, g and h, found " +
+                       std::to_string(names.size()));
+  const UnaryName* named = find_activation(names[which]);
+  if (named == nullptr)
+    throw ProgramError("attribute 'activations': expected the names of activations, found '" + names[which] + "'");
+  Activation activation{named->kind, default_params(named->kind)};
+  const auto alphas = attributes.get_or("alphas", std::vector<double>{});
+  const auto betas = attributes.get_or("betas", std::vector<double>{});
+  for (const auto* numbers : {&alphas, &betas})
+    if (!numbers->empty() && numbers->size() != 3)
+      throw ProgramError("attributes 'alphas' and 'betas': expected 3 numbers, of f, g and h, found " +
+                         std::to_string(numbers->size()));
+  if (!alphas.empty() && named->alpha != nullptr) activation.params.alpha = alphas[which];
+  if (!betas.empty() && named->beta != nullptr) activation.params.beta = betas[which];
+  return activation;
+}
+
+bool has_input(const Op& op, std::size_t input) {
+  return input < op.inputs.size() && op.inputs[input] != no_var;
+}
+
+/// The description, less what the weights tell.
+LstmDesc desc_of(const Op& op) {
+  LstmDesc desc;
+  desc.gate = activation_of(op.attributes, 0);
+  desc.candidate = activation_of(op.attributes, 1);
+  desc.output = activation_of(op.attributes, 2);
+  desc.bias = has_input(op, in_bias);
+  desc.peepholes = has_input(op, in_peephole);
+  desc.couple_input_forget = op.attributes.get_or("input_forget", false);
+  desc.clip = op.attributes.get_or("clip", 0.0);
+  if (!(desc.clip >= 0))
+    throw ProgramError("attribute 'clip': expected 0 (none) or more, found " + std::to_string(desc.clip));
+  return desc;
+}
+
+LstmDesc with_weights(LstmDesc desc, const Tensor& w, const Tensor& r) {
+  desc.input = w.dim(0);
+  desc.hidden = r.dim(0);
+  desc.dtype = w.dtype();
+  return desc;
+}
+
+void infer_lstm_cell(InferContext& context) {
+  desc_of(context.op());
+  expect_float(context, in_x);
+  for (std::size_t input = in_h; input <= in_peephole; ++input)
+    if (context.has(input)) expect_same_dtype(context, in_x, input);
+  for (std::size_t input = in_x; input <= in_r; ++input) expect_rank(context, input, 2);
+  for (const std::size_t input : {in_bias, in_peephole})
+    if (context.has(input)) expect_rank(context, input, 1);
+  const std::int64_t batch =
+      same_extent(same_extent(extent(context, in_x, 0), extent(context, in_h, 0), "rows of X and H"),
+                  extent(context, in_c, 0), "rows of X and C");
+  std::int64_t hidden = same_extent(extent(context, in_h, 1), extent(context, in_c, 1), "units of H and C");
+  hidden = same_extent(hidden, extent(context, in_r, 0), "units of H and rows of R");
+  expect_extent(context, in_w, 0, extent(context, in_x, 1));
+  if (hidden != DDim::unknown) {
+    expect_extent(context, in_w, 1, 4 * hidden);
+    expect_extent(context, in_r, 1, 4 * hidden);
+    if (context.has(in_bias)) expect_extent(context, in_bias, 0, 4 * hidden);
+    if (context.has(in_peephole)) expect_extent(context, in_peephole, 0, 3 * hidden);
+  }
+  for (int output = 0; output < 2; ++output) context.result(VarType(context.tensor(in_x).dtype, DDim{batch, hidden}));
+}
+
+void run_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
+  const Tensor& x = context.tensor(in_x);
+  const DDim dims{x.dim(0), plan.desc().hidden};
+  Tensor h(plan.desc().dtype, dims, context.stream().memory());
+  Tensor c(plan.desc().dtype, dims, context.stream().memory());
+  run(plan, packed, x, context.tensor(in_h), context.tensor(in_c), h, c, context.stream());
+  context.set(0, std::move(h));
+  context.set(1, std::move(c));
+}
+
+/// Weights that are computed are packed each time.
+OpKernel run_computed(const LstmDesc& form) {
+  return [form](OpContext& context) {
+    const LstmPlan plan = make_lstm_cell(with_weights(form, context.tensor(in_w), context.tensor(in_r)));
+    const Tensor* bias = context.has(in_bias) ? &context.tensor(in_bias) : nullptr;
+    const Tensor* peephole = context.has(in_peephole) ? &context.tensor(in_peephole) : nullptr;
+    run_cell(plan, pack(plan, context.tensor(in_w), context.tensor(in_r), bias, peephole, context.stream()), context);
+  };
+}
+
+OpKernel prepare_lstm_cell(const PrepareContext& context) {
+  const LstmDesc form = desc_of(context.op());
+  const Tensor* held[7] = {};
+  for (std::size_t input = in_w; input <= in_peephole; ++input) {
+    if (!has_input(context.op(), input)) continue;
+    held[input] = context.constant(input);
+    if (held[input] == nullptr) return run_computed(form);
+  }
+  const LstmPlan plan = make_lstm_cell(with_weights(form, *held[in_w], *held[in_r]));
+  PackingStream stream;
+  const PackedLstm packed = pack(plan, *held[in_w], *held[in_r], held[in_bias], held[in_peephole], stream);
+  return [plan, packed](OpContext& run) { run_cell(plan, packed, run); };
+}
+
+std::vector<int> follow_lstm_cell(const InferContext& context, const std::vector<int>& axes) {
+  bool any = false;
+  std::int64_t count = DDim::unknown;
+  for (std::size_t input = 0; input < axes.size(); ++input) {
+    if (axes[input] < 0) continue;
+    if (input > in_c) refuse_rows("rows in its weights");
+    if (axes[input] != 0) refuse_rows("sums over the rows");
+    any = true;
+    count = extent(context, input, 0);
+  }
+  if (!any) return {-1, -1};
+  for (const std::size_t input : {in_x, in_h, in_c}) {
+    if (axes[input] >= 0) continue;
+    const std::int64_t found = extent(context, input, 0);
+    if (found != count && found != DDim::unknown)
+      refuse_rows(context.describe(input) + " lies along the rows but is not fed with them");
+  }
+  return {0, 0};
+}
+
+/// The rows of all sequences, one behind the other.
+void vectorize_lstm_cell(Vectorizer& v, const Op& op) {
+  for (std::size_t input = in_w; input < op.inputs.size(); ++input) expect_shared(v, op, input, "weights");
+  const VarId like = any_batched_var(v, op);
+  std::vector<VarId> inputs;
+  for (const std::size_t input : {in_x, in_h, in_c})
+    inputs.push_back(merge_leading(v, batched_var(v, op.inputs[input], like), op.inputs[input]));
+  for (std::size_t input = in_w; input < op.inputs.size(); ++input) inputs.push_back(v.get(op.inputs[input]));
+  const std::vector<VarId> made = v.emit("lstm_cell", inputs, op.attributes);
+  for (std::size_t output = 0; output < 2; ++output)
+    v.bind(op.outputs[output], split_leading(v, made[output], like), true);
+}
+
+}  // namespace
+
+void add_cell_ops(OpRegistry& registry) {
+  OpDef def;
+  def.name = "lstm_cell";
+  def.inputs = {"X", "H", "C", "W", "R", "Bias?", "Peephole?"};
+  def.outputs = {"Hn", "Cn"};
+  def.infer = infer_lstm_cell;
+  def.prepare = prepare_lstm_cell;
+  def.follow_rows = follow_lstm_cell;
+  def.vectorize = vectorize_lstm_cell;
+  registry.add(std::move(def));
+}
+
+}  // namespace millrace::ops
