@@ -49,4 +49,8 @@ class Vectorizer {
   std::map<VarId, Bound> bound_;
 };
 
+/// The straight-line `program` for N sequences: every input and output gets a leading axis of unknown extent. UnsupportedError names an op that
+/// has no rule, or an output that depends on no input.
+Program vectorize(const Program& program);
+
 }  // namespace millrace

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/lowering/internal/symbol.h>
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace::lowering {
+
+/// Evaluates a whole program symbolically for one step of one sequence. What is constant is folded, what is known at the start goes into the start
+/// program, the rest into the step program; loops over time become states, other loops are unrolled, branches are chosen.
+class StepBuilder {
+ public:
+  /// `axis`: along which axis the rows of live inputs lie when no input has LoD (−1: the graph is one step already).
+  StepBuilder(const Program& program, const RecurrenceOptions& options, int axis);
+  Recurrence build();
+
+ private:
+  using Kind = Symbol::Kind;
+
+  // Inputs and outputs (step_builder.cpp).
+  void bind_inputs();
+  void bind_live(const Program::Port& port);
+  void bind_given(const Program::Port& port);
+  bool is_live(const Program::Port& port) const;
+  void bind_state_inputs();
+  void add_outputs();
+  void add_output(const Program::Port& port, const Symbol& symbol);
+
+  // Ops (step_ops.cpp).
+  void eval_block(int block);
+  void eval(const Op& op, int block);
+  void eval_generic(const Op& op, int block);
+  bool eval_control(const Op& op);
+  std::vector<Symbol> apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows);
+  std::vector<Symbol> emit(const Op& op, const std::vector<Symbol>& inputs);
+  std::vector<int> follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const;
+  void eval_conv(const Op& op, const std::vector<Symbol>& inputs);
+  void eval_branch(const Op& op);
+  void eval_array_op(const Op& op);
+  void eval_read(const Op& op);
+  void eval_write(const Op& op, const Symbol& index, const Symbol& value);
+  void eval_joined(const Op& op);
+  Symbol row_of(const ArrayModel& array, std::int64_t offset);
+  Symbol earlier(ArrayModel& array, std::int64_t lag, const Symbol& boot);
+
+  // Loops (step_loops.cpp).
+  void eval_while(const Op& op);
+  bool is_over_time(const Op& op);
+  void eval_over_time(const Op& op);
+  void unroll(const Op& op);
+  void find_writes(const Block& body);
+  std::optional<Symbol> counter_param(const Block& body, std::size_t index, const Symbol& initial) const;
+
+  // Symbols.
+  const Symbol& at(VarId var);
+  Symbol input(const Op& op, std::size_t index) { return index < op.inputs.size() ? at(op.inputs[index]) : Symbol(); }
+  void bind(VarId var, Symbol symbol) { symbols_[var] = std::move(symbol); }
+  VarId step_var(const Symbol& symbol);
+  VarId start_var(const Symbol& symbol);
+  VarId materialize(Program& into, std::map<std::string, VarId>& known, const Symbol& constant);
+  VarType type_of(const Symbol& symbol) const;
+  Symbol counter_value(const Symbol& counter);
+  std::size_t add_state(const std::string& name, const std::string& origin, const Symbol& initial, bool changes);
+  Symbol state_symbol(std::size_t state, int rows) const;
+  [[noreturn]] void refuse(const Op& op, const std::string& why) const;
+
+  const Program& program_;
+  const RecurrenceOptions& options_;
+  const int axis_;
+  bool ragged_ = false;  ///< live inputs have LoD: rows are peers in a batch, and must stay apart
+  Recurrence made_;
+  std::map<VarId, Symbol> symbols_;
+  std::vector<VarId> state_vars_;    // in the step program
+  std::vector<Symbol> initial_;      // constant or session
+  std::vector<Symbol> next_;         // step; none: does not change
+  std::map<VarId, std::size_t> kept_;  // session var → the state that carries it
+  std::map<std::string, VarId> step_constants_;
+  std::map<std::string, VarId> start_constants_;
+  std::vector<Tensor> alive_;  // keeps the storage that the two maps name by its address
+  std::optional<std::size_t> clock_;  // the state that counts steps, once somebody needs it
+  std::vector<std::string> path_;  // loops we are in, for messages
+};
+
+}  // namespace millrace::lowering

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/lowering/internal/step_builder.h>
+
+namespace millrace::lowering {
+
+void StepBuilder::eval_while(const Op& op) {
+  path_.push_back(op.outputs.empty() ? "a loop" : "loop '" + program_.var(op.outputs[0]).name + "'");
+  if (is_over_time(op)) eval_over_time(op);
+  else unroll(op);
+  path_.pop_back();
+}
+
+/// A carried number that starts at a known integer and grows by one each turn is the number of the step.
+std::optional<Symbol> StepBuilder::counter_param(const Block& body, std::size_t index, const Symbol& initial) const {
+  if (!initial.is(Kind::constant) || is_floating(initial.value.dtype()) || initial.value.elements() != 1) return std::nullopt;
+  const VarId param = body.params[index];
+  for (const Op& op : body.ops) {
+    if (op.type != "add" || op.outputs[0] != body.results[index]) continue;
+    const VarId other = op.inputs[0] == param ? op.inputs[1] : op.inputs[1] == param ? op.inputs[0] : no_var;
+    const Tensor* one = other == no_var ? nullptr : program_.constant(other);
+    if (one != nullptr && one->elements() == 1 && !is_floating(one->dtype()) && one->item_int() == 1)
+      return Symbol{.kind = Kind::counter, .offset = initial.value.item_int(), .origin = program_.var(param).name};
+  }
+  return std::nullopt;
+}
+
+/// Whether the loop turns once for each row: its condition compares a counter with the number of rows.
+bool StepBuilder::is_over_time(const Op& op) {
+  if (axis_ < 0) return false;
+  const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
+  const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
+  if (condition >= 0) return input(op, static_cast<std::size_t>(condition)).is(Kind::running);
+  std::vector<VarId> tests;
+  for (const Op& inner : body.ops)
+    if (inner.type == "break_if") tests.push_back(inner.inputs[0]);
+  // The comparison itself, or a negation of it.
+  const auto compares_length = [&](VarId var) {
+    for (int step = 0; step < 4 && var != no_var; ++step) {
+      const auto made = std::find_if(body.ops.begin(), body.ops.end(), [&](const Op& inner) {
+        return !inner.outputs.empty() && inner.outputs[0] == var;
+      });
+      if (made == body.ops.end()) return false;
+      for (const VarId in : made->inputs)
+        if (in != no_var && program_.var(in).block != body.idx && at(in).is(Kind::length)) return true;
+      var = made->inputs.empty() ? no_var : made->inputs[0];
+    }
+    return false;
+  };
+  return std::any_of(tests.begin(), tests.end(), compares_length);
+}
+
+/// At which step + n the arrays of the body are written: reads that come earlier in the body need to know.
+void StepBuilder::find_writes(const Block& body) {
+  const std::map<VarId, Symbol> before = symbols_;
+  for (const Op& op : body.ops) {
+    const bool counts = (op.type == "add" || op.type == "sub") && std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId in) {
+      return symbols_.contains(in) || program_.constant(in) != nullptr;
+    });
+    if (counts) eval_control(op);
+    if (op.type != "tensor_array_write" && op.type != "tensor_array_append") continue;
+    ArrayModel& array = *at(op.inputs[0]).array;
+    if (op.type == "tensor_array_append") {
+      array.write_at = array.slots.empty() ? 0 : array.slots.rbegin()->first + 1;
+    } else {
+      const auto index = symbols_.find(op.inputs[1]);
+      if (index == symbols_.end() || !index->second.is(Kind::counter)) refuse(op, "writes a slot whose number is not the step's");
+      array.write_at = index->second.offset;
+    }
+    if (array.over_time) refuse(op, "writes an array that another op writes at each step");
+    array.over_time = true;
+  }
+  symbols_ = before;
+}
+
+void StepBuilder::eval_over_time(const Op& op) {
+  const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
+  const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
+  std::vector<std::optional<std::size_t>> states(body.params.size());
+  for (std::size_t i = 0; i < body.params.size(); ++i) {
+    const Symbol initial = input(op, i);
+    if (std::cmp_equal(i, condition)) {
+      bind(body.params[i], initial);
+      continue;
+    }
+    if (auto counter = counter_param(body, i, initial)) {
+      bind(body.params[i], std::move(*counter));
+      continue;
+    }
+    if (!initial.is(Kind::constant) && !initial.is(Kind::session)) refuse(op, fmt::format("the first value of '{}' depends on the rows", program_.var(op.inputs[i]).name));
+    const std::string name = program_.var(body.params[i]).name;
+    states[i] = add_state(name, fmt::format("carried by {}", path_.back()), initial, true);
+    const bool batch = ragged_ && type_of(initial).rank() > 0 && (*type_of(initial).shape)[0] == 1;
+    bind(body.params[i], state_symbol(*states[i], batch ? 0 : -1));
+  }
+  find_writes(body);
+  eval_block(body.idx);
+  for (std::size_t i = 0; i < body.params.size(); ++i) {
+    bind(op.outputs[i], Symbol{.kind = Kind::final, .origin = "what " + path_.back() + " leaves"});
+    if (states[i]) next_[*states[i]] = at(body.results[i]);
+  }
+  for (const Op& inner : body.ops) {
+    if (inner.type != "tensor_array_write" && inner.type != "tensor_array_append") continue;
+    const ArrayModel& array = *at(inner.inputs[0]).array;
+    for (std::size_t lag = 0; lag < array.lags.size(); ++lag) next_[array.lags[lag]] = lag == 0 ? array.latest : state_symbol(array.lags[lag - 1], -1);
+  }
+}
+
+/// A loop whose condition is known: its turns, one after the other.
+void StepBuilder::unroll(const Op& op) {
+  constexpr int most_turns = 1024;
+  const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
+  const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
+  const std::int64_t max_trips = op.attributes.get_or<std::int64_t>("max_trips", -1);
+  std::vector<Symbol> carried;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) carried.push_back(input(op, i));
+  const auto decided = [&](const Symbol& test) {
+    if (!test.is(Kind::constant)) refuse(op, "ends by what is known only while the program runs");
+    return test.value.item() != 0.0;
+  };
+  bool broke = false;
+  for (int turn = 0; !broke && (max_trips < 0 || turn < max_trips); ++turn) {
+    if (turn == most_turns) refuse(op, fmt::format("turns more than {} times in one step", most_turns));
+    if (condition >= 0 && !decided(carried[static_cast<std::size_t>(condition)])) break;
+    for (std::size_t i = 0; i < carried.size(); ++i) bind(body.params[i], carried[i]);
+    for (const Op& inner : body.ops) {
+      if (inner.type != "break_if") {
+        eval(inner, body.idx);
+        continue;
+      }
+      broke = decided(at(inner.inputs[0]));
+      if (!broke) continue;
+      for (std::size_t i = 0; i < carried.size(); ++i) carried[i] = at(inner.inputs[i + 1]);
+      break;
+    }
+    if (!broke)
+      for (std::size_t i = 0; i < carried.size(); ++i) carried[i] = at(body.results[i]);
+  }
+  for (std::size_t i = 0; i < carried.size(); ++i) bind(op.outputs[i], carried[i]);
+}
+
+}  // namespace millrace::lowering

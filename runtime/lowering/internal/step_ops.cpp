@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/lowering/internal/fold.h>
+#include <millrace/runtime/lowering/internal/step_builder.h>
+
+namespace millrace::lowering {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+std::optional<std::int64_t> constant_integer(const Symbol& symbol) {
+  if (!symbol.is(Symbol::Kind::constant) || is_floating(symbol.value.dtype()) || symbol.value.elements() != 1) return std::nullopt;
+  return symbol.value.item_int();
+}
+
+bool is_comparison(const std::string& type) {
+  return type == "equal" || type == "not_equal" || type == "less" || type == "less_equal" || type == "greater" || type == "greater_equal";
+}
+
+}  // namespace
+
+void StepBuilder::eval_block(int block) {
+  for (const Op& op : program_.block(block).ops) eval(op, block);
+}
+
+void StepBuilder::eval(const Op& op, int block) {
+  if (op.type == "constant") return;
+  if (op.type == "while") return eval_while(op);
+  if (op.type == "if") return eval_branch(op);
+  if (op.type == "break_if") {
+    if (input(op, 0).is(Kind::running)) return;
+    refuse(op, "ends the loop by its data, not by the length of the sequence");
+  }
+  if (op.type == "shrink") return bind(op.outputs[0], input(op, 0));
+  if (op.type == "drop_lod") return bind(op.outputs[0], input(op, 0));
+  const OpDef& def = program_.registry().at(op.type);
+  if (def.prepare == nullptr) return eval_array_op(op);
+  if (eval_control(op)) return;
+  eval_generic(op, block);
+}
+
+/// Arithmetic on step numbers and lengths, as far as it steers loops. False: not of that kind.
+bool StepBuilder::eval_control(const Op& op) {
+  const auto steers = [](const Symbol& s) { return s.is(Kind::counter) || s.is(Kind::length) || s.is(Kind::running); };
+  const Symbol a = input(op, 0);
+  const Symbol b = input(op, 1);
+  if (!steers(a) && !steers(b)) return false;
+  if (is_comparison(op.type) && (a.is(Kind::length) || b.is(Kind::length))) {
+    bind(op.outputs[0], Symbol{.kind = Kind::running, .origin = "the length of the sequence"});
+    return true;
+  }
+  if ((op.type == "logical_not" || op.type == "identity" || op.type == "cast") && a.is(Kind::running)) {
+    bind(op.outputs[0], a);
+    return true;
+  }
+  if (a.is(Kind::length) && (op.type == "identity" || op.type == "cast" || op.type == "reshape" || op.type == "squeeze" || op.type == "unsqueeze")) {
+    bind(op.outputs[0], a);
+    return true;
+  }
+  if (a.is(Kind::counter) && op.type == "identity") {
+    bind(op.outputs[0], a);
+    return true;
+  }
+  const bool adds = op.type == "add";
+  if ((adds || op.type == "sub") && a.is(Kind::counter) && constant_integer(b)) {
+    Symbol moved = a;
+    moved.offset += adds ? *constant_integer(b) : -*constant_integer(b);
+    bind(op.outputs[0], std::move(moved));
+    return true;
+  }
+  if (adds && b.is(Kind::counter) && constant_integer(a)) {
+    Symbol moved = b;
+    moved.offset += *constant_integer(a);
+    bind(op.outputs[0], std::move(moved));
+    return true;
+  }
+  return false;
+}
+
+void StepBuilder::eval_generic(const Op& op, int block) {
+  std::vector<Symbol> inputs;
+  for (const VarId id : op.inputs) {
+    Symbol symbol = at(id);
+    if (symbol.is(Kind::counter)) symbol = counter_value(symbol);
+    if (symbol.is(Kind::length) || symbol.is(Kind::running)) refuse(op, "depends on the length of the sequence, which is known only at its end");
+    if (symbol.is(Kind::final)) refuse(op, "needs the end of the sequence (" + symbol.origin + ")");
+    if (symbol.is(Kind::array) || symbol.is(Kind::order)) refuse(op, "takes an array where a step has none");
+    inputs.push_back(std::move(symbol));
+  }
+  if (op.type == "conv1d" && inputs[0].rows == 2) return eval_conv(op, inputs);
+  if (op.type == "pad" && inputs[0].rows >= 0) {
+    const Ints pads = op.attributes.get<Ints>("pads");
+    const int rank = type_of(inputs[0]).rank();
+    const auto axis = static_cast<std::size_t>(inputs[0].rows);
+    const bool zeros = op.attributes.get_or<std::string>("mode", "constant") == "constant" && op.attributes.get_or<double>("value", 0.0) == 0.0;
+    const bool alone = std::count(pads.begin(), pads.end(), 0) == static_cast<std::ptrdiff_t>(pads.size()) - 1;
+    if (pads.size() == static_cast<std::size_t>(2 * rank) && zeros && alone && pads[axis] > 0) {
+      Symbol padded = inputs[0];
+      padded.left_pad += pads[axis];
+      return bind(op.outputs[0], std::move(padded));
+    }
+  }
+  for (const Symbol& symbol : inputs)
+    if (symbol.left_pad > 0) refuse(op, "works on rows that were padded before the first, which only a causal convolution takes");
+  const std::vector<int> rows = follow_rows(op, block, inputs);
+  std::vector<Symbol> outputs = emit(op, inputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].rows = outputs[i].is(Kind::step) ? rows.at(i) : -1;
+    bind(op.outputs[i], std::move(outputs[i]));
+  }
+}
+
+/// Where the rows lie in the outputs; refuses what needs other rows than its own.
+std::vector<int> StepBuilder::follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const {
+  std::vector<int> axes;
+  for (const Symbol& symbol : inputs) axes.push_back(symbol.rows);
+  if (std::all_of(axes.begin(), axes.end(), [](int axis) { return axis < 0; })) return std::vector<int>(op.outputs.size(), -1);
+  const OpDef& def = program_.registry().at(op.type);
+  if (!def.follow_rows) refuse(op, "does not say how it treats rows");
+  if (op.type == "shape" || op.type == "size") refuse(op, "asks for the number of rows, which is known only at the end of the sequence");
+  try {
+    return def.follow_rows(InferContext(program_, op, block), axes);
+  } catch (const UnsupportedError& error) {
+    refuse(op, error.what());
+  }
+}
+
+/// Folds, or appends to the start or to the step program, whichever is the earliest time at which all inputs are known.
+std::vector<Symbol> StepBuilder::emit(const Op& op, const std::vector<Symbol>& inputs) {
+  const OpDef& def = program_.registry().at(op.type);
+  const auto all = [&](auto&& good) { return std::all_of(inputs.begin(), inputs.end(), good); };
+  std::vector<Symbol> made;
+  if ((op.type == "shape" || op.type == "size") && type_of(inputs[0]).is_static()) {
+    Tensor extents(DType::u8, *type_of(inputs[0]).shape);
+    extents.storage()->mark_written();
+    for (Tensor& value : fold(program_, op, {&extents})) made.push_back({.kind = Kind::constant, .value = std::move(value)});
+    return made;
+  }
+  if (def.pure && all([](const Symbol& s) { return s.is(Kind::constant) || s.is(Kind::none); })) {
+    std::vector<const Tensor*> values;
+    for (const Symbol& symbol : inputs) values.push_back(symbol.is(Kind::none) ? nullptr : &symbol.value);
+    for (Tensor& value : fold(program_, op, values)) made.push_back({.kind = Kind::constant, .value = std::move(value)});
+    return made;
+  }
+  const bool at_start = all([](const Symbol& s) { return s.is(Kind::constant) || s.is(Kind::none) || s.is(Kind::session); });
+  Program& into = at_start ? made_.start : made_.step;
+  std::vector<VarId> ids;
+  for (const Symbol& symbol : inputs) ids.push_back(at_start ? start_var(symbol) : step_var(symbol));
+  std::vector<std::string> names;
+  for (const VarId output : op.outputs) names.push_back(program_.var(output).name);
+  for (const VarId id : into.append(0, Op{op.type, ids, {}, op.attributes, op.label}, names))
+    made.push_back({.kind = at_start ? Kind::session : Kind::step, .var = id, .origin = into.var(id).name});
+  return made;
+}
+
+/// An op of our own making.
+std::vector<Symbol> StepBuilder::apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows) {
+  std::vector<Symbol> made = emit(Op{type, {}, {}, attributes, {}}, inputs);
+  for (Symbol& symbol : made) symbol.rows = symbol.is(Kind::step) ? rows : -1;
+  return made;
+}
+
+/// A convolution along the rows: causal when its window ends at the row itself; what lies before is its left context.
+void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
+  const Ints pads = op.attributes.get_or<Ints>("pads", Ints{0, 0});
+  const std::int64_t dilation = op.attributes.get_or<std::int64_t>("dilation", 1);
+  const std::int64_t context = dilation * ((*type_of(inputs[1]).shape)[2] - 1);
+  const std::int64_t left = pads.at(0) + inputs[0].left_pad;
+  if (op.attributes.get_or<std::int64_t>("stride", 1) != 1) refuse(op, "its stride along the rows is not 1");
+  if (inputs[1].is(Kind::step)) refuse(op, "its weights depend on the rows");
+  if (pads.at(1) > 0) refuse(op, fmt::format("needs {} rows to the right of its own", pads.at(1)));
+  if (left != context) refuse(op, fmt::format("expected {} zeros before the first row, as its window reaches back, found {}", context, left));
+  Symbol x = inputs[0];
+  x.left_pad = 0;
+  if (context > 0) {
+    DDim dims = *type_of(x).shape;
+    dims[2] = context;
+    Tensor zeros(type_of(x).dtype, dims);
+    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
+    zeros.storage()->mark_written();
+    const std::string name = program_.var(op.outputs[0]).name;
+    const std::size_t state = add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context),
+                                        Symbol{.kind = Kind::constant, .value = zeros}, true);
+    x = apply("concat", {state_symbol(state, -1), x}, {{"axis", std::int64_t{2}}}, -1)[0];
+    next_[state] = apply("slice", {x}, {{"starts", Ints{1}}, {"ends", Ints{context + 1}}, {"axes", Ints{2}}, {"steps", Ints{1}}}, -1)[0];
+  }
+  Attributes attributes = op.attributes;
+  attributes.set("pads", Ints{0, 0});
+  std::vector<Symbol> all{x};
+  all.insert(all.end(), inputs.begin() + 1, inputs.end());
+  bind(op.outputs[0], apply("conv1d", all, attributes, 2)[0]);
+}
+
+void StepBuilder::eval_branch(const Op& op) {
+  const Symbol condition = input(op, 0);
+  if (!condition.is(Kind::constant)) refuse(op, "chooses by what is known only while the program runs");
+  const bool chosen = condition.value.item() != 0.0;
+  const int block = op.attributes.get<BlockId>(chosen ? "then_block" : "else_block").index;
+  eval_block(block);
+  const Block& branch = program_.block(block);
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) bind(op.outputs[i], at(branch.results[i]));
+}
+
+// ---- Arrays ----
+
+void StepBuilder::eval_array_op(const Op& op) {
+  const Symbol first = input(op, 0);
+  const std::string& type = op.type;
+  if (type == "tensor_array_read") return eval_read(op);
+  if (type == "tensor_array_write") return eval_write(op, input(op, 1), input(op, 2));
+  if (type == "tensor_array_stack" || type == "tensor_array_concat" || type == "pack" || type == "restore_lod_tensor_from_timesteps") return eval_joined(op);
+  auto model = std::make_shared<ArrayModel>();
+  model->name = op.attributes.get_or<std::string>("name", op.outputs.empty() ? "array" : program_.var(op.outputs[0]).name);
+  if (type == "tensor_array") {
+    if (first.is(Kind::constant)) model->size = constant_integer(first);
+    return bind(op.outputs[0], Symbol{.kind = Kind::array, .array = model, .origin = model->name});
+  }
+  if (type == "unpack" || type == "split_lod_tensor_to_timesteps") {
+    if (first.rows != 0 || !first.is(Kind::step)) refuse(op, "takes apart something else than the rows of the input");
+    if (op.attributes.get_or<std::int64_t>("level", 0) != 0) refuse(op, "works on inner sequences");
+    model->of_rows = model->unpacked = true;
+    model->source = first;
+    bind(op.outputs[1], Symbol{.kind = Kind::order});
+    return bind(op.outputs[0], Symbol{.kind = Kind::array, .array = model, .origin = model->name});
+  }
+  if (type == "tensor_array_unstack") {
+    if (first.is(Kind::final)) refuse(op, "needs the end of the sequence (" + first.origin + ")");
+    const VarType source = type_of(first);
+    const auto axis = static_cast<int>(op.attributes.get_or<std::int64_t>("axis", 0));
+    model->axis = axis < 0 ? axis + source.rank() : axis;
+    if (first.rows >= 0 && first.rows == model->axis) {
+      model->of_rows = true;
+      model->source = first;
+    } else {
+      if (!source.is_static()) refuse(op, "unstacks an axis of unknown extent");
+      model->size = (*source.shape)[model->axis];
+      const int rows = first.rows > model->axis ? first.rows - 1 : first.rows;
+      for (std::int64_t i = 0; i < *model->size; ++i) {
+        const Symbol slice = apply("slice", {first}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{model->axis}}, {"steps", Ints{1}}}, rows)[0];
+        model->slots[i] = apply("squeeze", {slice}, {{"axes", Ints{model->axis}}}, rows)[0];
+      }
+    }
+    return bind(op.outputs[0], Symbol{.kind = Kind::array, .array = model, .origin = model->name});
+  }
+  if (type == "tensor_array_size") {
+    const ArrayModel& array = *first.array;
+    if (array.size) return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(*array.size)});
+    if (array.of_rows || array.over_time || array.slots.empty()) return bind(op.outputs[0], Symbol{.kind = Kind::length, .origin = "the length of the sequence"});
+    return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(array.slots.rbegin()->first + 1)});
+  }
+  if (type == "tensor_array_append") {
+    ArrayModel& array = *first.array;
+    const auto end = array.slots.empty() ? 0 : array.slots.rbegin()->first + 1;
+    const Symbol index = array.over_time ? Symbol{.kind = Kind::counter, .offset = array.write_at}
+                                         : Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(end)};
+    return eval_write(op, index, input(op, 1));
+  }
+  refuse(op, "is not known to streaming");
+}
+
+/// What step + offset holds in the array of the live rows: only the present can be read.
+Symbol StepBuilder::row_of(const ArrayModel& array, std::int64_t offset) {
+  if (offset > 0) throw UnsupportedError(fmt::format("reads {} steps ahead in '{}'", offset, array.name));
+  if (offset < 0) throw UnsupportedError(fmt::format("reads {} steps back in the input '{}': keep what it needs in an array of its own", -offset, array.name));
+  if (array.unpacked) return array.source;
+  return apply("squeeze", {array.source}, {{"axes", Ints{array.axis}}}, -1)[0];
+}
+
+/// What a loop over time wrote `lag` ≥ 1 turns ago: a chain of states.
+Symbol StepBuilder::earlier(ArrayModel& array, std::int64_t lag, const Symbol& boot) {
+  while (std::cmp_less(array.lags.size(), lag)) {
+    const auto back = static_cast<std::int64_t>(array.lags.size()) + 1;
+    const std::int64_t index = array.write_at - back;  // at the first step
+    const auto slot = array.slots.find(index);
+    if (slot == array.slots.end() && (index != -1 || boot.is(Kind::none)))
+      throw UnsupportedError(fmt::format("reads slot {} of '{}' at the first step, which nothing wrote", index, array.name));
+    const Symbol& initial = slot == array.slots.end() ? boot : slot->second;
+    if (!initial.is(Kind::constant) && !initial.is(Kind::session)) throw UnsupportedError(fmt::format("the first value of '{}' depends on the rows", array.name));
+    array.lags.push_back(add_state(array.lags.empty() ? array.name : fmt::format("{} {} ago", array.name, back),
+                                   fmt::format("array '{}', read {} back", array.name, back), initial, true));
+  }
+  return state_symbol(array.lags[static_cast<std::size_t>(lag - 1)], ragged_ ? 0 : -1);
+}
+
+void StepBuilder::eval_read(const Op& op) {
+  ArrayModel& array = *input(op, 0).array;
+  const Symbol index = input(op, 1);
+  try {
+    if (index.is(Kind::counter) && array.of_rows) return bind(op.outputs[0], row_of(array, index.offset));
+    if (index.is(Kind::counter) && array.over_time) {
+      const std::int64_t lag = array.write_at - index.offset;
+      if (lag < 0 || (lag == 0 && array.latest.is(Kind::none))) throw UnsupportedError(fmt::format("reads '{}' before it is written", array.name));
+      return bind(op.outputs[0], lag == 0 ? array.latest : earlier(array, lag, input(op, 2)));
+    }
+  } catch (const UnsupportedError& error) {
+    refuse(op, error.what());
+  }
+  if (const auto slot = constant_integer(index)) {
+    if (array.of_rows) refuse(op, fmt::format("reads the row of step {} alone", *slot));
+    if (array.over_time) return bind(op.outputs[0], Symbol{.kind = Kind::final, .origin = "slot of '" + array.name + "'"});
+    const auto found = array.slots.find(*slot);
+    if (found != array.slots.end()) return bind(op.outputs[0], found->second);
+    if (*slot == -1 && op.inputs.size() > 2) return bind(op.outputs[0], input(op, 2));
+    refuse(op, fmt::format("reads slot {} of '{}', which nothing wrote", *slot, array.name));
+  }
+  if (index.is(Kind::length) || index.is(Kind::final)) return bind(op.outputs[0], Symbol{.kind = Kind::final, .origin = "slot of '" + array.name + "'"});
+  refuse(op, "reads a slot whose number depends on the data");
+}
+
+void StepBuilder::eval_write(const Op& op, const Symbol& index, const Symbol& value) {
+  ArrayModel& array = *input(op, 0).array;
+  if (array.over_time && index.is(Kind::counter)) {
+    array.latest = value;
+    return;
+  }
+  const auto slot = constant_integer(index);
+  if (!slot) refuse(op, "writes a slot whose number depends on the data");
+  array.slots[*slot] = value;
+}
+
+/// stack, concat and pack.
+void StepBuilder::eval_joined(const Op& op) {
+  const ArrayModel& array = *input(op, 0).array;
+  const auto axis = op.attributes.get_or<std::int64_t>("axis", 0);
+  if (array.of_rows) return bind(op.outputs[0], array.source);
+  if (array.over_time) {
+    if (!array.slots.empty()) refuse(op, fmt::format("joins '{}', which has slots from before the loop", array.name));
+    if (op.type == "tensor_array_stack") {
+      const auto rank = type_of(array.latest).rank() + 1;
+      const auto at = static_cast<int>(axis < 0 ? axis + rank : axis);
+      return bind(op.outputs[0], apply("unsqueeze", {array.latest}, {{"axes", Ints{at}}}, at)[0]);
+    }
+    Symbol joined = array.latest;
+    if (op.type == "tensor_array_concat" && (*type_of(joined).shape)[0] != 1) refuse(op, "joins more than one row a step");
+    joined.rows = 0;
+    return bind(op.outputs[0], std::move(joined));
+  }
+  if (op.type != "tensor_array_stack" && op.type != "tensor_array_concat") refuse(op, "packs an array that no loop over the rows wrote");
+  std::vector<Symbol> parts;
+  for (const auto& [slot, value] : array.slots) {
+    if (std::cmp_not_equal(slot, parts.size())) refuse(op, fmt::format("joins '{}', whose slot {} nothing wrote", array.name, parts.size()));
+    if (value.rows >= 0) refuse(op, "joins values that have rows of their own");
+    parts.push_back(op.type == "tensor_array_stack" ? apply("unsqueeze", {value}, {{"axes", Ints{axis}}}, -1)[0] : value);
+  }
+  if (parts.empty() || (array.size && std::cmp_not_equal(*array.size, parts.size()))) refuse(op, fmt::format("joins '{}', which has unwritten slots", array.name));
+  bind(op.outputs[0], apply("concat", parts, {{"axis", axis}}, -1)[0]);
+}
+
+}  // namespace millrace::lowering

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace::lowering {
+
+struct ArrayModel;
+
+/// What is known of a var of the whole program while its one step is being built.
+struct Symbol {
+  enum class Kind : std::uint8_t {
+    none,
+    constant,  ///< `value`, known now
+    session,   ///< known when a sequence starts: var of the start program
+    step,      ///< known at each step: var of the step program
+    length,    ///< the number of steps of the sequence: known only at its end
+    counter,   ///< the number of the step, plus `offset`
+    running,   ///< a condition that only says whether the sequence goes on
+    array,
+    order,
+    final      ///< what a loop over time leaves: known only at the end
+  };
+  Kind kind = Kind::none;
+  Tensor value{};
+  VarId var = no_var;
+  std::int64_t offset = 0;
+  int rows = -1;  ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
+  std::int64_t left_pad = 0;  ///< zeros before the first row, which a causal convolution takes
+  std::shared_ptr<ArrayModel> array{};
+  std::string origin{};  ///< for messages
+
+  bool is(Kind wanted) const noexcept { return kind == wanted; }
+};
+
+/// A TensorArray of the whole program, seen from one step.
+struct ArrayModel {
+  std::string name;
+  /// Rows of the live input: slot t is the row of step t.
+  bool of_rows = false;
+  Symbol source;
+  int axis = 0;
+  bool unpacked = false;
+
+  /// Slots written at known indices, and the size where it is known.
+  std::map<std::int64_t, Symbol> slots;
+  std::optional<std::int64_t> size;
+
+  /// Written once a turn by a loop over time, at step + `write_at`.
+  bool over_time = false;
+  std::int64_t write_at = 0;
+  Symbol latest;                ///< what this turn writes; none before it has
+  std::vector<std::size_t> lags;  ///< states that hold what was written 1, 2, … turns ago
+};
+
+}  // namespace millrace::lowering

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace {
+
+/// How a program becomes a recurrence.
+struct RecurrenceOptions {
+  /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Empty: the program works on
+  /// whole sequences, and its loops over time are found.
+  std::vector<std::pair<std::string, std::string>> states;
+  /// Inputs that never change, by name: a sampling rate.
+  std::map<std::string, Tensor> constants;
+  /// Extents of one row of a live input, where the program leaves them open.
+  std::map<std::string, DDim> rows;
+};
+
+/// The normal form of a program that is causal in its input: what a step takes, what it gives, and what it carries from one step to the next.
+/// Streaming works on this form alone.
+///
+/// `step` is a straight-line program for one step of one sequence. Its inputs are, in order: the rows of `inputs`, then the carried values of `states`.
+/// Its outputs: `outputs`, then the next values of those states that change. `batched` is the same for N sequences at once: each input and output
+/// has a leading axis of extent N, and row i has the bits that `step` gives for sequence i.
+/// `start` computes the first values of all states from `given`, once for a sequence.
+struct Recurrence {
+  /// Something that arrives with every step. A program's live input of f32[?, 40] takes rows of [40]; `step` sees them as [1, 40].
+  struct Input {
+    std::string name;
+    DType dtype = DType::f32;
+    DDim row;   ///< extents of what arrives
+    DDim dims;  ///< extents that `step` takes
+  };
+  /// Something that may be given when a sequence starts (a boot); zeros when it is not.
+  struct Given {
+    std::string name;
+    DType dtype = DType::f32;
+    DDim dims;
+  };
+  /// What is carried: a loop's variable, a window that array reads reach back, the left context of a convolution; or a value that stays.
+  struct State {
+    std::string name;
+    DType dtype = DType::f32;
+    DDim dims;
+    std::string origin;   ///< for people: "carried by loop 'h'", "left context of conv1d 'y'"
+    bool changes = true;  ///< false: set at the start and only read
+  };
+  struct Output {
+    std::string name;
+    DType dtype = DType::f32;
+    DDim row;   ///< extents of what one step gives to a client
+    DDim dims;  ///< extents that `step` gives
+  };
+
+  Program step;
+  Program batched;
+  Program start;  ///< inputs: `given`; outputs: the first values of `states`, in order
+  std::vector<Input> inputs;
+  std::vector<Given> given;
+  std::vector<State> states;
+  std::vector<Output> outputs;
+  /// Outputs of the program that are known only when a sequence has ended, and are not streamed.
+  std::vector<std::string> at_end;
+
+  /// What `millrace inspect --streaming` prints.
+  std::string to_string() const;
+};
+
+/// Finds the recurrence in a program: every op on the live rows must be row-wise and causal. UnsupportedError names the op that is not, and why; a
+/// wrong state pair or row shape is an ArgumentError that names both sides.
+Recurrence make_recurrence(const Program& program, const RecurrenceOptions& options = {});
+
+}  // namespace millrace
