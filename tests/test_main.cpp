@@ -1,3 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+// The main of every suite. A test that leaves a coroutine frame behind fails its suite, by name.
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+
+#include <cstddef>
+#include <iostream>
+
+#include <millrace/runtime/task/frame_pool.h>
+
+namespace {
+
+std::size_t tests_with_frames_left = 0;
+
+class FrameListener final : public doctest::IReporter {
+ public:
+  explicit FrameListener(const doctest::ContextOptions&) {}
+  void test_case_start(const doctest::TestCaseData& test) override { name_ = test.m_name; }
+  void test_case_end(const doctest::CurrentTestCaseStats&) override {
+    const std::size_t frames = millrace::live_frames();
+    if (frames == frames_before_) return;
+    frames_before_ = frames;
+    ++tests_with_frames_left;
+    std::cerr << "coroutine frames left alive: " << frames << " after the test '" << name_ << "'\n";
+  }
+  void report_query(const doctest::QueryData&) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats&) override {}
+  void test_case_reenter(const doctest::TestCaseData&) override {}
+  void test_case_exception(const doctest::TestCaseException&) override {}
+  void subcase_start(const doctest::SubcaseSignature&) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData&) override {}
+  void log_message(const doctest::MessageData&) override {}
+  void test_case_skipped(const doctest::TestCaseData&) override {}
+
+ private:
+  const char* name_ = "";
+  std::size_t frames_before_ = 0;
+};
+
+REGISTER_LISTENER("frames", 1, FrameListener);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  doctest::Context context(argc, argv);
+  const int result = context.run();
+  if (context.shouldExit() || result != 0) return result;
+  return tests_with_frames_left == 0 ? 0 : 1;
+}

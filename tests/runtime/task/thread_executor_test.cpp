@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/task/thread_executor.h>
+
+#include <doctest/doctest.h>
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <thread>
+
+#include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/this_task.h>
+
+using namespace millrace;
+using namespace std::chrono_literals;
+
+namespace {
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+task<> count_up(std::atomic<int>* count) {
+  for (int i = 0; i < 10; ++i) {
+    co_await this_task::yield();
+    count->fetch_add(1);
+  }
+}
+
+task<> many(std::atomic<int>* count) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  for (int i = 0; i < 500; ++i) scope.spawn(count_up(count));
+  co_await scope.join();
+}
+
+task<Duration> nap(Duration duration) {
+  TaskInfo& me = co_await this_task::info();
+  const TimePoint before = me.executor().now();
+  co_await this_task::sleep_for(duration);
+  co_return me.executor().now() - before;
+}
+
+task<> pass_back_and_forth(Gate* to, Gate* back) {
+  co_await to->wait();
+  back->open();
+}
+
+task<> two_threads_meet(ThreadExecutor* other) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  Gate to("to");
+  Gate back("back");
+  scope.spawn_on(*other, pass_back_and_forth(&to, &back));
+  to.open();
+  co_await back.wait();
+  CHECK(me.executor().running_in_this_thread());
+  co_await scope.join();
+}
+
+}  // namespace
+
+TEST_CASE("an executor without work uses no CPU, not even while a task waits for a timer or the host") {
+  ThreadExecutor executor(3);
+  auto running = start_run(executor, nap(10h));
+  std::this_thread::sleep_for(20ms);
+  const double before = cpu_seconds();
+  std::this_thread::sleep_for(1s);
+  CHECK(cpu_seconds() - before < 0.02);
+  running.cancel();
+  CHECK_THROWS_AS(running.get(), CancelledError);
+}
+
+TEST_CASE("many tasks on two threads all run") {
+  ThreadExecutor executor(2);
+  std::atomic<int> count = 0;
+  sync_wait(executor, many(&count));
+  CHECK(count == 5000);
+}
+
+TEST_CASE("a timer fires no earlier than asked") {
+  ThreadExecutor executor(1);
+  CHECK(sync_wait(executor, nap(5ms)) >= 5ms);
+}
+
+TEST_CASE("a task goes on on its own executor whoever wakes it") {
+  ThreadExecutor one(1);
+  ThreadExecutor other(1);
+  for (int i = 0; i < 200; ++i) sync_wait(one, two_threads_meet(&other));
+}
+
+TEST_CASE("an executor needs a thread") {
+  CHECK_THROWS_AS(ThreadExecutor(0), ArgumentError);
+}
