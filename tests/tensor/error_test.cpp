@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/error.h>
 
+#include <stdexcept>
+#include <string>
+
 #include <doctest/doctest.h>
 
 using namespace millrace;
