@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/streaming/live/tick.h>
+#include <millrace/streaming/protocol/row_source.h>
+
+namespace millrace {
+
+/// One sequence that the batcher knows; ids are never used twice.
+using LiveId = std::uint64_t;
+
+/// Forms each tick from whatever sequences are ready: no clock, no window, no polling. Sans-I/O: whoever drives it calls `take` when `ready`, has a StateSlab run the
+/// tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; what becomes ready meanwhile joins the next. A sequence is ready when each of
+/// its sources holds a row and it may step. Not thread-safe.
+class Batcher {
+ public:
+  /// Where results go.
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    /// Step `seq` of the sequence: one row of each output, in the recurrence's order.
+    virtual void step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) = 0;
+    /// Step `seq` failed, and the sequence is over.
+    virtual void failed(std::uint64_t seq, std::exception_ptr error) = 0;
+    /// All rows of ended sources were stepped. Called once, unless the sequence failed or was closed.
+    virtual void drained() = 0;
+  };
+
+  struct Stats {
+    std::uint64_t ticks = 0;
+    std::uint64_t rows = 0;
+    std::uint64_t largest = 0;
+  };
+
+  /// `max_rows`: of one tick.
+  explicit Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows = 4096);
+  ~Batcher();
+
+  /// A sequence that steps as soon as there are rows. `sources`: one per live input, owned by the caller, who tells `changed` when one got rows or ended. They and `sink`
+  /// live until `close`. `given`: see Tick::Start.
+  LiveId open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given = {});
+  /// Rows arrived, or the last one has.
+  void changed(LiveId id);
+  /// Whether the sequence may step: false while its results have nowhere to go. True at first.
+  void allow(LiveId id, bool may_step);
+  /// The sequence goes away; its slot is used again only after a tick that holds it came back. No call to its sink follows.
+  void close(LiveId id);
+
+  /// A tick can be taken: none is out, and a sequence is ready or has to be started.
+  bool ready() const noexcept;
+  Tick take();
+  /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`.
+  void finish(const TickResult& result);
+
+  std::size_t live() const noexcept;
+  const Stats& stats() const noexcept { return stats_; }
+
+ private:
+  struct Sequence;
+  bool can_step(const Sequence& sequence) const;
+  void release(Slot slot);
+  void review(Sequence& sequence);
+
+  std::shared_ptr<const Recurrence> recurrence_;
+  std::size_t max_rows_;
+  std::map<LiveId, std::unique_ptr<Sequence>> sequences_;
+  std::set<LiveId> ready_;       // in the order of opening, so that ticks do not depend on hashes or addresses
+  std::vector<Tick::Start> starts_;
+  std::vector<LiveId> out_;      // rows of the tick that is out
+  std::set<LiveId> closed_out_;  // closed while out
+  bool tick_out_ = false;
+  std::vector<Slot> free_;
+  Slot next_slot_ = 0;
+  LiveId next_id_ = 1;
+  LiveId cursor_ = 0;  // where the next tick begins, so that no sequence starves when more are ready than one tick takes
+  Stats stats_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/state_slab.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <millrace/kernels/gather.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace {
+namespace {
+
+Tensor zeros(DType dtype, const DDim& dims) {
+  Tensor made(dtype, dims);
+  made.storage()->mark_written();
+  std::memset(made.raw_mutable(), 0, made.bytes());
+  return made;
+}
+
+}  // namespace
+
+StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device)
+    : recurrence_(std::move(recurrence)),
+      device_(device ? std::move(device) : std::make_shared<CpuDevice>()),
+      batched_(recurrence_->batched, device_),
+      start_(recurrence_->start, device_) {
+  for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(zeros(given.dtype, given.dims).read_only());
+  slabs_.resize(recurrence_->states.size());
+}
+
+StateSlab::~StateSlab() = default;
+
+void StateSlab::grow(Slot slot) {
+  if (slot < capacity_) return;
+  const Slot wanted = std::max<Slot>({slot + 1, 2 * capacity_, 16});
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    const Recurrence::State& state = recurrence_->states[i];
+    // Zeros, so that no slot ever holds what another sequence left in the memory.
+    Tensor grown = zeros(state.dtype, state.dims.inserted(0, wanted));
+    if (capacity_ > 0) copy(slabs_[i], grown.rows(0, capacity_), device_->stream(0));
+    slabs_[i] = std::move(grown);
+  }
+  capacity_ = wanted;
+}
+
+void StateSlab::start(const Tick::Start& start) {
+  const bool given = std::any_of(start.given.begin(), start.given.end(), [](const Tensor& value) { return value.elements() > 0; });
+  std::optional<std::vector<Value>> own;
+  if (given || !fresh_) {
+    std::vector<Value> inputs;
+    for (std::size_t i = 0; i < zeros_.size(); ++i) inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : zeros_[i]);
+    own = run_straight(start_, inputs);
+    if (!given) fresh_ = own;
+  }
+  const std::vector<Value>& values = own ? *own : *fresh_;
+  grow(start.slot);
+  for (std::size_t i = 0; i < slabs_.size(); ++i) copy(values[i].tensor().tensor(), slabs_[i].select(0, start.slot), device_->stream(0));
+}
+
+std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer) {
+  const StreamRef stream = device_->stream(0);
+  std::vector<Value> values(inputs.begin(), inputs.end());
+  for (const Tensor& slab : slabs_) values.emplace_back(gather_rows(slab, slots, stream));
+  const std::vector<Value> results = run_straight(batched_, values, tracer);
+  const std::size_t outputs = recurrence_->outputs.size();
+  std::vector<Tensor> made;
+  for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].tensor().tensor().copy_to(CpuPlace{}));
+  std::size_t next = outputs;
+  for (std::size_t i = 0; i < slabs_.size(); ++i)
+    if (recurrence_->states[i].changes) scatter_rows(results[next++].tensor().tensor(), slots, slabs_[i], stream);
+  return made;
+}
+
+TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
+  const TraceSpan span(tracer, "tick", "tick of " + std::to_string(tick.slots.size()), 0);
+  for (const Tick::Start& first : tick.starts) start(first);
+  TickResult result;
+  result.slots = tick.slots;
+  if (tick.slots.empty()) return result;
+  for (const Slot slot : tick.slots) grow(slot);
+  try {
+    result.outputs = step(tick.slots, tick.inputs, tracer);
+    return result;
+  } catch (const Error&) {
+    if (tick.slots.size() == 1) {
+      result.failures.push_back({0, std::current_exception()});
+      return result;
+    }
+  }
+  const auto rows = static_cast<std::int64_t>(tick.slots.size());
+  for (const Recurrence::Output& output : recurrence_->outputs) result.outputs.push_back(zeros(output.dtype, output.dims.inserted(0, rows)));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::vector<Tensor> alone;
+    for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
+    try {
+      const std::vector<Tensor> outputs = step({tick.slots[static_cast<std::size_t>(row)]}, alone, tracer);
+      for (std::size_t i = 0; i < outputs.size(); ++i) copy(outputs[i], result.outputs[i].rows(row, row + 1), device_->stream(0));
+    } catch (const Error&) {
+      result.failures.push_back({static_cast<std::size_t>(row), std::current_exception()});
+    }
+  }
+  return result;
+}
+
+std::size_t StateSlab::bytes() const noexcept {
+  std::size_t total = 0;
+  for (const Tensor& slab : slabs_) total += slab.bytes();
+  return total;
+}
+
+}  // namespace millrace

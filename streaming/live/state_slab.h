@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/streaming/live/tick.h>
+
+namespace millrace {
+
+class Tracer;
+
+/// The states of all live sequences of one recurrence on one device, one row a slot, and the arithmetic of a tick. Bits never depend on the slot or on who shares
+/// the tick. One tick at a time; not thread-safe.
+class StateSlab {
+ public:
+  /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used.
+  explicit StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device = nullptr);
+  ~StateSlab();
+
+  const Recurrence& recurrence() const noexcept { return *recurrence_; }
+  /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session that caused it.
+  TickResult run(const Tick& tick, Tracer* tracer = nullptr);
+  /// Bytes of state held.
+  std::size_t bytes() const noexcept;
+
+ private:
+  void start(const Tick::Start& start);
+  void grow(Slot slot);
+  std::vector<Tensor> step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer);
+
+  std::shared_ptr<const Recurrence> recurrence_;
+  std::shared_ptr<Device> device_;
+  Executable batched_;
+  Executable start_;
+  std::vector<Tensor> zeros_;             ///< of `given`
+  std::optional<std::vector<Value>> fresh_;  ///< the states of a sequence that was given nothing
+  std::vector<Tensor> slabs_;             ///< one per state: [slots, its extents]
+  Slot capacity_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+/// A place in the state slab. Given to a session when it starts, taken back when it ends.
+using Slot = std::int64_t;
+
+/// One step for each session that is ready, and what has to happen to the slab before it.
+struct Tick {
+  /// Slots whose state begins anew, from these values of the recurrence's `given` (an empty tensor: zeros).
+  struct Start {
+    Slot slot = 0;
+    std::vector<Tensor> given;
+  };
+  std::vector<Start> starts;
+  std::vector<Slot> slots;      ///< row i of every input belongs to slots[i]; no slot twice
+  std::vector<Tensor> inputs;   ///< one per live input of the recurrence: [N, its extents]
+};
+
+/// What a tick gave. A row that failed has an error and no outputs; the others are not touched by it.
+struct TickResult {
+  struct Failure {
+    std::size_t row = 0;
+    std::exception_ptr error;
+  };
+  std::vector<Slot> slots;
+  std::vector<Tensor> outputs;  ///< one per output of the recurrence: [N, its extents], on the host; rows that failed hold zeros
+  std::vector<Failure> failures;
+};
+
+}  // namespace millrace
