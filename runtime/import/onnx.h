@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <millrace/runtime/program/program.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+struct OnnxOptions {
+  /// Inputs of the graph, by name, that hold the same value in every run: the program has no such input. An op that
+  /// needs a shape or axes when the program is built finds them here. Values beat the initializers of the file.
+  std::map<std::string, Tensor> constants;
+  /// The ops of the program; null means the standard ones.
+  std::shared_ptr<const OpRegistry> registry;
+};
+
+/// An ONNX model of the default domain, opset 7 to 24, as a program of the standard ops. Nothing else evaluates it:
+/// LSTM, Loop and Scan become `while` loops, If becomes `if`. Inputs and outputs keep their names, an extent with a
+/// name (`dim_param`) is unknown, an input with an initializer is a weight. Values are not computed here, but shapes,
+/// axes and pads that the file holds become attributes.
+///
+/// One line names file, node, expected and found:
+///   IoError           the file cannot be read
+///   ParseError        it is no ONNX model, or tensors in it are not what they say
+///   UnsupportedError  opset, types or ops that this library does not have: all missing ops at once, each with its
+///   nodes; or a build without the
+///                     part `onnx`
+///   ProgramError      nodes that do not fit together
+/// External tensors lie beneath the model's folder and are not reached through symbolic links. Nothing is allocated
+/// from a declared size before it is compared with the bytes that are there. The number of threads, the clock and the
+/// machine do not enter.
+Program import_onnx(const std::filesystem::path& path, const OnnxOptions& options = {});
+/// The same from bytes; `name` stands for the file in errors. External tensors are refused.
+Program parse_onnx(std::string_view bytes, const std::string& name, const OnnxOptions& options = {});
+
+}  // namespace millrace

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <millrace/runtime/import/internal/printable.h>
+#include <millrace/runtime/import/with_onnx/rules.h>
+
+namespace millrace::importing {
+namespace {
+
+void branch(Importer& to, const Node& node, const char* op) {
+  const VarId condition = to.in(node, 0);
+  const auto block = [&](const char* name) {
+    const onnx::GraphProto& graph = node.graph(name);
+    if (std::cmp_not_equal(graph.output_size(), node.outputs()))
+      throw ProgramError("attribute " + std::string(name) + ": expected " + std::to_string(node.outputs()) +
+                         " outputs, found " + std::to_string(graph.output_size()));
+    to.enter({});
+    return to.leave(to.body(graph, {}));
+  };
+  const int then_block = block("then_branch");
+  const int else_block = block("else_branch");
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < node.outputs(); ++i) names.push_back(node.output(i));
+  const std::vector<VarId> results =
+      to.emit(op, {condition}, {{"then_block", BlockId{then_block}}, {"else_block", BlockId{else_block}}}, names);
+  for (std::size_t i = 0; i < results.size(); ++i) to.bind(node, i, results[i]);
+}
+
+// ---- Loop and Scan as `while`: a step that counts from 0, then what the body hands on
+
+/// A loop while it is built.
+struct While {
+  const onnx::GraphProto& graph;
+  std::size_t states = 0;                ///< values that the node hands in and gets back
+  std::vector<VarId> initial;            ///< what goes in: the step, perhaps the condition, the states
+  std::vector<Importer::Param> carried;  ///< their names and types in the body
+  std::int64_t condition = -1;           ///< index of the carried condition
+  std::int64_t max_trips = -1;
+
+  int block = -1;
+  std::vector<VarId> params;   ///< what is carried, in the body
+  std::vector<VarId> results;  ///< the outputs of the graph, in the body
+
+  While(const onnx::GraphProto& body, std::size_t count) : graph(body), states(count) {}
+  void carry(VarId from, std::string name, VarType type) {
+    initial.push_back(from);
+    carried.push_back({std::move(name), std::move(type)});
+  }
+  void carry_states(Importer& to, const Node& node, std::size_t first_input, int first_name) {
+    for (std::size_t i = 0; i < states; ++i) {
+      const VarId from = to.in(node, first_input + i);
+      carry(from, graph.input(first_name + static_cast<int>(i)).name(), to.type(from));
+    }
+  }
+  /// Outputs of the graph from `first` on are handed on to the next turn.
+  auto next_states(std::size_t first) const { return std::span(results).subspan(first, states); }
+};
+
+VarId scalar(Importer& to, VarId x) {
+  return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}});
+}
+VarId number(Importer& to, std::int64_t value) {
+  return to.literal(Tensor::scalar(value));
+}
+
+/// Leaves the loop at the start of a turn.
+void leave_if(Importer& to, const While& loop, VarId condition) {
+  std::vector<VarId> inputs = {condition};
+  inputs.insert(inputs.end(), loop.params.begin(), loop.params.end());
+  to.emit("break_if", inputs);
+}
+
+/// Ends the body: the next step, perhaps the condition, the states.
+std::vector<VarId> end_turn(Importer& to, While& loop, VarId condition, std::span<const VarId> states) {
+  std::vector<VarId> next = {to.emit1("add", {loop.params[0], number(to, 1)})};
+  if (loop.condition >= 0) next.push_back(scalar(to, condition));
+  next.insert(next.end(), states.begin(), states.end());
+  loop.block = to.leave(next);
+  return next;
+}
+
+/// Appends the loop and returns the states as it leaves them.
+std::vector<VarId> finish(Importer& to, const While& loop) {
+  Attributes attributes{
+      {"sub_block", BlockId{loop.block}}, {"max_trips", loop.max_trips}, {"parallel_iterations", std::int64_t{8}}};
+  if (loop.condition >= 0) attributes.set("condition", loop.condition);
+  const std::vector<VarId> last = to.emit("while", loop.initial, attributes);
+  return {last.end() - static_cast<std::ptrdiff_t>(loop.states), last.end()};
+}
+
+/// Widens the types of `params` to what the body hands on. False when nothing had to change: then the body stands.
+bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector<VarId>& results) {
+  bool changed = false;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const VarType& found = to.type(results[i]);
+    if (fits(found, params[i].type)) continue;
+    if (found.kind != params[i].type.kind || found.dtype != params[i].type.dtype)
+      throw ProgramError("expected a body that hands on " + internal::printable(params[i].name) + " as " +
+                         params[i].type.to_string() + ", found " + found.to_string());
+    params[i].type = common(params[i].type, found);
+    changed = true;
+  }
+  return changed;
+}
+
+/// Runs `attempt` until the types that the loop carries hold for every turn. A change of shape from turn to turn is
+/// legal in ONNX, and known only once the body was seen: then everything goes back and the body is imported again with
+/// wider types. Types only widen, so this ends.
+template <class F>
+void settle(Importer& to, While& loop, F&& attempt) {
+  std::vector<VarType>& learned = to.widened(loop.graph);
+  for (std::size_t i = 0; i < learned.size(); ++i)
+    if (loop.carried[i].type.dtype == learned[i].dtype) loop.carried[i].type = common(loop.carried[i].type, learned[i]);
+  for (;;) {
+    const Importer::State before = to.save();
+    const std::vector<VarId> next = attempt();
+    if (!widen(to, loop.carried, next)) return;
+    learned.clear();
+    for (const Importer::Param& param : loop.carried) learned.push_back(param.type);
+    to.restore(before);
+  }
+}
+
+/// An array for each output of the graph from `first` on, written in every turn; `size` is `no_var` when the number of
+/// turns is not known before.
+std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t first, VarId size) {
+  std::vector<VarId> arrays;
+  for (std::size_t i = first; i < loop.results.size(); ++i) {
+    const VarType& slot = to.type(loop.results[i]);
+    Attributes attributes{{"dtype", slot.dtype}, {"name", std::string("scanned")}};
+    if (slot.shape) attributes.set("shape", Ints(slot.shape->begin(), slot.shape->end()));
+    if (size == no_var) attributes.set("growable", true);
+    arrays.push_back(to.emit1("tensor_array", size == no_var ? std::vector<VarId>{} : std::vector<VarId>{size},
+                              attributes, "scanned"));
+    // The body is complete but for this: the array's type comes from it.
+    to.program().append(
+        loop.block,
+        Op{"tensor_array_write", {arrays.back(), loop.params[0], loop.results[i]}, {}, {{"share", true}}, {}});
+  }
+  return arrays;
+}
+
+/// The value that is the number of turns at most, or `no_var`: one that the file holds becomes an attribute.
+VarId trip_limit(Importer& to, const Node& node, While& loop) {
+  if (!node.has(0)) return no_var;
+  const std::optional<Ints> known = to.known_integers(node, 0);
+  if (!known || known->size() != 1) return scalar(to, to.in(node, 0));
+  loop.max_trips = std::max<std::int64_t>(0, known->front());
+  return no_var;
+}
+
+std::vector<VarId> loop_turn(Importer& to, While& loop, VarId trips) {
+  loop.params = to.enter(loop.carried);
+  if (trips != no_var) leave_if(to, loop, to.emit1("greater_equal", {loop.params[0], trips}, {}, "done"));
+  std::vector<VarId> inputs = loop.params;
+  if (loop.condition < 0) inputs.insert(inputs.begin() + 1, to.literal(Tensor::scalar(true)));
+  loop.results = to.body(loop.graph, inputs);
+  return end_turn(to, loop, loop.results[0], loop.next_states(1));
+}
+
+void loop(Importer& to, const Node& node, const char*) {
+  While loop(node.graph("body"), node.inputs() > 2 ? node.inputs() - 2 : 0);
+  const onnx::GraphProto& graph = loop.graph;
+  if (std::cmp_not_equal(graph.input_size(), 2 + loop.states) || std::cmp_less(graph.output_size(), 1 + loop.states))
+    throw ProgramError("attribute body: expected a graph of " + std::to_string(2 + loop.states) +
+                       " inputs and at least " + std::to_string(1 + loop.states) + " outputs, found " +
+                       std::to_string(graph.input_size()) + " and " + std::to_string(graph.output_size()));
+  loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
+  if (node.has(1)) {
+    loop.condition = 1;
+    loop.carry(scalar(to, to.in(node, 1)), graph.input(1).name(), VarType(DType::boolean, DDim{}));
+  }
+  loop.carry_states(to, node, 2, 2);
+  const VarId trips = trip_limit(to, node, loop);
+  settle(to, loop, [&] { return loop_turn(to, loop, trips); });
+  const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, no_var);
+  const std::vector<VarId> last = finish(to, loop);
+  for (std::size_t i = 0; i < last.size(); ++i) to.bind(node, i, last[i]);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const std::size_t output = loop.states + i;
+    if (node.wants(output))
+      to.bind(node, output,
+              to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", std::int64_t{0}}}, node.output(output)));
+  }
+}
+
+/// A list with one number per scanned value, or zeros.
+Ints per_scan(const Node& node, const std::string& name, std::size_t count) {
+  const Ints values = node.integers(name).value_or(Ints(count, 0));
+  if (values.size() != count)
+    throw ProgramError("attribute " + name + ": expected " + std::to_string(count) + " numbers, found " +
+                       std::to_string(values.size()));
+  return values;
+}
+
+/// The inputs that are scanned, as arrays of steps.
+std::vector<VarId> scanned_inputs(Importer& to, const Node& node, std::size_t states, std::size_t count) {
+  const Ints axes = per_scan(node, "scan_input_axes", count);
+  const Ints backwards = per_scan(node, "scan_input_directions", count);
+  std::vector<VarId> arrays;
+  for (std::size_t i = 0; i < count; ++i) {
+    VarId x = to.in(node, states + i);
+    if (backwards[i] != 0) x = to.emit1("reverse", {x}, {{"axis", axes[i]}});
+    arrays.push_back(to.emit1("tensor_array_unstack", {x}, {{"axis", axes[i]}}, "steps"));
+  }
+  return arrays;
+}
+
+std::vector<VarId> scan_turn(Importer& to, While& loop, const std::vector<VarId>& steps, VarId n) {
+  loop.params = to.enter(loop.carried);
+  leave_if(to, loop, to.emit1("equal", {loop.params[0], n}, {}, "done"));
+  std::vector<VarId> inputs(loop.params.begin() + 1, loop.params.end());
+  for (const VarId array : steps) inputs.push_back(to.emit1("tensor_array_read", {array, loop.params[0]}));
+  loop.results = to.body(loop.graph, inputs);
+  return end_turn(to, loop, no_var, loop.next_states(0));
+}
+
+/// The scanned outputs, in the direction that the node asks for.
+void give_scanned(Importer& to, const Node& node, std::size_t first, const std::vector<VarId>& arrays) {
+  const Ints axes = per_scan(node, "scan_output_axes", arrays.size());
+  const Ints backwards = per_scan(node, "scan_output_directions", arrays.size());
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (!node.wants(first + i)) continue;
+    const std::string& name = node.output(first + i);
+    VarId all = to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", axes[i]}}, backwards[i] == 0 ? name : "");
+    if (backwards[i] != 0) all = to.emit1("reverse", {all}, {{"axis", axes[i]}}, name);
+    to.bind(node, first + i, all);
+  }
+}
+
+void scan(Importer& to, const Node& node, const char*) {
+  if (to.opset() < 9)
+    throw UnsupportedError("expected Scan of opset 9 or newer, found opset " + std::to_string(to.opset()));
+  const std::int64_t count = node.integer("num_scan_inputs", 0);
+  if (count < 1 || std::cmp_greater(count, node.inputs()))
+    throw ProgramError("attribute num_scan_inputs: expected 1 to " + std::to_string(node.inputs()) + ", found " +
+                       std::to_string(count));
+  While loop(node.graph("body"), node.inputs() - static_cast<std::size_t>(count));
+  if (std::cmp_not_equal(loop.graph.input_size(), node.inputs()) ||
+      std::cmp_less(loop.graph.output_size(), loop.states))
+    throw ProgramError("attribute body: expected a graph of " + std::to_string(node.inputs()) +
+                       " inputs and at least " + std::to_string(loop.states) + " outputs, found " +
+                       std::to_string(loop.graph.input_size()) + " and " + std::to_string(loop.graph.output_size()));
+  const std::vector<VarId> steps = scanned_inputs(to, node, loop.states, static_cast<std::size_t>(count));
+  // A second input of another length is an error: the longest decides, and the shorter one has no such step.
+  VarId n = to.emit1("tensor_array_size", {steps[0]}, {}, "n");
+  for (std::size_t i = 1; i < steps.size(); ++i)
+    n = to.emit1("maximum", {n, to.emit1("tensor_array_size", {steps[i]})}, {}, "n");
+  loop.carry(number(to, 0), "step", VarType(DType::i64, DDim{}));
+  loop.carry_states(to, node, 0, 0);
+  settle(to, loop, [&] { return scan_turn(to, loop, steps, n); });
+  const std::vector<VarId> arrays = output_arrays(to, loop, loop.states, n);
+  const std::vector<VarId> last = finish(to, loop);
+  for (std::size_t i = 0; i < last.size(); ++i) to.bind(node, i, last[i]);
+  give_scanned(to, node, loop.states, arrays);
+}
+
+constexpr Rule rules[] = {
+    {"If", branch, "if"},
+    {"Loop", loop},
+    {"Scan", scan},
+};
+
+}  // namespace
+
+std::span<const Rule> control_rules() {
+  return rules;
+}
+
+}  // namespace millrace::importing

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace_onnx.pb.h>
+
+namespace millrace::importing {
+
+using Ints = std::vector<std::int64_t>;
+
+/// One node of a graph, read with defaults. What it throws is completed with file and node by the importer.
+class Node {
+ public:
+  explicit Node(const onnx::NodeProto& proto);
+
+  const std::string& op() const noexcept { return proto_.op_type(); }
+  /// Its name, or the name of its first output where it has none.
+  const std::string& label() const noexcept;
+
+  /// Inputs up to the last that is there.
+  std::size_t inputs() const noexcept { return inputs_; }
+  bool has(std::size_t input) const noexcept {
+    return input < inputs_ && !proto_.input(static_cast<int>(input)).empty();
+  }
+  const std::string& input(std::size_t input) const { return proto_.input(static_cast<int>(input)); }
+  std::size_t outputs() const noexcept { return static_cast<std::size_t>(proto_.output_size()); }
+  /// Whether somebody may read that output.
+  bool wants(std::size_t output) const noexcept {
+    return output < outputs() && !proto_.output(static_cast<int>(output)).empty();
+  }
+  const std::string& output(std::size_t output) const { return proto_.output(static_cast<int>(output)); }
+
+  /// Attributes. ParseError when one is there with another type.
+  bool has_attribute(const std::string& name) const { return find(name) != nullptr; }
+  std::int64_t integer(const std::string& name, std::int64_t otherwise) const;
+  double real(const std::string& name, double otherwise) const;
+  std::string text(const std::string& name, const std::string& otherwise) const;
+  std::optional<Ints> integers(const std::string& name) const;
+  std::vector<float> reals(const std::string& name) const;
+  std::vector<std::string> texts(const std::string& name) const;
+  /// Null when absent.
+  const onnx::TensorProto* tensor(const std::string& name) const;
+  /// ParseError when absent.
+  const onnx::GraphProto& graph(const std::string& name) const;
+
+ private:
+  const onnx::AttributeProto* find(const std::string& name) const;
+  const onnx::AttributeProto* find(const std::string& name, onnx::AttributeProto::AttributeType type,
+                                   const char* type_name) const;
+
+  const onnx::NodeProto& proto_;
+  std::size_t inputs_;
+};
+
+}  // namespace millrace::importing
