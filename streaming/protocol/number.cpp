@@ -16,6 +16,10 @@ void append_number(std::string& text, T value) {
   text.append(digits, static_cast<std::size_t>(end - digits));
 }
 
+// The one f32, among all of them (each was tried), whose shortest decimal becomes its neighbour when it is read as an f64 first.
+bool reads_back_wrong(float value) { return std::fabs(value) == 7.03853069e-26f; }
+bool reads_back_wrong(double) { return false; }
+
 template <class T>
 void append_float(std::string& text, T value) {
   if (std::isnan(value)) {
@@ -24,6 +28,10 @@ void append_float(std::string& text, T value) {
     text += value < 0 ? "\"-inf\"" : "\"inf\"";
   } else if (value == 0) {
     text += std::signbit(value) ? "-0.0" : "0";  // readers take "-0" for an integer, which has no sign
+  } else if (reads_back_wrong(value)) {
+    char digits[32];
+    const auto [end, error] = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific, 8);
+    text.append(digits, static_cast<std::size_t>(end - digits));
   } else {
     append_number(text, value);
   }

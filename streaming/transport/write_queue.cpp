@@ -111,7 +111,7 @@ void WriteQueue::wait(bool flushed, DoneHandler handler) {
   State& state = *state_;
   if (state.waiter) throw ArgumentError("write queue: expected one waiter at a time");
   state.work.emplace(asio::get_associated_executor(handler, asio::any_completion_executor(state.stream->get_executor())));
-  state.waiter = std::move(handler);
+  state.waiter.swap(handler);  // not assigned: that recurses without end in Asio 1.26
   state.waiter_flushed = flushed;
   ++state.waits;
   // The slot keeps its handler after the wait, so a late signal must not reach the next waiter: waits are numbered.

@@ -40,6 +40,12 @@ TEST_CASE("random f32 bits survive their decimal, read as f32 and read as f64") 
   }
 }
 
+TEST_CASE("the one f32 whose shortest decimal reads as its neighbour through an f64 has two digits more") {
+  CHECK(std::bit_cast<std::uint32_t>(static_cast<float>(7.038531e-26)) != std::bit_cast<std::uint32_t>(7.038531e-26f));
+  CHECK(text_of(7.038531e-26f) == "7.03853069e-26");
+  CHECK(text_of(-7.038531e-26f) == "-7.03853069e-26");
+}
+
 TEST_CASE("random f64, f16 and bf16 bits survive their decimal") {
   for (const auto seed : seeds(20)) {
     INFO("seed ", seed);
