@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
@@ -42,6 +43,9 @@ enum class Binary : std::uint8_t {
   logical_or,
   logical_xor,
 };
+
+/// "less_or_equal".
+std::string_view name_of(Binary kind);
 
 /// The result's dtype: bool for comparisons and logic, else `dtype`. DTypeError where `kind` does not take it: logic
 /// takes bool, arithmetic and order take numbers, equal and not_equal take all. f16 and bf16 are computed in f32, then

@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
-#include <millrace/kernels/gemm.h>
 #include <millrace/kernels/unary.h>
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
 
 namespace millrace {
+
+namespace cpu {
+struct LstmKernels;
+}
 
 /// A function with its numbers, as a recurrent cell applies it.
 struct Activation {
@@ -46,13 +48,13 @@ class LstmPlan {
  public:
   const LstmDesc& desc() const noexcept { return desc_; }
   const Place& place() const noexcept { return place_; }
-  const cpu::GemmKernels& kernels() const noexcept { return *kernels_; }
+  const cpu::LstmKernels& kernels() const noexcept { return *kernels_; }
 
  private:
   friend LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place);
   LstmDesc desc_;
   Place place_;
-  const cpu::GemmKernels* kernels_ = nullptr;
+  const cpu::LstmKernels* kernels_ = nullptr;
 };
 /// ArgumentError, DTypeError, PlaceError.
 LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place = CpuPlace{});

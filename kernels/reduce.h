@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include <millrace/tensor/stream.h>
@@ -20,6 +21,9 @@ namespace millrace {
 /// Of no elements: 0 for sums and norms, NaN for mean, 1 for prod, −∞ for log_sum and log_sum_exp, and an ArgumentError
 /// for min and max.
 enum class Reduction : std::uint8_t { sum, mean, max, min, prod, l1, l2, sum_square, log_sum, log_sum_exp };
+
+/// "log_sum_exp".
+std::string_view name_of(Reduction kind);
 
 /// Folds `axes` (negative count from the end; none means all). They stay as 1 with `keep_dims`, else go away. f16 and
 /// bf16 fold in f32 and narrow at the end; integers (i64, i32) wrap, mean truncates toward zero, and log_sum,

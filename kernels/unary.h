@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
@@ -50,6 +51,9 @@ enum class Unary : std::uint8_t {
   swish,
   clip,
 };
+
+/// "leaky_relu".
+std::string_view name_of(Unary kind);
 
 /// Up to two numbers of a function; which is which stands beside each function.
 struct UnaryParams {

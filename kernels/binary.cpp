@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/binary.h>
+
+#include <array>
+#include <string>
+
+#include <millrace/kernels/broadcast.h>
+#include <millrace/kernels/cpu/binary.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/tensor/launch.h>
+
+namespace millrace {
+
+std::string_view name_of(Binary kind) {
+  static constexpr std::array<std::string_view, 19> names{
+      "add",         "sub",        "mul",        "div",       "pow",  "min",           "max",     "mod",
+      "fmod",        "prelu",      "equal",      "not_equal", "less", "less_or_equal", "greater", "greater_or_equal",
+      "logical_and", "logical_or", "logical_xor"};
+  static_assert(names.size() == static_cast<std::size_t>(Binary::logical_xor) + 1);
+  return names[static_cast<std::size_t>(kind)];
+}
+
+DType result_dtype(Binary kind, DType dtype) {
+  const bool logic = kind >= Binary::logical_and;
+  const bool any = kind == Binary::equal || kind == Binary::not_equal;
+  if (!any && logic != (dtype == DType::boolean))
+    throw DTypeError(std::string(name_of(kind)) + ": expected " + (logic ? "bool" : "a number") + ", found " +
+                     std::string(name_of(dtype)));
+  return kind >= Binary::equal ? DType::boolean : dtype;
+}
+
+void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
+  const std::string_view name = name_of(kind);
+  internal::check_places(name, stream, {&a, &b, &out});
+  internal::check_same_dtype(name, a, b);
+  internal::check_dtype(name, "out", out, result_dtype(kind, a.dtype()));
+  const DDim dims = broadcast_dims(a.dims(), b.dims());
+  internal::check_dims(name, "out", out, dims);
+  launch(
+      TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
+      [kind, left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](ThreadTeam& team) {
+        cpu::binary(kind, left, right, out, team);
+      },
+      stream);
+}
+
+Tensor binary(Binary kind, const Tensor& a, const Tensor& b, StreamRef stream) {
+  Tensor out(result_dtype(kind, a.dtype()), broadcast_dims(a.dims(), b.dims()), stream.memory());
+  binary(kind, a, b, out, stream);
+  return out;
+}
+
+}  // namespace millrace

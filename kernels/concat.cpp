@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/concat.h>
+
+#include <string>
+
+#include <millrace/kernels/copy.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/tensor/checked.h>
+
+namespace millrace {
+namespace {
+
+/// The extents of all parts together.
+DDim concat_dims(const std::vector<Tensor>& parts, int axis) {
+  if (parts.empty()) throw ArgumentError("concat: expected at least one part, found none");
+  DDim dims = parts.front().dims();
+  const int at = internal::checked_axis("concat", axis, dims);
+  dims[at] = 0;
+  for (const Tensor& part : parts) {
+    internal::check_same_dtype("concat", parts.front(), part);
+    DDim expected = part.dims();
+    if (part.rank() == dims.rank()) expected[at] = dims[at];
+    if (expected != dims)
+      throw ShapeError("concat: expected extents that agree but for axis " + std::to_string(axis) + ", found " +
+                       parts.front().dims().to_string() + " and " + part.dims().to_string());
+    dims[at] = checked_add(dims[at], part.dim(at));
+  }
+  return dims;
+}
+
+std::string list_text(const std::vector<std::int64_t>& values) {
+  std::string text = "[";
+  for (const std::int64_t value : values) text += (text.size() == 1 ? "" : ", ") + std::to_string(value);
+  return text + "]";
+}
+
+}  // namespace
+
+void concat(const std::vector<Tensor>& parts, int axis, Tensor& out, StreamRef stream) {
+  internal::check_dims("concat", "out", out, concat_dims(parts, axis));
+  std::int64_t begin = 0;
+  for (const Tensor& part : parts) {
+    const std::int64_t end = begin + part.dim(axis);
+    Tensor place = out.slice(axis, begin, end);
+    if (part.elements() > 0) copy(part, place, stream);
+    begin = end;
+  }
+}
+
+Tensor concat(const std::vector<Tensor>& parts, int axis, StreamRef stream) {
+  const DDim dims = concat_dims(parts, axis);
+  Tensor out(parts.front().dtype(), dims, stream.memory());
+  concat(parts, axis, out, stream);
+  return out;
+}
+
+std::vector<Tensor> split(const Tensor& x, int axis, const std::vector<std::int64_t>& sizes) {
+  const int at = internal::checked_axis("split", axis, x.dims());
+  std::int64_t sum = 0;
+  bool good = true;
+  for (const std::int64_t size : sizes) {
+    good = good && size >= 0;
+    sum = checked_add(sum, size);
+  }
+  if (!good || sum != x.dim(at))
+    throw ShapeError("split: expected sizes that add up to " + std::to_string(x.dim(at)) + " along axis " +
+                     std::to_string(axis) + ", found " + list_text(sizes));
+  std::vector<Tensor> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    parts.push_back(x.slice(at, begin, begin + size));
+    begin += size;
+  }
+  return parts;
+}
+
+}  // namespace millrace

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/binary.h>
+
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <type_traits>
+
+#include <millrace/kernels/cpu/strided_loop.h>
+
+namespace millrace::cpu {
+namespace {
+
+template <class T>
+struct WideOf {
+  using type = T;
+};
+template <>
+struct WideOf<float16> {
+  using type = float;
+};
+template <>
+struct WideOf<bfloat16> {
+  using type = float;
+};
+
+template <class T, class Out, class F>
+void run_each(const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team, F f) {
+  using Wide = typename WideOf<T>::type;
+  const StridedLoop<3> loop(out.dims(), {&a.strides(), &b.strides(), &out.strides()});
+  const T* left = static_cast<const T*>(a.raw());
+  const T* right = static_cast<const T*>(b.raw());
+  Out* result = static_cast<Out*>(out.raw_mutable());
+  const auto [a_step, b_step, out_step] = loop.inner();
+  const auto one = [f](T x, T y) {
+    return convert_element<Out>(f(convert_element<Wide>(x), convert_element<Wide>(y)));
+  };
+  loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
+    const T* x = left + offsets[0];
+    const T* y = right + offsets[1];
+    Out* z = result + offsets[2];
+    if (a_step == 1 && b_step == 1 && out_step == 1) {
+      for (std::int64_t i = 0; i < count; ++i) z[i] = one(x[i], y[i]);
+    } else if (a_step == 1 && b_step == 0 && out_step == 1) {
+      const T scalar = *y;
+      for (std::int64_t i = 0; i < count; ++i) z[i] = one(x[i], scalar);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) z[i * out_step] = one(x[i * a_step], y[i * b_step]);
+    }
+  });
+}
+
+template <class T>
+T float_mod(T x, T y) {
+  T rest = std::fmod(x, y);
+  if (rest != T{0} && (rest < T{0}) != (y < T{0})) rest += y;
+  return rest;
+}
+
+/// Arithmetic of integers, in the unsigned type of 64 bits, whose wrapping is defined.
+template <class T>
+struct Integers {
+  std::atomic<bool>& zero_divisor;
+
+  static T wrap(std::uint64_t value) { return static_cast<T>(value); }
+  static std::uint64_t wide(T value) { return static_cast<std::uint64_t>(value); }
+  bool refuse(T y) const {
+    if (y != 0) return false;
+    zero_divisor.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  T div(T x, T y) const {
+    if (refuse(y)) return 0;
+    if (std::is_signed_v<T> && y == static_cast<T>(-1)) return wrap(std::uint64_t{0} - wide(x));
+    return static_cast<T>(x / y);
+  }
+  T fmod(T x, T y) const {
+    if (refuse(y) || (std::is_signed_v<T> && y == static_cast<T>(-1))) return 0;
+    return static_cast<T>(x % y);
+  }
+  T mod(T x, T y) const {
+    const T rest = fmod(x, y);
+    return rest != 0 && (rest < 0) != (y < 0) ? static_cast<T>(rest + y) : rest;
+  }
+  T pow(T x, T y) const {
+    if (y < 0) {
+      if (x == 1) return 1;
+      if (x == static_cast<T>(-1)) return y % 2 == 0 ? T{1} : x;
+      refuse(x);
+      return 0;
+    }
+    std::uint64_t result = 1;
+    std::uint64_t base = wide(x);
+    for (std::uint64_t left = wide(y); left != 0; left >>= 1, base *= base)
+      if (left & 1) result *= base;
+    return wrap(result);
+  }
+};
+
+template <class T>
+void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
+  using Wide = typename WideOf<T>::type;
+  const auto run = [&](auto f) { run_each<T, T>(a, b, out, team, f); };
+  switch (kind) {
+    case Binary::add:
+      return run([](Wide x, Wide y) { return x + y; });
+    case Binary::sub:
+      return run([](Wide x, Wide y) { return x - y; });
+    case Binary::mul:
+      return run([](Wide x, Wide y) { return x * y; });
+    case Binary::div:
+      return run([](Wide x, Wide y) { return x / y; });
+    case Binary::pow:
+      return run([](Wide x, Wide y) { return y == Wide{2} ? x * x : std::pow(x, y); });
+    case Binary::min:
+      return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
+    case Binary::max:
+      return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
+    case Binary::mod:
+      return run([](Wide x, Wide y) { return float_mod(x, y); });
+    case Binary::fmod:
+      return run([](Wide x, Wide y) { return std::fmod(x, y); });
+    default:
+      return run([](Wide x, Wide y) { return x < Wide{0} ? y * x : x; });
+  }
+}
+
+template <class T>
+void run_integers(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
+  std::atomic<bool> zero_divisor{false};
+  using Of = Integers<T>;
+  const Of of{zero_divisor};
+  const auto run = [&](auto f) { run_each<T, T>(a, b, out, team, f); };
+  switch (kind) {
+    case Binary::add:
+      run([](T x, T y) { return Of::wrap(Of::wide(x) + Of::wide(y)); });
+      break;
+    case Binary::sub:
+      run([](T x, T y) { return Of::wrap(Of::wide(x) - Of::wide(y)); });
+      break;
+    case Binary::mul:
+      run([](T x, T y) { return Of::wrap(Of::wide(x) * Of::wide(y)); });
+      break;
+    case Binary::div:
+      run([&of](T x, T y) { return of.div(x, y); });
+      break;
+    case Binary::pow:
+      run([&of](T x, T y) { return of.pow(x, y); });
+      break;
+    case Binary::min:
+      run([](T x, T y) { return x < y ? x : y; });
+      break;
+    case Binary::max:
+      run([](T x, T y) { return x > y ? x : y; });
+      break;
+    case Binary::mod:
+      run([&of](T x, T y) { return of.mod(x, y); });
+      break;
+    case Binary::fmod:
+      run([&of](T x, T y) { return of.fmod(x, y); });
+      break;
+    default:
+      run([](T x, T y) { return x < 0 ? Of::wrap(Of::wide(x) * Of::wide(y)) : x; });
+      break;
+  }
+  if (zero_divisor)
+    throw ArgumentError(std::string(name_of(kind)) + ": an integer is divided by zero in " + a.to_string() + " by " +
+                        b.to_string());
+}
+
+template <class T>
+void run_comparison(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
+  using Wide = typename WideOf<T>::type;
+  const auto run = [&](auto f) { run_each<T, bool>(a, b, out, team, f); };
+  switch (kind) {
+    case Binary::equal:
+      return run([](Wide x, Wide y) { return x == y; });
+    case Binary::not_equal:
+      return run([](Wide x, Wide y) { return x != y; });
+    case Binary::less:
+      return run([](Wide x, Wide y) { return x < y; });
+    case Binary::less_or_equal:
+      return run([](Wide x, Wide y) { return x <= y; });
+    case Binary::greater:
+      return run([](Wide x, Wide y) { return x > y; });
+    case Binary::greater_or_equal:
+      return run([](Wide x, Wide y) { return x >= y; });
+    case Binary::logical_and:
+      return run([](Wide x, Wide y) { return x && y; });
+    case Binary::logical_or:
+      return run([](Wide x, Wide y) { return x || y; });
+    default:
+      return run([](Wide x, Wide y) { return static_cast<bool>(x) != static_cast<bool>(y); });
+  }
+}
+
+}  // namespace
+
+void binary(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
+  visit_dtype(a.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    if (kind >= Binary::equal) return run_comparison<T>(kind, a, b, out, team);
+    if constexpr (std::is_same_v<T, bool>) {
+      return;  // bool has comparisons and logic alone
+    } else if constexpr (std::is_integral_v<T>) {
+      run_integers<T>(kind, a, b, out, team);
+    } else {
+      run_floats<T>(kind, a, b, out, team);
+    }
+  });
+}
+
+}  // namespace millrace::cpu

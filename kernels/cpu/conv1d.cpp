@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/conv1d.h>
+
+#include <algorithm>
+#include <memory>
+
+#include <millrace/kernels/cpu/spans.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// Room on the stack for unfolded rows; one row that needs more goes to the heap.
+constexpr std::int64_t room_bytes = 48 * 1024;
+
+template <class T>
+struct Unfold {
+  const Conv1dDesc& desc;
+  const T* x;
+  std::int64_t sequence_stride, channel_stride, time_stride;
+  std::int64_t length, out_length, channels, k;
+
+  /// Row `row` of group `group`: where it lies in x, when its elements stand side by side there, else unfolded into
+  /// `room`.
+  const T* operator()(std::int64_t row, std::int64_t group, T* room) const {
+    const std::int64_t start = row % out_length * desc.stride - desc.pad_before;
+    const T* base = x + row / out_length * sequence_stride + group * channels * channel_stride;
+    const bool inside = start >= 0 && start + (desc.kernel - 1) * desc.dilation < length;
+    const bool taps_adjoin = desc.kernel == 1 || time_stride * desc.dilation == 1;
+    if (inside && taps_adjoin && (channels == 1 || channel_stride == desc.kernel)) return base + start * time_stride;
+    // Taps [first, last) lie inside the sequence; the others are padding.
+    const std::int64_t first = std::clamp<std::int64_t>((-start + desc.dilation - 1) / desc.dilation, 0, desc.kernel);
+    const std::int64_t last =
+        std::clamp<std::int64_t>((length - start + desc.dilation - 1) / desc.dilation, first, desc.kernel);
+    T* to = room;
+    for (std::int64_t channel = 0; channel < channels; ++channel, to += desc.kernel) {
+      const T* from = base + channel * channel_stride + start * time_stride;
+      for (std::int64_t tap = 0; tap < first; ++tap) to[tap] = T{0};
+      for (std::int64_t tap = first; tap < last; ++tap) to[tap] = from[tap * desc.dilation * time_stride];
+      for (std::int64_t tap = last; tap < desc.kernel; ++tap) to[tap] = T{0};
+    }
+    return room;
+  }
+};
+
+template <class T>
+void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t group, const T* packed, const T* bias,
+               T* out, std::int64_t rows, ThreadTeam& team) {
+  const Conv1dDesc& desc = plan.desc();
+  const PackedLayout layout = conv1d_layout(plan);
+  const std::int64_t out_length = unfold.out_length;
+  constexpr std::int64_t room_elements = room_bytes / static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t chunk = std::clamp<std::int64_t>(room_elements / std::max<std::int64_t>(1, layout.k), 1, max_rows);
+  each_span(team, rows, chunk, layout.panels(), layout.panel_stride(),
+            [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
+              alignas(64) T room[room_elements];
+              std::unique_ptr<T[]> large;
+              if (layout.k > room_elements)
+                large = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layout.k));
+              const T* a[max_rows];
+              T* to[max_rows];
+              for (std::int64_t i = 0; i < count; ++i) {
+                a[i] = unfold(row + i, group, large ? large.get() : room + i * layout.k);
+                to[i] = out + ((row + i) / out_length * desc.out_channels + group * layout.columns) * out_length +
+                        (row + i) % out_length;
+              }
+              MatrixCall<T> call;
+              call.a = a;
+              call.out = to;
+              call.rows = count;
+              call.k = layout.k;
+              call.b = packed + group * layout.elements();
+              call.panel_stride = layout.panel_stride();
+              call.columns = layout.columns;
+              call.first_panel = first;
+              call.last_panel = last;
+              call.bias = bias == nullptr ? nullptr : bias + group * layout.columns;
+              call.column_stride = out_length;
+              plan.gemm().kernels().run(call);
+            });
+}
+
+template <class T>
+void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out,
+              ThreadTeam& team) {
+  const Conv1dDesc& desc = plan.desc();
+  const PackedLayout layout = conv1d_layout(plan);
+  const Unfold<T> unfold{
+      desc,       static_cast<const T*>(x.raw()), x.strides()[0], x.strides()[1], x.strides()[2], x.dim(2),
+      out.dim(2), desc.in_channels / desc.groups, layout.k};
+  for (std::int64_t group = 0; group < desc.groups; ++group)
+    run_group(plan, unfold, group, static_cast<const T*>(packed.raw()),
+              bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()), static_cast<T*>(out.raw_mutable()),
+              out.dim(0) * out.dim(2), team);
+}
+
+}  // namespace
+
+PackedLayout conv1d_layout(const Conv1dPlan& plan) {
+  const GemmDesc& desc = plan.gemm().desc();
+  const GemmKernels& kernels = plan.gemm().kernels();
+  return {desc.k, desc.n, desc.dtype == DType::f64 ? kernels.lanes_f64 : kernels.lanes_f32};
+}
+
+void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out,
+            ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  if (x.dtype() == DType::f64) return run_type<double>(plan, x, packed, bias, out, team);
+  run_type<float>(plan, x, packed, bias, out, team);
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/kernels/conv1d.h>
+#include <millrace/kernels/cpu/packing.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// How the weights of one group are packed: k runs over channels, then taps.
+PackedLayout conv1d_layout(const Conv1dPlan& plan);
+
+/// x [N, C, L] of any strides; packed: all groups one behind the other; bias [out] or null; out [N, out, out_length]
+/// contiguous. All of the wide dtype of the plan.
+void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out,
+            ThreadTeam& team);
+
+}  // namespace millrace::cpu

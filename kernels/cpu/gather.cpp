@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/gather.h>
+
+#include <cstring>
+#include <string>
+
+#include <millrace/kernels/cpu/element_size.h>
+#include <millrace/kernels/cpu/index.h>
+#include <millrace/kernels/cpu/mapped_copy.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// Negative places count from the end.
+std::int64_t checked_place(const char* op, std::int64_t index, int axis, const DDim& dims) {
+  const std::int64_t extent = dims[axis];
+  const std::int64_t place = index < 0 ? index + extent : index;
+  if (place < 0 || place >= extent)
+    throw IndexError(std::string(op) + ": expected an index within axis " + std::to_string(axis) + " of " +
+                     dims.to_string() + ", found " + std::to_string(index));
+  return place;
+}
+
+/// Elements of one row (all axes but the first), as one run or as a loop.
+template <class U>
+struct RowCopy {
+  RowCopy(const Tensor& x, const Tensor& out)
+      : strides{x.strides().erased(0), out.strides().erased(0)},
+        loop(x.dims().erased(0), {&strides[0], &strides[1]}),
+        adjoin(loop.count() <= 1 || (loop.inner()[0] == 1 && loop.inner()[1] == 1)) {}
+
+  void operator()(const U* from, U* to) const {
+    loop.each_run(0, loop.count(), [&](const auto& offsets, std::int64_t run) {
+      if (adjoin) {
+        std::memcpy(to + offsets[1], from + offsets[0], static_cast<std::size_t>(run) * sizeof(U));
+      } else {
+        for (std::int64_t i = 0; i < run; ++i)
+          to[offsets[1] + i * loop.inner()[1]] = from[offsets[0] + i * loop.inner()[0]];
+      }
+    });
+  }
+  void zero(U* to) const {
+    loop.each_run(0, loop.count(), [&](const auto& offsets, std::int64_t run) {
+      for (std::int64_t i = 0; i < run; ++i) to[offsets[1] + i * loop.inner()[1]] = U{};
+    });
+  }
+
+  DDim strides[2];
+  StridedLoop<2> loop;
+  bool adjoin;
+};
+
+std::int64_t rows_grain(std::int64_t row_elements) {
+  return std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, row_elements));
+}
+
+}  // namespace
+
+void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
+  std::vector<std::int64_t> places = index_values(index);
+  for (std::int64_t& place : places) place = checked_place("gather", place, axis, x.dims());
+  if (out.elements() == 0) return;
+  if (axis == 0) return gather_rows(x, places, out.reshape(x.dims().erased(0).inserted(0, index.elements())), team);
+  // One map for each axis of x; the axes of the index are one in the output.
+  IndexMaps maps;
+  for (int at = 0; at < x.rank(); ++at) {
+    if (at == axis) {
+      maps.push_back(places);
+      continue;
+    }
+    maps.emplace_back(static_cast<std::size_t>(x.dim(at)));
+    for (std::int64_t i = 0; i < x.dim(at); ++i) maps.back()[static_cast<std::size_t>(i)] = i;
+  }
+  mapped_copy(x, maps, nullptr, out, team);
+}
+
+void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
+  std::vector<std::int64_t> places = index_values(index);
+  for (std::int64_t& place : places) place = checked_place("gather_elements", place, axis, x.dims());
+  DDim strides = x.strides();
+  strides[axis] = 0;
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const U* from = static_cast<const U*>(x.raw());
+    U* to = static_cast<U*>(out.raw_mutable());
+    const StridedLoop<2> loop(out.dims(), {&strides, &out.strides()});
+    loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t at = offsets[1] + i * loop.inner()[1];
+        to[at] = from[offsets[0] + i * loop.inner()[0] + places[static_cast<std::size_t>(at)] * x.strides()[axis]];
+      }
+    });
+  });
+}
+
+void check_row_index(const char* op, const std::vector<std::int64_t>& index, const DDim& dims) {
+  for (const std::int64_t row : index)
+    if (row < -1 || row >= dims[0])
+      throw IndexError(std::string(op) + ": expected -1 or a row of " + dims.to_string() + ", found " +
+                       std::to_string(row));
+}
+
+void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const RowCopy<U> copy_row(x, out);
+    const U* from = static_cast<const U*>(x.raw());
+    U* to = static_cast<U*>(out.raw_mutable());
+    team.parallel(out.dim(0), rows_grain(copy_row.loop.count()), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t row = index[static_cast<std::size_t>(i)];
+        U* target = to + i * out.strides()[0];
+        row < 0 ? copy_row.zero(target) : copy_row(from + row * x.strides()[0], target);
+      }
+    });
+  });
+}
+
+void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team) {
+  (void)team;  // two entries may name one row: the later one wins only in order
+  if (x.elements() == 0) return;
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const RowCopy<U> copy_row(x, out);
+    const U* from = static_cast<const U*>(x.raw());
+    U* to = static_cast<U*>(out.raw_mutable());
+    for (std::size_t i = 0; i < index.size(); ++i)
+      if (index[i] >= 0)
+        copy_row(from + static_cast<std::int64_t>(i) * x.strides()[0], to + index[i] * out.strides()[0]);
+  });
+}
+
+}  // namespace millrace::cpu

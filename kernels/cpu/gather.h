@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <millrace/tensor/tensor.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// numpy's take along `axis`. IndexError for an index outside.
+void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team);
+void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team);
+
+/// IndexError unless every entry is −1 or a row of `dims`.
+void check_row_index(const char* op, const std::vector<std::int64_t>& index, const DDim& dims);
+/// out[i] = x[index[i]], zeros for −1; entries are checked.
+void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team);
+/// out[index[i]] = x[i], nothing for −1; in order of i.
+void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team);
+
+}  // namespace millrace::cpu

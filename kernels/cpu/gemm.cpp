@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/gemm.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include <millrace/kernels/cpu/spans.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// From so many rows on, packing b costs less than it saves.
+constexpr std::int64_t rows_worth_packing = 12;
+
+template <class T>
+struct Views {
+  std::int64_t m, n, k;
+  const T* a;
+  std::int64_t a_row, a_column;
+  const T* b;
+  std::int64_t b_row, b_column;
+  T* c;
+  std::int64_t c_row, c_column;
+
+  Views(const Tensor& left, const Tensor& right, const Tensor& out)
+      : m(left.dim(0)),
+        n(right.dim(1)),
+        k(left.dim(1)),
+        a(static_cast<const T*>(left.raw())),
+        a_row(left.strides()[0]),
+        a_column(left.strides()[1]),
+        b(static_cast<const T*>(right.raw())),
+        b_row(right.strides()[0]),
+        b_column(right.strides()[1]),
+        c(static_cast<T*>(out.raw_mutable())),
+        c_row(out.strides()[0]),
+        c_column(out.strides()[1]) {}
+};
+
+bool packs_a(const Tensor& a) {
+  return a.dim(1) > 1 && a.strides()[1] != 1;
+}
+bool packs_b(const Tensor& a, const Tensor& b) {
+  return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1);
+}
+
+/// Runs panels of `call` for all rows of `views`; `call` says where b is.
+template <class T>
+void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> call, std::int64_t first,
+              std::int64_t panels, ThreadTeam& team) {
+  const std::int64_t work = panel_vectors * kernels.lanes<T>() * views.k;
+  each_span(team, views.m, max_rows, panels, work,
+            [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
+              const T* a[max_rows];
+              T* out[max_rows];
+              for (std::int64_t i = 0; i < rows; ++i) {
+                a[i] = views.a + (row + i) * views.a_row;
+                out[i] = views.c + (row + i) * views.c_row;
+              }
+              MatrixCall<T> part = call;
+              part.a = a;
+              part.out = out;
+              part.rows = rows;
+              part.first_panel = first + from;
+              part.last_panel = first + to;
+              kernels.run(part);
+            });
+}
+
+template <class T>
+void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, T* scratch,
+                 ThreadTeam& team) {
+  const GemmKernels& kernels = gemm_kernels();
+  Views<T> views(a, b, c);
+  const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
+  if (packs_a(a)) {
+    T* rows = scratch + layout.elements();
+    for (std::int64_t row = 0; row < views.m; ++row)
+      for (std::int64_t k = 0; k < views.k; ++k)
+        rows[row * views.k + k] = views.a[row * views.a_row + k * views.a_column];
+    views.a = rows;
+    views.a_row = views.k;
+  }
+  MatrixCall<T> call;
+  call.k = views.k;
+  call.columns = views.n;
+  call.alpha = static_cast<T>(alpha);
+  call.beta = static_cast<T>(beta);
+  call.column_stride = views.c_column;
+  const std::int64_t direct = packs_b(a, b) ? 0 : views.n / layout.width();
+  if (direct > 0) {
+    call.b = views.b;
+    call.b_stride = views.b_row;
+    call.panel_stride = layout.width();
+    run_rows(kernels, views, call, 0, direct, team);
+  }
+  if (direct == layout.panels()) return;
+  team.parallel(layout.panels() - direct, 1, [&](std::int64_t first, std::int64_t last) {
+    pack_panels(layout, views.b, views.b_row, views.b_column, direct + first, direct + last, scratch);
+  });
+  call.b = scratch;
+  call.b_stride = 0;
+  call.panel_stride = layout.panel_stride();
+  run_rows(kernels, views, call, direct, layout.panels() - direct, team);
+}
+
+/// Wrapping arithmetic in 64 bits gives the low bits of any sum of products.
+template <class T, class Out>
+void gemm_integers(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, ThreadTeam& team) {
+  const auto* left = static_cast<const T*>(a.raw());
+  const auto* right = static_cast<const T*>(b.raw());
+  auto* out = static_cast<Out*>(c.raw_mutable());
+  const auto scale = static_cast<std::uint64_t>(static_cast<std::int64_t>(alpha));
+  const auto keep = static_cast<std::uint64_t>(static_cast<std::int64_t>(beta));
+  const std::int64_t n = b.dim(1);
+  const std::int64_t k = a.dim(1);
+  team.parallel(a.dim(0), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, n * k)),
+                [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t i = begin; i < end; ++i) {
+                    for (std::int64_t j = 0; j < n; ++j) {
+                      std::uint64_t sum = 0;
+                      for (std::int64_t at = 0; at < k; ++at)
+                        sum += static_cast<std::uint64_t>(left[i * a.strides()[0] + at * a.strides()[1]]) *
+                               static_cast<std::uint64_t>(right[at * b.strides()[0] + j * b.strides()[1]]);
+                      Out& to = out[i * c.strides()[0] + j * c.strides()[1]];
+                      sum *= scale;
+                      if (beta != 0) sum += keep * static_cast<std::uint64_t>(to);
+                      to = static_cast<Out>(sum);
+                    }
+                  }
+                });
+}
+
+template <class T>
+void packed_floats(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<T>& product,
+                   ThreadTeam& team) {
+  const std::int64_t work = layout.panel_stride();
+  each_span(team, product.rows, max_rows, layout.panels(), work,
+            [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
+              const T* a[max_rows];
+              T* out[max_rows];
+              for (std::int64_t i = 0; i < rows; ++i) {
+                a[i] = product.a + (row + i) * product.a_row;
+                out[i] = product.out + (row + i) * product.out_row;
+              }
+              MatrixCall<T> call;
+              call.a = a;
+              call.out = out;
+              call.rows = rows;
+              call.k = layout.k;
+              call.b = product.packed;
+              call.panel_stride = layout.panel_stride();
+              call.columns = layout.columns;
+              call.first_panel = first;
+              call.last_panel = last;
+              call.bias = product.bias;
+              kernels.run(call);
+            });
+}
+
+}  // namespace
+
+std::int64_t gemm_scratch_bytes(const Tensor& a, const Tensor& b) {
+  if (!is_floating(a.dtype())) return 0;
+  const bool narrow = a.dtype() == DType::f32;
+  const PackedLayout layout{b.dim(0), b.dim(1), narrow ? gemm_kernels().lanes_f32 : gemm_kernels().lanes_f64};
+  return (layout.elements() + (packs_a(a) ? a.elements() : 0)) * static_cast<std::int64_t>(size_of(a.dtype()));
+}
+
+void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, const Tensor& scratch,
+          ThreadTeam& team) {
+  if (c.elements() == 0) return;
+  switch (a.dtype()) {
+    case DType::f32:
+      return gemm_floats(alpha, a, b, beta, c, static_cast<float*>(scratch.raw_mutable()), team);
+    case DType::f64:
+      return gemm_floats(alpha, a, b, beta, c, static_cast<double*>(scratch.raw_mutable()), team);
+    case DType::i64:
+      return gemm_integers<std::int64_t, std::int64_t>(alpha, a, b, beta, c, team);
+    case DType::i32:
+      return gemm_integers<std::int32_t, std::int32_t>(alpha, a, b, beta, c, team);
+    case DType::i8:
+      return gemm_integers<std::int8_t, std::int32_t>(alpha, a, b, beta, c, team);
+    default:
+      return gemm_integers<std::uint8_t, std::int32_t>(alpha, a, b, beta, c, team);
+  }
+}
+
+void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<float>& product,
+                 ThreadTeam& team) {
+  packed_floats(kernels, layout, product, team);
+}
+void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<double>& product,
+                 ThreadTeam& team) {
+  packed_floats(kernels, layout, product, team);
+}
+
+}  // namespace millrace::cpu

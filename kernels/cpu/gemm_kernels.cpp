@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/gemm_kernels.h>
+
+#include <cstring>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/gemm_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+#include <millrace/kernels/cpu/tile-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+
+/// What comes after the total, for columns [column, column + count) of one row; `count` ≤ lanes.
+template <class T, class D, class V = hn::Vec<D>>
+HWY_INLINE V Finish(D d, const MatrixCall<T>& call, V value, const T* bias, const T* there) {
+  if (call.alpha != T{1}) value = hn::Mul(hn::Set(d, call.alpha), value);
+  if (bias != nullptr) value = hn::Add(value, hn::LoadU(d, bias));
+  if (call.beta == T{0}) return value;
+  const V old = hn::LoadU(d, there);
+  return hn::Add(value, call.beta == T{1} ? old : hn::Mul(hn::Set(d, call.beta), old));
+}
+
+/// Columns that are no whole vector, or do not stand side by side, go through a vector on the stack.
+template <class T, class D>
+HWY_INLINE void FinishApart(D d, const MatrixCall<T>& call, const T* total, std::int64_t column, std::int64_t count,
+                            T* row) {
+  HWY_ALIGN T bias[hn::MaxLanes(d)] = {};
+  HWY_ALIGN T there[hn::MaxLanes(d)] = {};
+  HWY_ALIGN T result[hn::MaxLanes(d)];
+  if (call.bias != nullptr) std::memcpy(bias, call.bias + column, static_cast<std::size_t>(count) * sizeof(T));
+  if (call.beta != T{0})
+    for (std::int64_t i = 0; i < count; ++i) there[i] = row[(column + i) * call.column_stride];
+  hn::Store(Finish(d, call, hn::Load(d, total), call.bias == nullptr ? nullptr : bias, there), d, result);
+  for (std::int64_t i = 0; i < count; ++i) row[(column + i) * call.column_stride] = result[i];
+}
+
+/// Writes `vectors` vectors of totals that begin at `column`.
+template <class T>
+HWY_INLINE void FinishRow(const MatrixCall<T>& call, const T* total, int vectors, std::int64_t column, T* row) {
+  const hn::ScalableTag<T> d;
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  for (int v = 0; v < vectors; ++v, column += lanes, total += lanes) {
+    const std::int64_t count = std::min(lanes, call.columns - column);
+    if (count < lanes || call.column_stride != 1) {
+      FinishApart(d, call, total, column, count, row);
+      continue;
+    }
+    const T* bias = call.bias == nullptr ? nullptr : call.bias + column;
+    hn::StoreU(Finish(d, call, hn::Load(d, total), bias, row + column), d, row + column);
+  }
+}
+
+template <class T>
+void RunMatrix(const MatrixCall<T>& call) {
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  constexpr std::int64_t width = panel_vectors * lanes;
+  HWY_ALIGN T total[tile_room<T>];
+  for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
+    const std::int64_t column = panel * width;
+    const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
+    const bool pair = call.rows <= pair_rows && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
+    const int vectors =
+        pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
+    const std::int64_t stride =
+        call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes;
+    EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
+      TileFor<T>(height, vectors)(call.a + first, call.k, call.b + panel * call.panel_stride, stride, call.panel_stride,
+                                  total);
+      for (int row = 0; row < height; ++row)
+        FinishRow(call, total + row * vectors * lanes, vectors, column, call.out[first + row]);
+    });
+    panel += pair ? 2 : 1;
+  }
+}
+
+void RunF32(const MatrixCall<float>& call) {
+  RunMatrix(call);
+}
+void RunF64(const MatrixCall<double>& call) {
+  RunMatrix(call);
+}
+
+const GemmKernels* Kernels() {
+  static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunF32, RunF64};
+  return &kernels;
+}
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(Kernels);
+
+const GemmKernels& gemm_kernels() {
+  return *HWY_DYNAMIC_DISPATCH(Kernels)();
+}
+
+}  // namespace millrace::cpu
+#endif

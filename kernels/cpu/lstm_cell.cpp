@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/lstm_cell.h>
+
+#include <algorithm>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/lstm_kernels.h>
+#include <millrace/kernels/cpu/spans.h>
+
+namespace millrace::cpu {
+namespace {
+
+template <class T>
+void pack_type(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
+  const T* source = static_cast<const T*>(from.raw());
+  T* target = static_cast<T*>(to.raw_mutable());
+  const std::int64_t rows = from.dim(0);
+  team.parallel(layout.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+    T* next = target + begin * rows * gates * layout.lanes;
+    for (std::int64_t block = begin; block < end; ++block)
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t gate = 0; gate < gates; ++gate)
+          for (std::int64_t lane = 0; lane < layout.lanes; ++lane) {
+            const std::int64_t unit = block * layout.lanes + lane;
+            const std::int64_t column = gate * layout.hidden + unit;
+            *next++ = unit < layout.hidden ? source[row * from.strides()[0] + column * from.strides()[1]] : T{0};
+          }
+  });
+}
+
+/// The rows of one operand as pointers.
+template <class T>
+struct Rows {
+  explicit Rows(const Tensor& x) : first(static_cast<const T*>(x.raw())), stride(x.strides()[0]) {}
+  void fill(std::int64_t row, std::int64_t count, const T** to) const {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = first + (row + i) * stride;
+  }
+  void fill(std::int64_t row, std::int64_t count, T** to) const {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = const_cast<T*>(first) + (row + i) * stride;
+  }
+  const T* first;
+  std::int64_t stride;
+};
+
+template <class T>
+const T* or_null(const Tensor& x, bool used) {
+  return used ? static_cast<const T*>(x.raw()) : nullptr;
+}
+
+template <class T>
+void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
+              const Tensor& c, const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
+  const LstmDesc& desc = plan.desc();
+  const LstmLayout layout = lstm_layout(plan);
+  const Rows<T> inputs(x), hs(h), cs(c), next_hs(h_out), next_cs(c_out);
+  const std::int64_t work = panel_vectors * layout.lanes * (desc.hidden + (projected ? 0 : desc.input) + 32);
+  each_span(team, h.dim(0), max_rows, layout.blocks(), work,
+            [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
+              const T* from[3][max_rows];
+              T* to[2][max_rows];
+              inputs.fill(row, rows, from[0]);
+              hs.fill(row, rows, from[1]);
+              cs.fill(row, rows, from[2]);
+              next_hs.fill(row, rows, to[0]);
+              next_cs.fill(row, rows, to[1]);
+              LstmCall<T> call;
+              call.desc = &desc;
+              call.rows = rows;
+              (projected ? call.projection : call.x) = from[0];
+              call.h = from[1];
+              call.c = from[2];
+              call.h_out = to[0];
+              call.c_out = to[1];
+              call.input = static_cast<const T*>(weights.input.raw());
+              call.recurrent = static_cast<const T*>(weights.recurrent.raw());
+              call.bias = or_null<T>(weights.bias, desc.bias);
+              call.peepholes = or_null<T>(weights.peepholes, desc.peepholes);
+              call.first_block = first;
+              call.last_block = last;
+              plan.kernels().run(call);
+            });
+}
+
+}  // namespace
+
+LstmLayout lstm_layout(const LstmPlan& plan) {
+  const bool f64 = plan.desc().dtype == DType::f64;
+  return {plan.desc().hidden, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32};
+}
+
+void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
+  if (from.dtype() == DType::f64) return pack_type<double>(layout, from, gates, to, team);
+  pack_type<float>(layout, from, gates, to, team);
+}
+
+void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
+               const Tensor& c, const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
+  if (h_out.elements() == 0) return;
+  if (h.dtype() == DType::f64) return run_type<double>(plan, weights, x, projected, h, c, h_out, c_out, team);
+  run_type<float>(plan, weights, x, projected, h, c, h_out, c_out, team);
+}
+
+}  // namespace millrace::cpu

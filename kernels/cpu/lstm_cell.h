@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/kernels/lstm_cell.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// How gate columns [4·H] are spread over blocks of units.
+struct LstmLayout {
+  std::int64_t hidden = 0;
+  std::int64_t lanes = 1;
+
+  std::int64_t blocks() const { return (hidden + lanes - 1) / lanes; }
+  /// Elements of `vectors` packed vectors of units: k·4 of a matrix, 4 of a bias, 3 of peepholes.
+  std::int64_t elements(std::int64_t vectors) const { return blocks() * vectors * lanes; }
+};
+LstmLayout lstm_layout(const LstmPlan& plan);
+
+/// Packs from[rows, gates·H] (any strides) as [block][row][gate][lane], padded with zeros; f32 or f64.
+void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team);
+
+/// One step in the wide dtype; `projected`: x is x·W already. All 2-D with contiguous rows.
+void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
+               const Tensor& c, const Tensor& h_out, const Tensor& c_out, ThreadTeam& team);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/kernels/lstm_cell.h>
+
+namespace millrace::cpu {
+
+/// Some rows and some blocks of units of one LSTM step. A block is one vector of units; its four gates are one panel:
+/// [k][gate][lane].
+template <class T>
+struct LstmCall {
+  const LstmDesc* desc = nullptr;
+  std::int64_t rows = 0;                 ///< ≤ max_rows
+  const T* const* x = nullptr;           ///< rows of C; null with a projection
+  const T* const* projection = nullptr;  ///< rows of 4·H; null with x
+  const T* const* h = nullptr;
+  const T* const* c = nullptr;
+  T* const* h_out = nullptr;
+  T* const* c_out = nullptr;
+  const T* input = nullptr;      ///< W, packed
+  const T* recurrent = nullptr;  ///< R, packed
+  const T* bias = nullptr;       ///< [block][gate][lane] or null
+  const T* peepholes = nullptr;  ///< [block][i f o][lane] or null
+  std::int64_t first_block = 0;
+  std::int64_t last_block = 0;
+};
+
+/// The cells of one instruction set.
+struct LstmKernels {
+  std::int64_t lanes_f32;
+  std::int64_t lanes_f64;
+  void (*run_f32)(const LstmCall<float>&);
+  void (*run_f64)(const LstmCall<double>&);
+
+  template <class T>
+  std::int64_t lanes() const {
+    return sizeof(T) == 4 ? lanes_f32 : lanes_f64;
+  }
+  void run(const LstmCall<float>& call) const { run_f32(call); }
+  void run(const LstmCall<double>& call) const { run_f64(call); }
+};
+
+/// Those of the best instruction set of this machine.
+const LstmKernels& lstm_kernels();
+
+}  // namespace millrace::cpu

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// The packed form of a matrix [k, columns]: panels of 4·lanes columns one behind the other, each [k][columns of the
+/// panel], the last one as narrow as whole vectors allow and padded with zeros.
+struct PackedLayout {
+  std::int64_t k = 0;
+  std::int64_t columns = 0;
+  std::int64_t lanes = 1;
+
+  std::int64_t width() const { return panel_vectors * lanes; }
+  std::int64_t panels() const { return (columns + width() - 1) / width(); }
+  std::int64_t panel_stride() const { return width() * k; }
+  std::int64_t width_of(std::int64_t panel) const {
+    const std::int64_t rest = columns - panel * width();
+    return std::min(width(), (rest + lanes - 1) / lanes * lanes);
+  }
+  std::int64_t elements() const { return (columns + lanes - 1) / lanes * lanes * k; }
+};
+
+/// Packs panels [first, last) of from[k·row_stride + column·column_stride].
+template <class T>
+void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride,
+                 std::int64_t first, std::int64_t last, T* to) {
+  for (std::int64_t panel = first; panel < last; ++panel) {
+    const std::int64_t column = panel * layout.width();
+    const std::int64_t width = layout.width_of(panel);
+    const std::int64_t filled = std::min(width, layout.columns - column);
+    T* row = to + panel * layout.panel_stride();
+    for (std::int64_t k = 0; k < layout.k; ++k, row += width) {
+      const T* source = from + k * row_stride + column * column_stride;
+      for (std::int64_t i = 0; i < filled; ++i) row[i] = source[i * column_stride];
+      std::fill(row + filled, row + width, T{});
+    }
+  }
+}
+
+template <class T>
+void pack_all(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, T* to,
+              ThreadTeam& team) {
+  const std::int64_t grain = std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, layout.panel_stride()));
+  team.parallel(layout.panels(), grain, [&](std::int64_t first, std::int64_t last) {
+    pack_panels(layout, from, row_stride, column_stride, first, last, to);
+  });
+}
+
+}  // namespace millrace::cpu

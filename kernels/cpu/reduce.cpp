@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/reduce.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/cpu/unary_kernels.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// Outputs that are folded side by side: their chains are independent.
+constexpr int group = 8;
+
+/// The kept axes as outputs, the folded ones as elements.
+struct Folding {
+  DDim outer, inner, x_outer, out_outer, x_inner;
+
+  Folding(const Tensor& x, int axes, const Tensor& out)
+      : outer(out.dims()),
+        inner(x.dims().slice(x.rank() - axes, x.rank())),
+        x_outer(x.strides().slice(0, x.rank() - axes)),
+        out_outer(out.strides()),
+        x_inner(x.strides().slice(x.rank() - axes, x.rank())) {}
+};
+
+/// Calls f(starts, count) for groups of outputs: offsets of their first element in x, and of the output.
+template <class F>
+void each_group(const Folding& folding, std::int64_t n, ThreadTeam& team, F&& f) {
+  const StridedLoop<2> outputs(folding.outer, {&folding.x_outer, &folding.out_outer});
+  team.parallel(outputs.count(), std::max<std::int64_t>(group, grain_heavy / std::max<std::int64_t>(1, n)),
+                [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t at = begin; at < end; at += group) {
+                    std::int64_t starts[2][group];
+                    int count = 0;
+                    outputs.each_run(at, std::min<std::int64_t>(end, at + group),
+                                     [&](const auto& offsets, std::int64_t run) {
+                                       for (std::int64_t i = 0; i < run; ++i, ++count)
+                                         for (int side = 0; side < 2; ++side)
+                                           starts[side][count] = offsets[side] + i * outputs.inner()[side];
+                                     });
+                    for (int rest = count; rest < group; ++rest) starts[0][rest] = starts[0][0];
+                    f(starts, count);
+                  }
+                });
+}
+
+/// Folds with `step(accumulator, element)` from `first`; with `blocks`, restarted every k_block and the blocks added in
+/// order. `finish(accumulator, n)` gives the output.
+template <class T, class Out, class Wide, class Step, class Finish>
+void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide first, bool blocks, Step step,
+          Finish finish) {
+  const Folding folding(x, axes, out);
+  const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
+  const std::int64_t n = elements.count();
+  const std::int64_t block = blocks ? k_block : std::max<std::int64_t>(1, n);
+  const T* from = static_cast<const T*>(x.raw());
+  Out* to = static_cast<Out*>(out.raw_mutable());
+  const std::int64_t x_step = elements.inner()[0];
+  each_group(folding, n, team, [&](const auto& starts, int count) {
+    std::array<Wide, group> total;
+    total.fill(first);
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+      std::array<Wide, group> part;
+      part.fill(first);
+      elements.each_run(begin, std::min(n, begin + block), [&](const auto& offsets, std::int64_t run) {
+        for (std::int64_t i = 0; i < run; ++i)
+          for (int lane = 0; lane < group; ++lane)
+            part[lane] = step(part[lane], convert_element<Wide>(from[starts[0][lane] + offsets[0] + i * x_step]));
+      });
+      for (int lane = 0; lane < group; ++lane)
+        total[lane] = begin == 0 ? part[lane] : static_cast<Wide>(total[lane] + part[lane]);
+    }
+    for (int lane = 0; lane < count; ++lane) to[starts[1][lane]] = convert_element<Out>(finish(total[lane], n));
+  });
+}
+
+template <class T>
+struct FoldedIn {
+  using type = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
+};
+
+template <class T>
+void fold_extreme(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+  using Wide = typename FoldedIn<T>::type;
+  using Limits = std::numeric_limits<Wide>;
+  const auto same = [](Wide a, std::int64_t) { return a; };
+  if (kind == Reduction::max) {
+    constexpr Wide least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    fold<T, T, Wide>(x, axes, out, team, least, false, [](Wide a, Wide v) { return v > a || v != v ? v : a; }, same);
+  } else {
+    constexpr Wide most = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    fold<T, T, Wide>(x, axes, out, team, most, false, [](Wide a, Wide v) { return v < a || v != v ? v : a; }, same);
+  }
+}
+
+/// log Σ exp(x − m) + m, one output at a time: exp wants its elements side by side.
+template <class T>
+void fold_log_sum_exp(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+  using Wide = typename FoldedIn<T>::type;
+  const Folding folding(x, axes, out);
+  const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
+  const std::int64_t n = elements.count();
+  const T* from = static_cast<const T*>(x.raw());
+  T* to = static_cast<T*>(out.raw_mutable());
+  const auto each = [&](std::int64_t start, std::int64_t begin, std::int64_t end, auto f) {
+    elements.each_run(begin, end, [&](const auto& offsets, std::int64_t run) {
+      for (std::int64_t i = 0; i < run; ++i)
+        f(convert_element<Wide>(from[start + offsets[0] + i * elements.inner()[0]]));
+    });
+  };
+  each_group(folding, n, team, [&](const auto& starts, int count) {
+    for (int lane = 0; lane < count; ++lane) {
+      Wide most = -std::numeric_limits<Wide>::infinity();
+      each(starts[0][lane], 0, n, [&](Wide v) { most = v > most || v != v ? v : most; });
+      // All −∞, or an infinity: x − m would be NaN.
+      const Wide shift = std::isinf(most) ? Wide{0} : most;
+      Wide total{};
+      for (std::int64_t begin = 0; begin < n; begin += k_block) {
+        Wide powers[k_block];
+        std::size_t filled = 0;
+        each(starts[0][lane], begin, std::min(n, begin + k_block), [&](Wide v) { powers[filled++] = v - shift; });
+        unary_run(Unary::exp, {}, powers, powers, filled);
+        Wide part{};
+        for (std::size_t i = 0; i < filled; ++i) part += powers[i];
+        total = begin == 0 ? part : total + part;
+      }
+      to[starts[1][lane]] = convert_element<T>(shift + std::log(total));
+    }
+  });
+}
+
+template <class T>
+void fold_floats(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+  using Wide = typename FoldedIn<T>::type;
+  const auto same = [](Wide a, std::int64_t) { return a; };
+  const auto plus = [](Wide a, Wide v) { return a + v; };
+  const auto square = [](Wide a, Wide v) { return a + v * v; };
+  const auto run = [&](bool blocks, Wide first, auto step, auto finish) {
+    fold<T, T, Wide>(x, axes, out, team, first, blocks, step, finish);
+  };
+  switch (kind) {
+    case Reduction::sum:
+      return run(true, 0, plus, same);
+    case Reduction::mean:
+      return run(true, 0, plus, [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); });
+    case Reduction::prod:
+      return run(false, 1, [](Wide a, Wide v) { return a * v; }, same);
+    case Reduction::l1:
+      return run(true, 0, [](Wide a, Wide v) { return a + std::abs(v); }, same);
+    case Reduction::l2:
+      return run(true, 0, square, [](Wide a, std::int64_t) { return std::sqrt(a); });
+    case Reduction::sum_square:
+      return run(true, 0, square, same);
+    case Reduction::log_sum:
+      return run(true, 0, plus, [](Wide a, std::int64_t) { return std::log(a); });
+    case Reduction::log_sum_exp:
+      return fold_log_sum_exp<T>(x, axes, out, team);
+    default:
+      return fold_extreme<T>(kind, x, axes, out, team);
+  }
+}
+
+/// i64 and i32: unsigned 64-bit arithmetic, whose low bits are those of the wrapped result.
+template <class T>
+void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+  using Wide = std::uint64_t;
+  const auto same = [](Wide a, std::int64_t) { return a; };
+  const auto run = [&](Wide first, auto step, auto finish) {
+    fold<T, T, Wide>(x, axes, out, team, first, false, step, finish);
+  };
+  const auto plus = [](Wide a, Wide v) { return a + v; };
+  switch (kind) {
+    case Reduction::sum:
+      return run(0, plus, same);
+    case Reduction::mean:
+      return run(0, plus, [](Wide a, std::int64_t n) {
+        return static_cast<Wide>(static_cast<std::int64_t>(static_cast<T>(a)) / n);
+      });
+    case Reduction::prod:
+      return run(1, [](Wide a, Wide v) { return a * v; }, same);
+    case Reduction::l1:
+      return run(0, [](Wide a, Wide v) { return static_cast<std::int64_t>(v) < 0 ? a - v : a + v; }, same);
+    case Reduction::sum_square:
+      return run(0, [](Wide a, Wide v) { return a + v * v; }, same);
+    default:
+      return fold_extreme<T>(kind, x, axes, out, team);
+  }
+}
+
+}  // namespace
+
+void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  visit_dtype(x.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (!std::is_integral_v<T>) {
+      fold_floats<T>(kind, x, axes, out, team);
+    } else if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::int32_t>) {
+      fold_integers<T>(kind, x, axes, out, team);
+    } else {
+      fold_extreme<T>(kind, x, axes, out, team);
+    }
+  });
+}
+
+void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  const Folding folding(x, 1, out);
+  const std::int64_t n = x.dim(-1);
+  const std::int64_t step = x.strides()[-1];
+  visit_dtype(x.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Wide = typename FoldedIn<T>::type;
+    const T* from = static_cast<const T*>(x.raw());
+    auto* to = static_cast<std::int64_t*>(out.raw_mutable());
+    const auto beats = [&](Wide v, Wide best) {
+      if (v != v || best != best) return v != v && best == best;
+      return greatest ? v > best : v < best;
+    };
+    each_group(folding, n, team, [&](const auto& starts, int count) {
+      for (int lane = 0; lane < count; ++lane) {
+        std::int64_t place = 0;
+        Wide best = convert_element<Wide>(from[starts[0][lane]]);
+        for (std::int64_t i = 1; i < n; ++i) {
+          const Wide v = convert_element<Wide>(from[starts[0][lane] + i * step]);
+          if (beats(v, best) || (select_last && !beats(best, v))) {
+            best = v;
+            place = i;
+          }
+        }
+        to[starts[1][lane]] = place;
+      }
+    });
+  });
+}
+
+}  // namespace millrace::cpu

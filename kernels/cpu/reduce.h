@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include <millrace/kernels/reduce.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// Folds the last `axes` axes of `x`; `out` has the others as extents and any strides. Not empty unless the fold has a
+/// value for it.
+void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team);
+
+/// Places (i64) of the greatest or least elements along the last axis.
+void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <millrace/kernels/cpu/ordered_sum.h>
+#include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace::cpu {
+
+/// Takes the rows of `x` along its last `axes` axes (any strides) a few at a time into contiguous buffers of `Wide`,
+/// lets f(rows, count, n) change them, and writes them to the same places of `out` (any strides, the same extents). `x`
+/// holds T, `out` holds T.
+template <class T, class Wide, class F>
+void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F&& f) {
+  if (out.elements() == 0) return;
+  const int split = x.rank() - axes;
+  const DDim outer = x.dims().slice(0, split);
+  const DDim inner = x.dims().slice(split, x.rank());
+  const DDim strides[4] = {x.strides().slice(0, split), out.strides().slice(0, split),
+                           x.strides().slice(split, x.rank()), out.strides().slice(split, x.rank())};
+  const StridedLoop<2> rows(outer, {&strides[0], &strides[1]});
+  const StridedLoop<2> elements(inner, {&strides[2], &strides[3]});
+  const std::int64_t n = elements.count();
+  const T* from = static_cast<const T*>(x.raw());
+  T* to = static_cast<T*>(out.raw_mutable());
+  const auto [from_step, to_step] = elements.inner();
+  team.parallel(rows.count(), std::max<std::int64_t>(1, grain_heavy / n), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<Wide> room(static_cast<std::size_t>(n) * sum_rows);
+    Wide* buffers[sum_rows];
+    for (int r = 0; r < sum_rows; ++r) buffers[r] = room.data() + r * n;
+    for (std::int64_t at = begin; at < end; at += sum_rows) {
+      const std::int64_t last = std::min<std::int64_t>(end, at + sum_rows);
+      std::int64_t starts[2][sum_rows];
+      int count = 0;
+      rows.each_run(at, last, [&](const auto& offsets, std::int64_t run) {
+        for (std::int64_t i = 0; i < run; ++i, ++count)
+          for (int side = 0; side < 2; ++side) starts[side][count] = offsets[side] + i * rows.inner()[side];
+      });
+      for (int r = 0; r < count; ++r) {
+        Wide* buffer = buffers[r];
+        elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
+          const T* source = from + starts[0][r] + offsets[0];
+          for (std::int64_t i = 0; i < run; ++i) *buffer++ = convert_element<Wide>(source[i * from_step]);
+        });
+      }
+      f(buffers, count, n);
+      for (int r = 0; r < count; ++r) {
+        const Wide* buffer = buffers[r];
+        elements.each_run(0, n, [&](const auto& offsets, std::int64_t run) {
+          T* target = to + starts[1][r] + offsets[1];
+          for (std::int64_t i = 0; i < run; ++i) target[i * to_step] = convert_element<T>(*buffer++);
+        });
+      }
+    }
+  });
+}
+
+/// The greatest of n ≥ 1 elements; NaN wins.
+template <class T>
+T greatest(const T* x, std::int64_t n) {
+  T most = x[0];
+  for (std::int64_t i = 1; i < n; ++i)
+    if (x[i] > most || x[i] != x[i]) most = x[i];
+  return most;
+}
+
+/// Calls f(T{}, Wide{}) for a float dtype and the type it is computed in.
+template <class F>
+void visit_floats(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f(double{}, double{});
+    case DType::f32:
+      return f(float{}, float{});
+    case DType::f16:
+      return f(float16{}, float{});
+    default:
+      return f(bfloat16{}, float{});
+  }
+}
+
+}  // namespace millrace::cpu

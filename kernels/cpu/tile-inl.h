@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The register tile of every matrix product: some rows times one or two panels. Included once per instruction set.
+#if defined(MILLRACE_KERNELS_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef MILLRACE_KERNELS_CPU_TILE_INL_H
+#undef MILLRACE_KERNELS_CPU_TILE_INL_H
+#else
+#define MILLRACE_KERNELS_CPU_TILE_INL_H
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include <hwy/highway.h>
+#include <millrace/kernels/cpu/gemm_kernels.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows of a tile: with four vectors of columns, the accumulators, one row of b and the broadcast elements of a fit the
+// registers.
+#if HWY_TARGET == HWY_AVX3
+inline constexpr int tile_rows = 6;
+#else
+inline constexpr int tile_rows = 3;
+#endif
+/// Up to so many rows take two panels at a time: fewer would leave the multipliers waiting for their own results.
+inline constexpr int pair_rows = tile_rows / 2;
+
+template <class T>
+HWY_INLINE constexpr std::size_t MaxLanesOf() {
+  return hn::MaxLanes(hn::ScalableTag<T>());
+}
+
+/// total[Rows][Vectors·lanes] of Rows rows times Vectors vectors of columns; vectors 4… belong to a second panel,
+/// `panel_stride` further on. One chain per output; blocks of k_block are summed apart and added in order.
+template <class T, int Rows, int Vectors>
+HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const T* b, std::int64_t b_stride, std::int64_t panel_stride,
+                       T* total) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  const T* second = b + panel_stride;
+  for (std::int64_t begin = 0; begin == 0 || begin < k; begin += k_block) {
+    const std::int64_t end = std::min(k, begin + k_block);
+    V sum[Rows][Vectors];
+    for (int row = 0; row < Rows; ++row)
+      for (int v = 0; v < Vectors; ++v) sum[row][v] = hn::Zero(d);
+    for (std::int64_t at = begin; at < end; ++at) {
+      V left[Rows];
+      for (int row = 0; row < Rows; ++row) left[row] = hn::Set(d, a[row][at]);
+      for (int v = 0; v < Vectors; ++v) {
+        const V right = v < panel_vectors ? hn::LoadU(d, b + at * b_stride + v * lanes)
+                                          : hn::LoadU(d, second + at * b_stride + (v - panel_vectors) * lanes);
+        for (int row = 0; row < Rows; ++row) sum[row][v] = hn::MulAdd(left[row], right, sum[row][v]);
+      }
+    }
+    for (int row = 0; row < Rows; ++row) {
+      for (int v = 0; v < Vectors; ++v) {
+        T* to = total + (row * Vectors + v) * lanes;
+        hn::Store(begin == 0 ? sum[row][v] : hn::Add(hn::Load(d, to), sum[row][v]), d, to);
+      }
+    }
+  }
+}
+
+template <class T>
+using TileFunction = void (*)(const T* const*, std::int64_t, const T*, std::int64_t, std::int64_t, T*);
+
+template <class T, int Rows>
+HWY_INLINE TileFunction<T> TileOfRows(int vectors) {
+  switch (vectors) {
+    case 1:
+      return Tile<T, Rows, 1>;
+    case 2:
+      return Tile<T, Rows, 2>;
+    case 3:
+      return Tile<T, Rows, 3>;
+    case 4:
+      return Tile<T, Rows, 4>;
+    default:
+      if constexpr (Rows <= pair_rows) return Tile<T, Rows, 8>;
+      return nullptr;
+  }
+}
+
+/// The tile of `rows` 1…tile_rows and `vectors` 1…4, or 8 for up to pair_rows rows.
+template <class T>
+HWY_INLINE TileFunction<T> TileFor(int rows, int vectors) {
+  switch (rows) {
+    case 1:
+      return TileOfRows<T, 1>(vectors);
+    case 2:
+      return TileOfRows<T, 2>(vectors);
+    case 3:
+      return TileOfRows<T, 3>(vectors);
+#if HWY_TARGET == HWY_AVX3
+    case 4:
+      return TileOfRows<T, 4>(vectors);
+    case 5:
+      return TileOfRows<T, 5>(vectors);
+    case 6:
+      return TileOfRows<T, 6>(vectors);
+#endif
+    default:
+      return nullptr;
+  }
+}
+
+/// Room for the largest tile.
+template <class T>
+inline constexpr std::size_t tile_room = static_cast<std::size_t>(tile_rows) * panel_vectors * MaxLanesOf<T>();
+
+/// Splits `rows` into tiles of nearly equal height and calls f(first, height).
+template <class F>
+HWY_INLINE void EachTile(std::int64_t rows, F f) {
+  const std::int64_t tiles = (rows + tile_rows - 1) / tile_rows;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    const std::int64_t first = rows * tile / tiles;
+    f(first, static_cast<int>(rows * (tile + 1) / tiles - first));
+  }
+}
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/gather.h>
+
+#include <string>
+
+#include <millrace/kernels/cpu/gather.h>
+#include <millrace/kernels/cpu/index.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/tensor/launch.h>
+
+namespace millrace {
+namespace {
+
+DDim gathered_dims(const DDim& x, int axis, const DDim& index) {
+  DDim dims = x.slice(0, axis);
+  for (const std::int64_t extent : index) dims = dims.inserted(dims.rank(), extent);
+  for (int at = axis + 1; at < x.rank(); ++at) dims = dims.inserted(dims.rank(), x[at]);
+  return dims;
+}
+
+}  // namespace
+
+Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) {
+  const int at = internal::checked_axis("gather", axis, x.dims());
+  internal::check_index_dtype("gather", index);
+  Tensor out(x.dtype(), gathered_dims(x.dims(), at, index.dims()), stream.memory());
+  internal::check_places("gather", stream, {&x, &index, &out});
+  launch(
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather(x, index, at, out, team); },
+      stream);
+  return out;
+}
+
+Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef stream) {
+  const int at = internal::checked_axis("gather_elements", axis, x.dims());
+  internal::check_index_dtype("gather_elements", index);
+  bool fits = index.rank() == x.rank();
+  for (int i = 0; fits && i < x.rank(); ++i) fits = i == at || index.dim(i) <= x.dim(i);
+  if (!fits)
+    throw ShapeError("gather_elements: expected indices of the rank and within the extents of " + x.dims().to_string() +
+                     ", found " + index.dims().to_string());
+  Tensor out(x.dtype(), index.dims(), stream.memory());
+  internal::check_places("gather_elements", stream, {&x, &index, &out});
+  launch(
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { cpu::gather_elements(x, index, at, out, team); }, stream);
+  return out;
+}
+
+namespace {
+
+/// Checks two sides that move rows of axis 0: `planned` has one row for each entry of the plan, `other` is what it
+/// points into.
+void check_rows(const char* op, const Tensor& planned, const Tensor& other, std::int64_t entries) {
+  internal::check_same_dtype(op, planned, other);
+  if (planned.rank() == 0 || other.rank() == 0 || planned.dims().erased(0) != other.dims().erased(0) ||
+      planned.dim(0) != entries)
+    throw ShapeError(std::string(op) + ": expected equal rows, one for each of " + std::to_string(entries) +
+                     " entries of the plan, found " + planned.dims().to_string() + " and " + other.dims().to_string());
+}
+
+std::int64_t entries_of(const char* op, const Tensor& index) {
+  internal::check_index_dtype(op, index);
+  if (index.rank() != 1)
+    throw ShapeError(std::string(op) + ": expected a plan of one axis, found " + index.to_string());
+  return index.dim(0);
+}
+
+Tensor rows_like(const Tensor& x, std::int64_t rows, StreamRef stream) {
+  if (x.rank() == 0) throw ShapeError("gather_rows: expected rows, found " + x.to_string());
+  DDim dims = x.dims();
+  dims[0] = rows;
+  return Tensor(x.dtype(), dims, stream.memory());
+}
+
+}  // namespace
+
+void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream) {
+  internal::check_places("gather_rows", stream, {&x, &out});
+  check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
+  cpu::check_row_index("gather_rows", index, x.dims());
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows(x, index, out, team); }, stream);
+}
+
+void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
+  internal::check_places("gather_rows", stream, {&x, &index, &out});
+  check_rows("gather_rows", out, x, entries_of("gather_rows", index));
+  launch(
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        const std::vector<std::int64_t> plan = cpu::index_values(index);
+        cpu::check_row_index("gather_rows", plan, x.dims());
+        cpu::gather_rows(x, plan, out, team);
+      },
+      stream);
+}
+
+Tensor gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, StreamRef stream) {
+  Tensor out = rows_like(x, static_cast<std::int64_t>(index.size()), stream);
+  gather_rows(x, index, out, stream);
+  return out;
+}
+
+Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream) {
+  Tensor out = rows_like(x, entries_of("gather_rows", index), stream);
+  gather_rows(x, index, out, stream);
+  return out;
+}
+
+void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream) {
+  internal::check_places("scatter_rows", stream, {&x, &out});
+  check_rows("scatter_rows", x, out, static_cast<std::int64_t>(index.size()));
+  cpu::check_row_index("scatter_rows", index, out.dims());
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::scatter_rows(x, index, out, team); },
+      stream);
+}
+
+void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
+  internal::check_places("scatter_rows", stream, {&x, &index, &out});
+  check_rows("scatter_rows", x, out, entries_of("scatter_rows", index));
+  launch(
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        const std::vector<std::int64_t> plan = cpu::index_values(index);
+        cpu::check_row_index("scatter_rows", plan, out.dims());
+        cpu::scatter_rows(x, plan, out, team);
+      },
+      stream);
+}
+
+}  // namespace millrace

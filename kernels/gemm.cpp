@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/gemm.h>
+
+#include <cmath>
+#include <string>
+
+#include <millrace/kernels/copy.h>
+#include <millrace/kernels/cpu/gemm.h>
+#include <millrace/kernels/cpu/widen.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/widen.h>
+#include <millrace/tensor/launch.h>
+
+namespace millrace {
+namespace {
+
+std::string shapes(const Tensor& a, const Tensor& b, const Tensor& c) {
+  return a.to_string() + " times " + b.to_string() + " into " + c.to_string();
+}
+
+/// The result's dtype of a product of `dtype`; narrow floats may give f32 too.
+bool gives(DType dtype, DType out) {
+  if (dtype == DType::i8 || dtype == DType::u8) return out == DType::i32;
+  return dtype != DType::boolean && (out == dtype || out == internal::wide_dtype(dtype));
+}
+
+void check_gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c) {
+  if (a.rank() != 2 || b.rank() != 2 || c.rank() != 2 || a.dim(1) != b.dim(0) || c.dim(0) != a.dim(0) ||
+      c.dim(1) != b.dim(1))
+    throw ShapeError("gemm: expected [M, K] times [K, N] into [M, N], found " + shapes(a, b, c));
+  if (a.dtype() != b.dtype() || !gives(a.dtype(), c.dtype()))
+    throw DTypeError("gemm: expected one numeric dtype (f32 results of f16 and bf16, i32 of i8 and u8), found " +
+                     shapes(a, b, c));
+  if (!is_floating(a.dtype()) && (alpha != std::trunc(alpha) || beta != std::trunc(beta)))
+    throw ArgumentError("gemm: expected integral factors for integers, found " + std::to_string(alpha) + " and " +
+                        std::to_string(beta));
+}
+
+const Tensor* none_if_empty(const Tensor& tensor) {
+  return tensor.elements() == 0 ? nullptr : &tensor;
+}
+
+}  // namespace
+
+void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c, StreamRef stream) {
+  internal::check_places("gemm", stream, {&a, &b, &c});
+  check_gemm(alpha, a, b, beta, c);
+  const Tensor left = internal::wide_room(a, stream.memory());
+  const Tensor right = internal::wide_room(b, stream.memory());
+  const Tensor result = internal::wide_room(c, stream.memory());
+  const Tensor scratch(DType::u8, DDim{cpu::gemm_scratch_bytes(left, right)}, stream.memory());
+  launch(
+      TensorRefs<3>{&a, &b, beta == 0 ? nullptr : none_if_empty(c)}, TensorRefs<1>{&c},
+      [=](ThreadTeam& team) {
+        cpu::widen(a, left, team);
+        cpu::widen(b, right, team);
+        if (beta != 0) cpu::widen(c, result, team);
+        cpu::gemm(alpha, left, right, beta, result, scratch, team);
+        cpu::narrow(result, c, team);
+      },
+      stream);
+}
+
+GemmPlan make_gemm_plan(const GemmDesc& desc, const Place& place) {
+  internal::check_plan_place("gemm plan", place);
+  if (desc.k < 0 || desc.n < 0)
+    throw ArgumentError("gemm plan: expected extents of at least 0, found k = " + std::to_string(desc.k) +
+                        " and n = " + std::to_string(desc.n));
+  if (!is_floating(desc.dtype) || !gives(desc.dtype, desc.out))
+    throw DTypeError("gemm plan: expected floats with a result of the same dtype or f32, found " +
+                     std::string(name_of(desc.dtype)) + " to " + std::string(name_of(desc.out)));
+  GemmPlan plan;
+  plan.desc_ = desc;
+  plan.place_ = place;
+  plan.kernels_ = &cpu::gemm_kernels();
+  return plan;
+}
+
+namespace {
+
+template <class F>
+void visit_wide(DType dtype, F&& f) {
+  if (internal::wide_dtype(dtype) == DType::f64) return f(double{});
+  return f(float{});
+}
+
+cpu::PackedLayout layout_of(const GemmPlan& plan) {
+  const bool f64 = plan.desc().dtype == DType::f64;
+  return {plan.desc().k, plan.desc().n, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32};
+}
+
+}  // namespace
+
+PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream) {
+  const GemmDesc& desc = plan.desc();
+  internal::check_places("gemm pack", stream, {&weights});
+  internal::check_dtype("gemm pack", "the weights", weights, desc.dtype);
+  internal::check_dims("gemm pack", "the weights", weights, DDim{desc.k, desc.n});
+  const cpu::PackedLayout layout = layout_of(plan);
+  Tensor packed(internal::wide_dtype(desc.dtype), DDim{layout.elements()}, stream.memory());
+  const Tensor wide = internal::wide_room(weights, stream.memory());
+  launch(
+      TensorRefs<1>{&weights}, TensorRefs<1>{&packed},
+      [=](ThreadTeam& team) {
+        cpu::widen(weights, wide, team);
+        visit_wide(desc.dtype, [&](auto zero) {
+          using T = decltype(zero);
+          cpu::pack_all(layout, static_cast<const T*>(wide.raw()), wide.strides()[0], wide.strides()[1],
+                        static_cast<T*>(packed.raw_mutable()), team);
+        });
+      },
+      stream);
+  return {packed};
+}
+
+namespace {
+
+DDim with_last(const DDim& dims, std::int64_t extent) {
+  DDim made = dims;
+  made[-1] = extent;
+  return made;
+}
+
+void check_run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias,
+               const Tensor& out) {
+  const GemmDesc& desc = plan.desc();
+  internal::check_dtype("gemm run", "x", x, desc.dtype);
+  internal::check_dtype("gemm run", "out", out, desc.out);
+  if (x.rank() < 1 || x.dim(-1) != desc.k)
+    throw ShapeError("gemm run: expected rows of " + std::to_string(desc.k) + " elements, found " + x.to_string());
+  internal::check_dims("gemm run", "out", out, with_last(x.dims(), desc.n));
+  internal::check_contiguous("gemm run", "out", out);
+  internal::check_dims("gemm run", "the packed weights", weights.data, DDim{layout_of(plan).elements()});
+  if (bias == nullptr) return;
+  internal::check_dtype("gemm run", "bias", *bias, desc.dtype);
+  internal::check_dims("gemm run", "bias", *bias, DDim{desc.n});
+  internal::check_contiguous("gemm run", "bias", *bias);
+}
+
+/// Rows of `x` that stand a constant distance apart, or −1.
+std::int64_t row_stride(const Tensor& x) {
+  if (x.elements() == 0) return 0;
+  if (x.strides()[-1] != 1 && x.dim(-1) != 1) return -1;
+  if (x.is_contiguous()) return x.dim(-1);
+  return x.rank() == 2 ? x.strides()[0] : -1;
+}
+
+void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out,
+                StreamRef stream) {
+  internal::check_places("gemm run", stream, {&weights.data, &x, bias, &out});
+  check_run(plan, weights, x, bias, out);
+  const Tensor straight = row_stride(x) < 0 ? clone(x, stream) : x;
+  const Tensor rows = internal::wide_room(straight, stream.memory());
+  const Tensor result =
+      plan.desc().out == internal::wide_dtype(out.dtype()) ? out : internal::wide_room(out, stream.memory());
+  const bool has_bias = bias != nullptr;
+  const Tensor& narrow_addend = has_bias ? *bias : straight;  // any tensor where there is none
+  const Tensor addend = has_bias ? internal::wide_room(*bias, stream.memory()) : straight;
+  launch(
+      TensorRefs<3>{&straight, &weights.data, bias}, TensorRefs<1>{&out},
+      [=, narrow_addend = narrow_addend, layout = layout_of(plan), packed = weights.data,
+       kernels = &plan.kernels()](ThreadTeam& team) {
+        if (result.elements() == 0) return;
+        cpu::widen(straight, rows, team);
+        if (has_bias) cpu::widen(narrow_addend, addend, team);
+        visit_wide(rows.dtype(), [&](auto zero) {
+          using T = decltype(zero);
+          const cpu::PackedProduct<T> product{static_cast<const T*>(rows.raw()),
+                                              row_stride(rows),
+                                              static_cast<T*>(result.raw_mutable()),
+                                              layout.columns,
+                                              result.elements() / layout.columns,
+                                              static_cast<const T*>(packed.raw()),
+                                              has_bias ? static_cast<const T*>(addend.raw()) : nullptr};
+          cpu::packed_gemm(*kernels, layout, product, team);
+        });
+        cpu::narrow(result, out, team);
+      },
+      stream);
+}
+
+}  // namespace
+
+void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, Tensor& out, StreamRef stream) {
+  run_packed(plan, weights, x, nullptr, out, stream);
+}
+
+void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor& bias, Tensor& out,
+         StreamRef stream) {
+  run_packed(plan, weights, x, &bias, out, stream);
+}
+
+}  // namespace millrace

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/pad.h>
+
+#include <string>
+
+#include <millrace/kernels/cpu/cast.h>
+#include <millrace/kernels/cpu/mapped_copy.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/tensor/checked.h>
+#include <millrace/tensor/launch.h>
+
+namespace millrace {
+namespace {
+
+/// Which element of an axis of `extent` > 0 stands at place `at`, −1 for the constant.
+std::int64_t source_of(std::int64_t at, std::int64_t extent, PadMode mode) {
+  if (at >= 0 && at < extent) return at;
+  switch (mode) {
+    case PadMode::constant:
+      return -1;
+    case PadMode::reflect:
+      return at < 0 ? -at : 2 * (extent - 1) - at;
+    case PadMode::edge:
+      return at < 0 ? 0 : extent - 1;
+    case PadMode::wrap:
+      return (at % extent + extent) % extent;
+  }
+  return -1;
+}
+
+/// The elements of one axis after cutting and padding.
+std::vector<std::int64_t> axis_map(int axis, std::int64_t extent, std::int64_t before, std::int64_t after,
+                                   PadMode mode) {
+  const auto where = [&] {
+    return "pad: axis " + std::to_string(axis) + " of " + std::to_string(extent) + " elements, " +
+           std::to_string(before) + " before and " + std::to_string(after) + " after: ";
+  };
+  const std::int64_t size = checked_add(extent, checked_add(before, after));
+  const std::int64_t cut_before = before < 0 ? -before : 0;
+  const std::int64_t kept = extent - cut_before - (after < 0 ? -after : 0);
+  if (size < 0 || kept < 0) throw ShapeError(where() + "expected elements that are left");
+  const std::int64_t most = std::max(before, after);
+  if (mode == PadMode::reflect && most > 0 && most >= kept)
+    throw ArgumentError(where() + "a reflection needs fewer than there are");
+  if (mode != PadMode::constant && most > 0 && kept == 0)
+    throw ArgumentError(where() + "expected an axis with elements");
+  std::vector<std::int64_t> map(static_cast<std::size_t>(size));
+  const std::int64_t first = before > 0 ? before : 0;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int64_t from = source_of(i - first, kept, mode);
+    map[static_cast<std::size_t>(i)] = from < 0 ? -1 : from + cut_before;
+  }
+  return map;
+}
+
+}  // namespace
+
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after,
+           PadMode mode, double value, StreamRef stream) {
+  if (std::cmp_not_equal(before.size(), x.rank()) || before.size() != after.size())
+    throw ShapeError("pad: expected counts for each axis of " + x.dims().to_string() + ", found " +
+                     std::to_string(before.size()) + " and " + std::to_string(after.size()));
+  DDim dims = x.dims();
+  cpu::IndexMaps maps;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    maps.push_back(axis_map(axis, x.dim(axis), before[i], after[i], mode));
+    dims[axis] = static_cast<std::int64_t>(maps.back().size());
+  }
+  Tensor element(x.dtype(), DDim{});
+  ThreadTeam alone(1);
+  cpu::cast(Tensor::scalar(value), element, alone);
+  Tensor out(x.dtype(), dims, stream.memory());
+  internal::check_places("pad", stream, {&x, &out});
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out},
+      [x, out, element, maps = std::move(maps)](ThreadTeam& team) { cpu::mapped_copy(x, maps, &element, out, team); },
+      stream);
+  return out;
+}
+
+}  // namespace millrace
