@@ -65,9 +65,9 @@ HWY_INLINE V Sign(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Zero(d), KeepNaN(d, x, one));
 }
 
-/// The functions that a recurrent cell may use, and most others.
+/// The functions that a recurrent cell may use, and most others. Called, not inlined: it is large, and used several times.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
+HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
   using T = hn::TFromD<D>;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T{1});

@@ -38,13 +38,15 @@ HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
     const V bound = hn::Set(d, static_cast<T>(clip));
     a = KeepNaN(d, a, hn::Min(hn::Max(a, hn::Neg(bound)), bound));
   }
+  if (activation.kind == Unary::sigmoid) return Sigmoid(d, a);
+  if (activation.kind == Unary::tanh) return Tanh(d, a);
   return Activate(d, activation.kind, hn::Set(d, static_cast<T>(activation.params.alpha)),
                   hn::Set(d, static_cast<T>(activation.params.beta)), a);
 }
 
 /// One block of units of one row, from the two sums of its gates.
 template <class D, class T = hn::TFromD<D>>
-HWY_INLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block,
+HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block,
                           std::int64_t row) {
   using V = hn::Vec<D>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
