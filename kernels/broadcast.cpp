@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include <millrace/kernels/copy.h>
 #include <millrace/kernels/cpu/mapped_copy.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
 
@@ -48,7 +48,7 @@ Tensor broadcast_view(const Tensor& x, const DDim& dims) {
 }
 
 Tensor broadcast_to(const Tensor& x, const DDim& dims, StreamRef stream) {
-  return clone(broadcast_view(x, dims), stream);
+  return internal::row_major("broadcast", broadcast_view(x, dims), stream);
 }
 
 Tensor expand(const Tensor& x, const DDim& dims, StreamRef stream) {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include <millrace/kernels/copy.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
 
 namespace millrace {
@@ -41,8 +41,7 @@ void concat(const std::vector<Tensor>& parts, int axis, Tensor& out, StreamRef s
   std::int64_t begin = 0;
   for (const Tensor& part : parts) {
     const std::int64_t end = begin + part.dim(axis);
-    Tensor place = out.slice(axis, begin, end);
-    if (part.elements() > 0) copy(part, place, stream);
+    if (part.elements() > 0) internal::copy_into("concat", part, out.slice(axis, begin, end), stream);
     begin = end;
   }
 }

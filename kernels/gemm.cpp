@@ -4,10 +4,10 @@
 #include <cmath>
 #include <string>
 
-#include <millrace/kernels/copy.h>
 #include <millrace/kernels/cpu/gemm.h>
 #include <millrace/kernels/cpu/widen.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/launch.h>
 
@@ -149,7 +149,7 @@ void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor&
                 StreamRef stream) {
   internal::check_places("gemm run", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
-  const Tensor straight = row_stride(x) < 0 ? clone(x, stream) : x;
+  const Tensor straight = row_stride(x) < 0 ? internal::row_major("gemm run", x, stream) : x;
   const Tensor rows = internal::wide_room(straight, stream.memory());
   const Tensor result =
       plan.desc().out == internal::wide_dtype(out.dtype()) ? out : internal::wide_room(out, stream.memory());

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include <millrace/kernels/copy.h>
 #include <millrace/kernels/cpu/reverse_sequence.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -63,7 +63,7 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
 
 Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends,
              const std::vector<int>& axes, const std::vector<std::int64_t>& steps, StreamRef stream) {
-  return clone(slice_view(x, starts, ends, axes, steps), stream);
+  return internal::row_major("slice", slice_view(x, starts, ends, axes, steps), stream);
 }
 
 Tensor reverse(const Tensor& x, int axis, StreamRef stream) {

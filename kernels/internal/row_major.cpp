@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/internal/row_major.h>
+
+#include <millrace/kernels/cpu/copy.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/tensor/launch.h>
+
+namespace millrace::internal {
+
+void copy_into(const char* op, const Tensor& x, const Tensor& out, StreamRef stream) {
+  check_places(op, stream, {&x, &out});
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [x, out](ThreadTeam& team) { cpu::copy(x, out, team); }, stream);
+}
+
+Tensor row_major(const char* op, const Tensor& x, StreamRef stream) {
+  Tensor out(x.dtype(), x.dims(), stream.memory());
+  copy_into(op, x, out, stream);
+  return out;
+}
+
+}  // namespace millrace::internal
