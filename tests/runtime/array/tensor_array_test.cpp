@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/array/tensor_array.h>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/scope.h>
+#include <millrace/tensor/device.h>
+#include <millrace/tensor/launch.h>
+#include <support/drive.h>
+#include <support/random.h>
+
+namespace millrace {
+namespace {
+
+using testing::run_fifo;
+using testing::Schedule;
+
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Tensor range(std::int64_t rows, std::int64_t columns) {
+  Tensor made(DType::f32, DDim{rows, columns});
+  float* to = made.mutable_data<float>();
+  for (std::int64_t i = 0; i < made.elements(); ++i) to[i] = static_cast<float>(i);
+  return made;
+}
+
+task<std::vector<float>> read_into(TensorArray array, std::int64_t index) {
+  SlotValue value = co_await array.read(index);
+  co_return value.tensor().to_vector<float>();
+}
+
+task<void> write_float(TensorArray array, std::int64_t index, float value) {
+  array.write(index, Tensor::scalar(value));
+  co_return;
+}
+
+// ---- Case 10, 12: values ----
+
+TEST_CASE("unstack of 16 by 32 gives 16 slots that are views, and stack gives them back without a copy") {
+  CpuDevice cpu;
+  const Tensor x = range(16, 32);
+  const TensorArray array = TensorArray::unstack(x);
+  CHECK(array.size() == 16);
+  const std::vector<float> third = run_fifo(read_into(array, 3));
+  CHECK(third == x.select(0, 3).to_vector<float>());
+  const Tensor stacked = run_fifo(array.stack(cpu.stream(0)));
+  CHECK(stacked.dims() == DDim{16, 32});
+  CHECK(stacked.raw() == x.raw());
+  CHECK(stacked.is_read_only());
+  const TensorArray columns = TensorArray::unstack(x, 1);
+  CHECK(columns.size() == 32);
+  const Tensor turned = run_fifo(columns.stack(cpu.stream(0)));
+  CHECK(turned.dims() == DDim{32, 16});
+  CHECK(turned.to_vector<float>() == x.permute({1, 0}).to_vector<float>());
+}
+
+TEST_CASE("a shared write aliases and freezes, a copied one does neither") {
+  CpuDevice cpu;
+  const TensorArray array(2);
+  Tensor shared = Tensor::from<float>({1, 2});
+  Tensor copied = Tensor::from<float>({3, 4});
+  array.write(0, shared, share);
+  array.write(1, copied, TensorArray::copy, cpu.stream(0));
+  CHECK_THROWS_AS(shared.mutable_data<float>(), ReadOnlyError);
+  copied.mutable_data<float>()[0] = 9;
+  CHECK(run_fifo(read_into(array, 0)) == std::vector<float>{1, 2});
+  CHECK(run_fifo(read_into(array, 1)) == std::vector<float>{3, 4});
+  CHECK_THROWS_AS(array.write(0, shared, TensorArray::copy), ArgumentError);
+}
+
+TEST_CASE("stack of three of extents 0 and 1, concat of 3 + 2 + 1 rows, split by 2, 0 and 1") {
+  CpuDevice cpu;
+  TensorArray empties(3);
+  for (int i = 0; i < 3; ++i) empties.write(i, Tensor(DType::f32, DDim{0, 1}));
+  CHECK(run_fifo(empties.stack(cpu.stream(0))).dims() == DDim{3, 0, 1});
+
+  TensorArray parts(3);
+  parts.write(0, range(3, 2));
+  parts.write(1, range(2, 2));
+  parts.write(2, range(1, 2));
+  const LoDTensor joined = run_fifo(parts.concat(cpu.stream(0)));
+  CHECK(joined.dims() == DDim{6, 2});
+  CHECK(joined.tensor().to_vector<float>() == std::vector<float>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
+  CHECK(contains(message_of([&] { run_fifo(parts.stack(cpu.stream(0))); }), "slot 0"));
+
+  const Tensor x = Tensor::from<float>({1, 2, 3});
+  const TensorArray split = TensorArray::split(x, {2, 0, 1});
+  CHECK(run_fifo(read_into(split, 0)) == std::vector<float>{1, 2});
+  CHECK(run_fifo(read_into(split, 1)).empty());
+  CHECK(run_fifo(read_into(split, 2)) == std::vector<float>{3});
+  CHECK(run_fifo(split.concat(cpu.stream(0))).tensor().raw() == x.raw());
+  CHECK(contains(message_of([&] { TensorArray::split(x, {1}); }), "a sum of 1"));
+}
+
+TEST_CASE("gather stacks the named slots and scatter writes them") {
+  CpuDevice cpu;
+  const TensorArray array(3);
+  array.scatter({2, 0, 1}, range(3, 2));
+  const Tensor chosen = run_fifo(array.gather({0, 0, 2}, cpu.stream(0)));
+  CHECK(chosen.to_vector<float>() == std::vector<float>{2, 3, 2, 3, 0, 1});
+  CHECK_THROWS_AS(TensorArray(3).scatter({0}, range(3, 2)), ShapeError);
+}
+
+TEST_CASE("levels are kept by peel and concat, and refused where they would be lost") {
+  CpuDevice cpu;
+  const LoDTensor x(range(6, 1), LoD::parse("[[2,1],[3,1,2]]"));
+  const TensorArray sequences = TensorArray::peel(x);
+  CHECK(sequences.size() == 2);
+  const LoDTensor back = run_fifo(sequences.concat(cpu.stream(0)));
+  CHECK(back.lod() == LoD::parse("[[3,1,2]]"));
+  CHECK(back.tensor().raw() == x.tensor().raw());
+  CHECK(contains(message_of([&] { TensorArray array(x); }), "unpack"));
+}
+
+TEST_CASE("an index and a size may be scalar tensors") {
+  const TensorArray array(Tensor::scalar<std::int64_t>(2));
+  CHECK(array.size() == 2);
+  array.write(Tensor::scalar<std::int32_t>(1), Tensor::from<float>({5}));
+  CHECK(run_fifo(read_into(array, 1)) == std::vector<float>{5});
+}
+
+task<void> through_proxy(TensorArray states) {
+  states[0] = Tensor::scalar(2.0f);
+  SlotValue first = co_await states[0];
+  states[1] = first;
+  SlotValue second = co_await states[1];
+  CHECK(second.tensor().item() == 2.0);
+}
+
+TEST_CASE("square brackets read and write a slot") { run_fifo(through_proxy(TensorArray(2))); }
+
+// ---- Case 11: errors ----
+
+TEST_CASE("an index outside a fixed array is an error that states index and size") {
+  CpuDevice cpu;
+  const TensorArray array = TensorArray(3).named("states");
+  const Tensor value = Tensor::scalar(1.0f);
+  for (const std::int64_t index : {std::int64_t{-1}, std::int64_t{3}}) {
+    CHECK_THROWS_AS(array.write(index, value), IndexError);
+    const std::string what = message_of([&] { array.write(index, value); });
+    CHECK(contains(what, "'states' of 3 slots"));
+    CHECK(contains(what, "found " + std::to_string(index)));
+  }
+  CHECK_THROWS_AS(run_fifo(read_into(array, 3)), IndexError);
+  CHECK(contains(message_of([&] { run_fifo(read_into(array, 3)); }), "3 slots"));
+  CHECK_THROWS_AS(run_fifo(read_into(array, -1)), IndexError);
+  CHECK(contains(message_of([&] { run_fifo(read_into(array, -1)); }), "boot"));
+  CHECK_THROWS_AS(run_fifo(read_into(array, -2)), IndexError);
+  CHECK_THROWS_AS(TensorArray(-1), ArgumentError);
+}
+
+TEST_CASE("a growable array written at 10 has length 11") {
+  const TensorArray array;
+  CHECK(array.size() == 0);
+  array.write(10, Tensor::scalar(1.0f));
+  CHECK(array.size() == 11);
+  array.append(Tensor::scalar(2.0f));
+  CHECK(array.size() == 12);
+  CHECK(array.state(3) == SlotState::empty);
+  CHECK(array.state(10) == SlotState::written);
+}
+
+TEST_CASE("a second write, a write after close and a mismatch are errors that name both sides") {
+  const TensorArray array = TensorArray::growable().named("outputs");
+  array.write(0, Tensor::from<float>({1, 2}).reshape({1, 2}));
+  CHECK_THROWS_AS(array.write(0, Tensor::from<float>({1, 2}).reshape({1, 2})), WrittenTwiceError);
+  CHECK(contains(message_of([&] { array.write(0, Tensor::from<float>({1, 2})); }), "a slot is written once"));
+
+  const std::string dtype = message_of([&] { array.write(1, Tensor::from<double>({1, 2}).reshape({1, 2})); });
+  CHECK(contains(dtype, "expected f32"));
+  CHECK(contains(dtype, "found f64"));
+  const std::string shape = message_of([&] { array.write(1, range(1, 3)); });
+  CHECK(contains(shape, "[?, 2]"));
+  CHECK(contains(shape, "[1, 3]"));
+  CHECK(array.state(1) == SlotState::empty);
+
+  const TensorArray declared = TensorArray(1).of(DType::f32, DDim{2, 2});
+  CHECK_THROWS_AS(declared.write(0, range(3, 2)), ShapeError);
+  CHECK_THROWS_AS(TensorArray(1).write(0, Tensor(DType::f32, DDim{2})), UninitializedError);
+
+  array.close();
+  CHECK_THROWS_AS(array.write(1, range(1, 2)), ClosedError);
+  CHECK(contains(message_of([&] { array.write(1, range(1, 2)); }), "'outputs'"));
+}
+
+// ---- Case 14: waiting ----
+
+task<void> reader_first(std::vector<float>* seen) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  TensorArray array(1);
+  Spawned<std::vector<float>> reader = scope.start(read_into(array, 0), "reader");
+  for (int i = 0; i < 3; ++i) co_await this_task::yield();
+  CHECK(array.state(0) == SlotState::waited);
+  CHECK(!reader.ended());
+  scope.spawn(write_float(array, 0, 7), "writer");
+  co_await scope.join();
+  *seen = co_await reader;
+  CHECK(array.state(0) == SlotState::written);
+}
+
+TEST_CASE("a read before the write suspends and resumes with the value") {
+  std::vector<float> seen;
+  run_fifo(reader_first(&seen));
+  CHECK(seen == std::vector<float>{7});
+  CHECK(live_frames() == 0);
+}
+
+TEST_CASE("a slot that nobody writes is a deadlock that names array, slot and waiter") {
+  try {
+    run_fifo(read_into(TensorArray(3).named("states"), 2), "loop");
+    FAIL("expected a DeadlockError");
+  } catch (const DeadlockError& error) {
+    const std::string what = error.what();
+    CHECK(contains(what, "slot 2"));
+    CHECK(contains(what, "'states'"));
+    CHECK(contains(what, "'loop'"));
+    REQUIRE(error.waiters().size() == 1);
+    CHECK(error.waiters()[0].task == "loop");
+  }
+  CHECK(live_frames() == 0);
+}
+
+task<void> registered(TensorArray array, std::int64_t slots, std::string name) {
+  TaskInfo& me = co_await this_task::info();
+  ArrayWriter writer = array.writer(me, std::move(name));
+  for (std::int64_t i = 0; i < slots; ++i) {
+    writer.write(i, Tensor::scalar(static_cast<float>(i)));
+    co_await this_task::yield();
+  }
+}
+
+task<void> last_writer_goes(std::string* what) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  TensorArray array = TensorArray(5).named("states");
+  scope.spawn(registered(array, 3, "encoder loop"), "writer");
+  Spawned<std::vector<float>> reader = scope.start(read_into(array, 4), "decoder");
+  try {
+    co_await scope.join();
+  } catch (const NeverWrittenError& error) {
+    *what = error.what();
+  }
+  CHECK(array.state(2) == SlotState::written);
+  CHECK(array.state(3) == SlotState::failed);
+}
+
+TEST_CASE("a slot fails by name once its last registered writer is gone") {
+  std::string what;
+  run_fifo(last_writer_goes(&what));
+  INFO(what);
+  CHECK(contains(what, "slot 4 of array 'states' of 5 slots"));
+  CHECK(contains(what, "'encoder loop'"));
+  CHECK(contains(what, "slot 2"));
+  CHECK(contains(what, "'decoder'"));
+  CHECK(live_frames() == 0);
+}
+
+task<void> copies_other(TensorArray mine, TensorArray other, std::string name) {
+  TaskInfo& me = co_await this_task::info();
+  ArrayWriter writer = mine.writer(me, std::move(name));
+  for (std::int64_t i = 0; i < 3; ++i) {
+    SlotValue value = co_await other.read(i);
+    writer.write(i, value);
+  }
+}
+
+task<void> ticks(bool* stop) {
+  while (!*stop) co_await this_task::yield();
+}
+
+task<void> circle(bool* stop) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  const TensorArray a = TensorArray(3).named("a");
+  const TensorArray b = TensorArray(3).named("b");
+  scope.spawn(copies_other(a, b, "loop a"), "loop a");
+  scope.spawn(copies_other(b, a, "loop b"), "loop b");
+  scope.spawn(ticks(stop), "ticks");
+  co_await scope.join();
+}
+
+/// What the run of `circle` fails with, found while the clock stands still and a third task never stops.
+std::string deadlock_of_circle(std::size_t* waiters) {
+  bool stop = false;
+  SeededExecutor executor(1);
+  Running<void> running = start_run(executor, circle(&stop), "circle");
+  for (int i = 0; i < 1000; ++i) executor.step();
+  stop = true;
+  executor.run();
+  CHECK(executor.now() == TimePoint{});
+  try {
+    running.get();
+  } catch (const DeadlockError& error) {
+    *waiters = error.waiters().size();
+    return error.what();
+  }
+  return "no deadlock";
+}
+
+TEST_CASE("two loops that read each other's unwritten slots are a named deadlock, found while another task still runs") {
+  std::size_t waiters = 0;
+  const std::string what = deadlock_of_circle(&waiters);
+  INFO(what);
+  CHECK(contains(what, "'loop a'"));
+  CHECK(contains(what, "'loop b'"));
+  CHECK(contains(what, "slot 0 of array 'a'"));
+  CHECK(contains(what, "slot 0 of array 'b'"));
+  CHECK(waiters == 2);
+  CHECK(live_frames() == 0);
+}
+
+// ---- Open arrays ----
+
+task<std::int64_t> count_while_open(TensorArray array) {
+  std::int64_t count = 0;
+  for (;;) {
+    const bool more = co_await array.has(count);
+    if (!more) break;
+    SlotValue value = co_await array.read(count);
+    CHECK(value.tensor().item() == static_cast<double>(count));
+    ++count;
+  }
+  co_return count;
+}
+
+task<void> feed(TensorArray array, std::int64_t slots) {
+  for (std::int64_t i = 0; i < slots; ++i) {
+    co_await array.append(Tensor::scalar(static_cast<float>(i)));
+    co_await this_task::yield();
+  }
+  array.close();
+}
+
+task<std::int64_t> open_loop(TensorArray array, std::int64_t slots) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  Spawned<std::int64_t> reader = scope.start(count_while_open(array), "reader");
+  scope.spawn(feed(array, slots), "feed");
+  co_await scope.join();
+  const std::int64_t count = co_await reader;
+  co_return count;
+}
+
+TEST_CASE("on an open array the question whether slot i exists is awaited") {
+  for (const std::uint64_t seed : testing::seeds(100)) {
+    INFO("seed ", seed);
+    Schedule schedule(seed);
+    CHECK(schedule.run(open_loop(TensorArray::growable(), 20)) == 20);
+    CHECK(schedule.run(open_loop(TensorArray::window(3), 20)) == 20);
+  }
+  TensorArray closed;
+  closed.append(Tensor::scalar(0.0f));
+  closed.close();
+  CHECK(run_fifo(count_while_open(closed)) == 1);
+  CHECK_THROWS_AS(run_fifo(read_into(closed, 1)), ClosedError);
+  CHECK(run_fifo(count_while_open(TensorArray::unstack(Tensor::from<float>({0, 1, 2})))) == 3);
+  CHECK(live_frames() == 0);
+}
+
+TEST_CASE("slots that were left out fail when the array is closed or fails") {
+  const TensorArray gaps;
+  gaps.write(2, Tensor::scalar(1.0f));
+  gaps.close();
+  CHECK(contains(message_of([&] { run_fifo(read_into(gaps, 0)); }), "slot 0"));
+  CHECK_THROWS_AS(run_fifo(read_into(gaps, 0)), NeverWrittenError);
+  const TensorArray failed(2);
+  failed.fail(std::make_exception_ptr(ShapeError("bad row")));
+  CHECK_THROWS_AS(run_fifo(read_into(failed, 0)), ShapeError);
+  const TensorArray cancelled(2);
+  cancelled.cancel();
+  CHECK(cancelled.state(0) == SlotState::cancelled);
+  CHECK_THROWS_AS(cancelled.write(0, Tensor::scalar(1.0f)), CancelledError);
+}
+
+task<void> cancelled_read(TensorArray array) {
+  TaskInfo& me = co_await this_task::info();
+  {
+    Scope scope(me);
+    Spawned<std::vector<float>> reader = scope.start(read_into(array, 0), "reader");
+    for (int i = 0; i < 3; ++i) co_await this_task::yield();
+    CHECK(array.state(0) == SlotState::waited);
+    scope.cancel();
+    co_await scope.join();
+    CHECK(reader.ended());
+  }
+  CHECK(array.state(0) == SlotState::empty);
+  array.write(0, Tensor::scalar(1.0f));
+}
+
+TEST_CASE("a cancelled wait leaves no trace in its slot") {
+  run_fifo(cancelled_read(TensorArray(1)));
+  CHECK(live_frames() == 0);
+}
+
+}  // namespace
+}  // namespace millrace

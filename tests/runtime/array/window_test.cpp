@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bounded ring for endless input (TensorArray::window).
+#include <millrace/runtime/array/tensor_array.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/scope.h>
+#include <millrace/tensor/launch.h>
+#include <support/drive.h>
+#include <support/random.h>
+
+namespace millrace {
+namespace {
+
+using testing::run_fifo;
+using testing::Schedule;
+
+/// Items live in `memory`, which counts what is held.
+task<void> produce(TensorArray window, std::shared_ptr<MemoryResource> memory, std::int64_t items, std::int64_t* written, std::int64_t* read, std::int64_t* most_unread) {
+  for (std::int64_t i = 0; i < items; ++i) {
+    Tensor item(DType::i64, DDim{}, memory);
+    *item.mutable_data<std::int64_t>() = i;
+    co_await window.append(item);
+    ++*written;
+    *most_unread = std::max(*most_unread, *written - *read);
+  }
+  window.close();
+}
+
+task<void> consume(TensorArray window, std::int64_t* read) {
+  for (;;) {
+    const bool more = co_await window.has(*read);
+    if (!more) break;
+    SlotValue value = co_await window.read(*read);
+    if (value.tensor().item_int() != *read) FAIL("item " << value.tensor().item_int() << " in slot " << *read);
+    ++*read;
+  }
+}
+
+task<void> pump(TensorArray window, std::shared_ptr<MemoryResource> memory, std::int64_t items, std::int64_t* read, std::int64_t* most_unread) {
+  TaskInfo& me = co_await this_task::info();
+  std::int64_t written = 0;
+  Scope scope(me);
+  scope.spawn(produce(window, memory, items, &written, read, most_unread), "producer");
+  scope.spawn(consume(window, read), "consumer");
+  co_await scope.join();
+}
+
+TEST_CASE("a window of capacity 4 keeps the order of 1000000 items and suspends its writer when 4 are unread") {
+  std::int64_t read = 0;
+  std::int64_t most_unread = 0;
+  const auto memory = std::make_shared<testing::SimMemory>(0);
+  const TensorArray window = TensorArray::window(4).named("audio");
+  run_fifo(pump(window, memory, 1000000, &read, &most_unread));
+  CHECK(read == 1000000);
+  CHECK(most_unread == 4);
+  CHECK(window.size() == 1000000);
+  CHECK(memory->peak_bytes() <= 7 * sizeof(std::int64_t));  // 4 unread, one parked, one in each hand
+  CHECK(memory->live_bytes() == 0);
+  CHECK(live_frames() == 0);
+}
+
+TEST_CASE("a window keeps its order and its bound under every schedule") {
+  for (const std::uint64_t seed : testing::seeds(300)) {
+    INFO("seed ", seed);
+    std::int64_t read = 0;
+    std::int64_t most_unread = 0;
+    Schedule schedule(seed, seed % 2 == 0 ? SeededExecutor::Policy::random : SeededExecutor::Policy::pct);
+    schedule.run(pump(TensorArray::window(1 + static_cast<std::int64_t>(seed % 5)), host_memory(), 50, &read, &most_unread));
+    CHECK(read == 50);
+    CHECK(most_unread <= 1 + static_cast<std::int64_t>(seed % 5));
+  }
+}
+
+task<void> produce_on(TensorArray window, std::int64_t items, StreamRef stream) {
+  for (std::int64_t i = 0; i < items; ++i) {
+    Tensor value(DType::i64, DDim{1024}, stream.memory());
+    launch<0, 1>({}, {&value}, [value, i](ThreadTeam&) { *static_cast<std::int64_t*>(value.raw_mutable()) = i; }, stream);
+    co_await window.append(value);
+  }
+  window.close();
+}
+
+/// Adds what it reads to `sum`, on its own stream: never waits for the device.
+task<void> sum_on(TensorArray window, Tensor sum, StreamRef stream) {
+  for (std::int64_t i = 0;; ++i) {
+    const bool more = co_await window.has(i);
+    if (!more) break;
+    SlotValue value = co_await window.read(i);
+    const Tensor item = value.tensor();
+    launch<1, 1>({&item}, {&sum},
+                 [item, sum](ThreadTeam&) { *static_cast<std::int64_t*>(sum.raw_mutable()) += *static_cast<const std::int64_t*>(item.raw()); }, stream);
+  }
+}
+
+task<void> device_pump(TensorArray window, Tensor sum, StreamRef first, StreamRef second) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  scope.spawn(produce_on(window, 500, first), "producer");
+  scope.spawn(sum_on(window, sum, second), "consumer");
+  co_await scope.join();
+}
+
+TEST_CASE("a window bounds what is queued on a device that lags behind the tasks") {
+  for (const std::uint64_t seed : testing::seeds(20)) {
+    INFO("seed ", seed);
+    Schedule schedule(seed);
+    Tensor sum(DType::i64, DDim{}, schedule.device.memory());
+    *static_cast<std::int64_t*>(sum.raw_mutable()) = 0;
+    sum.storage()->mark_written();
+    schedule.run(device_pump(TensorArray::window(4), sum, schedule.device.stream(0), schedule.device.stream(1)));
+    CHECK(sum.item_int() == 500 * 499 / 2);
+    // 4 slots that are not yet there, one parked, and those whose elements are there but were not yet added.
+    CHECK(schedule.device.sim_memory().peak_bytes() < 300 * 8192);
+    CHECK(schedule.device.sim_memory().live_bytes() == 8);
+  }
+  CHECK(live_frames() == 0);
+}
+
+task<void> read_twice(TensorArray window) {
+  window.append(Tensor::scalar(1.0f));
+  SlotValue first = co_await window.read(0);
+  SlotValue again = co_await window.read(0);
+}
+
+TEST_CASE("a slot leaves its window after as many readings as it has readers") {
+  CHECK_THROWS_AS(run_fifo(read_twice(TensorArray::window(2))), WindowError);
+  run_fifo(read_twice(TensorArray::window(2, 2)));
+  CHECK_THROWS_AS(TensorArray::window(0), ArgumentError);
+  CHECK_THROWS_AS(TensorArray::window(1, 0), ArgumentError);
+}
+
+task<void> never_awaits(TensorArray window) {
+  for (int i = 0; i < 3; ++i) window.append(Tensor::scalar(1.0f));
+  for (int i = 0; i < 3; ++i) SlotValue value = co_await window.read(i);
+}
+
+TEST_CASE("a write to a full window whose result is dropped fails by name") {
+  std::string what;
+  try {
+    run_fifo(never_awaits(TensorArray::window(2).named("audio")));
+  } catch (const WindowError& error) {
+    what = error.what();
+  }
+  INFO(what);
+  CHECK(what.find("slot 2 of window 'audio' (capacity 2") != std::string::npos);
+  CHECK(what.find("await the result") != std::string::npos);
+}
+
+task<void> fill_only(TensorArray window) {
+  for (int i = 0; i < 5; ++i) co_await window.append(Tensor::scalar(1.0f));
+}
+
+TEST_CASE("a window that nobody reads is a deadlock that names window, capacity and slot") {
+  std::string what;
+  try {
+    run_fifo(fill_only(TensorArray::window(2).named("audio")), "producer");
+  } catch (const DeadlockError& error) {
+    what = error.what();
+  }
+  INFO(what);
+  CHECK(what.find("room for slot 2 in window 'audio' (capacity 2") != std::string::npos);
+  CHECK(what.find("'producer'") != std::string::npos);
+  CHECK(live_frames() == 0);
+}
+
+task<void> cancelled_pump(TensorArray window) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  std::int64_t counts[3] = {};
+  scope.spawn(produce(window, host_memory(), 100, &counts[0], &counts[1], &counts[2]), "producer");
+  co_await this_task::yield();
+  co_await this_task::yield();
+  scope.cancel();
+  co_await scope.join();
+}
+
+TEST_CASE("a writer that waits for room can be cancelled") {
+  const TensorArray window = TensorArray::window(2);
+  run_fifo(cancelled_pump(window));
+  CHECK(window.state(1) == SlotState::written);
+  CHECK(window.state(2) == SlotState::empty);
+  CHECK(live_frames() == 0);
+}
+
+}  // namespace
+}  // namespace millrace
