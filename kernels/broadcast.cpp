@@ -17,6 +17,13 @@ std::int64_t extent_from_end(const DDim& dims, int place) {
   return place < dims.rank() ? dims.begin()[dims.rank() - 1 - place] : 1;
 }
 
+// In a loop over sequences the batch gets smaller from turn to turn.
+constexpr const char* rows_hint = ": they differ in rows alone; if one is the state of a batch that shrinks, shrink it to the rows of the step input";
+
+bool only_rows_differ(const DDim& a, const DDim& b) {
+  return a.rank() == b.rank() && a.rank() > 0 && a.slice(1, a.rank()) == b.slice(1, b.rank());
+}
+
 }  // namespace
 
 DDim broadcast_dims(const DDim& a, const DDim& b) {
@@ -26,7 +33,7 @@ DDim broadcast_dims(const DDim& a, const DDim& b) {
     const std::int64_t left = extent_from_end(a, place);
     const std::int64_t right = extent_from_end(b, place);
     if (left != right && left != 1 && right != 1)
-      throw ShapeError("broadcast: " + a.to_string() + " and " + b.to_string() + " do not fit each other");
+      throw ShapeError("broadcast: " + a.to_string() + " and " + b.to_string() + " do not fit each other" + (only_rows_differ(a, b) ? rows_hint : ""));
     made[made.rank() - 1 - place] = left == 1 ? right : left;
   }
   return made;
