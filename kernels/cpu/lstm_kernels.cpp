@@ -110,7 +110,7 @@ void RunF64(const LstmCall<double>& call) {
   RunLstm(call);
 }
 
-const LstmKernels* Kernels() {
+const LstmKernels* CellKernels() {
   static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunF32, RunF64};
   return &kernels;
 }
@@ -121,10 +121,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace::cpu {
 
-HWY_EXPORT(Kernels);
+HWY_EXPORT(CellKernels);
 
 const LstmKernels& lstm_kernels() {
-  return *HWY_DYNAMIC_DISPATCH(Kernels)();
+  return *HWY_DYNAMIC_DISPATCH(CellKernels)();
 }
 
 }  // namespace millrace::cpu
