@@ -169,8 +169,12 @@ std::vector<VarId> weights(Importer& to, const Node& node, const Form& form, std
 /// h or c before the first step, [B, H]: the part of the input that is given, or zeros. `x` is [T, B, C].
 VarId initial(Importer& to, const Node& node, const Form& form, std::size_t input, std::size_t direction, VarId x) {
   if (node.has(input)) return select(to, to.in(node, input), form.batch_first ? 1 : 0, direction, form.directions);
-  const VarId batch = to.emit1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}});
-  const VarId dims = to.emit1("concat", {batch, to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}});
+  const std::int64_t known = to.type(x).rank() == 3 ? (*to.type(x).shape)[1] : DDim::unknown;
+  const auto dims_of_x = [&] {
+    const VarId batch = to.emit1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}});
+    return to.emit1("concat", {batch, to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}});
+  };
+  const VarId dims = known < 0 ? dims_of_x() : to.literal(Ints{known, form.hidden});
   return to.emit1("constant_of_shape", {dims},
                   {{"value", scalar_of(to.type(x).dtype, 0).reshape(DDim{1}).read_only()}});
 }

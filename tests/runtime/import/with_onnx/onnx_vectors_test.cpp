@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/import/onnx.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include <millrace_onnx.pb.h>
+
+#include <support/drive.h>
+
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/import/with_onnx/tensor_proto.h>
+#include <millrace/tensor/error.h>
+
+/// The node tests that come with ONNX, from Debian's libonnx-testdata.
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path root = "/usr/share/libonnx-testdata/data/node";
+
+Tensor read_tensor(const fs::path& path) {
+  onnx::TensorProto proto;
+  if (!proto.ParseFromString(read_file(path))) throw ParseError(path.string() + ": expected a tensor");
+  importing::Source source(path.string());
+  return importing::tensor_of_onnx(proto, source, path.string());
+}
+
+/// input_0.pb, input_1.pb, … or output_….
+std::vector<Tensor> read_tensors(const fs::path& folder, const std::string& kind) {
+  std::vector<Tensor> tensors;
+  for (int i = 0; fs::exists(folder / (kind + "_" + std::to_string(i) + ".pb")); ++i)
+    tensors.push_back(read_tensor(folder / (kind + "_" + std::to_string(i) + ".pb")));
+  return tensors;
+}
+
+std::vector<double> numbers(const Tensor& tensor) {
+  return visit_dtype(tensor.dtype(), [&]<class T>(std::type_identity<T>) {
+    std::vector<double> values;
+    for_each_offset(tensor.dims(), tensor.strides(),
+                    [&](std::int64_t at) { values.push_back(convert_element<double>(tensor.data<T>()[at])); });
+    return values;
+  });
+}
+
+/// What differs, or an empty text.
+std::string compare(const Tensor& found, const Tensor& expected, double relative) {
+  if (found.dtype() != expected.dtype() || found.dims() != expected.dims())
+    return "expected " + expected.to_string() + ", found " + found.to_string();
+  const std::vector<double> a = numbers(found);
+  const std::vector<double> b = numbers(expected);
+  if (expected.dtype() == DType::f16 || expected.dtype() == DType::bf16) relative = 1e-3;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    if (!(std::abs(a[i] - b[i]) <= 1e-6 + relative * std::abs(b[i])))
+      return "element " + std::to_string(i) + ": expected " + std::to_string(b[i]) + ", found " + std::to_string(a[i]);
+  }
+  return "";
+}
+
+/// The program of a vector: where a node needs a value when it is built, the inputs of whole numbers are made constant.
+Program import_vector(const fs::path& folder) {
+  try {
+    return import_onnx(folder / "model.onnx");
+  } catch (const UnsupportedError& error) {
+    if (std::string(error.what()).find("that the file holds") == std::string::npos &&
+        std::string(error.what()).find("sequence_lens") == std::string::npos)
+      throw;
+  }
+  const std::vector<Tensor> inputs = read_tensors(folder / "test_data_set_0", "input");
+  onnx::ModelProto model;
+  model.ParseFromString(read_file(folder / "model.onnx"));
+  OnnxOptions options;
+  for (int i = 0; i < model.graph().input_size(); ++i) {
+    const Tensor& value = inputs.at(static_cast<std::size_t>(i));
+    if (value.dtype() == DType::i64 || value.dtype() == DType::i32)
+      options.constants.emplace(model.graph().input(i).name(), value);
+  }
+  return import_onnx(folder / "model.onnx", options);
+}
+
+/// The order of the inputs in the file, by name.
+std::vector<std::string> input_names(const fs::path& folder) {
+  onnx::ModelProto model;
+  model.ParseFromString(read_file(folder / "model.onnx"));
+  std::vector<std::string> names;
+  for (const onnx::ValueInfoProto& input : model.graph().input()) names.push_back(input.name());
+  return names;
+}
+
+/// Empty when the vector passes; nothing when it needs what this library does not have.
+std::optional<std::string> try_vector(const fs::path& folder) {
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;
+  std::optional<Program> program;
+  try {
+    program = import_vector(folder);
+    inputs = read_tensors(folder / "test_data_set_0", "input");
+    outputs = read_tensors(folder / "test_data_set_0", "output");
+  } catch (const UnsupportedError&) {
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  try {
+    Feeds feeds;
+    const std::vector<std::string> names = input_names(folder);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      for (const Program::Port& port : program->inputs())
+        if (port.name == names[i]) feeds.emplace(names[i], inputs.at(i));
+    const RunResult result = testing::run_fifo(run(*program, feeds));
+    // The expected windows were computed with another π.
+    const double relative = folder.filename().string().find("window") == std::string::npos ? 1e-5 : 1e-3;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const std::string& name = program->outputs().at(i).name;
+      if (const std::string wrong = compare(result[name].tensor(), outputs[i], relative); !wrong.empty())
+        return "output " + name + ": " + wrong;
+    }
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("ONNX's own node tests give what they expect wherever the library has the ops") {
+  if (!fs::exists(root)) {
+    MESSAGE("skipped: Debian's libonnx-testdata is not installed");
+    return;
+  }
+  std::set<std::string> passed;
+  std::vector<fs::path> folders;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) folders.push_back(entry.path());
+  std::sort(folders.begin(), folders.end());
+  std::string missing;
+  for (const fs::path& folder : folders) {
+    const std::string name = folder.filename();
+    const std::optional<std::string> wrong = try_vector(folder);
+    if (!wrong) {
+      missing += name + " ";
+      continue;
+    }
+    INFO("vector ", name);
+    CHECK(*wrong == "");
+    if (wrong->empty()) passed.insert(name);
+  }
+  MESSAGE(passed.size(), " of ", folders.size(),
+          " vectors pass; the others need ops or types that the library has not");
+  INFO("not supported: ", missing);
+  for (const char* name :
+       {"test_lstm_defaults", "test_lstm_batchwise", "test_lstm_with_initial_bias", "test_lstm_with_peepholes",
+        "test_if", "test_loop11", "test_scan9_sum", "test_add_bcast", "test_softmax_axis_1", "test_slice_neg_steps"}) {
+    INFO("vector ", name);
+    CHECK(passed.contains(name));
+  }
+  CHECK(passed.size() >= 400);
+}
+
+}  // namespace
+}  // namespace millrace
