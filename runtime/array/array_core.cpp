@@ -132,18 +132,16 @@ std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
 void ArrayCore::check_index(std::int64_t index) const {
-  if (index < 0 || (kind_ == Kind::fixed && index >= limit_))
-    throw IndexError(text() + ": expected an index from 0" + (kind_ == Kind::fixed ? " to " + std::to_string(limit_ - 1) : " on") + ", found " +
-                     std::to_string(index));
+  if (index >= 0 && (kind_ != Kind::fixed || index < limit_)) return;
+  const std::string range = kind_ == Kind::fixed ? "expected an index from 0 to " + std::to_string(limit_ - 1) : "expected an index from 0 on";
+  throw IndexError(text() + ": " + range + ", found " + std::to_string(index) +
+                   (index < 0 ? ": slots count from 0, and append takes the next one" : ": make it larger, or growable"));
 }
 
 void ArrayCore::check_read(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   if (index == -1)
-    throw IndexError(text() + ": slot -1 is what stands before the first: read(-1, boot) gives a boot, read(-1) alone has nothing to give");
-  if (index >= 0 && kind_ == Kind::fixed && index >= limit_)
-    throw IndexError(text() + ": expected an index from 0 to " + std::to_string(limit_ - 1) + ", found " + std::to_string(index) +
-                     ": make it larger, or growable");
+    throw IndexError(text() + ": slot -1 is what stands before the first: read(-1, boot, stream) gives a boot, read(-1) alone has nothing to give");
   check_index(index);
   if (index < base_)
     throw WindowError(slot_text(index) + " has left the window: its " + std::to_string(readers_) + " readings are done; read it once and keep the value");
