@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/gemm.h>
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+#include <millrace/kernels/cast.h>
+#include <millrace/kernels/matmul.h>
+
+namespace millrace::testing {
+namespace {
+
+/// The contract in plain code: one chain for each block of 512 k, the blocks added in order.
+template <class T>
+T ordered_dot(const T* a, const T* b, std::int64_t b_stride, std::int64_t k, bool fused) {
+  T total = 0;
+  for (std::int64_t begin = 0; begin < k; begin += 512) {
+    T sum = 0;
+    for (std::int64_t at = begin; at < std::min(k, begin + 512); ++at) {
+      volatile const T product = a[at] * b[at * b_stride];
+      sum = fused ? std::fma(a[at], b[at * b_stride], sum) : sum + product;
+    }
+    total = begin == 0 ? sum : total + sum;
+  }
+  return total;
+}
+
+template <class T>
+Tensor ordered_product(const Tensor& a, const Tensor& b, bool fused) {
+  Tensor made(a.dtype(), DDim{a.dim(0), b.dim(1)});
+  T* to = made.mutable_data<T>();
+  for (std::int64_t i = 0; i < a.dim(0); ++i)
+    for (std::int64_t j = 0; j < b.dim(1); ++j)
+      *to++ = ordered_dot(a.data<T>() + i * a.dim(1), b.data<T>() + j, b.dim(1), a.dim(1), fused);
+  return made;
+}
+
+Tensor run_packed(const Tensor& x, const Tensor& w, const Tensor* bias, StreamRef stream) {
+  GemmDesc desc;
+  desc.k = w.dim(0);
+  desc.n = w.dim(1);
+  desc.dtype = desc.out = w.dtype();
+  const GemmPlan plan = make_gemm_plan(desc, stream.place());
+  const PackedMatrix packed = pack(plan, w, stream);
+  Tensor out(w.dtype(), DDim{x.dim(0), w.dim(1)}, stream.memory());
+  bias == nullptr ? run(plan, packed, x, out, stream) : run(plan, packed, x, *bias, out, stream);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a product of any shape, transposed or not, agrees with the reference on every backend and dtype") {
+  each_backend([](Backend& on) {
+    for (const std::uint64_t seed : seeds(12)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const std::int64_t m = random.between(0, 20), k = random.between(0, 40), n = random.between(0, 80);
+      const double alpha = random.coin() ? 1 : 0.5, beta = random.coin() ? 0 : random.coin() ? 1 : -2;
+      const bool turn_a = random.coin(), turn_b = random.coin();
+      for (const DType dtype : floats) {
+        const Tensor a = random_tensor(random, dtype, turn_a ? DDim{k, m} : DDim{m, k});
+        const Tensor b = random_tensor(random, dtype, turn_b ? DDim{n, k} : DDim{k, n});
+        const Tensor c = random_tensor(random, dtype, DDim{m, n});
+        const std::vector<int> swap{1, 0};
+        auto expected = reference::matmul(reference::values(turn_a ? a.permute(swap) : a), reference::values(turn_b ? b.permute(swap) : b));
+        const auto before = reference::values(c);
+        for (std::size_t i = 0; i < expected.at.size(); ++i) expected.at[i] = alpha * expected.at[i] + beta * before.at[i];
+        const Tensor left = on.up(a), right = on.up(b);
+        Tensor out = on.up(c);
+        gemm(alpha, turn_a ? left.permute(swap) : left, turn_b ? right.permute(swap) : right, beta, out, on.stream());
+        CHECK(error_of(on.down(out), expected) <= 50 * rounding(dtype));
+      }
+    }
+  });
+}
+
+TEST_CASE("each output is one chain of multiply-adds over ascending k, restarted every 512, on every instruction set") {
+  CpuDevice device;
+  Random random(7);
+  each_instruction_set([&](const std::string& name) {
+    for (const std::int64_t k : {0, 1, 2, 511, 512, 513, 1030})
+      for (const std::int64_t m : {1, 3, 7, 13})
+        for (const std::int64_t n : {1, 17, 66, 150}) {
+          INFO("m ", m, ", k ", k, ", n ", n);
+          const Tensor a = random_tensor(random, DType::f32, DDim{m, k}), b = random_tensor(random, DType::f32, DDim{k, n});
+          const Tensor expected = ordered_product<float>(a, b, cpu::fuses(name));
+          CHECK(same_bits(matmul(a, b, device.stream(0)), expected));
+          CHECK(same_bits(run_packed(a, b, nullptr, device.stream(0)), expected));
+        }
+    const Tensor a = random_tensor(random, DType::f64, DDim{5, 700}), b = random_tensor(random, DType::f64, DDim{700, 37});
+    CHECK(same_bits(matmul(a, b, device.stream(0)), ordered_product<double>(a, b, cpu::fuses(name))));
+  });
+}
+
+TEST_CASE("a row has the same bits alone, in any batch of 1 to 64, packed or not, with 1 or 2 threads") {
+  CpuDevice one(1), two(2);
+  Random random(11);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const Tensor x = random_tensor(random, dtype, DDim{64, 600}), w = random_tensor(random, dtype, DDim{600, 203});
+    const Tensor bias = random_tensor(random, dtype, DDim{203});
+    const Tensor whole = run_packed(x, w, &bias, one.stream(0));
+    CHECK(same_bits(run_packed(x, w, &bias, two.stream(0)), whole));
+    for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 31, 63}) {
+      INFO("rows ", rows);
+      const std::int64_t first = 64 - rows;
+      const Tensor part = x.rows(first, 64);
+      CHECK(same_bits(run_packed(part, w, &bias, two.stream(0)), whole.rows(first, 64)));
+      CHECK(same_bits(matmul(part, w, two.stream(0)), matmul(x, w, one.stream(0)).rows(first, 64)));
+    }
+  }
+}
+
+TEST_CASE("the bias is a separate addition after the product") {
+  CpuDevice device;
+  Random random(3);
+  const Tensor x = random_tensor(random, DType::f32, DDim{5, 40}), w = random_tensor(random, DType::f32, DDim{40, 21});
+  const Tensor bias = random_tensor(random, DType::f32, DDim{21});
+  const Tensor product = matmul(x, w, device.stream(0));
+  Tensor expected(DType::f32, product.dims());
+  for (std::int64_t i = 0; i < product.elements(); ++i)
+    expected.mutable_data<float>()[i] = product.data<float>()[i] + bias.data<float>()[i % 21];
+  CHECK(same_bits(run_packed(x, w, &bias, device.stream(0)), expected));
+}
+
+TEST_CASE("narrow floats are multiplied and summed in f32 and narrowed once") {
+  CpuDevice device;
+  Random random(5);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const Tensor a = random_tensor(random, dtype, DDim{9, 100}), b = random_tensor(random, dtype, DDim{100, 30});
+    const StreamRef stream = device.stream(0);
+    const Tensor wide = matmul(cast(a, DType::f32, stream), cast(b, DType::f32, stream), stream);
+    Tensor out(DType::f32, DDim{9, 30});
+    matmul(a, b, out, stream);
+    CHECK(same_bits(out, wide));
+    CHECK(same_bits(matmul(a, b, stream), cast(wide, dtype, stream)));
+  }
+}
+
+TEST_CASE("integers wrap") {
+  CpuDevice device;
+  const Tensor a = Tensor::from<std::int32_t>({2000000000, 2000000000}, DDim{1, 2});
+  const Tensor b = Tensor::from<std::int32_t>({2, 3}, DDim{2, 1});
+  CHECK(matmul(a, b, device.stream(0)).data<std::int32_t>()[0] == static_cast<std::int32_t>(10000000000u));
+  const Tensor small = Tensor::from<std::uint8_t>({255, 255}, DDim{1, 2});
+  const Tensor product = matmul(small, small.permute({1, 0}), device.stream(0));
+  CHECK(product.dtype() == DType::i32);
+  CHECK(product.item_int() == 2 * 255 * 255);
+}
+
+TEST_CASE("operands that do not fit are errors that name all shapes and dtypes") {
+  CpuDevice device;
+  const Tensor a(DType::f32, DDim{2, 3}), b(DType::f32, DDim{4, 5});
+  Tensor c(DType::f32, DDim{2, 5}), d(DType::f64, DDim{2, 5});
+  CHECK_THROWS_WITH_AS(gemm(1, a, b, 0, c, device.stream(0)),
+                       "gemm: expected [M, K] times [K, N] into [M, N], found f32[2, 3] on cpu times f32[4, 5] on cpu into f32[2, 5] on cpu",
+                       ShapeError);
+  CHECK_THROWS_AS(gemm(1, a, Tensor(DType::f32, DDim{3, 5}), 0, d, device.stream(0)), DTypeError);
+  GemmDesc desc;
+  desc.k = 3;
+  desc.n = 5;
+  CHECK_THROWS_WITH_AS(make_gemm_plan(desc, CudaPlace{1}), doctest::Contains("found cuda:1: there are no CUDA kernels here"), PlaceError);
+  const GemmPlan plan = make_gemm_plan(desc);
+  CHECK_THROWS_AS(pack(plan, b, device.stream(0)), ShapeError);
+  desc.dtype = DType::i32;
+  CHECK_THROWS_AS(make_gemm_plan(desc), DTypeError);
+}
+
+TEST_CASE("operands that nothing was written to are refused, an output may be") {
+  CpuDevice device;
+  const Tensor a(DType::f32, DDim{2, 3});
+  CHECK_THROWS_AS(matmul(a, a.permute({1, 0}), device.stream(0)), UninitializedError);
+}
+
+}  // namespace millrace::testing
