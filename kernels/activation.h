@@ -6,8 +6,8 @@
 namespace millrace {
 
 /// The activations of ONNX. exp, tanh and sigmoid are ours (math.h): one polynomial per dtype for every lane, tail and
-/// kernel, at most 2 ulp, odd (tanh) and saturating exactly at ±1, 0 and 1. Every other operation below rounds once, in
-/// the order written. NaN in, NaN out.
+/// kernel; sigmoid is within 2 ulp and tanh within 3, tanh is odd, both reach their limits exactly. Every other
+/// operation below rounds once, in the order written. NaN in, NaN out.
 
 /// (e − 1) / (e + 1) with e = exp(2x), through expm1 so that small x keep their digits.
 inline Tensor tanh(const Tensor& x, StreamRef s) {

@@ -65,7 +65,8 @@ HWY_INLINE V Sign(D d, V x) {
   return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Zero(d), KeepNaN(d, x, one));
 }
 
-/// The functions that a recurrent cell may use, and most others. Called, not inlined: it is large, and used several times.
+/// The functions that a recurrent cell may use, and most others. Called, not inlined: it is large, and used several
+/// times.
 template <class D, class V = hn::Vec<D>>
 HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
   using T = hn::TFromD<D>;

@@ -76,15 +76,15 @@ void RunMatrix(const MatrixCall<T>& call) {
   }
 }
 
-void RunF32(const MatrixCall<float>& call) {
+void RunMatrixF32(const MatrixCall<float>& call) {
   RunMatrix(call);
 }
-void RunF64(const MatrixCall<double>& call) {
+void RunMatrixF64(const MatrixCall<double>& call) {
   RunMatrix(call);
 }
 
-const GemmKernels* Kernels() {
-  static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunF32, RunF64};
+const GemmKernels* MatrixKernels() {
+  static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunMatrixF32, RunMatrixF64};
   return &kernels;
 }
 
@@ -94,10 +94,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace::cpu {
 
-HWY_EXPORT(Kernels);
+HWY_EXPORT(MatrixKernels);
 
 const GemmKernels& gemm_kernels() {
-  return *HWY_DYNAMIC_DISPATCH(Kernels)();
+  return *HWY_DYNAMIC_DISPATCH(MatrixKernels)();
 }
 
 }  // namespace millrace::cpu

@@ -6,10 +6,12 @@
 
 namespace millrace::cpu {
 
-/// Names of the instruction sets that this build has kernels for and this machine runs, best first: "AVX3", "AVX2", "SSE4", …
+/// Names of the instruction sets that this build has kernels for and this machine runs, best first: "AVX3", "AVX2",
+/// "SSE4", …
 std::vector<std::string> instruction_sets();
 
-/// For tests: kernels and plans made from now on use that set, or the best one for an empty name. ArgumentError lists those that there are.
+/// For tests: kernels and plans made from now on use that set, or the best one for an empty name. ArgumentError lists
+/// those that there are.
 void use_instruction_set(const std::string& name);
 
 /// Whether the set has a fused multiply-add; without one, a product is rounded before it is added (gemm.h).

@@ -47,7 +47,7 @@ HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
 /// One block of units of one row, from the two sums of its gates.
 template <class D, class T = hn::TFromD<D>>
 HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block,
-                          std::int64_t row) {
+                            std::int64_t row) {
   using V = hn::Vec<D>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const LstmDesc& desc = *call.desc;
@@ -103,15 +103,15 @@ void RunLstm(const LstmCall<T>& call) {
   }
 }
 
-void RunF32(const LstmCall<float>& call) {
+void RunLstmF32(const LstmCall<float>& call) {
   RunLstm(call);
 }
-void RunF64(const LstmCall<double>& call) {
+void RunLstmF64(const LstmCall<double>& call) {
   RunLstm(call);
 }
 
 const LstmKernels* CellKernels() {
-  static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunF32, RunF64};
+  static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunLstmF32, RunLstmF64};
   return &kernels;
 }
 

@@ -41,7 +41,7 @@ HWY_INLINE void SweepLanes(const T* x, T* out, std::size_t count, F f) {
 #define MILLRACE_LANE(expression) return SweepLanes(x, out, count, [](T v) { return expression; })
 
 template <class T>
-void Run(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count) {
+void RunUnary(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count) {
   switch (kind) {
     case Unary::identity:
       MILLRACE_VECTOR(v);
@@ -88,11 +88,11 @@ void Run(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t 
         [=](auto d, auto v) HWY_ATTR { return Activate(d, kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
 }
 
-void RunF32(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count) {
-  Run(kind, params, x, out, count);
+void RunUnaryF32(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count) {
+  RunUnary(kind, params, x, out, count);
 }
-void RunF64(Unary kind, const UnaryParams& params, const double* x, double* out, std::size_t count) {
-  Run(kind, params, x, out, count);
+void RunUnaryF64(Unary kind, const UnaryParams& params, const double* x, double* out, std::size_t count) {
+  RunUnary(kind, params, x, out, count);
 }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE
@@ -101,14 +101,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace::cpu {
 
-HWY_EXPORT(RunF32);
-HWY_EXPORT(RunF64);
+HWY_EXPORT(RunUnaryF32);
+HWY_EXPORT(RunUnaryF64);
 
 void unary_run(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(RunF32)(kind, params, x, out, count);
+  HWY_DYNAMIC_DISPATCH(RunUnaryF32)(kind, params, x, out, count);
 }
 void unary_run(Unary kind, const UnaryParams& params, const double* x, double* out, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(RunF64)(kind, params, x, out, count);
+  HWY_DYNAMIC_DISPATCH(RunUnaryF64)(kind, params, x, out, count);
 }
 
 }  // namespace millrace::cpu

@@ -23,7 +23,8 @@ namespace millrace::testing {
 /// A device under test. Every conformance test runs on each; a later backend joins the list in `backends()`.
 class Backend {
  public:
-  Backend(std::string name, std::unique_ptr<Device> device, std::function<void()> finish = [] {})
+  Backend(
+      std::string name, std::unique_ptr<Device> device, std::function<void()> finish = [] {})
       : name(std::move(name)), device_(std::move(device)), finish_(std::move(finish)) {}
 
   StreamRef stream() { return device_->stream(0); }
@@ -89,11 +90,16 @@ inline constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf
 /// Half a unit in the last place of 1.
 inline double rounding(DType dtype) {
   switch (dtype) {
-    case DType::f64: return 0x1p-53;
-    case DType::f32: return 0x1p-24;
-    case DType::f16: return 0x1p-11;
-    case DType::bf16: return 0x1p-8;
-    default: return 0;
+    case DType::f64:
+      return 0x1p-53;
+    case DType::f32:
+      return 0x1p-24;
+    case DType::f16:
+      return 0x1p-11;
+    case DType::bf16:
+      return 0x1p-8;
+    default:
+      return 0;
   }
 }
 
@@ -107,7 +113,8 @@ inline Tensor random_tensor(Random& random, DType dtype, const DDim& dims, doubl
 /// The same elements to the bit (and dtype and extents).
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
-  return a.elements() == 0 || std::memcmp(contiguous(a, CpuDevice().stream(0)).raw(), contiguous(b, CpuDevice().stream(0)).raw(), a.bytes()) == 0;
+  return a.elements() == 0 || std::memcmp(contiguous(a, CpuDevice().stream(0)).raw(),
+                                          contiguous(b, CpuDevice().stream(0)).raw(), a.bytes()) == 0;
 }
 
 /// The largest |found − expected| / max(|expected|, floor); equal infinities and two NaNs are no difference.
