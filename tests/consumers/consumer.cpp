@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program of somebody who has only the installed headers and libraries.
-#include <millrace/tensor/tensor.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
 
 #include <cstdio>
 
+#include "sum.h"
+
 int main() {
   const auto rows = millrace::Tensor::from<float>({1.0f, 2.0f, 3.0f});
-  std::printf("%s: %g\n", rows.to_string().c_str(), rows[millrace::make_ddim({2})]);
-  return rows[millrace::make_ddim({2})] == 3.0 ? 0 : 1;
+  millrace::ThreadExecutor executor(1);
+  const double sum = millrace::sync_wait(executor, sum_of(millrace::TensorArray::unstack(rows)));
+  std::printf("the sum of %s is %g\n", rows.to_string().c_str(), sum);
+  return sum == 6.0 ? 0 : 1;
 }
