@@ -18,7 +18,8 @@ std::int64_t extent_from_end(const DDim& dims, int place) {
 }
 
 // In a loop over sequences the batch gets smaller from turn to turn.
-constexpr const char* rows_hint = ": they differ in rows alone; if one is the state of a batch that shrinks, shrink it to the rows of the step input";
+constexpr const char* rows_hint =
+    ": they differ in rows alone; if one is the state of a batch that shrinks, shrink it to the rows of the step input";
 
 bool only_rows_differ(const DDim& a, const DDim& b) {
   return a.rank() == b.rank() && a.rank() > 0 && a.slice(1, a.rank()) == b.slice(1, b.rank());
@@ -33,7 +34,8 @@ DDim broadcast_dims(const DDim& a, const DDim& b) {
     const std::int64_t left = extent_from_end(a, place);
     const std::int64_t right = extent_from_end(b, place);
     if (left != right && left != 1 && right != 1)
-      throw ShapeError("broadcast: " + a.to_string() + " and " + b.to_string() + " do not fit each other" + (only_rows_differ(a, b) ? rows_hint : ""));
+      throw ShapeError("broadcast: " + a.to_string() + " and " + b.to_string() + " do not fit each other" +
+                       (only_rows_differ(a, b) ? rows_hint : ""));
     made[made.rank() - 1 - place] = left == 1 ? right : left;
   }
   return made;
@@ -41,12 +43,15 @@ DDim broadcast_dims(const DDim& a, const DDim& b) {
 
 Tensor broadcast_view(const Tensor& x, const DDim& dims) {
   if (x.dims() == dims) return x;
+  const auto refuse = [&] {
+    return ShapeError("broadcast: " + x.dims().to_string() + " does not stretch to " + dims.to_string());
+  };
+  if (x.rank() > dims.rank()) throw refuse();
   DDim strides = dims;
   for (int axis = 0; axis < dims.rank(); ++axis) {
     const int from = axis - (dims.rank() - x.rank());
     const std::int64_t extent = from < 0 ? 1 : x.dim(from);
-    if (x.rank() > dims.rank() || (extent != 1 && extent != dims[axis]))
-      throw ShapeError("broadcast: " + x.dims().to_string() + " does not stretch to " + dims.to_string());
+    if (extent != 1 && extent != dims[axis]) throw refuse();
     strides[axis] = extent == 1 ? 0 : x.strides()[from];
   }
   const auto first = static_cast<const std::byte*>(x.raw()) - x.storage()->data();

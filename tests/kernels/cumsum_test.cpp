@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cumsum.h>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+namespace millrace::testing {
+
+TEST_CASE(
+    "running sums go along any axis, forwards or backwards, with or without the element itself, on every backend") {
+  each_backend([](Backend& on) {
+    const Tensor x = on.up(Tensor::from(std::vector<double>{1, 2, 3, 4, 5, 6}, DDim{2, 3}));
+    const auto run = [&](int axis, bool exclusive, bool reverse) {
+      return on.down(cumsum(x, axis, exclusive, reverse, on.stream())).to_vector<double>();
+    };
+    CHECK(run(1, false, false) == std::vector<double>{1, 3, 6, 4, 9, 15});
+    CHECK(run(1, true, false) == std::vector<double>{0, 1, 3, 0, 4, 9});
+    CHECK(run(-1, false, true) == std::vector<double>{6, 5, 3, 15, 11, 6});
+    CHECK(run(0, true, true) == std::vector<double>{4, 5, 6, 0, 0, 0});
+    CHECK(run(0, false, false) == std::vector<double>{1, 2, 3, 5, 7, 9});
+  });
+}
+
+TEST_CASE("narrow floats narrow each sum of a running f32, integers wrap") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float16>({float16(2048.0f), float16(1.0f), float16(1.0f)});
+  const std::vector<float16> sums = cumsum(x, 0, false, false, device.stream(0)).to_vector<float16>();
+  CHECK(static_cast<float>(sums[2]) == 2050);  // 2048 + 1 alone would have rounded back to 2048 in f16
+  const Tensor bytes = Tensor::from<std::uint8_t>({200, 100});
+  CHECK(cumsum(bytes, 0, false, false, device.stream(0)).to_vector<std::uint8_t>()[1] == 44);
+  CHECK_THROWS_AS(cumsum(Tensor::from<bool>({true}), 0, false, false, device.stream(0)), DTypeError);
+  CHECK(cumsum(Tensor(DType::f32, DDim{0, 2}), 0, false, false, device.stream(0)).dims() == DDim{0, 2});
+}
+
+}  // namespace millrace::testing

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/elementwise.h>
+
+#include <cmath>
+#include <limits>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+namespace millrace::testing {
+namespace {
+
+double apply(Binary kind, double x, double y) {
+  switch (kind) {
+    case Binary::add:
+      return x + y;
+    case Binary::sub:
+      return x - y;
+    case Binary::mul:
+      return x * y;
+    case Binary::div:
+      return x / y;
+    case Binary::pow:
+      return std::pow(x, y);
+    case Binary::min:
+      return std::min(x, y);
+    case Binary::max:
+      return std::max(x, y);
+    case Binary::mod:
+      return x - std::floor(x / y) * y;
+    case Binary::fmod:
+      return std::fmod(x, y);
+    case Binary::prelu:
+      return x < 0 ? y * x : x;
+    case Binary::equal:
+      return x == y;
+    case Binary::not_equal:
+      return x != y;
+    case Binary::less:
+      return x < y;
+    case Binary::less_or_equal:
+      return x <= y;
+    case Binary::greater:
+      return x > y;
+    default:
+      return x >= y;
+  }
+}
+
+/// Extents that stretch to [2, 3, 4]: some axes 1, some missing.
+DDim part_of(Random& random) {
+  DDim dims;
+  for (int axis = 0; axis < 3; ++axis)
+    if (dims.rank() > 0 || random.coin()) dims = dims.inserted(dims.rank(), random.coin() ? 1 : axis + 2);
+  return dims;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "every function of two floats agrees with the reference, however its operands stretch, on every backend and "
+    "dtype") {
+  each_backend([](Backend& on) {
+    for (const std::uint64_t seed : seeds(6)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      for (int index = 0; index < static_cast<int>(Binary::logical_and); ++index) {
+        const auto kind = static_cast<Binary>(index);
+        INFO(name_of(kind));
+        for (const DType dtype : floats) {
+          Tensor a = random_tensor(random, dtype, part_of(random), 4);
+          const Tensor b = random_tensor(random, dtype, part_of(random), 4);
+          if (kind == Binary::pow) a = on.down(mul(on.up(a), on.up(a), on.stream()));
+          const auto expected = reference::map([kind](double x, double y) { return apply(kind, x, y); },
+                                               reference::values(a), reference::values(b));
+          // A remainder near its divisor may have been rounded up to it.
+          const double allowed = kind == Binary::mod ? 1e-2 : 2.1 * rounding(dtype);
+          const Tensor found = on.down(binary(kind, on.up(a), on.up(b), on.stream()));
+          CHECK(found.dtype() == result_dtype(kind, dtype));
+          CHECK(error_of(found, expected) <= allowed);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("strided operands and a stretched scalar give the bits of contiguous ones") {
+  CpuDevice device(2);
+  Random random(3);
+  const Tensor a = random_tensor(random, DType::f32, DDim{30, 50}), b = random_tensor(random, DType::f32, DDim{30, 50});
+  const StreamRef stream = device.stream(0);
+  const Tensor expected = div(a, b, stream);
+  const auto turned = [&](const Tensor& x) { return clone(x.permute({1, 0}), stream).permute({1, 0}); };
+  CHECK(same_bits(div(turned(a), b, stream), expected));
+  CHECK(same_bits(div(turned(a), turned(b), stream), expected));
+  const Tensor three = Tensor::scalar(3.0f);
+  for (std::int64_t i = 0; i < 30; ++i)
+    CHECK(same_bits(div(a.rows(i, i + 1), three, stream), div(a, three, stream).rows(i, i + 1)));
+}
+
+TEST_CASE("an output may be an operand that is not stretched") {
+  CpuDevice device;
+  Tensor a = Tensor::from<float>({1, 2, 3});
+  add(a, Tensor::scalar(1.0f), a, device.stream(0));
+  CHECK(a.to_vector<float>() == std::vector<float>{2, 3, 4});
+}
+
+TEST_CASE("pow with an exponent of 2 is the rounded square") {
+  CpuDevice device;
+  Random random(1);
+  const Tensor x = random_tensor(random, DType::f32, DDim{200}, 7);
+  CHECK(same_bits(pow(x, Tensor::scalar(2.0f), device.stream(0)), mul(x, x, device.stream(0))));
+}
+
+TEST_CASE("integers wrap, truncate, and follow the sign that mod and fmod say") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  const Tensor a = Tensor::from<std::int64_t>({7, -7, 7, -7, least}),
+               b = Tensor::from<std::int64_t>({2, 2, -2, -2, -1});
+  CHECK(div(a, b, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{3, -3, -3, 3, least});
+  CHECK(mod(a, b, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1, -1, -1, 0});
+  CHECK(fmod(a, b, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, -1, 1, -1, 0});
+  const Tensor bytes = Tensor::from<std::uint8_t>({200, 16}), more = Tensor::from<std::uint8_t>({100, 2});
+  CHECK(add(bytes, more, stream).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{44, 18});
+  CHECK(pow(bytes, more, stream).to_vector<std::uint8_t>()[1] == 0);
+  const Tensor base = Tensor::from<std::int32_t>({2, -1, 3}), power = Tensor::from<std::int32_t>({-1, -3, 4});
+  CHECK(pow(base, power, stream).to_vector<std::int32_t>() == std::vector<std::int32_t>{0, -1, 81});
+}
+
+TEST_CASE("an integer division by zero is an error that names the function") {
+  CpuDevice device;
+  const Tensor a = Tensor::from<std::int32_t>({1, 2}), zero = Tensor::from<std::int32_t>({1, 0});
+  for (const Binary kind : {Binary::div, Binary::mod, Binary::fmod})
+    CHECK_THROWS_WITH_AS(binary(kind, a, zero, device.stream(0)), doctest::Contains("an integer is divided by zero"),
+                         ArgumentError);
+  CHECK_THROWS_AS(pow(zero, Tensor::scalar(std::int32_t{-1}), device.stream(0)), ArgumentError);
+}
+
+TEST_CASE("NaN wins in min and max, and compares as IEEE 754 says") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  const float nan = std::nanf("");
+  const Tensor a = Tensor::from<float>({nan, 1, nan}), b = Tensor::from<float>({1, nan, nan});
+  for (const Tensor& y : {min(a, b, stream), max(a, b, stream)})
+    for (const float v : y.to_vector<float>()) CHECK(std::isnan(v));
+  CHECK(equal(a, b, stream).to_vector<bool>() == std::vector<bool>(3, false));
+  CHECK(not_equal(a, b, stream).to_vector<bool>() == std::vector<bool>(3, true));
+  CHECK(less_or_equal(a, a, stream).to_vector<bool>() == std::vector<bool>{false, true, false});
+}
+
+TEST_CASE("logic takes bool") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  const Tensor a = Tensor::from<bool>({false, false, true, true}), b = Tensor::from<bool>({false, true, false, true});
+  CHECK(logical_and(a, b, stream).to_vector<bool>() == std::vector<bool>{false, false, false, true});
+  CHECK(logical_or(a, b, stream).to_vector<bool>() == std::vector<bool>{false, true, true, true});
+  CHECK(logical_xor(a, b, stream).to_vector<bool>() == std::vector<bool>{false, true, true, false});
+  CHECK(equal(a, b, stream).to_vector<bool>() == std::vector<bool>{true, false, false, true});
+  CHECK_THROWS_WITH_AS(add(a, b, stream), "add: expected a number, found bool", DTypeError);
+  CHECK_THROWS_AS(logical_and(Tensor::scalar(1.0f), Tensor::scalar(1.0f), stream), DTypeError);
+}
+
+TEST_CASE("shapes that do not broadcast and dtypes that differ are errors that name both") {
+  CpuDevice device;
+  const Tensor a = Tensor::from(std::vector<float>(6, 1), DDim{2, 3});
+  CHECK_THROWS_WITH_AS(add(a, Tensor::from<float>({1, 2}), device.stream(0)), doctest::Contains("[2, 3] and [2]"),
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(add(a, Tensor::scalar(1.0), device.stream(0)),
+                       "add: expected one dtype, found f32[2, 3] on cpu and f64[] on cpu", DTypeError);
+}
+
+TEST_CASE("no elements give no elements") {
+  CpuDevice device;
+  CHECK(add(Tensor(DType::f32, DDim{0, 3}), Tensor::from<float>({1, 2, 3}), device.stream(0)).dims() == DDim{0, 3});
+  CHECK(add(Tensor(DType::f32, DDim{0, 3}), Tensor::from(std::vector<float>(3, 1), DDim{1, 3}), device.stream(0))
+            .elements() == 0);
+}
+
+}  // namespace millrace::testing

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/gather.h>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+namespace millrace::testing {
+namespace {
+
+using List = std::vector<std::int64_t>;
+
+Tensor table() {
+  return Tensor::from(List{0, 1, 2, 3, 4, 5}, DDim{3, 2});
+}
+
+}  // namespace
+
+TEST_CASE("gather takes along any axis, negative places count from the end, on every backend") {
+  each_backend([](Backend& on) {
+    const Tensor x = on.up(table());
+    const Tensor rows = on.down(gather(x, on.up(Tensor::from(List{2, 0, -1, 1}, DDim{2, 2})), 0, on.stream()));
+    CHECK(rows.dims() == DDim{2, 2, 2});
+    CHECK(rows.to_vector<std::int64_t>() == List{4, 5, 0, 1, 4, 5, 2, 3});
+    const Tensor columns = on.down(gather(x, on.up(Tensor::from<std::int32_t>({1, 1, 0})), -1, on.stream()));
+    CHECK(columns.dims() == DDim{3, 3});
+    CHECK(columns.to_vector<std::int64_t>() == List{1, 1, 0, 3, 3, 2, 5, 5, 4});
+    CHECK(on.down(gather(x, on.up(Tensor::scalar(std::int64_t{1})), 0, on.stream())).to_vector<std::int64_t>() ==
+          List{2, 3});
+    CHECK(on.down(embedding(x, on.up(Tensor::from<std::int64_t>({2})), on.stream())).dims() == DDim{1, 2});
+    CHECK(on.down(gather(x, Tensor(DType::i64, DDim{0}, x.storage()->shared_resource()), 1, on.stream())).dims() ==
+          DDim{3, 0});
+    CHECK(on.down(gather_elements(x, on.up(Tensor::from(List{1, 0, -1, -2}, DDim{2, 2})), 1, on.stream()))
+              .to_vector<std::int64_t>() == List{1, 0, 3, 2});
+  });
+}
+
+TEST_CASE("a place outside is an error that names it, the axis and the extents") {
+  CpuDevice device;
+  CHECK_THROWS_WITH_AS(gather(table(), Tensor::from<std::int64_t>({3}), 0, device.stream(0)),
+                       "gather: expected an index within axis 0 of [3, 2], found 3", IndexError);
+  CHECK_THROWS_AS(gather(table(), Tensor::from<std::int64_t>({-3}), 1, device.stream(0)), IndexError);
+  CHECK_THROWS_AS(gather(table(), Tensor::from<float>({1}), 1, device.stream(0)), DTypeError);
+  CHECK_THROWS_AS(gather_elements(table(), Tensor::from<std::int64_t>({0}), 0, device.stream(0)), ShapeError);
+}
+
+TEST_CASE("rows are gathered by plan, zeros for -1, from a vector or a tensor, on every backend") {
+  each_backend([](Backend& on) {
+    const Tensor x = on.up(table());
+    const List expected{4, 5, 0, 0, 0, 1};
+    CHECK(on.down(gather_rows(x, List{2, -1, 0}, on.stream())).to_vector<std::int64_t>() == expected);
+    CHECK(
+        on.down(gather_rows(x, on.up(Tensor::from<std::int32_t>({2, -1, 0})), on.stream())).to_vector<std::int64_t>() ==
+        expected);
+  });
+}
+
+TEST_CASE("rows are scattered by plan, -1 skips, other rows stay, the later of two wins, on every backend") {
+  each_backend([](Backend& on) {
+    Tensor out = on.up(Tensor::from(List{9, 9, 9, 9, 9, 9, 9, 9}, DDim{4, 2}));
+    scatter_rows(on.up(table()), List{3, -1, 0}, out, on.stream());
+    CHECK(on.down(out).to_vector<std::int64_t>() == List{4, 5, 9, 9, 9, 9, 0, 1});
+    scatter_rows(on.up(table()), on.up(Tensor::from<std::int64_t>({1, 1, -1})), out, on.stream());
+    CHECK(on.down(out).to_vector<std::int64_t>() == List{4, 5, 2, 3, 9, 9, 0, 1});
+  });
+}
+
+TEST_CASE("a scatter undoes a gather by the same plan, whatever the strides and the row shape") {
+  CpuDevice device(2);
+  for (const std::uint64_t seed : seeds(20)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t rows = random.between(0, 12);
+    List plan;
+    for (std::int64_t i = 0; i < rows; ++i) plan.insert(plan.begin() + random.between(0, i), i);
+    Tensor x = random_tensor(random, DType::f32, DDim{rows, 3, 4});
+    if (random.coin()) x = random_tensor(random, DType::f32, DDim{3, 4, rows}).permute({2, 0, 1});
+    Tensor back(DType::f32, x.dims());
+    scatter_rows(gather_rows(x, plan, device.stream(0)), plan, back, device.stream(0));
+    CHECK(same_bits(back, x));
+  }
+}
+
+TEST_CASE("plans that point outside or do not fit the rows are errors") {
+  CpuDevice device;
+  CHECK_THROWS_WITH_AS(gather_rows(table(), List{3}, device.stream(0)),
+                       "gather_rows: expected -1 or a row of [3, 2], found 3", IndexError);
+  CHECK_THROWS_AS(gather_rows(table(), Tensor::from<std::int64_t>({-2}), device.stream(0)), IndexError);
+  Tensor out(DType::i64, DDim{4, 3});
+  CHECK_THROWS_AS(scatter_rows(table(), List{0, 1, 2}, out, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(gather_rows(table(), List{0, 1}, out, device.stream(0)), ShapeError);
+}
+
+}  // namespace millrace::testing

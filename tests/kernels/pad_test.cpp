@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/pad.h>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+namespace millrace::testing {
+namespace {
+
+using List = std::vector<float>;
+
+}  // namespace
+
+TEST_CASE("each mode pads as numpy does, on every backend") {
+  each_backend([](Backend& on) {
+    const Tensor x = on.up(Tensor::from<float>({1, 2, 3}));
+    const auto run = [&](std::int64_t before, std::int64_t after, PadMode mode) {
+      return on.down(pad(x, {before}, {after}, mode, 9, on.stream())).to_vector<float>();
+    };
+    CHECK(run(2, 1, PadMode::constant) == List{9, 9, 1, 2, 3, 9});
+    CHECK(run(2, 2, PadMode::reflect) == List{3, 2, 1, 2, 3, 2, 1});
+    CHECK(run(2, 1, PadMode::edge) == List{1, 1, 1, 2, 3, 3});
+    CHECK(run(4, 2, PadMode::wrap) == List{3, 1, 2, 3, 1, 2, 3, 1, 2});
+    CHECK(run(-1, 2, PadMode::constant) == List{2, 3, 9, 9});
+    CHECK(run(0, -2, PadMode::edge) == List{1});
+    CHECK(run(1, -1, PadMode::reflect) == List{2, 1, 2});
+    CHECK(run(0, 0, PadMode::reflect) == List{1, 2, 3});
+  });
+}
+
+TEST_CASE("several axes and other dtypes are padded at once") {
+  CpuDevice device;
+  const Tensor x = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4}, DDim{2, 2});
+  CHECK(pad(x, {1, 0}, {0, 1}, PadMode::constant, 0, device.stream(0)).to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{0, 0, 0, 1, 2, 0, 3, 4, 0});
+  CHECK(pad(x.permute({1, 0}), {1, 1}, {1, 1}, PadMode::reflect, 0, device.stream(0)).to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{4, 2, 4, 2, 3, 1, 3, 1, 4, 2, 4, 2, 3, 1, 3, 1});
+  CHECK(pad(Tensor(DType::f32, DDim{0, 2}), {0, 1}, {0, 1}, PadMode::reflect, 0, device.stream(0)).dims() ==
+        DDim{0, 4});
+  CHECK(pad(Tensor(DType::f32, DDim{0}), {2}, {0}, PadMode::constant, 1, device.stream(0)).to_vector<float>() ==
+        List{1, 1});
+}
+
+TEST_CASE("counts that an axis cannot give are errors that name axis and counts") {
+  CpuDevice device;
+  const Tensor x = Tensor::from<float>({1, 2, 3});
+  CHECK_THROWS_WITH_AS(pad(x, {3}, {0}, PadMode::reflect, 0, device.stream(0)),
+                       "pad: axis 0 of 3 elements, 3 before and 0 after: a reflection needs fewer than there are",
+                       ArgumentError);
+  CHECK_THROWS_AS(pad(x, {-2}, {-2}, PadMode::constant, 0, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(pad(x, {1, 1}, {0, 0}, PadMode::constant, 0, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(pad(Tensor(DType::f32, DDim{0}), {1}, {0}, PadMode::edge, 0, device.stream(0)), ArgumentError);
+}
+
+}  // namespace millrace::testing

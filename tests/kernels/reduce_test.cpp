@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/reduce.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+namespace millrace::testing {
+namespace {
+
+double fold(Reduction kind, const std::vector<double>& x) {
+  double sum = 0, magnitude = 0, squares = 0, product = 1, power = 0;
+  for (const double v : x) {
+    sum += v;
+    magnitude += std::abs(v);
+    squares += v * v;
+    product *= v;
+    power += std::exp(v);
+  }
+  switch (kind) {
+    case Reduction::sum:
+      return sum;
+    case Reduction::mean:
+      return sum / static_cast<double>(x.size());
+    case Reduction::max:
+      return *std::max_element(x.begin(), x.end());
+    case Reduction::min:
+      return *std::min_element(x.begin(), x.end());
+    case Reduction::prod:
+      return product;
+    case Reduction::l1:
+      return magnitude;
+    case Reduction::l2:
+      return std::sqrt(squares);
+    case Reduction::sum_square:
+      return squares;
+    case Reduction::log_sum:
+      return std::log(sum);
+    default:
+      return std::log(power);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every reduction over any axes agrees with the reference on every backend and dtype") {
+  each_backend([](Backend& on) {
+    Random random(5);
+    for (int index = 0; index <= static_cast<int>(Reduction::log_sum_exp); ++index) {
+      const auto kind = static_cast<Reduction>(index);
+      INFO(name_of(kind));
+      for (const DType dtype : floats) {
+        Tensor x = random_tensor(random, dtype, DDim{3, 4, 5});
+        if (kind == Reduction::log_sum)
+          x = reference::tensor(reference::map([](double v) { return v * v + 0.5; }, reference::values(x)), dtype);
+        const auto exact = reference::values(x);
+        const auto check = [&](const std::vector<int>& axes, const reference::Values& rows, const DDim& dims) {
+          auto expected = reference::fold_last([kind](const std::vector<double>& v) { return fold(kind, v); }, rows);
+          expected.dims = dims;
+          CHECK(error_of(on.down(reduce(kind, on.up(x), axes, false, on.stream())), expected) <= 40 * rounding(dtype));
+        };
+        check({1}, reference::permute(exact, {0, 2, 1}), DDim{3, 5});
+        check({-1}, exact, DDim{3, 4});
+        auto two = reference::permute(exact, {1, 0, 2});
+        two.dims = DDim{4, 15};
+        check({0, 2}, two, DDim{4});
+        auto all = exact;
+        all.dims = DDim{60};
+        check({}, all, DDim{});
+      }
+    }
+  });
+}
+
+TEST_CASE("a sum is one chain over ascending elements, restarted every 512, whatever stands beside it") {
+  CpuDevice one(1), two(2);
+  Random random(2);
+  const Tensor x = random_tensor(random, DType::f32, DDim{37, 1300});
+  const Tensor sums = reduce(Reduction::sum, x, {1}, false, one.stream(0));
+  for (std::int64_t row = 0; row < 37; ++row) {
+    float total = 0;
+    for (std::int64_t begin = 0; begin < 1300; begin += 512) {
+      float sum = 0;
+      for (std::int64_t i = begin; i < std::min<std::int64_t>(1300, begin + 512); ++i)
+        sum += x.data<float>()[row * 1300 + i];
+      total = begin == 0 ? sum : total + sum;
+    }
+    CHECK(sums.data<float>()[row] == total);
+  }
+  for (const Reduction kind : {Reduction::sum, Reduction::l2, Reduction::log_sum_exp, Reduction::mean}) {
+    const Tensor whole = reduce(kind, x, {1}, false, two.stream(0));
+    CHECK(same_bits(reduce(kind, clone(x.permute({1, 0}), one.stream(0)), {0}, false, one.stream(0)), whole));
+    for (const std::int64_t row : {0, 7, 36})
+      CHECK(same_bits(reduce(kind, x.rows(row, row + 1), {1}, false, one.stream(0)), whole.rows(row, row + 1)));
+  }
+}
+
+TEST_CASE("integers wrap, bool takes max and min alone") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  const Tensor x = Tensor::from<std::int32_t>({2000000000, 2000000000, -7});
+  CHECK(reduce(Reduction::sum, x, {}, false, stream).item_int() == static_cast<std::int32_t>(3999999993u));
+  CHECK(reduce(Reduction::mean, Tensor::from<std::int64_t>({-3, -4}), {}, false, stream).item_int() == -3);
+  CHECK(reduce(Reduction::l1, Tensor::from<std::int64_t>({-3, 4}), {}, false, stream).item_int() == 7);
+  CHECK(reduce(Reduction::max, Tensor::from<bool>({false, true}), {}, false, stream).to_vector<bool>()[0]);
+  CHECK_FALSE(reduce(Reduction::min, Tensor::from<bool>({false, true}), {}, false, stream).to_vector<bool>()[0]);
+  CHECK_THROWS_AS(reduce(Reduction::sum, Tensor::from<bool>({false, true}), {}, false, stream), DTypeError);
+  CHECK_THROWS_AS(reduce(Reduction::l2, x, {}, false, stream), DTypeError);
+}
+
+TEST_CASE("no elements fold to what each reduction says, or are an error") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  const Tensor none(DType::f32, DDim{2, 0});
+  CHECK(reduce(Reduction::sum, none, {1}, false, stream).to_vector<float>() == std::vector<float>{0, 0});
+  CHECK(reduce(Reduction::prod, none, {1}, true, stream).to_vector<float>() == std::vector<float>{1, 1});
+  CHECK(std::isnan(reduce(Reduction::mean, none, {1}, false, stream).to_vector<float>()[0]));
+  CHECK(reduce(Reduction::log_sum_exp, none, {1}, false, stream).to_vector<float>()[0] ==
+        -std::numeric_limits<float>::infinity());
+  CHECK_THROWS_WITH_AS(reduce(Reduction::max, none, {1}, false, stream),
+                       "reduce max: expected at least one element to fold, found f32[2, 0] on cpu", ArgumentError);
+  CHECK(reduce(Reduction::max, none, {0}, false, stream).dims() == DDim{0});
+}
+
+TEST_CASE("log_sum_exp keeps infinities, and NaN wins in max") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  CHECK(reduce(Reduction::log_sum_exp, Tensor::from<double>({-inf, -inf}), {}, false, stream).item() == -inf);
+  CHECK(reduce(Reduction::log_sum_exp, Tensor::from<double>({1, inf}), {}, false, stream).item() == inf);
+  CHECK(reduce(Reduction::log_sum_exp, Tensor::from<double>({1000, 1000}), {}, false, stream).item() ==
+        doctest::Approx(1000 + std::log(2.0)));
+  CHECK(std::isnan(reduce(Reduction::max, Tensor::from<double>({1, std::nan(""), 2}), {}, false, stream).item()));
+}
+
+TEST_CASE("argmax and argmin give the first or the last place") {
+  CpuDevice device;
+  const StreamRef stream = device.stream(0);
+  const Tensor x = Tensor::from(std::vector<float>{1, 5, 5, 2, 2, 2}, DDim{2, 3});
+  CHECK(argmax(x, 1, false, false, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 0});
+  CHECK(argmax(x, 1, false, true, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 2});
+  CHECK(argmin(x, 0, true, false, stream).dims() == DDim{1, 3});
+  CHECK(argmin(x, 0, false, false, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 1});
+  CHECK(argmax(Tensor::from<float>({1, std::nanf(""), 3}), 0, false, false, stream).item_int() == 1);
+  CHECK_THROWS_AS(argmax(Tensor(DType::f32, DDim{2, 0}), 1, false, false, stream), ArgumentError);
+}
+
+TEST_CASE("an axis outside is an error that names it") {
+  CpuDevice device;
+  CHECK_THROWS_WITH_AS(reduce(Reduction::sum, Tensor::from<float>({1}), {1}, false, device.stream(0)),
+                       "reduce: expected an axis of [1], found 1", IndexError);
+}
+
+}  // namespace millrace::testing

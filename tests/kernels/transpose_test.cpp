@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/transpose.h>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+namespace millrace::testing {
+
+TEST_CASE("a transpose is the permuted view as row-major elements, on every backend and for every size of element") {
+  each_backend([](Backend& on) {
+    Random random(1);
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i8})
+      for (const std::vector<int>& axes : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {0, 2, 1}}) {
+        const Tensor x = random_tensor(random, dtype, DDim{3, 4, 5}, 100);
+        const Tensor out = on.down(transpose(on.up(x), axes, on.stream()));
+        CHECK(out.is_contiguous());
+        CHECK(reference::values(out).at == reference::permute(reference::values(x), axes).at);
+      }
+  });
+}
+
+TEST_CASE("axes that are no permutation are an error") {
+  CpuDevice device;
+  const Tensor x = Tensor::from(std::vector<float>(6, 1.0f), DDim{2, 3});
+  CHECK_THROWS_AS(transpose(x, {0, 0}, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(transpose(x, {0}, device.stream(0)), ShapeError);
+}
+
+}  // namespace millrace::testing
