@@ -86,7 +86,7 @@ TensorArray make_array(const OpContext& context, std::int64_t window) {
 
 OpKernel prepare_tensor_array(const PrepareContext& context) {
   const Attributes& attributes = context.attributes();
-  const Var& var = context.program().var(context.op().outputs.at(0));
+  const auto& var = context.program().var(context.op().outputs.at(0));
   const std::int64_t window = attributes.get_or("window", std::int64_t{0});
   // By now all writes are known, and with them what a slot is: an array that nobody writes in this run still has a
   // dtype and a shape.

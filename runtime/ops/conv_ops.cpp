@@ -79,10 +79,13 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
   };
 }
 
-int follow_conv1d(const InferContext&, int axis) {
+int follow_conv1d(const InferContext& context, int axis) {
+  if (axis == 0) return 0;
   if (axis == 1) refuse_rows("sums over the rows");
-  if (axis == 2) refuse_rows("a convolution along the rows reads several of them for each result");
-  return 0;
+  const Conv1dDesc desc = desc_of(context.attributes());
+  const bool row_by_row = extent(context, 1, 2) == 1 && desc.stride == 1 && desc.pad_before == 0 && desc.pad_after == 0;
+  if (!row_by_row) refuse_rows("a convolution along the rows reads several of them for each result");
+  return 2;
 }
 
 void vectorize_conv1d(Vectorizer& v, const Op& op) {
