@@ -13,8 +13,8 @@
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/execution/blocking.hpp>
 #include <boost/asio/prefer.hpp>
-#include <boost/asio/system_executor.hpp>
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/start_run.h>
@@ -35,19 +35,52 @@ struct AsyncSignature<void> {
 template <class T>
 using AsyncHandler = asio::any_completion_handler<typename AsyncSignature<T>::type>;
 
-/// Calls the handler on its associated executor, once the run has ended; the work that it counts there keeps that
-/// executor running.
+/// Where a handler is called. The work that is counted there keeps that executor running.
+class CompletionPlace {
+ public:
+  /// The handler's associated executor; without one, the io_context below an AsioExecutor; else the thread on which the
+  /// run ends. Calls are posted there, not made inside the end of a run, so that what a handler throws comes out of the
+  /// embedder's own loop.
+  template <class Handler>
+  static CompletionPlace of(const Handler& handler, const Executor& executor) {
+    return CompletionPlace(posting(asio::get_associated_executor(handler, fallback(executor))));
+  }
+
+  template <class Call>
+  void call(Call call) noexcept {
+    if (executor_) {
+      asio::any_completion_executor executor = std::move(executor_);
+      asio::dispatch(executor, std::move(call));
+    } else {
+      call();
+    }
+  }
+
+ private:
+  explicit CompletionPlace(asio::any_completion_executor executor);
+  static asio::any_completion_executor fallback(const Executor& executor);
+  template <class E>
+  static asio::any_completion_executor posting(const E& executor) {
+    if constexpr (asio::can_prefer_v<E, asio::execution::blocking_t::never_t>) {
+      return asio::prefer(executor, asio::execution::blocking.never);
+    } else {
+      return executor;
+    }
+  }
+
+  asio::any_completion_executor executor_;  // empty for the thread on which the run ends
+};
+
+/// Calls the handler once the run has ended.
 template <class T>
 class AsyncCompletion {
  public:
-  explicit AsyncCompletion(AsyncHandler<T> handler)
-      : handler_(std::move(handler)),
-        executor_(asio::prefer(asio::get_associated_executor(handler_, asio::system_executor()),
-                               asio::execution::outstanding_work.tracked)) {}
+  AsyncCompletion(AsyncHandler<T> handler, CompletionPlace place) noexcept
+      : handler_(std::move(handler)), place_(std::move(place)) {}
 
   void operator()(Outcome<T> outcome) noexcept {
-    asio::any_completion_executor executor = std::move(executor_);
-    asio::dispatch(executor, Call(std::move(handler_), std::move(outcome)));
+    CompletionPlace place = std::move(place_);
+    place.call(Call(std::move(handler_), std::move(outcome)));
   }
 
  private:
@@ -78,7 +111,7 @@ class AsyncCompletion {
   };
 
   AsyncHandler<T> handler_;
-  asio::any_completion_executor executor_;
+  CompletionPlace place_;
 };
 
 /// Cancels a run when the slot it was put into is told to, whatever the type of cancellation.
@@ -93,24 +126,26 @@ class AsyncCancel {
 
 /// The type-erased core of every `async_x`: starts `work` as a run on `executor`.
 template <class T>
-void start_async(Executor& executor, task<T> work, std::string name, AsyncHandler<T> handler) {
+void start_async(Executor& executor, task<T> work, std::string name, AsyncHandler<T> handler, CompletionPlace place) {
   Ref<Run> run(new Run(std::move(name)));
   auto slot = asio::get_associated_cancellation_slot(handler);
   if (slot.is_connected()) slot.assign(AsyncCancel(run));
-  RootTask<T, AsyncCompletion<T>>::start(executor, std::move(run), std::move(work),
-                                         AsyncCompletion<T>(std::move(handler)));
+  AsyncCompletion<T> done(std::move(handler), std::move(place));
+  RootTask<T, AsyncCompletion<T>>::start(executor, std::move(run), std::move(work), std::move(done));
 }
 
 /// Starts `work` as a run of its own on `executor`, for any completion token: a callback, use_future, use_awaitable,
-/// deferred, …. The handler is called once, never inside this call, on its associated executor, or on a thread of
-/// `executor` when it has none; its associated allocator serves the allocations made for it; a signal on its associated
-/// cancellation slot cancels the run, which then completes with CancelledError. As with all of Asio, a slot is
-/// signalled on the handler's executor.
+/// deferred, …. The handler is called once, never inside this call: on its associated executor; else, if `executor` is
+/// an AsioExecutor, on its io_context; else on a thread of `executor`, where it must not throw. Its associated
+/// allocator serves the allocations made for it; a signal on its associated cancellation slot cancels the run, which
+/// then completes with CancelledError. As with all of Asio, a slot is signalled on the handler's executor.
 template <class T, class Token>
 auto async_start(Executor& executor, task<T> work, Token&& token, std::string name = "async") {
   return asio::async_initiate<Token, typename AsyncSignature<T>::type>(
       [](auto handler, Executor* on, task<T> body, std::string called) {
-        start_async<T>(*on, std::move(body), std::move(called), AsyncHandler<T>(std::move(handler)));
+        CompletionPlace place = CompletionPlace::of(handler, *on);
+        AsyncHandler<T> erased(std::move(handler));
+        start_async<T>(*on, std::move(body), std::move(called), std::move(erased), std::move(place));
       },
       token, &executor, std::move(work), std::move(name));
 }

@@ -45,6 +45,13 @@ class RunnableQueue {
     if (front != nullptr) first_ = front->next_;
     return front;
   }
+  /// Adds everything of `other`, which is empty afterwards.
+  void append(RunnableQueue& other) noexcept {
+    if (other.empty()) return;
+    (first_ == nullptr ? first_ : last_->next_) = other.first_;
+    last_ = other.last_;
+    other.first_ = nullptr;
+  }
   /// Takes everything.
   RunnableQueue take() noexcept {
     RunnableQueue all = *this;

@@ -12,7 +12,8 @@ namespace millrace {
 
 /// Opens once, or fails once; tasks wait for it, before or after: `co_await gate.wait()`. They wait for another task of
 /// their run (a `Blocker`), are cancellable and go on through their executors in the order in which they came. A gate
-/// must outlive its waiters and must not be destroyed while `open` runs. Thread-safe.
+/// must outlive its waiters and must not be destroyed while `open` runs. What comes from outside the run is awaited as
+/// a point instead, or under an `ExternalHold`: else the run may be taken for deadlocked. Thread-safe.
 class Gate {
  public:
   /// `what` names the gate in errors: "the end of task 'a'". `writer`, if known, is the live task that will open it.

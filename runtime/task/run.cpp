@@ -12,6 +12,12 @@ namespace millrace {
 // ---- TaskInfo
 // ---------------------------------------------------------------------------------------------------------------
 
+const std::string& TaskInfo::name() const noexcept {
+  const TaskInfo* task = this;
+  while (task->name_.empty() && task->scope_->owner_ != nullptr) task = task->scope_->owner_;
+  return task->name_;
+}
+
 Tracer* TaskInfo::tracer() const noexcept {
   return run_->tracer();
 }
@@ -104,7 +110,6 @@ void ScopeState::record(std::exception_ptr error) noexcept {
 }
 
 std::exception_ptr ScopeState::first_error() const noexcept {
-  std::lock_guard lock(run_->mutex_);
   return errors_.empty() ? nullptr : errors_.front();
 }
 
@@ -312,24 +317,23 @@ bool Run::blocked(const TaskInfo& task) const noexcept {
 // another: mostly the first one met.
 bool Run::mark_closed_set_of(TaskInfo& task) {
   ++epoch_;
-  Tasks open;
   task.mark_ = epoch_;
-  open.push_back(&task);
-  while (!open.empty()) {
-    TaskInfo& next = *open.back();
-    open.pop_back();
-    if (!mark_what_it_needs(next, open)) return false;
+  open_.assign(1, &task);
+  while (!open_.empty()) {
+    TaskInfo& next = *open_.back();
+    open_.pop_back();
+    if (!mark_what_it_needs(next)) return false;
   }
   return true;
 }
 
 // Marks the writers and the live children of a blocked task. False when one of them, in this run or another, may still
 // go on.
-bool Run::mark_what_it_needs(TaskInfo& task, Tasks& open) {
+bool Run::mark_what_it_needs(TaskInfo& task) {
   const auto mark = [&](TaskInfo& needed) {
     if (needed.mark_ == epoch_) return;
     needed.mark_ = epoch_;
-    open.push_back(&needed);
+    open_.push_back(&needed);
   };
   writers_.clear();
   task.wait_->writers(writers_);

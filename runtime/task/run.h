@@ -70,7 +70,7 @@ class Run final : public RefCounted {
   bool take_back(Wait& wait, const std::exception_ptr& error, RunnableQueue& woken) noexcept;
   bool blocked(const TaskInfo& task) const noexcept;
   bool mark_closed_set_of(TaskInfo& task);
-  bool mark_what_it_needs(TaskInfo& task, Tasks& open);
+  bool mark_what_it_needs(TaskInfo& task);
   bool mark_all_stuck(bool at_rest);
   bool is_stuck(TaskInfo& task, bool at_rest);
   void fail_marked(RunnableQueue& woken);
@@ -87,7 +87,8 @@ class Run final : public RefCounted {
   ScopeState* last_scope_ = nullptr;
   std::size_t blocked_ = 0;
   std::uint64_t epoch_ = 0;
-  Tasks writers_;
+  Tasks writers_;  // scratch of the searches, kept so that they allocate nothing
+  Tasks open_;
   Ref<ScopeState> root_;
 };
 

@@ -29,7 +29,6 @@ Scope::Scope(TaskInfo& owner, Cancellation cancellation)
     : owner_(owner), state_(ScopeState::open_in(owner, cancellation == Cancellation::inherited)) {}
 
 TaskInfo& Scope::make(Executor& executor, task<void> work, std::string name) {
-  if (name.empty()) name = owner_.name();
   return *new Child(executor, owner_.run(), *state_, std::move(work), std::move(name));
 }
 

@@ -41,6 +41,7 @@ class ScopeState final : public RefCounted, public InFramePool {
   /// error.
   void record(std::exception_ptr error) noexcept;
 
+  /// Once no child is left.
   std::exception_ptr first_error() const noexcept;
   std::vector<std::exception_ptr> later_errors() const;
 

@@ -8,9 +8,9 @@
 
 namespace millrace {
 
-/// Runs things one after the other on another executor, in the order of posting, whichever of its threads that takes: tasks on one strand need no
-/// locks among themselves. The executor below must outlive the strand.
-/// Thread safety: every member, from any thread.
+/// Runs things one after the other on another executor, in the order of posting, whichever of its threads that takes:
+/// tasks on one strand need no locks among themselves. The executor below must outlive the strand. Thread safety: every
+/// member, from any thread.
 class Strand final : public Executor, private Runnable, public std::enable_shared_from_this<Strand> {
  public:
   /// Shared, since the thread that runs the last thing still holds it when that thing's owner goes on.

@@ -25,7 +25,7 @@ class Wait;
 /// called from any thread while the task lives.
 class TaskInfo : public Runnable, public CountedInFramePool {
  public:
-  const std::string& name() const noexcept { return name_; }
+  const std::string& name() const noexcept;
   Executor& executor() const noexcept { return *executor_; }
   Run& run() const noexcept { return *run_; }
   /// Null when nobody traces.
@@ -73,7 +73,9 @@ class TaskInfo : public Runnable, public CountedInFramePool {
 
   /// One of body and orphaned scopes has ended. True when it was the last: then the task is gone.
   bool part_ended() noexcept {
-    if (parts_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+    // Only the body itself adds parts, so with one left there is no other thread to agree with.
+    if (parts_.load(std::memory_order_acquire) != 1 && parts_.fetch_sub(1, std::memory_order_acq_rel) != 1)
+      return false;
     complete();
     return true;
   }

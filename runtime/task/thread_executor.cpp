@@ -5,10 +5,10 @@
 
 namespace millrace {
 
-ThreadExecutor::ThreadExecutor(std::size_t threads) {
+ThreadExecutor::ThreadExecutor(std::size_t threads) : alone_(threads == 1) {
   if (threads == 0) throw ArgumentError("ThreadExecutor: expected at least 1 thread, found 0");
   threads_.reserve(threads);
-  for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { alone_ ? work_alone() : work(); });
 }
 
 ThreadExecutor::~ThreadExecutor() {
@@ -21,6 +21,7 @@ ThreadExecutor::~ThreadExecutor() {
 }
 
 void ThreadExecutor::post(Runnable& runnable) noexcept {
+  if (alone_ && running_in_this_thread()) return local_.push(runnable);
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
@@ -58,17 +59,41 @@ void ThreadExecutor::work() {
   const RuntimeThread thread(*this);
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (Timer* due = timers_.empty() ? nullptr : timers_.pop_due(now())) {
-      lock.unlock();
-      due->fire();
-      lock.lock();
-    } else if (Runnable* next = ready_.pop()) {
+    fire_due(lock);
+    if (Runnable* next = ready_.pop()) {
       lock.unlock();
       next->execute();
       lock.lock();
     } else if (!wait_for_something(lock)) {
       return;
     }
+  }
+}
+
+// What a thread without company posts to itself takes no lock, and the rest one for all that is there.
+void ThreadExecutor::work_alone() {
+  const RuntimeThread thread(*this);
+  for (;;) {
+    RunnableQueue batch;
+    {
+      std::unique_lock lock(mutex_);
+      fire_due(lock);
+      while (local_.empty() && ready_.empty()) {
+        if (!wait_for_something(lock)) return;
+        fire_due(lock);
+      }
+      batch = local_.take();
+      batch.append(ready_);
+    }
+    while (Runnable* next = batch.pop()) next->execute();
+  }
+}
+
+void ThreadExecutor::fire_due(std::unique_lock<std::mutex>& lock) {
+  while (Timer* due = timers_.empty() ? nullptr : timers_.pop_due(now())) {
+    lock.unlock();
+    due->fire();
+    lock.lock();
   }
 }
 

@@ -13,9 +13,9 @@
 
 namespace millrace {
 
-/// Threads that share one queue, first in, first out, and sleep when it is empty: no CPU is used while nothing is
-/// ready. Destroying it runs what is queued, then joins; every run on it must have ended before, since what still waits
-/// would never go on. Thread safety: every member, from any thread.
+/// Threads that share one queue, first in, first out as seen by each poster, and sleep when it is empty: no CPU is used
+/// while nothing is ready. Destroying it runs what is queued, then joins; every run on it must have ended before, since
+/// what still waits would never go on. Thread safety: every member, from any thread.
 class ThreadExecutor final : public Executor {
  public:
   /// At least one thread.
@@ -33,9 +33,13 @@ class ThreadExecutor final : public Executor {
 
  private:
   void work();
+  void work_alone();
+  void fire_due(std::unique_lock<std::mutex>& lock);
   bool wait_for_something(std::unique_lock<std::mutex>& lock);
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const bool alone_;     // there is one thread
+  RunnableQueue local_;  // posted by that thread itself, and used by it alone
   std::mutex mutex_;
   std::condition_variable changed_;
   RunnableQueue ready_;

@@ -16,6 +16,7 @@
 #include <boost/asio/use_future.hpp>
 
 #include <cstddef>
+#include <future>
 #include <new>
 #include <stdexcept>
 #include <thread>
@@ -95,24 +96,34 @@ class CountingAllocator {
 
 }  // namespace
 
-TEST_CASE("a callback is called on the executor of the task when it has none") {
+TEST_CASE("a callback without an executor is called on the context of the task, or on its thread") {
   asio::io_context context(1);
   AsioExecutor executor(context);
   int result = 0;
   bool inside = false;
-  bool on_executor = false;
   async_doubled(executor, 21, [&](std::exception_ptr error, int value) {
     CHECK(error == nullptr);
     CHECK_FALSE(inside);
     result = value;
-    on_executor = executor.running_in_this_thread();
+    CHECK(context.get_executor().running_in_this_thread());
   });
   inside = true;
   CHECK(result == 0);
   inside = false;
   context.run();
   CHECK(result == 42);
-  CHECK(on_executor);
+
+  ThreadExecutor threads(1);
+  std::promise<bool> on_thread;
+  async_doubled(threads, 21, [&](std::exception_ptr, int) { on_thread.set_value(threads.running_in_this_thread()); });
+  CHECK(on_thread.get_future().get());
+}
+
+TEST_CASE("what a handler throws comes out of the loop of the embedder") {
+  asio::io_context context(1);
+  AsioExecutor executor(context);
+  async_doubled(executor, 1, [](std::exception_ptr, int) { throw std::runtime_error("in the handler"); });
+  CHECK_THROWS_WITH_AS(context.run(), "in the handler", std::runtime_error);
 }
 
 TEST_CASE("a callback is called on its associated executor, which is kept running until then") {
