@@ -125,7 +125,12 @@ class Compiler {
     made.on_host = !op.outputs.empty() && std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
     choose_kind(made, op);
     choose_stream(made, op, streams);
-    state_.straight_line = state_.straight_line && made.kind == Kind::kernel && made.def->host_inputs.empty();
+    const auto never_changes = [&](std::size_t input) {
+      return input >= made.inputs.size() || made.inputs[input].var == no_var || made.inputs[input].up == Source::constant;
+    };
+    const auto& read_on_host = made.def->host_inputs;
+    const bool waits = !std::all_of(read_on_host.begin(), read_on_host.end(), never_changes);
+    state_.straight_line = state_.straight_line && made.kind == Kind::kernel && !waits;
     return made;
   }
 

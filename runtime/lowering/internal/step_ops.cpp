@@ -16,6 +16,12 @@ std::optional<std::int64_t> constant_integer(const Symbol& symbol) {
   return symbol.value.item_int();
 }
 
+/// Whether the op takes or gives an array or an order.
+bool on_arrays(const Program& program, const Op& op) {
+  const auto plain = [&](VarId id) { return id == no_var || program.var(id).type.is_tensor(); };
+  return !std::all_of(op.inputs.begin(), op.inputs.end(), plain) || !std::all_of(op.outputs.begin(), op.outputs.end(), plain);
+}
+
 bool is_comparison(const std::string& type) {
   return type == "equal" || type == "not_equal" || type == "less" || type == "less_equal" || type == "greater" || type == "greater_equal";
 }
@@ -36,8 +42,7 @@ void StepBuilder::eval(const Op& op, int block) {
   }
   if (op.type == "shrink") return bind(op.outputs[0], input(op, 0));
   if (op.type == "drop_lod") return bind(op.outputs[0], input(op, 0));
-  const OpDef& def = program_.registry().at(op.type);
-  if (def.prepare == nullptr) return eval_array_op(op);
+  if (on_arrays(program_, op)) return eval_array_op(op);
   if (eval_control(op)) return;
   eval_generic(op, block);
 }
