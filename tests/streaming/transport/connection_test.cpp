@@ -27,6 +27,7 @@ std::string answer(Loopback& loop, const std::string& text) {
   auto socket = loop.raw();
   asio::write(socket, asio::buffer(text));
   const std::string all = loop.read_to_end(socket);
+  socket.close();
   loop.run_until([&] { return loop.server_error.has_value(); });
   return all.substr(0, all.find("\r\n"));
 }

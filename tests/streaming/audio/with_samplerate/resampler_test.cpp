@@ -36,14 +36,14 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("resampled bits do not depend on how the input was cut, the tail included") {
   const std::pair<int, int> rates[] = {{8000, 16000}, {16000, 8000}, {44100, 16000}, {48000, 16000}, {11025, 16000}, {16000, 44100}, {4000, 192000}};
-  for (const auto seed : seeds(60)) {
+  for (const auto seed : seeds(40)) {
     Random random(seed);
     const auto [from, to] = rates[random.between(0, 6)];
     const auto quality = static_cast<ResampleQuality>(random.between(0, 2));
     INFO("seed ", seed, " from ", from, " to ", to, " quality ", static_cast<int>(quality));
-    const std::vector<float> input = noise(static_cast<std::size_t>(random.between(0, 4000)), random);
+    const std::vector<float> input = noise(static_cast<std::size_t>(random.between(0, 1500)), random);
     const std::vector<float> expected = whole(from, to, quality, input);
-    for (int cut = 0; cut < 3; ++cut) {
+    for (int cut = 0; cut < 2; ++cut) {
       Resampler resampler(from, to, quality);
       std::vector<float> output;
       for (const auto piece : cut_anywhere(std::span<const float>(input), random)) resampler.feed(piece, output);
