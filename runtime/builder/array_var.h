@@ -9,6 +9,7 @@
 
 namespace millrace::build {
 
+using ::millrace::share;
 inline constexpr bool sort_by_length = true;
 inline constexpr bool unsorted = false;
 

@@ -28,7 +28,7 @@ class Compiler {
  private:
   void number_vars() {
     std::vector<std::size_t> next(program_.blocks().size(), 0);
-    for (const Var& var : program_.vars()) state_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
+    for (const VarDef& var : program_.vars()) state_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
     vars_ = std::move(next);
   }
 

@@ -12,7 +12,7 @@ bool Vectorizer::any_batched(const Op& op) const {
 }
 
 int Vectorizer::rank(VarId old) const {
-  const Var& var = from_.var(old);
+  const VarDef& var = from_.var(old);
   if (var.type.rank() < 0) throw UnsupportedError("'" + var.name + "': expected a known rank, found " + var.type.to_string());
   return var.type.rank();
 }

@@ -52,7 +52,7 @@ class Checker {
     const std::vector<VarType> types = program_.infer(block, op);
     if (types.size() != op.outputs.size()) throw ProgramError(fmt::format("{}: expected {} outputs, found {}", where, types.size(), op.outputs.size()));
     for (std::size_t i = 0; i < types.size(); ++i) {
-      const Var& var = program_.var(op.outputs[i]);
+      const VarDef& var = program_.var(op.outputs[i]);
       if (!fits(types[i], var.type))
         throw ProgramError(fmt::format("{}: '{}' is declared {}, expected {}", where, var.name, var.type.to_string(), types[i].to_string()));
       write(op.outputs[i], where);

@@ -16,7 +16,7 @@ const Tensor* InferContext::constant(std::size_t input) const { return has(input
 
 std::string InferContext::describe(std::size_t input) const {
   if (!has(input)) return "nothing";
-  const Var& var = program_.var(op_.inputs[input]);
+  const VarDef& var = program_.var(op_.inputs[input]);
   return "'" + var.name + "' of " + var.type.to_string();
 }
 

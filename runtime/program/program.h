@@ -19,7 +19,7 @@ using VarId = int;
 inline constexpr VarId no_var = -1;
 
 /// A named value with a type. Written once: by one op, as a parameter of its block, as an input, or as a weight.
-struct Var {
+struct VarDef {
   std::string name;  ///< unique in the program
   VarType type;
   int block = 0;
@@ -59,9 +59,9 @@ class Program {
   const OpRegistry& registry() const noexcept { return *registry_; }
   const std::shared_ptr<const OpRegistry>& shared_registry() const noexcept { return registry_; }
 
-  const std::vector<Var>& vars() const noexcept { return vars_; }
-  const Var& var(VarId id) const { return vars_.at(static_cast<std::size_t>(id)); }
-  Var& var(VarId id) { return vars_.at(static_cast<std::size_t>(id)); }
+  const std::vector<VarDef>& vars() const noexcept { return vars_; }
+  const VarDef& var(VarId id) const { return vars_.at(static_cast<std::size_t>(id)); }
+  VarDef& var(VarId id) { return vars_.at(static_cast<std::size_t>(id)); }
   /// The var of that name, or `no_var`.
   VarId find_var(const std::string& name) const noexcept;
   const std::vector<Block>& blocks() const noexcept { return blocks_; }
@@ -105,7 +105,7 @@ class Program {
   void refine_array(VarId array, VarId value);
 
   std::shared_ptr<const OpRegistry> registry_;
-  std::vector<Var> vars_;
+  std::vector<VarDef> vars_;
   std::vector<Block> blocks_;
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
