@@ -22,6 +22,7 @@ class AsioExecutor final : public Executor {
 
   void post(Runnable& runnable) noexcept override;
   bool running_in_this_thread() const noexcept override;
+  bool serial() const noexcept override { return true; }
   TimePoint now() const noexcept override;
   void add_timer(Timer& timer, TimePoint when) noexcept override;
   bool cancel_timer(Timer& timer) noexcept override;

@@ -61,6 +61,7 @@ class Batcher {
   /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`.
   void finish(const TickResult& result);
 
+  bool tick_out() const noexcept { return tick_out_; }
   std::size_t live() const noexcept;
   const Stats& stats() const noexcept { return stats_; }
 

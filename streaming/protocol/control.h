@@ -39,6 +39,7 @@ struct StartMessage {
   std::string session;  ///< a label for logs, at most 128 bytes; it need not be unique
   std::map<std::string, InputRequest> inputs;
   std::optional<std::vector<std::string>> outputs;  ///< those wanted; absent: all
+  std::map<std::string, std::vector<double>> given;  ///< values that the program takes at the start, row-major; those left out are zeros
   ReplyFormat reply = ReplyFormat::json;
   bool segments = false;  ///< whether labelled segments are wanted
 };

@@ -75,12 +75,25 @@ std::string parse_label(const JsonObject& object) {
   return label;
 }
 
+/// Numbers in lists of any nesting, in order.
+void append_numbers(const std::string& where, const nlohmann::json& value, std::vector<double>& numbers) {
+  if (value.is_array()) {
+    for (const auto& entry : value) append_numbers(where, entry, numbers);
+  } else if (value.is_number()) {
+    numbers.push_back(value.get<double>());
+  } else if (value.is_boolean()) {
+    numbers.push_back(value.get<bool>() ? 1.0 : 0.0);
+  } else {
+    unexpected_json(where, "a number or lists of numbers", value);
+  }
+}
+
 StartMessage parse_start(const JsonObject& object) {
   // The version comes first: another one may well have other keys.
   const auto version = object.required("version", object.integer("version", 0, std::numeric_limits<int>::max()));
   if (version != protocol_version)
     bad_input("start.version: expected " + std::to_string(protocol_version) + ", found " + std::to_string(version));
-  object.only({"type", "version", "session", "inputs", "outputs", "reply", "segments"});
+  object.only({"type", "version", "session", "inputs", "outputs", "given", "reply", "segments"});
   StartMessage start;
   start.session = parse_label(object);
   if (const auto* inputs = object.find("inputs")) {
@@ -88,6 +101,10 @@ StartMessage parse_start(const JsonObject& object) {
     for (const auto& [name, value] : named.json().items()) start.inputs.emplace(name, parse_request(name, value));
   }
   if (const auto* outputs = object.find("outputs")) start.outputs = parse_names(*outputs);
+  if (const auto* given = object.find("given")) {
+    const JsonObject named(*given, "start.given");
+    for (const auto& [name, value] : named.json().items()) append_numbers("start.given." + name, value, start.given[name]);
+  }
   if (const auto reply = object.text("reply")) start.reply = parse_reply_format(*reply, "start.reply");
   start.segments = object.boolean("segments").value_or(false);
   return start;
@@ -101,6 +118,7 @@ std::string to_json(const StartMessage& message) {
   if (!message.inputs.empty()) json["inputs"] = Json::object();
   for (const auto& [name, request] : message.inputs) json["inputs"][name] = json_of(request);
   if (message.outputs) json["outputs"] = *message.outputs;
+  for (const auto& [name, values] : message.given) json["given"][name] = values;
   json["reply"] = name_of(message.reply);
   if (message.segments) json["segments"] = true;
   return text_of(json);

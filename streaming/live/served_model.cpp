@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/served_model.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace millrace {
+
+ServedModel::ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states,
+                         std::map<std::string, Tensor> constants)
+    : config_(std::move(config)) {
+  RecurrenceOptions options;
+  options.states = std::move(states);
+  if (options.states.empty()) options.states = config_.states;
+  options.constants = std::move(constants);
+  if (config_.audio) options.rows.emplace(config_.audio->input, DDim{config_.audio->row_samples()});
+  recurrence_ = std::make_shared<const Recurrence>(make_recurrence(program, options));
+  for (const Recurrence::Input& input : recurrence_->inputs) {
+    PortSpec port{input.name, input.dtype, input.row, {}, {}};
+    if (config_.audio && config_.audio->input == input.name) {
+      if (input.dtype != DType::f32 || input.row != DDim{config_.audio->row_samples()})
+        throw ArgumentError(fmt::format("audio input '{}': expected rows of f32[{}], found {}{}", input.name, config_.audio->row_samples(), name_of(input.dtype),
+                                        input.row.to_string()));
+      port.audio = AudioFormat{SampleFormat::s16, config_.audio->rate, 1};
+      port.step_seconds = config_.audio->step_seconds();
+    }
+    inputs_.push_back(std::move(port));
+  }
+  for (const Recurrence::Output& output : recurrence_->outputs) outputs_.push_back({output.name, output.dtype, output.row, {}, {}});
+  const auto has = [](const std::vector<PortSpec>& ports, const std::string& name) {
+    return std::any_of(ports.begin(), ports.end(), [&](const PortSpec& port) { return port.name == name; });
+  };
+  if (config_.audio && !has(inputs_, config_.audio->input))
+    throw ArgumentError(fmt::format("audio input '{}': the program has no live input of that name", config_.audio->input));
+  for (const LabelConfig& label : config_.labels)
+    if (!has(outputs_, label.output)) throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
+}
+
+}  // namespace millrace

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/program.h>
+#include <millrace/streaming/config/stream_config.h>
+#include <millrace/streaming/protocol/control.h>
+
+namespace millrace {
+
+/// A program as a server offers it: its recurrence, and what the TOML beside it says of audio, states and labels. Immutable, shared.
+class ServedModel {
+ public:
+  /// `states` ("h" → "hn") come before those of the config. `constants`: inputs that never change. UnsupportedError, ArgumentError name what does not fit.
+  ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states = {},
+              std::map<std::string, Tensor> constants = {});
+
+  const std::shared_ptr<const Recurrence>& recurrence() const noexcept { return recurrence_; }
+  const StreamConfig& config() const noexcept { return config_; }
+  const std::vector<PortSpec>& inputs() const noexcept { return inputs_; }
+  const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
+
+ private:
+  StreamConfig config_;
+  std::shared_ptr<const Recurrence> recurrence_;
+  std::vector<PortSpec> inputs_;
+  std::vector<PortSpec> outputs_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/server.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/streaming/live/session.h>
+#include <millrace/streaming/live/state_slab.h>
+#include <millrace/streaming/transport/connection.h>
+#include <millrace/streaming/transport/listener.h>
+#include <millrace/streaming/transport/wire_error.h>
+
+namespace millrace {
+namespace {
+
+constexpr std::uint32_t retry_when_full_ms = 1000;
+
+}  // namespace
+
+/// What the pending operations share with the server.
+class Server::State : public std::enable_shared_from_this<Server::State> {
+ public:
+  class Connection;
+
+  State(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
+
+  void accept();
+  void drain();
+  void pump();
+  void closed(const std::shared_ptr<Connection>& connection);
+  void shut_down() noexcept;
+
+  asio::io_context& context;
+  std::shared_ptr<const ServedModel> model;
+  ServerOptions options;
+  Listener listener;
+  Batcher batcher;
+  std::set<std::shared_ptr<Connection>> connections;
+  std::map<std::string, std::size_t> by_address;
+  std::function<void()> stopped;
+  bool draining = false;
+
+ private:
+  /// One tick on the worker. Lives until its result is back on the context.
+  class Job;
+  void admit(asio::ip::tcp::socket socket);
+  void tick_done(TickResult result);
+  void finish_drain();
+
+  StateSlab slab_;
+  asio::steady_timer drain_timer_;
+  bool pumping_ = false;
+  bool told_ = false;
+  ThreadExecutor worker_{1};
+};
+
+class Server::State::Job final : public Runnable {
+ public:
+  Job(std::shared_ptr<State> state, Tick tick) : state_(std::move(state)), tick_(std::move(tick)), work_(state_->context.get_executor()) {}
+  void execute() noexcept override {
+    TickResult result;
+    try {
+      result = state_->slab_.run(tick_, state_->options.tracer);
+    } catch (...) {
+      // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
+      result.slots = tick_.slots;
+      for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
+    }
+    asio::post(state_->context, [state = state_, made = std::move(result)]() mutable { state->tick_done(std::move(made)); });
+    delete this;
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  Tick tick_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+};
+
+/// One client: reads while its session wants input, writes what the session says, one message at a time.
+class Server::State::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<State> server, std::string address)
+      : address(std::move(address)), server_(std::move(server)), session_(server_->model, server_->batcher, server_->options.limits), timer_(server_->context) {
+    session_.on_output = [this] { write(); };
+  }
+
+  void begin(asio::ip::tcp::socket socket) {
+    AcceptOptions accept;
+    accept.limits = server_->options.limits;
+    accept.origins = server_->options.origins;
+    async_accept_stream(std::move(socket), accept, [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
+      if (error) return self->close_now();
+      self->stream_ = std::move(stream);
+      self->deadline_ = Clock::now() + self->server_->options.limits.handshake;
+      self->watch();
+      if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
+      else if (self->refusal_) self->refuse(self->refusal_->first, self->refusal_->second, retry_when_full_ms);
+      self->read();
+      self->write();
+    });
+  }
+  /// Tells the client so, once it can be told.
+  void refuse_later(ErrorCode code, std::string why) { refusal_.emplace(code, std::move(why)); }
+  void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry) {
+    session_.refuse(code, why, retry);
+    write();
+  }
+  void close_now() {
+    if (closed_) return;
+    closed_ = true;
+    session_.abandon();
+    if (stream_) stream_->abort();
+    timer_.cancel();
+    server_->closed(shared_from_this());
+  }
+  /// Whether its session may still get steps that it did not answer.
+  bool started() const noexcept { return session_.started(); }
+  /// Rows were taken from the session's queue: there may be room again.
+  void resume() { read(); }
+
+  const std::string address;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void read() {
+    if (reading_ || closed_ || !stream_ || server_->draining || !session_.wants_input()) return;
+    reading_ = true;
+    stream_->async_read([self = shared_from_this()](error_code error, Message message) {
+      self->reading_ = false;
+      self->received(error, std::move(message));
+    });
+  }
+  void received(error_code error, Message message) {
+    if (closed_) return;
+    if (error && session_.over()) return;
+    if (error) {
+      // What breaks the protocol is answered; a client that is gone is not.
+      if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, error.message(), {});
+      return close_now();
+    }
+    deadline_ = Clock::now() + server_->options.limits.idle;
+    session_.receive(std::move(message));
+    server_->pump();
+    read();
+  }
+
+  void write() {
+    if (writing_ || closed_ || !stream_) return;
+    if (!session_.has_output()) {
+      if (session_.over()) finish();
+      return;
+    }
+    writing_ = true;
+    written_by_ = Clock::now() + server_->options.limits.stuck_writer;
+    watch();
+    Message message = session_.take_output();
+    const std::size_t bytes = message.payload.size();
+    stream_->async_write(std::move(message), [self = shared_from_this(), bytes](error_code error) {
+      self->writing_ = false;
+      if (self->closed_) return;
+      if (error) return self->close_now();
+      self->session_.written(bytes);
+      self->server_->pump();
+      self->read();
+      self->write();
+    });
+  }
+  void finish() {
+    if (closing_) return;
+    closing_ = true;
+    stream_->async_close(session_.close_code(), [self = shared_from_this()](error_code) { self->close_now(); });
+  }
+
+  /// One timer for the deadlines of reading and writing: it fires at the earlier, and is set again when that has moved.
+  void watch() {
+    const auto next = writing_ ? std::min(deadline_, written_by_) : deadline_;
+    if (closed_ || (armed_ && timer_.expiry() <= next)) return;
+    armed_ = true;
+    timer_.expires_at(next);
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->closed_) return;
+      self->armed_ = false;
+      self->check_deadlines();
+    });
+  }
+  void check_deadlines() {
+    const auto now = Clock::now();
+    if (writing_ && now >= written_by_) return close_now();
+    if (now >= deadline_ && session_.wants_input() && !session_.over()) {
+      refuse(ErrorCode::idle, session_.started() ? "nothing arrived for too long" : "expected start within the time for it", {});
+      deadline_ = now + server_->options.limits.stuck_writer;
+    } else if (now >= deadline_ && session_.over()) {
+      return close_now();
+    } else if (now >= deadline_) {
+      deadline_ = now + server_->options.limits.idle;
+    }
+    watch();
+  }
+
+  std::shared_ptr<State> server_;
+  Session session_;
+  std::unique_ptr<MessageStream> stream_;
+  asio::steady_timer timer_;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point written_by_ = Clock::time_point::max();
+  std::optional<std::pair<ErrorCode, std::string>> refusal_;
+  bool armed_ = false;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool closing_ = false;
+  bool closed_ = false;
+};
+
+Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> served, ServerOptions given)
+    : context(on),
+      model(std::move(served)),
+      options(std::move(given)),
+      listener(context.get_executor(), options.address, options.port),
+      batcher(model->recurrence(), options.max_rows),
+      slab_(model->recurrence(), options.device),
+      drain_timer_(context) {}
+
+void Server::State::accept() {
+  listener.async_accept(asio::bind_executor(context, [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
+    if (error) return;  // closed: the listener itself waits out what passes
+    self->admit(std::move(socket));
+    self->accept();
+  }));
+}
+
+void Server::State::admit(asio::ip::tcp::socket socket) {
+  error_code error;
+  const auto peer = socket.remote_endpoint(error);
+  if (error) return;
+  const std::string address = peer.address().to_string();
+  auto connection = std::make_shared<Connection>(shared_from_this(), address);
+  if (connections.size() >= options.limits.sessions)
+    connection->refuse_later(ErrorCode::overload, fmt::format("{} sessions are live, the most that this server takes", options.limits.sessions));
+  else if (!peer.address().is_loopback() && by_address[address] >= options.limits.sessions_per_address)
+    connection->refuse_later(ErrorCode::overload, fmt::format("{} sessions of this address are live, the most that this server takes", options.limits.sessions_per_address));
+  connections.insert(connection);
+  ++by_address[address];
+  connection->begin(std::move(socket));
+}
+
+void Server::State::closed(const std::shared_ptr<Connection>& connection) {
+  if (connections.erase(connection) == 0) return;
+  if (--by_address[connection->address] == 0) by_address.erase(connection->address);
+  if (draining && connections.empty()) {
+    drain_timer_.cancel();
+    asio::post(context, [self = shared_from_this()] {
+      if (self->stopped) self->stopped();
+    });
+  }
+}
+
+/// Sends a tick off when one is ready. Called after everything that may have made a sequence ready.
+void Server::State::pump() {
+  if (pumping_) return;
+  if (batcher.ready()) worker_.post(*new Job(shared_from_this(), batcher.take()));
+  else if (draining) finish_drain();
+}
+
+void Server::State::tick_done(TickResult result) {
+  pumping_ = true;
+  batcher.finish(result);
+  pumping_ = false;
+  const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
+  for (const auto& connection : all) connection->resume();
+  pump();
+}
+
+void Server::State::drain() {
+  if (draining) return shut_down();
+  draining = true;
+  listener.close();
+  drain_timer_.expires_after(options.drain_limit);
+  drain_timer_.async_wait([self = shared_from_this()](error_code error) {
+    if (!error) self->shut_down();
+  });
+  if (connections.empty()) {
+    drain_timer_.cancel();
+    if (stopped) asio::post(context, stopped);
+    return;
+  }
+  pump();
+}
+
+/// Everything that arrived has been answered: the sessions are told.
+void Server::State::finish_drain() {
+  if (told_ || batcher.tick_out()) return;
+  told_ = true;
+  const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
+  for (const auto& connection : all) connection->refuse(ErrorCode::draining, "the server is going away", {});
+}
+
+void Server::State::shut_down() noexcept {
+  listener.close();
+  const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
+  for (const auto& connection : all) connection->close_now();
+}
+
+Server::Server(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options)
+    : state_(std::make_shared<State>(context, std::move(model), std::move(options))) {
+  state_->stopped = [this] {
+    if (on_stopped) on_stopped();
+  };
+  state_->accept();
+}
+
+Server::~Server() {
+  state_->stopped = nullptr;
+  state_->shut_down();
+}
+
+std::string Server::address() const { return state_->listener.address(); }
+std::uint16_t Server::port() const { return state_->listener.port(); }
+void Server::drain() { state_->drain(); }
+std::size_t Server::live_sessions() const noexcept { return state_->batcher.live(); }
+const Batcher::Stats& Server::stats() const noexcept { return state_->batcher.stats(); }
+
+}  // namespace millrace

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/streaming/live/batcher.h>
+#include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/protocol/limits.h>
+#include <millrace/streaming/transport/asio.h>
+#include <millrace/tensor/device.h>
+
+namespace millrace {
+
+class Tracer;
+
+struct ServerOptions {
+  std::string address = "127.0.0.1";  ///< only loopback addresses, until there is TLS and a token
+  std::uint16_t port = 0;             ///< 0: a free one
+  Limits limits;
+  std::vector<std::string> origins;   ///< of browsers that may connect
+  std::size_t max_rows = 4096;        ///< of one tick
+  std::shared_ptr<Device> device;     ///< null: a CPU device with one thread
+  std::chrono::milliseconds drain_limit{4000};
+  Tracer* tracer = nullptr;
+
+  ServerOptions() = default;
+};
+
+/// Serves one model to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that what arrives meanwhile joins the
+/// next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the context's work: destroy it after `on_stopped`, or after
+/// the context has stopped.
+class Server {
+ public:
+  /// Listens at once. UnsupportedError, IoError, ArgumentError: see Listener.
+  Server(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  std::string address() const;
+  std::uint16_t port() const;
+  /// Stops listening, reads no more, answers what has arrived, tells every session that the server goes away, and closes. A second call closes at once.
+  void drain();
+  /// Called on the context once everything is closed after `drain`.
+  std::function<void()> on_stopped;
+
+  std::size_t live_sessions() const noexcept;
+  const Batcher::Stats& stats() const noexcept;
+
+ private:
+  class State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/streaming/audio/audio_front_end.h>
+#include <millrace/streaming/audio/segmenter.h>
+#include <millrace/streaming/live/batcher.h>
+#include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/protocol/limits.h>
+#include <millrace/streaming/protocol/message.h>
+
+namespace millrace {
+
+/// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, messages out. Its queues are bounded: `wants_input` says when to
+/// stop reading, and it does not step while more than `limits.queued_out` bytes of replies wait. It never throws for what a client sends: it answers and ends.
+/// Not thread-safe; lives on its batcher's thread.
+class Session final : private Batcher::Sink {
+ public:
+  Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits);
+  /// Leaves the batcher, in whatever state.
+  ~Session() override;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// What the client said.
+  void receive(Message message);
+  /// The client went away without a word, or the server wants the session gone: nothing more is sent.
+  void abandon();
+  /// Ends the session with an error message: `code` is idle, slow_reader, draining or overload.
+  void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms = {});
+  /// Called whenever there is output that was not there before. Set once; must not destroy the session.
+  std::function<void()> on_output;
+
+  bool started() const noexcept { return id_.has_value(); }
+  /// False: read no further for now.
+  bool wants_input() const noexcept;
+  /// The next message for the client; call `written` when it has gone.
+  bool has_output() const noexcept { return !outgoing_.empty(); }
+  Message take_output();
+  void written(std::size_t bytes);
+  /// Nothing will be added to the output: when it is empty, close with `close_code`.
+  bool over() const noexcept { return over_; }
+  std::uint16_t close_code() const noexcept { return close_code_; }
+
+  /// The ledger: steps whose rows were taken, and those answered.
+  std::uint64_t steps() const noexcept { return answered_; }
+  const std::string& label() const noexcept { return label_; }
+
+ private:
+  struct Labelled {
+    Segmenter segmenter;
+    std::size_t output = 0;
+    std::size_t index = 0;
+  };
+
+  void start(const StartMessage& message);
+  void take_data(const Message& message);
+  std::unique_ptr<RowSource> make_source(const PortSpec& port, const StartMessage& message, PortSpec& admitted) const;
+  void feed();
+  void finish_sources();
+  void send(Message message);
+  void end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms);
+  void leave();
+  void label_step(std::span<const std::span<const std::byte>> rows);
+  void send_segment(const std::optional<Segment>& segment);
+
+  void step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) override;
+  void failed(std::uint64_t seq, std::exception_ptr error) override;
+  void drained() override;
+
+  std::shared_ptr<const ServedModel> model_;
+  Batcher& batcher_;
+  Limits limits_;
+  std::string label_;
+  std::optional<LiveId> id_;
+  std::vector<std::unique_ptr<RowSource>> sources_;
+  AudioFrontEnd* audio_ = nullptr;
+  std::vector<std::size_t> wanted_;  // outputs of the results, by number
+  ReplyFormat reply_ = ReplyFormat::json;
+  std::vector<Labelled> labels_;
+
+  struct Chunk {
+    std::size_t source = 0;
+    std::string bytes;
+    std::size_t taken = 0;
+  };
+  std::deque<Chunk> incoming_;
+  std::size_t incoming_bytes_ = 0;
+  bool end_said_ = false;
+  bool sources_ended_ = false;
+  bool feeding_ = false;
+  std::deque<Message> outgoing_;
+  std::size_t outgoing_bytes_ = 0;  // with those that are being written
+  std::uint64_t answered_ = 0;
+  bool over_ = false;
+  std::uint16_t close_code_ = close_code_normal;
+};
+
+}  // namespace millrace
