@@ -78,7 +78,6 @@ TEST_CASE("the printed listing parses to a program that prints the same") {
   const Program program = case_25(true);
   check(program);
   const std::string text = print(program);
-  MESSAGE(text);
   std::map<std::string, Tensor> weights;
   for (const auto& [var, value] : program.parameters()) weights.emplace(program.var(var).name, value);
   CHECK(print(parse_program(text, weights)) == text);
