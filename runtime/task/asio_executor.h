@@ -28,7 +28,6 @@ class AsioExecutor final : public Executor {
   bool cancel_timer(Timer& timer) noexcept override;
   /// Throws BlockingError inside a handler of the context: it would wait for itself.
   Drive drive() override;
-  bool serial() const noexcept override { return true; }
 
  private:
   class Core;
