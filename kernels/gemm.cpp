@@ -36,29 +36,33 @@ void check_gemm(double alpha, const Tensor& a, const Tensor& b, double beta, con
                         std::to_string(beta));
 }
 
-const Tensor* none_if_empty(const Tensor& tensor) {
-  return tensor.elements() == 0 ? nullptr : &tensor;
-}
-
 }  // namespace
 
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c, StreamRef stream) {
   internal::check_places("gemm", stream, {&a, &b, &c});
   check_gemm(alpha, a, b, beta, c);
+  const TensorRefs<3> reads{&a, &b, beta == 0 || c.elements() == 0 ? nullptr : &c};
+  const auto scratch_for = [&](const Tensor& left, const Tensor& right) {
+    const std::int64_t bytes = cpu::gemm_scratch_bytes(left, right);
+    return bytes == 0 ? c : Tensor(DType::u8, DDim{bytes}, stream.memory());
+  };
+  if (a.dtype() == internal::wide_dtype(a.dtype())) {
+    const auto multiply = [=, scratch = scratch_for(a, b)](ThreadTeam& team) {
+      cpu::gemm(alpha, a, b, beta, c, scratch, team);
+    };
+    return launch(reads, TensorRefs<1>{&c}, multiply, stream);
+  }
   const Tensor left = internal::wide_room(a, stream.memory());
   const Tensor right = internal::wide_room(b, stream.memory());
   const Tensor result = internal::wide_room(c, stream.memory());
-  const Tensor scratch(DType::u8, DDim{cpu::gemm_scratch_bytes(left, right)}, stream.memory());
-  launch(
-      TensorRefs<3>{&a, &b, beta == 0 ? nullptr : none_if_empty(c)}, TensorRefs<1>{&c},
-      [=](ThreadTeam& team) {
-        cpu::widen(a, left, team);
-        cpu::widen(b, right, team);
-        if (beta != 0) cpu::widen(c, result, team);
-        cpu::gemm(alpha, left, right, beta, result, scratch, team);
-        cpu::narrow(result, c, team);
-      },
-      stream);
+  const auto multiply = [=, scratch = scratch_for(left, right)](ThreadTeam& team) {
+    cpu::widen(a, left, team);
+    cpu::widen(b, right, team);
+    if (beta != 0) cpu::widen(c, result, team);
+    cpu::gemm(alpha, left, right, beta, result, scratch, team);
+    cpu::narrow(result, c, team);
+  };
+  launch(reads, TensorRefs<1>{&c}, multiply, stream);
 }
 
 GemmPlan make_gemm_plan(const GemmDesc& desc, const Place& place) {

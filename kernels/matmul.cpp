@@ -4,6 +4,7 @@
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/matmul.h>
 #include <millrace/kernels/cpu/widen.h>
+#include <millrace/kernels/gemm.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/launch.h>
@@ -67,6 +68,7 @@ DDim matmul_dims(const DDim& a, const DDim& b) {
 void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   internal::check_places("matmul", stream, {&a, &b, &out});
   check_matmul(a, b, out);
+  if (a.rank() == 2 && b.rank() == 2) return gemm(1, a, b, 0, out, stream);
   const Tensor left = a.rank() == 1 ? with_axis(a, 0) : a;
   const Tensor right = b.rank() == 1 ? with_axis(b, 1) : b;
   const DDim batch = broadcast_dims(batch_of(left.dims()), batch_of(right.dims()));
@@ -74,7 +76,8 @@ void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   const Tensor wide_right = internal::wide_room(right, stream.memory());
   const Tensor result =
       out.dtype() == internal::wide_dtype(out.dtype()) ? out : internal::wide_room(out, stream.memory());
-  const Tensor scratch(DType::u8, DDim{cpu::matmul_scratch_bytes(wide_left, wide_right)}, stream.memory());
+  const std::int64_t scratch_bytes = cpu::matmul_scratch_bytes(wide_left, wide_right);
+  const Tensor scratch = scratch_bytes == 0 ? result : Tensor(DType::u8, DDim{scratch_bytes}, stream.memory());
   launch(
       TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {

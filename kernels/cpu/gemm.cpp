@@ -11,6 +11,8 @@ namespace {
 
 /// From so many rows on, packing b costs less than it saves.
 constexpr std::int64_t rows_worth_packing = 12;
+/// Packed operands up to this size stay on the stack.
+constexpr std::int64_t stack_bytes = 8192;
 
 template <class T>
 struct Views {
@@ -44,6 +46,12 @@ bool packs_b(const Tensor& a, const Tensor& b) {
   return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1);
 }
 
+template <class T>
+std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
+  const PackedLayout layout{b.dim(0), b.dim(1), gemm_kernels().lanes<T>()};
+  return (layout.elements() + (packs_a(a) ? a.elements() : 0)) * static_cast<std::int64_t>(sizeof(T));
+}
+
 /// Runs panels of `call` for all rows of `views`; `call` says where b is.
 template <class T>
 void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> call, std::int64_t first,
@@ -72,6 +80,8 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
                  ThreadTeam& team) {
   const GemmKernels& kernels = gemm_kernels();
   Views<T> views(a, b, c);
+  alignas(64) T small[stack_bytes / sizeof(T)];
+  if (packed_bytes<T>(a, b) <= stack_bytes) scratch = small;
   const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
   if (packs_a(a)) {
     T* rows = scratch + layout.elements();
@@ -162,9 +172,8 @@ void packed_floats(const GemmKernels& kernels, const PackedLayout& layout, const
 
 std::int64_t gemm_scratch_bytes(const Tensor& a, const Tensor& b) {
   if (!is_floating(a.dtype())) return 0;
-  const bool narrow = a.dtype() == DType::f32;
-  const PackedLayout layout{b.dim(0), b.dim(1), narrow ? gemm_kernels().lanes_f32 : gemm_kernels().lanes_f64};
-  return (layout.elements() + (packs_a(a) ? a.elements() : 0)) * static_cast<std::int64_t>(size_of(a.dtype()));
+  const std::int64_t bytes = a.dtype() == DType::f32 ? packed_bytes<float>(a, b) : packed_bytes<double>(a, b);
+  return bytes <= stack_bytes ? 0 : bytes;
 }
 
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, const Tensor& scratch,

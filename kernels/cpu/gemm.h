@@ -10,7 +10,7 @@
 
 namespace millrace::cpu {
 
-/// Bytes that `gemm` needs besides its operands, for 2-D views of f32 or f64; 0 for integers.
+/// Bytes that `gemm` needs besides its operands and its stack, for 2-D views: often 0.
 std::int64_t gemm_scratch_bytes(const Tensor& a, const Tensor& b);
 
 /// c = alpha·a·b + beta·c for 2-D views of any strides: f32, f64, i32, i64, or i8 and u8 with an i32 c. Extents are
