@@ -155,8 +155,7 @@ void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor&
   check_run(plan, weights, x, bias, out);
   const Tensor straight = row_stride(x) < 0 ? internal::row_major("gemm run", x, stream) : x;
   const Tensor rows = internal::wide_room(straight, stream.memory());
-  const Tensor result =
-      plan.desc().out == internal::wide_dtype(out.dtype()) ? out : internal::wide_room(out, stream.memory());
+  const Tensor result = internal::wide_room(out, stream.memory());
   const bool has_bias = bias != nullptr;
   const Tensor& narrow_addend = has_bias ? *bias : straight;  // any tensor where there is none
   const Tensor addend = has_bias ? internal::wide_room(*bias, stream.memory()) : straight;

@@ -74,8 +74,7 @@ void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   const DDim batch = broadcast_dims(batch_of(left.dims()), batch_of(right.dims()));
   const Tensor wide_left = internal::wide_room(left, stream.memory());
   const Tensor wide_right = internal::wide_room(right, stream.memory());
-  const Tensor result =
-      out.dtype() == internal::wide_dtype(out.dtype()) ? out : internal::wide_room(out, stream.memory());
+  const Tensor result = internal::wide_room(out, stream.memory());
   const std::int64_t scratch_bytes = cpu::matmul_scratch_bytes(wide_left, wide_right);
   const Tensor scratch = scratch_bytes == 0 ? result : Tensor(DType::u8, DDim{scratch_bytes}, stream.memory());
   launch(

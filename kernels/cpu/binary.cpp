@@ -97,6 +97,14 @@ struct Integers {
   }
 };
 
+/// Whether `b` is one stretched element of that value.
+template <class T>
+bool is_everywhere(const Tensor& b, double value) {
+  for (int axis = 0; axis < b.rank(); ++axis)
+    if (b.dim(axis) != 1 && b.strides()[axis] != 0) return false;
+  return b.elements() > 0 && convert_element<double>(*static_cast<const T*>(b.raw())) == value;
+}
+
 template <class T>
 void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
   using Wide = typename WideOf<T>::type;
