@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/import/with_onnx/rules.h>
 #include <millrace/runtime/import/with_onnx/tensor_proto.h>
+#include <millrace/tensor/checked.h>
 
 namespace millrace::importing {
 namespace {
@@ -104,7 +105,7 @@ void swish(Importer& to, const Node& node, const char*) {
 }
 
 void cast(Importer& to, const Node& node, const char* op) {
-  const DType dtype = dtype_of_onnx(static_cast<int>(node.integer("to", 0)), "attribute to");
+  const DType dtype = dtype_of_onnx(checked_cast<int>(node.integer("to", 0)), "attribute to");
   to.give(node, op, {to.in(node, 0)}, {{"to", dtype}});
 }
 

@@ -18,6 +18,12 @@ constexpr std::int64_t newest_opset = 24;
 /// weights are.
 constexpr std::int64_t largest_literal = 32;
 
+/// Names of a file may hold anything; an error is one line.
+std::string one_line(std::string text) {
+  std::replace_if(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  return text;
+}
+
 bool default_domain(const std::string& domain) {
   return domain.empty() || domain == "ai.onnx";
 }
@@ -96,7 +102,7 @@ void Importer::check_ops() const {
 }
 
 void Importer::fail(const std::string& what) const {
-  throw ProgramError(source_.name() + ": " + label_ + what);
+  throw ProgramError(one_line(source_.name() + ": " + label_ + what));
 }
 
 void Importer::inputs(const onnx::GraphProto& graph) {
@@ -105,6 +111,8 @@ void Importer::inputs(const onnx::GraphProto& graph) {
     if (scope.known.contains(input.name())) continue;  // an initializer gives it a value
     const std::string where = source_.name() + ": input " + printable(input.name());
     const VarType type = type_of_onnx(input.type(), where);
+    if (scope.vars.contains(input.name()))
+      fail("input " + printable(input.name()) + ": expected each name once, found it twice");
     const auto bound = options_.constants.find(input.name());
     if (bound == options_.constants.end()) {
       define(input.name(), program_.add_input(input.name(), type));
@@ -161,7 +169,7 @@ void Importer::node(const onnx::NodeProto& proto) {
   // An error of a node inside a sub-graph names that node already.
   const auto complete = [&](const Error& error) {
     const std::string what = error.what();
-    return what.starts_with(prefix) ? what : prefix + label_ + what;
+    return one_line(what.starts_with(prefix) ? what : prefix + label_ + what);
   };
   try {
     rule->apply(*this, node, rule->op);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include <millrace/runtime/import/internal/printable.h>
 #include <millrace/runtime/import/with_onnx/rules.h>
 
 namespace millrace::importing {
@@ -18,13 +19,20 @@ void gemm(Importer& to, const Node& node, const char* op) {
            {"trans_b", node.integer("transB", 0) != 0}});
 }
 
+/// Beyond this nothing is a window; products of two such numbers fit.
+constexpr std::int64_t largest_window = std::int64_t{1} << 30;
+
 /// The one number of an attribute that has a number per axis.
 std::int64_t of_one_axis(const Node& node, const std::string& name, std::int64_t otherwise) {
-  const Ints values = node.integers(name).value_or(Ints{otherwise});
-  if (values.size() != 1)
-    throw UnsupportedError("expected a convolution along one axis, found " + std::to_string(values.size()) + " " +
+  const std::optional<Ints> values = node.integers(name);
+  if (!values) return otherwise;
+  if (values->size() != 1)
+    throw UnsupportedError("expected a convolution along one axis, found " + std::to_string(values->size()) + " " +
                            name);
-  return values[0];
+  if (values->front() < 1 || values->front() > largest_window)
+    throw ParseError("attribute " + name + ": expected 1 to " + std::to_string(largest_window) + ", found " +
+                     std::to_string(values->front()));
+  return values->front();
 }
 
 /// Pads of one axis, from `pads` or as `auto_pad` says.
@@ -65,9 +73,6 @@ void conv(Importer& to, const Node& node, const char* op) {
                        std::to_string(declared));
   const std::int64_t stride = of_one_axis(node, "strides", 1);
   const std::int64_t dilation = of_one_axis(node, "dilations", 1);
-  if (stride < 1 || dilation < 1)
-    throw ParseError("expected strides and dilations of 1 or more, found " +
-                     std::to_string(std::min(stride, dilation)));
   to.give(node, op, {x, w, to.in_or_none(node, 2)},
           {{"group", node.integer("group", 1)},
            {"stride", stride},
@@ -81,7 +86,8 @@ void batch_norm(Importer& to, const Node& node, const char*) {
   if (node.integer("spatial", 1) != 1) throw UnsupportedError("attribute spatial: expected 1, found 0");
   for (std::size_t output = 1; output < node.outputs(); ++output)
     if (node.wants(output))
-      throw UnsupportedError("expected the normalised output alone, found a use of '" + node.output(output) + "'");
+      throw UnsupportedError("expected the normalised output alone, found a use of " +
+                             internal::printable(node.output(output)));
   const VarId x = to.in(node, 0);
   Ints shape(static_cast<std::size_t>(std::max(to.rank(x) - 1, 1)), 1);
   shape[0] = -1;

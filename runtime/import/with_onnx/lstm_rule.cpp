@@ -39,6 +39,8 @@ const Activation& activation_named(const std::string& name) {
   throw UnsupportedError("attribute activations: expected an activation of ONNX, found " + internal::printable(name));
 }
 
+constexpr std::int64_t largest_hidden = 1 << 24;
+
 /// The node's attributes, for both directions.
 struct Form {
   std::int64_t hidden = 0;
@@ -101,8 +103,9 @@ Form read_form(Importer& to, const Node& node) {
   const VarType& recurrent = to.type(to.in(node, 2));
   const std::int64_t found = recurrent.rank() == 3 ? (*recurrent.shape)[2] : DDim::unknown;
   form.hidden = node.integer("hidden_size", found);
-  if (form.hidden < 1)
-    throw UnsupportedError("attribute hidden_size: expected 1 or more, found " + std::to_string(form.hidden));
+  if (form.hidden < 1 || form.hidden > largest_hidden)
+    throw UnsupportedError("attribute hidden_size: expected 1 to " + std::to_string(largest_hidden) + ", found " +
+                           std::to_string(form.hidden));
   form.cells = read_cells(node, form.directions);
   return form;
 }

@@ -35,6 +35,9 @@ void softmax(Importer& to, const Node& node, const char* op) {
 /// The axes from `axis` to the last.
 Ints axes_from(Importer& to, VarId x, std::int64_t axis) {
   if (axis >= 0) axis -= to.rank(x);
+  if (axis < -max_rank)
+    throw ProgramError("attribute axis: expected -" + std::to_string(max_rank) + " or more, found " +
+                       std::to_string(axis));
   Ints axes;
   for (; axis < 0; ++axis) axes.push_back(axis);
   return axes;

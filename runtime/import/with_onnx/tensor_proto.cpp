@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/import/with_onnx/tensor_proto.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <vector>
@@ -143,9 +144,9 @@ VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where) {
   std::vector<std::int64_t> extents;
   for (const auto& dim : type.tensor_type().shape().dim())
     extents.push_back(dim.has_dim_value() && dim.dim_value() >= 0 ? dim.dim_value() : DDim::unknown);
-  if (extents.size() > static_cast<std::size_t>(max_rank))
-    throw UnsupportedError(where + ": expected at most " + std::to_string(max_rank) + " axes, found " +
-                           std::to_string(extents.size()));
+  std::vector<std::int64_t> at_least = extents;
+  std::replace(at_least.begin(), at_least.end(), DDim::unknown, std::int64_t{1});
+  internal::file_dims(at_least, where);
   return VarType(dtype, make_ddim(extents));
 }
 

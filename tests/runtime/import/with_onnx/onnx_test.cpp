@@ -371,6 +371,38 @@ TEST_CASE("Tensors whose bytes are not what their shape says are refused before 
   }
 }
 
+TEST_CASE("Numbers beyond all sense are refused and overflow nothing") {
+  const std::int64_t huge = std::int64_t{1} << 62;
+  GraphBuilder graph = dense();
+  graph.input("big", {huge, huge});
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: input 'big': expected a shape"), ParseError);
+  graph = dense();
+  graph.input("u", {1, 1, 1}).graph.mutable_input(1)->mutable_type()->mutable_tensor_type()->clear_shape();
+  GraphBuilder unranked = graph;
+  unranked.node("Conv", {"u", "u"}, {"z"}).set("kernel_shape", Ints{huge}).set("auto_pad", "SAME_UPPER");
+  CHECK_THROWS_WITH_AS(parse(unranked), doctest::Contains("attribute kernel_shape: expected 1 to"), ParseError);
+  unranked = graph;
+  unranked.node("LayerNormalization", {"u", "u"}, {"z", "mean"}).set("axis", -2'000'000'000);
+  CHECK_THROWS_AS(parse(unranked), ProgramError);
+  unranked = graph;
+  unranked.node("LSTM", {"u", "u", "u", "u"}, {"z"}).set("hidden_size", 2'000'000'000);
+  CHECK_THROWS_WITH_AS(parse(unranked), doctest::Contains("attribute hidden_size: expected 1 to"), UnsupportedError);
+}
+
+TEST_CASE("Names of a file cannot break an error into two lines") {
+  GraphBuilder graph = dense();
+  graph.output("y\nnext");
+  graph.node("Relu", {"no\nne"}, {"y\nnext"}).name("bad\nname");
+  std::string what;
+  try {
+    parse(graph);
+  } catch (const Error& error) {
+    what = error.what();
+  }
+  CHECK(what.find("bad?name") != std::string::npos);
+  CHECK(what.find('\n') == std::string::npos);
+}
+
 TEST_CASE("Bytes that are no model are refused") {
   CHECK_THROWS_AS(parse_onnx("", "m"), ParseError);
   CHECK_THROWS_WITH_AS(parse_onnx("not a model", "m"), doctest::Contains("m: expected an ONNX model"), ParseError);
