@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include <millrace/runtime/executor/fold_constants.h>
 #include <millrace/runtime/ops/array_ops.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/copy.h>
@@ -217,6 +218,7 @@ class Compiler {
 Executable::Executable(Program program, std::shared_ptr<Device> device) {
   auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : std::make_shared<CpuDevice>());
   state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
+  fold_constants(state->program);
   Compiler(*state).run();
   state_ = std::move(state);
 }

@@ -143,6 +143,20 @@ void Program::append_raw(int block, Op op) {
   this->block(block).ops.push_back(std::move(op));
 }
 
+void Program::replace_with_constants(int block, std::size_t op, const std::vector<Tensor>& values) {
+  std::vector<Op>& ops = this->block(block).ops;
+  const Op replaced = ops.at(op);
+  if (values.size() != replaced.outputs.size())
+    throw ProgramError("op " + replaced.type + ": expected " + std::to_string(replaced.outputs.size()) + " values, found " + std::to_string(values.size()));
+  std::vector<Op> constants;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    constants.push_back({"constant", {}, {replaced.outputs[i]}, {{"value", values[i]}}, replaced.label});
+    literals_.insert_or_assign(replaced.outputs[i], values[i]);
+  }
+  ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(op));
+  ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(op), constants.begin(), constants.end());
+}
+
 void Program::check_visible(int block, const Op& op) const {
   for (const VarId input : op.inputs) {
     if (input == no_var) continue;

@@ -81,6 +81,9 @@ class Program {
   /// Appends an op whose output vars exist already, without inference. For rewriting.
   void append_raw(int block, Op op);
 
+  /// Puts `constant` ops with these values in the place of an op: one for each of its outputs.
+  void replace_with_constants(int block, std::size_t op, const std::vector<Tensor>& values);
+
   VarId add_input(const std::string& name, VarType type);
   /// A weight; its values are saved beside the program. Frozen: a program's weights never change under it.
   VarId add_parameter(const std::string& name, Tensor value);

@@ -127,11 +127,14 @@ void StepBuilder::add_outputs() {
       throw ArgumentError(fmt::format("state {}:{}: expected {}, found {}", state->first, state->second, type_of(state_symbol(index, -1)).to_string(), found.to_string()));
     next_[index] = std::move(next);
   }
-  if (made_.outputs.empty()) throw UnsupportedError("program '" + program_.title() + "': expected an output that is known step by step, found none");
+  if (made_.outputs.empty())
+    throw UnsupportedError(fmt::format("program '{}': expected an output that is known step by step, found none{}", program_.title(),
+                                       at_end_because_.empty() ? "" : ": " + at_end_because_ + " is known only at the end of the sequence"));
 }
 
 void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
   if (symbol.is(Kind::final)) {
+    if (at_end_because_.empty()) at_end_because_ = symbol.origin;
     made_.at_end.push_back(port.name);
     return;
   }

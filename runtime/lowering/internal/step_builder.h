@@ -36,9 +36,11 @@ class StepBuilder {
   void eval_block(int block);
   void eval(const Op& op, int block);
   void eval_generic(const Op& op, int block);
+  void bind_final(const Op& op, const Symbol& input);
   bool eval_control(const Op& op);
   std::vector<Symbol> apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows);
   std::vector<Symbol> emit(const Op& op, const std::vector<Symbol>& inputs);
+  std::vector<Tensor> fold(const Op& op, const std::vector<const Tensor*>& inputs) const;
   std::vector<int> follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const;
   void eval_conv(const Op& op, const std::vector<Symbol>& inputs);
   void eval_branch(const Op& op);
@@ -84,6 +86,7 @@ class StepBuilder {
   std::map<std::string, VarId> start_constants_;
   std::vector<Tensor> alive_;  // keeps the storage that the two maps name by its address
   std::optional<std::size_t> clock_;  // the state that counts steps, once somebody needs it
+  std::string at_end_because_;  ///< of the first output that is known only at the end
   std::vector<std::string> path_;  // loops we are in, for messages
 };
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/lowering/internal/fold.h>
+#include <millrace/runtime/executor/fold_constants.h>
 #include <millrace/runtime/lowering/internal/step_builder.h>
 
 namespace millrace::lowering {
@@ -91,7 +91,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
     Symbol symbol = at(id);
     if (symbol.is(Kind::counter)) symbol = counter_value(symbol);
     if (symbol.is(Kind::length) || symbol.is(Kind::running)) refuse(op, "depends on the length of the sequence, which is known only at its end");
-    if (symbol.is(Kind::final)) refuse(op, "needs the end of the sequence (" + symbol.origin + ")");
+    if (symbol.is(Kind::final)) return bind_final(op, symbol);
     if (symbol.is(Kind::array) || symbol.is(Kind::order)) refuse(op, "takes an array where a step has none");
     inputs.push_back(std::move(symbol));
   }
@@ -118,6 +118,11 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   }
 }
 
+/// What is made of something that only the end of the sequence tells is known only then.
+void StepBuilder::bind_final(const Op& op, const Symbol& input) {
+  for (const VarId output : op.outputs) bind(output, Symbol{.kind = Kind::final, .origin = input.origin});
+}
+
 /// Where the rows lie in the outputs; refuses what needs other rows than its own.
 std::vector<int> StepBuilder::follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const {
   std::vector<int> axes;
@@ -133,6 +138,15 @@ std::vector<int> StepBuilder::follow_rows(const Op& op, int block, const std::ve
   }
 }
 
+/// One op on constants, whose vars in the program are of no matter: weights of a program of its own.
+std::vector<Tensor> StepBuilder::fold(const Op& op, const std::vector<const Tensor*>& inputs) const {
+  Program one(program_.shared_registry());
+  Op copied{op.type, {}, {}, op.attributes, op.label};
+  for (const Tensor* input : inputs) copied.inputs.push_back(input == nullptr ? no_var : one.add_parameter("in", *input));
+  one.append(0, std::move(copied));
+  return evaluate_op(one, one.block(0).ops[0], inputs);
+}
+
 /// Folds, or appends to the start or to the step program, whichever is the earliest time at which all inputs are known.
 std::vector<Symbol> StepBuilder::emit(const Op& op, const std::vector<Symbol>& inputs) {
   const OpDef& def = program_.registry().at(op.type);
@@ -141,13 +155,13 @@ std::vector<Symbol> StepBuilder::emit(const Op& op, const std::vector<Symbol>& i
   if ((op.type == "shape" || op.type == "size") && type_of(inputs[0]).is_static()) {
     Tensor extents(DType::u8, *type_of(inputs[0]).shape);
     extents.storage()->mark_written();
-    for (Tensor& value : fold(program_, op, {&extents})) made.push_back({.kind = Kind::constant, .value = std::move(value)});
+    for (Tensor& value : fold(op, {&extents})) made.push_back({.kind = Kind::constant, .value = std::move(value)});
     return made;
   }
   if (def.pure && all([](const Symbol& s) { return s.is(Kind::constant) || s.is(Kind::none); })) {
     std::vector<const Tensor*> values;
     for (const Symbol& symbol : inputs) values.push_back(symbol.is(Kind::none) ? nullptr : &symbol.value);
-    for (Tensor& value : fold(program_, op, values)) made.push_back({.kind = Kind::constant, .value = std::move(value)});
+    for (Tensor& value : fold(op, values)) made.push_back({.kind = Kind::constant, .value = std::move(value)});
     return made;
   }
   const bool at_start = all([](const Symbol& s) { return s.is(Kind::constant) || s.is(Kind::none) || s.is(Kind::session); });
@@ -232,7 +246,7 @@ void StepBuilder::eval_array_op(const Op& op) {
     return bind(op.outputs[0], Symbol{.kind = Kind::array, .array = model, .origin = model->name});
   }
   if (type == "tensor_array_unstack") {
-    if (first.is(Kind::final)) refuse(op, "needs the end of the sequence (" + first.origin + ")");
+    if (first.is(Kind::final)) refuse(op, "takes apart what only the end of the sequence tells: " + first.origin);
     const VarType source = type_of(first);
     const auto axis = static_cast<int>(op.attributes.get_or<std::int64_t>("axis", 0));
     model->axis = axis < 0 ? axis + source.rank() : axis;

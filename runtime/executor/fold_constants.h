@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace {
+
+/// Runs one op of a program on host tensors (null: an input that is absent) and gives its outputs. For ops that have a kernel.
+std::vector<Tensor> evaluate_op(const Program& program, const Op& op, const std::vector<const Tensor*>& inputs);
+
+/// Computes what never changes, once: every pure op whose inputs are weights or literals becomes a literal, so that those who read it may pack it. Bits are
+/// those of the run. An op that fails is left as it is, and fails in the run.
+void fold_constants(Program& program);
+
+}  // namespace millrace
