@@ -45,7 +45,7 @@ bool StepBuilder::is_over_time(const Op& op) {
       });
       if (made == body.ops.end()) return false;
       for (const VarId in : made->inputs)
-        if (in != no_var && program_.var(in).block != body.idx && at(in).is(Kind::length)) return true;
+        if (in != no_var && program_.var(in).block != body.idx && at(in).is(Kind::length) && at(in).offset == 0) return true;
       var = made->inputs.empty() ? no_var : made->inputs[0];
     }
     return false;

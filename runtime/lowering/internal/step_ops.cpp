@@ -53,7 +53,8 @@ bool StepBuilder::eval_control(const Op& op) {
   const Symbol a = input(op, 0);
   const Symbol b = input(op, 1);
   if (!steers(a) && !steers(b)) return false;
-  if (is_comparison(op.type) && (a.is(Kind::length) || b.is(Kind::length))) {
+  const auto rows = [](const Symbol& s) { return s.is(Kind::length) && s.offset == 0; };
+  if (is_comparison(op.type) && (rows(a) || rows(b))) {
     bind(op.outputs[0], Symbol{.kind = Kind::running, .origin = "the length of the sequence"});
     return true;
   }
@@ -70,13 +71,13 @@ bool StepBuilder::eval_control(const Op& op) {
     return true;
   }
   const bool adds = op.type == "add";
-  if ((adds || op.type == "sub") && a.is(Kind::counter) && constant_integer(b)) {
+  if ((adds || op.type == "sub") && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
     Symbol moved = a;
     moved.offset += adds ? *constant_integer(b) : -*constant_integer(b);
     bind(op.outputs[0], std::move(moved));
     return true;
   }
-  if (adds && b.is(Kind::counter) && constant_integer(a)) {
+  if (adds && (b.is(Kind::counter) || b.is(Kind::length)) && constant_integer(a)) {
     Symbol moved = b;
     moved.offset += *constant_integer(a);
     bind(op.outputs[0], std::move(moved));

@@ -21,7 +21,7 @@ struct Symbol {
     constant,  ///< `value`, known now
     session,   ///< known when a sequence starts: var of the start program
     step,      ///< known at each step: var of the step program
-    length,    ///< the number of steps of the sequence: known only at its end
+    length,    ///< the number of steps of the sequence, plus `offset`: known only at its end
     counter,   ///< the number of the step, plus `offset`
     running,   ///< a condition that only says whether the sequence goes on
     array,

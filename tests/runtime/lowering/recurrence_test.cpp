@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <support/random.h>
+#include <support/step_by_step.h>
+
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/seeded_executor.h>
+#include <millrace/runtime/task/sync_wait.h>
+
+using namespace millrace;
+using millrace::testing::bytes_of;
+using millrace::testing::Random;
+using millrace::testing::StepByStep;
+
+namespace {
+
+Tensor random_tensor(Random& random, const DDim& dims) {
+  Tensor made(DType::f32, dims);
+  float* to = made.mutable_data<float>();
+  for (std::int64_t i = 0; i < made.elements(); ++i) to[i] = random.real();
+  return made;
+}
+
+/// h' = sigmoid(h·U + x·W), over sequences of f32 rows, in the ways of writing the loop that designs and users have.
+enum class Form { listing, memories_ahead, carried, condition };
+
+Program rnn(Form form, const Tensor& u, const Tensor& w) {
+  Program program;
+  const build::Guard guard(program);
+  const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, w.dim(0)}, 1));
+  const build::Var boot = build::input("boot", VarType(DType::f32, {DDim::unknown, u.dim(0)}));
+  const build::Var U = build::parameter("U", u);
+  const build::Var W = build::parameter("W", w);
+  auto [steps, order] = build::unpack(x, 0, build::sort_by_length);
+  const build::Var n = steps.size();
+  build::ArrayVar states(n, order, "states"), outputs(n, order, "outputs");
+  const auto cell = [&](const build::Var& h, const build::Var& row) { return build::sigmoid(build::matmul(h, U) + build::matmul(row, W)); };
+  build::Var step = build::constant(0);
+  if (form == Form::carried) {
+    build::Var h = build::identity(boot);
+    build::WhileLoop loop = build::while_loop({step, h});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(build::greater_equal(step, n));
+      h.update(cell(h, steps.read(step)));
+      outputs.write(step, h);
+      step.update(step + 1);
+    }
+  } else if (form == Form::condition) {
+    build::Var go = build::less(step, n);
+    build::WhileLoop loop = build::while_op(go, {step});
+    {
+      const auto frame = loop.frame();
+      const build::Var row = steps.read(step);
+      const build::Var h = cell(build::shrink(states.read(step - 1, boot), row), row);
+      states.write(step, h);
+      outputs.write(step, h);
+      step.update(step + 1);
+      go.update(build::less(step, n));
+    }
+  } else {
+    const bool ahead = form == Form::memories_ahead;
+    const build::ArrayVar memories(n + 1, "memories");
+    if (ahead) memories.write(build::constant(0), boot);
+    build::WhileLoop loop = build::while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(build::equal(step, n));
+      const build::Var row = steps.read(step);
+      const build::Var h = ahead ? cell(memories.read(step), row) : cell(build::shrink(states.read(step - 1, boot), row), row);
+      if (ahead) memories.write(step + 1, h);
+      else states.write(step, h);
+      outputs.write(step, h);
+      step.update(step + 1);
+    }
+  }
+  build::output("y", build::pack(outputs, 0, order));
+  return program;
+}
+
+std::vector<std::byte> whole(const Program& program, const Tensor& x, const Tensor& boot) {
+  SeededExecutor executor(7);
+  const LoDTensor rows(x, LoD::from_lengths({{x.dim(0)}}));
+  return bytes_of(sync_wait(executor, run(program, {{"x", rows}, {"boot", boot}}))["y"].tensor());
+}
+
+}  // namespace
+
+TEST_CASE("a loop over rows gives the same bits whole, step by step, alone and in a crowd, however it was written") {
+  for (const std::uint64_t seed : millrace::testing::seeds(8)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t c = random.between(1, 40);
+    const std::int64_t h = random.between(1, 40);
+    const std::int64_t steps = random.between(1, 12);
+    const Tensor u = random_tensor(random, {h, h});
+    const Tensor w = random_tensor(random, {c, h});
+    for (const Form form : {Form::listing, Form::memories_ahead, Form::carried, Form::condition}) {
+      INFO("form ", static_cast<int>(form));
+      const Program program = rnn(form, u, w);
+      const Recurrence recurrence = make_recurrence(program);
+      REQUIRE(recurrence.states.size() == 1);
+      REQUIRE(recurrence.given.size() == 1);
+      std::vector<Tensor> xs;
+      std::vector<std::vector<Value>> given;
+      for (int s = 0; s < 3; ++s) {
+        xs.push_back(random_tensor(random, {steps, c}));
+        given.push_back({random_tensor(random, {1, h})});
+      }
+      const auto crowd = StepByStep(recurrence).run_all(xs, given);
+      for (std::size_t s = 0; s < xs.size(); ++s) {
+        const auto wanted = whole(program, xs[s], given[s][0].tensor().tensor());
+        CHECK(crowd[s] == wanted);
+        CHECK(StepByStep(recurrence).run(xs[s], given[s]) == wanted);
+      }
+    }
+  }
+}
+
+TEST_CASE("row-wise ops before and after the loop, and stacked loops, are part of the step") {
+  Random random(3);
+  Program program;
+  const Tensor u = random_tensor(random, {5, 5});
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    const build::Var U = build::parameter("U", u);
+    const build::Var zero = build::constant(random_tensor(random, {1, 5}));
+    build::Var rows = build::tanh(build::matmul(x, build::parameter("W", random_tensor(random, {4, 5}))));
+    for (int layer = 0; layer < 2; ++layer) {
+      auto [steps, order] = build::unpack(rows, 0, build::unsorted);
+      const build::Var n = steps.size();
+      const build::ArrayVar outputs(n, order, "outputs");
+      build::Var step = build::constant(0);
+      build::Var h = build::identity(zero);
+      build::WhileLoop loop = build::while_loop({step, h});
+      {
+        const auto frame = loop.frame();
+        loop.break_if(build::equal(step, n));
+        h.update(build::tanh(build::matmul(h, U) + steps.read(step)));
+        outputs.write(step, h);
+        step.update(step + 1);
+      }
+      rows = build::pack(outputs, 0, order);
+    }
+    build::output("y", build::softmax(rows));
+  }
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.states.size() == 2);
+  const Tensor x = random_tensor(random, {9, 4});
+  SeededExecutor executor(1);
+  const LoDTensor fed(x, LoD::from_lengths({{9}}));
+  const RunResult result = sync_wait(executor, run(program, {{"x", fed}}));
+  CHECK(StepByStep(recurrence).run(x) == bytes_of(result["y"].tensor()));
+}
+
+TEST_CASE("a causal convolution carries its left context, and one that looks ahead is named") {
+  Random random(5);
+  const auto conv = [&](const std::vector<std::int64_t>& pads, std::int64_t dilation) {
+    Program program;
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}));
+    const build::Var w = build::parameter("w", random_tensor(random, {6, 3, 3}));
+    const build::Var b = build::parameter("b", random_tensor(random, {6}));
+    const build::Var columns = build::transpose(build::reshape(x, {1, -1, 3}), {0, 2, 1});
+    const build::Var y = build::transpose(build::conv1d(columns, w, b, 1, dilation, pads), {0, 2, 1});
+    build::output("y", build::reshape(y, {-1, 6}));
+    return program;
+  };
+  for (const std::int64_t dilation : {1, 2}) {
+    const Program program = conv({2 * dilation, 0}, dilation);
+    const Recurrence recurrence = make_recurrence(program);
+    REQUIRE(recurrence.states.size() == 1);
+    CHECK(recurrence.states[0].dims == DDim{1, 3, 2 * dilation});
+    const Tensor x = random_tensor(random, {11, 3});
+    SeededExecutor executor(1);
+    const RunResult result = sync_wait(executor, run(program, {{"x", x}}));
+    CHECK(StepByStep(recurrence).run(x) == bytes_of(result["y"].tensor()));
+  }
+  CHECK_THROWS_WITH_AS(make_recurrence(conv({1, 1}, 1)), doctest::Contains("needs 1 rows to the right"), UnsupportedError);
+}
+
+TEST_CASE("an op that needs other rows than its own is named, with the reason") {
+  const auto with = [](const std::function<build::Var(const build::Var&)>& f) {
+    Program program;
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}));
+    build::output("y", f(x));
+    return program;
+  };
+  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::call1("reverse", {x}, {{"axis", std::int64_t{0}}}, "back"); })),
+                       doctest::Contains("reverse"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::sum(x, {0}); })), doctest::Contains("reduce"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::softmax(x, 0); })), doctest::Contains("softmax"), UnsupportedError);
+}
+
+TEST_CASE("what a loop leaves is known only at the end, and is not streamed") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const build::Var last = build::fold([](const build::Var& s, const build::Var& row) { return s + row; }, x, build::constant(Tensor::from<float>({0, 0})));
+    build::output("total", last * 2.0);
+    build::output("twice", x + x);
+  }
+  const Recurrence recurrence = make_recurrence(program);
+  REQUIRE(recurrence.at_end == std::vector<std::string>{"total"});
+  REQUIRE(recurrence.outputs.size() == 1);
+  CHECK(recurrence.outputs[0].name == "twice");
+}
+
+TEST_CASE("a graph that is one step takes its states by name") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {1, 3}));
+    const build::Var h = build::input("h", VarType(DType::f32, {1, 3}));
+    const build::Var next = build::tanh(x + h);
+    build::output("y", next * 2.0);
+    build::output("hn", next);
+  }
+  RecurrenceOptions options;
+  options.states = {{"h", "hn"}};
+  const Recurrence recurrence = make_recurrence(program, options);
+  CHECK(recurrence.inputs[0].row == DDim{3});
+  CHECK(recurrence.outputs.size() == 1);
+  options.states = {{"h", "nothing"}};
+  CHECK_THROWS_WITH_AS(make_recurrence(program, options), doctest::Contains("nothing"), ArgumentError);
+}
+
+TEST_CASE("a step number that takes part in the arithmetic becomes a state of its own") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const build::ArrayVar steps = build::ArrayVar::unstack(x);
+    const build::Var n = steps.size();
+    const build::ArrayVar outputs(n, "outputs");
+    build::Var step = build::constant(0);
+    build::WhileLoop loop = build::while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(build::equal(step, n));
+      outputs.write(step, steps.read(step) * build::cast(step, DType::f32));
+      step.update(step + 1);
+    }
+    build::output("y", outputs.stack());
+  }
+  const Recurrence recurrence = make_recurrence(program);
+  REQUIRE(recurrence.states.size() == 1);
+  CHECK(recurrence.states[0].dtype == DType::i64);
+  Random random(2);
+  const Tensor x = random_tensor(random, {6, 2});
+  SeededExecutor executor(1);
+  CHECK(StepByStep(recurrence).run(x) == bytes_of(sync_wait(executor, run(program, {{"x", x}}))["y"].tensor()));
+}
