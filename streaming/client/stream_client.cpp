@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include <boost/asio/any_completion_executor.hpp>
 #include <boost/asio/append.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
@@ -51,8 +52,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void complete();
 
   ClientHandler handler_;
-  any_io_executor completes_on_;
-  asio::executor_work_guard<any_io_executor> work_;
+  asio::any_completion_executor completes_on_;
+  asio::executor_work_guard<asio::any_completion_executor> work_;
   std::vector<std::shared_ptr<Session>> sessions_;
   std::vector<ClientRecord> records_;
   std::size_t to_arrive_ = 0;
@@ -225,9 +226,12 @@ void Group::abort() {
 }
 
 void Group::complete() {
-  auto handler = std::move(handler_);
-  asio::post(completes_on_, asio::append(std::move(handler), std::move(records_)));
-  work_.reset();
+  // Never from within the initiating function, nor from within a session.
+  asio::post(executor, [self = shared_from_this()] {
+    auto handler = std::move(self->handler_);
+    asio::dispatch(self->completes_on_, asio::append(std::move(handler), std::move(self->records_)));
+    self->work_.reset();
+  });
 }
 
 }  // namespace

@@ -104,6 +104,13 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
   return result;
 }
 
+Tensor StateSlab::state(std::size_t index, Slot slot) const {
+  if (index >= slabs_.size() || slot < 0 || slot >= capacity_)
+    throw IndexError("state slab: expected a state below " + std::to_string(slabs_.size()) + " and a slot below " + std::to_string(capacity_) + ", found " +
+                     std::to_string(index) + " and " + std::to_string(slot));
+  return clone(slabs_[index].select(0, slot), device_->stream(0)).copy_to(CpuPlace{});
+}
+
 std::size_t StateSlab::bytes() const noexcept {
   std::size_t total = 0;
   for (const Tensor& slab : slabs_) total += slab.bytes();

@@ -24,6 +24,8 @@ class StateSlab {
   const Recurrence& recurrence() const noexcept { return *recurrence_; }
   /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session that caused it.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
+  /// State `index` of the recurrence in `slot`, as it is now: a copy on the host. IndexError for a slot that no tick has started.
+  Tensor state(std::size_t index, Slot slot) const;
   /// Bytes of state held.
   std::size_t bytes() const noexcept;
 

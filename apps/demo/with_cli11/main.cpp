@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+
+#include "demos.h"
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  CLI::App app("Shows live sequences, and that their bits are those of the whole.", "millrace-demo");
+  millrace::demo::Speech speech;
+  bool offline = false;
+  app.add_flag("--offline", offline, "The canonical listing, 8 sessions; needs no file");
+  app.add_option("--bin", speech.bin, "Where the command millrace is");
+  app.add_option("--model", speech.model, "The voice activity detector");
+  app.add_option("--config", speech.config, "Its TOML");
+  app.add_option("--sounds", speech.sounds, "The folder of Asterisk's sounds");
+  try {
+    app.parse(argc, argv);
+    return offline ? millrace::demo::offline() : millrace::demo::speech(speech);
+  } catch (const CLI::ParseError& error) {
+    return error.get_exit_code() == 0 ? app.exit(error) : (std::fprintf(stderr, "demo: %s\n", error.what()), 2);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "demo: %s\n", error.what());
+    return 1;
+  }
+}

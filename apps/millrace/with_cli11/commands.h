@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include <CLI/App.hpp>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace::app {
+
+/// Flags that are well formed one by one but make no sense: exit code 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// What the chosen subcommand does; gives the exit code, or throws.
+using Action = std::function<int()>;
+
+/// Each adds its subcommand, with flags, name and help side by side, and sets `action` when it is chosen.
+void add_run(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
+void add_stream(CLI::App& app, Action& action);
+
+}  // namespace millrace::app

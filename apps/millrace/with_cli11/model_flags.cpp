@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model_flags.h"
+
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/import/model.h>
+#include <millrace/runtime/import/onnx.h>
+
+#include "commands.h"
+
+namespace millrace::app {
+namespace {
+
+/// The numbers of "1,2,3" as a tensor of the input's type.
+Tensor constant_of(const Program& program, const std::string& name, const std::string& text) {
+  for (const Program::Port& port : program.inputs()) {
+    if (port.name != name) continue;
+    const VarType& type = program.var(port.var).type;
+    if (!type.is_static()) throw ArgumentError(fmt::format("--const {}: expected an input of known extents, found {}", name, type.to_string()));
+    std::vector<double> values;
+    const char* at = text.data();
+    const char* end = at + text.size();
+    while (true) {
+      double value = 0;
+      const auto [stop, error] = std::from_chars(at, end, value);
+      if (error != std::errc()) throw UsageError(fmt::format("--const {}: expected numbers such as 16000 or 1,2,3, found '{}'", name, text));
+      values.push_back(value);
+      at = stop;
+      if (at == end) break;
+      if (*at++ != ',') throw UsageError(fmt::format("--const {}: expected numbers such as 16000 or 1,2,3, found '{}'", name, text));
+    }
+    if (std::cmp_not_equal(values.size(), type.shape->elements()))
+      throw UsageError(fmt::format("--const {}: expected {} numbers for {}, found {}", name, type.shape->elements(), type.to_string(), values.size()));
+    return visit_dtype(type.dtype, [&]<class T>(std::type_identity<T>) {
+      std::vector<T> converted;
+      for (const double value : values) converted.push_back(convert_element<T>(value));
+      Tensor made(type.dtype, *type.shape);
+      std::copy(converted.begin(), converted.end(), made.mutable_data<T>());
+      return made;
+    });
+  }
+  throw ArgumentError(fmt::format("--const {}: the program has no input of that name", name));
+}
+
+}  // namespace
+
+void ModelFlags::add_to(CLI::App& command) {
+  command.add_option("MODEL", path, "A model: NAME.onnx, or NAME.mr with its NAME.safetensors")->required();
+  command.add_option("--state", states, "INPUT:OUTPUT. The graph is one step, and INPUT takes the next value of OUTPUT")->allow_extra_args(false)->delimiter(',');
+  command.add_option("--const", constants, "INPUT=NUMBER. An input that never changes, such as a sampling rate")->allow_extra_args(false);
+  command.add_option("--config", config, "TOML that says how the model is fed: audio, states, labels; default: MODEL's name with .toml, if that exists");
+}
+
+std::pair<std::string, std::string> split_assignment(const std::string& flag, const std::string& text, char at) {
+  const auto found = text.find(at);
+  if (found == 0 || found == text.npos || found + 1 == text.size())
+    throw UsageError(fmt::format("{}: expected NAME{}VALUE, found '{}'", flag, at, text));
+  return {text.substr(0, found), text.substr(found + 1)};
+}
+
+Model load(const ModelFlags& flags) {
+  std::vector<std::pair<std::string, std::string>> states;
+  for (const std::string& text : flags.states) states.push_back(split_assignment("--state", text, ':'));
+  std::vector<std::pair<std::string, std::string>> constants;
+  for (const std::string& text : flags.constants) constants.push_back(split_assignment("--const", text));
+  Model model{load_model(flags.path), {}, std::move(states), {}};
+  const std::filesystem::path path(flags.path);
+  const std::filesystem::path beside = std::filesystem::path(path).replace_extension(".toml");
+  if (!flags.config.empty()) model.config = read_stream_config(flags.config);
+  else if (std::filesystem::exists(beside)) model.config = read_stream_config(beside.string());
+  if (model.states.empty()) model.states = model.config.states;
+  for (const auto& [name, text] : constants) model.constants.emplace(name, constant_of(model.program, name, text));
+  // What an import knows while it builds, it folds.
+  if (!constants.empty() && path.extension() == ".onnx") {
+    OnnxOptions options;
+    options.constants = model.constants;
+    model.program = import_onnx(path, options);
+  }
+  return model;
+}
+
+void DeviceFlags::add_to(CLI::App& command) {
+  command.add_option("--place", place, "Where to run: cpu")->capture_default_str();
+  command.add_option("--threads", threads, "Threads that a kernel may use; results do not depend on it")->check(CLI::Range(1, 1024))->capture_default_str();
+}
+
+std::shared_ptr<Device> DeviceFlags::make() const {
+  Place wanted;
+  try {
+    wanted = Place::parse(place);
+  } catch (const ParseError& error) {
+    throw UsageError(std::string("--place: ") + error.what());
+  }
+  if (!wanted.is_cpu()) throw UnsupportedError(fmt::format("--place: expected cpu, the only place of this build, found {}", wanted.to_string()));
+  return std::make_shared<CpuDevice>(threads);
+}
+
+}  // namespace millrace::app

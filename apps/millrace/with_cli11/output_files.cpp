@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "output_files.h"
+
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/import/npy.h>
+
+#include "commands.h"
+
+namespace millrace::app {
+
+std::string file_name_of(const std::string& name) {
+  std::string safe;
+  for (const char c : name) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+    safe += plain ? c : '_';
+  }
+  if (safe.empty() || safe.front() == '.') safe.insert(safe.begin(), '_');
+  return safe;
+}
+
+void write_outputs(const std::filesystem::path& folder, const NamedOutputs& outputs) {
+  std::map<std::string, std::string> taken;  // file, output
+  std::vector<std::pair<std::filesystem::path, std::string>> files;
+  for (const auto& [name, value] : outputs) {
+    const std::string file = file_name_of(name);
+    const auto [other, fresh] = taken.emplace(file, name);
+    if (!fresh) throw UsageError(fmt::format("outputs '{}' and '{}' would both be written to {}.npy", other->second, name, file));
+    files.emplace_back(folder / (file + ".npy"), format_npy(value.tensor()));
+    if (value.lod().depth() > 0) files.emplace_back(folder / (file + ".lod.json"), value.lod().to_string() + "\n");
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError(fmt::format("{}: cannot make the folder: {}", folder.string(), error.message()));
+  std::vector<std::unique_ptr<AtomicFile>> open;
+  for (const auto& [path, bytes] : files) {
+    if (std::filesystem::is_directory(path)) throw IoError(fmt::format("{}: expected a file or nothing, found a folder", path.string()));
+    open.push_back(std::make_unique<AtomicFile>(path));
+    open.back()->write(bytes);
+  }
+  for (const auto& file : open) file->commit();
+}
+
+}  // namespace millrace::app

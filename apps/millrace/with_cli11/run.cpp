@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "feeds.h"
+#include "model_flags.h"
+#include "output_files.h"
+#include "whole_run.h"
+
+namespace millrace::app {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  DeviceFlags device;
+  std::vector<std::string> inputs;
+  std::vector<std::string> lods;
+  std::string folder;
+  std::string trace;
+  bool stats = false;
+};
+
+int run_model(const RunFlags& flags) {
+  const std::shared_ptr<Device> device = flags.device.make();
+  const Model model = load(flags.model);
+  const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
+  Tracer tracer;
+  Tracer* const traced = flags.trace.empty() ? nullptr : &tracer;
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = model.states.empty() ? run_program(model, feeds, device, traced) : run_steps(model, feeds, device, traced);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  write_outputs(flags.folder, outcome.outputs);
+  if (traced != nullptr) tracer.save(flags.trace);
+  if (flags.stats) fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.place, flags.device.threads, outcome.stats);
+  return 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "Evaluates a model on files, and writes NAME.npy for each output NAME");
+  flags->model.add_to(*command);
+  command->add_option("--input", flags->inputs, "NAME=FILE.npy, or NAME=FILE.wav for the input that [audio] of the TOML names")->allow_extra_args(false);
+  command->add_option("--lod", flags->lods, "NAME=[[2,1],[3,1,2]]: lengths of the sequences of an input, level by level, outermost first")->allow_extra_args(false);
+  command->add_option("--output-dir", flags->folder, "Where the outputs go; made when it is not there")->required();
+  flags->device.add_to(*command);
+  command->add_flag("--stats", flags->stats, "Prints a line about the run");
+  command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
+  command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });
+}
+
+}  // namespace millrace::app

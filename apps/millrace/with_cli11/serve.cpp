@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <fmt/format.h>
+
+#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/streaming/live/server.h>
+
+#include "commands.h"
+#include "model_flags.h"
+
+namespace millrace::app {
+namespace {
+
+struct ServeFlags {
+  ModelFlags model;
+  DeviceFlags device;
+  ServerOptions server;
+  std::uint16_t port = 0;
+  double handshake_s = 5, stuck_s = 5, idle_s = 60;
+  std::string stats;
+  std::string trace;
+};
+
+std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
+
+/// The first signal drains, a second one ends the process.
+void on_signal(asio::signal_set& signals, Server& server, bool second) {
+  signals.async_wait([&signals, &server, second](const boost::system::error_code& error, int) {
+    if (error) return;
+    if (second) std::_Exit(1);
+    server.drain();
+    on_signal(signals, server, true);
+  });
+}
+
+int serve(const ServeFlags& flags) {
+  ServerOptions options = flags.server;
+  options.port = flags.port;
+  options.device = flags.device.make();
+  options.limits.handshake = milliseconds(flags.handshake_s);
+  options.limits.stuck_writer = milliseconds(flags.stuck_s);
+  options.limits.idle = milliseconds(flags.idle_s);
+  Tracer tracer;
+  if (!flags.trace.empty()) options.tracer = &tracer;
+  Model model = load(flags.model);
+  const auto served = std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants);
+
+  asio::io_context context(1);
+  Server server(context, served, std::move(options));
+  asio::signal_set signals(context, SIGTERM, SIGINT);
+  server.on_stopped = [&signals] { signals.cancel(); };
+  on_signal(signals, server, false);
+  fmt::print("millrace: serving {} on {}:{}\n", flags.model.path, server.address(), server.port());
+  std::fflush(stdout);
+  context.run();
+
+  const Batcher::Stats& stats = server.stats();
+  if (!flags.stats.empty()) write_file(flags.stats, fmt::format("{{\"ticks\": {}, \"rows\": {}, \"largest\": {}}}\n", stats.ticks, stats.rows, stats.largest));
+  if (!flags.trace.empty()) tracer.save(flags.trace);
+  return 0;
+}
+
+void add_limits(CLI::App& command, ServeFlags& flags) {
+  Limits& limits = flags.server.limits;
+  const auto count = [&command](const char* name, std::size_t& value, const char* help) {
+    command.add_option(name, value, help)->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))->capture_default_str()->group("Limits");
+  };
+  const auto seconds = [&command](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)->check(CLI::Range(0.001, 86400.0))->capture_default_str()->group("Limits");
+  };
+  command.add_option("--max-message", limits.message, "Bytes of one message")->check(CLI::Range(std::size_t{1}, Limits::message_ceiling))->capture_default_str()->group("Limits");
+  count("--max-head", limits.request_head, "Bytes of an HTTP request head");
+  seconds("--handshake-timeout", flags.handshake_s, "Seconds from a connection to its start");
+  count("--max-chunks", limits.chunks_in, "Messages queued from a session before it is not read any more");
+  count("--max-queued-in", limits.queued_in, "Bytes likewise");
+  count("--max-queued-out", limits.queued_out, "Bytes of replies queued before a session stops stepping");
+  seconds("--stuck-timeout", flags.stuck_s, "Seconds that a reply may wait for a client to take it");
+  seconds("--idle-timeout", flags.idle_s, "Seconds of silence that end a session");
+  count("--max-sessions", limits.sessions, "Live sessions");
+  count("--max-sessions-per-address", limits.sessions_per_address, "Live sessions of one address, loopback exempt");
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<ServeFlags>();
+  CLI::App* command = app.add_subcommand("serve", "Serves a model to live sessions over TCP and WebSocket; SIGTERM drains");
+  flags->model.add_to(*command);
+  command->add_option("--port", flags->port, "0 takes a free one")->required();
+  command->add_option("--address", flags->server.address, "A loopback address")->capture_default_str();
+  command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")->allow_extra_args(false);
+  flags->device.add_to(*command);
+  command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows when the server ends");
+  command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto, when the server ends");
+  add_limits(*command, *flags);
+  command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/device.h>
+
+#include "model_flags.h"
+#include "output_files.h"
+
+namespace millrace::app {
+
+/// What a run gave, and a line about it.
+struct Outcome {
+  NamedOutputs outputs;
+  std::string stats;
+};
+
+/// Evaluates the program once.
+Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer);
+
+/// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give, on the same recurrence. The last
+/// value of each state follows under the name of its output: as the program has it for one sequence, one row a sequence with LoD.
+Outcome run_steps(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer);
+
+}  // namespace millrace::app
