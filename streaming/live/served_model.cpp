@@ -8,13 +8,14 @@
 namespace millrace {
 
 ServedModel::ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states,
-                         std::map<std::string, Tensor> constants)
+                         std::map<std::string, Tensor> constants, std::map<std::string, DDim> rows)
     : config_(std::move(config)) {
   RecurrenceOptions options;
   options.states = std::move(states);
   if (options.states.empty()) options.states = config_.states;
   options.constants = std::move(constants);
-  if (config_.audio) options.rows.emplace(config_.audio->input, DDim{config_.audio->row_samples()});
+  options.rows = std::move(rows);
+  if (config_.audio) options.rows.insert_or_assign(config_.audio->input, DDim{config_.audio->row_samples()});
   recurrence_ = std::make_shared<const Recurrence>(make_recurrence(program, options));
   for (const Recurrence::Input& input : recurrence_->inputs) {
     PortSpec port{input.name, input.dtype, input.row, {}, {}};

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <millrace/streaming/live/served_model.h>
-
 #include "commands.h"
 #include "model_flags.h"
 
@@ -23,7 +21,7 @@ void print_ports(const char* what, const Program& program, const std::vector<Pro
 int inspect(const InspectFlags& flags) {
   const Model model = load(flags.model);
   std::string streaming;
-  if (flags.streaming) streaming = ServedModel(model.program, model.config, model.states, model.constants).recurrence()->to_string();
+  if (flags.streaming) streaming = served(model)->recurrence()->to_string();
   print_ports("input", model.program, model.program.inputs());
   print_ports("output", model.program, model.program.outputs());
   fmt::print("\n{}", model.program.to_string());

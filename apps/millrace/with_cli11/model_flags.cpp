@@ -15,24 +15,38 @@
 namespace millrace::app {
 namespace {
 
+/// "1,2,3". UsageError says which flag.
+std::vector<double> numbers_of(const std::string& flag, const std::string& text) {
+  std::vector<double> values;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    double value = 0;
+    const auto [stop, error] = std::from_chars(at, end, value);
+    if (error == std::errc()) values.push_back(value);
+    if (error == std::errc() && stop == end) return values;
+    if (error != std::errc() || *stop != ',') throw UsageError(fmt::format("{}: expected numbers such as 16000 or 1,2,3, found '{}'", flag, text));
+    at = stop + 1;
+  }
+}
+
+DDim extents_of(const std::string& name, const std::string& text) {
+  std::vector<std::int64_t> extents;
+  for (const double number : numbers_of("--row " + name, text)) {
+    extents.push_back(static_cast<std::int64_t>(number));
+    if (number < 1 || number > 1e9 || static_cast<double>(extents.back()) != number)
+      throw UsageError(fmt::format("--row {}: expected extents from 1, found '{}'", name, text));
+  }
+  return DDim(std::span<const std::int64_t>(extents));
+}
+
 /// The numbers of "1,2,3" as a tensor of the input's type.
 Tensor constant_of(const Program& program, const std::string& name, const std::string& text) {
   for (const Program::Port& port : program.inputs()) {
     if (port.name != name) continue;
     const VarType& type = program.var(port.var).type;
     if (!type.is_static()) throw ArgumentError(fmt::format("--const {}: expected an input of known extents, found {}", name, type.to_string()));
-    std::vector<double> values;
-    const char* at = text.data();
-    const char* end = at + text.size();
-    while (true) {
-      double value = 0;
-      const auto [stop, error] = std::from_chars(at, end, value);
-      if (error != std::errc()) throw UsageError(fmt::format("--const {}: expected numbers such as 16000 or 1,2,3, found '{}'", name, text));
-      values.push_back(value);
-      at = stop;
-      if (at == end) break;
-      if (*at++ != ',') throw UsageError(fmt::format("--const {}: expected numbers such as 16000 or 1,2,3, found '{}'", name, text));
-    }
+    const std::vector<double> values = numbers_of("--const " + name, text);
     if (std::cmp_not_equal(values.size(), type.shape->elements()))
       throw UsageError(fmt::format("--const {}: expected {} numbers for {}, found {}", name, type.shape->elements(), type.to_string(), values.size()));
     return visit_dtype(type.dtype, [&]<class T>(std::type_identity<T>) {
@@ -52,6 +66,7 @@ void ModelFlags::add_to(CLI::App& command) {
   command.add_option("MODEL", path, "A model: NAME.onnx, or NAME.mr with its NAME.safetensors")->required();
   command.add_option("--state", states, "INPUT:OUTPUT. The graph is one step, and INPUT takes the next value of OUTPUT")->allow_extra_args(false)->delimiter(',');
   command.add_option("--const", constants, "INPUT=NUMBER. An input that never changes, such as a sampling rate")->allow_extra_args(false);
+  command.add_option("--row", rows, "INPUT=EXTENTS, such as 40 or 3,4: one row of a live input, where the model leaves it open")->allow_extra_args(false);
   command.add_option("--config", config, "TOML that says how the model is fed: audio, states, labels; default: MODEL's name with .toml, if that exists");
 }
 
@@ -67,7 +82,12 @@ Model load(const ModelFlags& flags) {
   for (const std::string& text : flags.states) states.push_back(split_assignment("--state", text, ':'));
   std::vector<std::pair<std::string, std::string>> constants;
   for (const std::string& text : flags.constants) constants.push_back(split_assignment("--const", text));
-  Model model{load_model(flags.path), {}, std::move(states), {}};
+  std::map<std::string, DDim> rows;
+  for (const std::string& text : flags.rows) {
+    const auto [name, extents] = split_assignment("--row", text);
+    rows.insert_or_assign(name, extents_of(name, extents));
+  }
+  Model model{load_model(flags.path), {}, std::move(states), {}, std::move(rows)};
   const std::filesystem::path path(flags.path);
   const std::filesystem::path beside = std::filesystem::path(path).replace_extension(".toml");
   if (!flags.config.empty()) model.config = read_stream_config(flags.config);
@@ -81,6 +101,10 @@ Model load(const ModelFlags& flags) {
     model.program = import_onnx(path, options);
   }
   return model;
+}
+
+std::shared_ptr<const ServedModel> served(const Model& model) {
+  return std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants, model.rows);
 }
 
 void DeviceFlags::add_to(CLI::App& command) {

@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/program/program.h>
 #include <millrace/streaming/config/stream_config.h>
+#include <millrace/streaming/live/served_model.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace::app {
@@ -20,6 +21,7 @@ struct ModelFlags {
   std::string path;
   std::vector<std::string> states;
   std::vector<std::string> constants;
+  std::vector<std::string> rows;
   std::string config;
 
   void add_to(CLI::App& command);
@@ -31,8 +33,12 @@ struct Model {
   StreamConfig config;                                      ///< of --config, else of the .toml beside the model, else empty
   std::vector<std::pair<std::string, std::string>> states;  ///< of --state, else of the config
   std::map<std::string, Tensor> constants;
+  std::map<std::string, DDim> rows;  ///< of --row
 };
 Model load(const ModelFlags& flags);
+
+/// The model as it is fed step by step.
+std::shared_ptr<const ServedModel> served(const Model& model);
 
 /// "NAME=VALUE" at its first '='. UsageError names the flag.
 std::pair<std::string, std::string> split_assignment(const std::string& flag, const std::string& text, char at = '=');

@@ -49,11 +49,10 @@ int serve(const ServeFlags& flags) {
   options.limits.idle = milliseconds(flags.idle_s);
   Tracer tracer;
   if (!flags.trace.empty()) options.tracer = &tracer;
-  Model model = load(flags.model);
-  const auto served = std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants);
+  std::shared_ptr<const ServedModel> model = served(load(flags.model));
 
   asio::io_context context(1);
-  Server server(context, served, std::move(options));
+  Server server(context, std::move(model), std::move(options));
   asio::signal_set signals(context, SIGTERM, SIGINT);
   server.on_stopped = [&signals] { signals.cancel(); };
   on_signal(signals, server, false);

@@ -113,14 +113,33 @@ void add_finals(const Model& model, const Recurrence& recurrence, const StateSla
   }
 }
 
+/// An input without axes that is fed a scalar never changes; the rows of a file say what the model leaves open.
+void settle(Model& model, std::map<std::string, LoDTensor>& feeds) {
+  for (const Program::Port& port : model.program.inputs()) {
+    const auto fed_here = feeds.find(port.name);
+    if (fed_here == feeds.end()) continue;
+    const VarType& type = model.program.var(port.var).type;
+    const Tensor& value = fed_here->second.tensor();
+    const bool state = std::any_of(model.states.begin(), model.states.end(), [&](const auto& pair) { return pair.first == port.name; });
+    if (state) continue;
+    if (type.rank() == 0 && value.elements() == 1) {
+      model.constants.insert_or_assign(port.name, value.reshape(*type.shape));
+      feeds.erase(fed_here);
+    } else if (value.rank() > 0 && !type.is_static()) {
+      model.rows.try_emplace(port.name, value.dims().erased(0));
+    }
+  }
+}
+
 }  // namespace
 
-Outcome run_steps(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer) {
-  const ServedModel served(model.program, model.config, model.states, model.constants);
-  const Recurrence& recurrence = *served.recurrence();
+Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, Tracer* tracer) {
+  settle(model, feeds);
+  const std::shared_ptr<const ServedModel> stepped = served(model);
+  const Recurrence& recurrence = *stepped->recurrence();
   const Sequences sequences = sequences_of(recurrence, feeds);
   const std::vector<Tensor> given = given_of(recurrence, feeds);
-  StateSlab slab(served.recurrence(), std::move(device));
+  StateSlab slab(stepped->recurrence(), std::move(device));
   Tick first;
   for (std::int64_t i = 0; i < sequences.count(); ++i) first.starts.push_back({i, given});
   slab.run(first, tracer);
