@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/server.h>
+
+#include <ctime>
+#include <future>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+
+#include <doctest/doctest.h>
+
+#include <millrace/streaming/client/stream_client.h>
+#include <millrace/streaming/protocol/frame.h>
+#include <streaming/live/live_model.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+constexpr std::int64_t features = 3, hidden = 4;
+
+/// A server on a thread of its own. `stop` drains it and waits.
+class Served {
+ public:
+  explicit Served(const Program& program, ServerOptions options = {})
+      : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))), thread_([this] { context_.run(); }) {}
+  ~Served() { stop(); }
+
+  void stop() {
+    if (!thread_.joinable()) return;
+    ask([this] { server->drain(); });
+    thread_.join();
+  }
+  /// Runs `f` on the server's thread.
+  template <class F>
+  auto ask(F f) {
+    std::packaged_task<decltype(f())()> task(std::move(f));
+    auto future = task.get_future();
+    asio::post(context_, [&task] { task(); });
+    return future.get();
+  }
+  StreamUrl url(StreamUrl::Scheme scheme = StreamUrl::Scheme::tcp) const {
+    StreamUrl url;
+    url.scheme = scheme;
+    url.host = "127.0.0.1";
+    url.port = server->port();
+    return url;
+  }
+
+ private:
+  asio::io_context context_{1};
+
+ public:
+  std::unique_ptr<Server> server;
+
+ private:
+  std::thread thread_;
+};
+
+ClientPlan plan_for(const WholeRun& whole, std::size_t i, ReplyFormat reply) {
+  ClientPlan plan;
+  plan.start.reply = reply;
+  for (const float value : whole.boots[i].to_vector<float>()) plan.start.given["boot"].push_back(value);
+  plan.bytes = WholeRun::bytes(whole.rows[i]);
+  return plan;
+}
+
+/// Says start and some rows, and goes away without a word.
+void vanish(const Served& served) {
+  asio::io_context context;
+  asio::ip::tcp::socket socket(context);
+  socket.connect({asio::ip::make_address("127.0.0.1"), served.url().port});
+  const std::string text = encode_frame(text_message(to_json(StartMessage()))) + encode_frame(binary_message(std::string(50, 'x')));
+  asio::write(socket, asio::buffer(text));
+}
+
+}  // namespace
+
+TEST_CASE("sessions over TCP and WebSocket get the bits of the whole run in random pieces, while others vanish") {
+  for (const auto scheme : {StreamUrl::Scheme::tcp, StreamUrl::Scheme::ws})
+    for (const std::uint64_t seed : seeds(3)) {
+      INFO("seed ", seed, " scheme ", static_cast<int>(scheme));
+      Random random(seed);
+      const Program program = live_listing(random, features, hidden);
+      const WholeRun whole(program, random, 12, 60, features, hidden);
+      Served served(program);
+      std::vector<ClientPlan> plans;
+      for (std::size_t i = 0; i < 12; ++i) plans.push_back(plan_for(whole, i, random.coin() ? ReplyFormat::json : ReplyFormat::binary));
+      ClientOptions options;
+      options.next_piece = [&random](std::size_t) { return static_cast<std::size_t>(random.between(1, 90)); };
+      for (int i = 0; i < 3; ++i) vanish(served);
+      const std::vector<ClientRecord> records = stream_plans(served.url(scheme), std::move(plans), std::move(options));
+      for (std::size_t i = 0; i < 12; ++i) {
+        CHECK(records[i].error == "");
+        REQUIRE(records[i].outputs.size() == 1);
+        CHECK(records[i].outputs[0] == WholeRun::bytes(whole.outputs[i]));
+        CHECK(records[i].steps == static_cast<std::uint64_t>(whole.rows[i].dim(0)));
+      }
+      served.stop();
+      CHECK(served.server->live_sessions() == 0);
+      CHECK(served.server->stats().rows >= records[0].received.size());
+    }
+}
+
+TEST_CASE("paced pieces are sent when they are due") {
+  Random random(1);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 1, 50, features, hidden);
+  Served served(program);
+  ClientPlan plan = plan_for(whole, 0, ReplyFormat::binary);
+  const auto rows = static_cast<double>(whole.rows[0].dim(0));
+  plan.unit_bytes = features * sizeof(float);
+  plan.units_per_second = 100;
+  ClientOptions options;
+  options.speed = 2;
+  const ClientRecord record = stream_plans(served.url(), {plan}, options).at(0);
+  CHECK(record.error == "");
+  CHECK(record.outputs.at(0) == WholeRun::bytes(whole.outputs[0]));
+  for (std::size_t k = 0; k < record.received.size(); ++k)
+    CHECK(std::chrono::duration<double>(record.received[k] - record.begun).count() >= static_cast<double>(k + 1) / 200 - 1e-6);
+  CHECK(record.received.size() == static_cast<std::size_t>(rows));
+}
+
+TEST_CASE("a port in use and an address outside are refused by name") {
+  Random random(1);
+  const Program program = live_listing(random, features, hidden);
+  Served served(program);
+  ServerOptions options;
+  options.port = served.url().port;
+  asio::io_context context;
+  const auto model = std::make_shared<const ServedModel>(program, StreamConfig());
+  CHECK_THROWS_AS(Server(context, model, options), IoError);
+  options.port = 0;
+  options.address = "0.0.0.0";
+  CHECK_THROWS_AS(Server(context, model, options), UnsupportedError);
+}
+
+TEST_CASE("a session too many is told to come back later, and those that live go on") {
+  Random random(1);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 3, 40, features, hidden);
+  ServerOptions options;
+  options.limits.sessions = 2;
+  Served served(program, options);
+  std::vector<ClientPlan> plans;
+  for (std::size_t i = 0; i < 3; ++i) plans.push_back(plan_for(whole, i, ReplyFormat::binary));
+  const std::vector<ClientRecord> records = stream_plans(served.url(), std::move(plans));
+  int refused = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (records[i].error.starts_with("overload: ")) ++refused;
+    else CHECK(records[i].outputs.at(0) == WholeRun::bytes(whole.outputs[i]));
+  }
+  CHECK(refused == 1);
+}
+
+TEST_CASE("a client that says nothing is told that its time is over") {
+  Random random(1);
+  const Program program = live_listing(random, features, hidden);
+  ServerOptions options;
+  options.limits.idle = std::chrono::milliseconds(100);
+  Served served(program, options);
+  ClientPlan silent;
+  silent.bytes = std::string(24, '\0');
+  silent.unit_bytes = 12;
+  silent.units_per_second = 1;
+  ClientOptions slow;
+  slow.speed = 0.1;
+  const ClientRecord record = stream_plans(served.url(), {silent}, slow).at(0);
+  CHECK(record.error.starts_with("idle: "));
+}
+
+TEST_CASE("draining answers what arrived, tells the sessions, and stops") {
+  Random random(1);
+  const Program program = live_listing(random, features, hidden);
+  Served served(program);
+  ClientPlan plan;
+  plan.start.reply = ReplyFormat::binary;
+  plan.bytes = std::string(24, '\0');
+  plan.unit_bytes = 12;
+  plan.units_per_second = 1;
+  ClientOptions options;
+  options.speed = 20;
+  bool told = false;
+  options.on_progress = [&](const ClientProgress& progress) {
+    if (progress.steps == 1 && !told) {
+      told = true;
+      served.ask([&] { served.server->drain(); });
+    }
+  };
+  const ClientRecord record = stream_plans(served.url(), {plan}, options).at(0);
+  CHECK(record.error.starts_with("draining: "));
+  CHECK(record.received.size() == 1);
+  const ClientRecord late = stream_plans(served.url(), {plan}).at(0);
+  CHECK(late.error.starts_with("cannot connect"));
+}
+
+TEST_CASE("an idle server uses no CPU") {
+  Random random(1);
+  Served served(live_listing(random, features, hidden));
+  const std::vector<ClientRecord> warm = stream_plans(served.url(), std::vector<ClientPlan>(1));
+  CHECK(warm[0].error == "");
+  const auto used = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double before = used();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  CHECK(used() - before < 0.01);
+}
