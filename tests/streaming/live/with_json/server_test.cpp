@@ -30,11 +30,6 @@ class Served {
       : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))), thread_([this] { context_.run(); }) {}
   ~Served() { stop(); }
 
-  void stop() {
-    if (!thread_.joinable()) return;
-    ask([this] { server->drain(); });
-    thread_.join();
-  }
   /// Runs `f` on the server's thread.
   template <class F>
   auto ask(F f) {
@@ -42,6 +37,11 @@ class Served {
     auto future = task.get_future();
     asio::post(context_, [&task] { task(); });
     return future.get();
+  }
+  void stop() {
+    if (!thread_.joinable()) return;
+    ask([this] { server->drain(); });
+    thread_.join();
   }
   StreamUrl url(StreamUrl::Scheme scheme = StreamUrl::Scheme::tcp) const {
     StreamUrl url;

@@ -186,7 +186,7 @@ TEST_CASE("what the protocol does not have is answered by name and ends the sess
   CHECK(refusal(table, {start(), start()}).code == ErrorCode::bad_message);
   CHECK(refusal(table, {text_message("{\"type\": \"start\"")}).code == ErrorCode::bad_message);
   CHECK(refusal(table, {text_message("\xff")}).code == ErrorCode::bad_text);
-  CHECK(refusal(table, {start(), end(), floats({1})}).code == ErrorCode::bad_message);
+  CHECK(refusal(table, {start(), floats({1, 2, 3}), end(), floats({1})}).code == ErrorCode::bad_message);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 2})")}).code == ErrorCode::bad_input);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"z": {}}})")}).message.find("'z'") != std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "outputs": ["z"]})")}).message.find("'z'") != std::string::npos);
