@@ -7,6 +7,7 @@
 
 #include "sum.h"
 
+// [main]
 int main() {
   const auto rows = millrace::Tensor::from<float>({1.0f, 2.0f, 3.0f});
   millrace::ThreadExecutor executor(1);
@@ -14,3 +15,4 @@ int main() {
   std::printf("the sum of %s is %g\n", rows.to_string().c_str(), sum);
   return sum == 6.0 ? 0 : 1;
 }
+// [main]

@@ -3,6 +3,7 @@
 
 #include <millrace/runtime/array/tensor_array.h>
 
+// [sum]
 /// The sum of the steps of an array, taken in order by a loop that a consumer wrote.
 inline millrace::task<double> sum_of(millrace::TensorArray steps) {
   double sum = 0;
@@ -12,3 +13,4 @@ inline millrace::task<double> sum_of(millrace::TensorArray steps) {
   }
   co_return sum;
 }
+// [sum]

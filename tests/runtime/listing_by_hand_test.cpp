@@ -26,6 +26,7 @@ namespace {
 using testing::run_fifo;
 using testing::Schedule;
 
+// [listing by hand]
 struct Weights {
   Weights(Tensor u, Tensor w) : U(std::move(u)), W(std::move(w)) {}
   Tensor U, W;
@@ -55,6 +56,7 @@ task<LoDTensor> listing(LoDTensor x, LoDTensor boot_state, Weights weights, bool
   co_await ready(y.ready());
   co_return y;
 }
+// [listing by hand]
 
 task<void> turn(TensorArray steps, TensorArray states, TensorArray outputs, std::int64_t step, LoDTensor boot_state, Weights weights, Device* device) {
   const StreamRef stream = device->stream(static_cast<std::size_t>(step));
