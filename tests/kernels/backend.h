@@ -25,7 +25,7 @@ class Backend {
  public:
   Backend(
       std::string name, std::unique_ptr<Device> device, std::function<void()> finish = [] {})
-      : name(std::move(name)), device_(std::move(device)), finish_(std::move(finish)) {}
+      : name(std::move(named)), device_(std::move(device)), finish_(std::move(finish)) {}
 
   StreamRef stream() { return device_->stream(0); }
   /// Runs what was enqueued.
