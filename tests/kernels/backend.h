@@ -24,7 +24,7 @@ namespace millrace::testing {
 class Backend {
  public:
   Backend(
-      std::string name, std::unique_ptr<Device> device, std::function<void()> finish = [] {})
+      std::string named, std::unique_ptr<Device> device, std::function<void()> finish = [] {})
       : name(std::move(named)), device_(std::move(device)), finish_(std::move(finish)) {}
 
   StreamRef stream() { return device_->stream(0); }
