@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/program/storage.h>
+#include <apps/process.h>
+#include <streaming/live/live_model.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+constexpr std::int64_t features = 3, hidden = 4;
+
+/// The listing and its inputs as files.
+struct Files {
+  Files() : random(1), program(live_listing(random, features, hidden)) {
+    save_program(program, folder / "listing.mr");
+    const LoDTensor x(random_tensor(random, {6, features}), LoD::from_lengths({{3, 1, 2, 0}}));
+    const Tensor boot = random_tensor(random, {4, hidden});
+    write_npy(folder / "x.npy", x.tensor());
+    write_npy(folder / "boot.npy", boot);
+    SeededExecutor executor(1);
+    wanted = sync_wait(executor, run(program, {{"x", x}, {"boot", boot}}))["y"];
+  }
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+  /// `millrace run` on these files, but for what `more` says.
+  std::vector<std::string> run_with(std::vector<std::string> more) const {
+    std::vector<std::string> all{"run", path("listing.mr"), "--output-dir", path("out")};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::string x() const { return "x=" + path("x.npy"); }
+  std::string boot() const { return "boot=" + path("boot.npy"); }
+
+  ScratchFolder folder;
+  Random random;
+  Program program;
+  LoDTensor wanted;
+};
+
+bool same_bits(const Tensor& a, const Tensor& b) { return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+
+}  // namespace
+
+TEST_CASE("help and version are no errors") {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"}, {"run", "--help"}, {"inspect", "--help"}, {"serve", "--help"}, {"stream", "--help"}}) {
+    const Ended ended = millrace_command(words);
+    CHECK(ended.code == 0);
+    CHECK(ended.out.find("Usage") != std::string::npos);
+    CHECK(ended.err == "");
+  }
+  CHECK(millrace_command({"--version"}).out.starts_with("millrace "));
+}
+
+TEST_CASE("bad usage is one line and exit code 2") {
+  const Files files;
+  check_refused({}, 2, {"subcommand"});
+  check_refused({"frobnicate"}, 2, {});
+  check_refused({"run"}, 2, {"MODEL"});
+  check_refused({"run", files.path("listing.mr")}, 2, {"--output-dir"});
+  check_refused(files.run_with({"--colour"}), 2, {"--colour"});
+  check_refused(files.run_with({"--threads", "0"}), 2, {"--threads"});
+  check_refused(files.run_with({"--threads", "many"}), 2, {"--threads"});
+  check_refused(files.run_with({"--input", "x.npy"}), 2, {"--input", "'x.npy'"});
+  check_refused(files.run_with({"--input", files.x(), "--input", files.x()}), 2, {"twice"});
+  check_refused(files.run_with({"--input", files.x(), "--lod", "x=[[3,1"}), 2, {"--lod"});
+  check_refused(files.run_with({"--input", files.x(), "--lod", "z=[[6]]"}), 2, {"'z'"});
+  check_refused(files.run_with({"--state", "h"}), 2, {"--state"});
+  check_refused({"serve", files.path("listing.mr")}, 2, {"--port"});
+  check_refused({"serve", files.path("listing.mr"), "--port", "99999"}, 2, {"--port"});
+  check_refused({"stream", "http://localhost", files.path("x.npy")}, 2, {"tcp://"});
+}
+
+TEST_CASE("a run of the listing writes its rows and its LoD, with the bits of the library, on any number of threads") {
+  const Files files;
+  for (const char* threads : {"1", "2"}) {
+    const Ended ended = millrace_command(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--threads", threads, "--stats", "--trace", files.path("trace.json")}));
+    CHECK(ended.err == "");
+    REQUIRE(ended.code == 0);
+    CHECK(ended.out.find("4 iterations") != std::string::npos);
+    CHECK(same_bits(read_npy(files.folder / "out/y.npy"), files.wanted.tensor()));
+    CHECK(read_file(files.folder / "out/y.lod.json") == "[[3,1,2,0]]\n");
+    CHECK(read_file(files.folder / "trace.json").find("iteration") != std::string::npos);
+    std::filesystem::remove_all(files.folder / "out");
+  }
+}
+
+TEST_CASE("what does not fit is one line and exit code 1, and nothing is written") {
+  const Files files;
+  const auto refused = [&](const std::vector<std::string>& more, const std::vector<std::string>& words) {
+    check_refused(files.run_with(more), 1, words);
+    CHECK_FALSE(std::filesystem::exists(files.folder / "out/y.npy"));
+  };
+  const std::string lod = "x=[[3,1,2,0]]";
+  refused({"--input", files.x(), "--lod", lod}, {"'boot'"});
+  refused({"--input", files.x(), "--input", files.boot()}, {"'x'"});
+  refused({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1]]"}, {"x.npy", "4", "6"});
+  refused({"--input", files.x(), "--input", files.boot(), "--input", "z=" + files.path("x.npy"), "--lod", lod}, {"'z'"});
+  refused({"--input", "x=" + files.path("boot.npy"), "--input", files.boot(), "--lod", "x=[[2,1,1,0]]"}, {"'x'", "4"});
+  refused({"--input", "x=" + files.path("absent.npy")}, {"absent.npy"});
+  refused({"--input", files.x(), "--input", files.boot(), "--lod", lod, "--place", "cuda:0"}, {"cpu", "cuda:0"});
+  refused({"--input", "x=" + files.path("sound.wav")}, {"sound.wav", "[audio]"});
+  write_npy(files.folder / "f64.npy", Tensor::from<double>({1, 2, 3}).reshape({1, 3}));
+  refused({"--input", "x=" + files.path("f64.npy"), "--input", files.boot(), "--lod", "x=[[1]]"}, {"f32", "f64"});
+  const std::string whole = read_file(files.folder / "x.npy");
+  write_file(files.folder / "cut.npy", whole.substr(0, whole.size() - 5));
+  refused({"--input", "x=" + files.path("cut.npy")}, {"cut.npy"});
+  write_file(files.folder / "cut.npy", whole.substr(0, 20));
+  refused({"--input", "x=" + files.path("cut.npy")}, {"cut.npy"});
+  refused({"--config", files.path("absent.toml")}, {"absent.toml"});
+  const std::string text = read_file(files.folder / "listing.mr");
+  write_file(files.folder / "listing.mr", text.substr(0, text.size() / 2));
+  refused({"--input", files.x()}, {"listing.mr"});
+}
+
+TEST_CASE("outputs appear all or none") {
+  const Files files;
+  std::filesystem::create_directories(files.folder / "out/y.lod.json");
+  check_refused(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]"}), 1, {"y.lod.json"});
+  CHECK_FALSE(std::filesystem::exists(files.folder / "out/y.npy"));
+  std::size_t left = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(files.folder / "out")) left += entry.exists() ? 1 : 0;
+  CHECK(left == 1);
+}
+
+TEST_CASE("a graph that is one step runs over all rows, from what is given, and its states end under the names of their outputs") {
+  const ScratchFolder folder;
+  save_program(live_lookup(), folder / "lookup.mr");
+  write_npy(folder / "index.npy", Tensor::from<std::int64_t>({0, 1, 2, 2, 0}));
+  write_npy(folder / "sum.npy", Tensor::from<float>({100, 200}).reshape({1, 2}));
+  const std::string out = (folder / "out").string();
+  const std::vector<std::string> base{"run", (folder / "lookup.mr").string(), "--state", "sum:next_sum", "--output-dir", out, "--input", "index=" + (folder / "index.npy").string()};
+  REQUIRE(millrace_command(base).code == 0);
+  CHECK(read_npy(folder / "out/y.npy").reshape({10}).to_vector<float>() == std::vector<float>{1, 2, 4, 6, 9, 12, 14, 18, 15, 20});
+  CHECK(read_npy(folder / "out/next_sum.npy").dims() == DDim{1, 2});
+  CHECK(read_npy(folder / "out/next_sum.npy").reshape({2}).to_vector<float>() == std::vector<float>{15, 20});
+  CHECK_FALSE(std::filesystem::exists(folder / "out/y.lod.json"));
+
+  std::vector<std::string> given = base;
+  given.insert(given.end(), {"--input", "sum=" + (folder / "sum.npy").string()});
+  CHECK(millrace_command(given).code == 0);
+  std::vector<std::string> ragged = base;
+  ragged.insert(ragged.end(), {"--lod", "index=[[2,0,3]]"});
+  REQUIRE(millrace_command(ragged).code == 0);
+  CHECK(read_npy(folder / "out/y.npy").reshape({10}).to_vector<float>() == std::vector<float>{1, 2, 4, 6, 5, 6, 10, 12, 11, 14});
+  CHECK(read_npy(folder / "out/next_sum.npy").reshape({6}).to_vector<float>() == std::vector<float>{4, 6, 0, 0, 11, 14});
+  CHECK(read_file(folder / "out/y.lod.json") == "[[2,0,3]]\n");
+
+  write_npy(folder / "index.npy", Tensor::from<std::int64_t>({0, 77}));
+  check_refused(base, 1, {"77"});
+  check_refused({"run", (folder / "lookup.mr").string(), "--state", "sum:next_sum", "--output-dir", out}, 1, {"'index'"});
+  check_refused({"run", (folder / "lookup.mr").string(), "--state", "sum:nothing", "--output-dir", out}, 1, {"sum:nothing"});
+}
+
+TEST_CASE("inspect prints inputs, outputs, the program and what becomes state") {
+  const Files files;
+  const Ended plain = millrace_command({"inspect", files.path("listing.mr")});
+  CHECK(plain.code == 0);
+  for (const char* words : {"input x: f32[?, 3] lod=1", "output y: f32[?, 4] lod=1", "while", "millrace 1 \"listing\""}) CHECK(plain.out.find(words) != std::string::npos);
+  CHECK(plain.out.find("streaming") == std::string::npos);
+  const Ended streaming = millrace_command({"inspect", files.path("listing.mr"), "--streaming"});
+  CHECK(streaming.code == 0);
+  for (const char* words : {"live input 'x': rows of f32[3]", "'boot'", "state '", "output 'y': rows of f32[4]"}) CHECK(streaming.out.find(words) != std::string::npos);
+  check_refused({"inspect", files.path("absent.onnx")}, 1, {"absent.onnx"});
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <chrono>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/program/storage.h>
+#include <millrace/streaming/client/stream_client.h>
+#include <apps/process.h>
+#include <streaming/live/live_model.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+constexpr std::int64_t features = 3, hidden = 4;
+
+/// A listing that is served.
+struct Serving {
+  explicit Serving(std::vector<std::string> more = {}) : random(1), program(live_listing(random, features, hidden)) {
+    save_program(program, folder / "listing.mr");
+    std::vector<std::string> words{"serve", model(), "--port", "0", "--stats-json", (folder / "stats.json").string()};
+    words.insert(words.end(), more.begin(), more.end());
+    server.emplace(words);
+    const std::string line = server->first_line();
+    const std::string opening = "millrace: serving " + model() + " on 127.0.0.1:";
+    REQUIRE(line.starts_with(opening));
+    port = line.substr(opening.size());
+  }
+  std::string model() const { return (folder / "listing.mr").string(); }
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+
+  ScratchFolder folder;
+  Random random;
+  Program program;
+  std::optional<Process> server;
+  std::string port;
+};
+
+}  // namespace
+
+TEST_CASE("files streamed to a server give the bits of millrace run, over TCP and WebSocket, and SIGTERM ends it with 0") {
+  Serving serving;
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = random_tensor(serving.random, {5 + 20 * i, features});
+    const std::string name = "x" + std::to_string(i);
+    write_npy(serving.folder / (name + ".npy"), x);
+    write_npy(serving.folder / "boot.npy", make_darray(DDim{1, hidden}, 0.0f));
+    const Ended whole = millrace_command({"run", serving.model(), "--output-dir", serving.path("run-" + name), "--input", "x=" + serving.path(name + ".npy"), "--lod",
+                                          "x=[[" + std::to_string(5 + 20 * i) + "]]", "--input", "boot=" + serving.path("boot.npy")});
+    CHECK(whole.err == "");
+    REQUIRE(whole.code == 0);
+  }
+  for (const std::string& url : {"tcp://127.0.0.1:" + serving.port, "ws://127.0.0.1:" + serving.port + "/stream"}) {
+    const Ended streamed = millrace_command({"stream", url, serving.path("x0.npy"), serving.path("x1.npy"), serving.path("x2.npy"), "--output-dir", serving.path("streamed")});
+    CHECK(streamed.err == "");
+    REQUIRE(streamed.code == 0);
+    CHECK(streamed.out.find("sessions=3 ended=3 steps=75") != std::string::npos);
+    for (const char* name : {"x0", "x1", "x2"})
+      CHECK(read_file(serving.folder / "streamed" / name / "y.npy") == read_file(serving.folder / ("run-" + std::string(name)) / "y.npy"));
+    std::filesystem::remove_all(serving.folder / "streamed");
+  }
+  serving.server->signal(SIGTERM);
+  CHECK(serving.server->wait() == 0);
+  CHECK(serving.server->err() == "");
+  CHECK(read_file(serving.folder / "stats.json").find("\"rows\": 150") != std::string::npos);
+}
+
+TEST_CASE("a port in use, an address outside and a program that cannot be fed live are one line and exit code 1") {
+  Serving serving;
+  check_refused({"serve", serving.model(), "--port", serving.port}, 1, {serving.port});
+  check_refused({"serve", serving.model(), "--port", "0", "--address", "0.0.0.0"}, 1, {"0.0.0.0"});
+  check_refused({"serve", serving.path("absent.mr"), "--port", "0"}, 1, {"absent.mr"});
+  check_refused({"serve", serving.model(), "--port", "0", "--state", "x:nothing"}, 1, {"nothing"});
+}
+
+TEST_CASE("a file that does not fit and a server that is not there are one line and exit code 1") {
+  Serving serving;
+  write_npy(serving.folder / "wide.npy", make_darray(DDim{2, 9}, 0.0f));
+  write_npy(serving.folder / "whole.npy", Tensor::from<std::int64_t>({1, 2, 3}).reshape({1, 3}));
+  const std::string url = "tcp://127.0.0.1:" + serving.port;
+  check_refused({"stream", url, serving.path("wide.npy")}, 1, {"wide.npy", "[3]", "[2, 9]"});
+  check_refused({"stream", url, serving.path("whole.npy")}, 1, {"whole.npy", "f32", "i64"});
+  check_refused({"stream", url, serving.path("absent.npy")}, 1, {"absent.npy"});
+  check_refused({"stream", url, serving.path("sound.wav")}, 1, {"sound.wav"});
+  serving.server->signal(SIGINT);
+  CHECK(serving.server->wait() == 0);
+  check_refused({"stream", url, serving.path("wide.npy")}, 1, {serving.port});
+}
+
+TEST_CASE("a flag for a limit is a limit, and a second signal ends the server within a second") {
+  Serving serving({"--max-sessions", "1", "--idle-timeout", "30"});
+  write_npy(serving.folder / "x.npy", make_darray(DDim{4, features}, 0.0f));
+  const Ended crowded = millrace_command({"stream", "tcp://127.0.0.1:" + serving.port, serving.path("x.npy"), serving.path("x.npy")});
+  CHECK(crowded.code == 1);
+  CHECK(crowded.err.find("overload") != std::string::npos);
+  // A client that is there and says nothing keeps the server draining.
+  asio::io_context context;
+  asio::ip::tcp::socket silent(context);
+  silent.connect({asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(std::stoi(serving.port))});
+  ::usleep(100000);
+  serving.server->signal(SIGTERM);
+  ::usleep(100000);
+  const auto before = std::chrono::steady_clock::now();
+  serving.server->signal(SIGTERM);
+  CHECK(serving.server->wait() == 1);
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(1));
+}
