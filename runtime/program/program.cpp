@@ -72,9 +72,11 @@ VarId Program::find_var(const std::string& name) const noexcept {
 VarId Program::add_var(const std::string& name, VarType type, int block) {
   const std::string word = as_word(name);
   std::string unique = word;
-  for (int number = 1; names_.contains(unique) || name.empty(); ++number) {
-    unique = word + "_" + std::to_string(number);
-    if (!names_.contains(unique)) break;
+  if (name.empty() || names_.contains(unique)) {
+    // From the last number on: thousands of vars may be called "add".
+    int& number = numbers_[word];
+    do unique = word + "_" + std::to_string(++number);
+    while (names_.contains(unique));
   }
   const auto id = static_cast<VarId>(vars_.size());
   names_.emplace(unique, id);

@@ -115,6 +115,7 @@ class Program {
   std::map<VarId, Tensor> parameters_;
   std::map<VarId, Tensor> literals_;
   std::map<std::string, VarId> names_;
+  std::map<std::string, int> numbers_;  ///< the last one given behind each word
   std::string title_ = "program";
 };
 

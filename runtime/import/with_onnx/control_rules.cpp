@@ -103,21 +103,20 @@ bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector
   return changed;
 }
 
-/// Runs `attempt` until the types that the loop carries hold for every turn. A change of shape from turn to turn is
-/// legal in ONNX, and known only once the body was seen: then everything goes back and the body is imported again with
-/// wider types. Types only widen, so this ends.
+/// Imports the body by `attempt` until the types that the loop carries hold for every turn. A change of shape from turn
+/// to turn is legal in ONNX, and known only once the body was seen: then the body is imported again, with wider types.
+/// Types only widen, so this ends.
 template <class F>
 void settle(Importer& to, While& loop, F&& attempt) {
   std::vector<VarType>& learned = to.widened(loop.graph);
   for (std::size_t i = 0; i < learned.size(); ++i)
     if (loop.carried[i].type.dtype == learned[i].dtype) loop.carried[i].type = common(loop.carried[i].type, learned[i]);
   for (;;) {
-    const Importer::State before = to.save();
     const std::vector<VarId> next = attempt();
     if (!widen(to, loop.carried, next)) return;
     learned.clear();
     for (const Importer::Param& param : loop.carried) learned.push_back(param.type);
-    to.restore(before);
+    to.again();
   }
 }
 

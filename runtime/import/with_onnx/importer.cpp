@@ -57,18 +57,26 @@ Importer::Importer(Source& source, const OnnxOptions& options, const onnx::Model
     : source_(source), options_(options), model_(model), program_(options.registry) {}
 
 Program Importer::run() {
-  const onnx::GraphProto& graph = model_.graph();
   if (!model_.has_graph()) throw ParseError(source_.name() + ": expected an ONNX model, found no graph");
   check_opset(model_);
   check_ops();
-  if (!graph.name().empty()) program_.set_title(graph.name());
+  Program made = attempt();
+  while (again_) made = attempt();
+  return made;
+}
+
+Program Importer::attempt() {
+  const onnx::GraphProto& graph = model_.graph();
+  again_ = false;
+  program_ = Program(options_.registry);
+  scopes_.clear();
   scopes_.emplace_back();
+  if (!graph.name().empty()) program_.set_title(graph.name());
   initializers(graph);
   inputs(graph);
   nodes(graph);
   const std::vector<VarId> results = outputs(graph);
   for (int i = 0; i < graph.output_size(); ++i) {
-    label_.clear();
     try {
       program_.add_output(graph.output(i).name(), results[static_cast<std::size_t>(i)]);
     } catch (const Error& error) {
@@ -224,15 +232,6 @@ int Importer::leave(std::vector<VarId> results) {
   program_.block(left).results = std::move(results);
   scopes_.pop_back();
   return left;
-}
-
-Importer::State Importer::save() const {
-  return {program_, scopes_};
-}
-
-void Importer::restore(const State& state) {
-  program_ = state.program;
-  scopes_ = state.scopes;
 }
 
 // ---- names

@@ -75,12 +75,11 @@ class Importer {
   /// Ends the innermost block with its results, and returns its index.
   int leave(std::vector<VarId> results);
 
-  /// What a rule may go back to.
-  struct State;
-  State save() const;
-  void restore(const State& state);
-  /// Types of what a loop carries, as wide as earlier attempts at this graph found them to be.
+  /// Types of what a loop carries, as wide as attempts at this graph found them to be. Where an attempt failed, `again`
+  /// says so: once all is imported, and all such types are known, the program is made anew without what the attempts
+  /// left.
   std::vector<VarType>& widened(const onnx::GraphProto& graph) { return widened_[&graph]; }
+  void again() noexcept { again_ = true; }
 
  private:
   /// A value that the file holds, not yet a var.
@@ -95,6 +94,7 @@ class Importer {
     std::unordered_map<std::string, Known> known;
   };
 
+  Program attempt();
   void check_opset(const onnx::ModelProto& model);
   void check_ops() const;
   void inputs(const onnx::GraphProto& graph);
@@ -115,12 +115,7 @@ class Importer {
   std::vector<Scope> scopes_;
   std::string label_;  // of the node that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
-
- public:
-  struct State {
-    Program program;
-    std::vector<Scope> scopes;
-  };
+  bool again_ = false;
 };
 
 /// A tensor of one element.
