@@ -9,7 +9,7 @@
 namespace millrace {
 
 /// One place that can hold memory and run work: its resource and its small ring of streams. A backend from outside derives from this and is
-/// handed to the runtime; `CpuDevice` is the host.
+/// handed to what computes, such as an Executable; `CpuDevice` is the host.
 class Device {
  public:
   virtual ~Device() = default;

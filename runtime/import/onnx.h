@@ -28,9 +28,8 @@ struct OnnxOptions {
 /// One line names file, node, expected and found:
 ///   IoError           the file cannot be read
 ///   ParseError        it is no ONNX model, or tensors in it are not what they say
-///   UnsupportedError  opset, types or ops that this library does not have: all missing ops at once, each with its
-///   nodes; or a build without the
-///                     part `onnx`
+///   UnsupportedError  opset, types or ops that this library does not have (all missing ops at once, each with its
+///                     nodes), or a build without the part `onnx`
 ///   ProgramError      nodes that do not fit together
 /// External tensors lie beneath the model's folder and are not reached through symbolic links. Nothing is allocated
 /// from a declared size before it is compared with the bytes that are there. The number of threads, the clock and the

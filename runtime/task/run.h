@@ -24,8 +24,7 @@ namespace millrace {
 /// nothing is under way. Two situations end in a DeadlockError:
 ///  - activity is zero and tasks wait: all of them, save those with a live writer in another run;
 ///  - a new wait closes a set in which each task waits only for tasks of the set, and has no live child outside it.
-///  Nothing else in the
-///    run has to stop for this. A wait without known writers never closes a set.
+///    Nothing else in the run has to stop for this. A wait without known writers never closes a set.
 /// The waiters of the set fail, in the order in which they began to wait, unless they wait for their own children;
 /// other runs go on. Nothing here looks at a clock.
 class Run final : public RefCounted {

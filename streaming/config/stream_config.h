@@ -39,8 +39,8 @@ struct StreamConfig {
   std::vector<LabelConfig> labels;
 };
 
-/// Reads the text. ParseError, one line `NAME:LINE: …` that says what was expected and found: bad TOML, a letter that is not ASCII outside lines of comment, an unknown key, a wrong type, a number out of range, labels
-/// without [audio]. UnsupportedError without the part toml.
+/// Reads the text. ParseError, one line `NAME:LINE: …` that says what was expected and found: bad TOML, a letter that is not ASCII outside
+/// lines of comment, an unknown key, a wrong type, a number out of range, labels without [audio]. UnsupportedError without the part toml.
 StreamConfig parse_stream_config(std::string_view text, const std::string& name);
 /// Reads a file of at most 1 MiB. IoError when it cannot be read.
 StreamConfig read_stream_config(const std::string& path);
