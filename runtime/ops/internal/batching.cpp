@@ -53,8 +53,9 @@ VarId merge_leading(Vectorizer& v, VarId batched, VarId old) {
 }
 
 VarId split_leading(Vectorizer& v, VarId merged, VarId like) {
-  const std::optional<DDim>& from = v.to().var(merged).type.shape;
-  const std::optional<DDim>& wanted = v.to().var(like).type.shape;
+  // By value: what is emitted below moves the vars of the new program.
+  const std::optional<DDim> from = v.to().var(merged).type.shape;
+  const std::optional<DDim> wanted = v.to().var(like).type.shape;
   if (!from || !wanted) throw UnsupportedError("the rank of '" + v.to().var(merged).name + "' is not known");
   std::vector<std::int64_t> shape{-1, (*wanted)[1]};
   shape.insert(shape.end(), from->begin() + 1, from->end());
