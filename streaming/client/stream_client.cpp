@@ -136,7 +136,6 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void take(const ServerMessage& message) { std::visit([this](const auto& said) { on(said); }, message); }
   void on(const StartedMessage& said) {
-    if (record_.started) throw ProtocolError(ErrorCode::bad_message, "a second started");
     record_.started = said;
     record_.outputs.resize(said.outputs.size());
     arrive();

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <csignal>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -7,7 +6,6 @@
 #include "demos.h"
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
   CLI::App app("Shows live sequences, and that their bits are those of the whole.", "millrace-demo");
   millrace::demo::Speech speech;
   bool offline = false;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <csignal>
 #include <cstdio>
 #include <string>
 
@@ -21,7 +20,6 @@ void complain(std::string text) {
 
 int main(int argc, char** argv) {
   constexpr int failed = 1, bad_usage = 2;
-  std::signal(SIGPIPE, SIG_IGN);
   CLI::App app("Recurrent networks over live sequences.", "millrace");
   app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
   app.require_subcommand(1);

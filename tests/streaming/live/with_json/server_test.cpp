@@ -2,12 +2,10 @@
 #include <millrace/streaming/live/server.h>
 
 #include <ctime>
-#include <future>
 #include <thread>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 
 #include <doctest/doctest.h>
@@ -15,6 +13,7 @@
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
+#include <streaming/live/served.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -22,44 +21,6 @@ using namespace millrace::testing;
 namespace {
 
 constexpr std::int64_t features = 3, hidden = 4;
-
-/// A server on a thread of its own. `stop` drains it and waits.
-class Served {
- public:
-  explicit Served(const Program& program, ServerOptions options = {})
-      : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))), thread_([this] { context_.run(); }) {}
-  ~Served() { stop(); }
-
-  /// Runs `f` on the server's thread.
-  template <class F>
-  auto ask(F f) {
-    std::packaged_task<decltype(f())()> task(std::move(f));
-    auto future = task.get_future();
-    asio::post(context_, [&task] { task(); });
-    return future.get();
-  }
-  void stop() {
-    if (!thread_.joinable()) return;
-    ask([this] { server->drain(); });
-    thread_.join();
-  }
-  StreamUrl url(StreamUrl::Scheme scheme = StreamUrl::Scheme::tcp) const {
-    StreamUrl url;
-    url.scheme = scheme;
-    url.host = "127.0.0.1";
-    url.port = server->port();
-    return url;
-  }
-
- private:
-  asio::io_context context_{1};
-
- public:
-  std::unique_ptr<Server> server;
-
- private:
-  std::thread thread_;
-};
 
 ClientPlan plan_for(const WholeRun& whole, std::size_t i, ReplyFormat reply) {
   ClientPlan plan;
