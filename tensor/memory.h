@@ -42,9 +42,9 @@ class Allocation {
   /// Whether anything was, or was enqueued to be, written here.
   bool written() const noexcept { return written_.load(std::memory_order_acquire); }
   void mark_written() noexcept { written_.store(true, std::memory_order_release); }
-  /// Frozen storage is never written again: a TensorArray shares it.
+  /// Frozen storage is never written again: a TensorArray shares it. Storage of no bytes does not freeze.
   bool frozen() const noexcept { return frozen_.load(std::memory_order_acquire); }
-  void freeze() noexcept { frozen_.store(true, std::memory_order_release); }
+  void freeze() noexcept { frozen_.store(bytes_ > 0, std::memory_order_release); }
 
   /// The point after which the latest contents are there. Reached at once for what the host wrote.
   Point ready() const;

@@ -12,7 +12,11 @@ std::string axis_text(int axis, const DDim& dims) { return "axis " + std::to_str
 
 }  // namespace
 
-Tensor::Tensor() : Tensor(DType::f32, DDim{0}) {}
+Tensor::Tensor() : dims_{0}, strides_{1} {
+  // Default-made tensors are placeholders, made and dropped all the time: they share one block of no bytes.
+  static const std::shared_ptr<Allocation> nothing = std::make_shared<Allocation>(host_memory(), 0);
+  storage_ = nothing;
+}
 
 Tensor::Tensor(DType dtype, const DDim& dims, std::shared_ptr<MemoryResource> memory)
     : dtype_(dtype), dims_(dims), strides_(dims.row_major()), elements_(dims.elements()) {
