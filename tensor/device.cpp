@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/cpu_stream.h>
 #include <millrace/tensor/error.h>
 
@@ -26,5 +27,9 @@ CpuDevice::~CpuDevice() = default;
 std::size_t CpuDevice::stream_count() const noexcept { return ring_->streams.size(); }
 
 StreamRef CpuDevice::stream(std::size_t index) { return *ring_->streams[index % ring_->streams.size()]; }
+
+std::shared_ptr<Device> make_cpu_device(int threads, std::size_t streams) {
+  return std::make_shared<CpuDevice>(threads, streams, std::make_shared<CachingResource>(host_memory()));
+}
 
 }  // namespace millrace

@@ -216,7 +216,7 @@ class Compiler {
 };
 
 Executable::Executable(Program program, std::shared_ptr<Device> device) {
-  auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : std::make_shared<CpuDevice>());
+  auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : make_cpu_device());
   state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
   fold_constants(state->program);
   Compiler(*state).run();

@@ -23,7 +23,7 @@ Tensor zeros(DType dtype, const DDim& dims) {
 
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device)
     : recurrence_(std::move(recurrence)),
-      device_(device ? std::move(device) : std::make_shared<CpuDevice>()),
+      device_(device ? std::move(device) : make_cpu_device()),
       batched_(recurrence_->batched, device_),
       start_(recurrence_->start, device_) {
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(zeros(given.dtype, given.dims).read_only());

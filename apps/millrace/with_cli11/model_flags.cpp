@@ -120,7 +120,7 @@ std::shared_ptr<Device> DeviceFlags::make() const {
     throw UsageError(std::string("--place: ") + error.what());
   }
   if (!wanted.is_cpu()) throw UnsupportedError(fmt::format("--place: expected cpu, the only place of this build, found {}", wanted.to_string()));
-  return std::make_shared<CpuDevice>(threads);
+  return make_cpu_device(threads);
 }
 
 }  // namespace millrace::app
