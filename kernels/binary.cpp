@@ -24,8 +24,7 @@ DType result_dtype(Binary kind, DType dtype) {
   const bool logic = kind >= Binary::logical_and;
   const bool any = kind == Binary::equal || kind == Binary::not_equal;
   if (!any && logic != (dtype == DType::boolean))
-    throw DTypeError(std::string(name_of(kind)) + ": expected " + (logic ? "bool" : "a number") + ", found " +
-                     std::string(name_of(dtype)));
+    throw DTypeError(std::string(name_of(kind)) + ": expected " + (logic ? "bool" : "a number") + ", found " + std::string(name_of(dtype)));
   return kind >= Binary::equal ? DType::boolean : dtype;
 }
 

@@ -13,9 +13,7 @@
 namespace millrace {
 namespace {
 
-std::int64_t extent_from_end(const DDim& dims, int place) {
-  return place < dims.rank() ? dims.begin()[dims.rank() - 1 - place] : 1;
-}
+std::int64_t extent_from_end(const DDim& dims, int place) { return place < dims.rank() ? dims.begin()[dims.rank() - 1 - place] : 1; }
 
 // In a loop over sequences the batch gets smaller from turn to turn.
 constexpr const char* rows_hint =
@@ -43,9 +41,7 @@ DDim broadcast_dims(const DDim& a, const DDim& b) {
 
 Tensor broadcast_view(const Tensor& x, const DDim& dims) {
   if (x.dims() == dims) return x;
-  const auto refuse = [&] {
-    return ShapeError("broadcast: " + x.dims().to_string() + " does not stretch to " + dims.to_string());
-  };
+  const auto refuse = [&] { return ShapeError("broadcast: " + x.dims().to_string() + " does not stretch to " + dims.to_string()); };
   if (x.rank() > dims.rank()) throw refuse();
   DDim strides = dims;
   for (int axis = 0; axis < dims.rank(); ++axis) {
@@ -63,14 +59,11 @@ Tensor broadcast_to(const Tensor& x, const DDim& dims, StreamRef stream) {
   return internal::row_major("broadcast", broadcast_view(x, dims), stream);
 }
 
-Tensor expand(const Tensor& x, const DDim& dims, StreamRef stream) {
-  return broadcast_to(x, broadcast_dims(x.dims(), dims), stream);
-}
+Tensor expand(const Tensor& x, const DDim& dims, StreamRef stream) { return broadcast_to(x, broadcast_dims(x.dims(), dims), stream); }
 
 Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats, StreamRef stream) {
   if (std::cmp_not_equal(repeats.size(), x.rank()))
-    throw ShapeError("tile: expected one count for each axis of " + x.dims().to_string() + ", found " +
-                     std::to_string(repeats.size()));
+    throw ShapeError("tile: expected one count for each axis of " + x.dims().to_string() + ", found " + std::to_string(repeats.size()));
   DDim dims = x.dims();
   cpu::IndexMaps maps(repeats.size());
   for (int axis = 0; axis < x.rank(); ++axis) {

@@ -62,8 +62,8 @@ std::vector<Tensor> split(const Tensor& x, int axis, const std::vector<std::int6
     sum = checked_add(sum, size);
   }
   if (!good || sum != x.dim(at))
-    throw ShapeError("split: expected sizes that add up to " + std::to_string(x.dim(at)) + " along axis " +
-                     std::to_string(axis) + ", found " + list_text(sizes));
+    throw ShapeError("split: expected sizes that add up to " + std::to_string(x.dim(at)) + " along axis " + std::to_string(axis) +
+                     ", found " + list_text(sizes));
   std::vector<Tensor> parts;
   std::int64_t begin = 0;
   for (const std::int64_t size : sizes) {

@@ -15,8 +15,8 @@ namespace {
 
 void check_at_least(const char* field, std::int64_t value, std::int64_t least) {
   if (value < least)
-    throw ArgumentError("conv1d: expected " + std::string(field) + " of at least " + std::to_string(least) +
-                        ", found " + std::to_string(value));
+    throw ArgumentError("conv1d: expected " + std::string(field) + " of at least " + std::to_string(least) + ", found " +
+                        std::to_string(value));
 }
 
 void check_desc(const Conv1dDesc& desc) {
@@ -31,8 +31,7 @@ void check_desc(const Conv1dDesc& desc) {
   if (desc.in_channels % desc.groups != 0 || desc.out_channels % desc.groups != 0)
     throw ArgumentError("conv1d: expected channels that " + std::to_string(desc.groups) + " groups divide, found " +
                         std::to_string(desc.in_channels) + " and " + std::to_string(desc.out_channels));
-  if (!is_floating(desc.dtype))
-    throw DTypeError("conv1d: expected f64, f32, f16 or bf16, found " + std::string(name_of(desc.dtype)));
+  if (!is_floating(desc.dtype)) throw DTypeError("conv1d: expected f64, f32, f16 or bf16, found " + std::string(name_of(desc.dtype)));
 }
 
 }  // namespace
@@ -73,8 +72,7 @@ PackedMatrix pack(const Conv1dPlan& plan, const Tensor& weights, StreamRef strea
         const auto pack_group = [&](auto zero, std::int64_t group) {
           using T = decltype(zero);
           const T* from = static_cast<const T*>(wide.raw()) + group * layout.columns * layout.k;
-          cpu::pack_all(layout, from, 1, layout.k, static_cast<T*>(packed.raw_mutable()) + group * layout.elements(),
-                        team);
+          cpu::pack_all(layout, from, 1, layout.k, static_cast<T*>(packed.raw_mutable()) + group * layout.elements(), team);
         };
         for (std::int64_t group = 0; group < desc.groups; ++group)
           packed.dtype() == DType::f64 ? pack_group(double{}, group) : pack_group(float{}, group);
@@ -85,8 +83,7 @@ PackedMatrix pack(const Conv1dPlan& plan, const Tensor& weights, StreamRef strea
 
 namespace {
 
-void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias,
-               const Tensor& out) {
+void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, const Tensor& out) {
   const Conv1dDesc& desc = plan.desc();
   internal::check_dtype("conv1d", "x", x, desc.dtype);
   internal::check_dtype("conv1d", "out", out, desc.dtype);
@@ -94,8 +91,7 @@ void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor
     throw ShapeError("conv1d: expected x of [N, " + std::to_string(desc.in_channels) + ", L], found " + x.to_string());
   internal::check_dims("conv1d", "out", out, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))});
   internal::check_contiguous("conv1d", "out", out);
-  internal::check_dims("conv1d", "the packed weights", weights.data,
-                       DDim{cpu::conv1d_layout(plan).elements() * desc.groups});
+  internal::check_dims("conv1d", "the packed weights", weights.data, DDim{cpu::conv1d_layout(plan).elements() * desc.groups});
   if (bias == nullptr) return;
   internal::check_dtype("conv1d", "bias", *bias, desc.dtype);
   internal::check_dims("conv1d", "bias", *bias, DDim{desc.out_channels});
@@ -104,8 +100,7 @@ void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor
 
 }  // namespace
 
-void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out,
-         StreamRef stream) {
+void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
   internal::check_places("conv1d", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
   const bool has_bias = bias != nullptr;
@@ -126,8 +121,7 @@ void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, c
 
 Tensor conv1d(const Conv1dDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream) {
   const Conv1dPlan plan = make_conv1d(desc, stream.place());
-  if (x.rank() != 3)
-    throw ShapeError("conv1d: expected x of [N, " + std::to_string(desc.in_channels) + ", L], found " + x.to_string());
+  if (x.rank() != 3) throw ShapeError("conv1d: expected x of [N, " + std::to_string(desc.in_channels) + ", L], found " + x.to_string());
   Tensor out(desc.dtype, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))}, stream.memory());
   run(plan, pack(plan, weights, stream), x, bias, out, stream);
   return out;

@@ -48,8 +48,7 @@ PackedMatrix pack(const Conv1dPlan& plan, const Tensor& weights, StreamRef strea
 
 /// x [N, in_channels, L], bias [out_channels] or null, out [N, out_channels, out_length(L)] contiguous. ShapeError
 /// names both. The bits of a row never depend on N.
-void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out,
-         StreamRef stream);
+void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream);
 
 /// Plan, pack and run in one.
 Tensor conv1d(const Conv1dDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream);

@@ -6,13 +6,9 @@
 namespace millrace {
 
 /// The functions of binary.h by name.
-#define MILLRACE_BINARY(name)                                                         \
-  inline Tensor name(const Tensor& a, const Tensor& b, StreamRef stream) {            \
-    return binary(Binary::name, a, b, stream);                                        \
-  }                                                                                   \
-  inline void name(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) { \
-    binary(Binary::name, a, b, out, stream);                                          \
-  }
+#define MILLRACE_BINARY(name)                                                                                           \
+  inline Tensor name(const Tensor& a, const Tensor& b, StreamRef stream) { return binary(Binary::name, a, b, stream); } \
+  inline void name(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) { binary(Binary::name, a, b, out, stream); }
 
 MILLRACE_BINARY(add)
 MILLRACE_BINARY(sub)

@@ -18,9 +18,7 @@ void fill(Tensor& out, double value, StreamRef stream) {
   ThreadTeam alone(1);
   Tensor element(out.dtype(), DDim{});
   cpu::cast(Tensor::scalar(value), element, alone);
-  launch(
-      TensorRefs<0>{}, TensorRefs<1>{&out}, [element, out](ThreadTeam& team) { cpu::fill(element, out, team); },
-      stream);
+  launch(TensorRefs<0>{}, TensorRefs<1>{&out}, [element, out](ThreadTeam& team) { cpu::fill(element, out, team); }, stream);
 }
 
 Tensor full(const DDim& dims, double value, DType dtype, StreamRef stream) {
@@ -29,31 +27,22 @@ Tensor full(const DDim& dims, double value, DType dtype, StreamRef stream) {
   return out;
 }
 
-Tensor zeros(const DDim& dims, DType dtype, StreamRef stream) {
-  return full(dims, 0, dtype, stream);
-}
-Tensor ones(const DDim& dims, DType dtype, StreamRef stream) {
-  return full(dims, 1, dtype, stream);
-}
+Tensor zeros(const DDim& dims, DType dtype, StreamRef stream) { return full(dims, 0, dtype, stream); }
+Tensor ones(const DDim& dims, DType dtype, StreamRef stream) { return full(dims, 1, dtype, stream); }
 
 Tensor arange(double start, double limit, double step, DType dtype, StreamRef stream) {
   if (step == 0 || dtype == DType::boolean)
-    throw ArgumentError("arange: expected a step other than 0 and a number, found step " + std::to_string(step) +
-                        " and " + std::string(name_of(dtype)));
+    throw ArgumentError("arange: expected a step other than 0 and a number, found step " + std::to_string(step) + " and " +
+                        std::string(name_of(dtype)));
   const double count = std::ceil((limit - start) / step);
   if (!(count < 9e18))
-    throw ArgumentError("arange: expected finite bounds, found " + std::to_string(start) + " to " +
-                        std::to_string(limit));
+    throw ArgumentError("arange: expected finite bounds, found " + std::to_string(start) + " to " + std::to_string(limit));
   Tensor out(dtype, DDim{count > 0 ? static_cast<std::int64_t>(count) : 0}, stream.memory());
   internal::check_places("arange", stream, {&out});
-  launch(
-      TensorRefs<0>{}, TensorRefs<1>{&out},
-      [start, step, out](ThreadTeam& team) { cpu::arange(start, step, out, team); }, stream);
+  launch(TensorRefs<0>{}, TensorRefs<1>{&out}, [start, step, out](ThreadTeam& team) { cpu::arange(start, step, out, team); }, stream);
   return out;
 }
 
-Tensor arange(std::int64_t count, DType dtype, StreamRef stream) {
-  return arange(0, static_cast<double>(count), 1, dtype, stream);
-}
+Tensor arange(std::int64_t count, DType dtype, StreamRef stream) { return arange(0, static_cast<double>(count), 1, dtype, stream); }
 
 }  // namespace millrace

@@ -25,9 +25,7 @@ Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) 
   internal::check_index_dtype("gather", index);
   Tensor out(x.dtype(), gathered_dims(x.dims(), at, index.dims()), stream.memory());
   internal::check_places("gather", stream, {&x, &index, &out});
-  launch(
-      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather(x, index, at, out, team); },
-      stream);
+  launch(TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather(x, index, at, out, team); }, stream);
   return out;
 }
 
@@ -37,13 +35,11 @@ Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef
   bool fits = index.rank() == x.rank();
   for (int i = 0; fits && i < x.rank(); ++i) fits = i == at || index.dim(i) <= x.dim(i);
   if (!fits)
-    throw ShapeError("gather_elements: expected indices of the rank and within the extents of " + x.dims().to_string() +
-                     ", found " + index.dims().to_string());
+    throw ShapeError("gather_elements: expected indices of the rank and within the extents of " + x.dims().to_string() + ", found " +
+                     index.dims().to_string());
   Tensor out(x.dtype(), index.dims(), stream.memory());
   internal::check_places("gather_elements", stream, {&x, &index, &out});
-  launch(
-      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::gather_elements(x, index, at, out, team); }, stream);
+  launch(TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_elements(x, index, at, out, team); }, stream);
   return out;
 }
 
@@ -53,16 +49,14 @@ namespace {
 /// points into.
 void check_rows(const char* op, const Tensor& planned, const Tensor& other, std::int64_t entries) {
   internal::check_same_dtype(op, planned, other);
-  if (planned.rank() == 0 || other.rank() == 0 || planned.dims().erased(0) != other.dims().erased(0) ||
-      planned.dim(0) != entries)
+  if (planned.rank() == 0 || other.rank() == 0 || planned.dims().erased(0) != other.dims().erased(0) || planned.dim(0) != entries)
     throw ShapeError(std::string(op) + ": expected equal rows, one for each of " + std::to_string(entries) +
                      " entries of the plan, found " + planned.dims().to_string() + " and " + other.dims().to_string());
 }
 
 std::int64_t entries_of(const char* op, const Tensor& index) {
   internal::check_index_dtype(op, index);
-  if (index.rank() != 1)
-    throw ShapeError(std::string(op) + ": expected a plan of one axis, found " + index.to_string());
+  if (index.rank() != 1) throw ShapeError(std::string(op) + ": expected a plan of one axis, found " + index.to_string());
   return index.dim(0);
 }
 
@@ -79,8 +73,7 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor
   internal::check_places("gather_rows", stream, {&x, &out});
   check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("gather_rows", index, x.dims());
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows(x, index, out, team); }, stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows(x, index, out, team); }, stream);
 }
 
 void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
@@ -112,9 +105,7 @@ void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tenso
   internal::check_places("scatter_rows", stream, {&x, &out});
   check_rows("scatter_rows", x, out, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("scatter_rows", index, out.dims());
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::scatter_rows(x, index, out, team); },
-      stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::scatter_rows(x, index, out, team); }, stream);
 }
 
 void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {

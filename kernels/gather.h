@@ -14,9 +14,7 @@ namespace millrace {
 /// axis and extent.
 Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream);
 /// `table` [V, C] rows by `index`: gather along axis 0.
-inline Tensor embedding(const Tensor& table, const Tensor& index, StreamRef stream) {
-  return gather(table, index, 0, stream);
-}
+inline Tensor embedding(const Tensor& table, const Tensor& index, StreamRef stream) { return gather(table, index, 0, stream); }
 /// ONNX GatherElements: out has the extents of `index`; out[…, i, …] = x[…, index[…, i, …], …].
 Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef stream);
 

@@ -25,15 +25,12 @@ bool gives(DType dtype, DType out) {
 }
 
 void check_gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c) {
-  if (a.rank() != 2 || b.rank() != 2 || c.rank() != 2 || a.dim(1) != b.dim(0) || c.dim(0) != a.dim(0) ||
-      c.dim(1) != b.dim(1))
+  if (a.rank() != 2 || b.rank() != 2 || c.rank() != 2 || a.dim(1) != b.dim(0) || c.dim(0) != a.dim(0) || c.dim(1) != b.dim(1))
     throw ShapeError("gemm: expected [M, K] times [K, N] into [M, N], found " + shapes(a, b, c));
   if (a.dtype() != b.dtype() || !gives(a.dtype(), c.dtype()))
-    throw DTypeError("gemm: expected one numeric dtype (f32 results of f16 and bf16, i32 of i8 and u8), found " +
-                     shapes(a, b, c));
+    throw DTypeError("gemm: expected one numeric dtype (f32 results of f16 and bf16, i32 of i8 and u8), found " + shapes(a, b, c));
   if (!is_floating(a.dtype()) && (alpha != std::trunc(alpha) || beta != std::trunc(beta)))
-    throw ArgumentError("gemm: expected integral factors for integers, found " + std::to_string(alpha) + " and " +
-                        std::to_string(beta));
+    throw ArgumentError("gemm: expected integral factors for integers, found " + std::to_string(alpha) + " and " + std::to_string(beta));
 }
 
 }  // namespace
@@ -47,9 +44,7 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c
     return bytes == 0 ? c : Tensor(DType::u8, DDim{bytes}, stream.memory());
   };
   if (a.dtype() == internal::wide_dtype(a.dtype())) {
-    const auto multiply = [=, scratch = scratch_for(a, b)](ThreadTeam& team) {
-      cpu::gemm(alpha, a, b, beta, c, scratch, team);
-    };
+    const auto multiply = [=, scratch = scratch_for(a, b)](ThreadTeam& team) { cpu::gemm(alpha, a, b, beta, c, scratch, team); };
     return launch(reads, TensorRefs<1>{&c}, multiply, stream);
   }
   const Tensor left = internal::wide_room(a, stream.memory());
@@ -71,8 +66,8 @@ GemmPlan make_gemm_plan(const GemmDesc& desc, const Place& place) {
     throw ArgumentError("gemm plan: expected extents of at least 0, found k = " + std::to_string(desc.k) +
                         " and n = " + std::to_string(desc.n));
   if (!is_floating(desc.dtype) || !gives(desc.dtype, desc.out))
-    throw DTypeError("gemm plan: expected floats with a result of the same dtype or f32, found " +
-                     std::string(name_of(desc.dtype)) + " to " + std::string(name_of(desc.out)));
+    throw DTypeError("gemm plan: expected floats with a result of the same dtype or f32, found " + std::string(name_of(desc.dtype)) +
+                     " to " + std::string(name_of(desc.out)));
   GemmPlan plan;
   plan.desc_ = desc;
   plan.place_ = place;
@@ -125,8 +120,7 @@ DDim with_last(const DDim& dims, std::int64_t extent) {
   return made;
 }
 
-void check_run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias,
-               const Tensor& out) {
+void check_run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, const Tensor& out) {
   const GemmDesc& desc = plan.desc();
   internal::check_dtype("gemm run", "x", x, desc.dtype);
   internal::check_dtype("gemm run", "out", out, desc.out);
@@ -149,8 +143,7 @@ std::int64_t row_stride(const Tensor& x) {
   return x.rank() == 2 ? x.strides()[0] : -1;
 }
 
-void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out,
-                StreamRef stream) {
+void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
   internal::check_places("gemm run", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
   const Tensor straight = row_stride(x) < 0 ? internal::row_major("gemm run", x, stream) : x;
@@ -161,8 +154,7 @@ void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor&
   const Tensor addend = has_bias ? internal::wide_room(*bias, stream.memory()) : straight;
   launch(
       TensorRefs<3>{&straight, &weights.data, bias}, TensorRefs<1>{&out},
-      [=, narrow_addend = narrow_addend, layout = layout_of(plan), packed = weights.data,
-       kernels = &plan.kernels()](ThreadTeam& team) {
+      [=, narrow_addend = narrow_addend, layout = layout_of(plan), packed = weights.data, kernels = &plan.kernels()](ThreadTeam& team) {
         if (result.elements() == 0) return;
         cpu::widen(straight, rows, team);
         if (has_bias) cpu::widen(narrow_addend, addend, team);
@@ -188,8 +180,7 @@ void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, Ten
   run_packed(plan, weights, x, nullptr, out, stream);
 }
 
-void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor& bias, Tensor& out,
-         StreamRef stream) {
+void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor& bias, Tensor& out, StreamRef stream) {
   run_packed(plan, weights, x, &bias, out, stream);
 }
 

@@ -64,7 +64,6 @@ PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream)
 /// out = x · W (+ bias). x is [k] or [..., k] with contiguous rows (any strides are taken, at the price of a copy), out
 /// [n] or [..., n], contiguous. No allocation for contiguous f32 and f64.
 void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, Tensor& out, StreamRef stream);
-void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor& bias, Tensor& out,
-         StreamRef stream);
+void run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor& bias, Tensor& out, StreamRef stream);
 
 }  // namespace millrace

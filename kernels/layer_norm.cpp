@@ -10,8 +10,7 @@
 
 namespace millrace {
 
-Tensor layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axis, double epsilon,
-                  StreamRef stream) {
+Tensor layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axis, double epsilon, StreamRef stream) {
   const int first = internal::checked_axis("layer_norm", axis, x.dims());
   internal::check_floating("layer_norm", x);
   internal::check_dtype("layer_norm", "scale", scale, x.dtype());

@@ -27,17 +27,15 @@ bool fits_cells(Unary kind) {
     case Unary::softplus:
     case Unary::softsign:
     case Unary::affine:
-    case Unary::scaled_tanh:
-      return true;
-    default:
-      return false;
+    case Unary::scaled_tanh: return true;
+    default: return false;
   }
 }
 
 void check_activation(const char* role, const Activation& activation) {
   if (!fits_cells(activation.kind))
-    throw ArgumentError("lstm cell: expected an activation of ONNX's recurrent cells for " + std::string(role) +
-                        ", found " + std::string(name_of(activation.kind)));
+    throw ArgumentError("lstm cell: expected an activation of ONNX's recurrent cells for " + std::string(role) + ", found " +
+                        std::string(name_of(activation.kind)));
 }
 
 }  // namespace
@@ -45,11 +43,9 @@ void check_activation(const char* role, const Activation& activation) {
 LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place) {
   internal::check_plan_place("lstm cell", place);
   if (desc.input < 0 || desc.hidden < 0 || !(desc.clip >= 0))
-    throw ArgumentError("lstm cell: expected input, hidden and clip of at least 0, found " +
-                        std::to_string(desc.input) + ", " + std::to_string(desc.hidden) + " and " +
-                        std::to_string(desc.clip));
-  if (!is_floating(desc.dtype))
-    throw DTypeError("lstm cell: expected f64, f32, f16 or bf16, found " + std::string(name_of(desc.dtype)));
+    throw ArgumentError("lstm cell: expected input, hidden and clip of at least 0, found " + std::to_string(desc.input) + ", " +
+                        std::to_string(desc.hidden) + " and " + std::to_string(desc.clip));
+  if (!is_floating(desc.dtype)) throw DTypeError("lstm cell: expected f64, f32, f16 or bf16, found " + std::string(name_of(desc.dtype)));
   check_activation("the gates", desc.gate);
   check_activation("the candidate", desc.candidate);
   check_activation("the output", desc.output);
@@ -82,11 +78,10 @@ void check_weight(const LstmPlan& plan, const char* role, const Tensor& weight, 
   internal::check_dims("lstm pack", role, weight, expected);
 }
 
-Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, bool wanted, std::int64_t gates,
-                   StreamRef stream) {
+Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, bool wanted, std::int64_t gates, StreamRef stream) {
   if ((from != nullptr) != wanted)
-    throw ArgumentError("lstm pack: expected " + std::string(wanted ? "" : "no ") + role +
-                        " as the description says, found " + (from == nullptr ? "none" : from->to_string()));
+    throw ArgumentError("lstm pack: expected " + std::string(wanted ? "" : "no ") + role + " as the description says, found " +
+                        (from == nullptr ? "none" : from->to_string()));
   if (from == nullptr) return Tensor(internal::wide_dtype(plan.desc().dtype), DDim{0}, stream.memory());
   check_weight(plan, role, *from, DDim{gates * plan.desc().hidden});
   // A vector is a matrix of one row.
@@ -98,14 +93,12 @@ Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, b
 
 }  // namespace
 
-PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Tensor* bias, const Tensor* peepholes,
-                StreamRef stream) {
+PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Tensor* bias, const Tensor* peepholes, StreamRef stream) {
   const LstmDesc& desc = plan.desc();
   internal::check_places("lstm pack", stream, {&w, &r, bias, peepholes});
   check_weight(plan, "W", w, DDim{desc.input, 4 * desc.hidden});
   check_weight(plan, "R", r, DDim{desc.hidden, 4 * desc.hidden});
-  return {pack_one(plan, w, 4, stream), pack_one(plan, r, 4, stream),
-          pack_vector(plan, "bias", bias, desc.bias, 4, stream),
+  return {pack_one(plan, w, 4, stream), pack_one(plan, r, 4, stream), pack_vector(plan, "bias", bias, desc.bias, 4, stream),
           pack_vector(plan, "peepholes", peepholes, desc.peepholes, 3, stream)};
 }
 
@@ -115,8 +108,7 @@ void check_rows(const LstmPlan& plan, const char* role, const Tensor& tensor, st
   internal::check_dtype("lstm cell", role, tensor, plan.desc().dtype);
   internal::check_dims("lstm cell", role, tensor, DDim{rows, columns});
   if (columns > 1 && rows > 0 && tensor.strides()[1] != 1)
-    throw ShapeError("lstm cell: expected contiguous rows for " + std::string(role) + ", found strides " +
-                     tensor.strides().to_string());
+    throw ShapeError("lstm cell: expected contiguous rows for " + std::string(role) + ", found strides " + tensor.strides().to_string());
 }
 
 void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
@@ -126,8 +118,8 @@ void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
   internal::check_dims("lstm cell", "the packed R", weights.recurrent, DDim{layout.elements(4 * desc.hidden)});
 }
 
-void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
-              const Tensor& c, Tensor& h_out, Tensor& c_out, StreamRef stream) {
+void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+              Tensor& h_out, Tensor& c_out, StreamRef stream) {
   const LstmDesc& desc = plan.desc();
   internal::check_places("lstm cell", stream, {&weights.input, &weights.recurrent, &x, &h, &c, &h_out, &c_out});
   check_weights(plan, weights);
@@ -146,8 +138,7 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
   const Tensor wide_h_out = internal::wide_room(h_out, memory);
   const Tensor wide_c_out = internal::wide_room(c_out, memory);
   launch(
-      TensorRefs<7>{&x, &h, &c, &weights.input, &weights.recurrent, &weights.bias, &weights.peepholes},
-      TensorRefs<2>{&h_out, &c_out},
+      TensorRefs<7>{&x, &h, &c, &weights.input, &weights.recurrent, &weights.bias, &weights.peepholes}, TensorRefs<2>{&h_out, &c_out},
       [=](ThreadTeam& team) {
         cpu::widen(x, wide_x, team);
         cpu::widen(h, wide_h, team);
@@ -161,13 +152,13 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
 
 }  // namespace
 
-void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const Tensor& h, const Tensor& c,
-         Tensor& h_out, Tensor& c_out, StreamRef stream) {
+void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const Tensor& h, const Tensor& c, Tensor& h_out, Tensor& c_out,
+         StreamRef stream) {
   run_step(plan, weights, x, false, h, c, h_out, c_out, stream);
 }
 
-void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h,
-                   const Tensor& c, Tensor& h_out, Tensor& c_out, StreamRef stream) {
+void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h, const Tensor& c,
+                   Tensor& h_out, Tensor& c_out, StreamRef stream) {
   run_step(plan, weights, projection, true, h, c, h_out, c_out, stream);
 }
 

@@ -32,9 +32,9 @@ struct Activation {
 /// Where asked, each a is clipped to [−clip, clip] before its activation, and f = 1 − i (coupled; the third of f is
 /// then not used). Without a bias, a = h·R + x·W.
 struct LstmDesc {
-  std::int64_t input = 0;    ///< C
-  std::int64_t hidden = 0;   ///< H
-  DType dtype = DType::f32;  ///< f32, f64; f16 and bf16 hold x, h, c and weights in that type and compute in f32
+  std::int64_t input = 0;                ///< C
+  std::int64_t hidden = 0;               ///< H
+  DType dtype = DType::f32;              ///< f32, f64; f16 and bf16 hold x, h, c and weights in that type and compute in f32
   Activation gate = {Unary::sigmoid};    ///< f: of i, f, o
   Activation candidate = {Unary::tanh};  ///< g
   Activation output = {Unary::tanh};     ///< h
@@ -68,17 +68,16 @@ struct PackedLstm {
 };
 /// W [C, 4H], R [H, 4H], bias [4H] or null, peepholes [3H] (i f o) or null, of any strides. ShapeError names what the
 /// description asks for.
-PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Tensor* bias, const Tensor* peepholes,
-                StreamRef stream);
+PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Tensor* bias, const Tensor* peepholes, StreamRef stream);
 
 /// x [N, C]; h, c, h_out, c_out [N, H]: rows contiguous, row strides free. h_out and c_out may not be h or c of the
 /// same call (every unit reads all of h), except that c_out may be c. A row's bits do not depend on N. ShapeError,
 /// DTypeError.
-void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const Tensor& h, const Tensor& c,
-         Tensor& h_out, Tensor& c_out, StreamRef stream);
+void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const Tensor& h, const Tensor& c, Tensor& h_out, Tensor& c_out,
+         StreamRef stream);
 
 /// The same with x·W computed before, as [N, 4H] (matmul(x, W), same bits), so that a run of steps needs one GEMM.
-void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h,
-                   const Tensor& c, Tensor& h_out, Tensor& c_out, StreamRef stream);
+void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h, const Tensor& c,
+                   Tensor& h_out, Tensor& c_out, StreamRef stream);
 
 }  // namespace millrace

@@ -15,29 +15,24 @@ namespace {
 /// The same elements with an axis of 1 put in: 1-D operands become matrices.
 Tensor with_axis(const Tensor& x, int axis) {
   const auto first = static_cast<const std::byte*>(x.raw()) - x.storage()->data();
-  return Tensor(x.dtype(), x.dims().inserted(axis, 1), x.strides().inserted(axis, 1),
-                first / static_cast<std::int64_t>(size_of(x.dtype())), x.storage());
+  return Tensor(x.dtype(), x.dims().inserted(axis, 1), x.strides().inserted(axis, 1), first / static_cast<std::int64_t>(size_of(x.dtype())),
+                x.storage());
 }
 
-DDim batch_of(const DDim& dims) {
-  return dims.slice(0, dims.rank() - 2);
-}
+DDim batch_of(const DDim& dims) { return dims.slice(0, dims.rank() - 2); }
 
 DDim with_matrix(DDim batch, std::int64_t rows, std::int64_t columns) {
   batch = batch.inserted(batch.rank(), rows);
   return batch.inserted(batch.rank(), columns);
 }
 
-DType product_dtype(DType dtype) {
-  return dtype == DType::i8 || dtype == DType::u8 ? DType::i32 : dtype;
-}
+DType product_dtype(DType dtype) { return dtype == DType::i8 || dtype == DType::u8 ? DType::i32 : dtype; }
 
 void check_matmul(const Tensor& a, const Tensor& b, const Tensor& out) {
   internal::check_same_dtype("matmul", a, b);
   if (a.dtype() == DType::boolean) throw DTypeError("matmul: expected numbers, found " + a.to_string());
   if (out.dtype() != product_dtype(a.dtype()) && out.dtype() != internal::wide_dtype(a.dtype()))
-    throw DTypeError("matmul: expected " + std::string(name_of(product_dtype(a.dtype()))) + " for out, found " +
-                     out.to_string());
+    throw DTypeError("matmul: expected " + std::string(name_of(product_dtype(a.dtype()))) + " for out, found " + out.to_string());
   internal::check_dims("matmul", "out", out, matmul_dims(a.dims(), b.dims()));
   internal::check_contiguous("matmul", "out", out);
 }
@@ -45,9 +40,7 @@ void check_matmul(const Tensor& a, const Tensor& b, const Tensor& out) {
 }  // namespace
 
 DDim matmul_dims(const DDim& a, const DDim& b) {
-  const auto refuse = [&] {
-    return ShapeError("matmul: " + a.to_string() + " and " + b.to_string() + " do not fit each other");
-  };
+  const auto refuse = [&] { return ShapeError("matmul: " + a.to_string() + " and " + b.to_string() + " do not fit each other"); };
   if (a.rank() == 0 || b.rank() == 0) throw refuse();
   const DDim left = a.rank() == 1 ? a.inserted(0, 1) : a;
   const DDim right = b.rank() == 1 ? b.inserted(1, 1) : b;
@@ -84,8 +77,7 @@ void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
         cpu::widen(right, wide_right, team);
         const Tensor matrices = result.reshape(with_matrix(batch, left.dim(-2), right.dim(-1)));
         cpu::matmul(broadcast_view(wide_left, with_matrix(batch, left.dim(-2), left.dim(-1))),
-                    broadcast_view(wide_right, with_matrix(batch, right.dim(-2), right.dim(-1))), matrices, scratch,
-                    team);
+                    broadcast_view(wide_right, with_matrix(batch, right.dim(-2), right.dim(-1))), matrices, scratch, team);
         cpu::narrow(result, out, team);
       },
       stream);

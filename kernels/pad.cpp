@@ -16,34 +16,27 @@ namespace {
 std::int64_t source_of(std::int64_t at, std::int64_t extent, PadMode mode) {
   if (at >= 0 && at < extent) return at;
   switch (mode) {
-    case PadMode::constant:
-      return -1;
-    case PadMode::reflect:
-      return at < 0 ? -at : 2 * (extent - 1) - at;
-    case PadMode::edge:
-      return at < 0 ? 0 : extent - 1;
-    case PadMode::wrap:
-      return (at % extent + extent) % extent;
+    case PadMode::constant: return -1;
+    case PadMode::reflect: return at < 0 ? -at : 2 * (extent - 1) - at;
+    case PadMode::edge: return at < 0 ? 0 : extent - 1;
+    case PadMode::wrap: return (at % extent + extent) % extent;
   }
   return -1;
 }
 
 /// The elements of one axis after cutting and padding.
-std::vector<std::int64_t> axis_map(int axis, std::int64_t extent, std::int64_t before, std::int64_t after,
-                                   PadMode mode) {
+std::vector<std::int64_t> axis_map(int axis, std::int64_t extent, std::int64_t before, std::int64_t after, PadMode mode) {
   const auto where = [&] {
-    return "pad: axis " + std::to_string(axis) + " of " + std::to_string(extent) + " elements, " +
-           std::to_string(before) + " before and " + std::to_string(after) + " after: ";
+    return "pad: axis " + std::to_string(axis) + " of " + std::to_string(extent) + " elements, " + std::to_string(before) + " before and " +
+           std::to_string(after) + " after: ";
   };
   const std::int64_t size = checked_add(extent, checked_add(before, after));
   const std::int64_t cut_before = before < 0 ? -before : 0;
   const std::int64_t kept = extent - cut_before - (after < 0 ? -after : 0);
   if (size < 0 || kept < 0) throw ShapeError(where() + "expected elements that are left");
   const std::int64_t most = std::max(before, after);
-  if (mode == PadMode::reflect && most > 0 && most >= kept)
-    throw ArgumentError(where() + "a reflection needs fewer than there are");
-  if (mode != PadMode::constant && most > 0 && kept == 0)
-    throw ArgumentError(where() + "expected an axis with elements");
+  if (mode == PadMode::reflect && most > 0 && most >= kept) throw ArgumentError(where() + "a reflection needs fewer than there are");
+  if (mode != PadMode::constant && most > 0 && kept == 0) throw ArgumentError(where() + "expected an axis with elements");
   std::vector<std::int64_t> map(static_cast<std::size_t>(size));
   const std::int64_t first = before > 0 ? before : 0;
   for (std::int64_t i = 0; i < size; ++i) {
@@ -55,11 +48,11 @@ std::vector<std::int64_t> axis_map(int axis, std::int64_t extent, std::int64_t b
 
 }  // namespace
 
-Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after,
-           PadMode mode, double value, StreamRef stream) {
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after, PadMode mode, double value,
+           StreamRef stream) {
   if (std::cmp_not_equal(before.size(), x.rank()) || before.size() != after.size())
-    throw ShapeError("pad: expected counts for each axis of " + x.dims().to_string() + ", found " +
-                     std::to_string(before.size()) + " and " + std::to_string(after.size()));
+    throw ShapeError("pad: expected counts for each axis of " + x.dims().to_string() + ", found " + std::to_string(before.size()) +
+                     " and " + std::to_string(after.size()));
   DDim dims = x.dims();
   cpu::IndexMaps maps;
   for (int axis = 0; axis < x.rank(); ++axis) {
@@ -74,8 +67,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   internal::check_places("pad", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out, element, maps = std::move(maps)](ThreadTeam& team) { cpu::mapped_copy(x, maps, &element, out, team); },
-      stream);
+      [x, out, element, maps = std::move(maps)](ThreadTeam& team) { cpu::mapped_copy(x, maps, &element, out, team); }, stream);
   return out;
 }
 

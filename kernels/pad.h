@@ -17,7 +17,7 @@ enum class PadMode : std::uint8_t { constant, reflect, edge, wrap };
 /// the rest is padded). `value` is for PadMode::constant. ShapeError when the lists do not have one entry per axis, or
 /// an axis would become negative; a reflect needs fewer elements than the axis has, edge and wrap a non-empty axis:
 /// ArgumentError names axis and counts.
-Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after,
-           PadMode mode, double value, StreamRef stream);
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& after, PadMode mode, double value,
+           StreamRef stream);
 
 }  // namespace millrace

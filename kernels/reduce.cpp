@@ -48,12 +48,11 @@ void check_reduce(Reduction kind, const Tensor& x, const Tensor& out) {
   const bool floats_only = kind == Reduction::l2 || kind == Reduction::log_sum || kind == Reduction::log_sum_exp;
   const bool wide_integer = x.dtype() == DType::i64 || x.dtype() == DType::i32;
   if (!is_floating(x.dtype()) && !order && (floats_only || !wide_integer))
-    throw DTypeError("reduce " + std::string(name_of(kind)) + ": expected " +
-                     (floats_only ? "floats" : "floats, i64 or i32") + ", found " + x.to_string());
+    throw DTypeError("reduce " + std::string(name_of(kind)) + ": expected " + (floats_only ? "floats" : "floats, i64 or i32") + ", found " +
+                     x.to_string());
   const bool undefined = order || (kind == Reduction::mean && !is_floating(x.dtype()));
   if (undefined && x.elements() == 0 && out.elements() != 0)
-    throw ArgumentError("reduce " + std::string(name_of(kind)) + ": expected at least one element to fold, found " +
-                        x.to_string());
+    throw ArgumentError("reduce " + std::string(name_of(kind)) + ": expected at least one element to fold, found " + x.to_string());
 }
 
 }  // namespace
@@ -81,8 +80,7 @@ void reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, Tenso
   const Tensor from = folded_last(x, folded, count);
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, from, count, to = out.reshape(dims)](ThreadTeam& team) { cpu::reduce(kind, from, count, to, team); },
-      stream);
+      [kind, from, count, to = out.reshape(dims)](ThreadTeam& team) { cpu::reduce(kind, from, count, to, team); }, stream);
 }
 
 Tensor reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, bool keep_dims, StreamRef stream) {
@@ -93,14 +91,13 @@ Tensor reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, boo
 
 namespace {
 
-Tensor arg_extreme(const char* op, const Tensor& x, int axis, bool greatest, bool keep_dims, bool select_last,
-                   StreamRef stream) {
+Tensor arg_extreme(const char* op, const Tensor& x, int axis, bool greatest, bool keep_dims, bool select_last, StreamRef stream) {
   const Folded folded = folded_axes(op, x.dims(), {axis});
   Tensor out(DType::i64, dims_of(x.dims(), folded, keep_dims), stream.memory());
   internal::check_places(op, stream, {&x, &out});
   if (x.elements() == 0 && out.elements() != 0)
-    throw ArgumentError(std::string(op) + ": expected at least one element along axis " + std::to_string(axis) +
-                        ", found " + x.to_string());
+    throw ArgumentError(std::string(op) + ": expected at least one element along axis " + std::to_string(axis) + ", found " +
+                        x.to_string());
   int count = 0;
   const Tensor from = folded_last(x, folded, count);
   launch(

@@ -29,8 +29,7 @@ Range range_of(std::int64_t start, std::int64_t end, std::int64_t step, std::int
   const std::int64_t last = std::clamp<std::int64_t>(place(end), -1, extent - 1);
   // −step overflows for the least integer: count with the magnitude as unsigned.
   const std::uint64_t stride = std::uint64_t{0} - static_cast<std::uint64_t>(step);
-  return {first,
-          first > last ? static_cast<std::int64_t>((static_cast<std::uint64_t>(first - last) - 1) / stride) + 1 : 0};
+  return {first, first > last ? static_cast<std::int64_t>((static_cast<std::uint64_t>(first - last) - 1) / stride) + 1 : 0};
 }
 
 }  // namespace
@@ -38,13 +37,11 @@ Range range_of(std::int64_t start, std::int64_t end, std::int64_t step, std::int
 Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends,
                   const std::vector<int>& axes, const std::vector<std::int64_t>& steps) {
   if (starts.size() != ends.size() || starts.size() != axes.size() || starts.size() != steps.size())
-    throw ShapeError("slice: expected as many starts, ends, axes and steps, found " + std::to_string(starts.size()) +
-                     ", " + std::to_string(ends.size()) + ", " + std::to_string(axes.size()) + " and " +
-                     std::to_string(steps.size()));
+    throw ShapeError("slice: expected as many starts, ends, axes and steps, found " + std::to_string(starts.size()) + ", " +
+                     std::to_string(ends.size()) + ", " + std::to_string(axes.size()) + " and " + std::to_string(steps.size()));
   DDim dims = x.dims();
   DDim strides = x.strides();
-  std::int64_t offset =
-      (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
+  std::int64_t offset = (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
   bool seen[max_rank] = {};
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const int axis = internal::checked_axis("slice", axes[i], x.dims());
@@ -61,8 +58,8 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
   return x.is_read_only() ? view.read_only() : view;
 }
 
-Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends,
-             const std::vector<int>& axes, const std::vector<std::int64_t>& steps, StreamRef stream) {
+Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends, const std::vector<int>& axes,
+             const std::vector<std::int64_t>& steps, StreamRef stream) {
   return internal::row_major("slice", slice_view(x, starts, ends, axes, steps), stream);
 }
 
@@ -82,8 +79,8 @@ Tensor reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, i
   Tensor out(x.dtype(), x.dims(), stream.memory());
   internal::check_places("reverse_sequence", stream, {&x, &lengths, &out});
   launch(
-      TensorRefs<2>{&x, &lengths}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::reverse_sequence(x, lengths, time, out, team); }, stream);
+      TensorRefs<2>{&x, &lengths}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::reverse_sequence(x, lengths, time, out, team); },
+      stream);
   return out;
 }
 

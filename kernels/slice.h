@@ -16,8 +16,8 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
                   const std::vector<int>& axes, const std::vector<std::int64_t>& steps);
 
 /// The same as a row-major copy.
-Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends,
-             const std::vector<int>& axes, const std::vector<std::int64_t>& steps, StreamRef stream);
+Tensor slice(const Tensor& x, const std::vector<std::int64_t>& starts, const std::vector<std::int64_t>& ends, const std::vector<int>& axes,
+             const std::vector<std::int64_t>& steps, StreamRef stream);
 
 /// `x` with `axis` in reverse order, as a row-major copy.
 Tensor reverse(const Tensor& x, int axis, StreamRef stream);

@@ -27,20 +27,13 @@ Tensor softmax_along(const char* op, const Tensor& x, int axis, bool logarithm, 
   internal::check_places(op, stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [from = axis_last(x, at), to = axis_last(out, at), logarithm](ThreadTeam& team) {
-        cpu::softmax(from, logarithm, to, team);
-      },
-      stream);
+      [from = axis_last(x, at), to = axis_last(out, at), logarithm](ThreadTeam& team) { cpu::softmax(from, logarithm, to, team); }, stream);
   return out;
 }
 
 }  // namespace
 
-Tensor softmax(const Tensor& x, int axis, StreamRef stream) {
-  return softmax_along("softmax", x, axis, false, stream);
-}
-Tensor log_softmax(const Tensor& x, int axis, StreamRef stream) {
-  return softmax_along("log_softmax", x, axis, true, stream);
-}
+Tensor softmax(const Tensor& x, int axis, StreamRef stream) { return softmax_along("softmax", x, axis, false, stream); }
+Tensor log_softmax(const Tensor& x, int axis, StreamRef stream) { return softmax_along("log_softmax", x, axis, true, stream); }
 
 }  // namespace millrace

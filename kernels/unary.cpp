@@ -55,25 +55,17 @@ std::string_view name_of(Unary kind) {
 
 UnaryParams default_params(Unary kind) {
   switch (kind) {
-    case Unary::leaky_relu:
-      return {0.01, 0};
+    case Unary::leaky_relu: return {0.01, 0};
     case Unary::elu:
     case Unary::celu:
     case Unary::thresholded_relu:
-    case Unary::swish:
-      return {1.0, 0};
-    case Unary::selu:
-      return {1.67326319217681884765625, 1.05070102214813232421875};
-    case Unary::hard_sigmoid:
-      return {0.2, 0.5};
-    case Unary::affine:
-      return {1.0, 0};
-    case Unary::scaled_tanh:
-      return {1.0, 1.0};
-    case Unary::clip:
-      return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-    default:
-      return {};
+    case Unary::swish: return {1.0, 0};
+    case Unary::selu: return {1.67326319217681884765625, 1.05070102214813232421875};
+    case Unary::hard_sigmoid: return {0.2, 0.5};
+    case Unary::affine: return {1.0, 0};
+    case Unary::scaled_tanh: return {1.0, 1.0};
+    case Unary::clip: return {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+    default: return {};
   }
 }
 
@@ -85,8 +77,7 @@ DType result_dtype(Unary kind, DType dtype) {
     case Unary::logical_not:
       if (dtype != DType::boolean) throw refuse("bool");
       return dtype;
-    case Unary::identity:
-      return dtype;
+    case Unary::identity: return dtype;
     case Unary::neg:
     case Unary::abs:
     case Unary::sign:
@@ -95,8 +86,7 @@ DType result_dtype(Unary kind, DType dtype) {
     case Unary::clip:
       if (dtype == DType::boolean) throw refuse("a number");
       return dtype;
-    default:
-      break;
+    default: break;
   }
   if (!is_floating(dtype)) throw refuse("f64, f32, f16 or bf16");
   return kind == Unary::is_nan || kind == Unary::is_inf ? DType::boolean : dtype;
@@ -108,8 +98,7 @@ void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, 
   internal::check_dtype(name, "out", out, result_dtype(kind, x.dtype()));
   internal::check_dims(name, "out", out, x.dims());
   launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, params, x, out](ThreadTeam& team) { cpu::unary(kind, params, x, out, team); }, stream);
+      TensorRefs<1>{&x}, TensorRefs<1>{&out}, [kind, params, x, out](ThreadTeam& team) { cpu::unary(kind, params, x, out, team); }, stream);
 }
 
 Tensor unary(Unary kind, const UnaryParams& params, const Tensor& x, StreamRef stream) {

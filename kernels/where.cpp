@@ -17,8 +17,9 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& ou
   internal::check_dims("where", "out", out, dims);
   launch(
       TensorRefs<3>{&condition, &a, &b}, TensorRefs<1>{&out},
-      [choice = broadcast_view(condition, dims), left = broadcast_view(a, dims), right = broadcast_view(b, dims),
-       out](ThreadTeam& team) { cpu::where(choice, left, right, out, team); },
+      [choice = broadcast_view(condition, dims), left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](ThreadTeam& team) {
+        cpu::where(choice, left, right, out, team);
+      },
       stream);
 }
 

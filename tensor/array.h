@@ -67,8 +67,10 @@ class Array {
   /// The first element, for host code that follows `stride`. For T not const the storage counts as written from then on; for const T it must have
   /// been written (UninitializedError) and be there (NotReadyError).
   T* ptr() const {
-    if constexpr (std::is_const_v<T>) return tensor_.template data<std::remove_const_t<T>>();
-    else return Tensor(tensor_).template mutable_data<T>();
+    if constexpr (std::is_const_v<T>)
+      return tensor_.template data<std::remove_const_t<T>>();
+    else
+      return Tensor(tensor_).template mutable_data<T>();
   }
   /// The run-time face of the same elements.
   const Tensor& tensor() const noexcept { return tensor_; }
@@ -78,8 +80,10 @@ class Array {
   auto operator[](const Dim<D>& index) const {
     detail::check_index(index, size_);
     const std::int64_t offset = linearize(index, stride_);
-    if constexpr (std::is_const_v<T>) return ptr()[offset];
-    else return ArrayElement<T>(tensor_, offset);
+    if constexpr (std::is_const_v<T>)
+      return ptr()[offset];
+    else
+      return ArrayElement<T>(tensor_, offset);
   }
 
  private:

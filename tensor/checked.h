@@ -3,8 +3,8 @@
 
 #include <concepts>
 #include <cstdint>
-#include <utility>
 #include <string>
+#include <utility>
 
 #include <millrace/tensor/error.h>
 

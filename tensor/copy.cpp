@@ -78,7 +78,8 @@ void copy(const Tensor& src, const Tensor& dst, StreamRef stream) {
   check(src, dst);
   if (overlap(src, dst)) {
     if (src.raw() == dst.raw() && src.strides() == dst.strides()) return src.check_written();
-    throw ArgumentError("copy: expected views that do not overlap, found " + src.to_string() + " and " + dst.to_string() + " in the same storage");
+    throw ArgumentError("copy: expected views that do not overlap, found " + src.to_string() + " and " + dst.to_string() +
+                        " in the same storage");
   }
   const auto run = [src, dst](ThreadTeam& team) {
     if (src.elements() == 0) return;
@@ -86,8 +87,9 @@ void copy(const Tensor& src, const Tensor& dst, StreamRef stream) {
     constexpr std::int64_t grain = 1 << 20;  // bytes that are worth another thread
     const auto* from = static_cast<const std::byte*>(src.raw());
     auto* to = static_cast<std::byte*>(dst.raw_mutable());
-    team.parallel(static_cast<std::int64_t>(src.bytes()), grain,
-                  [&](std::int64_t begin, std::int64_t end) { std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin)); });
+    team.parallel(static_cast<std::int64_t>(src.bytes()), grain, [&](std::int64_t begin, std::int64_t end) {
+      std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+    });
   };
   launch(TensorRefs<1>{&src}, TensorRefs<1>{&dst}, run, stream);
 }

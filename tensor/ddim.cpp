@@ -20,8 +20,10 @@ std::int64_t DDim::elements() const {
   bool none = false;
   for (const std::int64_t extent : *this) {
     if (extent < 0) throw ShapeError("ddim: expected extents that are known and not negative, found " + to_string());
-    if (extent == 0) none = true;
-    else count = checked_mul(count, extent);  // even where another extent is 0: strides are products too
+    if (extent == 0)
+      none = true;
+    else
+      count = checked_mul(count, extent);  // even where another extent is 0: strides are products too
   }
   return none ? 0 : count;
 }

@@ -38,15 +38,42 @@ DType dtype_named(std::string_view name);
 
 template <class T>
 struct DTypeOf;  // no member `value`: the C++ type has no dtype
-template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<float16> { static constexpr DType value = DType::f16; };
-template <> struct DTypeOf<bfloat16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
-template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<std::int8_t> { static constexpr DType value = DType::i8; };
-template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<float16> {
+  static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<bfloat16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<std::int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::boolean;
+};
 
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<std::remove_cv_t<T>>::value;
@@ -87,12 +114,18 @@ template <class To, class From>
 constexpr To convert_element(From from) {
   constexpr bool narrow_from = std::is_same_v<From, float16> || std::is_same_v<From, bfloat16>;
   constexpr bool narrow_to = std::is_same_v<To, float16> || std::is_same_v<To, bfloat16>;
-  if constexpr (std::is_same_v<To, From>) return from;
-  else if constexpr (narrow_from) return convert_element<To>(static_cast<float>(from));
-  else if constexpr (narrow_to) return To(static_cast<float>(from));
-  else if constexpr (std::is_same_v<To, bool>) return from != From{};
-  else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) return detail::truncate<To>(from);
-  else return static_cast<To>(from);
+  if constexpr (std::is_same_v<To, From>)
+    return from;
+  else if constexpr (narrow_from)
+    return convert_element<To>(static_cast<float>(from));
+  else if constexpr (narrow_to)
+    return To(static_cast<float>(from));
+  else if constexpr (std::is_same_v<To, bool>)
+    return from != From{};
+  else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>)
+    return detail::truncate<To>(from);
+  else
+    return static_cast<To>(from);
 }
 
 }  // namespace millrace

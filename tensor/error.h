@@ -19,9 +19,9 @@ class Error : public std::exception {
 };
 
 /// Defines a typed error with its own name: catch it to tell one cause from another.
-#define MILLRACE_ERROR(Name, Base)                        \
-  class Name : public Base {                              \
-   public:                                                \
+#define MILLRACE_ERROR(Name, Base)                         \
+  class Name : public Base {                               \
+   public:                                                 \
     explicit Name(const std::string& what) : Base(what) {} \
   }
 

@@ -28,8 +28,8 @@ struct float16 {
     const std::uint32_t sign = (f >> 16) & 0x8000u;
     const std::uint32_t magnitude = f & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));  // NaN stays quiet
-    if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);                              // rounds to infinity
-    if (magnitude >= 0x38800000u) {                                                                               // a normal result
+    if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);                                // rounds to infinity
+    if (magnitude >= 0x38800000u) {                                                                                 // a normal result
       const std::uint32_t rebased = magnitude - 0x38000000u;
       return static_cast<std::uint16_t>(sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13));
     }

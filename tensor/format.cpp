@@ -27,8 +27,10 @@ std::string first_values(const Tensor& tensor) {
       rest /= tensor.dim(axis);
     }
     if (count > 0) text += ", ";
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) text += describe(from[offset]);
-    else text += fmt::format("{}", from[offset]);
+    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
+      text += describe(from[offset]);
+    else
+      text += fmt::format("{}", from[offset]);
   }
   return tensor.elements() > shown ? text + ", …" : text;
 }

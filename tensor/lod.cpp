@@ -38,7 +38,8 @@ Level offsets_of(std::span<const std::int64_t> lengths, std::size_t level) {
   for (const std::int64_t length : lengths) {
     if (length < 0) throw LoDError(level_text(level) + ": expected lengths of at least 0, found " + std::to_string(length));
     std::int64_t end = 0;
-    if (__builtin_add_overflow(offsets.back(), length, &end)) throw LoDError(level_text(level) + ": the sum of the lengths does not fit 64 bits");
+    if (__builtin_add_overflow(offsets.back(), length, &end))
+      throw LoDError(level_text(level) + ": the sum of the lengths does not fit 64 bits");
     offsets.push_back(end);
   }
   return offsets;
@@ -46,8 +47,8 @@ Level offsets_of(std::span<const std::int64_t> lengths, std::size_t level) {
 
 void check_range(const char* what, std::int64_t begin, std::int64_t end, std::int64_t count, int level) {
   if (begin < 0 || begin > end || end > count)
-    throw IndexError(std::string("lod: ") + what + " [" + std::to_string(begin) + ", " + std::to_string(end) + ") of " + std::to_string(count) +
-                     " sequences at level " + std::to_string(level));
+    throw IndexError(std::string("lod: ") + what + " [" + std::to_string(begin) + ", " + std::to_string(end) + ") of " +
+                     std::to_string(count) + " sequences at level " + std::to_string(level));
 }
 
 /// Reads `[[2,1],[3,1,2]]`.
@@ -100,7 +101,8 @@ class Parser {
   }
   [[noreturn]] void fail(const std::string& wanted) const {
     const std::string found = at_ < text_.size() ? "'" + std::string(text_.substr(at_, 16)) + "'" : "the end";
-    throw ParseError("lod: expected " + wanted + " at character " + std::to_string(at_) + ", found " + found + ", in lengths such as [[2,1],[3,1,2]]");
+    throw ParseError("lod: expected " + wanted + " at character " + std::to_string(at_) + ", found " + found +
+                     ", in lengths such as [[2,1],[3,1,2]]");
   }
 
   std::string_view text_;
@@ -127,7 +129,8 @@ LoD LoD::from_offsets(std::vector<Level> levels) {
 
 LoD LoD::from_seq_pos(const SeqPos& positions) {
   if (std::cmp_not_equal(positions.dim, positions.startPoses.size()))
-    throw LoDError("seq pos: expected " + std::to_string(positions.dim) + " levels, as dim says, found " + std::to_string(positions.startPoses.size()));
+    throw LoDError("seq pos: expected " + std::to_string(positions.dim) + " levels, as dim says, found " +
+                   std::to_string(positions.startPoses.size()));
   std::vector<Level> levels;
   for (const auto& level : positions.startPoses) {
     if (!level) throw LoDError("seq pos: level " + std::to_string(levels.size()) + " is null");
@@ -222,7 +225,8 @@ LoD LoD::select(std::span<const std::int64_t> chosen) const {
       const std::int64_t begin = offsets[static_cast<std::size_t>(item)];
       const std::int64_t end = offsets[static_cast<std::size_t>(item) + 1];
       std::int64_t next = 0;
-      if (__builtin_add_overflow(level.back(), end - begin, &next)) throw LoDError(level_text(made.size()) + ": the selection does not fit 64 bits");
+      if (__builtin_add_overflow(level.back(), end - begin, &next))
+        throw LoDError(level_text(made.size()) + ": the selection does not fit 64 bits");
       level.push_back(next);
       if (k + 1 < depth())
         for (std::int64_t i = begin; i < end; ++i) inner.push_back(i);

@@ -41,19 +41,20 @@ int check_steps(const SequenceOrder& order, std::span<const std::int64_t> step_r
     throw LoDError("pack: expected " + std::to_string(order.steps()) + " steps for the " + order.to_string() + ", found " +
                    std::to_string(step_rows.size()));
   if (!step_lods.empty() && step_lods.size() != step_rows.size())
-    throw LoDError("pack: expected a LoD for each of " + std::to_string(step_rows.size()) + " steps, found " + std::to_string(step_lods.size()));
+    throw LoDError("pack: expected a LoD for each of " + std::to_string(step_rows.size()) + " steps, found " +
+                   std::to_string(step_lods.size()));
   int depth = step_rows.empty() ? order.depth_below() : step_lods.empty() ? 0 : step_lods.front().depth();
   for (std::size_t t = 0; t < step_rows.size(); ++t) {
     const auto step = static_cast<std::int64_t>(t);
     const LoD lod = step_lods.empty() ? LoD() : step_lods[t];
     if (lod.depth() != depth)
-      throw LoDError("pack: " + step_text(step) + " has the LoD " + lod.to_string() + ", " + step_text(0) + " has " + step_lods.front().to_string() +
-                     ": expected as many levels");
+      throw LoDError("pack: " + step_text(step) + " has the LoD " + lod.to_string() + ", " + step_text(0) + " has " +
+                     step_lods.front().to_string() + ": expected as many levels");
     lod.validate(step_rows[t]);
     const std::int64_t items = depth == 0 ? step_rows[t] : lod.sequences(0);
     if (items != order.live(step))
-      throw LoDError("pack: expected " + std::to_string(order.live(step)) + (depth == 0 ? " rows" : " sequences") + " at " + step_text(step) +
-                     ", one for each that lives, found " + std::to_string(items));
+      throw LoDError("pack: expected " + std::to_string(order.live(step)) + (depth == 0 ? " rows" : " sequences") + " at " +
+                     step_text(step) + ", one for each that lives, found " + std::to_string(items));
   }
   return depth;
 }
@@ -184,7 +185,9 @@ RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int
   return select_sequences(chosen, rows, lod);
 }
 
-RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int64_t to) { return shrink_rows(order, from, to, order.live(from)); }
+RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int64_t to) {
+  return shrink_rows(order, from, to, order.live(from));
+}
 
 RowSelection reorder_rows(const SequenceOrder& order, std::int64_t rows, const LoD& lod) {
   check_batch("re-order: a boot or static input has one for each sequence", order.sequences(), rows, lod);

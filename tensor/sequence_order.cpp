@@ -29,9 +29,8 @@ SequenceOrder::SequenceOrder(const LoD& lod, int level, bool sort_by_length) {
   std::iota(state->permutation.begin(), state->permutation.end(), std::int64_t{0});
   const auto length_of = [&](std::int64_t sequence) { return lengths[static_cast<std::size_t>(sequence)]; };
   if (sort_by_length)
-    std::sort(state->permutation.begin(), state->permutation.end(), [&](std::int64_t a, std::int64_t b) {
-      return length_of(a) != length_of(b) ? length_of(a) > length_of(b) : a < b;
-    });
+    std::sort(state->permutation.begin(), state->permutation.end(),
+              [&](std::int64_t a, std::int64_t b) { return length_of(a) != length_of(b) ? length_of(a) > length_of(b) : a < b; });
   for (const std::int64_t sequence : state->permutation) state->lengths.push_back(length_of(sequence));
   state->descending = state->lengths;
   std::sort(state->descending.begin(), state->descending.end(), std::greater<>());
@@ -81,14 +80,16 @@ Tensor SequenceOrder::indices_map() const {
 }
 
 std::string SequenceOrder::to_string() const {
-  std::string text = "order of " + lod().to_string() + " at level " + std::to_string(level()) + (sorted() ? ", longest first: [" : ", as given: [");
+  std::string text =
+      "order of " + lod().to_string() + " at level " + std::to_string(level()) + (sorted() ? ", longest first: [" : ", as given: [");
   for (std::size_t rank = 0; rank < state_->permutation.size(); ++rank)
     text += (rank > 0 ? "," : "") + std::to_string(state_->permutation[rank]);
   return text + "]";
 }
 
 bool operator==(const SequenceOrder& a, const SequenceOrder& b) noexcept {
-  return a.state_ == b.state_ || (a.level() == b.level() && a.sorted() == b.sorted() && a.depth_below() == b.depth_below() && a.lod() == b.lod());
+  return a.state_ == b.state_ ||
+         (a.level() == b.level() && a.sorted() == b.sorted() && a.depth_below() == b.depth_below() && a.lod() == b.lod());
 }
 
 }  // namespace millrace

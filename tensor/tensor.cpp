@@ -55,7 +55,8 @@ void Tensor::measure() {
 
 void Tensor::check_count(std::size_t count) const {
   if (std::cmp_not_equal(count, elements_))
-    throw ShapeError("tensor: expected " + std::to_string(elements_) + " values for " + dims_.to_string() + ", found " + std::to_string(count));
+    throw ShapeError("tensor: expected " + std::to_string(elements_) + " values for " + dims_.to_string() + ", found " +
+                     std::to_string(count));
 }
 
 void Tensor::check_written() const {
@@ -84,7 +85,8 @@ void Tensor::check_writable(DType wanted) const {
 }
 
 void Tensor::check_contiguous() const {
-  if (!contiguous_) throw ShapeError("tensor: expected contiguous elements, found " + to_string() + " with strides " + strides_.to_string());
+  if (!contiguous_)
+    throw ShapeError("tensor: expected contiguous elements, found " + to_string() + " with strides " + strides_.to_string());
 }
 
 Tensor Tensor::read_only() const {
@@ -109,7 +111,8 @@ Tensor Tensor::reshape(const DDim& dims) const {
   }
   if (open >= 0 && known > 0 && elements_ % known == 0) wanted[open] = elements_ / known;
   if ((open >= 0 && wanted[open] < 0) || wanted.elements() != elements_)
-    throw ShapeError("reshape: " + dims_.to_string() + " has " + std::to_string(elements_) + " elements and cannot become " + dims.to_string());
+    throw ShapeError("reshape: " + dims_.to_string() + " has " + std::to_string(elements_) + " elements and cannot become " +
+                     dims.to_string());
   Tensor made = *this;
   made.dims_ = wanted;
   made.strides_ = wanted.row_major();
@@ -142,7 +145,8 @@ Tensor Tensor::permute(const std::vector<int>& axes) const {
   bool seen[max_rank] = {};
   Tensor made = *this;
   if (std::cmp_not_equal(axes.size(), rank()))
-    throw ShapeError("permute: expected " + std::to_string(rank()) + " axes for " + dims_.to_string() + ", found " + std::to_string(axes.size()));
+    throw ShapeError("permute: expected " + std::to_string(rank()) + " axes for " + dims_.to_string() + ", found " +
+                     std::to_string(axes.size()));
   for (int to = 0; to < rank(); ++to) {
     const int from = dims_.checked_axis(axes[static_cast<std::size_t>(to)]);
     if (seen[from]) throw ShapeError("permute: axis " + std::to_string(from) + " is named twice");
@@ -187,10 +191,12 @@ std::int64_t Tensor::offset_of(const DDim& index) const {
   const bool scalar = index.rank() == 0 || (index.rank() == 1 && index[0] == 0);
   if (rank() == 0 && scalar) return 0;
   if (index.rank() != rank())
-    throw IndexError("element: expected " + std::to_string(rank()) + " coordinates for " + dims_.to_string() + ", found " + index.to_string());
+    throw IndexError("element: expected " + std::to_string(rank()) + " coordinates for " + dims_.to_string() + ", found " +
+                     index.to_string());
   std::int64_t offset = 0;
   for (int axis = 0; axis < rank(); ++axis) {
-    if (index[axis] < 0 || index[axis] >= dims_[axis]) throw IndexError("element: index " + index.to_string() + " is outside " + dims_.to_string());
+    if (index[axis] < 0 || index[axis] >= dims_[axis])
+      throw IndexError("element: index " + index.to_string() + " is outside " + dims_.to_string());
     offset += index[axis] * strides_[axis];
   }
   return offset;

@@ -160,7 +160,8 @@ using DArrayVar = Tensor;
 /// A host tensor filled with `value`; its dtype is that of `value`. PlaceError for other places: those need a device of a runtime.
 template <class T>
 Tensor make_darray(const DDim& dims, T value, const Place& place = CpuPlace{}) {
-  if (!place.is_cpu()) throw PlaceError("make_darray: expected cpu, found " + place.to_string() + ": fill a tensor on a stream of that device");
+  if (!place.is_cpu())
+    throw PlaceError("make_darray: expected cpu, found " + place.to_string() + ": fill a tensor on a stream of that device");
   Tensor made(dtype_of<T>, dims);
   T* to = made.mutable_data<T>();
   for (std::int64_t i = 0; i < made.elements(); ++i) to[i] = value;

@@ -29,7 +29,8 @@ class ThreadTeam {
       return;
     }
     using Callable = std::remove_reference_t<F>;
-    run(count, grain, [](void* callable, std::int64_t begin, std::int64_t end) { (*static_cast<Callable*>(callable))(begin, end); },
+    run(
+        count, grain, [](void* callable, std::int64_t begin, std::int64_t end) { (*static_cast<Callable*>(callable))(begin, end); },
         const_cast<void*>(static_cast<const void*>(&f)));
   }
 

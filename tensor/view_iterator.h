@@ -23,7 +23,8 @@ class ViewIterator {
 
   ViewIterator() = default;
   /// At the `position`-th element; the number of elements is the end.
-  ViewIterator(const View& view, std::int64_t position) : ptr_(view.ptr()), size_(view.size()), stride_(view.stride()), position_(position) {
+  ViewIterator(const View& view, std::int64_t position)
+      : ptr_(view.ptr()), size_(view.size()), stride_(view.stride()), position_(position) {
     if (position == 0) return;
     // The end is one past the last index of axis 0, where ++ arrives and -- departs.
     for (int axis = rank - 1; axis > 0; --axis) {

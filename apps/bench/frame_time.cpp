@@ -10,7 +10,8 @@
 
 namespace millrace::bench {
 
-double frame_time(const std::string& model, const std::vector<std::pair<std::string, std::string>>& states, std::int64_t rows, double seconds) {
+double frame_time(const std::string& model, const std::vector<std::pair<std::string, std::string>>& states, std::int64_t rows,
+                  double seconds) {
   RecurrenceOptions options;
   options.states = states;
   StateSlab slab(std::make_shared<const Recurrence>(make_recurrence(load_model(model), options)));

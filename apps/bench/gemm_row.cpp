@@ -37,8 +37,7 @@ Row gemm_row(std::int64_t m, std::int64_t k, std::int64_t n) {
   const GemmPlan plan = make_gemm_plan(desc);
   const PackedMatrix packed = pack(plan, w, stream);
   const auto ours = [&] { run(plan, packed, x, out, stream); };
-  const GemmPeer peer =
-      make_gemm_peer(m, k, n, x.mutable_data<float>(), w.mutable_data<float>(), peer_out.mutable_data<float>());
+  const GemmPeer peer = make_gemm_peer(m, k, n, x.mutable_data<float>(), w.mutable_data<float>(), peer_out.mutable_data<float>());
   row.note = peer.note;
   if (peer.run) {
     measure(row, ours, peer.run);

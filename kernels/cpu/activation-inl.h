@@ -52,8 +52,8 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluTanh(D d, V x) {
   using T = hn::TFromD<D>;
   const V cube = hn::Mul(hn::Mul(x, x), x);
-  const V inner = hn::Mul(hn::Set(d, static_cast<T>(0.79788456080286535588)),
-                          hn::Add(x, hn::Mul(hn::Set(d, static_cast<T>(0.044715)), cube)));
+  const V inner =
+      hn::Mul(hn::Set(d, static_cast<T>(0.79788456080286535588)), hn::Add(x, hn::Mul(hn::Set(d, static_cast<T>(0.044715)), cube)));
   const V half = hn::Mul(hn::Set(d, static_cast<T>(0.5)), x);
   return hn::Mul(half, hn::Add(hn::Set(d, T{1}), Tanh(d, inner)));
 }
@@ -73,50 +73,31 @@ HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T{1});
   switch (kind) {
-    case Unary::sigmoid:
-      return Sigmoid(d, x);
-    case Unary::tanh:
-      return Tanh(d, x);
-    case Unary::relu:
-      return KeepNaN(d, x, hn::Max(x, zero));
-    case Unary::leaky_relu:
-      return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(alpha, x), x);
-    case Unary::thresholded_relu:
-      return KeepNaN(d, x, hn::IfThenElse(hn::Gt(x, alpha), x, zero));
-    case Unary::elu:
-      return Elu(d, x, alpha, one);
-    case Unary::selu:
-      return hn::Mul(beta, Elu(d, x, alpha, one));
-    case Unary::celu:
-      return Elu(d, x, alpha, alpha);
-    case Unary::hard_sigmoid:
-      return KeepNaN(d, x, HardSigmoid(d, x, alpha, beta));
+    case Unary::sigmoid: return Sigmoid(d, x);
+    case Unary::tanh: return Tanh(d, x);
+    case Unary::relu: return KeepNaN(d, x, hn::Max(x, zero));
+    case Unary::leaky_relu: return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(alpha, x), x);
+    case Unary::thresholded_relu: return KeepNaN(d, x, hn::IfThenElse(hn::Gt(x, alpha), x, zero));
+    case Unary::elu: return Elu(d, x, alpha, one);
+    case Unary::selu: return hn::Mul(beta, Elu(d, x, alpha, one));
+    case Unary::celu: return Elu(d, x, alpha, alpha);
+    case Unary::hard_sigmoid: return KeepNaN(d, x, HardSigmoid(d, x, alpha, beta));
     case Unary::hard_swish:
-      return KeepNaN(
-          d, x, hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5)))));
-    case Unary::softplus:
-      return Softplus(d, x);
-    case Unary::mish:
-      return hn::Mul(x, Tanh(d, Softplus(d, x)));
-    case Unary::softsign:
-      return hn::Div(x, hn::Add(one, hn::Abs(x)));
-    case Unary::affine:
-      return hn::Add(hn::Mul(alpha, x), beta);
-    case Unary::scaled_tanh:
-      return hn::Mul(alpha, Tanh(d, hn::Mul(beta, x)));
-    case Unary::swish:
-      return hn::Mul(x, Sigmoid(d, hn::Mul(alpha, x)));
-    case Unary::gelu_tanh:
-      return GeluTanh(d, x);
+      return KeepNaN(d, x, hn::Mul(x, HardSigmoid(d, x, hn::Set(d, static_cast<T>(1.0 / 6)), hn::Set(d, static_cast<T>(0.5)))));
+    case Unary::softplus: return Softplus(d, x);
+    case Unary::mish: return hn::Mul(x, Tanh(d, Softplus(d, x)));
+    case Unary::softsign: return hn::Div(x, hn::Add(one, hn::Abs(x)));
+    case Unary::affine: return hn::Add(hn::Mul(alpha, x), beta);
+    case Unary::scaled_tanh: return hn::Mul(alpha, Tanh(d, hn::Mul(beta, x)));
+    case Unary::swish: return hn::Mul(x, Sigmoid(d, hn::Mul(alpha, x)));
+    case Unary::gelu_tanh: return GeluTanh(d, x);
     case Unary::gelu: {
       const V root = hn::Set(d, static_cast<T>(1.41421356237309504880));
       const V erf = EachLane(d, hn::Div(x, root), [](T v) { return std::erf(v); });
       return hn::Mul(hn::Mul(hn::Set(d, static_cast<T>(0.5)), x), hn::Add(one, erf));
     }
-    case Unary::clip:
-      return KeepNaN(d, x, hn::Min(hn::Max(x, alpha), beta));
-    default:
-      return x;
+    case Unary::clip: return KeepNaN(d, x, hn::Min(hn::Max(x, alpha), beta));
+    default: return x;
   }
 }
 

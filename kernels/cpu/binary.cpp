@@ -32,9 +32,7 @@ void run_each(const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& t
   const T* right = static_cast<const T*>(b.raw());
   Out* result = static_cast<Out*>(out.raw_mutable());
   const auto [a_step, b_step, out_step] = loop.inner();
-  const auto one = [f](T x, T y) {
-    return convert_element<Out>(f(convert_element<Wide>(x), convert_element<Wide>(y)));
-  };
+  const auto one = [f](T x, T y) { return convert_element<Out>(f(convert_element<Wide>(x), convert_element<Wide>(y))); };
   loop.parallel(team, grain_light, [&](const auto& offsets, std::int64_t count) {
     const T* x = left + offsets[0];
     const T* y = right + offsets[1];
@@ -110,26 +108,16 @@ void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out
   using Wide = typename WideOf<T>::type;
   const auto run = [&](auto f) { run_each<T, T>(a, b, out, team, f); };
   switch (kind) {
-    case Binary::add:
-      return run([](Wide x, Wide y) { return x + y; });
-    case Binary::sub:
-      return run([](Wide x, Wide y) { return x - y; });
-    case Binary::mul:
-      return run([](Wide x, Wide y) { return x * y; });
-    case Binary::div:
-      return run([](Wide x, Wide y) { return x / y; });
-    case Binary::pow:
-      return run([](Wide x, Wide y) { return y == Wide{2} ? x * x : std::pow(x, y); });
-    case Binary::min:
-      return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
-    case Binary::max:
-      return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
-    case Binary::mod:
-      return run([](Wide x, Wide y) { return float_mod(x, y); });
-    case Binary::fmod:
-      return run([](Wide x, Wide y) { return std::fmod(x, y); });
-    default:
-      return run([](Wide x, Wide y) { return x < Wide{0} ? y * x : x; });
+    case Binary::add: return run([](Wide x, Wide y) { return x + y; });
+    case Binary::sub: return run([](Wide x, Wide y) { return x - y; });
+    case Binary::mul: return run([](Wide x, Wide y) { return x * y; });
+    case Binary::div: return run([](Wide x, Wide y) { return x / y; });
+    case Binary::pow: return run([](Wide x, Wide y) { return y == Wide{2} ? x * x : std::pow(x, y); });
+    case Binary::min: return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
+    case Binary::max: return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
+    case Binary::mod: return run([](Wide x, Wide y) { return float_mod(x, y); });
+    case Binary::fmod: return run([](Wide x, Wide y) { return std::fmod(x, y); });
+    default: return run([](Wide x, Wide y) { return x < Wide{0} ? y * x : x; });
   }
 }
 
@@ -140,40 +128,19 @@ void run_integers(Binary kind, const Tensor& a, const Tensor& b, const Tensor& o
   const Of of{zero_divisor};
   const auto run = [&](auto f) { run_each<T, T>(a, b, out, team, f); };
   switch (kind) {
-    case Binary::add:
-      run([](T x, T y) { return Of::wrap(Of::wide(x) + Of::wide(y)); });
-      break;
-    case Binary::sub:
-      run([](T x, T y) { return Of::wrap(Of::wide(x) - Of::wide(y)); });
-      break;
-    case Binary::mul:
-      run([](T x, T y) { return Of::wrap(Of::wide(x) * Of::wide(y)); });
-      break;
-    case Binary::div:
-      run([&of](T x, T y) { return of.div(x, y); });
-      break;
-    case Binary::pow:
-      run([&of](T x, T y) { return of.pow(x, y); });
-      break;
-    case Binary::min:
-      run([](T x, T y) { return x < y ? x : y; });
-      break;
-    case Binary::max:
-      run([](T x, T y) { return x > y ? x : y; });
-      break;
-    case Binary::mod:
-      run([&of](T x, T y) { return of.mod(x, y); });
-      break;
-    case Binary::fmod:
-      run([&of](T x, T y) { return of.fmod(x, y); });
-      break;
-    default:
-      run([](T x, T y) { return x < 0 ? Of::wrap(Of::wide(x) * Of::wide(y)) : x; });
-      break;
+    case Binary::add: run([](T x, T y) { return Of::wrap(Of::wide(x) + Of::wide(y)); }); break;
+    case Binary::sub: run([](T x, T y) { return Of::wrap(Of::wide(x) - Of::wide(y)); }); break;
+    case Binary::mul: run([](T x, T y) { return Of::wrap(Of::wide(x) * Of::wide(y)); }); break;
+    case Binary::div: run([&of](T x, T y) { return of.div(x, y); }); break;
+    case Binary::pow: run([&of](T x, T y) { return of.pow(x, y); }); break;
+    case Binary::min: run([](T x, T y) { return x < y ? x : y; }); break;
+    case Binary::max: run([](T x, T y) { return x > y ? x : y; }); break;
+    case Binary::mod: run([&of](T x, T y) { return of.mod(x, y); }); break;
+    case Binary::fmod: run([&of](T x, T y) { return of.fmod(x, y); }); break;
+    default: run([](T x, T y) { return x < 0 ? Of::wrap(Of::wide(x) * Of::wide(y)) : x; }); break;
   }
   if (zero_divisor)
-    throw ArgumentError(std::string(name_of(kind)) + ": an integer is divided by zero in " + a.to_string() + " by " +
-                        b.to_string());
+    throw ArgumentError(std::string(name_of(kind)) + ": an integer is divided by zero in " + a.to_string() + " by " + b.to_string());
 }
 
 template <class T>
@@ -181,24 +148,15 @@ void run_comparison(Binary kind, const Tensor& a, const Tensor& b, const Tensor&
   using Wide = typename WideOf<T>::type;
   const auto run = [&](auto f) { run_each<T, bool>(a, b, out, team, f); };
   switch (kind) {
-    case Binary::equal:
-      return run([](Wide x, Wide y) { return x == y; });
-    case Binary::not_equal:
-      return run([](Wide x, Wide y) { return x != y; });
-    case Binary::less:
-      return run([](Wide x, Wide y) { return x < y; });
-    case Binary::less_or_equal:
-      return run([](Wide x, Wide y) { return x <= y; });
-    case Binary::greater:
-      return run([](Wide x, Wide y) { return x > y; });
-    case Binary::greater_or_equal:
-      return run([](Wide x, Wide y) { return x >= y; });
-    case Binary::logical_and:
-      return run([](Wide x, Wide y) { return x && y; });
-    case Binary::logical_or:
-      return run([](Wide x, Wide y) { return x || y; });
-    default:
-      return run([](Wide x, Wide y) { return static_cast<bool>(x) != static_cast<bool>(y); });
+    case Binary::equal: return run([](Wide x, Wide y) { return x == y; });
+    case Binary::not_equal: return run([](Wide x, Wide y) { return x != y; });
+    case Binary::less: return run([](Wide x, Wide y) { return x < y; });
+    case Binary::less_or_equal: return run([](Wide x, Wide y) { return x <= y; });
+    case Binary::greater: return run([](Wide x, Wide y) { return x > y; });
+    case Binary::greater_or_equal: return run([](Wide x, Wide y) { return x >= y; });
+    case Binary::logical_and: return run([](Wide x, Wide y) { return x && y; });
+    case Binary::logical_or: return run([](Wide x, Wide y) { return x || y; });
+    default: return run([](Wide x, Wide y) { return static_cast<bool>(x) != static_cast<bool>(y); });
   }
 }
 

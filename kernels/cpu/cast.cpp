@@ -49,8 +49,7 @@ void cast_all(const Tensor& x, const Tensor& out, ThreadTeam& team) {
 
 void cast(const Tensor& x, const Tensor& out, ThreadTeam& team) {
   visit_dtype(x.dtype(), [&](auto from) {
-    visit_dtype(out.dtype(),
-                [&](auto to) { cast_all<typename decltype(from)::type, typename decltype(to)::type>(x, out, team); });
+    visit_dtype(out.dtype(), [&](auto to) { cast_all<typename decltype(from)::type, typename decltype(to)::type>(x, out, team); });
   });
 }
 

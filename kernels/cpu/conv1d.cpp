@@ -29,8 +29,7 @@ struct Unfold {
     if (inside && taps_adjoin && (channels == 1 || channel_stride == desc.kernel)) return base + start * time_stride;
     // Taps [first, last) lie inside the sequence; the others are padding.
     const std::int64_t first = std::clamp<std::int64_t>((-start + desc.dilation - 1) / desc.dilation, 0, desc.kernel);
-    const std::int64_t last =
-        std::clamp<std::int64_t>((length - start + desc.dilation - 1) / desc.dilation, first, desc.kernel);
+    const std::int64_t last = std::clamp<std::int64_t>((length - start + desc.dilation - 1) / desc.dilation, first, desc.kernel);
     T* to = room;
     for (std::int64_t channel = 0; channel < channels; ++channel, to += desc.kernel) {
       const T* from = base + channel * channel_stride + start * time_stride;
@@ -43,8 +42,8 @@ struct Unfold {
 };
 
 template <class T>
-void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t group, const T* packed, const T* bias,
-               T* out, std::int64_t rows, ThreadTeam& team) {
+void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t group, const T* packed, const T* bias, T* out,
+               std::int64_t rows, ThreadTeam& team) {
   const Conv1dDesc& desc = plan.desc();
   const PackedLayout layout = conv1d_layout(plan);
   const std::int64_t out_length = unfold.out_length;
@@ -54,14 +53,12 @@ void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t gro
             [&](std::int64_t row, std::int64_t count, std::int64_t first, std::int64_t last) {
               alignas(64) T room[room_elements];
               std::unique_ptr<T[]> large;
-              if (layout.k > room_elements)
-                large = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layout.k));
+              if (layout.k > room_elements) large = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(layout.k));
               const T* a[max_rows];
               T* to[max_rows];
               for (std::int64_t i = 0; i < count; ++i) {
                 a[i] = unfold(row + i, group, large ? large.get() : room + i * layout.k);
-                to[i] = out + ((row + i) / out_length * desc.out_channels + group * layout.columns) * out_length +
-                        (row + i) % out_length;
+                to[i] = out + ((row + i) / out_length * desc.out_channels + group * layout.columns) * out_length + (row + i) % out_length;
               }
               MatrixCall<T> call;
               call.a = a;
@@ -80,17 +77,14 @@ void run_group(const Conv1dPlan& plan, const Unfold<T>& unfold, std::int64_t gro
 }
 
 template <class T>
-void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out,
-              ThreadTeam& team) {
+void run_type(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
   const Conv1dDesc& desc = plan.desc();
   const PackedLayout layout = conv1d_layout(plan);
-  const Unfold<T> unfold{
-      desc,       static_cast<const T*>(x.raw()), x.strides()[0], x.strides()[1], x.strides()[2], x.dim(2),
-      out.dim(2), desc.in_channels / desc.groups, layout.k};
+  const Unfold<T> unfold{desc,       static_cast<const T*>(x.raw()), x.strides()[0], x.strides()[1], x.strides()[2], x.dim(2),
+                         out.dim(2), desc.in_channels / desc.groups, layout.k};
   for (std::int64_t group = 0; group < desc.groups; ++group)
-    run_group(plan, unfold, group, static_cast<const T*>(packed.raw()),
-              bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()), static_cast<T*>(out.raw_mutable()),
-              out.dim(0) * out.dim(2), team);
+    run_group(plan, unfold, group, static_cast<const T*>(packed.raw()), bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()),
+              static_cast<T*>(out.raw_mutable()), out.dim(0) * out.dim(2), team);
 }
 
 }  // namespace
@@ -101,8 +95,7 @@ PackedLayout conv1d_layout(const Conv1dPlan& plan) {
   return {desc.k, desc.n, desc.dtype == DType::f64 ? kernels.lanes_f64 : kernels.lanes_f32};
 }
 
-void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out,
-            ThreadTeam& team) {
+void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
   if (out.elements() == 0) return;
   if (x.dtype() == DType::f64) return run_type<double>(plan, x, packed, bias, out, team);
   run_type<float>(plan, x, packed, bias, out, team);

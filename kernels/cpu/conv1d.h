@@ -14,7 +14,6 @@ PackedLayout conv1d_layout(const Conv1dPlan& plan);
 
 /// x [N, C, L] of any strides; packed: all groups one behind the other; bias [out] or null; out [N, out, out_length]
 /// contiguous. All of the wide dtype of the plan.
-void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out,
-            ThreadTeam& team);
+void conv1d(const Conv1dPlan& plan, const Tensor& x, const Tensor& packed, const Tensor* bias, const Tensor& out, ThreadTeam& team);
 
 }  // namespace millrace::cpu

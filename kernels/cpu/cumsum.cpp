@@ -11,8 +11,7 @@ namespace {
 /// What running sums of T are kept in: wrapping for integers, f32 for narrow floats.
 template <class T>
 struct Running {
-  using type = std::conditional_t<std::is_integral_v<T>, std::uint64_t,
-                                  std::conditional_t<std::is_same_v<T, double>, double, float>>;
+  using type = std::conditional_t<std::is_integral_v<T>, std::uint64_t, std::conditional_t<std::is_same_v<T, double>, double, float>>;
 };
 
 template <class T>

@@ -13,14 +13,10 @@ namespace millrace::cpu {
 template <class F>
 void visit_size(DType dtype, F&& f) {
   switch (size_of(dtype)) {
-    case 8:
-      return f(std::type_identity<std::uint64_t>{});
-    case 4:
-      return f(std::type_identity<std::uint32_t>{});
-    case 2:
-      return f(std::type_identity<std::uint16_t>{});
-    default:
-      return f(std::type_identity<std::uint8_t>{});
+    case 8: return f(std::type_identity<std::uint64_t>{});
+    case 4: return f(std::type_identity<std::uint32_t>{});
+    case 2: return f(std::type_identity<std::uint16_t>{});
+    default: return f(std::type_identity<std::uint8_t>{});
   }
 }
 

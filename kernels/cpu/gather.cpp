@@ -16,8 +16,8 @@ std::int64_t checked_place(const char* op, std::int64_t index, int axis, const D
   const std::int64_t extent = dims[axis];
   const std::int64_t place = index < 0 ? index + extent : index;
   if (place < 0 || place >= extent)
-    throw IndexError(std::string(op) + ": expected an index within axis " + std::to_string(axis) + " of " +
-                     dims.to_string() + ", found " + std::to_string(index));
+    throw IndexError(std::string(op) + ": expected an index within axis " + std::to_string(axis) + " of " + dims.to_string() + ", found " +
+                     std::to_string(index));
   return place;
 }
 
@@ -34,8 +34,7 @@ struct RowCopy {
       if (adjoin) {
         std::memcpy(to + offsets[1], from + offsets[0], static_cast<std::size_t>(run) * sizeof(U));
       } else {
-        for (std::int64_t i = 0; i < run; ++i)
-          to[offsets[1] + i * loop.inner()[1]] = from[offsets[0] + i * loop.inner()[0]];
+        for (std::int64_t i = 0; i < run; ++i) to[offsets[1] + i * loop.inner()[1]] = from[offsets[0] + i * loop.inner()[0]];
       }
     });
   }
@@ -96,8 +95,7 @@ void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tenso
 void check_row_index(const char* op, const std::vector<std::int64_t>& index, const DDim& dims) {
   for (const std::int64_t row : index)
     if (row < -1 || row >= dims[0])
-      throw IndexError(std::string(op) + ": expected -1 or a row of " + dims.to_string() + ", found " +
-                       std::to_string(row));
+      throw IndexError(std::string(op) + ": expected -1 or a row of " + dims.to_string() + ", found " + std::to_string(row));
 }
 
 void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& out, ThreadTeam& team) {
@@ -126,8 +124,7 @@ void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, const
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
     for (std::size_t i = 0; i < index.size(); ++i)
-      if (index[i] >= 0)
-        copy_row(from + static_cast<std::int64_t>(i) * x.strides()[0], to + index[i] * out.strides()[0]);
+      if (index[i] >= 0) copy_row(from + static_cast<std::int64_t>(i) * x.strides()[0], to + index[i] * out.strides()[0]);
   });
 }
 

@@ -39,12 +39,8 @@ struct Views {
         c_column(out.strides()[1]) {}
 };
 
-bool packs_a(const Tensor& a) {
-  return a.dim(1) > 1 && a.strides()[1] != 1;
-}
-bool packs_b(const Tensor& a, const Tensor& b) {
-  return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1);
-}
+bool packs_a(const Tensor& a) { return a.dim(1) > 1 && a.strides()[1] != 1; }
+bool packs_b(const Tensor& a, const Tensor& b) { return a.dim(0) >= rows_worth_packing || (b.dim(1) > 1 && b.strides()[1] != 1); }
 
 template <class T>
 std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
@@ -54,30 +50,28 @@ std::int64_t packed_bytes(const Tensor& a, const Tensor& b) {
 
 /// Runs panels of `call` for all rows of `views`; `call` says where b is.
 template <class T>
-void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> call, std::int64_t first,
-              std::int64_t panels, ThreadTeam& team) {
+void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> call, std::int64_t first, std::int64_t panels,
+              ThreadTeam& team) {
   const std::int64_t work = panel_vectors * kernels.lanes<T>() * views.k;
-  each_span(team, views.m, max_rows, panels, work,
-            [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
-              const T* a[max_rows];
-              T* out[max_rows];
-              for (std::int64_t i = 0; i < rows; ++i) {
-                a[i] = views.a + (row + i) * views.a_row;
-                out[i] = views.c + (row + i) * views.c_row;
-              }
-              MatrixCall<T> part = call;
-              part.a = a;
-              part.out = out;
-              part.rows = rows;
-              part.first_panel = first + from;
-              part.last_panel = first + to;
-              kernels.run(part);
-            });
+  each_span(team, views.m, max_rows, panels, work, [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
+    const T* a[max_rows];
+    T* out[max_rows];
+    for (std::int64_t i = 0; i < rows; ++i) {
+      a[i] = views.a + (row + i) * views.a_row;
+      out[i] = views.c + (row + i) * views.c_row;
+    }
+    MatrixCall<T> part = call;
+    part.a = a;
+    part.out = out;
+    part.rows = rows;
+    part.first_panel = first + from;
+    part.last_panel = first + to;
+    kernels.run(part);
+  });
 }
 
 template <class T>
-void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, T* scratch,
-                 ThreadTeam& team) {
+void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, T* scratch, ThreadTeam& team) {
   const GemmKernels& kernels = gemm_kernels();
   Views<T> views(a, b, c);
   alignas(64) T small[stack_bytes / sizeof(T)];
@@ -86,8 +80,7 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   if (packs_a(a)) {
     T* rows = scratch + layout.elements();
     for (std::int64_t row = 0; row < views.m; ++row)
-      for (std::int64_t k = 0; k < views.k; ++k)
-        rows[row * views.k + k] = views.a[row * views.a_row + k * views.a_column];
+      for (std::int64_t k = 0; k < views.k; ++k) rows[row * views.k + k] = views.a[row * views.a_row + k * views.a_column];
     views.a = rows;
     views.a_row = views.k;
   }
@@ -124,26 +117,24 @@ void gemm_integers(double alpha, const Tensor& a, const Tensor& b, double beta, 
   const auto keep = static_cast<std::uint64_t>(static_cast<std::int64_t>(beta));
   const std::int64_t n = b.dim(1);
   const std::int64_t k = a.dim(1);
-  team.parallel(a.dim(0), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, n * k)),
-                [&](std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t i = begin; i < end; ++i) {
-                    for (std::int64_t j = 0; j < n; ++j) {
-                      std::uint64_t sum = 0;
-                      for (std::int64_t at = 0; at < k; ++at)
-                        sum += static_cast<std::uint64_t>(left[i * a.strides()[0] + at * a.strides()[1]]) *
-                               static_cast<std::uint64_t>(right[at * b.strides()[0] + j * b.strides()[1]]);
-                      Out& to = out[i * c.strides()[0] + j * c.strides()[1]];
-                      sum *= scale;
-                      if (beta != 0) sum += keep * static_cast<std::uint64_t>(to);
-                      to = static_cast<Out>(sum);
-                    }
-                  }
-                });
+  team.parallel(a.dim(0), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, n * k)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        std::uint64_t sum = 0;
+        for (std::int64_t at = 0; at < k; ++at)
+          sum += static_cast<std::uint64_t>(left[i * a.strides()[0] + at * a.strides()[1]]) *
+                 static_cast<std::uint64_t>(right[at * b.strides()[0] + j * b.strides()[1]]);
+        Out& to = out[i * c.strides()[0] + j * c.strides()[1]];
+        sum *= scale;
+        if (beta != 0) sum += keep * static_cast<std::uint64_t>(to);
+        to = static_cast<Out>(sum);
+      }
+    }
+  });
 }
 
 template <class T>
-void packed_floats(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<T>& product,
-                   ThreadTeam& team) {
+void packed_floats(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<T>& product, ThreadTeam& team) {
   const std::int64_t work = layout.panel_stride();
   each_span(team, product.rows, max_rows, layout.panels(), work,
             [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
@@ -176,31 +167,22 @@ std::int64_t gemm_scratch_bytes(const Tensor& a, const Tensor& b) {
   return bytes <= stack_bytes ? 0 : bytes;
 }
 
-void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, const Tensor& scratch,
-          ThreadTeam& team) {
+void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, const Tensor& scratch, ThreadTeam& team) {
   if (c.elements() == 0) return;
   switch (a.dtype()) {
-    case DType::f32:
-      return gemm_floats(alpha, a, b, beta, c, static_cast<float*>(scratch.raw_mutable()), team);
-    case DType::f64:
-      return gemm_floats(alpha, a, b, beta, c, static_cast<double*>(scratch.raw_mutable()), team);
-    case DType::i64:
-      return gemm_integers<std::int64_t, std::int64_t>(alpha, a, b, beta, c, team);
-    case DType::i32:
-      return gemm_integers<std::int32_t, std::int32_t>(alpha, a, b, beta, c, team);
-    case DType::i8:
-      return gemm_integers<std::int8_t, std::int32_t>(alpha, a, b, beta, c, team);
-    default:
-      return gemm_integers<std::uint8_t, std::int32_t>(alpha, a, b, beta, c, team);
+    case DType::f32: return gemm_floats(alpha, a, b, beta, c, static_cast<float*>(scratch.raw_mutable()), team);
+    case DType::f64: return gemm_floats(alpha, a, b, beta, c, static_cast<double*>(scratch.raw_mutable()), team);
+    case DType::i64: return gemm_integers<std::int64_t, std::int64_t>(alpha, a, b, beta, c, team);
+    case DType::i32: return gemm_integers<std::int32_t, std::int32_t>(alpha, a, b, beta, c, team);
+    case DType::i8: return gemm_integers<std::int8_t, std::int32_t>(alpha, a, b, beta, c, team);
+    default: return gemm_integers<std::uint8_t, std::int32_t>(alpha, a, b, beta, c, team);
   }
 }
 
-void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<float>& product,
-                 ThreadTeam& team) {
+void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<float>& product, ThreadTeam& team) {
   packed_floats(kernels, layout, product, team);
 }
-void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<double>& product,
-                 ThreadTeam& team) {
+void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<double>& product, ThreadTeam& team) {
   packed_floats(kernels, layout, product, team);
 }
 

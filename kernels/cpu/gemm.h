@@ -15,8 +15,7 @@ std::int64_t gemm_scratch_bytes(const Tensor& a, const Tensor& b);
 
 /// c = alpha·a·b + beta·c for 2-D views of any strides: f32, f64, i32, i64, or i8 and u8 with an i32 c. Extents are
 /// checked.
-void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, const Tensor& scratch,
-          ThreadTeam& team);
+void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, const Tensor& scratch, ThreadTeam& team);
 
 /// out[row·out_row] = a[row·a_row] · packed (+ bias), rows of contiguous elements.
 template <class T>
@@ -29,9 +28,7 @@ struct PackedProduct {
   const T* packed = nullptr;
   const T* bias = nullptr;
 };
-void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<float>& product,
-                 ThreadTeam& team);
-void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<double>& product,
-                 ThreadTeam& team);
+void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<float>& product, ThreadTeam& team);
+void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<double>& product, ThreadTeam& team);
 
 }  // namespace millrace::cpu

@@ -25,8 +25,7 @@ HWY_INLINE V Finish(D d, const MatrixCall<T>& call, V value, const T* bias, cons
 
 /// Columns that are no whole vector, or do not stand side by side, go through a vector on the stack.
 template <class T, class D>
-HWY_INLINE void FinishApart(D d, const MatrixCall<T>& call, const T* total, std::int64_t column, std::int64_t count,
-                            T* row) {
+HWY_INLINE void FinishApart(D d, const MatrixCall<T>& call, const T* total, std::int64_t column, std::int64_t count, T* row) {
   HWY_ALIGN T bias[hn::MaxLanes(d)] = {};
   HWY_ALIGN T there[hn::MaxLanes(d)] = {};
   HWY_ALIGN T result[hn::MaxLanes(d)];
@@ -62,26 +61,18 @@ void RunMatrix(const MatrixCall<T>& call) {
     const std::int64_t column = panel * width;
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
     const bool pair = call.rows <= pair_rows && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
-    const int vectors =
-        pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
-    const std::int64_t stride =
-        call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes;
+    const int vectors = pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
+    const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes;
     EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
-      TileFor<T>(height, vectors)(call.a + first, call.k, call.b + panel * call.panel_stride, stride, call.panel_stride,
-                                  total);
-      for (int row = 0; row < height; ++row)
-        FinishRow(call, total + row * vectors * lanes, vectors, column, call.out[first + row]);
+      TileFor<T>(height, vectors)(call.a + first, call.k, call.b + panel * call.panel_stride, stride, call.panel_stride, total);
+      for (int row = 0; row < height; ++row) FinishRow(call, total + row * vectors * lanes, vectors, column, call.out[first + row]);
     });
     panel += pair ? 2 : 1;
   }
 }
 
-void RunMatrixF32(const MatrixCall<float>& call) {
-  RunMatrix(call);
-}
-void RunMatrixF64(const MatrixCall<double>& call) {
-  RunMatrix(call);
-}
+void RunMatrixF32(const MatrixCall<float>& call) { RunMatrix(call); }
+void RunMatrixF64(const MatrixCall<double>& call) { RunMatrix(call); }
 
 const GemmKernels* MatrixKernels() {
   static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunMatrixF32, RunMatrixF64};
@@ -96,9 +87,7 @@ namespace millrace::cpu {
 
 HWY_EXPORT(MatrixKernels);
 
-const GemmKernels& gemm_kernels() {
-  return *HWY_DYNAMIC_DISPATCH(MatrixKernels)();
-}
+const GemmKernels& gemm_kernels() { return *HWY_DYNAMIC_DISPATCH(MatrixKernels)(); }
 
 }  // namespace millrace::cpu
 #endif

@@ -24,8 +24,6 @@ void use_instruction_set(const std::string& name) {
   throw ArgumentError("instruction set: expected one of " + known + ", found '" + name + "'");
 }
 
-bool fuses(const std::string& name) {
-  return name != "SSE4" && name != "EMU128" && name != "SCALAR";
-}
+bool fuses(const std::string& name) { return name != "SSE4" && name != "EMU128" && name != "SCALAR"; }
 
 }  // namespace millrace::cpu

@@ -33,8 +33,7 @@ void norm_rows(T* const* rows, int count, std::int64_t n, const T* scale, const 
 
 }  // namespace
 
-void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axes, double epsilon, const Tensor& out,
-                ThreadTeam& team) {
+void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axes, double epsilon, const Tensor& out, ThreadTeam& team) {
   visit_floats(x.dtype(), [&](auto element, auto wide) {
     using Wide = decltype(wide);
     const auto* factors = static_cast<const Wide*>(scale.raw());

@@ -8,7 +8,6 @@ namespace millrace::cpu {
 
 /// Normalises the last `axes` axes of `x`; scale and bias (null: none) are contiguous, of those extents and the wide
 /// dtype.
-void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axes, double epsilon, const Tensor& out,
-                ThreadTeam& team);
+void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axes, double epsilon, const Tensor& out, ThreadTeam& team);
 
 }  // namespace millrace::cpu

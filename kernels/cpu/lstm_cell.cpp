@@ -48,8 +48,8 @@ const T* or_null(const Tensor& x, bool used) {
 }
 
 template <class T>
-void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
-              const Tensor& c, const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
+void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+              const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
   const LstmDesc& desc = plan.desc();
   const LstmLayout layout = lstm_layout(plan);
   const Rows<T> inputs(x), hs(h), cs(c), next_hs(h_out), next_cs(c_out);
@@ -93,8 +93,8 @@ void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates
   pack_type<float>(layout, from, gates, to, team);
 }
 
-void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
-               const Tensor& c, const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
+void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+               const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
   if (h_out.elements() == 0) return;
   if (h.dtype() == DType::f64) return run_type<double>(plan, weights, x, projected, h, c, h_out, c_out, team);
   run_type<float>(plan, weights, x, projected, h, c, h_out, c_out, team);

@@ -23,7 +23,7 @@ LstmLayout lstm_layout(const LstmPlan& plan);
 void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team);
 
 /// One step in the wide dtype; `projected`: x is x·W already. All 2-D with contiguous rows.
-void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h,
-               const Tensor& c, const Tensor& h_out, const Tensor& c_out, ThreadTeam& team);
+void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+               const Tensor& h_out, const Tensor& c_out, ThreadTeam& team);
 
 }  // namespace millrace::cpu

@@ -46,8 +46,7 @@ HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
 
 /// One block of units of one row, from the two sums of its gates.
 template <class D, class T = hn::TFromD<D>>
-HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block,
-                            std::int64_t row) {
+HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block, std::int64_t row) {
   using V = hn::Vec<D>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const LstmDesc& desc = *call.desc;
@@ -57,8 +56,8 @@ HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, co
   for (int gate = 0; gate < 4; ++gate) {
     a[gate] = hn::Load(d, recurrent + gate * lanes);
     if (call.bias != nullptr) a[gate] = hn::Add(a[gate], hn::LoadU(d, call.bias + (block * 4 + gate) * lanes));
-    const V in = input != nullptr ? hn::Load(d, input + gate * lanes)
-                                  : LoadSome(d, call.projection[row] + gate * desc.hidden + unit, count);
+    const V in =
+        input != nullptr ? hn::Load(d, input + gate * lanes) : LoadSome(d, call.projection[row] + gate * desc.hidden + unit, count);
     a[gate] = hn::Add(a[gate], in);
   }
   const V c = LoadSome(d, call.c[row] + unit, count);
@@ -103,12 +102,8 @@ void RunLstm(const LstmCall<T>& call) {
   }
 }
 
-void RunLstmF32(const LstmCall<float>& call) {
-  RunLstm(call);
-}
-void RunLstmF64(const LstmCall<double>& call) {
-  RunLstm(call);
-}
+void RunLstmF32(const LstmCall<float>& call) { RunLstm(call); }
+void RunLstmF64(const LstmCall<double>& call) { RunLstm(call); }
 
 const LstmKernels* CellKernels() {
   static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunLstmF32, RunLstmF64};
@@ -123,9 +118,7 @@ namespace millrace::cpu {
 
 HWY_EXPORT(CellKernels);
 
-const LstmKernels& lstm_kernels() {
-  return *HWY_DYNAMIC_DISPATCH(CellKernels)();
-}
+const LstmKernels& lstm_kernels() { return *HWY_DYNAMIC_DISPATCH(CellKernels)(); }
 
 }  // namespace millrace::cpu
 #endif

@@ -9,10 +9,8 @@ namespace {
 
 /// The matrix that begins `offset` elements behind `x`.
 Tensor matrix_at(const Tensor& x, std::int64_t offset) {
-  const auto first =
-      (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
-  return Tensor(x.dtype(), x.dims().slice(x.rank() - 2, x.rank()), x.strides().slice(x.rank() - 2, x.rank()),
-                first + offset, x.storage());
+  const auto first = (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
+  return Tensor(x.dtype(), x.dims().slice(x.rank() - 2, x.rank()), x.strides().slice(x.rank() - 2, x.rank()), first + offset, x.storage());
 }
 
 /// One matrix for all of a batch whose rows stand one behind the other, when b is the same for all of it.

@@ -28,8 +28,8 @@ struct PackedLayout {
 
 /// Packs panels [first, last) of from[k·row_stride + column·column_stride].
 template <class T>
-void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride,
-                 std::int64_t first, std::int64_t last, T* to) {
+void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t first,
+                 std::int64_t last, T* to) {
   for (std::int64_t panel = first; panel < last; ++panel) {
     const std::int64_t column = panel * layout.width();
     const std::int64_t width = layout.width_of(panel);
@@ -44,12 +44,10 @@ void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_str
 }
 
 template <class T>
-void pack_all(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, T* to,
-              ThreadTeam& team) {
+void pack_all(const PackedLayout& layout, const T* from, std::int64_t row_stride, std::int64_t column_stride, T* to, ThreadTeam& team) {
   const std::int64_t grain = std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, layout.panel_stride()));
-  team.parallel(layout.panels(), grain, [&](std::int64_t first, std::int64_t last) {
-    pack_panels(layout, from, row_stride, column_stride, first, last, to);
-  });
+  team.parallel(layout.panels(), grain,
+                [&](std::int64_t first, std::int64_t last) { pack_panels(layout, from, row_stride, column_stride, first, last, to); });
 }
 
 }  // namespace millrace::cpu

@@ -37,12 +37,10 @@ void each_group(const Folding& folding, std::int64_t n, ThreadTeam& team, F&& f)
                   for (std::int64_t at = begin; at < end; at += group) {
                     std::int64_t starts[2][group];
                     int count = 0;
-                    outputs.each_run(at, std::min<std::int64_t>(end, at + group),
-                                     [&](const auto& offsets, std::int64_t run) {
-                                       for (std::int64_t i = 0; i < run; ++i, ++count)
-                                         for (int side = 0; side < 2; ++side)
-                                           starts[side][count] = offsets[side] + i * outputs.inner()[side];
-                                     });
+                    outputs.each_run(at, std::min<std::int64_t>(end, at + group), [&](const auto& offsets, std::int64_t run) {
+                      for (std::int64_t i = 0; i < run; ++i, ++count)
+                        for (int side = 0; side < 2; ++side) starts[side][count] = offsets[side] + i * outputs.inner()[side];
+                    });
                     for (int rest = count; rest < group; ++rest) starts[0][rest] = starts[0][0];
                     f(starts, count);
                   }
@@ -52,8 +50,7 @@ void each_group(const Folding& folding, std::int64_t n, ThreadTeam& team, F&& f)
 /// Folds with `step(accumulator, element)` from `first`; with `blocks`, restarted every k_block and the blocks added in
 /// order. `finish(accumulator, n)` gives the output.
 template <class T, class Out, class Wide, class Step, class Finish>
-void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide first, bool blocks, Step step,
-          Finish finish) {
+void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide first, bool blocks, Step step, Finish finish) {
   const Folding folding(x, axes, out);
   const StridedLoop<1> elements(folding.inner, {&folding.x_inner});
   const std::int64_t n = elements.count();
@@ -72,8 +69,7 @@ void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide f
           for (int lane = 0; lane < group; ++lane)
             part[lane] = step(part[lane], convert_element<Wide>(from[starts[0][lane] + offsets[0] + i * x_step]));
       });
-      for (int lane = 0; lane < group; ++lane)
-        total[lane] = begin == 0 ? part[lane] : static_cast<Wide>(total[lane] + part[lane]);
+      for (int lane = 0; lane < group; ++lane) total[lane] = begin == 0 ? part[lane] : static_cast<Wide>(total[lane] + part[lane]);
     }
     for (int lane = 0; lane < count; ++lane) to[starts[1][lane]] = convert_element<Out>(finish(total[lane], n));
   });
@@ -109,8 +105,7 @@ void fold_log_sum_exp(const Tensor& x, int axes, const Tensor& out, ThreadTeam& 
   T* to = static_cast<T*>(out.raw_mutable());
   const auto each = [&](std::int64_t start, std::int64_t begin, std::int64_t end, auto f) {
     elements.each_run(begin, end, [&](const auto& offsets, std::int64_t run) {
-      for (std::int64_t i = 0; i < run; ++i)
-        f(convert_element<Wide>(from[start + offsets[0] + i * elements.inner()[0]]));
+      for (std::int64_t i = 0; i < run; ++i) f(convert_element<Wide>(from[start + offsets[0] + i * elements.inner()[0]]));
     });
   };
   each_group(folding, n, team, [&](const auto& starts, int count) {
@@ -144,24 +139,15 @@ void fold_floats(Reduction kind, const Tensor& x, int axes, const Tensor& out, T
     fold<T, T, Wide>(x, axes, out, team, first, blocks, step, finish);
   };
   switch (kind) {
-    case Reduction::sum:
-      return run(true, 0, plus, same);
-    case Reduction::mean:
-      return run(true, 0, plus, [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); });
-    case Reduction::prod:
-      return run(false, 1, [](Wide a, Wide v) { return a * v; }, same);
-    case Reduction::l1:
-      return run(true, 0, [](Wide a, Wide v) { return a + std::abs(v); }, same);
-    case Reduction::l2:
-      return run(true, 0, square, [](Wide a, std::int64_t) { return std::sqrt(a); });
-    case Reduction::sum_square:
-      return run(true, 0, square, same);
-    case Reduction::log_sum:
-      return run(true, 0, plus, [](Wide a, std::int64_t) { return std::log(a); });
-    case Reduction::log_sum_exp:
-      return fold_log_sum_exp<T>(x, axes, out, team);
-    default:
-      return fold_extreme<T>(kind, x, axes, out, team);
+    case Reduction::sum: return run(true, 0, plus, same);
+    case Reduction::mean: return run(true, 0, plus, [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); });
+    case Reduction::prod: return run(false, 1, [](Wide a, Wide v) { return a * v; }, same);
+    case Reduction::l1: return run(true, 0, [](Wide a, Wide v) { return a + std::abs(v); }, same);
+    case Reduction::l2: return run(true, 0, square, [](Wide a, std::int64_t) { return std::sqrt(a); });
+    case Reduction::sum_square: return run(true, 0, square, same);
+    case Reduction::log_sum: return run(true, 0, plus, [](Wide a, std::int64_t) { return std::log(a); });
+    case Reduction::log_sum_exp: return fold_log_sum_exp<T>(x, axes, out, team);
+    default: return fold_extreme<T>(kind, x, axes, out, team);
   }
 }
 
@@ -170,25 +156,16 @@ template <class T>
 void fold_integers(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
   using Wide = std::uint64_t;
   const auto same = [](Wide a, std::int64_t) { return a; };
-  const auto run = [&](Wide first, auto step, auto finish) {
-    fold<T, T, Wide>(x, axes, out, team, first, false, step, finish);
-  };
+  const auto run = [&](Wide first, auto step, auto finish) { fold<T, T, Wide>(x, axes, out, team, first, false, step, finish); };
   const auto plus = [](Wide a, Wide v) { return a + v; };
   switch (kind) {
-    case Reduction::sum:
-      return run(0, plus, same);
+    case Reduction::sum: return run(0, plus, same);
     case Reduction::mean:
-      return run(0, plus, [](Wide a, std::int64_t n) {
-        return static_cast<Wide>(static_cast<std::int64_t>(static_cast<T>(a)) / n);
-      });
-    case Reduction::prod:
-      return run(1, [](Wide a, Wide v) { return a * v; }, same);
-    case Reduction::l1:
-      return run(0, [](Wide a, Wide v) { return static_cast<std::int64_t>(v) < 0 ? a - v : a + v; }, same);
-    case Reduction::sum_square:
-      return run(0, [](Wide a, Wide v) { return a + v * v; }, same);
-    default:
-      return fold_extreme<T>(kind, x, axes, out, team);
+      return run(0, plus, [](Wide a, std::int64_t n) { return static_cast<Wide>(static_cast<std::int64_t>(static_cast<T>(a)) / n); });
+    case Reduction::prod: return run(1, [](Wide a, Wide v) { return a * v; }, same);
+    case Reduction::l1: return run(0, [](Wide a, Wide v) { return static_cast<std::int64_t>(v) < 0 ? a - v : a + v; }, same);
+    case Reduction::sum_square: return run(0, [](Wide a, Wide v) { return a + v * v; }, same);
+    default: return fold_extreme<T>(kind, x, axes, out, team);
   }
 }
 

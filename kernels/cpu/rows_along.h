@@ -20,8 +20,8 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
   const int split = x.rank() - axes;
   const DDim outer = x.dims().slice(0, split);
   const DDim inner = x.dims().slice(split, x.rank());
-  const DDim strides[4] = {x.strides().slice(0, split), out.strides().slice(0, split),
-                           x.strides().slice(split, x.rank()), out.strides().slice(split, x.rank())};
+  const DDim strides[4] = {x.strides().slice(0, split), out.strides().slice(0, split), x.strides().slice(split, x.rank()),
+                           out.strides().slice(split, x.rank())};
   const StridedLoop<2> rows(outer, {&strides[0], &strides[1]});
   const StridedLoop<2> elements(inner, {&strides[2], &strides[3]});
   const std::int64_t n = elements.count();
@@ -72,14 +72,10 @@ T greatest(const T* x, std::int64_t n) {
 template <class F>
 void visit_floats(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f64:
-      return f(double{}, double{});
-    case DType::f32:
-      return f(float{}, float{});
-    case DType::f16:
-      return f(float16{}, float{});
-    default:
-      return f(bfloat16{}, float{});
+    case DType::f64: return f(double{}, double{});
+    case DType::f32: return f(float{}, float{});
+    case DType::f16: return f(float16{}, float{});
+    default: return f(bfloat16{}, float{});
   }
 }
 

@@ -35,8 +35,7 @@ HWY_INLINE constexpr std::size_t MaxLanesOf() {
 /// total[Rows][Vectors·lanes] of Rows rows times Vectors vectors of columns; vectors 4… belong to a second panel,
 /// `panel_stride` further on. One chain per output; blocks of k_block are summed apart and added in order.
 template <class T, int Rows, int Vectors>
-HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const T* b, std::int64_t b_stride, std::int64_t panel_stride,
-                       T* total) {
+HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const T* b, std::int64_t b_stride, std::int64_t panel_stride, T* total) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
@@ -70,14 +69,10 @@ using TileFunction = void (*)(const T* const*, std::int64_t, const T*, std::int6
 template <class T, int Rows>
 HWY_INLINE TileFunction<T> TileOfRows(int vectors) {
   switch (vectors) {
-    case 1:
-      return Tile<T, Rows, 1>;
-    case 2:
-      return Tile<T, Rows, 2>;
-    case 3:
-      return Tile<T, Rows, 3>;
-    case 4:
-      return Tile<T, Rows, 4>;
+    case 1: return Tile<T, Rows, 1>;
+    case 2: return Tile<T, Rows, 2>;
+    case 3: return Tile<T, Rows, 3>;
+    case 4: return Tile<T, Rows, 4>;
     default:
       if constexpr (Rows <= pair_rows) return Tile<T, Rows, 8>;
       return nullptr;
@@ -88,22 +83,15 @@ HWY_INLINE TileFunction<T> TileOfRows(int vectors) {
 template <class T>
 HWY_INLINE TileFunction<T> TileFor(int rows, int vectors) {
   switch (rows) {
-    case 1:
-      return TileOfRows<T, 1>(vectors);
-    case 2:
-      return TileOfRows<T, 2>(vectors);
-    case 3:
-      return TileOfRows<T, 3>(vectors);
+    case 1: return TileOfRows<T, 1>(vectors);
+    case 2: return TileOfRows<T, 2>(vectors);
+    case 3: return TileOfRows<T, 3>(vectors);
 #if HWY_TARGET == HWY_AVX3
-    case 4:
-      return TileOfRows<T, 4>(vectors);
-    case 5:
-      return TileOfRows<T, 5>(vectors);
-    case 6:
-      return TileOfRows<T, 6>(vectors);
+    case 4: return TileOfRows<T, 4>(vectors);
+    case 5: return TileOfRows<T, 5>(vectors);
+    case 6: return TileOfRows<T, 6>(vectors);
 #endif
-    default:
-      return nullptr;
+    default: return nullptr;
   }
 }
 

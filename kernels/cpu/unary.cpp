@@ -26,8 +26,7 @@ void run_floats(Unary kind, const UnaryParams& params, const Tensor& x, const Te
     const T* source = from + offsets[0];
     T* target = to + offsets[1];
     if constexpr (std::is_same_v<T, Wide>) {
-      if (count == 1 || (from_step == 1 && to_step == 1))
-        return unary_run(kind, params, source, target, static_cast<std::size_t>(count));
+      if (count == 1 || (from_step == 1 && to_step == 1)) return unary_run(kind, params, source, target, static_cast<std::size_t>(count));
     }
     Wide buffer[piece];
     for (std::int64_t done = 0; done < count; done += piece) {
@@ -61,18 +60,13 @@ void run_integers(Unary kind, const UnaryParams& params, const Tensor& x, const 
   using Wrapping = std::make_unsigned_t<T>;
   const auto minus = [](T v) { return static_cast<T>(Wrapping{0} - static_cast<Wrapping>(v)); };
   switch (kind) {
-    case Unary::neg:
-      return run_each<T, T>(x, out, team, minus);
-    case Unary::abs:
-      return run_each<T, T>(x, out, team, [=](T v) { return v < 0 ? minus(v) : v; });
-    case Unary::sign:
-      return run_each<T, T>(x, out, team, [](T v) { return static_cast<T>((v > 0) - (v < 0)); });
+    case Unary::neg: return run_each<T, T>(x, out, team, minus);
+    case Unary::abs: return run_each<T, T>(x, out, team, [=](T v) { return v < 0 ? minus(v) : v; });
+    case Unary::sign: return run_each<T, T>(x, out, team, [](T v) { return static_cast<T>((v > 0) - (v < 0)); });
     case Unary::square:
-      return run_each<T, T>(x, out, team, [](T v) {
-        return static_cast<T>(static_cast<std::uint64_t>(v) * static_cast<std::uint64_t>(v));
-      });
-    case Unary::relu:
-      return run_each<T, T>(x, out, team, [](T v) { return std::max(v, T{0}); });
+      return run_each<T, T>(x, out, team,
+                            [](T v) { return static_cast<T>(static_cast<std::uint64_t>(v) * static_cast<std::uint64_t>(v)); });
+    case Unary::relu: return run_each<T, T>(x, out, team, [](T v) { return std::max(v, T{0}); });
     case Unary::clip: {
       const auto bound = [](double value) {
         if (!(value > static_cast<double>(std::numeric_limits<T>::min()))) return std::numeric_limits<T>::min();
@@ -83,8 +77,7 @@ void run_integers(Unary kind, const UnaryParams& params, const Tensor& x, const 
       const T high = bound(params.beta);
       return run_each<T, T>(x, out, team, [=](T v) { return std::min(std::max(v, low), high); });
     }
-    default:
-      return run_each<T, T>(x, out, team, [](T v) { return v; });
+    default: return run_each<T, T>(x, out, team, [](T v) { return v; });
   }
 }
 

@@ -43,49 +43,29 @@ HWY_INLINE void SweepLanes(const T* x, T* out, std::size_t count, F f) {
 template <class T>
 void RunUnary(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count) {
   switch (kind) {
-    case Unary::identity:
-      MILLRACE_VECTOR(v);
-    case Unary::neg:
-      MILLRACE_VECTOR(hn::Neg(v));
-    case Unary::abs:
-      MILLRACE_VECTOR(hn::Abs(v));
-    case Unary::sign:
-      MILLRACE_VECTOR(Sign(d, v));
-    case Unary::square:
-      MILLRACE_VECTOR(hn::Mul(v, v));
-    case Unary::sqrt:
-      MILLRACE_VECTOR(hn::Sqrt(v));
-    case Unary::reciprocal:
-      MILLRACE_VECTOR(hn::Div(hn::Set(d, T{1}), v));
-    case Unary::exp:
-      MILLRACE_VECTOR(Exp(d, v));
-    case Unary::tanh:
-      MILLRACE_VECTOR(Tanh(d, v));
-    case Unary::sigmoid:
-      MILLRACE_VECTOR(Sigmoid(d, v));
-    case Unary::relu:
-      MILLRACE_VECTOR(KeepNaN(d, v, hn::Max(v, hn::Zero(d))));
-    case Unary::floor:
-      MILLRACE_LANE(std::floor(v));
-    case Unary::ceil:
-      MILLRACE_LANE(std::ceil(v));
-    case Unary::round:
-      MILLRACE_LANE(std::nearbyint(v));
-    case Unary::log:
-      MILLRACE_LANE(std::log(v));
-    case Unary::erf:
-      MILLRACE_LANE(std::erf(v));
-    case Unary::sin:
-      MILLRACE_LANE(std::sin(v));
-    case Unary::cos:
-      MILLRACE_LANE(std::cos(v));
-    default:
-      break;
+    case Unary::identity: MILLRACE_VECTOR(v);
+    case Unary::neg: MILLRACE_VECTOR(hn::Neg(v));
+    case Unary::abs: MILLRACE_VECTOR(hn::Abs(v));
+    case Unary::sign: MILLRACE_VECTOR(Sign(d, v));
+    case Unary::square: MILLRACE_VECTOR(hn::Mul(v, v));
+    case Unary::sqrt: MILLRACE_VECTOR(hn::Sqrt(v));
+    case Unary::reciprocal: MILLRACE_VECTOR(hn::Div(hn::Set(d, T{1}), v));
+    case Unary::exp: MILLRACE_VECTOR(Exp(d, v));
+    case Unary::tanh: MILLRACE_VECTOR(Tanh(d, v));
+    case Unary::sigmoid: MILLRACE_VECTOR(Sigmoid(d, v));
+    case Unary::relu: MILLRACE_VECTOR(KeepNaN(d, v, hn::Max(v, hn::Zero(d))));
+    case Unary::floor: MILLRACE_LANE(std::floor(v));
+    case Unary::ceil: MILLRACE_LANE(std::ceil(v));
+    case Unary::round: MILLRACE_LANE(std::nearbyint(v));
+    case Unary::log: MILLRACE_LANE(std::log(v));
+    case Unary::erf: MILLRACE_LANE(std::erf(v));
+    case Unary::sin: MILLRACE_LANE(std::sin(v));
+    case Unary::cos: MILLRACE_LANE(std::cos(v));
+    default: break;
   }
   const T alpha = static_cast<T>(params.alpha);
   const T beta = static_cast<T>(params.beta);
-  Sweep(x, out, count,
-        [=](auto d, auto v) HWY_ATTR { return Activate(d, kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
+  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return Activate(d, kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
 }
 
 void RunUnaryF32(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count) {

@@ -20,8 +20,7 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tens
       const U* x = left + offsets[1];
       const U* y = right + offsets[2];
       U* z = result + offsets[3];
-      for (std::int64_t i = 0; i < count; ++i)
-        z[i * out_step] = choice[i * choice_step] ? x[i * a_step] : y[i * b_step];
+      for (std::int64_t i = 0; i < count; ++i) z[i * out_step] = choice[i * choice_step] ? x[i * a_step] : y[i * b_step];
     });
   });
 }

@@ -6,22 +6,20 @@
 namespace millrace::internal {
 namespace {
 
-std::string start(std::string_view op) {
-  return std::string(op) + ": expected ";
-}
+std::string start(std::string_view op) { return std::string(op) + ": expected "; }
 
 }  // namespace
 
 void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
   const MemoryResource* memory = stream.memory().get();
   if (!memory->host_accessible())
-    throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " +
-                     stream.place().to_string() + ": there are no CUDA kernels here");
+    throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + stream.place().to_string() +
+                     ": there are no CUDA kernels here");
   for (const Tensor* tensor : tensors) {
     if (tensor == nullptr || &tensor->storage()->resource() == memory) continue;
     if (tensor->place() != stream.place())
-      throw PlaceError(start(op) + "tensors on " + stream.place().to_string() + " as the stream, found " +
-                       tensor->to_string() + ": copy it there first");
+      throw PlaceError(start(op) + "tensors on " + stream.place().to_string() + " as the stream, found " + tensor->to_string() +
+                       ": copy it there first");
   }
 }
 
@@ -33,13 +31,11 @@ void check_plan_place(std::string_view op, const Place& place) {
 
 void check_dtype(std::string_view op, std::string_view role, const Tensor& tensor, DType expected) {
   if (tensor.dtype() != expected)
-    throw DTypeError(start(op) + std::string(name_of(expected)) + " for " + std::string(role) + ", found " +
-                     tensor.to_string());
+    throw DTypeError(start(op) + std::string(name_of(expected)) + " for " + std::string(role) + ", found " + tensor.to_string());
 }
 
 void check_same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype())
-    throw DTypeError(start(op) + "one dtype, found " + a.to_string() + " and " + b.to_string());
+  if (a.dtype() != b.dtype()) throw DTypeError(start(op) + "one dtype, found " + a.to_string() + " and " + b.to_string());
 }
 
 void check_floating(std::string_view op, const Tensor& tensor) {
@@ -53,20 +49,18 @@ void check_index_dtype(std::string_view op, const Tensor& tensor) {
 
 void check_dims(std::string_view op, std::string_view role, const Tensor& tensor, const DDim& expected) {
   if (tensor.dims() != expected)
-    throw ShapeError(start(op) + expected.to_string() + " for " + std::string(role) + ", found " +
-                     tensor.dims().to_string());
+    throw ShapeError(start(op) + expected.to_string() + " for " + std::string(role) + ", found " + tensor.dims().to_string());
 }
 
 void check_contiguous(std::string_view op, std::string_view role, const Tensor& tensor) {
   if (!tensor.is_contiguous())
-    throw ShapeError(start(op) + "contiguous elements for " + std::string(role) + ", found " + tensor.to_string() +
-                     " with strides " + tensor.strides().to_string());
+    throw ShapeError(start(op) + "contiguous elements for " + std::string(role) + ", found " + tensor.to_string() + " with strides " +
+                     tensor.strides().to_string());
 }
 
 int checked_axis(std::string_view op, int axis, const DDim& dims) {
   const int at = axis < 0 ? axis + dims.rank() : axis;
-  if (at < 0 || at >= dims.rank())
-    throw IndexError(start(op) + "an axis of " + dims.to_string() + ", found " + std::to_string(axis));
+  if (at < 0 || at >= dims.rank()) throw IndexError(start(op) + "an axis of " + dims.to_string() + ", found " + std::to_string(axis));
   return at;
 }
 

@@ -8,9 +8,7 @@
 namespace millrace::internal {
 
 /// The dtype in which floats of `dtype` are computed.
-constexpr DType wide_dtype(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype;
-}
+constexpr DType wide_dtype(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype; }
 
 /// A place for `x` in its wide dtype: `x` itself when it is wide, else new memory of the same extents, which a kernel
 /// fills with `cpu::cast`.

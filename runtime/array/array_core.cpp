@@ -71,7 +71,11 @@ class ArrayCore::AtPoint final : public Waiter {
 };
 
 ArrayCore::ArrayCore(Kind kind, std::int64_t size, std::optional<SequenceOrder> order)
-    : kind_(kind), limit_(size), order_(std::move(order)), room_at_(std::make_unique<AtPoint>(*this)), mark_at_(std::make_unique<AtPoint>(*this)) {}
+    : kind_(kind),
+      limit_(size),
+      order_(std::move(order)),
+      room_at_(std::make_unique<AtPoint>(*this)),
+      mark_at_(std::make_unique<AtPoint>(*this)) {}
 
 ArrayCore::~ArrayCore() = default;
 
@@ -133,7 +137,8 @@ std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
 
 void ArrayCore::check_index(std::int64_t index) const {
   if (index >= 0 && (kind_ != Kind::fixed || index < limit_)) return;
-  const std::string range = kind_ == Kind::fixed ? "expected an index from 0 to " + std::to_string(limit_ - 1) : "expected an index from 0 on";
+  const std::string range =
+      kind_ == Kind::fixed ? "expected an index from 0 to " + std::to_string(limit_ - 1) : "expected an index from 0 on";
   throw IndexError(text() + ": " + range + ", found " + std::to_string(index) +
                    (index < 0 ? ": slots count from 0, and append takes the next one" : ": make it larger, or growable"));
 }
@@ -141,10 +146,12 @@ void ArrayCore::check_index(std::int64_t index) const {
 void ArrayCore::check_read(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   if (index == -1)
-    throw IndexError(text() + ": slot -1 is what stands before the first: read(-1, boot, stream) gives a boot, read(-1) alone has nothing to give");
+    throw IndexError(text() +
+                     ": slot -1 is what stands before the first: read(-1, boot, stream) gives a boot, read(-1) alone has nothing to give");
   check_index(index);
   if (index < base_)
-    throw WindowError(slot_text(index) + " has left the window: its " + std::to_string(readers_) + " readings are done; read it once and keep the value");
+    throw WindowError(slot_text(index) + " has left the window: its " + std::to_string(readers_) +
+                      " readings are done; read it once and keep the value");
 }
 
 /// No waiting will change what is known about the slot.
@@ -188,10 +195,11 @@ std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who
   if (failed_) return failed_;
   const std::string waits = who == nullptr ? std::string() : "; task '" + who->name() + "' waits for it";
   if (!orphaned_by_.empty())
-    return std::make_exception_ptr(NeverWrittenError(slot_text(index) + " was never written and can no longer be: its last writer " + orphaned_by_ + " is gone" + waits));
+    return std::make_exception_ptr(NeverWrittenError(slot_text(index) + " was never written and can no longer be: its last writer " +
+                                                     orphaned_by_ + " is gone" + waits));
   if (kind_ != Kind::fixed && index >= size_)
-    return std::make_exception_ptr(ClosedError(slot_text(index) + " is past the end: the array was closed at size " + std::to_string(size_) +
-                                               "; ask `co_await array.has(i)` first" + waits));
+    return std::make_exception_ptr(ClosedError(slot_text(index) + " is past the end: the array was closed at size " +
+                                               std::to_string(size_) + "; ask `co_await array.has(i)` first" + waits));
   return std::make_exception_ptr(NeverWrittenError(slot_text(index) + " was never written before the array was closed" + waits));
 }
 
@@ -200,7 +208,8 @@ LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   const std::lock_guard lock(mutex_);
   const auto at = slots_.find(index);
   if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
-    throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) + " times, and left the window; set more readers, or keep the value");
+    throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) +
+                      " times, and left the window; set more readers, or keep the value");
   if (at == slots_.end() || !at->second.written) std::rethrow_exception(failure_of(index, who));
   Slot& slot = at->second;
   if (kind_ != Kind::window || ++slot.readings < readers_) return slot.value;
@@ -227,13 +236,16 @@ void ArrayCore::check_write(std::int64_t index, const LoDTensor& value) const {
   if (closed_) throw ClosedError(slot_text(index) + ": a write after close; close the array when the last slot is written");
   if (failed_) std::rethrow_exception(failed_);
   if (!orphaned_by_.empty())
-    throw ClosedError(slot_text(index) + ": a write after its last writer " + orphaned_by_ + " was gone; register a writer before the last one goes");
+    throw ClosedError(slot_text(index) + ": a write after its last writer " + orphaned_by_ +
+                      " was gone; register a writer before the last one goes");
   const auto at = slots_.find(index);
   const bool written = at != slots_.end() && at->second.written;
   bool parked = false;
   for (const ArrayWaiter* other = parked_; other != nullptr; other = other->next_) parked = parked || other->index == index;
   if (!written && !parked && index >= base_) return;
-  const std::string first = index < base_ ? "a value that has left" : parked || at->second.readings > 0 ? "a value" : at->second.value.to_string();
+  const std::string first = index < base_                       ? "a value that has left"
+                            : parked || at->second.readings > 0 ? "a value"
+                                                                : at->second.value.to_string();
   throw WrittenTwiceError(slot_text(index) + ": already written with " + first + ", found a second write of " + value.to_string() +
                           ": a slot is written once; write another slot, or carry the value in a variable");
 }
@@ -265,8 +277,8 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
   value.tensor().check_written();
   const DDim& dims = value.dims();
   if (dtype_ && *dtype_ != value.dtype())
-    throw DTypeError(slot_text(index) + ": expected " + std::string(name_of(*dtype_)) + " as in the array, found " + std::string(name_of(value.dtype())) +
-                     ": cast it before it is written");
+    throw DTypeError(slot_text(index) + ": expected " + std::string(name_of(*dtype_)) + " as in the array, found " +
+                     std::string(name_of(value.dtype())) + ": cast it before it is written");
   if (dims_) {
     bool fits = dims_->rank() == dims.rank();
     for (int axis = 0; fits && axis < dims.rank(); ++axis) fits = (*dims_)[axis] == DDim::unknown || (*dims_)[axis] == dims[axis];
@@ -285,8 +297,9 @@ void ArrayCore::check_rows(std::int64_t index, const LoDTensor& value) const {
   const bool levels = !value.lod().empty();
   const std::int64_t found = levels ? value.lod().sequences(0) : value.dims().rank() == 0 ? 0 : value.rows();
   if (found == live) return;
-  throw ShapeError(slot_text(index) + ": expected " + std::to_string(live) + (levels ? " sequences" : " rows") + ", as many as live at turn " +
-                   std::to_string(index) + " of its order, found " + value.to_string() + ": shrink the state to the step's rows first");
+  throw ShapeError(slot_text(index) + ": expected " + std::to_string(live) + (levels ? " sequences" : " rows") +
+                   ", as many as live at turn " + std::to_string(index) + " of its order, found " + value.to_string() +
+                   ": shrink the state to the step's rows first");
 }
 
 void ArrayCore::place(std::int64_t index, LoDTensor value, Told& told) {
@@ -317,10 +330,11 @@ void ArrayCore::tell_all(Told& told) {
 
 /// Lets the front of a window go, as far as it was read and its elements are there, and places what was parked.
 void ArrayCore::release(Told& told) {
-  for (auto front = slots_.begin(); front != slots_.end() && front->first == base_ && front->second.readings >= readers_; front = slots_.begin()) {
+  for (auto front = slots_.begin(); front != slots_.end() && front->first == base_ && front->second.readings >= readers_;
+       front = slots_.begin()) {
     if (room_at_->armed) return;
     if (room_at_->arm(front->second.point)) {
-      room_at_->armed = true;  // seen by `point_reached` only after the mutex is free
+      room_at_->armed = true;                                 // seen by `point_reached` only after the mutex is free
       if (reader_run_) room_at_->hold.emplace(*reader_run_);  // writers now wait for a stream
       return;
     }
@@ -352,8 +366,9 @@ void ArrayCore::point_reached(AtPoint& at) noexcept {
 
 void ArrayCore::drop(ArrayWaiter& waiter) noexcept {
   if (!disarm(waiter)) return;
-  fail(std::make_exception_ptr(WindowError("slot " + std::to_string(waiter.index) + " of " + to_string() +
-                                           ": the window was full and its write was not awaited: await the result of each write to a window")),
+  fail(std::make_exception_ptr(
+           WindowError("slot " + std::to_string(waiter.index) + " of " + to_string() +
+                       ": the window was full and its write was not awaited: await the result of each write to a window")),
        false);
 }
 
@@ -401,7 +416,8 @@ void ArrayCore::expect(DType dtype, const DDim& dims) {
 void ArrayCore::add_writer(WriterEntry& writer) {
   const std::lock_guard lock(mutex_);
   if (closed_ || failed_ || !orphaned_by_.empty())
-    throw ClosedError(text() + ": writer '" + writer.name + "' came after the array was " + (closed_ ? "closed" : "failed") + ": register writers before the last one goes");
+    throw ClosedError(text() + ": writer '" + writer.name + "' came after the array was " + (closed_ ? "closed" : "failed") +
+                      ": register writers before the last one goes");
   writers_.push_back(&writer);
 }
 
@@ -411,7 +427,8 @@ void ArrayCore::remove_writer(WriterEntry& writer) noexcept {
     const std::lock_guard lock(mutex_);
     std::erase(writers_, &writer);
     if (writers_.empty() && !closed_ && !failed_) {
-      orphaned_by_ = "'" + writer.name + "' (" + (writer.last < 0 ? "which wrote nothing" : "whose last turn wrote slot " + std::to_string(writer.last)) + ")";
+      orphaned_by_ = "'" + writer.name + "' (" +
+                     (writer.last < 0 ? "which wrote nothing" : "whose last turn wrote slot " + std::to_string(writer.last)) + ")";
       tell_all(told);
     }
   }
@@ -439,8 +456,10 @@ std::shared_ptr<Timeline> ArrayCore::watermark() {
   if (kind_ == Kind::window) throw UnsupportedError(text() + ": a window has no watermark: its slots leave");
   if (watermark_ == nullptr) {
     watermark_ = std::make_shared<Timeline>();
-    if (closed_ || failed_ || !orphaned_by_.empty()) tell_all(told);
-    else advance_watermark(told);
+    if (closed_ || failed_ || !orphaned_by_.empty())
+      tell_all(told);
+    else
+      advance_watermark(told);
   }
   return watermark_;
 }

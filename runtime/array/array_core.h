@@ -115,8 +115,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
  private:
   struct Slot {
     LoDTensor value;
-    Point point;            // of a window's slot whose value was taken
-    int readings = 0;       // how often a window's slot was taken
+    Point point;       // of a window's slot whose value was taken
+    int readings = 0;  // how often a window's slot was taken
     bool written = false;
     ArrayWaiter* first = nullptr;
   };
@@ -145,8 +145,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   mutable std::mutex mutex_;
   std::string name_ = "array";
   std::map<std::int64_t, Slot> slots_;
-  std::int64_t size_ = 0;   // growable, window: one past the highest slot written or parked
-  std::int64_t base_ = 0;   // window: the first slot that has not left it
+  std::int64_t size_ = 0;  // growable, window: one past the highest slot written or parked
+  std::int64_t base_ = 0;  // window: the first slot that has not left it
   int readers_ = 1;
   bool closed_ = false;
   std::exception_ptr failed_;
@@ -160,7 +160,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::vector<WriterEntry*> writers_;
   std::shared_ptr<Slab> slab_;
   std::shared_ptr<Timeline> watermark_;
-  Ref<Run> reader_run_;  // of whoever read a window last
+  Ref<Run> reader_run_;      // of whoever read a window last
   std::int64_t marked_ = 0;  // slots that the watermark has passed
   std::unique_ptr<AtPoint> room_at_;
   std::unique_ptr<AtPoint> mark_at_;

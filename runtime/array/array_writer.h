@@ -24,7 +24,8 @@ namespace millrace {
 /// lets a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time.
 class ArrayWriter {
  public:
-  ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task) : core_(std::move(core)), entry_(std::make_unique<detail::WriterEntry>()) {
+  ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task)
+      : core_(std::move(core)), entry_(std::make_unique<detail::WriterEntry>()) {
     entry_->name = std::move(name);
     entry_->task = task;
     core_->add_writer(*entry_);

@@ -50,7 +50,8 @@ Tensor join(const std::vector<Tensor>& parts, DType dtype, const DDim& dims, con
   std::int64_t at = 0;
   for (const Tensor& part : parts) {
     if (part.dtype() != dtype)
-      throw DTypeError("array: slots to be joined have different dtypes: " + std::string(name_of(dtype)) + " and " + std::string(name_of(part.dtype())));
+      throw DTypeError("array: slots to be joined have different dtypes: " + std::string(name_of(dtype)) + " and " +
+                       std::string(name_of(part.dtype())));
     if (part.elements() == 0) continue;
     copy(part, flat.rows(at, at + part.elements()).reshape(part.dims()), stream);
     at += part.elements();

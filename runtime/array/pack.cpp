@@ -22,10 +22,12 @@ LoDTensor pack_values(const std::vector<SlotValue>& values, const LoDTensor& joi
 
 task<LoDTensor> pack(TensorArray array, int level, SequenceOrder order, StreamRef stream) {
   if (level != order.level())
-    throw LoDError("pack: expected level " + std::to_string(order.level()) + " of " + order.to_string() + ", found level " + std::to_string(level));
+    throw LoDError("pack: expected level " + std::to_string(order.level()) + " of " + order.to_string() + ", found level " +
+                   std::to_string(level));
   std::vector<SlotValue> values = co_await array.values();
   if (static_cast<std::int64_t>(values.size()) != order.steps())
-    throw ArgumentError("pack: expected " + std::to_string(order.steps()) + " slots, the steps of " + order.to_string() + ", found " + array.to_string());
+    throw ArgumentError("pack: expected " + std::to_string(order.steps()) + " slots, the steps of " + order.to_string() + ", found " +
+                        array.to_string());
   const LoDTensor joined = co_await array.concat(stream);
   co_return pack_values(values, joined, order, stream);
 }

@@ -25,8 +25,8 @@ SlotValue shrink(const LoDTensor& state, const SequenceOrder& order, std::int64_
 
 SlotValue shrink(const SlotValue& state, const SlotValue& step_input, StreamRef stream) {
   if (!state.has_order() || !step_input.has_order())
-    throw ArgumentError("shrink: expected two values read from arrays made with an order, found state " + state.to_string() + ", and step input " +
-                        step_input.to_string());
+    throw ArgumentError("shrink: expected two values read from arrays made with an order, found state " + state.to_string() +
+                        ", and step input " + step_input.to_string());
   if (!(state.order() == step_input.order()))
     throw ArgumentError("shrink: expected one order, found state " + state.to_string() + ", and step input " + step_input.to_string());
   return shrink(state, state.order(), state.turn(), step_input.turn(), stream);

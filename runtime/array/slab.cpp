@@ -37,12 +37,14 @@ std::int64_t Slab::elements(std::int64_t slot) const {
 
 Tensor Slab::slot(std::int64_t slot, const DDim& dims) {
   if (dims.elements() != elements(slot))
-    throw ShapeError("slab: slot " + std::to_string(slot) + " holds " + std::to_string(elements(slot)) + " elements, found " + dims.to_string());
+    throw ShapeError("slab: slot " + std::to_string(slot) + " holds " + std::to_string(elements(slot)) + " elements, found " +
+                     dims.to_string());
   std::weak_ptr<Allocation>& record = slots_[static_cast<std::size_t>(slot)];
   std::shared_ptr<Allocation> part = record.lock();
   if (part == nullptr) {
     std::byte* at = storage_->data() + static_cast<std::size_t>(offsets_[static_cast<std::size_t>(slot)]) * size_of(dtype_);
-    part = std::make_shared<Allocation>(std::make_shared<PartOfSlab>(storage_, at), static_cast<std::size_t>(elements(slot)) * size_of(dtype_));
+    part = std::make_shared<Allocation>(std::make_shared<PartOfSlab>(storage_, at),
+                                        static_cast<std::size_t>(elements(slot)) * size_of(dtype_));
     record = part;
   }
   return Tensor(dtype_, dims, dims.row_major(), 0, std::move(part));

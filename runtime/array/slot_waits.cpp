@@ -16,7 +16,9 @@ SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot) :
   core_->check_read(slot);
 }
 
-SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value) : core_(std::move(core)), boot_(std::move(value)) { index = -1; }
+SlotRead::SlotRead(std::shared_ptr<detail::ArrayCore> core, SlotValue value) : core_(std::move(core)), boot_(std::move(value)) {
+  index = -1;
+}
 
 Wait::Armed SlotRead::arm() noexcept { return boot_ || core_->arm(*this) ? Armed::ready : Armed::waiting; }
 
@@ -57,15 +59,18 @@ SlotWrite::~SlotWrite() {
 
 Wait::Armed SlotWrite::arm() noexcept {
   bool done = true;
-  if (parks_) done = core_->arm(*this);
-  else if (!is_window(*core_)) done = ready_.reached() || !ready_.timeline()->add(*this, ready_.value());
+  if (parks_)
+    done = core_->arm(*this);
+  else if (!is_window(*core_))
+    done = ready_.reached() || !ready_.timeline()->add(*this, ready_.value());
   return done ? Armed::ready : Armed::waiting;
 }
 
 bool SlotWrite::disarm() noexcept { return parks_ ? core_->disarm(*this) : ready_.timeline()->remove(*this); }
 
 std::string SlotWrite::describe() const {
-  return parks_ ? "room for slot " + std::to_string(index) + " in " + core_->to_string() : "the elements of a slot of " + core_->to_string();
+  return parks_ ? "room for slot " + std::to_string(index) + " in " + core_->to_string()
+                : "the elements of a slot of " + core_->to_string();
 }
 
 void SlotWrite::await_resume() {

@@ -14,8 +14,8 @@ using detail::ArrayCore;
 TensorArray TensorArray::make(ArrayCore::Kind kind, std::int64_t size, std::optional<SequenceOrder> order) {
   const std::int64_t least = kind == ArrayCore::Kind::window ? 1 : 0;
   if (size < least)
-    throw ArgumentError(std::string(kind == ArrayCore::Kind::window ? "window: expected a capacity" : "array: expected a size") + " of at least " +
-                        std::to_string(least) + ", found " + std::to_string(size));
+    throw ArgumentError(std::string(kind == ArrayCore::Kind::window ? "window: expected a capacity" : "array: expected a size") +
+                        " of at least " + std::to_string(least) + ", found " + std::to_string(size));
   return TensorArray(std::make_shared<ArrayCore>(kind, size, std::move(order)));
 }
 
@@ -50,7 +50,8 @@ TensorArray TensorArray::unstack(const Tensor& x, int axis) {
 
 TensorArray TensorArray::split(const Tensor& x, const std::vector<std::int64_t>& lengths) {
   std::int64_t sum = 0;
-  for (const std::int64_t length : lengths) sum += length < 0 ? throw ShapeError("split: expected lengths from 0 on, found " + std::to_string(length)) : length;
+  for (const std::int64_t length : lengths)
+    sum += length < 0 ? throw ShapeError("split: expected lengths from 0 on, found " + std::to_string(length)) : length;
   if (x.rank() == 0 || x.dim(0) != sum)
     throw ShapeError("split: expected lengths that sum to the rows of " + x.to_string() + ", found a sum of " + std::to_string(sum));
   TensorArray made(lengths.size());

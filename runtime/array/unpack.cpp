@@ -19,7 +19,9 @@ std::pair<TensorArray, SequenceOrder> unpack(const LoDTensor& x, int level, bool
 
 TensorArray unpack(const TensorArray& open, bool sort_by_length) {
   if (sort_by_length)
-    throw UnsupportedError("unpack: " + open.to_string() + " cannot be sorted by length: expected a whole LoDTensor, found an array whose sequences may still grow; unpack it unsorted");
+    throw UnsupportedError(
+        "unpack: " + open.to_string() +
+        " cannot be sorted by length: expected a whole LoDTensor, found an array whose sequences may still grow; unpack it unsorted");
   return open;
 }
 

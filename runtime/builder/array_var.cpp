@@ -22,7 +22,9 @@ ArrayVar ArrayVar::typed(const Var& size, const VarType& slot, const std::string
 }
 ArrayVar ArrayVar::growable(const std::string& name) { return of(make_array({}, name, {{"growable", true}})); }
 ArrayVar ArrayVar::window(std::int64_t capacity, const std::string& name) { return of(make_array({}, name, {{"window", capacity}})); }
-ArrayVar ArrayVar::unstack(const Var& x, int axis) { return of(call1("tensor_array_unstack", {x}, {{"axis", std::int64_t{axis}}}, "steps")); }
+ArrayVar ArrayVar::unstack(const Var& x, int axis) {
+  return of(call1("tensor_array_unstack", {x}, {{"axis", std::int64_t{axis}}}, "steps"));
+}
 
 Var ArrayVar::size() const { return call1("tensor_array_size", {var_}, {}, "size"); }
 Var ArrayVar::read(const Var& index) const { return call1("tensor_array_read", {var_, index}); }
@@ -30,7 +32,9 @@ Var ArrayVar::read(const Var& index, const Var& boot) const { return call1("tens
 void ArrayVar::write(const Var& index, const Var& value, ::millrace::TensorArray::Mode mode) const {
   call("tensor_array_write", {var_, index, value}, {{"share", mode == share}});
 }
-void ArrayVar::append(const Var& value, ::millrace::TensorArray::Mode mode) const { call("tensor_array_append", {var_, value}, {{"share", mode == share}}); }
+void ArrayVar::append(const Var& value, ::millrace::TensorArray::Mode mode) const {
+  call("tensor_array_append", {var_, value}, {{"share", mode == share}});
+}
 Var ArrayVar::stack(int axis) const { return call1("tensor_array_stack", {var_}, {{"axis", std::int64_t{axis}}}); }
 Var ArrayVar::concat() const { return call1("tensor_array_concat", {var_}); }
 Var ArrayVar::gather(const Var& index) const { return call1("tensor_array_gather", {var_, index}); }
@@ -41,6 +45,8 @@ std::pair<ArrayVar, Order> unpack(const Var& x, int level, bool sort) {
   return {ArrayVar::of(made[0]), Order(made[1])};
 }
 
-Var pack(const ArrayVar& array, int level, const Order& order) { return call1("pack", {array.var(), order.var()}, {{"level", std::int64_t{level}}}); }
+Var pack(const ArrayVar& array, int level, const Order& order) {
+  return call1("pack", {array.var(), order.var()}, {{"level", std::int64_t{level}}});
+}
 
 }  // namespace millrace::build

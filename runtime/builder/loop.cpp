@@ -70,7 +70,8 @@ void WhileLoop::end() {
   const Guard& guard = Guard::current();
   Program& program = guard.program();
   program.block(block_).results = ids(carried_);
-  Attributes attributes{{"sub_block", BlockId{block_}}, {"max_trips", options_.max_trips}, {"parallel_iterations", options_.parallel_iterations}};
+  Attributes attributes{
+      {"sub_block", BlockId{block_}}, {"max_trips", options_.max_trips}, {"parallel_iterations", options_.parallel_iterations}};
   if (condition_ >= 0) attributes.set("condition", std::int64_t{condition_});
   std::vector<std::string> names;
   for (const VarId id : initial_) names.push_back(program.var(id).name);
@@ -82,7 +83,8 @@ void WhileLoop::end() {
 void WhileLoop::break_if(const Var& condition) {
   const Guard& guard = Guard::current();
   if (guard.block() != block_)
-    throw ProgramError("break_if: expected the frame of its own loop, block " + std::to_string(block_) + ", found block " + std::to_string(guard.block()));
+    throw ProgramError("break_if: expected the frame of its own loop, block " + std::to_string(block_) + ", found block " +
+                       std::to_string(guard.block()));
   Op op{"break_if", {condition.id()}, {}, {}, {}};
   for (const Var& var : carried_) op.inputs.push_back(var.id());
   guard.program().append(block_, std::move(op));
@@ -112,7 +114,8 @@ WhileLoop while_op(const Var& condition, std::vector<Var> carried, LoopOptions o
 }
 
 std::vector<Var> while_loop(const std::function<Var(const std::vector<Var>&)>& condition,
-                            const std::function<std::vector<Var>(const std::vector<Var>&)>& body, std::vector<Var> initial, LoopOptions options) {
+                            const std::function<std::vector<Var>(const std::vector<Var>&)>& body, std::vector<Var> initial,
+                            LoopOptions options) {
   std::vector<Var> vars;
   for (const Var& var : initial) vars.emplace_back(var.id());  // variables of our own: the caller's keep their values
   WhileLoop loop = while_loop(vars, options);
@@ -126,13 +129,15 @@ std::vector<Var> while_loop(const std::function<Var(const std::vector<Var>&)>& c
     loop.break_if(logical_not(condition(now)));
     const std::vector<Var> next = body(now);
     if (next.size() != vars.size())
-      throw ProgramError("while_loop: expected " + std::to_string(vars.size()) + " values from the body, found " + std::to_string(next.size()));
+      throw ProgramError("while_loop: expected " + std::to_string(vars.size()) + " values from the body, found " +
+                         std::to_string(next.size()));
     for (std::size_t i = 0; i < vars.size(); ++i) vars[i].rebind(next[i].id());
   }
   return vars;
 }
 
-std::vector<Var> if_else(const Var& condition, const std::function<std::vector<Var>()>& then, const std::function<std::vector<Var>()>& otherwise) {
+std::vector<Var> if_else(const Var& condition, const std::function<std::vector<Var>()>& then,
+                         const std::function<std::vector<Var>()>& otherwise) {
   const int then_block = branch_block(then);
   const int else_block = branch_block(otherwise);
   return call("if", {condition}, {{"then_block", BlockId{then_block}}, {"else_block", BlockId{else_block}}});

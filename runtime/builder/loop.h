@@ -62,10 +62,12 @@ WhileLoop while_loop(std::vector<Var> carried, LoopOptions options = {});
 WhileLoop while_op(const Var& condition, std::vector<Var> carried, LoopOptions options = {});
 /// The functional form: turns while `condition(vars)`; `body(vars)` gives the next values. Returns the last.
 std::vector<Var> while_loop(const std::function<Var(const std::vector<Var>&)>& condition,
-                            const std::function<std::vector<Var>(const std::vector<Var>&)>& body, std::vector<Var> initial, LoopOptions options = {});
+                            const std::function<std::vector<Var>(const std::vector<Var>&)>& body, std::vector<Var> initial,
+                            LoopOptions options = {});
 
 /// `then()` or `otherwise()`; both give as many values, of the same kinds and dtypes.
-std::vector<Var> if_else(const Var& condition, const std::function<std::vector<Var>()>& then, const std::function<std::vector<Var>()>& otherwise);
+std::vector<Var> if_else(const Var& condition, const std::function<std::vector<Var>()>& then,
+                         const std::function<std::vector<Var>()>& otherwise);
 
 /// f of each index of axis 0 of x, stacked.
 Var map_fn(const std::function<Var(const Var&)>& f, const Var& x, LoopOptions options = {});

@@ -18,7 +18,8 @@ Var constant(int value) { return constant(static_cast<std::int64_t>(value)); }
 Var constant(double value) { return constant(Tensor::scalar(static_cast<float>(value))); }
 Var constant(bool value) { return constant(Tensor::scalar(value)); }
 
-std::vector<Var> call(const std::string& op, const std::vector<Var>& inputs, const Attributes& attributes, const std::vector<std::string>& names) {
+std::vector<Var> call(const std::string& op, const std::vector<Var>& inputs, const Attributes& attributes,
+                      const std::vector<std::string>& names) {
   const Guard& guard = Guard::current();
   Op made{op, {}, {}, attributes, {}};
   for (const Var& var : inputs) made.inputs.push_back(var.defined() ? var.id() : no_var);

@@ -62,7 +62,9 @@ Var layer_norm(const Var& x, const Var& scale, const Var& bias, int axis = -1, d
 Var matmul(const Var& a, const Var& b);
 Var reduce(const Var& x, const std::string& kind, const std::vector<std::int64_t>& axes = {}, bool keepdims = false);
 inline Var sum(const Var& x, const std::vector<std::int64_t>& axes = {}, bool keepdims = false) { return reduce(x, "sum", axes, keepdims); }
-inline Var mean(const Var& x, const std::vector<std::int64_t>& axes = {}, bool keepdims = false) { return reduce(x, "mean", axes, keepdims); }
+inline Var mean(const Var& x, const std::vector<std::int64_t>& axes = {}, bool keepdims = false) {
+  return reduce(x, "mean", axes, keepdims);
+}
 Var cast(const Var& x, DType to);
 Var identity(const Var& x);
 Var reshape(const Var& x, const std::vector<std::int64_t>& shape);

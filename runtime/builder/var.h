@@ -79,8 +79,10 @@ class Var {
   static Var literal(std::int64_t value);
   template <class T>
   static Var literal(T value) {
-    if constexpr (std::is_floating_point_v<T>) return literal(static_cast<double>(value));
-    else return literal(static_cast<std::int64_t>(value));
+    if constexpr (std::is_floating_point_v<T>)
+      return literal(static_cast<double>(value));
+    else
+      return literal(static_cast<std::int64_t>(value));
   }  // bool has its own
   std::shared_ptr<VarId> bound_;
 };

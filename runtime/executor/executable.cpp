@@ -79,7 +79,8 @@ class Compiler {
     if (op.type == "while") return demote_carried(op);
     if (op.type == "tensor_array_size" || op.type == "break_if" || op.type == "constant") return false;
     const bool computed = program_.registry().at(op.type).prepare != nullptr;
-    const bool steered = computed && std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId in) { return in == no_var || host_[static_cast<std::size_t>(in)]; });
+    const bool steered = computed && std::all_of(op.inputs.begin(), op.inputs.end(),
+                                                 [&](VarId in) { return in == no_var || host_[static_cast<std::size_t>(in)]; });
     return !steered && take(op.outputs);
   }
   bool demote_carried(const Op& op) {
@@ -123,7 +124,8 @@ class Compiler {
     made.passes_lod = made.def->passes_lod;
     for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
     for (const VarId output : op.outputs) made.outputs.push_back(state_.index[static_cast<std::size_t>(output)]);
-    made.on_host = !op.outputs.empty() && std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
+    made.on_host = !op.outputs.empty() &&
+                   std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
     choose_kind(made, op);
     choose_stream(made, op, streams);
     const auto never_changes = [&](std::size_t input) {

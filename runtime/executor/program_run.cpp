@@ -137,7 +137,8 @@ void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
 }
 
 /// Outputs with as many rows as the input that carries LoD carry it too; then they are values of the scope.
-void ProgramRun::finish_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const {
+void ProgramRun::finish_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs,
+                                std::span<Value> outputs) const {
   const LoDTensor* carrier = nullptr;
   if (op.passes_lod) {
     for (const Value* input : inputs) {
@@ -279,7 +280,8 @@ task<void> ProgramRun::walk(std::shared_ptr<ProgramRun> run, const CompiledBlock
 task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
   TaskInfo& me = co_await this_task::info();
   const bool iteration = scope->turn() >= 0;
-  const TraceSpan span(run->options_.tracer, iteration ? "iteration" : "block", me.name(), static_cast<std::uint64_t>(block->block->idx), scope->turn());
+  const TraceSpan span(run->options_.tracer, iteration ? "iteration" : "block", me.name(), static_cast<std::uint64_t>(block->block->idx),
+                       scope->turn());
   Scope ops(me);
   std::exception_ptr failed;
   try {
@@ -307,13 +309,15 @@ ProgramRun::ScopePtr ProgramRun::turn_scope(const ScopePtr& parent, const Compil
   return scope;
 }
 
-task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns, std::vector<Promised>* carried) {
+task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
+                                 std::vector<Promised>* carried) {
   const CompiledBlock& body = run->executable_.block(op->sub_block);
   const Attributes& attributes = op->op->attributes;
   const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
   const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
   const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
-  const std::string name = op->op->outputs.empty() ? fmt::format("while {}", op->sub_block) : fmt::format("while {} ({})", op->sub_block, run->var_name(op->op->outputs[0]));
+  const std::string name = op->op->outputs.empty() ? fmt::format("while {}", op->sub_block)
+                                                   : fmt::format("while {} ({})", op->sub_block, run->var_name(op->op->outputs[0]));
   std::deque<Spawned<void>> under_way;
   for (std::int64_t turn = 0; max_trips < 0 || turn < max_trips; ++turn) {
     co_await this_task::checkpoint();

@@ -55,7 +55,8 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held);
   static task<void> do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
-  static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns, std::vector<Promised>* carried);
+  static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
+                              std::vector<Promised>* carried);
   static task<void> run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> run_task_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> await_inputs(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);

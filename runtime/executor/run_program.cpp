@@ -124,7 +124,8 @@ task<RunResult> run(Program program, Feeds feeds, RunOptions options) {
 
 std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer) {
   const Program& program = executable.program();
-  if (!executable.straight_line()) throw ProgramError("run_straight: expected a program without loops, branches and arrays, found '" + program.title() + "'");
+  if (!executable.straight_line())
+    throw ProgramError("run_straight: expected a program without loops, branches and arrays, found '" + program.title() + "'");
   if (inputs.size() != program.inputs().size())
     throw ArgumentError(fmt::format("run_straight: expected {} inputs, found {}", program.inputs().size(), inputs.size()));
   RunOptions options;

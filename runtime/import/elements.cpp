@@ -14,16 +14,14 @@ static_assert(std::endian::native == std::endian::little, "elements are copied b
 
 DDim file_dims(const std::vector<std::int64_t>& extents, const std::string& where) {
   if (extents.size() > static_cast<std::size_t>(max_rank))
-    throw ParseError(where + ": expected at most " + std::to_string(max_rank) + " axes, found " +
-                     std::to_string(extents.size()));
+    throw ParseError(where + ": expected at most " + std::to_string(max_rank) + " axes, found " + std::to_string(extents.size()));
   // Zeros must not hide the overflow of what stands beside them: strides are products too.
   std::int64_t product = 1;
   for (const std::int64_t extent : extents) {
     if (extent < 0) throw ParseError(where + ": expected extents of 0 or more, found " + std::to_string(extent));
     if (__builtin_mul_overflow(product, std::max<std::int64_t>(extent, 1), &product) ||
         product > std::numeric_limits<std::int64_t>::max() / 16)
-      throw ParseError(where + ": expected a shape whose size fits 64 bits, found an extent of " +
-                       std::to_string(extent) + " too many");
+      throw ParseError(where + ": expected a shape whose size fits 64 bits, found an extent of " + std::to_string(extent) + " too many");
   }
   return make_ddim(extents);
 }
@@ -31,10 +29,9 @@ DDim file_dims(const std::vector<std::int64_t>& extents, const std::string& wher
 Tensor from_bytes(DType dtype, const DDim& dims, std::string_view bytes, const std::string& where) {
   const std::int64_t needed = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype)));
   if (std::cmp_not_equal(needed, bytes.size()))
-    throw ParseError(where + ": expected " + std::to_string(needed) + " bytes for " + std::string(name_of(dtype)) +
-                     dims.to_string() + ", found " + std::to_string(bytes.size()));
-  if (dtype == DType::boolean &&
-      std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0 && byte != 1; }))
+    throw ParseError(where + ": expected " + std::to_string(needed) + " bytes for " + std::string(name_of(dtype)) + dims.to_string() +
+                     ", found " + std::to_string(bytes.size()));
+  if (dtype == DType::boolean && std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0 && byte != 1; }))
     throw ParseError(where + ": expected bools of 0 or 1, found another byte");
   Tensor made(dtype, dims);
   made.storage()->mark_written();
@@ -42,9 +39,7 @@ Tensor from_bytes(DType dtype, const DDim& dims, std::string_view bytes, const s
   return made;
 }
 
-std::string_view to_bytes(const Tensor& contiguous) {
-  return {static_cast<const char*>(contiguous.raw()), contiguous.bytes()};
-}
+std::string_view to_bytes(const Tensor& contiguous) { return {static_cast<const char*>(contiguous.raw()), contiguous.bytes()}; }
 
 void swap_bytes(Tensor& tensor) {
   const std::size_t size = size_of(tensor.dtype());

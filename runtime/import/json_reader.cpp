@@ -30,15 +30,12 @@ std::size_t utf8_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
   const unsigned lead = byte(0);
   if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
-                             : (lead & 0xf0) == 0xe0        ? 3
-                             : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                            : 0;
+  const std::size_t length = lead >= 0xc2 && lead <= 0xdf ? 2 : (lead & 0xf0) == 0xe0 ? 3 : lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
   for (std::size_t at = 1; at < length; ++at)
     if ((byte(at) & 0xc0) != 0x80) return 0;
   const unsigned second = byte(1);
-  const bool bad = (lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
-                   (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f);
+  const bool bad = (lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) || (lead == 0xf0 && second < 0x90) ||
+                   (lead == 0xf4 && second > 0x8f);
   return bad ? 0 : length;
 }
 
@@ -75,8 +72,7 @@ void JsonReader::fail(const std::string& expected) const {
 }
 
 void JsonReader::blanks() {
-  while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
-    ++at_;
+  while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
 }
 
 bool JsonReader::take(char wanted) {

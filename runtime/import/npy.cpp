@@ -20,9 +20,8 @@ struct Code {
   std::string_view text;
   DType dtype;
 };
-constexpr std::array codes = {Code{"f8", DType::f64}, Code{"f4", DType::f32},    Code{"f2", DType::f16},
-                              Code{"i8", DType::i64}, Code{"i4", DType::i32},    Code{"i1", DType::i8},
-                              Code{"u1", DType::u8},  Code{"b1", DType::boolean}};
+constexpr std::array codes = {Code{"f8", DType::f64}, Code{"f4", DType::f32}, Code{"f2", DType::f16}, Code{"i8", DType::i64},
+                              Code{"i4", DType::i32}, Code{"i1", DType::i8},  Code{"u1", DType::u8},  Code{"b1", DType::boolean}};
 
 /// What the header says.
 struct Header {
@@ -58,9 +57,8 @@ class HeaderReader {
 
  private:
   [[noreturn]] void fail(const std::string& expected) const {
-    throw ParseError(
-        where_ + ": expected " + expected + " in the npy header, found " +
-        (at_ < text_.size() ? "something else at character " + std::to_string(at_) : std::string("its end")));
+    throw ParseError(where_ + ": expected " + expected + " in the npy header, found " +
+                     (at_ < text_.size() ? "something else at character " + std::to_string(at_) : std::string("its end")));
   }
 
   void blanks() {
@@ -122,8 +120,7 @@ class HeaderReader {
     expect(':');
     if (key == "descr" && !descr_) {
       blanks();
-      if (at_ < text_.size() && text_[at_] == '[')
-        throw DTypeError(where_ + ": expected one element type, found a structured npy type");
+      if (at_ < text_.size() && text_[at_] == '[') throw DTypeError(where_ + ": expected one element type, found a structured npy type");
       descr_ = quoted();
     } else if (key == "fortran_order" && !fortran_) {
       fortran_ = boolean();
@@ -136,16 +133,15 @@ class HeaderReader {
 
   void decode(std::string_view descr, Header& header) const {
     const char order = descr.empty() ? '\0' : descr[0];
-    const std::string_view kind =
-        order == '<' || order == '>' || order == '|' || order == '=' ? descr.substr(1) : descr;
+    const std::string_view kind = order == '<' || order == '>' || order == '|' || order == '=' ? descr.substr(1) : descr;
     for (const Code& code : codes) {
       if (kind != code.text) continue;
       header.dtype = code.dtype;
       header.swapped = order == '>' && size_of(code.dtype) > 1;
       return;
     }
-    throw DTypeError(where_ + ": expected npy elements of f8 f4 f2 i8 i4 i1 u1 or b1, found " +
-                     internal::printable(descr) + " (npy has no code for bf16)");
+    throw DTypeError(where_ + ": expected npy elements of f8 f4 f2 i8 i4 i1 u1 or b1, found " + internal::printable(descr) +
+                     " (npy has no code for bf16)");
   }
 
   std::string_view text_;
@@ -163,12 +159,10 @@ struct Preamble {
 };
 
 Preamble read_preamble(std::string_view bytes, const std::string& where) {
-  if (bytes.size() < 8 || !bytes.starts_with(magic))
-    throw ParseError(where + ": expected an npy file, found other bytes at its start");
+  if (bytes.size() < 8 || !bytes.starts_with(magic)) throw ParseError(where + ": expected an npy file, found other bytes at its start");
   const auto byte = [&](std::size_t at) { return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at])); };
   const std::size_t version = byte(6);
-  if (version < 1 || version > 3)
-    throw ParseError(where + ": expected npy version 1 to 3, found " + std::to_string(version));
+  if (version < 1 || version > 3) throw ParseError(where + ": expected npy version 1 to 3, found " + std::to_string(version));
   Preamble preamble;
   preamble.begin = version == 1 ? 10 : 12;
   if (bytes.size() < preamble.begin) throw ParseError(where + ": expected an npy header, found the end of the file");
@@ -204,16 +198,13 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
   return tensor;
 }
 
-Tensor read_npy(const std::filesystem::path& path) {
-  return parse_npy(read_file(path), path.string());
-}
+Tensor read_npy(const std::filesystem::path& path) { return parse_npy(read_file(path), path.string()); }
 
 namespace {
 
 std::string make_header(const Tensor& tensor) {
   if (tensor.dtype() == DType::bf16)
-    throw DTypeError(
-        "npy: expected a dtype that npy has a code for, found bf16: cast to f32 first, or write safetensors");
+    throw DTypeError("npy: expected a dtype that npy has a code for, found bf16: cast to f32 first, or write safetensors");
   std::string_view kind;
   for (const Code& code : codes)
     if (code.dtype == tensor.dtype()) kind = code.text;
@@ -238,8 +229,7 @@ std::string make_header(const Tensor& tensor) {
 
 Tensor row_major_on_host(const Tensor& tensor) {
   tensor.check_written();
-  return tensor.is_contiguous() && tensor.host_accessible() && tensor.ready().reached() ? tensor
-                                                                                        : tensor.copy_to(CpuPlace{});
+  return tensor.is_contiguous() && tensor.host_accessible() && tensor.ready().reached() ? tensor : tensor.copy_to(CpuPlace{});
 }
 
 }  // namespace

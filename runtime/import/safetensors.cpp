@@ -67,8 +67,7 @@ Entry read_entry(internal::JsonReader& json, const std::string& name, const std:
   return {name, dtype_of_code(*code, tensor), internal::file_dims(*shape, tensor), offsets[0], offsets[1]};
 }
 
-std::vector<Entry> read_header(std::string_view text, const std::string& where,
-                               std::map<std::string, std::string>& metadata) {
+std::vector<Entry> read_header(std::string_view text, const std::string& where, std::map<std::string, std::string>& metadata) {
   if (text.empty() || text[0] != '{') throw ParseError(where + ": expected '{' at the start of the header");
   std::vector<Entry> entries;
   internal::JsonReader json(text, where);
@@ -80,9 +79,8 @@ std::vector<Entry> read_header(std::string_view text, const std::string& where,
     json.object([&](const std::string& name) { metadata[name] = json.string(); });
   });
   json.end();
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name); });
   return entries;
 }
 
@@ -90,25 +88,22 @@ void check_offsets(const std::vector<Entry>& entries, std::size_t data_bytes, co
   std::int64_t at = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != at || entry.end < entry.begin)
-      throw ParseError(where + ": tensor " + internal::printable(entry.name) + ": expected bytes that begin at " +
-                       std::to_string(at) + " without hole or overlap, found [" + std::to_string(entry.begin) + ", " +
-                       std::to_string(entry.end) + ")");
+      throw ParseError(where + ": tensor " + internal::printable(entry.name) + ": expected bytes that begin at " + std::to_string(at) +
+                       " without hole or overlap, found [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")");
     at = entry.end;
   }
   if (std::cmp_not_equal(at, data_bytes))
-    throw ParseError(where + ": expected " + std::to_string(at) + " bytes of tensors, found " +
-                     std::to_string(data_bytes));
+    throw ParseError(where + ": expected " + std::to_string(at) + " bytes of tensors, found " + std::to_string(data_bytes));
 }
 
 std::size_t read_header_length(std::string_view bytes, const std::string& where) {
-  if (bytes.size() < 8)
-    throw ParseError(where + ": expected a safetensors file, found " + std::to_string(bytes.size()) + " bytes");
+  if (bytes.size() < 8) throw ParseError(where + ": expected a safetensors file, found " + std::to_string(bytes.size()) + " bytes");
   std::uint64_t length = 0;
   for (std::size_t at = 8; at > 0; --at) length = length << 8 | static_cast<unsigned char>(bytes[at - 1]);
   const std::size_t there = bytes.size() - 8;
   if (length > max_header || length > there)
-    throw ParseError(where + ": expected a safetensors header of at most " +
-                     std::to_string(std::min(max_header, there)) + " bytes, found " + std::to_string(length));
+    throw ParseError(where + ": expected a safetensors header of at most " + std::to_string(std::min(max_header, there)) +
+                     " bytes, found " + std::to_string(length));
   return static_cast<std::size_t>(length);
 }
 
@@ -130,22 +125,18 @@ SafeTensors parse_safetensors(std::string_view bytes, const std::string& where) 
     const auto begin = static_cast<std::size_t>(entry.begin);
     const std::string_view part = data.substr(begin, static_cast<std::size_t>(entry.end) - begin);
     contents.tensors.emplace_back(
-        entry.name,
-        internal::from_bytes(entry.dtype, entry.dims, part, where + ": tensor " + internal::printable(entry.name)));
+        entry.name, internal::from_bytes(entry.dtype, entry.dims, part, where + ": tensor " + internal::printable(entry.name)));
   }
   return contents;
 }
 
-SafeTensors read_safetensors(const std::filesystem::path& path) {
-  return parse_safetensors(read_file(path), path.string());
-}
+SafeTensors read_safetensors(const std::filesystem::path& path) { return parse_safetensors(read_file(path), path.string()); }
 
 namespace {
 
 void check_name(const std::string& name, std::set<std::string>& names) {
   if (name == metadata_key || !internal::is_utf8(name))
-    throw ArgumentError("safetensors: expected a name in UTF-8 other than __metadata__, found " +
-                        internal::printable(name));
+    throw ArgumentError("safetensors: expected a name in UTF-8 other than __metadata__, found " + internal::printable(name));
   if (!names.insert(name).second)
     throw ArgumentError("safetensors: expected each name once, found " + internal::printable(name) + " twice");
 }
@@ -170,8 +161,8 @@ std::string make_header(const SafeTensors& contents) {
     separate();
     std::string shape;
     for (const std::int64_t extent : tensor.dims()) shape += (shape.empty() ? "" : ",") + std::to_string(extent);
-    header += internal::json_quoted(name) + ":{\"dtype\":\"" + std::string(code_of(tensor.dtype())) + "\",\"shape\":[" +
-              shape + "],\"data_offsets\":[" + std::to_string(at) + "," + std::to_string(at + tensor.bytes()) + "]}";
+    header += internal::json_quoted(name) + ":{\"dtype\":\"" + std::string(code_of(tensor.dtype())) + "\",\"shape\":[" + shape +
+              "],\"data_offsets\":[" + std::to_string(at) + "," + std::to_string(at + tensor.bytes()) + "]}";
     at += tensor.bytes();
   }
   header += '}';
@@ -189,9 +180,8 @@ void format(const SafeTensors& contents, F&& put) {
   put(make_header(contents));
   for (const auto& [name, tensor] : contents.tensors) {
     tensor.check_written();
-    const Tensor rows = tensor.is_contiguous() && tensor.host_accessible() && tensor.ready().reached()
-                            ? tensor
-                            : tensor.copy_to(CpuPlace{});
+    const Tensor rows =
+        tensor.is_contiguous() && tensor.host_accessible() && tensor.ready().reached() ? tensor : tensor.copy_to(CpuPlace{});
     put(internal::to_bytes(rows));
   }
 }

@@ -16,7 +16,8 @@ Program prune(const Program& program) {
   const std::vector<Op>& ops = program.block(0).ops;
   std::vector<bool> kept(ops.size(), false);
   for (std::size_t i = ops.size(); i-- > 0;) {
-    const bool used = std::any_of(ops[i].outputs.begin(), ops[i].outputs.end(), [&](VarId var) { return needed[static_cast<std::size_t>(var)]; });
+    const bool used =
+        std::any_of(ops[i].outputs.begin(), ops[i].outputs.end(), [&](VarId var) { return needed[static_cast<std::size_t>(var)]; });
     kept[i] = used || !program.registry().at(ops[i].type).pure;
     if (!kept[i]) continue;
     for (const VarId input : ops[i].inputs) mark(input);

@@ -39,7 +39,8 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
     if (program.var(port.var).type.lod_depth > 0) return finished(lowering::StepBuilder(program, options, 0).build());
   const std::vector<int> axes = open_axes(program);
   if (axes.empty())
-    throw UnsupportedError("program '" + program.title() + "': expected an input with LoD or with an open axis along which rows arrive, found none: name its states");
+    throw UnsupportedError("program '" + program.title() +
+                           "': expected an input with LoD or with an open axis along which rows arrive, found none: name its states");
   std::string first;
   for (const int axis : axes) {
     try {
@@ -53,11 +54,15 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
 
 std::string Recurrence::to_string() const {
   std::string text;
-  for (const Input& input : inputs) text += fmt::format("live input '{}': rows of {}{}\n", input.name, name_of(input.dtype), input.row.to_string());
-  for (const Given& value : given) text += fmt::format("given at the start, else zeros: '{}': {}{}\n", value.name, name_of(value.dtype), value.dims.to_string());
+  for (const Input& input : inputs)
+    text += fmt::format("live input '{}': rows of {}{}\n", input.name, name_of(input.dtype), input.row.to_string());
+  for (const Given& value : given)
+    text += fmt::format("given at the start, else zeros: '{}': {}{}\n", value.name, name_of(value.dtype), value.dims.to_string());
   for (const State& state : states)
-    text += fmt::format("state '{}': {}{}, {}{}\n", state.name, name_of(state.dtype), state.dims.to_string(), state.origin, state.changes ? "" : ", read only");
-  for (const Output& output : outputs) text += fmt::format("output '{}': rows of {}{}\n", output.name, name_of(output.dtype), output.row.to_string());
+    text += fmt::format("state '{}': {}{}, {}{}\n", state.name, name_of(state.dtype), state.dims.to_string(), state.origin,
+                        state.changes ? "" : ", read only");
+  for (const Output& output : outputs)
+    text += fmt::format("output '{}': rows of {}{}\n", output.name, name_of(output.dtype), output.row.to_string());
   for (const std::string& name : at_end) text += fmt::format("output '{}': known only at the end, not streamed\n", name);
   return text + "\n" + step.to_string();
 }

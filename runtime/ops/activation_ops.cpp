@@ -45,8 +45,7 @@ void infer_unary(Unary kind, InferContext& context) {
 }
 
 OpKernel run_unary(Unary kind, UnaryParams params) {
-  return
-      [kind, params](OpContext& context) { context.set(0, unary(kind, params, context.tensor(0), context.stream())); };
+  return [kind, params](OpContext& context) { context.set(0, unary(kind, params, context.tensor(0), context.stream())); };
 }
 
 OpDef unary_op(const UnaryName& named) {
@@ -55,9 +54,7 @@ OpDef unary_op(const UnaryName& named) {
   def.inputs = {"X"};
   def.outputs = {"Out"};
   def.infer = [kind = named.kind](InferContext& context) { infer_unary(kind, context); };
-  def.prepare = [named](const PrepareContext& context) {
-    return run_unary(named.kind, params_of(named, context.attributes()));
-  };
+  def.prepare = [named](const PrepareContext& context) { return run_unary(named.kind, params_of(named, context.attributes())); };
   def.follow_rows = follow_same();
   def.vectorize = vectorize_elementwise;
   return def;
@@ -93,9 +90,7 @@ OpDef prelu_op() {
   def.outputs = {"Out"};
   def.infer = infer_prelu;
   def.prepare = [](const PrepareContext&) -> OpKernel {
-    return [](OpContext& context) {
-      context.set(0, binary(Binary::prelu, context.tensor(0), context.tensor(1), context.stream()));
-    };
+    return [](OpContext& context) { context.set(0, binary(Binary::prelu, context.tensor(0), context.tensor(1), context.stream())); };
   };
   def.follow_rows = follow_elementwise;
   def.vectorize = vectorize_elementwise;

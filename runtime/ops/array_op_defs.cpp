@@ -11,8 +11,7 @@ namespace millrace::ops {
 
 const VarType& array_type(const InferContext& context, std::size_t input) {
   const VarType& type = context.type(input);
-  if (!type.is_array())
-    throw ProgramError("expected an array as input " + std::to_string(input) + ", found " + context.describe(input));
+  if (!type.is_array()) throw ProgramError("expected an array as input " + std::to_string(input) + ", found " + context.describe(input));
   return type;
 }
 
@@ -26,8 +25,7 @@ const VarType& slot_type(const InferContext& context, std::size_t input) {
 
 void expect_order(const InferContext& context, std::size_t input) {
   if (context.type(input).kind != VarKind::order)
-    throw ProgramError("expected an order, as unpack gives, as input " + std::to_string(input) + ", found " +
-                       context.describe(input));
+    throw ProgramError("expected an order, as unpack gives, as input " + std::to_string(input) + ", found " + context.describe(input));
 }
 
 namespace {
@@ -65,12 +63,11 @@ void infer_tensor_array(InferContext& context) {
   const int kinds = (context.has(0) ? 1 : 0) + (growable ? 1 : 0) + (window != 0 ? 1 : 0);
   if (kinds != 1 || window < 0)
     throw ProgramError("expected a size, or growable, or a window of 1 or more slots, found " +
-                       std::string(context.has(0) ? "a size, " : "no size, ") +
-                       (growable ? "growable, " : "not growable, ") + "a window of " + std::to_string(window));
+                       std::string(context.has(0) ? "a size, " : "no size, ") + (growable ? "growable, " : "not growable, ") +
+                       "a window of " + std::to_string(window));
   if (context.has(0)) expect_place(context, 0);
   if (context.has(1)) expect_order(context, 1);
-  if (context.has(1) && !context.has(0))
-    throw ProgramError("expected a size for an array that is made with an order, found none");
+  if (context.has(1) && !context.has(0)) throw ProgramError("expected a size for an array that is made with an order, found none");
   if (!attributes.has("dtype")) return context.result(VarType::open_array(context.has(1)));
   std::optional<DDim> slot;
   if (attributes.has("shape")) slot = DDim(attributes.get<Ints>("shape"));
@@ -80,8 +77,7 @@ void infer_tensor_array(InferContext& context) {
 TensorArray make_array(const OpContext& context, std::int64_t window) {
   if (window > 0) return TensorArray::window(window);
   if (!context.has(0)) return TensorArray::growable();
-  return context.has(1) ? TensorArray(SlotIndex(context.tensor(0)), context.in(1).order())
-                        : TensorArray(context.tensor(0));
+  return context.has(1) ? TensorArray(SlotIndex(context.tensor(0)), context.in(1).order()) : TensorArray(context.tensor(0));
 }
 
 OpKernel prepare_tensor_array(const PrepareContext& context) {
@@ -116,8 +112,7 @@ void expect_storable(const InferContext& context, std::size_t array, std::size_t
   if (wanted.rank() > 0) (*wanted.shape)[0] = DDim::unknown;
   wanted.ordered = found.ordered = false;
   if (!fits(found, wanted))
-    throw ProgramError("expected " + wanted.to_string() + " as in " + context.describe(array) + ", found " +
-                       context.describe(value));
+    throw ProgramError("expected " + wanted.to_string() + " as in " + context.describe(array) + ", found " + context.describe(value));
 }
 
 OpDef write_op() {
@@ -132,8 +127,7 @@ OpDef write_op() {
 }
 
 OpDef append_op() {
-  OpDef def = array_op("tensor_array_append", {"Array", "X"}, {},
-                       [](InferContext& context) { expect_storable(context, 0, 1); });
+  OpDef def = array_op("tensor_array_append", {"Array", "X"}, {}, [](InferContext& context) { expect_storable(context, 0, 1); });
   def.stores = std::pair<std::size_t, std::size_t>(0, 1);
   def.pure = false;
   return def;
@@ -150,8 +144,7 @@ void infer_read(InferContext& context) {
   if (array.ordered && boot.rank() > 0) (*boot.shape)[0] = DDim::unknown;
   if (array.open) return context.result(std::move(boot));
   const VarType slot = value_type(array);
-  if (slot.dtype != boot.dtype || slot.lod_depth != boot.lod_depth ||
-      (slot.shape && boot.shape && slot.rank() != boot.rank()))
+  if (slot.dtype != boot.dtype || slot.lod_depth != boot.lod_depth || (slot.shape && boot.shape && slot.rank() != boot.rank()))
     throw ProgramError("expected a boot like the slots of " + context.describe(0) + ", found " + context.describe(2));
   VarType both = common(slot, boot);
   both.ordered = array.ordered;
@@ -175,8 +168,7 @@ OpDef size_op() {
 
 void expect_plain_slots(const InferContext& context, const VarType& slot) {
   if (slot.lod_depth > 0)
-    throw ProgramError("would silently lose the LoD of the slots of " + context.describe(0) +
-                       ": use tensor_array_concat or pack");
+    throw ProgramError("would silently lose the LoD of the slots of " + context.describe(0) + ": use tensor_array_concat or pack");
 }
 
 void infer_stack(InferContext& context) {
@@ -189,8 +181,7 @@ void infer_stack(InferContext& context) {
 
 void infer_concat(InferContext& context) {
   const VarType& slot = slot_type(context, 0);
-  if (slot.rank() == 0)
-    throw ProgramError("expected slots that have rows, found " + context.describe(0) + ": use tensor_array_stack");
+  if (slot.rank() == 0) throw ProgramError("expected slots that have rows, found " + context.describe(0) + ": use tensor_array_stack");
   VarType rows = tensor_type(slot.dtype, slot.shape);
   if (rows.shape) (*rows.shape)[0] = DDim::unknown;
   rows.lod_depth = slot.lod_depth;
@@ -214,15 +205,11 @@ OpDef gather_op() {
 
 void expect_plain(const InferContext& context, std::size_t input) {
   if (context.tensor(input).lod_depth > 0)
-    throw ProgramError("expected rows without LoD, found " + context.describe(input) +
-                       ": use unpack, or drop_lod first");
-  if (context.tensor(input).rank() == 0)
-    throw ProgramError("expected a tensor that has rows, found " + context.describe(input));
+    throw ProgramError("expected rows without LoD, found " + context.describe(input) + ": use unpack, or drop_lod first");
+  if (context.tensor(input).rank() == 0) throw ProgramError("expected a tensor that has rows, found " + context.describe(input));
 }
 
-int unstack_axis(const Attributes& attributes, int rank) {
-  return checked_axis(attributes.get_or("axis", std::int64_t{0}), rank);
-}
+int unstack_axis(const Attributes& attributes, int rank) { return checked_axis(attributes.get_or("axis", std::int64_t{0}), rank); }
 
 OpDef unstack_op() {
   OpDef def = array_op("tensor_array_unstack", {"X"}, {"Array"}, [](InferContext& context) {

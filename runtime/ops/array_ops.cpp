@@ -9,9 +9,7 @@
 namespace millrace {
 namespace {
 
-LoDTensor value_of(const OpContext& context, std::size_t input) {
-  return context.in(input).tensor();
-}
+LoDTensor value_of(const OpContext& context, std::size_t input) { return context.in(input).tensor(); }
 
 task<void> run_read(OpContext& context) {
   const TensorArray& array = context.in(0).array();
@@ -35,8 +33,7 @@ task<void> run_write(OpContext& context) {
   const bool shared = context.op().attributes.get_or("share", true);
   const SlotIndex index(context.tensor(1));
   LoDTensor value = value_of(context, 2);
-  SlotWrite written =
-      array.write(index, std::move(value), shared ? TensorArray::share : TensorArray::copy, context.stream());
+  SlotWrite written = array.write(index, std::move(value), shared ? TensorArray::share : TensorArray::copy, context.stream());
   if (array.is_window()) co_await written;
 }
 
@@ -49,8 +46,7 @@ task<void> run_append(OpContext& context) {
 /// Until it is known how many slots there are. In a program nobody closes a growable array: it ends when the last op
 /// that may write it is done.
 task<void> await_end(TensorArray array) {
-  if (array.is_window())
-    throw UnsupportedError(array.to_string() + ": a window has no size: its slots leave as they are read");
+  if (array.is_window()) throw UnsupportedError(array.to_string() + ": a window has no size: its slots leave as they are read");
   if (array.is_fixed()) co_return;
   bool more = true;
   for (std::int64_t i = array.size(); more; ++i) {
@@ -120,9 +116,7 @@ bool undecided(const TensorArray& array, std::int64_t index) {
   return state == SlotState::empty || state == SlotState::waited;
 }
 
-bool slot_undecided(const OpContext& context) {
-  return undecided(context.in(0).array(), context.tensor(1).item_int());
-}
+bool slot_undecided(const OpContext& context) { return undecided(context.in(0).array(), context.tensor(1).item_int()); }
 
 /// The last slot first: it is the likeliest to be missing.
 bool any_undecided(const OpContext& context) {
@@ -133,9 +127,7 @@ bool any_undecided(const OpContext& context) {
   return false;
 }
 
-bool end_undecided(const OpContext& context) {
-  return !context.in(0).array().is_fixed() && !context.in(0).array().closed();
-}
+bool end_undecided(const OpContext& context) { return !context.in(0).array().is_fixed() && !context.in(0).array().closed(); }
 
 bool named_undecided(const OpContext& context) {
   for (const std::int64_t index : context.integers(1))
@@ -143,9 +135,7 @@ bool named_undecided(const OpContext& context) {
   return false;
 }
 
-bool is_full(const OpContext& context) {
-  return context.in(0).array().is_window();
-}
+bool is_full(const OpContext& context) { return context.in(0).array().is_window(); }
 
 struct AsyncOp {
   const char* type;

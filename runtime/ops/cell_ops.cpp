@@ -18,29 +18,23 @@ enum : std::size_t { in_x, in_h, in_c, in_w, in_r, in_bias, in_peephole };
 
 /// The function named by place `which` of `activations`, with its numbers from `alphas` and `betas`.
 Activation activation_of(const Attributes& attributes, std::size_t which) {
-  const std::vector<std::string> names =
-      attributes.get_or("activations", std::vector<std::string>{"sigmoid", "tanh", "tanh"});
+  const std::vector<std::string> names = attributes.get_or("activations", std::vector<std::string>{"sigmoid", "tanh", "tanh"});
   if (names.size() != 3)
-    throw ProgramError("attribute 'activations': expected 3 names, of f, g and h, found " +
-                       std::to_string(names.size()));
+    throw ProgramError("attribute 'activations': expected 3 names, of f, g and h, found " + std::to_string(names.size()));
   const UnaryName* named = find_activation(names[which]);
-  if (named == nullptr)
-    throw ProgramError("attribute 'activations': expected the names of activations, found '" + names[which] + "'");
+  if (named == nullptr) throw ProgramError("attribute 'activations': expected the names of activations, found '" + names[which] + "'");
   Activation activation{named->kind, default_params(named->kind)};
   const auto alphas = attributes.get_or("alphas", std::vector<double>{});
   const auto betas = attributes.get_or("betas", std::vector<double>{});
   for (const auto* numbers : {&alphas, &betas})
     if (!numbers->empty() && numbers->size() != 3)
-      throw ProgramError("attributes 'alphas' and 'betas': expected 3 numbers, of f, g and h, found " +
-                         std::to_string(numbers->size()));
+      throw ProgramError("attributes 'alphas' and 'betas': expected 3 numbers, of f, g and h, found " + std::to_string(numbers->size()));
   if (!alphas.empty() && named->alpha != nullptr) activation.params.alpha = alphas[which];
   if (!betas.empty() && named->beta != nullptr) activation.params.beta = betas[which];
   return activation;
 }
 
-bool has_input(const Op& op, std::size_t input) {
-  return input < op.inputs.size() && op.inputs[input] != no_var;
-}
+bool has_input(const Op& op, std::size_t input) { return input < op.inputs.size() && op.inputs[input] != no_var; }
 
 /// The description, less what the weights tell.
 LstmDesc desc_of(const Op& op) {
@@ -52,8 +46,7 @@ LstmDesc desc_of(const Op& op) {
   desc.peepholes = has_input(op, in_peephole);
   desc.couple_input_forget = op.attributes.get_or("input_forget", false);
   desc.clip = op.attributes.get_or("clip", 0.0);
-  if (!(desc.clip >= 0))
-    throw ProgramError("attribute 'clip': expected 0 (none) or more, found " + std::to_string(desc.clip));
+  if (!(desc.clip >= 0)) throw ProgramError("attribute 'clip': expected 0 (none) or more, found " + std::to_string(desc.clip));
   return desc;
 }
 
@@ -72,9 +65,8 @@ void infer_lstm_cell(InferContext& context) {
   for (std::size_t input = in_x; input <= in_r; ++input) expect_rank(context, input, 2);
   for (const std::size_t input : {in_bias, in_peephole})
     if (context.has(input)) expect_rank(context, input, 1);
-  const std::int64_t batch =
-      same_extent(same_extent(extent(context, in_x, 0), extent(context, in_h, 0), "rows of X and H"),
-                  extent(context, in_c, 0), "rows of X and C");
+  const std::int64_t batch = same_extent(same_extent(extent(context, in_x, 0), extent(context, in_h, 0), "rows of X and H"),
+                                         extent(context, in_c, 0), "rows of X and C");
   std::int64_t hidden = same_extent(extent(context, in_h, 1), extent(context, in_c, 1), "units of H and C");
   hidden = same_extent(hidden, extent(context, in_r, 0), "units of H and rows of R");
   expect_extent(context, in_w, 0, extent(context, in_x, 1));
@@ -135,8 +127,7 @@ std::vector<int> follow_lstm_cell(const InferContext& context, const std::vector
   for (const std::size_t input : {in_x, in_h, in_c}) {
     if (axes[input] >= 0) continue;
     const std::int64_t found = extent(context, input, 0);
-    if (found != count && found != DDim::unknown)
-      refuse_rows(context.describe(input) + " lies along the rows but is not fed with them");
+    if (found != count && found != DDim::unknown) refuse_rows(context.describe(input) + " lies along the rows but is not fed with them");
   }
   return {0, 0};
 }
@@ -150,8 +141,7 @@ void vectorize_lstm_cell(Vectorizer& v, const Op& op) {
     inputs.push_back(merge_leading(v, batched_var(v, op.inputs[input], like), op.inputs[input]));
   for (std::size_t input = in_w; input < op.inputs.size(); ++input) inputs.push_back(v.get(op.inputs[input]));
   const std::vector<VarId> made = v.emit("lstm_cell", inputs, op.attributes);
-  for (std::size_t output = 0; output < 2; ++output)
-    v.bind(op.outputs[output], split_leading(v, made[output], like), true);
+  for (std::size_t output = 0; output < 2; ++output) v.bind(op.outputs[output], split_leading(v, made[output], like), true);
 }
 
 }  // namespace

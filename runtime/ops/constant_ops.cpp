@@ -44,9 +44,7 @@ void infer_constant_of_shape(InferContext& context) {
   context.result(VarType(dtype, DDim(Ints(static_cast<std::size_t>(rank), DDim::unknown))));
 }
 
-int refuse_computed_shape(const InferContext&, int) {
-  refuse_rows("takes its shape from the rows");
-}
+int refuse_computed_shape(const InferContext&, int) { refuse_rows("takes its shape from the rows"); }
 
 OpDef constant_of_shape_op() {
   OpDef def;
@@ -88,8 +86,7 @@ OpDef range_op() {
   def.infer = infer_range;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) {
-      run.set(0, arange(run.tensor(0).item(), run.tensor(1).item(), run.tensor(2).item(), run.tensor(0).dtype(),
-                        run.stream()));
+      run.set(0, arange(run.tensor(0).item(), run.tensor(1).item(), run.tensor(2).item(), run.tensor(0).dtype(), run.stream()));
     };
   };
   def.host_inputs = {0, 1, 2};
@@ -102,9 +99,7 @@ OpDef range_op() {
 
 // ---- one_hot(Index, Depth, Values = [off, on]) ----
 
-int one_hot_axis(const Attributes& attributes, int rank) {
-  return checked_axis(attributes.get_or("axis", std::int64_t{-1}), rank + 1);
-}
+int one_hot_axis(const Attributes& attributes, int rank) { return checked_axis(attributes.get_or("axis", std::int64_t{-1}), rank + 1); }
 
 void infer_one_hot(InferContext& context) {
   expect_index(context, 0);
@@ -116,8 +111,8 @@ void infer_one_hot(InferContext& context) {
   const DType dtype = context.tensor(2).dtype;
   if (!index.shape) return context.result(VarType::unranked(dtype));
   const auto depth = constant_integers(context, 1);
-  context.result(VarType(dtype, index.shape->inserted(one_hot_axis(context.attributes(), index.rank()),
-                                                      depth ? depth->at(0) : DDim::unknown)));
+  context.result(
+      VarType(dtype, index.shape->inserted(one_hot_axis(context.attributes(), index.rank()), depth ? depth->at(0) : DDim::unknown)));
 }
 
 OpDef one_hot_op() {
@@ -155,13 +150,9 @@ OpDef cast_op() {
   def.name = "cast";
   def.inputs = {"X"};
   def.outputs = {"Out"};
-  def.infer = [](InferContext& context) {
-    context.result(tensor_type(context.attributes().get<DType>("to"), context.tensor(0).shape));
-  };
+  def.infer = [](InferContext& context) { context.result(tensor_type(context.attributes().get<DType>("to"), context.tensor(0).shape)); };
   def.prepare = [](const PrepareContext& context) -> OpKernel {
-    return [to = context.attributes().get<DType>("to")](OpContext& run) {
-      run.set(0, cast(run.tensor(0), to, run.stream()));
-    };
+    return [to = context.attributes().get<DType>("to")](OpContext& run) { run.set(0, cast(run.tensor(0), to, run.stream())); };
   };
   def.follow_rows = follow_same();
   def.vectorize = vectorize_elementwise;

@@ -13,20 +13,16 @@ namespace {
 const Block& block_of(const InferContext& context, const char* attribute) {
   const int index = context.attributes().get<BlockId>(attribute).index;
   if (index < 0 || std::cmp_greater_equal(index, context.program().blocks().size()))
-    throw ProgramError("attribute '" + std::string(attribute) + "': expected a block of this program, found " +
-                       std::to_string(index));
+    throw ProgramError("attribute '" + std::string(attribute) + "': expected a block of this program, found " + std::to_string(index));
   return context.program().block(index);
 }
 
-std::string var_text(const Program& program, VarId id) {
-  return "'" + program.var(id).name + "' of " + program.var(id).type.to_string();
-}
+std::string var_text(const Program& program, VarId id) { return "'" + program.var(id).name + "' of " + program.var(id).type.to_string(); }
 
 void expect_condition(const Program& program, VarId id, const std::string& what) {
   const VarType& type = program.var(id).type;
-  const bool one =
-      type.is_tensor() && (!type.shape || type.rank() == 0 ||
-                           (type.rank() == 1 && ((*type.shape)[0] == 1 || (*type.shape)[0] == DDim::unknown)));
+  const bool one = type.is_tensor() &&
+                   (!type.shape || type.rank() == 0 || (type.rank() == 1 && ((*type.shape)[0] == 1 || (*type.shape)[0] == DDim::unknown)));
   if (type.is_tensor() && type.dtype == DType::boolean && one) return;
   throw ProgramError("expected a boolean scalar as " + what + ", found " + var_text(program, id));
 }
@@ -43,8 +39,7 @@ void expect_carried(const Program& program, VarId param, VarId next, const char*
 }
 
 void expect_count(std::size_t wanted, std::size_t found, const std::string& what) {
-  if (wanted != found)
-    throw ProgramError("expected " + std::to_string(wanted) + " " + what + ", found " + std::to_string(found));
+  if (wanted != found) throw ProgramError("expected " + std::to_string(wanted) + " " + what + ", found " + std::to_string(found));
 }
 
 /// Which vars of a loop's body may differ from turn to turn: those computed from what the body updates, from slots at
@@ -73,8 +68,7 @@ class Changes {
       if (changes(op)) changing_.insert(op.outputs.begin(), op.outputs.end());
   }
   bool changes(const Op& op) {
-    bool found =
-        !program_.registry().at(op.type).pure && op.type != "while" && op.type != "if" && op.type != "break_if";
+    bool found = !program_.registry().at(op.type).pure && op.type != "while" && op.type != "if" && op.type != "break_if";
     for (const VarId input : op.inputs) found = found || changing_.contains(input) || written_.contains(input);
     for_each_sub_block(op, [&](const Block& inner) {
       // A block's parameters start from the inputs of its op; here they count as changing when anything that the block
@@ -109,10 +103,9 @@ void expect_end(const Program& program, const Block& body, std::int64_t conditio
     if (changes.of(op.inputs.at(0))) return;
     fixed += (fixed.empty() ? "'" : ", '") + program.var(op.inputs[0]).name + "'";
   }
-  if (fixed.empty())
-    throw ProgramError("the loop can never end: expected a break_if, a condition or a trip limit, found none");
-  throw ProgramError("the loop can never end: expected a condition that depends on what the body updates, found " +
-                     fixed + ", which is the same in every turn");
+  if (fixed.empty()) throw ProgramError("the loop can never end: expected a break_if, a condition or a trip limit, found none");
+  throw ProgramError("the loop can never end: expected a condition that depends on what the body updates, found " + fixed +
+                     ", which is the same in every turn");
 }
 
 void infer_while(InferContext& context) {
@@ -128,16 +121,12 @@ void infer_while(InferContext& context) {
   }
   const std::int64_t condition = context.attributes().get_or("condition", std::int64_t{-1});
   if (condition < -1 || (condition >= 0 && std::cmp_greater_equal(condition, carried)))
-    throw ProgramError("attribute 'condition': expected the place of a carried var or -1, found " +
-                       std::to_string(condition));
-  if (condition >= 0)
-    expect_condition(program, body.params[static_cast<std::size_t>(condition)], "the loop's condition");
+    throw ProgramError("attribute 'condition': expected the place of a carried var or -1, found " + std::to_string(condition));
+  if (condition >= 0) expect_condition(program, body.params[static_cast<std::size_t>(condition)], "the loop's condition");
   const std::int64_t limit = context.attributes().get_or("max_trips", std::int64_t{-1});
   const std::int64_t parallel = context.attributes().get_or("parallel_iterations", std::int64_t{1});
-  if (limit < -1)
-    throw ProgramError("attribute 'max_trips': expected 0 or more, or -1, found " + std::to_string(limit));
-  if (parallel < 1)
-    throw ProgramError("attribute 'parallel_iterations': expected 1 or more, found " + std::to_string(parallel));
+  if (limit < -1) throw ProgramError("attribute 'max_trips': expected 0 or more, or -1, found " + std::to_string(limit));
+  if (parallel < 1) throw ProgramError("attribute 'parallel_iterations': expected 1 or more, found " + std::to_string(parallel));
   expect_end(program, body, condition, limit);
   for (const VarId param : body.params) {
     VarType type = program.var(param).type;
@@ -153,8 +142,7 @@ void infer_break_if(InferContext& context) {
   if (body.idx == 0) throw ProgramError("expected the body of a loop, found block 0");
   expect_count(body.params.size(), context.inputs() - 1, "carried vars, as many as the loop carries");
   for (std::size_t i = 0; i < body.params.size(); ++i) {
-    if (!context.has(i + 1))
-      throw ProgramError("expected a carried var as input " + std::to_string(i + 1) + ", found none");
+    if (!context.has(i + 1)) throw ProgramError("expected a carried var as input " + std::to_string(i + 1) + ", found none");
     expect_carried(program, body.params[i], context.op().inputs[i + 1], "the last value");
   }
 }
@@ -164,8 +152,7 @@ void infer_if(InferContext& context) {
   expect_condition(program, context.op().inputs.at(0), "the condition");
   const Block& then = block_of(context, "then_block");
   const Block& otherwise = block_of(context, "else_block");
-  expect_count(then.results.size(), otherwise.results.size(),
-               "results of the else block, as many as the then block has");
+  expect_count(then.results.size(), otherwise.results.size(), "results of the else block, as many as the then block has");
   for (std::size_t i = 0; i < then.results.size(); ++i) {
     const VarType& a = program.var(then.results[i]).type;
     const VarType& b = program.var(otherwise.results[i]).type;
@@ -176,8 +163,7 @@ void infer_if(InferContext& context) {
   }
 }
 
-OpDef control_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs,
-                 void (*infer)(InferContext&)) {
+OpDef control_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&)) {
   OpDef def;
   def.name = name;
   def.inputs = std::move(inputs);

@@ -21,9 +21,8 @@ Conv1dDesc desc_of(const Attributes& attributes) {
   desc.pad_before = pads[0];
   desc.pad_after = pads[1];
   if (desc.stride < 1 || desc.dilation < 1 || desc.groups < 1 || pads[0] < 0 || pads[1] < 0)
-    throw ProgramError("expected a stride, dilation and group of 1 or more and pads of 0 or more, found " +
-                       std::to_string(desc.stride) + ", " + std::to_string(desc.dilation) + ", " +
-                       std::to_string(desc.groups) + " and " + list_text(pads));
+    throw ProgramError("expected a stride, dilation and group of 1 or more and pads of 0 or more, found " + std::to_string(desc.stride) +
+                       ", " + std::to_string(desc.dilation) + ", " + std::to_string(desc.groups) + " and " + list_text(pads));
   return desc;
 }
 
@@ -45,8 +44,7 @@ void infer_conv1d(InferContext& context) {
   const std::int64_t group = extent(context, 1, 1);
   if (group != DDim::unknown) expect_extent(context, 0, 1, group * desc.groups);
   if (units != DDim::unknown && units % desc.groups != 0)
-    throw ProgramError("expected out channels that " + std::to_string(desc.groups) + " groups share, found " +
-                       context.describe(1));
+    throw ProgramError("expected out channels that " + std::to_string(desc.groups) + " groups share, found " + context.describe(1));
   if (context.has(2)) {
     expect_same_dtype(context, 0, 2);
     expect_rank(context, 2, 1);

@@ -40,9 +40,7 @@ void infer_binary(Binary kind, InferContext& context) {
 }
 
 OpKernel run_binary(Binary kind) {
-  return [kind](OpContext& context) {
-    context.set(0, binary(kind, context.tensor(0), context.tensor(1), context.stream()));
-  };
+  return [kind](OpContext& context) { context.set(0, binary(kind, context.tensor(0), context.tensor(1), context.stream())); };
 }
 
 OpDef binary_op(const char* name, Binary kind) {
@@ -76,9 +74,7 @@ OpDef where_op() {
     context.result(tensor_type(context.tensor(1).dtype, broadcast(context, {0, 1, 2})));
   };
   def.prepare = [](const PrepareContext&) -> OpKernel {
-    return [](OpContext& context) {
-      context.set(0, where(context.tensor(0), context.tensor(1), context.tensor(2), context.stream()));
-    };
+    return [](OpContext& context) { context.set(0, where(context.tensor(0), context.tensor(1), context.tensor(2), context.stream())); };
   };
   def.follow_rows = follow_elementwise;
   def.vectorize = vectorize_elementwise;
@@ -97,9 +93,7 @@ void infer_clip(InferContext& context) {
 }
 
 /// Bounds stretch over X, also those of extents [1] over a scalar X.
-Tensor scalar_of(const Tensor& bound) {
-  return bound.rank() == 0 ? bound : bound.reshape({});
-}
+Tensor scalar_of(const Tensor& bound) { return bound.rank() == 0 ? bound : bound.reshape({}); }
 
 void run_clip(OpContext& context) {
   Tensor clipped = context.tensor(0);

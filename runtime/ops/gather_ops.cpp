@@ -10,9 +10,7 @@ namespace millrace::ops {
 namespace {
 
 /// `embedding` is a gather along axis 0.
-std::int64_t gather_axis(const Attributes& attributes) {
-  return attributes.get_or("axis", std::int64_t{0});
-}
+std::int64_t gather_axis(const Attributes& attributes) { return attributes.get_or("axis", std::int64_t{0}); }
 
 void infer_gather(InferContext& context) {
   expect_index(context, 1);
@@ -55,8 +53,7 @@ void gather_each(Vectorizer& v, const Op& op, int axis) {
   const VarId index = v.get(op.inputs[1]);
   const VarId n = extents(v, x, 0, 1);
   const VarId told = extents(v, index, 1, places + 1);
-  const VarId count =
-      v.emit("reduce", {told}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}}).at(0);
+  const VarId count = v.emit("reduce", {told}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}}).at(0);
   // [N, 1 …, J, 1 …], stretched over the other axes of the table.
   std::vector<VarId> aside{n, literal(v, Ints(static_cast<std::size_t>(axis), 1)), count,
                            literal(v, Ints(static_cast<std::size_t>(rank - 1 - axis), 1))};
@@ -72,8 +69,7 @@ void vectorize_gather(Vectorizer& v, const Op& op) {
   const int axis = checked_axis(gather_axis(op.attributes), v.rank(op.inputs[0]));
   if (!v.batched(op.inputs[0])) return gather_shared(v, op, axis);
   if (v.batched(op.inputs[1])) return gather_each(v, op, axis);
-  v.bind(op.outputs[0],
-         v.emit("gather", {v.get(op.inputs[0]), v.get(op.inputs[1])}, {{"axis", std::int64_t{axis + 1}}}).at(0), true);
+  v.bind(op.outputs[0], v.emit("gather", {v.get(op.inputs[0]), v.get(op.inputs[1])}, {{"axis", std::int64_t{axis + 1}}}).at(0), true);
 }
 
 OpDef gather_op(const char* name, const char* from) {

@@ -17,9 +17,7 @@ OpDef drop_lod_op() {
   def.name = "drop_lod";
   def.inputs = {"X"};
   def.outputs = {"Out"};
-  def.infer = [](InferContext& context) {
-    context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape));
-  };
+  def.infer = [](InferContext& context) { context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape)); };
   def.prepare = [](const PrepareContext&) -> OpKernel { return [](OpContext& run) { run.set(0, run.tensor(0)); }; };
   def.follow_rows = follow_same();
   def.vectorize = [](Vectorizer& v, const Op& op) { v.bind(op.outputs[0], v.get(op.inputs[0]), true); };
@@ -29,9 +27,7 @@ OpDef drop_lod_op() {
 
 // ---- unpack ----
 
-std::int64_t level_of(const Attributes& attributes) {
-  return attributes.get_or("level", std::int64_t{0});
-}
+std::int64_t level_of(const Attributes& attributes) { return attributes.get_or("level", std::int64_t{0}); }
 
 void infer_unpack(InferContext& context) {
   const VarType& x = context.tensor(0);
@@ -39,8 +35,8 @@ void infer_unpack(InferContext& context) {
   if (level < 0 || level >= x.lod_depth) {
     std::string present;
     for (int at = 0; at < x.lod_depth; ++at) present += (at == 0 ? "" : ", ") + std::to_string(at);
-    throw ProgramError("expected a level of LoD that is present (" + (present.empty() ? "there is none" : present) +
-                       "), found " + std::to_string(level) + " for " + context.describe(0));
+    throw ProgramError("expected a level of LoD that is present (" + (present.empty() ? "there is none" : present) + "), found " +
+                       std::to_string(level) + " for " + context.describe(0));
   }
   std::optional<DDim> slot = x.shape;
   if (slot && slot->rank() > 0) (*slot)[0] = DDim::unknown;
@@ -99,8 +95,8 @@ OpDef pack_op(const char* name) {
 void infer_shrink(InferContext& context) {
   const VarType& state = context.tensor(0);
   if (!context.tensor(1).ordered)
-    throw ProgramError("expected a step that was read from an array made with an order, found " + context.describe(1) +
-                       " to shrink " + context.describe(0) + " to");
+    throw ProgramError("expected a step that was read from an array made with an order, found " + context.describe(1) + " to shrink " +
+                       context.describe(0) + " to");
   if (state.rank() == 0) throw ProgramError("expected a state that has rows, found " + context.describe(0));
   VarType rows = state;
   if (rows.shape) (*rows.shape)[0] = DDim::unknown;

@@ -104,8 +104,7 @@ std::vector<int> follow_matmul(const InferContext& context, const std::vector<in
   }
   for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
     if (rows < 0 || rows >= batch) break;
-    if (axes[input] < 0)
-      check_same_for_each_row(context, input, rows - batch + std::max(ranks[input] - 2, 0), DDim::unknown);
+    if (axes[input] < 0) check_same_for_each_row(context, input, rows - batch + std::max(ranks[input] - 2, 0), DDim::unknown);
   }
   return {rows};
 }
@@ -118,8 +117,7 @@ VarId batched_operand(Vectorizer& v, VarId old, bool left, int batch) {
   if (rank == 1) made = v.emit("unsqueeze", {made}, {{"axes", row_or_column}}).at(0);
   if (!v.batched(old)) return made;
   Ints ones;
-  for (int axis = std::max(rank - 2, 0); axis < batch; ++axis)
-    ones.push_back(static_cast<std::int64_t>(ones.size()) + 1);
+  for (int axis = std::max(rank - 2, 0); axis < batch; ++axis) ones.push_back(static_cast<std::int64_t>(ones.size()) + 1);
   return ones.empty() ? made : v.emit("unsqueeze", {made}, {{"axes", ones}}).at(0);
 }
 
@@ -186,15 +184,12 @@ void infer_gemm(InferContext& context) {
       return from == 1 || from == to || from == DDim::unknown || to == DDim::unknown;
     };
     if (wide || !stretches(last, n) || !stretches(first, m))
-      throw ProgramError("expected input 2 to broadcast to " + DDim{m, n}.to_string() + ", found " +
-                         context.describe(2));
+      throw ProgramError("expected input 2 to broadcast to " + DDim{m, n}.to_string() + ", found " + context.describe(2));
   }
   context.result(VarType(dtype, DDim{m, n}));
 }
 
-Tensor maybe_transposed(const Tensor& x, bool transposed) {
-  return transposed ? x.permute({1, 0}) : x;
-}
+Tensor maybe_transposed(const Tensor& x, bool transposed) { return transposed ? x.permute({1, 0}) : x; }
 
 void run_gemm(const GemmForm& form, OpContext& context) {
   const Tensor a = maybe_transposed(context.tensor(0), form.trans_a);
@@ -228,8 +223,8 @@ OpKernel prepare_gemm(const PrepareContext& context) {
   const bool has_c = context.op().inputs.size() > 2 && context.op().inputs[2] != no_var;
   if (weights != nullptr && is_floating(weights->dtype()) && form.alpha == 1) {
     const Tensor w = maybe_transposed(*weights, form.trans_b);
-    const bool per_unit = bias != nullptr && form.beta == 1 && bias->rank() > 0 && bias->elements() == w.dim(1) &&
-                          bias->dim(-1) == w.dim(1);
+    const bool per_unit =
+        bias != nullptr && form.beta == 1 && bias->rank() > 0 && bias->elements() == w.dim(1) && bias->dim(-1) == w.dim(1);
     if (!has_c || per_unit) {
       const GemmPlan plan = make_gemm_plan({w.dim(0), w.dim(1), w.dtype(), w.dtype()});
       PackingStream stream;
@@ -257,8 +252,7 @@ std::vector<int> follow_gemm(const InferContext& context, const std::vector<int>
 
 VarId factor(Vectorizer& v, VarId x, double value, DType dtype) {
   if (value == 1) return x;
-  Tensor held =
-      visit_dtype(dtype, [&]<class T>(std::type_identity<T>) { return Tensor::scalar(convert_element<T>(value)); });
+  Tensor held = visit_dtype(dtype, [&]<class T>(std::type_identity<T>) { return Tensor::scalar(convert_element<T>(value)); });
   const VarId by = v.emit("constant", {}, {{"value", std::move(held)}}).at(0);
   return v.emit("mul", {x, by}).at(0);
 }
@@ -298,8 +292,7 @@ void vectorize_gemm(Vectorizer& v, const Op& op) {
   const bool per_unit = added == nullptr || (added->shape && (added->rank() < 2 || (*added->shape)[0] == 1));
   if (!same_weights || !per_unit || v.rank(op.inputs[0]) != 2) return vectorize_terms(v, op, form);
   const VarId a = v.get(op.inputs[0]);
-  const VarId product =
-      v.emit("gemm", {merge_leading(v, a, op.inputs[0]), v.get(op.inputs[1]), v.get(c)}, op.attributes).at(0);
+  const VarId product = v.emit("gemm", {merge_leading(v, a, op.inputs[0]), v.get(op.inputs[1]), v.get(c)}, op.attributes).at(0);
   v.bind(op.outputs[0], split_leading(v, product, a), true);
 }
 

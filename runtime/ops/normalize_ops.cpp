@@ -11,13 +11,9 @@
 namespace millrace::ops {
 namespace {
 
-std::int64_t axis_of(const Attributes& attributes, std::int64_t otherwise) {
-  return attributes.get_or("axis", otherwise);
-}
+std::int64_t axis_of(const Attributes& attributes, std::int64_t otherwise) { return attributes.get_or("axis", otherwise); }
 
-void same_type(InferContext& context) {
-  context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape));
-}
+void same_type(InferContext& context) { context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape)); }
 
 /// A rule for ops along one axis that keep all extents.
 RowRule refuse_axis(std::int64_t otherwise, const char* reason) {
@@ -64,13 +60,12 @@ void infer_layer_norm(InferContext& context) {
     const std::optional<DDim>& scale = context.tensor(input).shape;
     if (!x || !scale) continue;
     const auto refuse = [&] {
-      throw ProgramError("expected input " + std::to_string(input) + " to broadcast to " +
-                         x->slice(axis, x->rank()).to_string() + ", found " + context.describe(input));
+      throw ProgramError("expected input " + std::to_string(input) + " to broadcast to " + x->slice(axis, x->rank()).to_string() +
+                         ", found " + context.describe(input));
     };
     if (scale->rank() > x->rank() - axis) refuse();
     for (int at = -1; at >= -scale->rank(); --at)
-      if ((*scale)[at] != 1 && (*scale)[at] != (*x)[at] && (*scale)[at] != DDim::unknown && (*x)[at] != DDim::unknown)
-        refuse();
+      if ((*scale)[at] != 1 && (*scale)[at] != (*x)[at] && (*scale)[at] != DDim::unknown && (*x)[at] != DDim::unknown) refuse();
   }
 }
 
@@ -89,8 +84,7 @@ OpDef layer_norm_op() {
     };
   };
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
-    if (axis >= checked_axis(axis_of(context.attributes(), -1), known_rank(context, 0)))
-      refuse_rows("normalises over the rows");
+    if (axis >= checked_axis(axis_of(context.attributes(), -1), known_rank(context, 0))) refuse_rows("normalises over the rows");
     return axis;
   });
   def.vectorize = [](Vectorizer& v, const Op& op) {
@@ -107,8 +101,7 @@ OpDef cumsum_op() {
   def.inputs = {"X"};
   def.outputs = {"Out"};
   def.infer = [](InferContext& context) {
-    if (context.tensor(0).dtype == DType::boolean)
-      throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+    if (context.tensor(0).dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
     if (context.tensor(0).shape) checked_axis(axis_of(context.attributes(), 0), context.tensor(0).rank());
     same_type(context);
   };
@@ -116,9 +109,7 @@ OpDef cumsum_op() {
     const int axis = static_cast<int>(axis_of(context.attributes(), 0));
     const bool exclusive = context.attributes().get_or("exclusive", false);
     const bool reverse = context.attributes().get_or("reverse", false);
-    return [axis, exclusive, reverse](OpContext& run) {
-      run.set(0, cumsum(run.tensor(0), axis, exclusive, reverse, run.stream()));
-    };
+    return [axis, exclusive, reverse](OpContext& run) { run.set(0, cumsum(run.tensor(0), axis, exclusive, reverse, run.stream())); };
   };
   def.follow_rows = refuse_axis(0, "adds up the rows");
   def.vectorize = move_axis(0);

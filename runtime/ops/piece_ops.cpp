@@ -96,8 +96,8 @@ void infer_split(InferContext& context) {
   }
   const int axis = x.shape ? checked_axis(context.attributes().get<std::int64_t>("axis"), x.rank()) : 0;
   if (x.shape && (*x.shape)[axis] != DDim::unknown && (*x.shape)[axis] != sum)
-    throw ProgramError("expected sizes that add up to axis " + std::to_string(axis) + " of " + context.describe(0) +
-                       ", found " + list_text(sizes));
+    throw ProgramError("expected sizes that add up to axis " + std::to_string(axis) + " of " + context.describe(0) + ", found " +
+                       list_text(sizes));
   for (const std::int64_t size : sizes) {
     VarType part = tensor_type(x.dtype, x.shape);
     if (part.shape) (*part.shape)[axis] = size;
@@ -146,10 +146,9 @@ Cut complete(Cut cut) {
   if (cut.axes.empty())
     for (std::size_t axis = 0; axis < cut.starts.size(); ++axis) cut.axes.push_back(static_cast<std::int64_t>(axis));
   if (cut.steps.empty()) cut.steps.assign(cut.starts.size(), 1);
-  if (cut.ends.size() != cut.starts.size() || cut.axes.size() != cut.starts.size() ||
-      cut.steps.size() != cut.starts.size())
-    throw ShapeError("expected starts, ends, axes and steps of one length, found " + list_text(cut.starts) + ", " +
-                     list_text(cut.ends) + ", " + list_text(cut.axes) + " and " + list_text(cut.steps));
+  if (cut.ends.size() != cut.starts.size() || cut.axes.size() != cut.starts.size() || cut.steps.size() != cut.starts.size())
+    throw ShapeError("expected starts, ends, axes and steps of one length, found " + list_text(cut.starts) + ", " + list_text(cut.ends) +
+                     ", " + list_text(cut.axes) + " and " + list_text(cut.steps));
   for (const std::int64_t step : cut.steps)
     if (step == 0) throw ArgumentError("expected steps other than 0, found " + list_text(cut.steps));
   return cut;
@@ -160,9 +159,7 @@ Cut cut_of(const Attributes& attributes) {
                    attributes.get_or("steps", Ints{})});
 }
 
-bool has_input(const Op& op, std::size_t input) {
-  return input < op.inputs.size() && op.inputs[input] != no_var;
-}
+bool has_input(const Op& op, std::size_t input) { return input < op.inputs.size() && op.inputs[input] != no_var; }
 
 /// What `slice_by` cuts, when none of it is computed.
 std::optional<Cut> constant_cut(const Program& program, const Op& op) {
@@ -207,10 +204,8 @@ void infer_cut(InferContext& context, const Cut& cut) {
 }
 
 OpKernel run_cut(const Cut& cut) {
-  return [starts = cut.starts, ends = cut.ends, steps = cut.steps,
-          axes = std::vector<int>(cut.axes.begin(), cut.axes.end())](OpContext& run) {
-    run.set(0, slice_view(run.tensor(0), starts, ends, axes, steps));
-  };
+  return [starts = cut.starts, ends = cut.ends, steps = cut.steps, axes = std::vector<int>(cut.axes.begin(), cut.axes.end())](
+             OpContext& run) { run.set(0, slice_view(run.tensor(0), starts, ends, axes, steps)); };
 }
 
 int follow_cut(const InferContext& context, const Cut& cut, int axis) {
@@ -223,10 +218,8 @@ int follow_cut(const InferContext& context, const Cut& cut, int axis) {
 }
 
 void vectorize_cut(Vectorizer& v, const Op& op, const Cut& cut) {
-  Attributes attributes{{"starts", cut.starts},
-                        {"ends", cut.ends},
-                        {"axes", moved_axes(cut.axes, v.rank(op.inputs[0]))},
-                        {"steps", cut.steps}};
+  Attributes attributes{
+      {"starts", cut.starts}, {"ends", cut.ends}, {"axes", moved_axes(cut.axes, v.rank(op.inputs[0]))}, {"steps", cut.steps}};
   v.bind_all(op.outputs, v.emit("slice", {v.get(op.inputs[0])}, std::move(attributes)), true);
 }
 
@@ -237,8 +230,8 @@ OpDef slice_op() {
   def.outputs = {"Out"};
   def.infer = [](InferContext& context) { infer_cut(context, cut_of(context.attributes())); };
   def.prepare = [](const PrepareContext& context) { return run_cut(cut_of(context.attributes())); };
-  def.follow_rows = follow_first(
-      [](const InferContext& context, int axis) { return follow_cut(context, cut_of(context.attributes()), axis); });
+  def.follow_rows =
+      follow_first([](const InferContext& context, int axis) { return follow_cut(context, cut_of(context.attributes()), axis); });
   def.vectorize = [](Vectorizer& v, const Op& op) { vectorize_cut(v, op, cut_of(op.attributes)); };
   return def;
 }
@@ -278,8 +271,7 @@ void vectorize_slice_by(Vectorizer& v, const Op& op) {
     axes = *held;
   } else {
     const std::optional<DDim>& starts = v.from().var(op.inputs[1]).type.shape;
-    if (!starts || (*starts)[0] == DDim::unknown)
-      throw UnsupportedError("op slice_by: how many axes it cuts is not known");
+    if (!starts || (*starts)[0] == DDim::unknown) throw UnsupportedError("op slice_by: how many axes it cuts is not known");
     for (std::int64_t axis = 0; axis < (*starts)[0]; ++axis) axes.push_back(axis);
   }
   std::vector<VarId> inputs{v.get(op.inputs[0]), v.get(op.inputs[1]), v.get(op.inputs[2]),
@@ -328,13 +320,11 @@ OpDef reverse_op() {
     return [axis](OpContext& run) { run.set(0, reverse(run.tensor(0), axis, run.stream())); };
   };
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
-    if (axis == checked_axis(context.attributes().get<std::int64_t>("axis"), known_rank(context, 0)))
-      refuse_rows("reverses the rows");
+    if (axis == checked_axis(context.attributes().get<std::int64_t>("axis"), known_rank(context, 0))) refuse_rows("reverses the rows");
     return axis;
   });
   def.vectorize = [](Vectorizer& v, const Op& op) {
-    vectorize_with(
-        v, op, with(op.attributes, "axis", moved_axis(op.attributes.get<std::int64_t>("axis"), v.rank(op.inputs[0]))));
+    vectorize_with(v, op, with(op.attributes, "axis", moved_axis(op.attributes.get<std::int64_t>("axis"), v.rank(op.inputs[0]))));
   };
   return def;
 }

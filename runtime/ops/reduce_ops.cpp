@@ -79,17 +79,16 @@ void infer_reduce(InferContext& context) {
   const ReduceForm form(context.attributes());
   const VarType& x = context.tensor(0);
   if (!takes(form.kind, x.dtype))
-    throw ProgramError("expected a dtype that '" + context.attributes().get<std::string>("kind") + "' takes, found " +
-                       context.describe(0));
-  if (!x.shape)
-    return context.result(form.axes.empty() && !form.keep ? VarType(x.dtype, DDim{}) : VarType::unranked(x.dtype));
+    throw ProgramError("expected a dtype that '" + context.attributes().get<std::string>("kind") + "' takes, found " + context.describe(0));
+  if (!x.shape) return context.result(form.axes.empty() && !form.keep ? VarType(x.dtype, DDim{}) : VarType::unranked(x.dtype));
   context.result(VarType(x.dtype, without(*x.shape, reduced_axes(form.axes, x.rank()), form.keep)));
 }
 
 OpKernel prepare_reduce(const PrepareContext& context) {
   const ReduceForm form(context.attributes());
-  return [kind = form.kind, keep = form.keep, axes = std::vector<int>(form.axes.begin(), form.axes.end())](
-             OpContext& run) { run.set(0, reduce(kind, run.tensor(0), axes, keep, run.stream())); };
+  return [kind = form.kind, keep = form.keep, axes = std::vector<int>(form.axes.begin(), form.axes.end())](OpContext& run) {
+    run.set(0, reduce(kind, run.tensor(0), axes, keep, run.stream()));
+  };
 }
 
 void vectorize_reduce(Vectorizer& v, const Op& op) {

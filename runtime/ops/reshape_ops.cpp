@@ -13,9 +13,7 @@
 namespace millrace::ops {
 namespace {
 
-bool copies(const Ints& target, std::size_t place, bool allow_zero) {
-  return target[place] == 0 && !allow_zero;
-}
+bool copies(const Ints& target, std::size_t place, bool allow_zero) { return target[place] == 0 && !allow_zero; }
 
 [[noreturn]] void refuse_shape(const DDim& shape, const Ints& target) {
   throw ShapeError("expected a shape for the elements of " + shape.to_string() + ", found " + list_text(target));
@@ -30,8 +28,7 @@ DDim reshaped(const DDim& shape, const Ints& target, bool allow_zero) {
   int inferred = -1;
   for (std::size_t i = 0; i < target.size(); ++i) {
     const int place = static_cast<int>(i);
-    if (target[i] < -1 || (target[i] == -1 && inferred >= 0) ||
-        (copies(target, i, allow_zero) && place >= shape.rank()))
+    if (target[i] < -1 || (target[i] == -1 && inferred >= 0) || (copies(target, i, allow_zero) && place >= shape.rank()))
       refuse_shape(shape, target);
     if (target[i] == -1)
       inferred = place;
@@ -66,9 +63,7 @@ struct Extents {
 /// Where the rows of axis `axis` lie in the result: there, what lies before and behind them is the same.
 int follow_target(const DDim& shape, const Ints& target, bool allow_zero, int axis) {
   const DDim made = reshaped(shape, target, allow_zero);
-  const auto name = [&](int place) {
-    return copies(target, static_cast<std::size_t>(place), allow_zero) ? place : max_rank;
-  };
+  const auto name = [&](int place) { return copies(target, static_cast<std::size_t>(place), allow_zero) ? place : max_rank; };
   const auto of_shape = [&](int begin, int end) {
     Extents all;
     for (int at = begin; at < end; ++at) all.times(shape[at], at);
@@ -111,8 +106,7 @@ void infer_target(InferContext& context, const Ints& target, bool allow_zero) {
   if (x.shape) return context.result(VarType(x.dtype, reshaped(*x.shape, target, allow_zero)));
   DDim made;
   for (std::size_t i = 0; i < target.size(); ++i)
-    made =
-        made.inserted(static_cast<int>(i), target[i] < 0 || copies(target, i, allow_zero) ? DDim::unknown : target[i]);
+    made = made.inserted(static_cast<int>(i), target[i] < 0 || copies(target, i, allow_zero) ? DDim::unknown : target[i]);
   context.result(VarType(x.dtype, made));
 }
 
@@ -129,9 +123,7 @@ OpDef reshape_op() {
   def.inputs = {"X"};
   def.outputs = {"Out"};
   def.infer = [](InferContext& context) { infer_target(context, context.attributes().get<Ints>("shape"), false); };
-  def.prepare = [](const PrepareContext& context) {
-    return run_target(context.attributes().get<Ints>("shape"), false);
-  };
+  def.prepare = [](const PrepareContext& context) { return run_target(context.attributes().get<Ints>("shape"), false); };
   def.follow_rows = follow_first([](const InferContext& context, int axis) {
     known_rank(context, 0);
     return follow_target(*context.tensor(0).shape, context.attributes().get<Ints>("shape"), false, axis);
@@ -142,9 +134,7 @@ OpDef reshape_op() {
 
 // ---- reshape_to: the shape is a tensor ----
 
-bool allows_zero(const Attributes& attributes) {
-  return attributes.get_or("allowzero", false);
-}
+bool allows_zero(const Attributes& attributes) { return attributes.get_or("allowzero", false); }
 
 void infer_reshape_to(InferContext& context) {
   const bool allow_zero = allows_zero(context.attributes());
@@ -203,22 +193,18 @@ int flatten_at(const Attributes& attributes, int rank) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
-DDim flattened(const DDim& shape, int axis) {
-  return {product_of(shape, 0, axis), product_of(shape, axis, shape.rank())};
-}
+DDim flattened(const DDim& shape, int axis) { return {product_of(shape, 0, axis), product_of(shape, axis, shape.rank())}; }
 
 void vectorize_flatten(Vectorizer& v, const Op& op) {
   const VarId x = v.get(op.inputs[0]);
   const DDim& shape = v.from().var(op.inputs[0]).type.shape.value();
   const int axis = flatten_at(op.attributes, v.rank(op.inputs[0]));
   const DDim made = flattened(shape, axis);
-  if (made[0] > 0 && made[1] > 0)
-    return v.bind(op.outputs[0], v.emit("reshape", {x}, {{"shape", Ints{0, made[0], made[1]}}}).at(0), true);
+  if (made[0] > 0 && made[1] > 0) return v.bind(op.outputs[0], v.emit("reshape", {x}, {{"shape", Ints{0, made[0], made[1]}}}).at(0), true);
   std::vector<VarId> parts{extents(v, x, 0, 1)};
   for (const auto& [begin, end] : {std::pair(1, axis + 1), std::pair(axis + 1, shape.rank() + 1)})
-    parts.push_back(v.emit("reduce", {extents(v, x, begin, end)},
-                           {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}})
-                        .at(0));
+    parts.push_back(
+        v.emit("reduce", {extents(v, x, begin, end)}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}}).at(0));
   v.bind(op.outputs[0], v.emit("reshape_to", {x, joined(v, parts)}, {{"allowzero", true}}).at(0), true);
 }
 

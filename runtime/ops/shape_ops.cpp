@@ -18,9 +18,7 @@ namespace {
 /// The axes [first, second) that `shape` tells, by ONNX's rules: negative places count from the end, places outside are
 /// clamped.
 std::pair<int, int> told_axes(const Attributes& attributes, int rank) {
-  const auto place = [rank](std::int64_t at) {
-    return static_cast<int>(std::clamp<std::int64_t>(at < 0 ? at + rank : at, 0, rank));
-  };
+  const auto place = [rank](std::int64_t at) { return static_cast<int>(std::clamp<std::int64_t>(at < 0 ? at + rank : at, 0, rank)); };
   const int begin = place(attributes.get_or("start", std::int64_t{0}));
   return {begin, std::max(begin, place(attributes.get_or("end", std::int64_t{rank})))};
 }
@@ -70,8 +68,7 @@ void vectorize_size(Vectorizer& v, const Op& op) {
   const std::int64_t count = product_of(*type.shape, 0, rank);
   if (count != DDim::unknown) return v.bind(op.outputs[0], scalar_literal(v, count), false);
   const VarId told = extents(v, v.get(op.inputs[0]), 1, rank + 1);
-  const VarId made =
-      v.emit("reduce", {told}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", false}}).at(0);
+  const VarId made = v.emit("reduce", {told}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", false}}).at(0);
   v.bind(op.outputs[0], made, false);
 }
 
@@ -87,8 +84,7 @@ OpDef size_op() {
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& context) { context.set(0, Tensor::scalar(context.tensor(0).elements())); };
   };
-  def.follow_rows =
-      follow_first([](const InferContext&, int) -> int { refuse_rows("tells how many elements the rows have"); });
+  def.follow_rows = follow_first([](const InferContext&, int) -> int { refuse_rows("tells how many elements the rows have"); });
   def.vectorize = vectorize_size;
   return def;
 }
@@ -111,8 +107,7 @@ void infer_transpose(InferContext& context) {
   const VarType& x = context.tensor(0);
   if (!x.shape) return context.result(VarType::unranked(x.dtype));
   DDim shape;
-  for (const int axis : permutation(context.attributes(), x.rank()))
-    shape = shape.inserted(shape.rank(), (*x.shape)[axis]);
+  for (const int axis : permutation(context.attributes(), x.rank())) shape = shape.inserted(shape.rank(), (*x.shape)[axis]);
   context.result(VarType(x.dtype, shape));
 }
 
@@ -170,9 +165,7 @@ DDim squeezed(const DDim& shape, const std::vector<int>& axes) {
   return left;
 }
 
-bool all_known(const DDim& shape) {
-  return std::find(shape.begin(), shape.end(), DDim::unknown) == shape.end();
-}
+bool all_known(const DDim& shape) { return std::find(shape.begin(), shape.end(), DDim::unknown) == shape.end(); }
 
 void infer_squeeze(InferContext& context) {
   const VarType& x = context.tensor(0);
@@ -196,8 +189,7 @@ void run_squeeze(OpContext& context) {
 std::vector<int> static_squeezed_axes(const Program& program, const Op& op) {
   const std::optional<DDim>& shape = program.var(op.inputs[0]).type.shape;
   const bool named = !op.attributes.get_or("axes", Ints{}).empty();
-  if (!shape || (!named && !all_known(*shape)))
-    throw UnsupportedError("op squeeze: which axes go away is known only when it runs");
+  if (!shape || (!named && !all_known(*shape))) throw UnsupportedError("op squeeze: which axes go away is known only when it runs");
   return squeezed_axes(op.attributes, *shape);
 }
 

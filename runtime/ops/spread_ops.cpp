@@ -36,13 +36,11 @@ void infer_pads(InferContext& context, const Ints& pads) {
   expect_pads(pads, x.rank());
   DDim shape = *x.shape;
   for (int axis = 0; axis < shape.rank(); ++axis) {
-    const std::int64_t added =
-        checked_add(pads[static_cast<std::size_t>(axis)], pads[static_cast<std::size_t>(axis + x.rank())]);
+    const std::int64_t added = checked_add(pads[static_cast<std::size_t>(axis)], pads[static_cast<std::size_t>(axis + x.rank())]);
     if (shape[axis] == DDim::unknown) continue;
     shape[axis] = checked_add(shape[axis], added);
     if (shape[axis] < 0)
-      throw ProgramError("expected pads that leave no axis negative, found " + list_text(pads) + " for " +
-                         context.describe(0));
+      throw ProgramError("expected pads that leave no axis negative, found " + list_text(pads) + " for " + context.describe(0));
   }
   context.result(VarType(x.dtype, shape));
 }
@@ -57,8 +55,7 @@ void run_pads(OpContext& context, const Ints& pads, PadMode mode, double value) 
 int follow_pads(const InferContext& context, const Ints& pads, int axis) {
   const int rank = known_rank(context, 0);
   expect_pads(pads, rank);
-  if (pads[static_cast<std::size_t>(axis)] != 0 || pads[static_cast<std::size_t>(axis + rank)] != 0)
-    refuse_rows("pads the rows");
+  if (pads[static_cast<std::size_t>(axis)] != 0 || pads[static_cast<std::size_t>(axis + rank)] != 0) refuse_rows("pads the rows");
   return axis;
 }
 
@@ -77,12 +74,12 @@ OpDef pad_op() {
   def.infer = [](InferContext& context) { infer_pads(context, context.attributes().get<Ints>("pads")); };
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const Attributes& attributes = context.attributes();
-    return [pads = attributes.get<Ints>("pads"), mode = mode_of(attributes),
-            value = attributes.get_or("value", 0.0)](OpContext& run) { run_pads(run, pads, mode, value); };
+    return [pads = attributes.get<Ints>("pads"), mode = mode_of(attributes), value = attributes.get_or("value", 0.0)](OpContext& run) {
+      run_pads(run, pads, mode, value);
+    };
   };
-  def.follow_rows = follow_first([](const InferContext& context, int axis) {
-    return follow_pads(context, context.attributes().get<Ints>("pads"), axis);
-  });
+  def.follow_rows = follow_first(
+      [](const InferContext& context, int axis) { return follow_pads(context, context.attributes().get<Ints>("pads"), axis); });
   def.vectorize = [](Vectorizer& v, const Op& op) {
     vectorize_with(v, op, with(op.attributes, "pads", moved_pads(op.attributes.get<Ints>("pads"))));
   };
@@ -116,10 +113,7 @@ void vectorize_pad_by(Vectorizer& v, const Op& op) {
     if (v.from().var(op.inputs[1]).type.dtype != DType::i64) pads = v.emit("cast", {pads}, {{"to", DType::i64}}).at(0);
     const VarId none = literal(v, {0});
     const auto half = [&](std::int64_t begin) {
-      return v
-          .emit("slice", {pads},
-                {{"starts", Ints{begin}}, {"ends", Ints{begin + rank}}, {"axes", Ints{0}}, {"steps", Ints{1}}})
-          .at(0);
+      return v.emit("slice", {pads}, {{"starts", Ints{begin}}, {"ends", Ints{begin + rank}}, {"axes", Ints{0}}, {"steps", Ints{1}}}).at(0);
     };
     const VarId before = half(0);
     const VarId behind = half(rank);
@@ -139,9 +133,7 @@ OpDef pad_by_op() {
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const auto pads = constant_integers(context, 1);
     const PadMode mode = mode_of(context.attributes());
-    return [pads, mode](OpContext& run) {
-      run_pads(run, pads ? *pads : run.integers(1), mode, run.has(2) ? run.tensor(2).item() : 0);
-    };
+    return [pads, mode](OpContext& run) { run_pads(run, pads ? *pads : run.integers(1), mode, run.has(2) ? run.tensor(2).item() : 0); };
   };
   def.host_inputs = {1, 2};
   def.follow_rows = follow_first([](const InferContext& context, int axis) -> int {
@@ -176,8 +168,7 @@ void infer_expand(InferContext& context) {
   const VarType& x = context.tensor(0);
   const std::int64_t length = list_length(context, 1);
   if (!x.shape || length == DDim::unknown) return context.result(VarType::unranked(x.dtype));
-  if (const auto wanted = constant_integers(context, 1))
-    return context.result(VarType(x.dtype, expanded(context, *x.shape, *wanted)));
+  if (const auto wanted = constant_integers(context, 1)) return context.result(VarType(x.dtype, expanded(context, *x.shape, *wanted)));
   DDim shape = *x.shape;
   while (shape.rank() < length) shape = shape.inserted(0, 1);
   // What a run asks for may stretch an axis of 1; any other extent stays.
@@ -201,8 +192,7 @@ void vectorize_expand(Vectorizer& v, const Op& op) {
     wanted = literal(v, all);
   } else {
     VarId computed = v.get(op.inputs[1]);
-    if (v.from().var(op.inputs[1]).type.dtype != DType::i64)
-      computed = v.emit("cast", {computed}, {{"to", DType::i64}}).at(0);
+    if (v.from().var(op.inputs[1]).type.dtype != DType::i64) computed = v.emit("cast", {computed}, {{"to", DType::i64}}).at(0);
     wanted = joined(v, {literal(v, ones), computed});
   }
   v.bind(op.outputs[0], v.emit("expand", {v.aligned(op.inputs[0], rank), wanted}).at(0), true);
@@ -258,8 +248,7 @@ void vectorize_tile(Vectorizer& v, const Op& op) {
     all.insert(all.begin(), 1);
     repeats = literal(v, all);
   } else {
-    if (v.from().var(op.inputs[1]).type.dtype != DType::i64)
-      repeats = v.emit("cast", {repeats}, {{"to", DType::i64}}).at(0);
+    if (v.from().var(op.inputs[1]).type.dtype != DType::i64) repeats = v.emit("cast", {repeats}, {{"to", DType::i64}}).at(0);
     repeats = joined(v, {literal(v, {1}), repeats});
   }
   v.bind(op.outputs[0], v.emit("tile", {v.get(op.inputs[0]), repeats}).at(0), true);
@@ -273,9 +262,7 @@ OpDef tile_op() {
   def.infer = infer_tile;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const auto repeats = constant_integers(context, 1);
-    return [repeats](OpContext& run) {
-      run.set(0, tile(run.tensor(0), repeats ? *repeats : run.integers(1), run.stream()));
-    };
+    return [repeats](OpContext& run) { run.set(0, tile(run.tensor(0), repeats ? *repeats : run.integers(1), run.stream())); };
   };
   def.host_inputs = {1};
   def.follow_rows = follow_first([](const InferContext& context, int axis) {

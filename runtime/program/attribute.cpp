@@ -21,6 +21,8 @@ const Attribute* Attributes::find(const std::string& name) const noexcept {
 }
 
 void Attributes::missing(const std::string& name) { throw ProgramError("attribute '" + name + "': expected one, found none"); }
-void Attributes::mistyped(const std::string& name) { throw ProgramError("attribute '" + name + "': found another type than the op expects"); }
+void Attributes::mistyped(const std::string& name) {
+  throw ProgramError("attribute '" + name + "': found another type than the op expects");
+}
 
 }  // namespace millrace

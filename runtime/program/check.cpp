@@ -26,7 +26,8 @@ class Checker {
  private:
   void write(VarId id, const std::string& by) {
     if (id < 0 || std::cmp_greater_equal(id, written_.size())) throw ProgramError(by + ": expected a var of this program");
-    if (written_[static_cast<std::size_t>(id)]) throw ProgramError(fmt::format("var '{}': written twice, the second time by {}", program_.var(id).name, by));
+    if (written_[static_cast<std::size_t>(id)])
+      throw ProgramError(fmt::format("var '{}': written twice, the second time by {}", program_.var(id).name, by));
     written_[static_cast<std::size_t>(id)] = true;
   }
   void see(VarId id, const std::string& by) {
@@ -50,11 +51,13 @@ class Checker {
       if (const auto* sub = std::get_if<BlockId>(&attribute)) check_sub_block(block, sub->index, where);
     }
     const std::vector<VarType> types = program_.infer(block, op);
-    if (types.size() != op.outputs.size()) throw ProgramError(fmt::format("{}: expected {} outputs, found {}", where, types.size(), op.outputs.size()));
+    if (types.size() != op.outputs.size())
+      throw ProgramError(fmt::format("{}: expected {} outputs, found {}", where, types.size(), op.outputs.size()));
     for (std::size_t i = 0; i < types.size(); ++i) {
       const VarDef& var = program_.var(op.outputs[i]);
       if (!fits(types[i], var.type))
-        throw ProgramError(fmt::format("{}: '{}' is declared {}, expected {}", where, var.name, var.type.to_string(), types[i].to_string()));
+        throw ProgramError(
+            fmt::format("{}: '{}' is declared {}, expected {}", where, var.name, var.type.to_string(), types[i].to_string()));
       write(op.outputs[i], where);
     }
   }

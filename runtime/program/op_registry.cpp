@@ -4,7 +4,8 @@
 namespace millrace {
 
 void OpRegistry::add(OpDef def) {
-  if (def.name.empty() || !def.infer) throw ProgramError("op registry: expected an op with a name and an inference, found '" + def.name + "'");
+  if (def.name.empty() || !def.infer)
+    throw ProgramError("op registry: expected an op with a name and an inference, found '" + def.name + "'");
   const std::string name = def.name;
   if (!ops_.emplace(name, std::move(def)).second) throw ProgramError("op registry: the name '" + name + "' is taken");
 }

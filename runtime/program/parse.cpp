@@ -14,7 +14,8 @@ namespace millrace {
 namespace {
 
 bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/' || c == '-' || c == '+' || c == ':';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/' || c == '-' ||
+         c == '+' || c == ':';
 }
 
 /// Words, quoted strings and single punctuation marks, with the line each began on.
@@ -55,13 +56,15 @@ class Tokens {
     return value;
   }
   [[noreturn]] void fail(const std::string& expected) const {
-    throw ParseError(fmt::format("program text, line {}: expected {}, found {}", line_, expected, at_end_ ? "the end" : "'" + token_.substr(0, 60) + "'"));
+    throw ParseError(fmt::format("program text, line {}: expected {}, found {}", line_, expected,
+                                 at_end_ ? "the end" : "'" + token_.substr(0, 60) + "'"));
   }
   int line() const { return line_; }
 
  private:
   void next() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) line_ += text_[at_++] == '\n';
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
+      line_ += text_[at_++] == '\n';
     token_.clear();
     is_string_ = false;
     at_end_ = at_ >= text_.size();
@@ -82,7 +85,8 @@ class Tokens {
       if (c == '\\') c = escaped();
       token_ += c;
     }
-    if (at_ >= text_.size() || text_[at_] != '"') throw ParseError(fmt::format("program text, line {}: expected the end of a quoted string", line_));
+    if (at_ >= text_.size() || text_[at_] != '"')
+      throw ParseError(fmt::format("program text, line {}: expected the end of a quoted string", line_));
     ++at_;
   }
   char escaped() {
@@ -122,9 +126,12 @@ std::optional<Float> float_of(std::string_view text) {
 
 template <class T>
 std::optional<T> element_of(std::string_view text) {
-  if constexpr (std::is_same_v<T, double>) return float_of<double, std::uint64_t>(text);
-  else if constexpr (std::is_same_v<T, float>) return float_of<float, std::uint32_t>(text);
-  else if constexpr (std::is_same_v<T, bool>) return text == "true" ? std::optional(true) : text == "false" ? std::optional(false) : std::nullopt;
+  if constexpr (std::is_same_v<T, double>)
+    return float_of<double, std::uint64_t>(text);
+  else if constexpr (std::is_same_v<T, float>)
+    return float_of<float, std::uint32_t>(text);
+  else if constexpr (std::is_same_v<T, bool>)
+    return text == "true" ? std::optional(true) : text == "false" ? std::optional(false) : std::nullopt;
   else if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
     std::uint16_t bits = 0;
     if (!text.starts_with("0x")) return std::nullopt;
@@ -151,11 +158,16 @@ class Parser {
     program_.set_title(tokens_.string());
     bool first_block = true;
     while (!tokens_.at_end()) {
-      if (tokens_.accept("input")) parse_input();
-      else if (tokens_.accept("weight")) parse_weight();
-      else if (tokens_.accept("block")) parse_block(std::exchange(first_block, false));
-      else if (tokens_.accept("output")) parse_output();
-      else tokens_.fail("input, weight, block or output");
+      if (tokens_.accept("input"))
+        parse_input();
+      else if (tokens_.accept("weight"))
+        parse_weight();
+      else if (tokens_.accept("block"))
+        parse_block(std::exchange(first_block, false));
+      else if (tokens_.accept("output"))
+        parse_output();
+      else
+        tokens_.fail("input, weight, block or output");
     }
     resolve();
     return std::move(program_);
@@ -293,11 +305,11 @@ class Parser {
     while (!tokens_.accept(")")) {
       if (!pending.inputs.empty()) tokens_.expect(",");
       const std::string slot = tokens_.word();
-      const auto at = std::find_if(def.inputs.begin(), def.inputs.end(), [&](const std::string& name) {
-        return name == slot || name == slot + "?" || name == slot + "...";
-      });
+      const auto at = std::find_if(def.inputs.begin(), def.inputs.end(),
+                                   [&](const std::string& name) { return name == slot || name == slot + "?" || name == slot + "..."; });
       const auto index = static_cast<std::size_t>(at - def.inputs.begin());
-      if (at == def.inputs.end() || index < pending.inputs.size()) tokens_.fail("an input of " + pending.op.type + ", not '" + slot + "', before");
+      if (at == def.inputs.end() || index < pending.inputs.size())
+        tokens_.fail("an input of " + pending.op.type + ", not '" + slot + "', before");
       pending.inputs.resize(index, "_");
       tokens_.expect("=");
       if (!at->ends_with("...")) {

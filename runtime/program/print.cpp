@@ -14,9 +14,12 @@ std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n') out += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
   }
   return out + "\"";
 }
@@ -36,11 +39,16 @@ std::string float_text(Float value) {
 
 template <class T>
 std::string element_text(T value) {
-  if constexpr (std::is_same_v<T, double>) return float_text<double, std::uint64_t>(value);
-  else if constexpr (std::is_same_v<T, float>) return float_text<float, std::uint32_t>(value);
-  else if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) return fmt::format("0x{:04x}", value.bits);
-  else if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
-  else return fmt::format("{}", static_cast<std::int64_t>(value));
+  if constexpr (std::is_same_v<T, double>)
+    return float_text<double, std::uint64_t>(value);
+  else if constexpr (std::is_same_v<T, float>)
+    return float_text<float, std::uint32_t>(value);
+  else if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
+    return fmt::format("0x{:04x}", value.bits);
+  else if constexpr (std::is_same_v<T, bool>)
+    return value ? "true" : "false";
+  else
+    return fmt::format("{}", static_cast<std::int64_t>(value));
 }
 
 template <class Range, class F>
@@ -120,7 +128,8 @@ class Printer {
     if (!op.outputs.empty()) out_ += joined(op.outputs, [&](VarId id) { return declared(id); }) + " = ";
     out_ += fmt::format("{}({})", op.type, inputs);
     if (op.attributes.size() > 0)
-      out_ += " {" + joined(op.attributes, [](const auto& entry) { return entry.first + "=" + std::visit(AttributeText{}, entry.second); }) + "}";
+      out_ += " {" +
+              joined(op.attributes, [](const auto& entry) { return entry.first + "=" + std::visit(AttributeText{}, entry.second); }) + "}";
     if (!op.label.empty()) out_ += " " + quoted(op.label);
     out_ += "\n";
   }

@@ -8,7 +8,9 @@
 namespace millrace {
 namespace {
 
-bool plain(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/'; }
+bool plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/';
+}
 
 /// Names are words of the text form: anything else becomes `_`, and a digit may not come first.
 std::string as_word(const std::string& name) {
@@ -62,7 +64,9 @@ void pass_lod(const OpDef& def, InferContext& context) {
 
 }  // namespace
 
-Program::Program(std::shared_ptr<const OpRegistry> registry) : registry_(registry ? std::move(registry) : standard_ops()) { blocks_.emplace_back(); }
+Program::Program(std::shared_ptr<const OpRegistry> registry) : registry_(registry ? std::move(registry) : standard_ops()) {
+  blocks_.emplace_back();
+}
 
 VarId Program::find_var(const std::string& name) const noexcept {
   const auto found = names_.find(name);
@@ -140,7 +144,8 @@ void Program::rename(VarId id, const std::string& name) {
 }
 
 void Program::append_raw(int block, Op op) {
-  if (op.type == "constant" && op.outputs.size() != 1) throw ProgramError("op constant: expected one output, found " + std::to_string(op.outputs.size()));
+  if (op.type == "constant" && op.outputs.size() != 1)
+    throw ProgramError("op constant: expected one output, found " + std::to_string(op.outputs.size()));
   if (op.type == "constant") literals_.emplace(op.outputs.at(0), op.attributes.get<Tensor>("value"));
   this->block(block).ops.push_back(std::move(op));
 }
@@ -149,7 +154,8 @@ void Program::replace_with_constants(int block, std::size_t op, const std::vecto
   std::vector<Op>& ops = this->block(block).ops;
   const Op replaced = ops.at(op);
   if (values.size() != replaced.outputs.size())
-    throw ProgramError("op " + replaced.type + ": expected " + std::to_string(replaced.outputs.size()) + " values, found " + std::to_string(values.size()));
+    throw ProgramError("op " + replaced.type + ": expected " + std::to_string(replaced.outputs.size()) + " values, found " +
+                       std::to_string(values.size()));
   std::vector<Op> constants;
   for (std::size_t i = 0; i < values.size(); ++i) {
     constants.push_back({"constant", {}, {replaced.outputs[i]}, {{"value", values[i]}}, replaced.label});
@@ -162,10 +168,12 @@ void Program::replace_with_constants(int block, std::size_t op, const std::vecto
 void Program::check_visible(int block, const Op& op) const {
   for (const VarId input : op.inputs) {
     if (input == no_var) continue;
-    if (input < 0 || std::cmp_greater_equal(input, vars_.size())) throw ProgramError("expected a var of this program, found id " + std::to_string(input));
+    if (input < 0 || std::cmp_greater_equal(input, vars_.size()))
+      throw ProgramError("expected a var of this program, found id " + std::to_string(input));
     int at = block;
     while (at >= 0 && at != var(input).block) at = this->block(at).parent_idx;
-    if (at < 0) throw ProgramError("'" + var(input).name + "' belongs to block " + std::to_string(var(input).block) + " and is not visible here");
+    if (at < 0)
+      throw ProgramError("'" + var(input).name + "' belongs to block " + std::to_string(var(input).block) + " and is not visible here");
   }
 }
 

@@ -24,6 +24,7 @@ std::string print(const Program& program);
 
 /// Reads the printed form: `print(parse(print(p))) == print(p)`. `weights` holds the values by var name; a weight that is missing or of another type
 /// is a ParseError. Every error names the line, what was expected and what was found. Op definitions check what they check at building.
-Program parse_program(std::string_view text, const std::map<std::string, Tensor>& weights, std::shared_ptr<const OpRegistry> registry = nullptr);
+Program parse_program(std::string_view text, const std::map<std::string, Tensor>& weights,
+                      std::shared_ptr<const OpRegistry> registry = nullptr);
 
 }  // namespace millrace

@@ -114,28 +114,14 @@ class AsioExecutor::Core : public std::enable_shared_from_this<Core> {
 };
 
 AsioExecutor::AsioExecutor(asio::io_context& context) : core_(std::make_shared<Core>(*this, context)) {}
-AsioExecutor::~AsioExecutor() {
-  core_->close();
-}
+AsioExecutor::~AsioExecutor() { core_->close(); }
 
-asio::io_context& AsioExecutor::context() const noexcept {
-  return core_->context;
-}
-void AsioExecutor::post(Runnable& runnable) noexcept {
-  core_->post(runnable);
-}
-bool AsioExecutor::running_in_this_thread() const noexcept {
-  return RuntimeThread::current() == this;
-}
-TimePoint AsioExecutor::now() const noexcept {
-  return std::chrono::steady_clock::now() - core_->start;
-}
-void AsioExecutor::add_timer(Timer& timer, TimePoint when) noexcept {
-  core_->add_timer(timer, when);
-}
-bool AsioExecutor::cancel_timer(Timer& timer) noexcept {
-  return core_->cancel_timer(timer);
-}
+asio::io_context& AsioExecutor::context() const noexcept { return core_->context; }
+void AsioExecutor::post(Runnable& runnable) noexcept { core_->post(runnable); }
+bool AsioExecutor::running_in_this_thread() const noexcept { return RuntimeThread::current() == this; }
+TimePoint AsioExecutor::now() const noexcept { return std::chrono::steady_clock::now() - core_->start; }
+void AsioExecutor::add_timer(Timer& timer, TimePoint when) noexcept { core_->add_timer(timer, when); }
+bool AsioExecutor::cancel_timer(Timer& timer) noexcept { return core_->cancel_timer(timer); }
 
 Executor::Drive AsioExecutor::drive() {
   if (core_->context.get_executor().running_in_this_thread()) {

@@ -75,8 +75,7 @@ class CompletionPlace {
 template <class T>
 class AsyncCompletion {
  public:
-  AsyncCompletion(AsyncHandler<T> handler, CompletionPlace place) noexcept
-      : handler_(std::move(handler)), place_(std::move(place)) {}
+  AsyncCompletion(AsyncHandler<T> handler, CompletionPlace place) noexcept : handler_(std::move(handler)), place_(std::move(place)) {}
 
   void operator()(Outcome<T> outcome) noexcept {
     CompletionPlace place = std::move(place_);
@@ -86,8 +85,7 @@ class AsyncCompletion {
  private:
   class Call {
    public:
-    Call(AsyncHandler<T> handler, Outcome<T> outcome) noexcept
-        : handler_(std::move(handler)), outcome_(std::move(outcome)) {}
+    Call(AsyncHandler<T> handler, Outcome<T> outcome) noexcept : handler_(std::move(handler)), outcome_(std::move(outcome)) {}
 
     using allocator_type = asio::associated_allocator_t<AsyncHandler<T>>;
     allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }

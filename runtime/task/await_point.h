@@ -23,20 +23,14 @@ class PointWait final : public ExternalWait, private Waiter {
   }
 
  private:
-  Armed arm() noexcept override {
-    return point_.timeline()->add(*this, point_.value()) ? Armed::waiting : Armed::ready;
-  }
+  Armed arm() noexcept override { return point_.timeline()->add(*this, point_.value()) ? Armed::waiting : Armed::ready; }
   bool disarm() noexcept override { return point_.timeline()->remove(*this); }
   void complete(std::exception_ptr error) noexcept override { wake(std::move(error)); }
-  std::string describe() const override {
-    return "a point, value " + std::to_string(point_.value()) + " of its timeline";
-  }
+  std::string describe() const override { return "a point, value " + std::to_string(point_.value()) + " of its timeline"; }
 
   Point point_;
 };
 
-inline PointWait ready(Point point) noexcept {
-  return PointWait(std::move(point));
-}
+inline PointWait ready(Point point) noexcept { return PointWait(std::move(point)); }
 
 }  // namespace millrace

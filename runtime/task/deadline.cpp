@@ -6,8 +6,7 @@
 
 namespace millrace {
 
-CancelRegion::CancelRegion(TaskInfo& task)
-    : task_(task), outer_(task.region_), state_(new ScopeState(task.run(), nullptr, outer_)) {
+CancelRegion::CancelRegion(TaskInfo& task) : task_(task), outer_(task.region_), state_(new ScopeState(task.run(), nullptr, outer_)) {
   task_.run().open(*state_);
   task_.region_ = state_.get();
 }
@@ -18,9 +17,7 @@ CancelRegion::~CancelRegion() {
   task_.run().close(*state_);
 }
 
-bool CancelRegion::outer_cancelled() const noexcept {
-  return outer_->cancelled();
-}
+bool CancelRegion::outer_cancelled() const noexcept { return outer_->cancelled(); }
 
 // Shared with the executor: the timer may be firing on another thread when the deadline is destroyed.
 class Deadline::State final : public RefCounted, public Timer, public InFramePool {
@@ -51,12 +48,8 @@ Deadline::Deadline(Executor& executor, Duration after, CancellationSource cancel
     : executor_(executor), state_(new State(std::move(cancellation))) {
   state_->begin(executor, after);
 }
-Deadline::~Deadline() {
-  state_->end(executor_);
-}
-bool Deadline::passed() const noexcept {
-  return state_->passed();
-}
+Deadline::~Deadline() { state_->end(executor_); }
+bool Deadline::passed() const noexcept { return state_->passed(); }
 
 void throw_deadline(const TaskInfo& task, Duration after) {
   throw DeadlineError("task '" + task.name() + "' did not end within " + std::to_string(after.count()) + " ns");

@@ -95,8 +95,7 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
 
   class Handler {
    public:
-    Handler(std::shared_ptr<Operation> operation, AsioWait& wait) noexcept
-        : operation_(std::move(operation)), wait_(&wait) {}
+    Handler(std::shared_ptr<Operation> operation, AsioWait& wait) noexcept : operation_(std::move(operation)), wait_(&wait) {}
 
     using executor_type = asio::any_io_executor;
     executor_type get_executor() const noexcept { return operation_->executor; }
@@ -158,8 +157,7 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
 
   void check(const boost::system::error_code& code) const {
     if (!code) return;
-    if (code == asio::error::operation_aborted && task().cancelled())
-      std::rethrow_exception(make_cancelled_error(task()));
+    if (code == asio::error::operation_aborted && task().cancelled()) std::rethrow_exception(make_cancelled_error(task()));
     throw AsioError(code);
   }
   void check(const std::exception_ptr& error) const {
@@ -216,8 +214,7 @@ template <class Initiation, class... Args>
 class BoundInitiation {
  public:
   template <class I, class... A>
-  explicit BoundInitiation(I&& initiation, A&&... args)
-      : initiation_(std::forward<I>(initiation)), args_(std::forward<A>(args)...) {}
+  explicit BoundInitiation(I&& initiation, A&&... args) : initiation_(std::forward<I>(initiation)), args_(std::forward<A>(args)...) {}
   template <class Handler>
   void operator()(Handler handler) {
     const auto start = [&](Args&... args) { std::move(initiation_)(std::move(handler), std::move(args)...); };
@@ -239,7 +236,7 @@ class millrace::asio::async_result<millrace::UseTask, void(Results...)> {
     using Bound = millrace::BoundInitiation<std::decay_t<Initiation>, std::decay_t<Args>...>;
     std::optional<any_io_executor> executor;
     if constexpr (requires { any_io_executor(initiation.get_executor()); }) executor.emplace(initiation.get_executor());
-    return millrace::AsioWait<void(Results...), Bound>(
-        std::move(executor), Bound(std::forward<Initiation>(initiation), std::forward<Args>(args)...));
+    return millrace::AsioWait<void(Results...), Bound>(std::move(executor),
+                                                       Bound(std::forward<Initiation>(initiation), std::forward<Args>(args)...));
   }
 };

@@ -18,15 +18,9 @@ const std::string& TaskInfo::name() const noexcept {
   return task->name_;
 }
 
-Tracer* TaskInfo::tracer() const noexcept {
-  return run_->tracer();
-}
-bool TaskInfo::cancelled() const noexcept {
-  return region_->cancelled();
-}
-CancellationToken TaskInfo::token() const noexcept {
-  return CancellationToken(Ref<ScopeState>(region_));
-}
+Tracer* TaskInfo::tracer() const noexcept { return run_->tracer(); }
+bool TaskInfo::cancelled() const noexcept { return region_->cancelled(); }
+CancellationToken TaskInfo::token() const noexcept { return CancellationToken(Ref<ScopeState>(region_)); }
 
 void TaskInfo::execute() noexcept {
   bool ended = false;
@@ -48,9 +42,7 @@ bool Wait::suspend(TaskInfo& task, std::coroutine_handle<> at) noexcept {
   return task.run().suspend(*this);
 }
 
-void Wait::wake(std::exception_ptr error) noexcept {
-  task_->run().wake(*this, std::move(error));
-}
+void Wait::wake(std::exception_ptr error) noexcept { task_->run().wake(*this, std::move(error)); }
 
 // ---- ScopeState
 // -------------------------------------------------------------------------------------------------------------
@@ -61,9 +53,7 @@ Ref<ScopeState> ScopeState::open_in(TaskInfo& owner, bool inherits_cancellation)
   return state;
 }
 
-void ScopeState::cancel() noexcept {
-  run_->cancel(*this);
-}
+void ScopeState::cancel() noexcept { run_->cancel(*this); }
 
 void ScopeState::child_begins() noexcept {
   state_.fetch_add(one_child, std::memory_order_relaxed);
@@ -109,9 +99,7 @@ void ScopeState::record(std::exception_ptr error) noexcept {
   if (first) cancel();
 }
 
-std::exception_ptr ScopeState::first_error() const noexcept {
-  return errors_.empty() ? nullptr : errors_.front();
-}
+std::exception_ptr ScopeState::first_error() const noexcept { return errors_.empty() ? nullptr : errors_.front(); }
 
 std::vector<std::exception_ptr> ScopeState::later_errors() const {
   std::lock_guard lock(run_->mutex_);
@@ -145,8 +133,7 @@ void ScopeState::orphans_ended() noexcept {
 // ---- Run
 // --------------------------------------------------------------------------------------------------------------------
 
-Run::Run(std::string name, Tracer* tracer)
-    : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
+Run::Run(std::string name, Tracer* tracer) : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
   open(*root_);
 }
 Run::~Run() = default;
@@ -160,8 +147,7 @@ void Run::leave() noexcept {
   RunnableQueue woken;
   {
     std::lock_guard lock(mutex_);
-    if (active_.fetch_sub(1, std::memory_order_acq_rel) == 1 && blocked_ != 0 && mark_all_stuck(true))
-      fail_marked(woken);
+    if (active_.fetch_sub(1, std::memory_order_acq_rel) == 1 && blocked_ != 0 && mark_all_stuck(true)) fail_marked(woken);
   }
   post(woken);
 }
@@ -309,9 +295,7 @@ void Run::post(RunnableQueue woken) noexcept {
 // ---- The search for tasks that would wait for ever
 // ---------------------------------------------------------------------------
 
-bool Run::blocked(const TaskInfo& task) const noexcept {
-  return task.wait_ != nullptr && task.wait_->blocks();
-}
+bool Run::blocked(const TaskInfo& task) const noexcept { return task.wait_ != nullptr && task.wait_->blocks(); }
 
 // The least set that holds `task` and all that it needs. It is closed unless it holds a task that does not wait for
 // another: mostly the first one met.

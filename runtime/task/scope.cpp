@@ -32,13 +32,9 @@ TaskInfo& Scope::make(Executor& executor, task<void> work, std::string name) {
   return *new Child(executor, owner_.run(), *state_, std::move(work), std::move(name));
 }
 
-void Scope::begin(TaskInfo& child) noexcept {
-  static_cast<Child&>(child).begin();
-}
+void Scope::begin(TaskInfo& child) noexcept { static_cast<Child&>(child).begin(); }
 
-std::vector<std::exception_ptr> Scope::later_errors() const {
-  return state_->later_errors();
-}
+std::vector<std::exception_ptr> Scope::later_errors() const { return state_->later_errors(); }
 
 JoinWait::Armed JoinWait::arm() noexcept {
   if (state_.state_.fetch_or(ScopeState::joining, std::memory_order_acq_rel) / ScopeState::one_child != 0) {
@@ -49,9 +45,7 @@ JoinWait::Armed JoinWait::arm() noexcept {
   return Armed::ready;
 }
 
-std::string JoinWait::describe() const {
-  return "the end of its " + std::to_string(state_.live()) + " children";
-}
+std::string JoinWait::describe() const { return "the end of its " + std::to_string(state_.live()) + " children"; }
 
 void JoinWait::await_resume() const {
   Wait::await_resume();

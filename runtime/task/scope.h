@@ -59,9 +59,7 @@ class Scope {
 
   /// Queues `work` as a task of its own, on the owner's executor or on `executor`. An empty name is the owner's.
   void spawn(task<void> work, std::string name = {}) { spawn_on(owner_.executor(), std::move(work), std::move(name)); }
-  void spawn_on(Executor& executor, task<void> work, std::string name = {}) {
-    begin(make(executor, std::move(work), std::move(name)));
-  }
+  void spawn_on(Executor& executor, task<void> work, std::string name = {}) { begin(make(executor, std::move(work), std::move(name))); }
   /// As `spawn`, with a handle on the result.
   template <class T>
   Spawned<T> start(task<T> work, std::string name = {});

@@ -29,8 +29,7 @@ class Flag {
 
 }  // namespace
 
-SeededExecutor::SeededExecutor(std::uint64_t seed, Policy policy)
-    : random_(mix(seed)), policy_(policy), low_priority_(first_priority) {
+SeededExecutor::SeededExecutor(std::uint64_t seed, Policy policy) : random_(mix(seed)), policy_(policy), low_priority_(first_priority) {
   if (policy == Policy::pct) set_pct(3, 1000);
 }
 
@@ -43,13 +42,9 @@ void SeededExecutor::set_pct(std::size_t changes, std::size_t decisions) {
   for (std::size_t i = 0; i < changes; ++i) change_at_.push_back(decisions_ + 1 + draw_below(decisions));
 }
 
-std::uint64_t SeededExecutor::draw() noexcept {
-  return mix(random_ += 0x9e3779b97f4a7c15);
-}
+std::uint64_t SeededExecutor::draw() noexcept { return mix(random_ += 0x9e3779b97f4a7c15); }
 
-void SeededExecutor::record(std::uint64_t value) noexcept {
-  hash_ = mix(hash_ * 0x9e3779b97f4a7c15 + value + 1);
-}
+void SeededExecutor::record(std::uint64_t value) noexcept { hash_ = mix(hash_ * 0x9e3779b97f4a7c15 + value + 1); }
 
 void SeededExecutor::post(Runnable& runnable) noexcept {
   if (policy_ == Policy::pct && runnable.priority_ == 0) runnable.priority_ = first_priority + draw() / 2;
@@ -68,12 +63,9 @@ std::size_t SeededExecutor::count_choices() {
 
 std::size_t SeededExecutor::pick(std::size_t count) {
   switch (policy_) {
-    case Policy::fifo:
-      return 0;
-    case Policy::random:
-      return draw_below(count);
-    case Policy::pct:
-      break;
+    case Policy::fifo: return 0;
+    case Policy::random: return draw_below(count);
+    case Policy::pct: break;
   }
   return pick_by_priority();
 }

@@ -33,7 +33,7 @@ class SeededExecutor final : public Executor {
   enum class Policy {
     random,  ///< each choice equally likely
     fifo,    ///< tasks in the order of posting; sources when no task is ready
-    pct,  ///< by random priorities that change at a few random points (probabilistic concurrency testing, ASPLOS 2010)
+    pct,     ///< by random priorities that change at a few random points (probabilistic concurrency testing, ASPLOS 2010)
   };
   explicit SeededExecutor(std::uint64_t seed, Policy policy = Policy::random);
 

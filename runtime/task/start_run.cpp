@@ -33,8 +33,7 @@ void RunningState::wait_until_ended() {
   for (const std::string& line : run_->waits()) waits += "; " + line;
   run_->cancel();
   drive_until_idle();
-  throw BlockingError("run '" + run_->name() +
-                      "' did not end: its executor has nothing to run at the present time of its clock" + waits);
+  throw BlockingError("run '" + run_->name() + "' did not end: its executor has nothing to run at the present time of its clock" + waits);
 }
 
 }  // namespace millrace

@@ -24,15 +24,11 @@ class RootTask final : public TaskInfo {
 
  private:
   RootTask(Executor& executor, Ref<Run> run, task<T> work, Done done)
-      : TaskInfo(executor, *run, run->root(), run->name()),
-        kept_run_(std::move(run)),
-        work_(std::move(work)),
-        done_(std::move(done)) {}
+      : TaskInfo(executor, *run, run->root(), run->name()), kept_run_(std::move(run)), work_(std::move(work)), done_(std::move(done)) {}
 
   void complete() noexcept override {
     Outcome<T> outcome = work_.take_outcome();
-    if (std::exception_ptr orphan = take_orphan_error(); orphan != nullptr && outcome.error() == nullptr)
-      outcome.set_error(orphan);
+    if (std::exception_ptr orphan = take_orphan_error(); orphan != nullptr && outcome.error() == nullptr) outcome.set_error(orphan);
     Ref<Run> run = std::move(kept_run_);
     Done done = std::move(done_);
     delete this;

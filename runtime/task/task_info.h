@@ -74,8 +74,7 @@ class TaskInfo : public Runnable, public CountedInFramePool {
   /// One of body and orphaned scopes has ended. True when it was the last: then the task is gone.
   bool part_ended() noexcept {
     // Only the body itself adds parts, so with one left there is no other thread to agree with.
-    if (parts_.load(std::memory_order_acquire) != 1 && parts_.fetch_sub(1, std::memory_order_acq_rel) != 1)
-      return false;
+    if (parts_.load(std::memory_order_acquire) != 1 && parts_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
     complete();
     return true;
   }

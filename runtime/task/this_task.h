@@ -46,23 +46,15 @@ class YieldAwaiter {
 };
 
 /// `TaskInfo& me = co_await this_task::info();` name, executor, run, token. Does not suspend.
-inline InfoAwaiter info() noexcept {
-  return InfoAwaiter();
-}
+inline InfoAwaiter info() noexcept { return InfoAwaiter(); }
 
 /// A step boundary: throws CancelledError in a cancelled task. Does not suspend.
-inline CheckpointAwaiter checkpoint() noexcept {
-  return CheckpointAwaiter();
-}
+inline CheckpointAwaiter checkpoint() noexcept { return CheckpointAwaiter(); }
 
 /// Lets others run: goes on behind everything that is queued on the executor now. Not a point of cancellation.
-inline YieldAwaiter yield() noexcept {
-  return YieldAwaiter();
-}
+inline YieldAwaiter yield() noexcept { return YieldAwaiter(); }
 
 /// Goes on once `duration` has passed on the executor's clock. An external wait; cancellable.
-inline SleepWait sleep_for(Duration duration) noexcept {
-  return SleepWait(duration);
-}
+inline SleepWait sleep_for(Duration duration) noexcept { return SleepWait(duration); }
 
 }  // namespace millrace::this_task

@@ -81,9 +81,7 @@ class FrameCache {
     return true;
   }
   // Only the owning thread writes, so a plain sum is enough; `live_frames` reads from elsewhere.
-  void count(std::int64_t change) noexcept {
-    live_.store(live_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
-  }
+  void count(std::int64_t change) noexcept { live_.store(live_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed); }
   static std::int64_t total() noexcept {
     std::lock_guard lock(caches_mutex);
     std::int64_t sum = live_elsewhere.load(std::memory_order_relaxed);
@@ -143,18 +141,10 @@ void frame_free(void* memory, std::size_t bytes, FrameCount counted) noexcept {
   }
 }
 
-std::size_t live_frames() noexcept {
-  return static_cast<std::size_t>(FrameCache::total());
-}
+std::size_t live_frames() noexcept { return static_cast<std::size_t>(FrameCache::total()); }
 
-RuntimeThread::RuntimeThread(const Executor& executor) noexcept : outer_(current_executor) {
-  current_executor = &executor;
-}
-RuntimeThread::~RuntimeThread() {
-  current_executor = outer_;
-}
-const Executor* RuntimeThread::current() noexcept {
-  return current_executor;
-}
+RuntimeThread::RuntimeThread(const Executor& executor) noexcept : outer_(current_executor) { current_executor = &executor; }
+RuntimeThread::~RuntimeThread() { current_executor = outer_; }
+const Executor* RuntimeThread::current() noexcept { return current_executor; }
 
 }  // namespace millrace

@@ -31,13 +31,9 @@ void ThreadExecutor::post(Runnable& runnable) noexcept {
   if (wake) changed_.notify_one();
 }
 
-bool ThreadExecutor::running_in_this_thread() const noexcept {
-  return RuntimeThread::current() == this;
-}
+bool ThreadExecutor::running_in_this_thread() const noexcept { return RuntimeThread::current() == this; }
 
-TimePoint ThreadExecutor::now() const noexcept {
-  return std::chrono::steady_clock::now() - start_;
-}
+TimePoint ThreadExecutor::now() const noexcept { return std::chrono::steady_clock::now() - start_; }
 
 void ThreadExecutor::add_timer(Timer& timer, TimePoint when) noexcept {
   bool wake = false;

@@ -14,8 +14,10 @@ std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) out += ' ';
-    else out += c;
+    if (static_cast<unsigned char>(c) < 0x20)
+      out += ' ';
+    else
+      out += c;
   }
   return out + "\"";
 }
@@ -57,14 +59,17 @@ std::string Tracer::to_json() const {
   std::string out = "{\"traceEvents\":[\n";
   const char* comma = "";
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
-    out += fmt::format("{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", comma, i + 1, quoted(tracks_[i]));
+    out += fmt::format("{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", comma, i + 1,
+                       quoted(tracks_[i]));
     comma = ",\n";
   }
   for (const Event& event : events_) {
-    out += fmt::format("{}{{\"ph\":\"{}\",\"pid\":1,\"tid\":{},\"cat\":{},\"name\":{},\"ts\":{:.3f}", comma, event.instant ? "i" : "X", event.track,
-                       quoted(event.category), quoted(event.name), static_cast<double>(event.begin_ns) / 1000.0);
-    if (event.instant) out += ",\"s\":\"t\"";
-    else out += fmt::format(",\"dur\":{:.3f}", static_cast<double>(event.end_ns - event.begin_ns) / 1000.0);
+    out += fmt::format("{}{{\"ph\":\"{}\",\"pid\":1,\"tid\":{},\"cat\":{},\"name\":{},\"ts\":{:.3f}", comma, event.instant ? "i" : "X",
+                       event.track, quoted(event.category), quoted(event.name), static_cast<double>(event.begin_ns) / 1000.0);
+    if (event.instant)
+      out += ",\"s\":\"t\"";
+    else
+      out += fmt::format(",\"dur\":{:.3f}", static_cast<double>(event.end_ns - event.begin_ns) / 1000.0);
     if (event.step >= 0) out += fmt::format(",\"args\":{{\"step\":{}}}", event.step);
     out += "}";
     comma = ",\n";

@@ -75,8 +75,7 @@ void AudioFrontEnd::take_frames(std::span<const std::byte> bytes) {
   mono_.clear();
   const auto take = [&](const std::byte* at) {
     float sum = sample_at(format_.format, at);
-    for (int c = 1; c < format_.channels; ++c)
-      sum += sample_at(format_.format, at + static_cast<std::size_t>(c) * format_.sample_bytes());
+    for (int c = 1; c < format_.channels; ++c) sum += sample_at(format_.format, at + static_cast<std::size_t>(c) * format_.sample_bytes());
     mono_.push_back(format_.channels == 1 ? sum : sum / static_cast<float>(format_.channels));
   };
   std::size_t at = 0;

@@ -50,9 +50,9 @@ class AudioFrontEnd final : public RowSource {
   Resampler resampler_;
   std::array<std::byte, 32> partial_{};  // a frame of samples that was cut
   std::size_t partial_size_ = 0;
-  std::vector<float> mono_;              // scratch
-  std::vector<float> samples_;           // starts with the context of zeros
-  std::size_t begin_ = 0;                // of the oldest row in samples_; past its end while a long hop skips samples
+  std::vector<float> mono_;     // scratch
+  std::vector<float> samples_;  // starts with the context of zeros
+  std::size_t begin_ = 0;       // of the oldest row in samples_; past its end while a long hop skips samples
   std::uint64_t total_ = 0;
   std::uint64_t popped_ = 0;  // rows
   bool ended_ = false;

@@ -23,8 +23,10 @@ Resampler::~Resampler() = default;
 
 void Resampler::feed(std::span<const float> input, std::vector<float>& output) {
   if (ended_) throw ArgumentError("audio: expected no samples after the end");
-  if (converter_) converter_->convert(input, false, output);
-  else output.insert(output.end(), input.begin(), input.end());
+  if (converter_)
+    converter_->convert(input, false, output);
+  else
+    output.insert(output.end(), input.begin(), input.end());
 }
 
 void Resampler::end(std::vector<float>& output) {

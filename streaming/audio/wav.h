@@ -12,7 +12,7 @@ namespace millrace {
 
 /// A sound file in memory, as a client would send it.
 struct AudioFile {
-  AudioFormat format;      ///< s16 for files of 16-bit samples or fewer, f32 otherwise
+  AudioFormat format;            ///< s16 for files of 16-bit samples or fewer, f32 otherwise
   std::vector<std::byte> bytes;  ///< interleaved, little-endian
 
   std::size_t frames() const { return bytes.size() / format.frame_bytes(); }

@@ -25,9 +25,11 @@ void plan_sound(const std::filesystem::path& path, const PortSpec& port, ClientP
 void plan_rows(const std::filesystem::path& path, const PortSpec& port, ClientPlan& plan) {
   const Tensor rows = read_npy(path);
   if (rows.dtype() != port.dtype)
-    throw DTypeError(fmt::format("{}: expected {} for input '{}', found {}", path.string(), name_of(port.dtype), port.name, name_of(rows.dtype())));
+    throw DTypeError(
+        fmt::format("{}: expected {} for input '{}', found {}", path.string(), name_of(port.dtype), port.name, name_of(rows.dtype())));
   if (rows.rank() != port.shape.rank() + 1 || rows.dims().erased(0) != port.shape)
-    throw ShapeError(fmt::format("{}: expected rows of {} for input '{}', found {}", path.string(), port.shape.to_string(), port.name, rows.dims().to_string()));
+    throw ShapeError(fmt::format("{}: expected rows of {} for input '{}', found {}", path.string(), port.shape.to_string(), port.name,
+                                 rows.dims().to_string()));
   plan.bytes.assign(static_cast<const char*>(rows.raw()), rows.bytes());
   plan.unit_bytes = static_cast<std::size_t>(port.shape.elements()) * size_of(port.dtype);
   plan.start.inputs[port.name].dtype = port.dtype;
@@ -46,9 +48,13 @@ ClientPlan plan_file(const std::filesystem::path& path, const StartedMessage& se
   plan.start.reply = ReplyFormat::binary;
   plan.input = port.name;
   const std::string ending = path.extension().string();
-  if (port.audio && ending == ".wav") plan_sound(path, port, plan);
-  else if (!port.audio && ending == ".npy") plan_rows(path, port, plan);
-  else throw UnsupportedError(fmt::format("{}: expected {} for input '{}', found '{}'", path.string(), port.audio ? "a .wav file" : "a .npy file", port.name, ending));
+  if (port.audio && ending == ".wav")
+    plan_sound(path, port, plan);
+  else if (!port.audio && ending == ".npy")
+    plan_rows(path, port, plan);
+  else
+    throw UnsupportedError(fmt::format("{}: expected {} for input '{}', found '{}'", path.string(),
+                                       port.audio ? "a .wav file" : "a .npy file", port.name, ending));
   return plan;
 }
 

@@ -32,7 +32,11 @@ class Session;
 class Group : public std::enable_shared_from_this<Group> {
  public:
   Group(const any_io_executor& on, ClientOptions how, ClientHandler handler)
-      : executor(on), options(std::move(how)), handler_(std::move(handler)), completes_on_(asio::get_associated_executor(handler_, on)), work_(completes_on_) {}
+      : executor(on),
+        options(std::move(how)),
+        handler_(std::move(handler)),
+        completes_on_(asio::get_associated_executor(handler_, on)),
+        work_(completes_on_) {}
 
   void begin(const StreamUrl& url, std::vector<ClientPlan> plans);
   /// A session has been admitted, or will never be.
@@ -65,13 +69,14 @@ class Session : public std::enable_shared_from_this<Session> {
       : group_(std::move(group)), index_(index), plan_(std::move(plan)), timer_(group_->executor) {}
 
   void connect(const StreamUrl& url) {
-    async_connect_stream(group_->executor, url, group_->options.limits, [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
-      if (self->over_) return;
-      if (error) return self->end("cannot connect: " + error.message());
-      self->stream_ = std::move(stream);
-      self->write(text_message(to_json(self->plan_.start)), &Session::nothing_follows);
-      self->read();
-    });
+    async_connect_stream(group_->executor, url, group_->options.limits,
+                         [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
+                           if (self->over_) return;
+                           if (error) return self->end("cannot connect: " + error.message());
+                           self->stream_ = std::move(stream);
+                           self->write(text_message(to_json(self->plan_.start)), &Session::nothing_follows);
+                           self->read();
+                         });
   }
   /// Everybody is there: data flows.
   void go() {
@@ -118,14 +123,16 @@ class Session : public std::enable_shared_from_this<Session> {
     sent_ += bytes;
     group_->progress.sent += bytes;
     group_->tell();
-    write(encode_data(several ? std::string_view(plan_.input) : std::string_view(), std::as_bytes(std::span<const char>(piece))), &Session::send_piece);
+    write(encode_data(several ? std::string_view(plan_.input) : std::string_view(), std::as_bytes(std::span<const char>(piece))),
+          &Session::send_piece);
   }
 
   // ---- In ----
   void read() {
     stream_->async_read([self = shared_from_this()](error_code error, Message message) {
       if (self->over_) return;
-      if (error) return self->end(error == asio::error::eof ? "the server went away before the end" : "the connection failed: " + error.message());
+      if (error)
+        return self->end(error == asio::error::eof ? "the server went away before the end" : "the connection failed: " + error.message());
       try {
         self->take(self->reader_.read(message));
       } catch (const Error& wrong) {
@@ -134,15 +141,21 @@ class Session : public std::enable_shared_from_this<Session> {
       if (!self->over_) self->read();
     });
   }
-  void take(const ServerMessage& message) { std::visit([this](const auto& said) { on(said); }, message); }
+  void take(const ServerMessage& message) {
+    std::visit([this](const auto& said) { on(said); }, message);
+  }
   void on(const StartedMessage& said) {
     record_.started = said;
     record_.outputs.resize(said.outputs.size());
     arrive();
   }
   void on(const ResultMessage& said) {
-    if (said.seq != record_.received.size()) throw ProtocolError(ErrorCode::bad_message, "expected seq " + std::to_string(record_.received.size()) + ", found " + std::to_string(said.seq));
-    if (said.outputs.size() != record_.outputs.size()) throw ProtocolError(ErrorCode::bad_message, "expected " + std::to_string(record_.outputs.size()) + " outputs, found " + std::to_string(said.outputs.size()));
+    if (said.seq != record_.received.size())
+      throw ProtocolError(ErrorCode::bad_message,
+                          "expected seq " + std::to_string(record_.received.size()) + ", found " + std::to_string(said.seq));
+    if (said.outputs.size() != record_.outputs.size())
+      throw ProtocolError(ErrorCode::bad_message,
+                          "expected " + std::to_string(record_.outputs.size()) + " outputs, found " + std::to_string(said.outputs.size()));
     for (std::size_t i = 0; i < said.outputs.size(); ++i) record_.outputs[i] += said.outputs[i].bytes;
     record_.received.resize(record_.received.size() + said.steps, Clock::now());
     group_->progress.steps += said.steps;
@@ -191,7 +204,8 @@ void Group::begin(const StreamUrl& url, std::vector<ClientPlan> plans) {
   if (slot.is_connected())
     slot.assign([weak = weak_from_this()](asio::cancellation_type type) {
       const auto self = weak.lock();
-      if (self && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none) asio::post(self->executor, [self] { self->abort(); });
+      if (self && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
+        asio::post(self->executor, [self] { self->abort(); });
     });
   for (const ClientPlan& plan : plans) progress.bytes += plan.bytes.size();
   for (std::size_t i = 0; i < plans.size(); ++i) sessions_.push_back(std::make_shared<Session>(shared_from_this(), i, std::move(plans[i])));
@@ -235,7 +249,8 @@ void Group::complete() {
 
 }  // namespace
 
-void stream_plans(const any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options, ClientHandler handler) {
+void stream_plans(const any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
+                  ClientHandler handler) {
   const auto group = std::make_shared<Group>(executor, std::move(options), std::move(handler));
   group->begin(url, std::move(plans));
 }
@@ -243,7 +258,8 @@ void stream_plans(const any_io_executor& executor, StreamUrl url, std::vector<Cl
 std::vector<ClientRecord> stream_plans(const StreamUrl& url, std::vector<ClientPlan> plans, ClientOptions options) {
   asio::io_context context(1);
   std::vector<ClientRecord> records;
-  async_stream_plans(context.get_executor(), url, std::move(plans), std::move(options), [&records](std::vector<ClientRecord> got) { records = std::move(got); });
+  async_stream_plans(context.get_executor(), url, std::move(plans), std::move(options),
+                     [&records](std::vector<ClientRecord> got) { records = std::move(got); });
   context.run();
   return records;
 }

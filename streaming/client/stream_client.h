@@ -53,10 +53,10 @@ struct ClientProgress {
 struct ClientOptions {
   /// 1: units are sent when they are due, as a live source would; 2: twice as fast; 0: as fast as the server takes them.
   double speed = 0;
-  std::chrono::milliseconds paced_piece{20};                ///< a piece is sent when its last unit is due
-  std::size_t piece_bytes = std::size_t{16} << 10;          ///< otherwise
+  std::chrono::milliseconds paced_piece{20};                   ///< a piece is sent when its last unit is due
+  std::size_t piece_bytes = std::size_t{16} << 10;             ///< otherwise
   std::function<std::size_t(std::size_t session)> next_piece;  ///< in place of `piece_bytes`, asked before every piece
-  std::function<void(const ClientProgress&)> on_progress;   ///< after every message; must not throw
+  std::function<void(const ClientProgress&)> on_progress;      ///< after every message; must not throw
   Limits limits;
 
   ClientOptions() = default;
@@ -64,13 +64,15 @@ struct ClientOptions {
 
 using ClientHandler = asio::any_completion_handler<void(std::vector<ClientRecord>)>;
 
-void stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options, ClientHandler handler);
+void stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
+                  ClientHandler handler);
 
 /// Sends `plans` as concurrent sessions and completes with one record for each, in their order. Data flows once all of them are started (or have failed); from then on
 /// pieces of the sessions take turns. A session that fails does not disturb the others. Replies are kept in memory. Associated executor, allocator and cancellation
 /// (terminal: every session is cut off) are honoured. Run the executor on one thread.
 template <class Token>
-auto async_stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options, Token&& token) {
+auto async_stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
+                        Token&& token) {
   return asio::async_initiate<Token, void(std::vector<ClientRecord>)>(
       [](auto handler, asio::any_io_executor on, StreamUrl to, std::vector<ClientPlan> sent, ClientOptions how) {
         stream_plans(on, std::move(to), std::move(sent), std::move(how), std::move(handler));

@@ -17,12 +17,14 @@ struct Batcher::Sequence {
   bool over = false;  // failed or drained: nothing follows
 };
 
-Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows) : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)) {}
+Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
+    : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)) {}
 Batcher::~Batcher() = default;
 
 LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given) {
   if (sources.size() != recurrence_->inputs.size())
-    throw ArgumentError("batcher: expected " + std::to_string(recurrence_->inputs.size()) + " sources, found " + std::to_string(sources.size()));
+    throw ArgumentError("batcher: expected " + std::to_string(recurrence_->inputs.size()) + " sources, found " +
+                        std::to_string(sources.size()));
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->sources = std::move(sources);
@@ -53,8 +55,9 @@ void Batcher::review(Sequence& sequence) {
   }
   ready_.erase(sequence.id);
   if (sequence.out || sequence.over) return;
-  const bool done = std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->ended(); }) &&
-                    std::any_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->rows() == 0; });
+  const bool done =
+      std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->ended(); }) &&
+      std::any_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->rows() == 0; });
   if (!done) return;
   sequence.over = true;
   sequence.sink->drained();

@@ -74,7 +74,7 @@ class Batcher {
   std::shared_ptr<const Recurrence> recurrence_;
   std::size_t max_rows_;
   std::map<LiveId, std::unique_ptr<Sequence>> sequences_;
-  std::set<LiveId> ready_;       // in the order of opening, so that ticks do not depend on hashes or addresses
+  std::set<LiveId> ready_;  // in the order of opening, so that ticks do not depend on hashes or addresses
   std::vector<Tick::Start> starts_;
   std::vector<LiveId> out_;      // rows of the tick that is out
   std::set<LiveId> closed_out_;  // closed while out

@@ -21,8 +21,8 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
     PortSpec port{input.name, input.dtype, input.row, {}, {}};
     if (config_.audio && config_.audio->input == input.name) {
       if (input.dtype != DType::f32 || input.row != DDim{config_.audio->row_samples()})
-        throw ArgumentError(fmt::format("audio input '{}': expected rows of f32[{}], found {}{}", input.name, config_.audio->row_samples(), name_of(input.dtype),
-                                        input.row.to_string()));
+        throw ArgumentError(fmt::format("audio input '{}': expected rows of f32[{}], found {}{}", input.name, config_.audio->row_samples(),
+                                        name_of(input.dtype), input.row.to_string()));
       port.audio = AudioFormat{SampleFormat::s16, config_.audio->rate, 1};
       port.step_seconds = config_.audio->step_seconds();
     }
@@ -35,7 +35,8 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
   if (config_.audio && !has(inputs_, config_.audio->input))
     throw ArgumentError(fmt::format("audio input '{}': the program has no live input of that name", config_.audio->input));
   for (const LabelConfig& label : config_.labels)
-    if (!has(outputs_, label.output)) throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
+    if (!has(outputs_, label.output))
+      throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
 }
 
 }  // namespace millrace

@@ -5,13 +5,13 @@
 #include <optional>
 #include <set>
 
+#include <fmt/format.h>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <fmt/format.h>
 
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/live/session.h>
@@ -90,7 +90,10 @@ class Server::State::Job final : public Runnable {
 class Server::State::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<State> server, std::string address)
-      : address(std::move(address)), server_(std::move(server)), session_(server_->model, server_->batcher, server_->options.limits), timer_(server_->context) {
+      : address(std::move(address)),
+        server_(std::move(server)),
+        session_(server_->model, server_->batcher, server_->options.limits),
+        timer_(server_->context) {
     session_.on_output = [this] { write(); };
   }
 
@@ -103,8 +106,10 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
       self->stream_ = std::move(stream);
       self->deadline_ = Clock::now() + self->server_->options.limits.handshake;
       self->watch();
-      if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
-      else if (self->refusal_) self->refuse(self->refusal_->first, self->refusal_->second, retry_when_full_ms);
+      if (self->server_->draining)
+        self->refuse(ErrorCode::draining, "the server is going away", {});
+      else if (self->refusal_)
+        self->refuse(self->refusal_->first, self->refusal_->second, retry_when_full_ms);
       self->read();
       self->write();
     });
@@ -246,9 +251,11 @@ void Server::State::admit(asio::ip::tcp::socket socket) {
   const std::string address = peer.address().to_string();
   auto connection = std::make_shared<Connection>(shared_from_this(), address);
   if (connections.size() >= options.limits.sessions)
-    connection->refuse_later(ErrorCode::overload, fmt::format("{} sessions are live, the most that this server takes", options.limits.sessions));
+    connection->refuse_later(ErrorCode::overload,
+                             fmt::format("{} sessions are live, the most that this server takes", options.limits.sessions));
   else if (!peer.address().is_loopback() && by_address[address] >= options.limits.sessions_per_address)
-    connection->refuse_later(ErrorCode::overload, fmt::format("{} sessions of this address are live, the most that this server takes", options.limits.sessions_per_address));
+    connection->refuse_later(ErrorCode::overload, fmt::format("{} sessions of this address are live, the most that this server takes",
+                                                              options.limits.sessions_per_address));
   connections.insert(connection);
   ++by_address[address];
   connection->begin(std::move(socket));
@@ -268,8 +275,10 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
 /// Sends a tick off when one is ready. Called after everything that may have made a sequence ready.
 void Server::State::pump() {
   if (pumping_) return;
-  if (batcher.ready()) worker_.post(*new Job(shared_from_this(), batcher.take()));
-  else if (draining) finish_drain();
+  if (batcher.ready())
+    worker_.post(*new Job(shared_from_this(), batcher.take()));
+  else if (draining)
+    finish_drain();
 }
 
 void Server::State::tick_done(TickResult result) {

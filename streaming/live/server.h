@@ -22,9 +22,9 @@ struct ServerOptions {
   std::string address = "127.0.0.1";  ///< only loopback addresses, until there is TLS and a token
   std::uint16_t port = 0;             ///< 0: a free one
   Limits limits;
-  std::vector<std::string> origins;   ///< of browsers that may connect
-  std::size_t max_rows = 4096;        ///< of one tick
-  std::shared_ptr<Device> device;     ///< null: a CPU device with one thread
+  std::vector<std::string> origins;  ///< of browsers that may connect
+  std::size_t max_rows = 4096;       ///< of one tick
+  std::shared_ptr<Device> device;    ///< null: a CPU device with one thread
   std::chrono::milliseconds drain_limit{4000};
   Tracer* tracer = nullptr;
 

@@ -24,8 +24,8 @@ double element(DType dtype, std::span<const std::byte> row, std::size_t index) {
 /// What a client gave for the start, as the program takes it.
 Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& values) {
   if (std::cmp_not_equal(values.size(), wanted.dims.elements()))
-    throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected {} values for {}, found {}", wanted.name, wanted.dims.elements(),
-                                                          wanted.dims.to_string(), values.size()));
+    throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected {} values for {}, found {}", wanted.name,
+                                                          wanted.dims.elements(), wanted.dims.to_string(), values.size()));
   return visit_dtype(wanted.dtype, [&]<class T>(std::type_identity<T>) {
     Tensor made(wanted.dtype, wanted.dims);
     T* to = made.mutable_data<T>();
@@ -36,7 +36,8 @@ Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& 
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits) : model_(std::move(model)), batcher_(batcher), limits_(limits) {}
+Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits)
+    : model_(std::move(model)), batcher_(batcher), limits_(limits) {}
 
 Session::~Session() { leave(); }
 
@@ -78,7 +79,8 @@ void Session::take_data(const Message& message) {
     if (data.input.empty() || port.name == data.input) break;
     ++chunk.source;
   }
-  if (chunk.source == sources_.size()) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected data for an input of the program, found '{}'", data.input));
+  if (chunk.source == sources_.size())
+    throw ProtocolError(ErrorCode::bad_input, fmt::format("expected data for an input of the program, found '{}'", data.input));
   chunk.bytes.assign(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size());
   incoming_bytes_ += chunk.bytes.size();
   incoming_.push_back(std::move(chunk));
@@ -112,7 +114,8 @@ void Session::start(const StartMessage& message) {
   answer.reply = reply_ = message.reply;
   const Recurrence& recurrence = *model_->recurrence();
   for (const auto& [name, request] : message.inputs) {
-    const bool known = std::any_of(model_->inputs().begin(), model_->inputs().end(), [&wanted = name](const PortSpec& port) { return port.name == wanted; });
+    const bool known = std::any_of(model_->inputs().begin(), model_->inputs().end(),
+                                   [&wanted = name](const PortSpec& port) { return port.name == wanted; });
     if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an input of the program, found '{}'", name));
   }
   std::vector<RowSource*> sources;
@@ -125,8 +128,10 @@ void Session::start(const StartMessage& message) {
   for (std::size_t i = 0; i < model_->outputs().size(); ++i)
     if (!message.outputs) wanted_.push_back(i);
   for (const std::string& name : message.outputs.value_or(std::vector<std::string>())) {
-    const auto at = std::find_if(model_->outputs().begin(), model_->outputs().end(), [&](const PortSpec& port) { return port.name == name; });
-    if (at == model_->outputs().end()) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an output of the program, found '{}'", name));
+    const auto at =
+        std::find_if(model_->outputs().begin(), model_->outputs().end(), [&](const PortSpec& port) { return port.name == name; });
+    if (at == model_->outputs().end())
+      throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an output of the program, found '{}'", name));
     wanted_.push_back(static_cast<std::size_t>(at - model_->outputs().begin()));
   }
   for (const std::size_t output : wanted_) answer.outputs.push_back(model_->outputs()[output]);
@@ -136,8 +141,10 @@ void Session::start(const StartMessage& message) {
     given.push_back(found == message.given.end() ? Tensor() : given_tensor(value, found->second));
   }
   for (const auto& [name, values] : message.given) {
-    const bool known = std::any_of(recurrence.given.begin(), recurrence.given.end(), [&wanted = name](const auto& value) { return value.name == wanted; });
-    if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected a value that the program takes at the start, found '{}'", name));
+    const bool known =
+        std::any_of(recurrence.given.begin(), recurrence.given.end(), [&wanted = name](const auto& value) { return value.name == wanted; });
+    if (!known)
+      throw ProtocolError(ErrorCode::bad_input, fmt::format("expected a value that the program takes at the start, found '{}'", name));
   }
   if (message.segments && audio_ != nullptr)
     for (const LabelConfig& label : model_->config().labels) {
@@ -175,8 +182,10 @@ void Session::feed() {
     at = full[at->source] ? std::next(at) : incoming_.erase(at);
   }
   feeding_ = false;
-  if (end_said_ && incoming_.empty() && !sources_ended_) finish_sources();
-  else if (moved) batcher_.changed(*id_);
+  if (end_said_ && incoming_.empty() && !sources_ended_)
+    finish_sources();
+  else if (moved)
+    batcher_.changed(*id_);
 }
 
 void Session::finish_sources() {
@@ -191,7 +200,8 @@ void Session::step(std::uint64_t seq, std::span<const std::span<const std::byte>
   ++answered_;
   if (reply_ != ReplyFormat::none) {
     std::vector<OutputRows> outputs;
-    for (const std::size_t output : wanted_) outputs.push_back({model_->outputs()[output].name, model_->outputs()[output].dtype, rows[output]});
+    for (const std::size_t output : wanted_)
+      outputs.push_back({model_->outputs()[output].name, model_->outputs()[output].dtype, rows[output]});
     send(reply_ == ReplyFormat::json ? json_result(seq, outputs) : binary_result(seq, 1, outputs));
   }
   label_step(rows);
@@ -203,7 +213,8 @@ void Session::step(std::uint64_t seq, std::span<const std::span<const std::byte>
 }
 
 void Session::label_step(std::span<const std::span<const std::byte>> rows) {
-  for (Labelled& label : labels_) send_segment(label.segmenter.step(element(model_->outputs()[label.output].dtype, rows[label.output], label.index)));
+  for (Labelled& label : labels_)
+    send_segment(label.segmenter.step(element(model_->outputs()[label.output].dtype, rows[label.output], label.index)));
 }
 
 void Session::send_segment(const std::optional<Segment>& segment) {
@@ -260,7 +271,9 @@ void Session::end_with(ErrorCode code, const std::string& why, std::optional<std
   leave();
 }
 
-void Session::refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) { end_with(code, why, retry_after_ms); }
+void Session::refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) {
+  end_with(code, why, retry_after_ms);
+}
 
 void Session::abandon() {
   leave();

@@ -50,7 +50,8 @@ void StateSlab::start(const Tick::Start& start) {
   std::optional<std::vector<Value>> own;
   if (given || !fresh_) {
     std::vector<Value> inputs;
-    for (std::size_t i = 0; i < zeros_.size(); ++i) inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : zeros_[i]);
+    for (std::size_t i = 0; i < zeros_.size(); ++i)
+      inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : zeros_[i]);
     own = run_straight(start_, inputs);
     if (!given) fresh_ = own;
   }
@@ -90,7 +91,8 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
     }
   }
   const auto rows = static_cast<std::int64_t>(tick.slots.size());
-  for (const Recurrence::Output& output : recurrence_->outputs) result.outputs.push_back(zeros(output.dtype, output.dims.inserted(0, rows)));
+  for (const Recurrence::Output& output : recurrence_->outputs)
+    result.outputs.push_back(zeros(output.dtype, output.dims.inserted(0, rows)));
   for (std::int64_t row = 0; row < rows; ++row) {
     std::vector<Tensor> alone;
     for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
@@ -106,8 +108,8 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
 
 Tensor StateSlab::state(std::size_t index, Slot slot) const {
   if (index >= slabs_.size() || slot < 0 || slot >= capacity_)
-    throw IndexError("state slab: expected a state below " + std::to_string(slabs_.size()) + " and a slot below " + std::to_string(capacity_) + ", found " +
-                     std::to_string(index) + " and " + std::to_string(slot));
+    throw IndexError("state slab: expected a state below " + std::to_string(slabs_.size()) + " and a slot below " +
+                     std::to_string(capacity_) + ", found " + std::to_string(index) + " and " + std::to_string(slot));
   return clone(slabs_[index].select(0, slot), device_->stream(0)).copy_to(CpuPlace{});
 }
 

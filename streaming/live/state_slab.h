@@ -38,9 +38,9 @@ class StateSlab {
   std::shared_ptr<Device> device_;
   Executable batched_;
   Executable start_;
-  std::vector<Tensor> zeros_;             ///< of `given`
+  std::vector<Tensor> zeros_;                ///< of `given`
   std::optional<std::vector<Value>> fresh_;  ///< the states of a sequence that was given nothing
-  std::vector<Tensor> slabs_;             ///< one per state: [slots, its extents]
+  std::vector<Tensor> slabs_;                ///< one per state: [slots, its extents]
   Slot capacity_ = 0;
 };
 

@@ -22,8 +22,8 @@ struct Tick {
     std::vector<Tensor> given;
   };
   std::vector<Start> starts;
-  std::vector<Slot> slots;      ///< row i of every input belongs to slots[i]; no slot twice
-  std::vector<Tensor> inputs;   ///< one per live input of the recurrence: [N, its extents]
+  std::vector<Slot> slots;     ///< row i of every input belongs to slots[i]; no slot twice
+  std::vector<Tensor> inputs;  ///< one per live input of the recurrence: [N, its extents]
 };
 
 /// What a tick gave. A row that failed has an error and no outputs; the others are not touched by it.

@@ -27,8 +27,8 @@ std::string_view name_of(ReplyFormat format);
 /// What a client says of one of its inputs; what it leaves out is the server's default.
 struct InputRequest {
   std::optional<DType> dtype;
-  std::optional<DDim> shape;            ///< of one row
-  std::optional<SampleFormat> format;   ///< this and below: audio inputs only
+  std::optional<DDim> shape;           ///< of one row
+  std::optional<SampleFormat> format;  ///< this and below: audio inputs only
   std::optional<int> rate;
   std::optional<int> channels;
 };
@@ -38,7 +38,7 @@ struct StartMessage {
   int version = protocol_version;
   std::string session;  ///< a label for logs, at most 128 bytes; it need not be unique
   std::map<std::string, InputRequest> inputs;
-  std::optional<std::vector<std::string>> outputs;  ///< those wanted; absent: all
+  std::optional<std::vector<std::string>> outputs;   ///< those wanted; absent: all
   std::map<std::string, std::vector<double>> given;  ///< values that the program takes at the start, row-major; those left out are zeros
   ReplyFormat reply = ReplyFormat::json;
   bool segments = false;  ///< whether labelled segments are wanted
@@ -53,9 +53,9 @@ using ClientMessage = std::variant<StartMessage, EndMessage>;
 struct PortSpec {
   std::string name;
   DType dtype = DType::f32;
-  DDim shape;                                ///< of one row
-  std::optional<AudioFormat> audio;          ///< an audio input: what the client sends instead of rows
-  std::optional<double> step_seconds;        ///< an audio input: time from one row to the next
+  DDim shape;                          ///< of one row
+  std::optional<AudioFormat> audio;    ///< an audio input: what the client sends instead of rows
+  std::optional<double> step_seconds;  ///< an audio input: time from one row to the next
 };
 
 /// Server: the session is admitted.

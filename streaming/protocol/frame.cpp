@@ -54,11 +54,11 @@ void FrameDecoder::read_head() {
   const auto kind = static_cast<MessageKind>(head_[4]);
   broken_ = true;
   if (length_ > max_payload_)
-    throw ProtocolError(ErrorCode::too_big, "frame: expected at most " + std::to_string(max_payload_) + " bytes, found a length of " +
-                                                std::to_string(length_));
+    throw ProtocolError(ErrorCode::too_big,
+                        "frame: expected at most " + std::to_string(max_payload_) + " bytes, found a length of " + std::to_string(length_));
   if (kind != MessageKind::text && kind != MessageKind::binary)
-    throw ProtocolError(ErrorCode::bad_message, "frame: expected the kind 'J' or 'B', found the byte " +
-                                                    std::to_string(static_cast<unsigned>(head_[4])));
+    throw ProtocolError(ErrorCode::bad_message,
+                        "frame: expected the kind 'J' or 'B', found the byte " + std::to_string(static_cast<unsigned>(head_[4])));
   broken_ = false;
   message_.kind = kind;
 }

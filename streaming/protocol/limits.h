@@ -10,16 +10,16 @@ namespace millrace {
 struct Limits {
   Limits() = default;
 
-  std::size_t message = std::size_t{1} << 20;        ///< bytes of one message's payload; at most `message_ceiling`
-  std::size_t request_head = std::size_t{8} << 10;   ///< bytes of an HTTP request head
-  std::size_t chunks_in = 32;                        ///< messages a session may have queued before it is not read any more
-  std::size_t queued_in = std::size_t{256} << 10;    ///< bytes likewise; one larger message is taken when the queue is empty
-  std::size_t queued_out = std::size_t{256} << 10;   ///< bytes of replies waiting before the session stops stepping
-  std::size_t sessions = 1024;                       ///< live sessions of a server
-  std::size_t sessions_per_address = 64;             ///< of one peer address; loopback is exempt
-  std::chrono::milliseconds handshake{5000};         ///< from accepting a connection to its `start`
-  std::chrono::milliseconds stuck_writer{5000};      ///< a reply that the peer does not take
-  std::chrono::milliseconds idle{60000};             ///< a session from which nothing arrives
+  std::size_t message = std::size_t{1} << 20;       ///< bytes of one message's payload; at most `message_ceiling`
+  std::size_t request_head = std::size_t{8} << 10;  ///< bytes of an HTTP request head
+  std::size_t chunks_in = 32;                       ///< messages a session may have queued before it is not read any more
+  std::size_t queued_in = std::size_t{256} << 10;   ///< bytes likewise; one larger message is taken when the queue is empty
+  std::size_t queued_out = std::size_t{256} << 10;  ///< bytes of replies waiting before the session stops stepping
+  std::size_t sessions = 1024;                      ///< live sessions of a server
+  std::size_t sessions_per_address = 64;            ///< of one peer address; loopback is exempt
+  std::chrono::milliseconds handshake{5000};        ///< from accepting a connection to its `start`
+  std::chrono::milliseconds stuck_writer{5000};     ///< a reply that the peer does not take
+  std::chrono::milliseconds idle{60000};            ///< a session from which nothing arrives
 
   /// Above this a plain TCP length would look like an HTTP request line.
   static constexpr std::size_t message_ceiling = std::size_t{16} << 20;

@@ -47,9 +47,12 @@ void append_json_value(std::string& text, DType dtype, const std::byte* at) {
     } else {
       T value;
       std::memcpy(&value, at, sizeof value);
-      if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) append_float(text, static_cast<float>(value));
-      else if constexpr (std::is_floating_point_v<T>) append_float(text, value);
-      else append_number(text, static_cast<long long>(value));
+      if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
+        append_float(text, static_cast<float>(value));
+      else if constexpr (std::is_floating_point_v<T>)
+        append_float(text, value);
+      else
+        append_number(text, static_cast<long long>(value));
     }
   });
 }

@@ -14,8 +14,8 @@ class Cursor {
   explicit Cursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
   std::span<const std::byte> take(std::size_t count) {
     if (count > bytes_.size())
-      throw ProtocolError(ErrorCode::bad_message, "result: expected " + std::to_string(count) + " more bytes, found " +
-                                                      std::to_string(bytes_.size()));
+      throw ProtocolError(ErrorCode::bad_message,
+                          "result: expected " + std::to_string(count) + " more bytes, found " + std::to_string(bytes_.size()));
     const auto piece = bytes_.first(count);
     bytes_ = bytes_.subspan(count);
     return piece;

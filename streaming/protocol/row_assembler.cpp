@@ -11,8 +11,7 @@ namespace {
 
 std::size_t bytes_of_row(const std::string& input, DType dtype, const DDim& dims) {
   for (std::int64_t extent : dims)
-    if (extent < 1)
-      throw ShapeError("input '" + input + "': expected rows of known extents from 1 up, found " + dims.to_string());
+    if (extent < 1) throw ShapeError("input '" + input + "': expected rows of known extents from 1 up, found " + dims.to_string());
   return checked_mul(checked_cast<std::size_t>(dims.elements()), size_of(dtype));
 }
 
@@ -53,7 +52,8 @@ std::span<const std::byte> RowAssembler::row(std::size_t k) const {
 }
 
 void RowAssembler::pop(std::size_t count) {
-  if (count > rows()) throw IndexError("input '" + input_ + "': dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
+  if (count > rows())
+    throw IndexError("input '" + input_ + "': dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
   begin_ += count * row_bytes_;
 }
 

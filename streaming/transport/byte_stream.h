@@ -80,8 +80,8 @@ class ByteStream {
   /// Completes with (error_code) when the stream is closed: see Carrier::shut_down.
   template <class Token>
   auto async_shut_down(Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>(
-        [](auto handler, Carrier* carrier) { carrier->shut_down(std::move(handler)); }, token, carrier_.get());
+    return asio::async_initiate<Token, void(error_code)>([](auto handler, Carrier* carrier) { carrier->shut_down(std::move(handler)); },
+                                                         token, carrier_.get());
   }
   /// Closes at once; what is pending completes with operation_aborted.
   void close() noexcept { carrier_->close(); }

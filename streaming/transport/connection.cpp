@@ -136,9 +136,7 @@ struct ConnectOp {
 }  // namespace
 
 StreamUrl parse_stream_url(std::string_view text) {
-  const auto fail = [&] {
-    throw ParseError("url: expected tcp://HOST:PORT or ws://HOST:PORT[/PATH], found '" + std::string(text) + "'");
-  };
+  const auto fail = [&] { throw ParseError("url: expected tcp://HOST:PORT or ws://HOST:PORT[/PATH], found '" + std::string(text) + "'"); };
   StreamUrl url;
   std::string_view rest = text;
   if (rest.starts_with("tcp://")) {
@@ -158,8 +156,10 @@ StreamUrl parse_stream_url(std::string_view text) {
   const auto colon = rest.rfind(':');
   if (colon == rest.npos) fail();
   std::string_view host = rest.substr(0, colon), port = rest.substr(colon + 1);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != host.npos) fail();
+  if (host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != host.npos)
+    fail();
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), url.port);
   if (host.empty() || error != std::errc() || end != port.data() + port.size() || url.port == 0) fail();
   url.host = host;

@@ -29,8 +29,8 @@ class MessageStream {
   /// WebSocket was already told so with its close code; nothing more can be read.
   template <class Token>
   auto async_read(Token&& token) {
-    return asio::async_initiate<Token, void(error_code, Message)>(
-        [](auto handler, MessageStream* self) { self->read(std::move(handler)); }, token, this);
+    return asio::async_initiate<Token, void(error_code, Message)>([](auto handler, MessageStream* self) { self->read(std::move(handler)); },
+                                                                  token, this);
   }
   /// Completes with (error_code) when the message was handed to the network.
   template <class Token>

@@ -47,8 +47,10 @@ struct ReadOp {
     if (error == asio::error::eof && framed->decoder.mid_frame()) error = asio::error::connection_reset;
     framed->unread = std::span<const std::byte>(framed->buffer).first(error ? 0 : count);
     std::optional<Message> message = error ? std::nullopt : decode(*framed, error);
-    if (message || error) self.complete(error, message ? *std::move(message) : Message());
-    else (*this)(self);
+    if (message || error)
+      self.complete(error, message ? *std::move(message) : Message());
+    else
+      (*this)(self);
   }
 };
 

@@ -36,14 +36,14 @@ class WriteQueue {
   /// Completes with (error_code) once there is room, or the first error came. One at a time. Cancellation (terminal, partial, total) completes it with operation_aborted.
   template <class Token>
   auto async_room(Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>(
-        [](auto handler, WriteQueue* self) { self->wait(false, std::move(handler)); }, token, this);
+    return asio::async_initiate<Token, void(error_code)>([](auto handler, WriteQueue* self) { self->wait(false, std::move(handler)); },
+                                                         token, this);
   }
   /// Completes likewise once nothing waits any more: everything was written.
   template <class Token>
   auto async_flushed(Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>(
-        [](auto handler, WriteQueue* self) { self->wait(true, std::move(handler)); }, token, this);
+    return asio::async_initiate<Token, void(error_code)>([](auto handler, WriteQueue* self) { self->wait(true, std::move(handler)); },
+                                                         token, this);
   }
 
  private:

@@ -29,7 +29,9 @@ class Script final : public ByteStream::Carrier {
     if (parts_[0].empty()) parts_[0].swap(parts_[1]);
     const std::size_t count = asio::buffer_copy(buffers, asio::buffer(parts_[0]));
     parts_[0].erase(0, count);
-    const error_code error = closed_ ? error_code(asio::error::operation_aborted) : count == 0 ? error_code(asio::error::eof) : error_code();
+    const error_code error = closed_      ? error_code(asio::error::operation_aborted)
+                             : count == 0 ? error_code(asio::error::eof)
+                                          : error_code();
     asio::post(executor_, asio::append(std::move(handler), error, count));
   }
   void write_some(const WriteBuffers& buffers, ByteStream::TransferHandler handler) override {

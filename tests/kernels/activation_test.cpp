@@ -24,8 +24,7 @@ double ulps(T found, long double exact) {
   const T rounded = std::fabs(static_cast<T>(exact));
   if (std::isinf(rounded) || std::isinf(found)) return std::fabs(found) == rounded ? 0 : 1e9;
   const T next = std::nextafter(rounded, std::numeric_limits<T>::infinity());
-  return static_cast<double>(
-      std::fabs((static_cast<long double>(found) - exact) / (static_cast<long double>(next) - rounded)));
+  return static_cast<double>(std::fabs((static_cast<long double>(found) - exact) / (static_cast<long double>(next) - rounded)));
 }
 
 long double exact(Unary kind, long double x) {
@@ -37,8 +36,7 @@ long double exact(Unary kind, long double x) {
 template <class T>
 double worst(Unary kind, const std::vector<T>& points) {
   CpuDevice device;
-  const Tensor y =
-      unary(kind, {}, Tensor::from(points, DDim{static_cast<std::int64_t>(points.size())}), device.stream(0));
+  const Tensor y = unary(kind, {}, Tensor::from(points, DDim{static_cast<std::int64_t>(points.size())}), device.stream(0));
   double most = 0;
   for (std::size_t i = 0; i < points.size(); ++i) most = std::max(most, ulps(y.data<T>()[i], exact(kind, points[i])));
   return most;
@@ -57,8 +55,7 @@ std::vector<double> sweep_f64() {
   Random random(1);
   std::vector<double> points;
   for (int i = 0; i < 40000; ++i)
-    points.push_back(std::ldexp(static_cast<double>(static_cast<std::int64_t>(random.next())),
-                                static_cast<int>(random.between(-90, -53))));
+    points.push_back(std::ldexp(static_cast<double>(static_cast<std::int64_t>(random.next())), static_cast<int>(random.between(-90, -53))));
   return points;
 }
 
@@ -79,8 +76,8 @@ TEST_CASE("exp, tanh and sigmoid stay within their stated error, with every inst
 
 TEST_CASE("exp, tanh and sigmoid take their limits, keep NaN, and keep subnormals") {
   CpuDevice device;
-  const Tensor x = Tensor::from<float>(
-      {infinity, -infinity, nan, 0.0f, -0.0f, 1e-42f, 88.7f, 89.5f, -103.0f, -105.0f, 20.0f, -20.0f, 9.5f});
+  const Tensor x =
+      Tensor::from<float>({infinity, -infinity, nan, 0.0f, -0.0f, 1e-42f, 88.7f, 89.5f, -103.0f, -105.0f, 20.0f, -20.0f, 9.5f});
   each_instruction_set([&](const std::string&) {
     const std::vector<float> e = exp(x, device.stream(0)).to_vector<float>();
     CHECK(e[0] == infinity);
@@ -120,8 +117,7 @@ TEST_CASE("exp, tanh and sigmoid never fall where a neighbouring f32 rises by mo
       for (int i = 0; i < 3000; ++i, x = std::nextafter(x, 100.0f)) points.push_back(x);
     }
     const std::vector<float> y =
-        unary(kind, {}, Tensor::from(points, DDim{static_cast<std::int64_t>(points.size())}), device.stream(0))
-            .to_vector<float>();
+        unary(kind, {}, Tensor::from(points, DDim{static_cast<std::int64_t>(points.size())}), device.stream(0)).to_vector<float>();
     for (std::size_t i = 1; i < y.size(); ++i) {
       if (i % 3000 == 0) continue;
       const float step = std::nextafter(y[i - 1], infinity) - y[i - 1];
@@ -139,8 +135,7 @@ TEST_CASE("an element has the same bits at every place of a tensor of any length
     for (std::int64_t first = 0; first < 97; first += 5)
       for (const std::int64_t count : {1, 3, 17}) {
         const std::int64_t last = std::min<std::int64_t>(97, first + count);
-        CHECK(same_bits(unary(kind, default_params(kind), x.rows(first, last), device.stream(0)),
-                        whole.rows(first, last)));
+        CHECK(same_bits(unary(kind, default_params(kind), x.rows(first, last), device.stream(0)), whole.rows(first, last)));
       }
     const Tensor turned = random_tensor(random, DType::f32, DDim{12, 20}, 4).permute({1, 0});
     CHECK(same_bits(unary(kind, default_params(kind), turned, device.stream(0)),

@@ -54,9 +54,7 @@ class Backend {
   std::function<void()> finish_;
 };
 
-inline Backend cpu_backend(int threads) {
-  return {"cpu, threads " + std::to_string(threads), std::make_unique<CpuDevice>(threads)};
-}
+inline Backend cpu_backend(int threads) { return {"cpu, threads " + std::to_string(threads), std::make_unique<CpuDevice>(threads)}; }
 
 inline Backend sim_backend() {
   auto device = std::make_unique<SimDevice>();
@@ -90,16 +88,11 @@ inline constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf
 /// Half a unit in the last place of 1.
 inline double rounding(DType dtype) {
   switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::f32:
-      return 0x1p-24;
-    case DType::f16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    default:
-      return 0;
+    case DType::f64: return 0x1p-53;
+    case DType::f32: return 0x1p-24;
+    case DType::f16: return 0x1p-11;
+    case DType::bf16: return 0x1p-8;
+    default: return 0;
   }
 }
 
@@ -113,8 +106,8 @@ inline Tensor random_tensor(Random& random, DType dtype, const DDim& dims, doubl
 /// The same elements to the bit (and dtype and extents).
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
-  return a.elements() == 0 || std::memcmp(contiguous(a, CpuDevice().stream(0)).raw(),
-                                          contiguous(b, CpuDevice().stream(0)).raw(), a.bytes()) == 0;
+  return a.elements() == 0 ||
+         std::memcmp(contiguous(a, CpuDevice().stream(0)).raw(), contiguous(b, CpuDevice().stream(0)).raw(), a.bytes()) == 0;
 }
 
 /// The largest |found − expected| / max(|expected|, floor); equal infinities and two NaNs are no difference.

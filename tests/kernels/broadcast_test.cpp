@@ -21,8 +21,8 @@ TEST_CASE("a tensor is stretched as a view or as a copy, on every backend") {
     CHECK(view.raw() == x.raw());
     const Tensor copied = on.down(broadcast_to(x, DDim{2, 3}, on.stream()));
     CHECK(copied.to_vector<float>() == std::vector<float>{1, 2, 3, 1, 2, 3});
-    CHECK(on.down(expand(on.up(Tensor::from(std::vector<float>{1, 2}, DDim{2, 1})), DDim{2}, on.stream()))
-              .to_vector<float>() == std::vector<float>{1, 1, 2, 2});
+    CHECK(on.down(expand(on.up(Tensor::from(std::vector<float>{1, 2}, DDim{2, 1})), DDim{2}, on.stream())).to_vector<float>() ==
+          std::vector<float>{1, 1, 2, 2});
     CHECK_THROWS_AS(broadcast_view(x, DDim{3, 2}), ShapeError);
     CHECK_THROWS_AS(broadcast_view(x, DDim{}), ShapeError);
   });
@@ -31,10 +31,8 @@ TEST_CASE("a tensor is stretched as a view or as a copy, on every backend") {
 TEST_CASE("tile repeats each axis, 0 times too, on every backend") {
   each_backend([](Backend& on) {
     const Tensor x = on.up(Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4}, DDim{2, 2}));
-    CHECK(on.down(tile(x, {2, 1}, on.stream())).to_vector<std::int64_t>() ==
-          std::vector<std::int64_t>{1, 2, 3, 4, 1, 2, 3, 4});
-    CHECK(on.down(tile(x, {1, 2}, on.stream())).to_vector<std::int64_t>() ==
-          std::vector<std::int64_t>{1, 2, 1, 2, 3, 4, 3, 4});
+    CHECK(on.down(tile(x, {2, 1}, on.stream())).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2, 3, 4, 1, 2, 3, 4});
+    CHECK(on.down(tile(x, {1, 2}, on.stream())).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2, 1, 2, 3, 4, 3, 4});
     CHECK(on.down(tile(x, {0, 5}, on.stream())).dims() == DDim{0, 10});
     CHECK_THROWS_AS(tile(x, {2}, on.stream()), ShapeError);
     CHECK_THROWS_AS(tile(x, {2, -1}, on.stream()), ArgumentError);

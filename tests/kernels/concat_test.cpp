@@ -34,8 +34,7 @@ TEST_CASE("split gives views of the whole") {
 TEST_CASE("sizes that do not add up and parts that do not fit are errors that name both") {
   CpuDevice device;
   const Tensor x = Tensor::from<float>({1, 2, 3, 4});
-  CHECK_THROWS_WITH_AS(split(x, 0, {1, 2}), "split: expected sizes that add up to 4 along axis 0, found [1, 2]",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(split(x, 0, {1, 2}), "split: expected sizes that add up to 4 along axis 0, found [1, 2]", ShapeError);
   CHECK_THROWS_AS(split(x, 0, {5, -1}), ShapeError);
   CHECK_THROWS_AS(concat({}, 0, device.stream(0)), ArgumentError);
   CHECK_THROWS_WITH_AS(concat({x.reshape({2, 2}), x.reshape({4, 1})}, 0, device.stream(0)),

@@ -23,9 +23,7 @@ Conv1dDesc any_desc(Random& random, DType dtype) {
   return desc;
 }
 
-DDim weight_dims(const Conv1dDesc& desc) {
-  return {desc.out_channels, desc.in_channels / desc.groups, desc.kernel};
-}
+DDim weight_dims(const Conv1dDesc& desc) { return {desc.out_channels, desc.in_channels / desc.groups, desc.kernel}; }
 
 }  // namespace
 
@@ -36,14 +34,11 @@ TEST_CASE("a convolution of any description agrees with the reference on every b
       Random random(seed);
       for (const DType dtype : floats) {
         const Conv1dDesc desc = any_desc(random, dtype);
-        const Tensor x =
-            random_tensor(random, dtype, DDim{random.between(0, 4), desc.in_channels, random.between(1, 20)});
-        const Tensor w = random_tensor(random, dtype, weight_dims(desc)),
-                     bias = random_tensor(random, dtype, DDim{desc.out_channels});
+        const Tensor x = random_tensor(random, dtype, DDim{random.between(0, 4), desc.in_channels, random.between(1, 20)});
+        const Tensor w = random_tensor(random, dtype, weight_dims(desc)), bias = random_tensor(random, dtype, DDim{desc.out_channels});
         const bool with_bias = random.coin();
         const auto addend = reference::values(bias);
-        const auto expected =
-            reference::conv1d(desc, reference::values(x), reference::values(w), with_bias ? &addend : nullptr);
+        const auto expected = reference::conv1d(desc, reference::values(x), reference::values(w), with_bias ? &addend : nullptr);
         const Tensor device_bias = on.up(bias);
         Conv1dDesc here = desc;
         const Tensor out = on.down(conv1d(here, on.up(x), on.up(w), with_bias ? &device_bias : nullptr, on.stream()));
@@ -64,16 +59,14 @@ TEST_CASE("a convolution is the dot product of the unfolded input, channels befo
   desc.pad_before = 3;
   desc.pad_after = 4;
   const StreamRef stream = device.stream(0);
-  const Tensor x = random_tensor(random, DType::f32, DDim{1, 40, 30}),
-               w = random_tensor(random, DType::f32, weight_dims(desc));
+  const Tensor x = random_tensor(random, DType::f32, DDim{1, 40, 30}), w = random_tensor(random, DType::f32, weight_dims(desc));
   const Tensor bias = random_tensor(random, DType::f32, DDim{21});
   const Tensor out = conv1d(desc, x, w, &bias, stream);
   const Tensor padded = pad(x, {0, 0, 3}, {0, 0, 4}, PadMode::constant, 0, stream);
   for (std::int64_t l = 0; l < out.dim(2); ++l) {
     const Tensor patch = clone(padded.select(0, 0).slice(1, 2 * l, 2 * l + 15), stream).reshape(DDim{600});
     const Tensor sums = matmul(patch, w.reshape(DDim{21, 600}).permute({1, 0}), stream);
-    for (std::int64_t o = 0; o < 21; ++o)
-      CHECK(out.data<float>()[o * out.dim(2) + l] == sums.data<float>()[o] + bias.data<float>()[o]);
+    for (std::int64_t o = 0; o < 21; ++o) CHECK(out.data<float>()[o * out.dim(2) + l] == sums.data<float>()[o] + bias.data<float>()[o]);
   }
 }
 
@@ -86,8 +79,7 @@ TEST_CASE("a sequence has the same bits alone, in a batch of 64, and with 2 thre
     desc.out_channels = 128;
     desc.kernel = 3;
     desc.pad_before = desc.pad_after = 1;
-    const Tensor x = random_tensor(random, DType::f32, DDim{64, 129, length}),
-                 w = random_tensor(random, DType::f32, weight_dims(desc));
+    const Tensor x = random_tensor(random, DType::f32, DDim{64, 129, length}), w = random_tensor(random, DType::f32, weight_dims(desc));
     const Tensor bias = random_tensor(random, DType::f32, DDim{128});
     const Tensor whole = conv1d(desc, x, w, &bias, one.stream(0));
     CHECK(same_bits(conv1d(desc, x, w, &bias, two.stream(0)), whole));
@@ -119,8 +111,7 @@ TEST_CASE("an input shorter than the kernel, no rows, or no channels give what t
   desc.out_channels = 2;
   desc.kernel = 5;
   const Tensor w = Tensor::from(std::vector<float>(10, 1.0f), DDim{2, 1, 5});
-  CHECK(conv1d(desc, Tensor::from(std::vector<float>(3, 1.0f), DDim{1, 1, 3}), w, nullptr, device.stream(0)).dims() ==
-        DDim{1, 2, 0});
+  CHECK(conv1d(desc, Tensor::from(std::vector<float>(3, 1.0f), DDim{1, 1, 3}), w, nullptr, device.stream(0)).dims() == DDim{1, 2, 0});
   CHECK(conv1d(desc, Tensor(DType::f32, DDim{0, 1, 9}), w, nullptr, device.stream(0)).dims() == DDim{0, 2, 5});
 }
 
@@ -130,8 +121,7 @@ TEST_CASE("descriptions and operands that do not fit are errors that name the nu
   desc.in_channels = 3;
   desc.out_channels = 4;
   desc.groups = 2;
-  CHECK_THROWS_WITH_AS(make_conv1d(desc), "conv1d: expected channels that 2 groups divide, found 3 and 4",
-                       ArgumentError);
+  CHECK_THROWS_WITH_AS(make_conv1d(desc), "conv1d: expected channels that 2 groups divide, found 3 and 4", ArgumentError);
   desc.groups = 1;
   desc.stride = 0;
   CHECK_THROWS_WITH_AS(make_conv1d(desc), "conv1d: expected stride of at least 1, found 0", ArgumentError);
@@ -139,8 +129,8 @@ TEST_CASE("descriptions and operands that do not fit are errors that name the nu
   const Tensor w(DType::f32, DDim{4, 3, 2});
   CHECK_THROWS_AS(pack(make_conv1d(desc), w, device.stream(0)), ShapeError);
   const Tensor picture = Tensor::from(std::vector<float>(24, 1.0f), DDim{1, 3, 4, 2});
-  CHECK_THROWS_WITH_AS(conv1d(desc, picture, w, nullptr, device.stream(0)),
-                       "conv1d: expected x of [N, 3, L], found f32[1, 3, 4, 2] on cpu", ShapeError);
+  CHECK_THROWS_WITH_AS(conv1d(desc, picture, w, nullptr, device.stream(0)), "conv1d: expected x of [N, 3, L], found f32[1, 3, 4, 2] on cpu",
+                       ShapeError);
 }
 
 }  // namespace millrace::testing

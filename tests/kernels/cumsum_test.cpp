@@ -6,8 +6,7 @@
 
 namespace millrace::testing {
 
-TEST_CASE(
-    "running sums go along any axis, forwards or backwards, with or without the element itself, on every backend") {
+TEST_CASE("running sums go along any axis, forwards or backwards, with or without the element itself, on every backend") {
   each_backend([](Backend& on) {
     const Tensor x = on.up(Tensor::from(std::vector<double>{1, 2, 3, 4, 5, 6}, DDim{2, 3}));
     const auto run = [&](int axis, bool exclusive, bool reverse) {

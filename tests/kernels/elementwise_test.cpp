@@ -12,38 +12,22 @@ namespace {
 
 double apply(Binary kind, double x, double y) {
   switch (kind) {
-    case Binary::add:
-      return x + y;
-    case Binary::sub:
-      return x - y;
-    case Binary::mul:
-      return x * y;
-    case Binary::div:
-      return x / y;
-    case Binary::pow:
-      return std::pow(x, y);
-    case Binary::min:
-      return std::min(x, y);
-    case Binary::max:
-      return std::max(x, y);
-    case Binary::mod:
-      return x - std::floor(x / y) * y;
-    case Binary::fmod:
-      return std::fmod(x, y);
-    case Binary::prelu:
-      return x < 0 ? y * x : x;
-    case Binary::equal:
-      return x == y;
-    case Binary::not_equal:
-      return x != y;
-    case Binary::less:
-      return x < y;
-    case Binary::less_or_equal:
-      return x <= y;
-    case Binary::greater:
-      return x > y;
-    default:
-      return x >= y;
+    case Binary::add: return x + y;
+    case Binary::sub: return x - y;
+    case Binary::mul: return x * y;
+    case Binary::div: return x / y;
+    case Binary::pow: return std::pow(x, y);
+    case Binary::min: return std::min(x, y);
+    case Binary::max: return std::max(x, y);
+    case Binary::mod: return x - std::floor(x / y) * y;
+    case Binary::fmod: return std::fmod(x, y);
+    case Binary::prelu: return x < 0 ? y * x : x;
+    case Binary::equal: return x == y;
+    case Binary::not_equal: return x != y;
+    case Binary::less: return x < y;
+    case Binary::less_or_equal: return x <= y;
+    case Binary::greater: return x > y;
+    default: return x >= y;
   }
 }
 
@@ -71,8 +55,8 @@ TEST_CASE(
           Tensor a = random_tensor(random, dtype, part_of(random), 4);
           const Tensor b = random_tensor(random, dtype, part_of(random), 4);
           if (kind == Binary::pow) a = on.down(mul(on.up(a), on.up(a), on.stream()));
-          const auto expected = reference::map([kind](double x, double y) { return apply(kind, x, y); },
-                                               reference::values(a), reference::values(b));
+          const auto expected =
+              reference::map([kind](double x, double y) { return apply(kind, x, y); }, reference::values(a), reference::values(b));
           // A remainder near its divisor may have been rounded up to it.
           const double allowed = kind == Binary::mod ? 1e-2 : 2.1 * rounding(dtype);
           const Tensor found = on.down(binary(kind, on.up(a), on.up(b), on.stream()));
@@ -94,8 +78,7 @@ TEST_CASE("strided operands and a stretched scalar give the bits of contiguous o
   CHECK(same_bits(div(turned(a), b, stream), expected));
   CHECK(same_bits(div(turned(a), turned(b), stream), expected));
   const Tensor three = Tensor::scalar(3.0f);
-  for (std::int64_t i = 0; i < 30; ++i)
-    CHECK(same_bits(div(a.rows(i, i + 1), three, stream), div(a, three, stream).rows(i, i + 1)));
+  for (std::int64_t i = 0; i < 30; ++i) CHECK(same_bits(div(a.rows(i, i + 1), three, stream), div(a, three, stream).rows(i, i + 1)));
 }
 
 TEST_CASE("an output may be an operand that is not stretched") {
@@ -116,8 +99,7 @@ TEST_CASE("integers wrap, truncate, and follow the sign that mod and fmod say") 
   CpuDevice device;
   const StreamRef stream = device.stream(0);
   constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
-  const Tensor a = Tensor::from<std::int64_t>({7, -7, 7, -7, least}),
-               b = Tensor::from<std::int64_t>({2, 2, -2, -2, -1});
+  const Tensor a = Tensor::from<std::int64_t>({7, -7, 7, -7, least}), b = Tensor::from<std::int64_t>({2, 2, -2, -2, -1});
   CHECK(div(a, b, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{3, -3, -3, 3, least});
   CHECK(mod(a, b, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1, -1, -1, 0});
   CHECK(fmod(a, b, stream).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, -1, 1, -1, 0});
@@ -132,8 +114,7 @@ TEST_CASE("an integer division by zero is an error that names the function") {
   CpuDevice device;
   const Tensor a = Tensor::from<std::int32_t>({1, 2}), zero = Tensor::from<std::int32_t>({1, 0});
   for (const Binary kind : {Binary::div, Binary::mod, Binary::fmod})
-    CHECK_THROWS_WITH_AS(binary(kind, a, zero, device.stream(0)), doctest::Contains("an integer is divided by zero"),
-                         ArgumentError);
+    CHECK_THROWS_WITH_AS(binary(kind, a, zero, device.stream(0)), doctest::Contains("an integer is divided by zero"), ArgumentError);
   CHECK_THROWS_AS(pow(zero, Tensor::scalar(std::int32_t{-1}), device.stream(0)), ArgumentError);
 }
 
@@ -164,17 +145,15 @@ TEST_CASE("logic takes bool") {
 TEST_CASE("shapes that do not broadcast and dtypes that differ are errors that name both") {
   CpuDevice device;
   const Tensor a = Tensor::from(std::vector<float>(6, 1), DDim{2, 3});
-  CHECK_THROWS_WITH_AS(add(a, Tensor::from<float>({1, 2}), device.stream(0)), doctest::Contains("[2, 3] and [2]"),
-                       ShapeError);
-  CHECK_THROWS_WITH_AS(add(a, Tensor::scalar(1.0), device.stream(0)),
-                       "add: expected one dtype, found f32[2, 3] on cpu and f64[] on cpu", DTypeError);
+  CHECK_THROWS_WITH_AS(add(a, Tensor::from<float>({1, 2}), device.stream(0)), doctest::Contains("[2, 3] and [2]"), ShapeError);
+  CHECK_THROWS_WITH_AS(add(a, Tensor::scalar(1.0), device.stream(0)), "add: expected one dtype, found f32[2, 3] on cpu and f64[] on cpu",
+                       DTypeError);
 }
 
 TEST_CASE("no elements give no elements") {
   CpuDevice device;
   CHECK(add(Tensor(DType::f32, DDim{0, 3}), Tensor::from<float>({1, 2, 3}), device.stream(0)).dims() == DDim{0, 3});
-  CHECK(add(Tensor(DType::f32, DDim{0, 3}), Tensor::from(std::vector<float>(3, 1), DDim{1, 3}), device.stream(0))
-            .elements() == 0);
+  CHECK(add(Tensor(DType::f32, DDim{0, 3}), Tensor::from(std::vector<float>(3, 1), DDim{1, 3}), device.stream(0)).elements() == 0);
 }
 
 }  // namespace millrace::testing

@@ -8,8 +8,8 @@ namespace millrace::testing {
 
 TEST_CASE("tensors are filled in any dtype on every backend") {
   each_backend([](Backend& on) {
-    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i8,
-                              DType::u8, DType::boolean}) {
+    for (const DType dtype :
+         {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean}) {
       const Tensor ones_here = on.down(ones(DDim{2, 3}, dtype, on.stream()));
       CHECK(ones_here.dtype() == dtype);
       CHECK(reference::values(ones_here).at == std::vector<double>(6, 1.0));

@@ -9,9 +9,7 @@ namespace {
 
 using List = std::vector<std::int64_t>;
 
-Tensor table() {
-  return Tensor::from(List{0, 1, 2, 3, 4, 5}, DDim{3, 2});
-}
+Tensor table() { return Tensor::from(List{0, 1, 2, 3, 4, 5}, DDim{3, 2}); }
 
 }  // namespace
 
@@ -24,13 +22,11 @@ TEST_CASE("gather takes along any axis, negative places count from the end, on e
     const Tensor columns = on.down(gather(x, on.up(Tensor::from<std::int32_t>({1, 1, 0})), -1, on.stream()));
     CHECK(columns.dims() == DDim{3, 3});
     CHECK(columns.to_vector<std::int64_t>() == List{1, 1, 0, 3, 3, 2, 5, 5, 4});
-    CHECK(on.down(gather(x, on.up(Tensor::scalar(std::int64_t{1})), 0, on.stream())).to_vector<std::int64_t>() ==
-          List{2, 3});
+    CHECK(on.down(gather(x, on.up(Tensor::scalar(std::int64_t{1})), 0, on.stream())).to_vector<std::int64_t>() == List{2, 3});
     CHECK(on.down(embedding(x, on.up(Tensor::from<std::int64_t>({2})), on.stream())).dims() == DDim{1, 2});
-    CHECK(on.down(gather(x, Tensor(DType::i64, DDim{0}, x.storage()->shared_resource()), 1, on.stream())).dims() ==
-          DDim{3, 0});
-    CHECK(on.down(gather_elements(x, on.up(Tensor::from(List{1, 0, -1, -2}, DDim{2, 2})), 1, on.stream()))
-              .to_vector<std::int64_t>() == List{1, 0, 3, 2});
+    CHECK(on.down(gather(x, Tensor(DType::i64, DDim{0}, x.storage()->shared_resource()), 1, on.stream())).dims() == DDim{3, 0});
+    CHECK(on.down(gather_elements(x, on.up(Tensor::from(List{1, 0, -1, -2}, DDim{2, 2})), 1, on.stream())).to_vector<std::int64_t>() ==
+          List{1, 0, 3, 2});
   });
 }
 
@@ -48,9 +44,7 @@ TEST_CASE("rows are gathered by plan, zeros for -1, from a vector or a tensor, o
     const Tensor x = on.up(table());
     const List expected{4, 5, 0, 0, 0, 1};
     CHECK(on.down(gather_rows(x, List{2, -1, 0}, on.stream())).to_vector<std::int64_t>() == expected);
-    CHECK(
-        on.down(gather_rows(x, on.up(Tensor::from<std::int32_t>({2, -1, 0})), on.stream())).to_vector<std::int64_t>() ==
-        expected);
+    CHECK(on.down(gather_rows(x, on.up(Tensor::from<std::int32_t>({2, -1, 0})), on.stream())).to_vector<std::int64_t>() == expected);
   });
 }
 
@@ -82,8 +76,7 @@ TEST_CASE("a scatter undoes a gather by the same plan, whatever the strides and 
 
 TEST_CASE("plans that point outside or do not fit the rows are errors") {
   CpuDevice device;
-  CHECK_THROWS_WITH_AS(gather_rows(table(), List{3}, device.stream(0)),
-                       "gather_rows: expected -1 or a row of [3, 2], found 3", IndexError);
+  CHECK_THROWS_WITH_AS(gather_rows(table(), List{3}, device.stream(0)), "gather_rows: expected -1 or a row of [3, 2], found 3", IndexError);
   CHECK_THROWS_AS(gather_rows(table(), Tensor::from<std::int64_t>({-2}), device.stream(0)), IndexError);
   Tensor out(DType::i64, DDim{4, 3});
   CHECK_THROWS_AS(scatter_rows(table(), List{0, 1, 2}, out, device.stream(0)), ShapeError);

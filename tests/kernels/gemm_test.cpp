@@ -31,8 +31,7 @@ Tensor ordered_product(const Tensor& a, const Tensor& b, bool fused) {
   Tensor made(a.dtype(), DDim{a.dim(0), b.dim(1)});
   T* to = made.mutable_data<T>();
   for (std::int64_t i = 0; i < a.dim(0); ++i)
-    for (std::int64_t j = 0; j < b.dim(1); ++j)
-      *to++ = ordered_dot(a.data<T>() + i * a.dim(1), b.data<T>() + j, b.dim(1), a.dim(1), fused);
+    for (std::int64_t j = 0; j < b.dim(1); ++j) *to++ = ordered_dot(a.data<T>() + i * a.dim(1), b.data<T>() + j, b.dim(1), a.dim(1), fused);
   return made;
 }
 
@@ -63,11 +62,9 @@ TEST_CASE("a product of any shape, transposed or not, agrees with the reference 
         const Tensor b = random_tensor(random, dtype, turn_b ? DDim{n, k} : DDim{k, n});
         const Tensor c = random_tensor(random, dtype, DDim{m, n});
         const std::vector<int> swap{1, 0};
-        auto expected = reference::matmul(reference::values(turn_a ? a.permute(swap) : a),
-                                          reference::values(turn_b ? b.permute(swap) : b));
+        auto expected = reference::matmul(reference::values(turn_a ? a.permute(swap) : a), reference::values(turn_b ? b.permute(swap) : b));
         const auto before = reference::values(c);
-        for (std::size_t i = 0; i < expected.at.size(); ++i)
-          expected.at[i] = alpha * expected.at[i] + beta * before.at[i];
+        for (std::size_t i = 0; i < expected.at.size(); ++i) expected.at[i] = alpha * expected.at[i] + beta * before.at[i];
         const Tensor left = on.up(a), right = on.up(b);
         Tensor out = on.up(c);
         gemm(alpha, turn_a ? left.permute(swap) : left, turn_b ? right.permute(swap) : right, beta, out, on.stream());
@@ -85,14 +82,12 @@ TEST_CASE("each output is one chain of multiply-adds over ascending k, restarted
       for (const std::int64_t m : {1, 3, 7, 13})
         for (const std::int64_t n : {1, 17, 66, 150}) {
           INFO("m ", m, ", k ", k, ", n ", n);
-          const Tensor a = random_tensor(random, DType::f32, DDim{m, k}),
-                       b = random_tensor(random, DType::f32, DDim{k, n});
+          const Tensor a = random_tensor(random, DType::f32, DDim{m, k}), b = random_tensor(random, DType::f32, DDim{k, n});
           const Tensor expected = ordered_product<float>(a, b, cpu::fuses(name));
           CHECK(same_bits(matmul(a, b, device.stream(0)), expected));
           CHECK(same_bits(run_packed(a, b, nullptr, device.stream(0)), expected));
         }
-    const Tensor a = random_tensor(random, DType::f64, DDim{5, 700}),
-                 b = random_tensor(random, DType::f64, DDim{700, 37});
+    const Tensor a = random_tensor(random, DType::f64, DDim{5, 700}), b = random_tensor(random, DType::f64, DDim{700, 37});
     CHECK(same_bits(matmul(a, b, device.stream(0)), ordered_product<double>(a, b, cpu::fuses(name))));
   });
 }
@@ -164,8 +159,7 @@ TEST_CASE("operands that do not fit are errors that name all shapes and dtypes")
   GemmDesc desc;
   desc.k = 3;
   desc.n = 5;
-  CHECK_THROWS_WITH_AS(make_gemm_plan(desc, CudaPlace{1}),
-                       doctest::Contains("found cuda:1: there are no CUDA kernels here"), PlaceError);
+  CHECK_THROWS_WITH_AS(make_gemm_plan(desc, CudaPlace{1}), doctest::Contains("found cuda:1: there are no CUDA kernels here"), PlaceError);
   const GemmPlan plan = make_gemm_plan(desc);
   CHECK_THROWS_AS(pack(plan, b, device.stream(0)), ShapeError);
   desc.dtype = DType::i32;

@@ -9,8 +9,8 @@
 namespace millrace::testing {
 namespace {
 
-reference::Values normed(const reference::Values& x, std::size_t n, const reference::Values& scale,
-                         const reference::Values* bias, double epsilon) {
+reference::Values normed(const reference::Values& x, std::size_t n, const reference::Values& scale, const reference::Values* bias,
+                         double epsilon) {
   reference::Values made = x;
   for (std::size_t row = 0; row < x.at.size() / n; ++row) {
     double mean = 0, variance = 0;
@@ -46,8 +46,7 @@ TEST_CASE("layer norm over one axis or several agrees with the reference on ever
 TEST_CASE("a row has the same bits in any batch, with 1 or 2 threads") {
   CpuDevice one(1), two(2);
   Random random(6);
-  const Tensor x = random_tensor(random, DType::f32, DDim{64, 700}, 4),
-               scale = random_tensor(random, DType::f32, DDim{700});
+  const Tensor x = random_tensor(random, DType::f32, DDim{64, 700}, 4), scale = random_tensor(random, DType::f32, DDim{700});
   const Tensor whole = layer_norm(x, scale, &scale, 1, 1e-5, one.stream(0));
   CHECK(same_bits(layer_norm(x, scale, &scale, 1, 1e-5, two.stream(0)), whole));
   for (const std::int64_t row : {0, 9, 63})

@@ -26,8 +26,8 @@ struct State {
 
 State step(const LstmDesc& desc, const Weights& weights, const Tensor& x, const State& state, StreamRef stream) {
   const LstmPlan plan = make_lstm_cell(desc, stream.place());
-  const PackedLstm packed = pack(plan, weights.w, weights.r, desc.bias ? &weights.bias : nullptr,
-                                 desc.peepholes ? &weights.peepholes : nullptr, stream);
+  const PackedLstm packed =
+      pack(plan, weights.w, weights.r, desc.bias ? &weights.bias : nullptr, desc.peepholes ? &weights.peepholes : nullptr, stream);
   State next{Tensor(desc.dtype, state.h.dims(), stream.memory()), Tensor(desc.dtype, state.c.dims(), stream.memory())};
   run(plan, packed, x, state.h, state.c, next.h, next.c, stream);
   return next;
@@ -42,9 +42,9 @@ LstmDesc desc_of(std::int64_t input, std::int64_t hidden, DType dtype = DType::f
 }
 
 LstmDesc any_desc(Random& random, DType dtype) {
-  static constexpr Unary kinds[] = {
-      Unary::sigmoid, Unary::tanh,     Unary::relu,   Unary::hard_sigmoid, Unary::softsign,        Unary::leaky_relu,
-      Unary::elu,     Unary::softplus, Unary::affine, Unary::scaled_tanh,  Unary::thresholded_relu};
+  static constexpr Unary kinds[] = {Unary::sigmoid,         Unary::tanh, Unary::relu,     Unary::hard_sigmoid, Unary::softsign,
+                                    Unary::leaky_relu,      Unary::elu,  Unary::softplus, Unary::affine,       Unary::scaled_tanh,
+                                    Unary::thresholded_relu};
   const auto any = [&] {
     const Unary kind = kinds[random.between(0, 10)];
     return Activation{kind, default_params(kind)};
@@ -76,16 +76,14 @@ TEST_CASE("a step of any description agrees with the reference on every backend 
         for (Tensor* tensor : {&weights.w, &weights.r, &weights.bias, &weights.peepholes}) *tensor = on.up(*tensor);
         const std::int64_t rows = random.between(0, 9);
         const Tensor x = random_tensor(random, dtype, DDim{rows, desc.input});
-        const Tensor h = random_tensor(random, dtype, DDim{rows, desc.hidden}),
-                     c = random_tensor(random, dtype, DDim{rows, desc.hidden});
+        const Tensor h = random_tensor(random, dtype, DDim{rows, desc.hidden}), c = random_tensor(random, dtype, DDim{rows, desc.hidden});
         const State next = step(desc, weights, on.up(x), {on.up(h), on.up(c)}, on.stream());
         const auto bias = reference::values(host.bias), peepholes = reference::values(host.peepholes);
-        const auto expected = reference::lstm_cell(
-            desc, reference::values(x), {reference::values(h), reference::values(c)}, reference::values(host.w),
-            reference::values(host.r), desc.bias ? &bias : nullptr, desc.peepholes ? &peepholes : nullptr);
+        const auto expected =
+            reference::lstm_cell(desc, reference::values(x), {reference::values(h), reference::values(c)}, reference::values(host.w),
+                                 reference::values(host.r), desc.bias ? &bias : nullptr, desc.peepholes ? &peepholes : nullptr);
         // An activation with a step (thresholded_relu) may fall on either side of it.
-        const bool steps = desc.gate.kind == Unary::thresholded_relu ||
-                           desc.candidate.kind == Unary::thresholded_relu ||
+        const bool steps = desc.gate.kind == Unary::thresholded_relu || desc.candidate.kind == Unary::thresholded_relu ||
                            desc.output.kind == Unary::thresholded_relu;
         if (steps && dtype != DType::f64) continue;
         CHECK(error_of(on.down(next.h), expected.h) <= 200 * rounding(dtype));
@@ -103,14 +101,11 @@ TEST_CASE("a step has the bits of the same step written with single kernels, on 
     const LstmDesc desc = desc_of(33, hidden);
     const Weights weights(random, desc);
     const Tensor x = random_tensor(random, DType::f32, DDim{7, 33});
-    const State state{random_tensor(random, DType::f32, DDim{7, hidden}),
-                      random_tensor(random, DType::f32, DDim{7, hidden})};
+    const State state{random_tensor(random, DType::f32, DDim{7, hidden}), random_tensor(random, DType::f32, DDim{7, hidden})};
     each_instruction_set([&](const std::string&) {
-      const Tensor a =
-          add(add(matmul(state.h, weights.r, stream), weights.bias, stream), matmul(x, weights.w, stream), stream);
+      const Tensor a = add(add(matmul(state.h, weights.r, stream), weights.bias, stream), matmul(x, weights.w, stream), stream);
       const auto gate = [&](std::int64_t index) { return a.slice(1, index * hidden, (index + 1) * hidden); };
-      const Tensor i = sigmoid(gate(0), stream), f = sigmoid(gate(1), stream), g = tanh(gate(2), stream),
-                   o = sigmoid(gate(3), stream);
+      const Tensor i = sigmoid(gate(0), stream), f = sigmoid(gate(1), stream), g = tanh(gate(2), stream), o = sigmoid(gate(3), stream);
       const Tensor c = add(mul(f, state.c, stream), mul(i, g, stream), stream);
       const State next = step(desc, weights, x, state, stream);
       CHECK(same_bits(next.c, c));
@@ -134,8 +129,7 @@ TEST_CASE(
     CHECK((same_bits(both.h, whole.h) && same_bits(both.c, whole.c)));
     for (const std::int64_t rows : {1, 2, 3, 4, 7, 8, 33, 63}) {
       INFO("rows ", rows);
-      const State part = step(desc, weights, x.rows(1, rows + 1),
-                              {state.h.rows(1, rows + 1), state.c.rows(1, rows + 1)}, two.stream(0));
+      const State part = step(desc, weights, x.rows(1, rows + 1), {state.h.rows(1, rows + 1), state.c.rows(1, rows + 1)}, two.stream(0));
       CHECK(same_bits(part.h, whole.h.rows(1, rows + 1)));
       CHECK(same_bits(part.c, whole.c.rows(1, rows + 1)));
     }
@@ -178,8 +172,8 @@ TEST_CASE("weights and states that do not fit are errors that name what was expe
   const PackedLstm packed = pack(plan, weights.w, weights.r, &weights.bias, nullptr, device.stream(0));
   const Tensor x = random_tensor(random, DType::f32, DDim{3, 5}), h = random_tensor(random, DType::f32, DDim{3, 20});
   Tensor short_h(DType::f32, DDim{2, 20}), c(DType::f32, DDim{3, 20});
-  CHECK_THROWS_WITH_AS(run(plan, packed, x, h, h, short_h, c, device.stream(0)),
-                       "lstm cell: expected [3, 20] for h_out, found [2, 20]", ShapeError);
+  CHECK_THROWS_WITH_AS(run(plan, packed, x, h, h, short_h, c, device.stream(0)), "lstm cell: expected [3, 20] for h_out, found [2, 20]",
+                       ShapeError);
   desc.gate.kind = Unary::mish;
   CHECK_THROWS_AS(make_lstm_cell(desc), ArgumentError);
   desc = desc_of(5, 20, DType::i32);

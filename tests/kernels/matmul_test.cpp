@@ -27,8 +27,7 @@ TEST_CASE("each matrix of a batch is multiplied, and a batch of 1 is stretched, 
       REQUIRE(out.dims() == DDim{3, 2, 4, 6});
       for (std::int64_t i = 0; i < 3; ++i)
         for (std::int64_t j = 0; j < 2; ++j) {
-          const auto expected =
-              reference::matmul(reference::values(a.select(0, i).select(0, 0)), reference::values(b.select(0, j)));
+          const auto expected = reference::matmul(reference::values(a.select(0, i).select(0, 0)), reference::values(b.select(0, j)));
           CHECK(error_of(out.select(0, i).select(0, j), expected) <= 20 * rounding(dtype));
         }
     }
@@ -38,8 +37,7 @@ TEST_CASE("each matrix of a batch is multiplied, and a batch of 1 is stretched, 
 TEST_CASE("a batch times one matrix has the bits of each row alone") {
   CpuDevice device(2);
   Random random(4);
-  const Tensor a = random_tensor(random, DType::f32, DDim{4, 5, 30}),
-               b = random_tensor(random, DType::f32, DDim{30, 70});
+  const Tensor a = random_tensor(random, DType::f32, DDim{4, 5, 30}), b = random_tensor(random, DType::f32, DDim{30, 70});
   const Tensor out = matmul(a, b, device.stream(0));
   for (std::int64_t i = 0; i < 4; ++i)
     for (std::int64_t j = 0; j < 5; ++j)
@@ -53,8 +51,7 @@ TEST_CASE("vectors and empty products work") {
   const Tensor none(DType::f64, DDim{2, 0});
   const Tensor zero = matmul(none, Tensor(DType::f64, DDim{0, 3}), device.stream(0));
   CHECK(zero.to_vector<double>() == std::vector<double>(6, 0.0));
-  CHECK(matmul(Tensor(DType::f64, DDim{0, 3}), Tensor::from(std::vector<double>(6, 1.0), DDim{3, 2}), device.stream(0))
-            .elements() == 0);
+  CHECK(matmul(Tensor(DType::f64, DDim{0, 3}), Tensor::from(std::vector<double>(6, 1.0), DDim{3, 2}), device.stream(0)).elements() == 0);
 }
 
 }  // namespace millrace::testing

@@ -35,18 +35,15 @@ TEST_CASE("several axes and other dtypes are padded at once") {
         std::vector<std::int64_t>{0, 0, 0, 1, 2, 0, 3, 4, 0});
   CHECK(pad(x.permute({1, 0}), {1, 1}, {1, 1}, PadMode::reflect, 0, device.stream(0)).to_vector<std::int64_t>() ==
         std::vector<std::int64_t>{4, 2, 4, 2, 3, 1, 3, 1, 4, 2, 4, 2, 3, 1, 3, 1});
-  CHECK(pad(Tensor(DType::f32, DDim{0, 2}), {0, 1}, {0, 1}, PadMode::reflect, 0, device.stream(0)).dims() ==
-        DDim{0, 4});
-  CHECK(pad(Tensor(DType::f32, DDim{0}), {2}, {0}, PadMode::constant, 1, device.stream(0)).to_vector<float>() ==
-        List{1, 1});
+  CHECK(pad(Tensor(DType::f32, DDim{0, 2}), {0, 1}, {0, 1}, PadMode::reflect, 0, device.stream(0)).dims() == DDim{0, 4});
+  CHECK(pad(Tensor(DType::f32, DDim{0}), {2}, {0}, PadMode::constant, 1, device.stream(0)).to_vector<float>() == List{1, 1});
 }
 
 TEST_CASE("counts that an axis cannot give are errors that name axis and counts") {
   CpuDevice device;
   const Tensor x = Tensor::from<float>({1, 2, 3});
   CHECK_THROWS_WITH_AS(pad(x, {3}, {0}, PadMode::reflect, 0, device.stream(0)),
-                       "pad: axis 0 of 3 elements, 3 before and 0 after: a reflection needs fewer than there are",
-                       ArgumentError);
+                       "pad: axis 0 of 3 elements, 3 before and 0 after: a reflection needs fewer than there are", ArgumentError);
   CHECK_THROWS_AS(pad(x, {-2}, {-2}, PadMode::constant, 0, device.stream(0)), ShapeError);
   CHECK_THROWS_AS(pad(x, {1, 1}, {0, 0}, PadMode::constant, 0, device.stream(0)), ShapeError);
   CHECK_THROWS_AS(pad(Tensor(DType::f32, DDim{0}), {1}, {0}, PadMode::edge, 0, device.stream(0)), ArgumentError);

@@ -21,26 +21,16 @@ double fold(Reduction kind, const std::vector<double>& x) {
     power += std::exp(v);
   }
   switch (kind) {
-    case Reduction::sum:
-      return sum;
-    case Reduction::mean:
-      return sum / static_cast<double>(x.size());
-    case Reduction::max:
-      return *std::max_element(x.begin(), x.end());
-    case Reduction::min:
-      return *std::min_element(x.begin(), x.end());
-    case Reduction::prod:
-      return product;
-    case Reduction::l1:
-      return magnitude;
-    case Reduction::l2:
-      return std::sqrt(squares);
-    case Reduction::sum_square:
-      return squares;
-    case Reduction::log_sum:
-      return std::log(sum);
-    default:
-      return std::log(power);
+    case Reduction::sum: return sum;
+    case Reduction::mean: return sum / static_cast<double>(x.size());
+    case Reduction::max: return *std::max_element(x.begin(), x.end());
+    case Reduction::min: return *std::min_element(x.begin(), x.end());
+    case Reduction::prod: return product;
+    case Reduction::l1: return magnitude;
+    case Reduction::l2: return std::sqrt(squares);
+    case Reduction::sum_square: return squares;
+    case Reduction::log_sum: return std::log(sum);
+    default: return std::log(power);
   }
 }
 
@@ -84,8 +74,7 @@ TEST_CASE("a sum is one chain over ascending elements, restarted every 512, what
     float total = 0;
     for (std::int64_t begin = 0; begin < 1300; begin += 512) {
       float sum = 0;
-      for (std::int64_t i = begin; i < std::min<std::int64_t>(1300, begin + 512); ++i)
-        sum += x.data<float>()[row * 1300 + i];
+      for (std::int64_t i = begin; i < std::min<std::int64_t>(1300, begin + 512); ++i) sum += x.data<float>()[row * 1300 + i];
       total = begin == 0 ? sum : total + sum;
     }
     CHECK(sums.data<float>()[row] == total);
@@ -118,8 +107,7 @@ TEST_CASE("no elements fold to what each reduction says, or are an error") {
   CHECK(reduce(Reduction::sum, none, {1}, false, stream).to_vector<float>() == std::vector<float>{0, 0});
   CHECK(reduce(Reduction::prod, none, {1}, true, stream).to_vector<float>() == std::vector<float>{1, 1});
   CHECK(std::isnan(reduce(Reduction::mean, none, {1}, false, stream).to_vector<float>()[0]));
-  CHECK(reduce(Reduction::log_sum_exp, none, {1}, false, stream).to_vector<float>()[0] ==
-        -std::numeric_limits<float>::infinity());
+  CHECK(reduce(Reduction::log_sum_exp, none, {1}, false, stream).to_vector<float>()[0] == -std::numeric_limits<float>::infinity());
   CHECK_THROWS_WITH_AS(reduce(Reduction::max, none, {1}, false, stream),
                        "reduce max: expected at least one element to fold, found f32[2, 0] on cpu", ArgumentError);
   CHECK(reduce(Reduction::max, none, {0}, false, stream).dims() == DDim{0});

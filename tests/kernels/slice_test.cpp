@@ -58,8 +58,7 @@ TEST_CASE("reverse turns an axis around, reverse_sequence the first rows of each
     const Tensor lengths = on.up(Tensor::from<std::int32_t>({3, 2}));
     CHECK(on.down(reverse_sequence(x, lengths, 0, 1, on.stream())).to_vector<std::int64_t>() == List{4, 3, 2, 1, 0, 5});
     const Tensor batch_first = on.up(Tensor::from<std::int64_t>({0, 1, 2}));
-    CHECK(on.down(reverse_sequence(x, batch_first, 1, 0, on.stream())).to_vector<std::int64_t>() ==
-          List{0, 1, 2, 3, 5, 4});
+    CHECK(on.down(reverse_sequence(x, batch_first, 1, 0, on.stream())).to_vector<std::int64_t>() == List{0, 1, 2, 3, 5, 4});
   });
   CpuDevice device;
   const Tensor x = Tensor::from(List{0, 1}, DDim{1, 2});

@@ -31,8 +31,7 @@ TEST_CASE("softmax and log_softmax along any axis agree with the reference on ev
       const Tensor x = random_tensor(random, dtype, DDim{3, 7, 11}, 5);
       const auto last = rows_softmax(reference::values(x), false);
       CHECK(error_of(on.down(softmax(on.up(x), -1, on.stream())), last) <= 8 * rounding(dtype));
-      const auto middle =
-          reference::permute(rows_softmax(reference::permute(reference::values(x), {0, 2, 1}), true), {0, 2, 1});
+      const auto middle = reference::permute(rows_softmax(reference::permute(reference::values(x), {0, 2, 1}), true), {0, 2, 1});
       CHECK(error_of(on.down(log_softmax(on.up(x), 1, on.stream())), middle) <= 8 * rounding(dtype));
     }
   });
@@ -45,8 +44,7 @@ TEST_CASE("a row has the same bits in any batch, along any axis, with 1 or 2 thr
   const Tensor whole = softmax(x, 1, one.stream(0));
   CHECK(same_bits(softmax(x, 1, two.stream(0)), whole));
   CHECK(same_bits(softmax(clone(x.permute({1, 0}), one.stream(0)), 0, two.stream(0)).permute({1, 0}), whole));
-  for (const std::int64_t row : {0, 5, 63})
-    CHECK(same_bits(softmax(x.rows(row, row + 1), 1, one.stream(0)), whole.rows(row, row + 1)));
+  for (const std::int64_t row : {0, 5, 63}) CHECK(same_bits(softmax(x.rows(row, row + 1), 1, one.stream(0)), whole.rows(row, row + 1)));
 }
 
 TEST_CASE("large and infinite elements do not overflow, and no elements are fine") {

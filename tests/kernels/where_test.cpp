@@ -19,8 +19,7 @@ TEST_CASE("where chooses element by element, stretching all three operands, on e
 TEST_CASE("a condition that is no bool, dtypes that differ and shapes that do not fit are errors") {
   CpuDevice device;
   const Tensor yes = Tensor::from<bool>({true, true}), x = Tensor::from<float>({1, 2});
-  CHECK_THROWS_WITH_AS(where(x, x, x, device.stream(0)), "where: expected bool for condition, found f32[2] on cpu",
-                       DTypeError);
+  CHECK_THROWS_WITH_AS(where(x, x, x, device.stream(0)), "where: expected bool for condition, found f32[2] on cpu", DTypeError);
   CHECK_THROWS_AS(where(yes, x, Tensor::from<double>({1, 2}), device.stream(0)), DTypeError);
   CHECK_THROWS_AS(where(yes, x, Tensor::from<float>({1, 2, 3}), device.stream(0)), ShapeError);
 }

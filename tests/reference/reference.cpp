@@ -122,81 +122,46 @@ Function function(Unary kind, const UnaryParams& params) {
   const double a = params.alpha;
   const double b = params.beta;
   switch (kind) {
-    case Unary::neg:
-      return [](double x) { return -x; };
-    case Unary::abs:
-      return [](double x) { return std::fabs(x); };
-    case Unary::sign:
-      return [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : x; };
-    case Unary::square:
-      return [](double x) { return x * x; };
-    case Unary::sqrt:
-      return [](double x) { return std::sqrt(x); };
-    case Unary::reciprocal:
-      return [](double x) { return 1 / x; };
-    case Unary::exp:
-      return [](double x) { return std::exp(x); };
-    case Unary::log:
-      return [](double x) { return std::log(x); };
-    case Unary::erf:
-      return [](double x) { return std::erf(x); };
-    case Unary::sin:
-      return [](double x) { return std::sin(x); };
-    case Unary::cos:
-      return [](double x) { return std::cos(x); };
-    case Unary::floor:
-      return [](double x) { return std::floor(x); };
-    case Unary::ceil:
-      return [](double x) { return std::ceil(x); };
-    case Unary::round:
-      return [](double x) { return std::nearbyint(x); };
-    case Unary::tanh:
-      return [](double x) { return std::tanh(x); };
-    case Unary::sigmoid:
-      return [](double x) { return 1 / (1 + std::exp(-x)); };
-    case Unary::relu:
-      return [](double x) { return std::max(x, 0.0); };
-    case Unary::leaky_relu:
-      return [a](double x) { return x < 0 ? a * x : x; };
-    case Unary::thresholded_relu:
-      return [a](double x) { return x > a ? x : 0.0; };
-    case Unary::elu:
-      return [a](double x) { return x < 0 ? a * std::expm1(x) : x; };
-    case Unary::selu:
-      return [a, b](double x) { return b * (x > 0 ? x : a * std::expm1(x)); };
-    case Unary::celu:
-      return [a](double x) { return x < 0 ? a * std::expm1(x / a) : x; };
-    case Unary::gelu:
-      return [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); };
+    case Unary::neg: return [](double x) { return -x; };
+    case Unary::abs: return [](double x) { return std::fabs(x); };
+    case Unary::sign: return [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : x; };
+    case Unary::square: return [](double x) { return x * x; };
+    case Unary::sqrt: return [](double x) { return std::sqrt(x); };
+    case Unary::reciprocal: return [](double x) { return 1 / x; };
+    case Unary::exp: return [](double x) { return std::exp(x); };
+    case Unary::log: return [](double x) { return std::log(x); };
+    case Unary::erf: return [](double x) { return std::erf(x); };
+    case Unary::sin: return [](double x) { return std::sin(x); };
+    case Unary::cos: return [](double x) { return std::cos(x); };
+    case Unary::floor: return [](double x) { return std::floor(x); };
+    case Unary::ceil: return [](double x) { return std::ceil(x); };
+    case Unary::round: return [](double x) { return std::nearbyint(x); };
+    case Unary::tanh: return [](double x) { return std::tanh(x); };
+    case Unary::sigmoid: return [](double x) { return 1 / (1 + std::exp(-x)); };
+    case Unary::relu: return [](double x) { return std::max(x, 0.0); };
+    case Unary::leaky_relu: return [a](double x) { return x < 0 ? a * x : x; };
+    case Unary::thresholded_relu: return [a](double x) { return x > a ? x : 0.0; };
+    case Unary::elu: return [a](double x) { return x < 0 ? a * std::expm1(x) : x; };
+    case Unary::selu: return [a, b](double x) { return b * (x > 0 ? x : a * std::expm1(x)); };
+    case Unary::celu: return [a](double x) { return x < 0 ? a * std::expm1(x / a) : x; };
+    case Unary::gelu: return [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); };
     case Unary::gelu_tanh:
-      return [](double x) {
-        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-      };
-    case Unary::hard_sigmoid:
-      return [a, b](double x) { return std::clamp(a * x + b, 0.0, 1.0); };
-    case Unary::hard_swish:
-      return [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); };
-    case Unary::mish:
-      return [](double x) { return x * std::tanh(std::log1p(std::exp(x))); };
-    case Unary::softplus:
-      return [](double x) { return std::log1p(std::exp(x)); };
-    case Unary::softsign:
-      return [](double x) { return x / (1 + std::fabs(x)); };
-    case Unary::affine:
-      return [a, b](double x) { return a * x + b; };
-    case Unary::scaled_tanh:
-      return [a, b](double x) { return a * std::tanh(b * x); };
-    case Unary::swish:
-      return [a](double x) { return x / (1 + std::exp(-a * x)); };
-    case Unary::clip:
-      return [a, b](double x) { return std::min(std::max(x, a), b); };
-    default:
-      return [](double x) { return x; };
+      return [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))); };
+    case Unary::hard_sigmoid: return [a, b](double x) { return std::clamp(a * x + b, 0.0, 1.0); };
+    case Unary::hard_swish: return [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); };
+    case Unary::mish: return [](double x) { return x * std::tanh(std::log1p(std::exp(x))); };
+    case Unary::softplus: return [](double x) { return std::log1p(std::exp(x)); };
+    case Unary::softsign: return [](double x) { return x / (1 + std::fabs(x)); };
+    case Unary::affine: return [a, b](double x) { return a * x + b; };
+    case Unary::scaled_tanh: return [a, b](double x) { return a * std::tanh(b * x); };
+    case Unary::swish: return [a](double x) { return x / (1 + std::exp(-a * x)); };
+    case Unary::clip: return [a, b](double x) { return std::min(std::max(x, a), b); };
+    default: return [](double x) { return x; };
   }
 }
 
-LstmState lstm_cell(const LstmDesc& desc, const Values& x, const LstmState& state, const Values& w, const Values& r,
-                    const Values* bias, const Values* peepholes) {
+LstmState lstm_cell(const LstmDesc& desc, const Values& x, const LstmState& state, const Values& w, const Values& r, const Values* bias,
+                    const Values* peepholes) {
   const Values in = matmul(x, w);
   const Values recurrent = matmul(state.h, r);
   const auto f = function(desc.gate.kind, desc.gate.params);
@@ -210,8 +175,7 @@ LstmState lstm_cell(const LstmDesc& desc, const Values& x, const LstmState& stat
       const double c = state.c.at[static_cast<std::size_t>(row * units + unit)];
       const auto gate = [&](std::int64_t index) {
         const auto at = static_cast<std::size_t>(row * 4 * units + index * units + unit);
-        return recurrent.at[at] + in.at[at] +
-               (bias == nullptr ? 0 : bias->at[static_cast<std::size_t>(index * units + unit)]);
+        return recurrent.at[at] + in.at[at] + (bias == nullptr ? 0 : bias->at[static_cast<std::size_t>(index * units + unit)]);
       };
       const auto peep = [&](std::int64_t index) {
         return peepholes == nullptr ? 0 : peepholes->at[static_cast<std::size_t>(index * units + unit)];

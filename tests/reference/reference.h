@@ -42,7 +42,7 @@ Function function(Unary kind, const UnaryParams& params);
 struct LstmState {
   Values h, c;
 };
-LstmState lstm_cell(const LstmDesc& desc, const Values& x, const LstmState& state, const Values& w, const Values& r,
-                    const Values* bias, const Values* peepholes);
+LstmState lstm_cell(const LstmDesc& desc, const Values& x, const LstmState& state, const Values& w, const Values& r, const Values* bias,
+                    const Values* peepholes);
 
 }  // namespace millrace::reference

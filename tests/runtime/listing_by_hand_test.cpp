@@ -58,7 +58,8 @@ task<LoDTensor> listing(LoDTensor x, LoDTensor boot_state, Weights weights, bool
 }
 // [listing by hand]
 
-task<void> turn(TensorArray steps, TensorArray states, TensorArray outputs, std::int64_t step, LoDTensor boot_state, Weights weights, Device* device) {
+task<void> turn(TensorArray steps, TensorArray states, TensorArray outputs, std::int64_t step, LoDTensor boot_state, Weights weights,
+                Device* device) {
   const StreamRef stream = device->stream(static_cast<std::size_t>(step));
   SlotValue step_input = co_await steps.read(step);
   SlotValue last_state = co_await states.read(step - 1, boot_state, stream);
@@ -151,7 +152,8 @@ std::vector<float> on_sim(const Problem& problem, bool sort, bool by_turns, Sche
   const LoDTensor moved(clone(x.tensor(), stream), x.lod());
   const LoDTensor boot(clone(problem.boot().tensor(), stream));
   const Weights weights(clone(host.U, stream), clone(host.W, stream));
-  task<LoDTensor> work = by_turns ? listing_by_turns(moved, boot, weights, sort, &schedule.device) : listing(moved, boot, weights, sort, &schedule.device);
+  task<LoDTensor> work =
+      by_turns ? listing_by_turns(moved, boot, weights, sort, &schedule.device) : listing(moved, boot, weights, sort, &schedule.device);
   const LoDTensor y = schedule.run(std::move(work));
   return y.tensor().to_vector<float>();
 }

@@ -64,7 +64,8 @@ std::string run_one(const Scenario& scenario, const Values& wanted, Schedule& sc
 std::string check_after(Schedule& schedule) {
   schedule.executor.run();
   if (!schedule.device.idle()) return "work was left on a stream";
-  if (const std::size_t live = schedule.device.sim_memory().live_bytes(); live != 0) return std::to_string(live) + " bytes of the device are still held";
+  if (const std::size_t live = schedule.device.sim_memory().live_bytes(); live != 0)
+    return std::to_string(live) + " bytes of the device are still held";
   if (const std::size_t frames = live_frames(); frames != 0) return std::to_string(frames) + " coroutine frames are alive";
   return {};
 }
@@ -83,7 +84,8 @@ int run_all(std::uint64_t first, std::uint64_t count, std::size_t drop_wait) {
     if (wrong.empty()) wrong = check_after(schedule);
     traces.insert(schedule.executor.trace_hash());
     if (wrong.empty()) continue;
-    std::printf("soak: FAILED seed %llu, scenario '%s' (%s): %s\n", static_cast<unsigned long long>(seed), scenario.name, pct ? "pct" : "random", wrong.c_str());
+    std::printf("soak: FAILED seed %llu, scenario '%s' (%s): %s\n", static_cast<unsigned long long>(seed), scenario.name,
+                pct ? "pct" : "random", wrong.c_str());
     if (++failures == 10) break;
   }
   std::printf("soak: schedules=%llu distinct_traces=%zu failures=%llu\n", static_cast<unsigned long long>(count), traces.size(),

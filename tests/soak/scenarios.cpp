@@ -18,26 +18,28 @@ constexpr std::int64_t width = 3;
 
 Tensor source(float seed, StreamRef stream) {
   Tensor out(DType::f32, DDim{1, width}, stream.memory());
-  launch<0, 1>({}, {&out},
-               [out, seed](ThreadTeam&) {
-                 auto* to = static_cast<float*>(out.raw_mutable());
-                 for (std::int64_t i = 0; i < width; ++i) to[i] = seed + 0.25f * static_cast<float>(i);
-               },
-               stream);
+  launch<0, 1>(
+      {}, {&out},
+      [out, seed](ThreadTeam&) {
+        auto* to = static_cast<float*>(out.raw_mutable());
+        for (std::int64_t i = 0; i < width; ++i) to[i] = seed + 0.25f * static_cast<float>(i);
+      },
+      stream);
   return out;
 }
 
 /// a·0.6 + b·0.3 + c, row by row: rounds at every step, so that order and wrong inputs show in the bits. Extents of a; b has as many elements.
 Tensor blend(const Tensor& a, const Tensor& b, float c, StreamRef stream) {
   Tensor out(DType::f32, a.dims(), stream.memory());
-  launch<2, 1>({&a, &b}, {&out},
-               [a, b, out, c](ThreadTeam&) {
-                 const auto* x = static_cast<const float*>(a.raw());
-                 const auto* y = static_cast<const float*>(b.raw());
-                 auto* to = static_cast<float*>(out.raw_mutable());
-                 for (std::int64_t i = 0; i < out.elements(); ++i) to[i] = x[i] * 0.6f + y[i] * 0.3f + c;
-               },
-               stream);
+  launch<2, 1>(
+      {&a, &b}, {&out},
+      [a, b, out, c](ThreadTeam&) {
+        const auto* x = static_cast<const float*>(a.raw());
+        const auto* y = static_cast<const float*>(b.raw());
+        auto* to = static_cast<float*>(out.raw_mutable());
+        for (std::int64_t i = 0; i < out.elements(); ++i) to[i] = x[i] * 0.6f + y[i] * 0.3f + c;
+      },
+      stream);
   return out;
 }
 
@@ -59,8 +61,10 @@ task<Values> concat_on_host(TensorArray array, StreamRef stream) {
 task<void> produce(TensorArray to, std::int64_t items, float seed, Device* device) {
   for (std::int64_t i = 0; i < items; ++i) {
     const Tensor item = source(seed + static_cast<float>(i), stream_of(device, i));
-    if (to.is_window()) co_await to.append(item);
-    else to.append(item);
+    if (to.is_window())
+      co_await to.append(item);
+    else
+      to.append(item);
   }
   if (!to.is_fixed()) to.close();
 }
@@ -73,8 +77,10 @@ task<void> relay(TensorArray from, TensorArray to, float c, std::int64_t lane, D
     if (!more) break;
     SlotValue item = co_await from.read(i);
     state = blend(item.tensor(), state, c, stream_of(device, i + lane));
-    if (to.is_window()) co_await to.append(state);
-    else to.append(state);
+    if (to.is_window())
+      co_await to.append(state);
+    else
+      to.append(state);
   }
   to.close();
 }
@@ -148,7 +154,8 @@ task<Values> mutual_loops(Device* device) {
   Scope scope(me);
   TensorArray arrays[6];
   for (int i = 0; i < 6; ++i) arrays[i] = TensorArray(mutual_turns).named("loop " + std::to_string(i));
-  for (int i = 0; i < 6; ++i) scope.spawn(mutual(arrays[i], arrays[(i + 1) % 6], 0.1f * static_cast<float>(i), i, device), arrays[i].name());
+  for (int i = 0; i < 6; ++i)
+    scope.spawn(mutual(arrays[i], arrays[(i + 1) % 6], 0.1f * static_cast<float>(i), i, device), arrays[i].name());
   Values all;
   for (int i = 0; i < 6; ++i) {
     const Values more = co_await concat_on_host(arrays[i], stream_of(device, i));
@@ -180,7 +187,8 @@ task<Values> wavefront(Device* device) {
   scope.spawn(produce(below, layer_turns, 1.0f, device), "input");
   for (int layer = 0; layer < 3; ++layer) {
     const TensorArray states = TensorArray(layer_turns).named("layer " + std::to_string(layer));
-    for (std::int64_t t = layer_turns - 1; t >= 0; --t) scope.spawn(cell(below, states, t, 0.1f + static_cast<float>(layer), device), "cell");
+    for (std::int64_t t = layer_turns - 1; t >= 0; --t)
+      scope.spawn(cell(below, states, t, 0.1f + static_cast<float>(layer), device), "cell");
     below = states;
   }
   Values values = co_await concat_on_host(below, stream_of(device, 1));
@@ -200,11 +208,12 @@ task<void> ragged_turn(TensorArray steps, TensorArray states, std::int64_t t, Lo
 
 Tensor rows(std::int64_t count, StreamRef stream) {
   Tensor out(DType::f32, DDim{count, 1}, stream.memory());
-  launch<0, 1>({}, {&out},
-               [out](ThreadTeam&) {
-                 for (std::int64_t i = 0; i < out.elements(); ++i) static_cast<float*>(out.raw_mutable())[i] = 1.0f + 0.3f * static_cast<float>(i);
-               },
-               stream);
+  launch<0, 1>(
+      {}, {&out},
+      [out](ThreadTeam&) {
+        for (std::int64_t i = 0; i < out.elements(); ++i) static_cast<float*>(out.raw_mutable())[i] = 1.0f + 0.3f * static_cast<float>(i);
+      },
+      stream);
   return out;
 }
 
@@ -215,7 +224,8 @@ task<Values> ragged(Device* device) {
   const LoDTensor boot(rows(5, stream_of(device, 1)));
   const std::pair<TensorArray, SequenceOrder> steps = unpack(x, 0, true, stream_of(device, 0));
   const TensorArray states = TensorArray(steps.first.size(), steps.second).named("states");
-  for (std::int64_t t = steps.first.size() - 1; t >= 0; --t) scope.spawn(ragged_turn(steps.first, states, t, boot, device), "turn " + std::to_string(t));
+  for (std::int64_t t = steps.first.size() - 1; t >= 0; --t)
+    scope.spawn(ragged_turn(steps.first, states, t, boot, device), "turn " + std::to_string(t));
   LoDTensor y = co_await pack(states, 0, steps.second, stream_of(device, 1));
   Values values = co_await values_on_host(y.tensor());
   co_await scope.join();
@@ -250,7 +260,8 @@ task<Values> circle(Device* device) {
 
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all{
-      {"pipelines", pipelines}, {"windows", windows}, {"mutual loops", mutual_loops}, {"wavefront", wavefront}, {"ragged", ragged}, {"circle", circle, true},
+      {"pipelines", pipelines}, {"windows", windows}, {"mutual loops", mutual_loops},
+      {"wavefront", wavefront}, {"ragged", ragged},   {"circle", circle, true},
   };
   return all;
 }

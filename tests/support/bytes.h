@@ -12,12 +12,9 @@ namespace millrace::testing {
 
 /// `bytes` damaged as files are: cut short, lengthened, or with some bytes changed.
 inline std::string damaged(std::string bytes, Random& random) {
-  const auto pick = [&](std::size_t size) {
-    return static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(size) - 1));
-  };
+  const auto pick = [&](std::size_t size) { return static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(size) - 1)); };
   if (random.between(0, 3) == 0) bytes.resize(pick(bytes.size() + 1));
-  if (random.between(0, 7) == 0)
-    bytes.append(static_cast<std::size_t>(random.between(1, 16)), static_cast<char>(random.next()));
+  if (random.between(0, 7) == 0) bytes.append(static_cast<std::size_t>(random.between(1, 16)), static_cast<char>(random.next()));
   for (std::int64_t left = bytes.empty() ? 0 : random.between(0, 4); left > 0; --left) {
     char& byte = bytes[pick(bytes.size())];
     byte = random.coin() ? static_cast<char>(random.next()) : static_cast<char>(byte ^ (1 << random.between(0, 7)));

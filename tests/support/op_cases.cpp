@@ -8,21 +8,11 @@ using Ints = std::vector<std::int64_t>;
 using Fill = OpCase::Fill;
 using Input = OpCase::Input;
 
-Input fed(const DDim& dims, Fill fill = Fill::real, DType dtype = DType::f32) {
-  return {Input::Role::fed, dims, dtype, fill, 0, {}};
-}
-Input index(const DDim& dims, std::int64_t bound) {
-  return {Input::Role::fed, dims, DType::i64, Fill::index, bound, {}};
-}
-Input fixed(Tensor value) {
-  return {Input::Role::fixed, value.dims(), value.dtype(), Fill::real, 0, value};
-}
-Input list(const Ints& values) {
-  return fixed(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}));
-}
-Input none() {
-  return {};
-}
+Input fed(const DDim& dims, Fill fill = Fill::real, DType dtype = DType::f32) { return {Input::Role::fed, dims, dtype, fill, 0, {}}; }
+Input index(const DDim& dims, std::int64_t bound) { return {Input::Role::fed, dims, DType::i64, Fill::index, bound, {}}; }
+Input fixed(Tensor value) { return {Input::Role::fixed, value.dims(), value.dtype(), Fill::real, 0, value}; }
+Input list(const Ints& values) { return fixed(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())})); }
+Input none() { return {}; }
 
 Tensor reals(Random& random, const DDim& dims, double scale = 1) {
   Tensor made(DType::f32, dims);
@@ -45,8 +35,8 @@ class Cases {
 
   void elementwise() {
     const auto [a, b, c] = extents();
-    for (const char* name : {"add", "sub", "mul", "minimum", "maximum", "equal", "less", "less_equal", "greater",
-                             "greater_equal", "not_equal"}) {
+    for (const char* name :
+         {"add", "sub", "mul", "minimum", "maximum", "equal", "less", "less_equal", "greater", "greater_equal", "not_equal"}) {
       add(name, {fed({b, c}), fed({c})});
       add(name, {fed({}), fed({a, 1, c})});
       add(name, {fed({a, b, c}), weight({b, 1})});
@@ -121,8 +111,7 @@ class Cases {
     add("log_softmax", {fed({a, b, c})}, {{"axis", std::int64_t{-1}}});
     add("layer_norm", {fed({a, b, c}), weight({c}), weight({c})}, {{"axis", std::int64_t{-1}}});
     add("layer_norm", {fed({a, b, c}), weight({b, c}), none()}, {{"axis", std::int64_t{1}}, {"epsilon", 1e-3}});
-    add("cumsum", {fed({a, b})},
-        {{"axis", std::int64_t{1}}, {"exclusive", random_.coin()}, {"reverse", random_.coin()}});
+    add("cumsum", {fed({a, b})}, {{"axis", std::int64_t{1}}, {"exclusive", random_.coin()}, {"reverse", random_.coin()}});
   }
 
   void shapes() {
@@ -149,8 +138,7 @@ class Cases {
     add("concat", {fed({a, b}), fed({a, c})}, {{"axis", std::int64_t{1}}});
     add("concat", {fed({a, b}), weight({c, b}), fed({1, b})}, {{"axis", std::int64_t{-2}}});
     add("split", {fed({b, a + c})}, {{"axis", std::int64_t{-1}}, {"sizes", Ints{a, c}}});
-    add("slice", {fed({a, b, c + 2})},
-        {{"starts", Ints{1, -1}}, {"ends", Ints{100, -100}}, {"axes", Ints{-1, 0}}, {"steps", Ints{2, -1}}});
+    add("slice", {fed({a, b, c + 2})}, {{"starts", Ints{1, -1}}, {"ends", Ints{100, -100}}, {"axes", Ints{-1, 0}}, {"steps", Ints{2, -1}}});
     add("slice", {fed({a, b})}, {{"starts", Ints{0}}, {"ends", Ints{1}}});
     add("slice_by", {fed({a, b, c}), list({0, 0}), list({1, 2}), list({1, 2}), none()});
     add("slice_by", {fed({a, b}), list({-1}), list({100})});
@@ -176,13 +164,11 @@ class Cases {
     add("gather_elements", {weight({a, b}), index({c, b}, a)}, {{"axis", std::int64_t{0}}});
     add("embedding", {weight({a, b}), index({c, 2}, a)});
     add("one_hot", {index({a, b}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({0.0f, 1.0f}))});
-    add("one_hot", {index({a}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({-1.0f, 1.0f}))},
-        {{"axis", std::int64_t{0}}});
+    add("one_hot", {index({a}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({-1.0f, 1.0f}))}, {{"axis", std::int64_t{0}}});
   }
 
   void cells() {
-    const std::int64_t n = extent(), in = random_.between(1, 5), hidden = random_.between(1, 5),
-                       groups = random_.between(1, 2);
+    const std::int64_t n = extent(), in = random_.between(1, 5), hidden = random_.between(1, 5), groups = random_.between(1, 2);
     const std::int64_t length = random_.between(4, 9), units = groups * extent();
     add("conv1d", {fed({n, in * groups, length}), weight({units, in, 3}), weight({units})},
         {{"group", groups},
@@ -192,8 +178,8 @@ class Cases {
     add("conv1d", {fed({1, in, length}), weight({units, in, 1})});
     const auto cell = [&](Attributes attributes, Input bias, Input peephole) {
       add("lstm_cell",
-          {fed({n, in}), fed({n, hidden}), fed({n, hidden}), weight({in, 4 * hidden}), weight({hidden, 4 * hidden}),
-           std::move(bias), std::move(peephole)},
+          {fed({n, in}), fed({n, hidden}), fed({n, hidden}), weight({in, 4 * hidden}), weight({hidden, 4 * hidden}), std::move(bias),
+           std::move(peephole)},
           std::move(attributes));
     };
     cell({}, weight({4 * hidden}), none());

@@ -96,7 +96,8 @@ class SimDevice::SimStream final : public Stream {
       const std::lock_guard lock(ring_.mutex);
       items.swap(items_);
     }
-    if (!items.empty()) timeline_->fail(std::make_exception_ptr(Error("sim stream: destroyed with " + std::to_string(items.size()) + " steps queued")));
+    if (!items.empty())
+      timeline_->fail(std::make_exception_ptr(Error("sim stream: destroyed with " + std::to_string(items.size()) + " steps queued")));
   }
 
  private:
@@ -107,8 +108,10 @@ class SimDevice::SimStream final : public Stream {
 
   void run(Item& item) {
     try {
-      if (item.work != nullptr) item.work->run(ring_.team);
-      else item.point.check();
+      if (item.work != nullptr)
+        item.work->run(ring_.team);
+      else
+        item.point.check();
     } catch (...) {
       failed_ = std::current_exception();
     }
@@ -118,7 +121,7 @@ class SimDevice::SimStream final : public Stream {
   std::shared_ptr<MemoryResource> memory_;
   std::deque<Item> items_;
   std::uint64_t issued_ = 0;
-  std::uint64_t taken_ = 0;      // touched by the driving thread alone
+  std::uint64_t taken_ = 0;    // touched by the driving thread alone
   std::exception_ptr failed_;  // likewise
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
 };

@@ -41,8 +41,8 @@ class SimMemory final : public MemoryResource {
 class SimDevice final : public Device, public ChoiceSource {
  public:
   struct Options {
-    int index = 0;            ///< the N of `sim:N`
-    std::size_t streams = 2;  ///< size of the ring, at least 1
+    int index = 0;              ///< the N of `sim:N`
+    std::size_t streams = 2;    ///< size of the ring, at least 1
     std::size_t drop_wait = 0;  ///< the n-th (from 1) wait of one stream for another is not enqueued: a suite must notice; 0 drops none
   };
 

@@ -10,8 +10,7 @@
 namespace millrace::testing {
 
 StraightLine::StraightLine(Program program) : program_(std::move(program)) {
-  for (const Op& op : program_.block(0).ops)
-    kernels_.push_back(program_.registry().at(op.type).prepare(PrepareContext(program_, op)));
+  for (const Op& op : program_.block(0).ops) kernels_.push_back(program_.registry().at(op.type).prepare(PrepareContext(program_, op)));
 }
 
 std::vector<Value> StraightLine::run(const std::vector<Value>& inputs) {
@@ -41,11 +40,9 @@ std::vector<Tensor> StraightLine::operator()(const std::vector<Tensor>& inputs) 
 Program one_op(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes) {
   Program program;
   Op op{type, {}, {}, attributes, {}};
-  for (const VarType& input : types)
-    op.inputs.push_back(program.add_input("in" + std::to_string(op.inputs.size()), input));
+  for (const VarType& input : types) op.inputs.push_back(program.add_input("in" + std::to_string(op.inputs.size()), input));
   std::size_t count = 0;
-  for (const VarId output : program.append(0, std::move(op)))
-    program.add_output("out" + std::to_string(count++), output);
+  for (const VarId output : program.append(0, std::move(op))) program.add_output("out" + std::to_string(count++), output);
   return program;
 }
 
@@ -55,8 +52,7 @@ std::vector<Tensor> run_op(const std::string& type, const std::vector<Tensor>& i
   return StraightLine(one_op(type, types, attributes))(inputs);
 }
 
-std::vector<VarType> infer_op(const std::string& type, const std::vector<VarType>& types,
-                              const Attributes& attributes) {
+std::vector<VarType> infer_op(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes) {
   const Program program = one_op(type, types, attributes);
   std::vector<VarType> results;
   for (const Program::Port& port : program.outputs()) results.push_back(program.var(port.var).type);

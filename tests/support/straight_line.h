@@ -30,11 +30,9 @@ class StraightLine {
 /// A program of one op on fresh inputs of `types` (block 0), its outputs named out0, out1, …
 Program one_op(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes = {});
 /// Runs one op on tensors: what a user would get.
-std::vector<Tensor> run_op(const std::string& type, const std::vector<Tensor>& inputs,
-                           const Attributes& attributes = {});
+std::vector<Tensor> run_op(const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes = {});
 /// The types that inference gives; what it throws otherwise.
-std::vector<VarType> infer_op(const std::string& type, const std::vector<VarType>& types,
-                              const Attributes& attributes = {});
+std::vector<VarType> infer_op(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes = {});
 /// The message of the ProgramError that inference throws; empty when it accepts.
 std::string refusal(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes = {});
 

@@ -25,9 +25,12 @@ TEST_CASE("each of the 65536 values widens to its definition and narrows back to
       continue;
     }
     REQUIRE(std::signbit(wide) == ((bits & 0x8000) != 0));
-    if (exponent == 0xff) REQUIRE(std::isinf(wide));
-    else if (exponent == 0) REQUIRE(std::fabs(static_cast<double>(wide)) == std::ldexp(mantissa, -133));
-    else REQUIRE(std::fabs(static_cast<double>(wide)) == std::ldexp(128 + mantissa, exponent - 134));
+    if (exponent == 0xff)
+      REQUIRE(std::isinf(wide));
+    else if (exponent == 0)
+      REQUIRE(std::fabs(static_cast<double>(wide)) == std::ldexp(mantissa, -133));
+    else
+      REQUIRE(std::fabs(static_cast<double>(wide)) == std::ldexp(128 + mantissa, exponent - 134));
     REQUIRE(bfloat16(wide).bits == bits);
   }
 }

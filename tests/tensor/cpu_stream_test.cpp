@@ -165,6 +165,7 @@ TEST_CASE("streams that wait for one another keep every order that the points gi
     REQUIRE(log.size() == 20);
     std::vector<int> position(20);
     for (int i = 0; i < 20; ++i) position[static_cast<std::size_t>(log[static_cast<std::size_t>(i)])] = i;
-    for (const auto& [earlier, later] : before) CHECK(position[static_cast<std::size_t>(earlier)] < position[static_cast<std::size_t>(later)]);
+    for (const auto& [earlier, later] : before)
+      CHECK(position[static_cast<std::size_t>(earlier)] < position[static_cast<std::size_t>(later)]);
   }
 }

@@ -23,7 +23,8 @@ TEST_CASE("case 28: a linear index becomes row-major coordinates") {
 TEST_CASE("linear indices and coordinates are one another's inverse") {
   const Dim<4> extents(3, 1, 4, 2);
   CHECK(row_major(extents) == Dim<4>(8, 8, 2, 1));
-  for (std::int64_t linear = 0; linear < product(extents); ++linear) CHECK(linearize(unflatten(linear, extents), row_major(extents)) == linear);
+  for (std::int64_t linear = 0; linear < product(extents); ++linear)
+    CHECK(linearize(unflatten(linear, extents), row_major(extents)) == linear);
 }
 
 TEST_CASE("dims have one to nine axes, zeros by default, and compare") {

@@ -9,7 +9,8 @@
 using namespace millrace;
 
 TEST_CASE("each dtype has a name, a size and a C++ type") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean}) {
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean}) {
     CHECK(dtype_named(name_of(dtype)) == dtype);
     visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
       CHECK(dtype_of<T> == dtype);

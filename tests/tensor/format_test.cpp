@@ -20,7 +20,9 @@ TEST_CASE("small values print as their text") {
   CHECK(fmt::format("{} {}", float16(1.5f), bfloat16(-2.0f)) == "1.5 -2");
 }
 
-TEST_CASE("a formatter takes the format of a string") { CHECK(fmt::format("{:>6}|{:<5}|", DType::f32, Place(CpuPlace{})) == "   f32|cpu  |"); }
+TEST_CASE("a formatter takes the format of a string") {
+  CHECK(fmt::format("{:>6}|{:<5}|", DType::f32, Place(CpuPlace{})) == "   f32|cpu  |");
+}
 
 TEST_CASE("a tensor prints its first values in row-major order") {
   const Tensor tensor = Tensor::from(std::vector<float>{1, 2.5, 3, 4, 5, 6}, DDim{2, 3});

@@ -50,7 +50,8 @@ TEST_CASE("case 7: offsets of three levels describe 5 rows and not 9") {
 }
 
 TEST_CASE("case 7: offsets that do not fit together are refused, each with its reason") {
-  CHECK_THROWS_WITH_AS(LoD::from_offsets({{0, 2}, {0, 1, 4}, {0, 2, 4, 5}}), "lod: level 1 ends at 4, but level 2 has 3 sequences", LoDError);
+  CHECK_THROWS_WITH_AS(LoD::from_offsets({{0, 2}, {0, 1, 4}, {0, 2, 4, 5}}), "lod: level 1 ends at 4, but level 2 has 3 sequences",
+                       LoDError);
   CHECK_THROWS_WITH_AS(LoD::from_offsets({{0, 3, 2}}), "lod: level 0: expected offsets that never decrease, found 3 before 2", LoDError);
   CHECK_THROWS_WITH_AS(LoD::from_offsets({{1, 2}}), "lod: level 0: expected a first offset of 0, found 1", LoDError);
   CHECK_THROWS_WITH_AS(LoD::from_offsets({{}}), "lod: level 0: expected at least the offset 0, found no offsets", LoDError);
@@ -148,7 +149,8 @@ TEST_CASE("a LoD prints as lengths and reads them back") {
 }
 
 TEST_CASE("text that is no LoD is an error that says where") {
-  for (const char* text : {"", "[", "[[", "[[1", "[[1,", "[[1]", "[[1]]]", "[1]", "[[1],]", "[[a]]", "[[1.5]]", "[[99999999999999999999]]", "[[1 2]]", "{}"}) {
+  for (const char* text :
+       {"", "[", "[[", "[[1", "[[1,", "[[1]", "[[1]]]", "[1]", "[[1],]", "[[a]]", "[[1.5]]", "[[99999999999999999999]]", "[[1 2]]", "{}"}) {
     INFO("text ", text);
     CHECK_THROWS_AS(LoD::parse(text), ParseError);
   }
@@ -179,7 +181,8 @@ TEST_CASE("random offsets are either consistent or a LoD error") {
     testing::Random random(seed);
     Levels levels(static_cast<std::size_t>(random.between(1, 2)));
     for (LoD::Level& level : levels)
-      for (std::int64_t i = random.between(0, 3); i > 0; --i) level.push_back(level.empty() ? random.between(0, 9) / 9 : random.between(-1, 3));
+      for (std::int64_t i = random.between(0, 3); i > 0; --i)
+        level.push_back(level.empty() ? random.between(0, 9) / 9 : random.between(-1, 3));
     try {
       const LoD lod = LoD::from_offsets(levels);
       ++accepted;

@@ -145,8 +145,10 @@ TEST_CASE("waiters added, taken back and completed by several threads each see e
       for (std::uint64_t value = 1; value <= 50; ++value) timeline.advance(value);
     });
     for (std::size_t i = 0; i < 100; ++i) {
-      if (!timeline.add(*notes[i], values[i])) outcomes[i] = 1;
-      else if (i % 3 == 0 && timeline.remove(*notes[i])) outcomes[i] = 1;
+      if (!timeline.add(*notes[i], values[i]))
+        outcomes[i] = 1;
+      else if (i % 3 == 0 && timeline.remove(*notes[i]))
+        outcomes[i] = 1;
     }
     advancing.join();
     for (std::size_t i = 0; i < 100; ++i) CHECK(outcomes[i] + notes[i]->completed == 1);

@@ -155,7 +155,8 @@ TEST_CASE("a packed row names its step and its row there") {
 TEST_CASE("steps that do not fit their order are errors that name the step and both numbers") {
   const SequenceOrder order(LoD::from_lengths({{3, 6, 1}}), 0, true);
   CHECK_THROWS_WITH_AS(make_pack_plan(order, Numbers{3, 2}), doctest::Contains("expected 6 steps"), LoDError);
-  CHECK_THROWS_WITH_AS(make_pack_plan(order, Numbers{3, 2, 3, 1, 1, 1}), "pack: expected 2 rows at step 2, one for each that lives, found 3", LoDError);
+  CHECK_THROWS_WITH_AS(make_pack_plan(order, Numbers{3, 2, 3, 1, 1, 1}),
+                       "pack: expected 2 rows at step 2, one for each that lives, found 3", LoDError);
   const SequenceOrder pair(LoD::from_lengths({{2, 1}}), 0, true);
   const std::vector<LoD> good{LoD::from_lengths({{1, 2}}), LoD::from_lengths({{4}})};
   CHECK(make_pack_plan(pair, Numbers{3, 4}, good).lod == LoD::from_lengths({{2, 1}, {1, 4, 2}}));

@@ -85,8 +85,8 @@ TEST_CASE("an order made by default has no sequences and no steps") {
 }
 
 TEST_CASE("a missing level lists those present") {
-  CHECK_THROWS_WITH_AS(SequenceOrder(LoD::from_lengths({{3}}), 1, true), "lod: level 1 is missing: the levels present are 0 (0 is the outermost)",
-                       LoDError);
+  CHECK_THROWS_WITH_AS(SequenceOrder(LoD::from_lengths({{3}}), 1, true),
+                       "lod: level 1 is missing: the levels present are 0 (0 is the outermost)", LoDError);
   CHECK_THROWS_AS(SequenceOrder(LoD(), 0, true), LoDError);
 }
 

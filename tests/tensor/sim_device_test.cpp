@@ -18,11 +18,12 @@ using testing::SimDevice;
 /// out = a + b, one f32 each.
 Tensor add(const Tensor& a, const Tensor& b, StreamRef stream) {
   Tensor out(DType::f32, DDim{}, stream.memory());
-  launch<2, 1>({&a, &b}, {&out},
-               [a, b, out](ThreadTeam&) {
-                 *static_cast<float*>(out.raw_mutable()) = *static_cast<const float*>(a.raw()) + *static_cast<const float*>(b.raw());
-               },
-               stream);
+  launch<2, 1>(
+      {&a, &b}, {&out},
+      [a, b, out](ThreadTeam&) {
+        *static_cast<float*>(out.raw_mutable()) = *static_cast<const float*>(a.raw()) + *static_cast<const float*>(b.raw());
+      },
+      stream);
   return out;
 }
 

@@ -82,7 +82,8 @@ TEST_CASE("a scalar is read with no coordinates or with one zero") {
 
 TEST_CASE("reading what nothing wrote is an error") {
   const Tensor fresh(DType::f32, DDim{2});
-  CHECK_THROWS_WITH_AS(fresh.data<float>(), "tensor: f32[2] on cpu is read, but nothing was ever written to its storage", UninitializedError);
+  CHECK_THROWS_WITH_AS(fresh.data<float>(), "tensor: f32[2] on cpu is read, but nothing was ever written to its storage",
+                       UninitializedError);
   CHECK_THROWS_AS(static_cast<void>(fresh[DDim{0}]), UninitializedError);
   CHECK_THROWS_AS(fresh.to_vector<float>(), UninitializedError);
   CHECK_NOTHROW(Tensor(DType::f32, DDim{0}).to_vector<float>());

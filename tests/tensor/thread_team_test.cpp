@@ -3,8 +3,8 @@
 
 #include <atomic>
 #include <cfenv>
-#include <set>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -49,8 +49,7 @@ TEST_CASE("a call from inside the team runs alone") {
   ThreadTeam team(2);
   std::atomic<std::int64_t> sum{0};
   team.parallel(2, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      team.parallel(10, 1, [&](std::int64_t from, std::int64_t to) { sum += to - from; });
+    for (std::int64_t i = begin; i < end; ++i) team.parallel(10, 1, [&](std::int64_t from, std::int64_t to) { sum += to - from; });
   });
   CHECK(sum == 20);
 }

@@ -3,9 +3,9 @@
 #include <random>
 #include <thread>
 
+#include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <fmt/format.h>
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
@@ -27,7 +27,9 @@ class Numbers {
  public:
   explicit Numbers(std::uint32_t seed) : generator_(seed) {}
   float real() { return static_cast<float>(static_cast<std::int32_t>(generator_() >> 8) - (1 << 23)) / static_cast<float>(1 << 23); }
-  std::int64_t between(std::int64_t low, std::int64_t high) { return low + static_cast<std::int64_t>(generator_() % static_cast<std::uint32_t>(high - low + 1)); }
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(generator_() % static_cast<std::uint32_t>(high - low + 1));
+  }
   Tensor tensor(const DDim& dims, float scale) {
     std::vector<float> values;
     for (std::int64_t i = 0; i < dims.elements(); ++i) values.push_back(scale * real());
@@ -71,7 +73,9 @@ Program listing(const Tensor& u, const Tensor& w) {
 /// A server on a thread of its own, for as long as this lives.
 class Served {
  public:
-  explicit Served(const Program& program) : server_(context_, std::make_shared<const ServedModel>(program, StreamConfig()), ServerOptions()), thread_([this] { context_.run(); }) {}
+  explicit Served(const Program& program)
+      : server_(context_, std::make_shared<const ServedModel>(program, StreamConfig()), ServerOptions()),
+        thread_([this] { context_.run(); }) {}
   ~Served() {
     asio::post(context_, [this] { server_.drain(); });
     thread_.join();
@@ -117,19 +121,23 @@ int offline() {
 
   std::vector<ClientPlan> plans;
   const std::vector<LoDTensor> pieces = x.peel();
-  for (std::int64_t i = 0; i < sessions; ++i) plans.push_back(plan_for(pieces[static_cast<std::size_t>(i)].tensor(), boot.rows(i, i + 1), i));
+  for (std::int64_t i = 0; i < sessions; ++i)
+    plans.push_back(plan_for(pieces[static_cast<std::size_t>(i)].tensor(), boot.rows(i, i + 1), i));
   ClientOptions options;
-  options.next_piece = [&numbers](std::size_t) { return static_cast<std::size_t>(numbers.between(1, numbers.between(0, 3) == 0 ? 5000 : 300)); };
+  options.next_piece = [&numbers](std::size_t) {
+    return static_cast<std::size_t>(numbers.between(1, numbers.between(0, 3) == 0 ? 5000 : 300));
+  };
   const Served served(program);
   const std::vector<ClientRecord> records = stream_plans(served.url(), std::move(plans), std::move(options));
 
   int equal = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Tensor& own = wanted[i].tensor();
-    const bool same = records[i].error.empty() && records[i].outputs[0].size() == own.bytes() && std::memcmp(records[i].outputs[0].data(), own.raw(), own.bytes()) == 0;
+    const bool same = records[i].error.empty() && records[i].outputs[0].size() == own.bytes() &&
+                      std::memcmp(records[i].outputs[0].data(), own.raw(), own.bytes()) == 0;
     equal += same ? 1 : 0;
-    fmt::print("session {}: {} rows of {} features, {} replies{}{}\n", i, own.dim(0), features, records[i].received.size(), same ? ", the bits of the whole" : ", other bits than the whole",
-               records[i].error.empty() ? "" : ": " + records[i].error);
+    fmt::print("session {}: {} rows of {} features, {} replies{}{}\n", i, own.dim(0), features, records[i].received.size(),
+               same ? ", the bits of the whole" : ", other bits than the whole", records[i].error.empty() ? "" : ": " + records[i].error);
   }
   fmt::print("demo: streamed == whole, bit for bit: {}/{}\n", equal, sessions);
   return equal == sessions ? 0 : 1;

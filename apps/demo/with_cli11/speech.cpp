@@ -55,11 +55,15 @@ std::vector<Prompt> longest_prompts(const std::string& sounds) {
   for (const fs::directory_entry& folder : fs::directory_iterator(sounds, error)) {
     if (!folder.is_directory() || !folder.path().filename().string().starts_with("en")) continue;
     for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder.path()))
-      if (file.path().extension() == ".wav") all.push_back({file.path(), file.path().lexically_relative(folder.path()).string(), read_wav(file.path().string()).seconds()});
+      if (file.path().extension() == ".wav")
+        all.push_back({file.path(), file.path().lexically_relative(folder.path()).string(), read_wav(file.path().string()).seconds()});
   }
   if (all.size() < sessions)
-    throw IoError(fmt::format("{}: expected at least {} .wav files below en*/, found {}: install the Debian package asterisk-core-sounds-en-wav", sounds, sessions, all.size()));
-  std::sort(all.begin(), all.end(), [](const Prompt& a, const Prompt& b) { return a.seconds != b.seconds ? a.seconds > b.seconds : a.name < b.name; });
+    throw IoError(
+        fmt::format("{}: expected at least {} .wav files below en*/, found {}: install the Debian package asterisk-core-sounds-en-wav",
+                    sounds, sessions, all.size()));
+  std::sort(all.begin(), all.end(),
+            [](const Prompt& a, const Prompt& b) { return a.seconds != b.seconds ? a.seconds > b.seconds : a.name < b.name; });
   all.resize(sessions);
   return all;
 }
@@ -79,7 +83,8 @@ Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, con
   Child server({given.bin + "/millrace", "serve", given.model, "--config", given.config, "--port", "0", "--stats-json", stats.string()});
   const std::string line = server.read_line();
   const auto colon = line.rfind(' ');
-  if (!line.starts_with("millrace: serving ") || colon == line.npos) throw IoError("millrace serve: expected 'millrace: serving MODEL on ADDRESS:PORT', found '" + line + "'");
+  if (!line.starts_with("millrace: serving ") || colon == line.npos)
+    throw IoError("millrace serve: expected 'millrace: serving MODEL on ADDRESS:PORT', found '" + line + "'");
   const StreamUrl url = parse_stream_url("tcp://" + line.substr(colon + 1));
   const StartedMessage described = describe_server(url);
   std::vector<ClientPlan> plans;
@@ -113,7 +118,8 @@ std::vector<double> lags(const Pass& pass, const std::vector<Prompt>& prompts, c
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const ClientRecord& record = pass.records[i];
     for (std::size_t k = 0; k < record.received.size(); ++k) {
-      const double window_end = static_cast<double>(k * static_cast<std::size_t>(audio.hop) + static_cast<std::size_t>(audio.window)) / audio.rate;
+      const double window_end =
+          static_cast<double>(k * static_cast<std::size_t>(audio.hop) + static_cast<std::size_t>(audio.window)) / audio.rate;
       const double due = std::min(window_end, prompts[i].seconds);
       all.push_back(1000 * (std::chrono::duration<double>(record.received[k] - record.begun).count() - due));
     }
@@ -122,12 +128,16 @@ std::vector<double> lags(const Pass& pass, const std::vector<Prompt>& prompts, c
   return all;
 }
 
-double percentile(const std::vector<double>& sorted, double p) { return sorted.at(static_cast<std::size_t>(p * static_cast<double>(sorted.size() - 1))); }
+double percentile(const std::vector<double>& sorted, double p) {
+  return sorted.at(static_cast<std::size_t>(p * static_cast<double>(sorted.size() - 1)));
+}
 
 /// The output of the whole file, computed in another process on two threads.
-std::string offline_bytes(const Speech& given, const Prompt& prompt, const AudioConfig& audio, const std::string& output, const Scratch& scratch) {
+std::string offline_bytes(const Speech& given, const Prompt& prompt, const AudioConfig& audio, const std::string& output,
+                          const Scratch& scratch) {
   const fs::path folder = scratch / "offline";
-  Child run({given.bin + "/millrace", "run", given.model, "--config", given.config, "--input", audio.input + "=" + prompt.path.string(), "--threads", "2", "--output-dir", folder.string()});
+  Child run({given.bin + "/millrace", "run", given.model, "--config", given.config, "--input", audio.input + "=" + prompt.path.string(),
+             "--threads", "2", "--output-dir", folder.string()});
   run.finish();
   const Tensor made = read_npy(folder / (output + ".npy"));
   return std::string(static_cast<const char*>(made.raw()), made.bytes());
@@ -164,10 +174,10 @@ int speech(const Speech& given) {
     print_segments(prompts[i], paced.records[i]);
   }
   const std::vector<double> lag = lags(paced, prompts, *config.audio);
-  fmt::print("demo: sessions={} audio_seconds={:.1f} x_realtime={:.1f} lag_p50_ms={:.2f} lag_p99_ms={:.2f}\n", prompts.size(), audio_seconds, audio_seconds / seconds_of(fast), percentile(lag, 0.5),
-             percentile(lag, 0.99));
-  fmt::print("demo: ticks={} rows_per_tick_mean={:.2f} rows_per_tick_max={}\n", fast.counts.ticks, static_cast<double>(fast.counts.rows) / static_cast<double>(std::max(1ull, fast.counts.ticks)),
-             fast.counts.largest);
+  fmt::print("demo: sessions={} audio_seconds={:.1f} x_realtime={:.1f} lag_p50_ms={:.2f} lag_p99_ms={:.2f}\n", prompts.size(),
+             audio_seconds, audio_seconds / seconds_of(fast), percentile(lag, 0.5), percentile(lag, 0.99));
+  fmt::print("demo: ticks={} rows_per_tick_mean={:.2f} rows_per_tick_max={}\n", fast.counts.ticks,
+             static_cast<double>(fast.counts.rows) / static_cast<double>(std::max(1ull, fast.counts.ticks)), fast.counts.largest);
   fmt::print("demo: streamed == offline, bit for bit: {}/{}\n", equal, prompts.size());
   return equal == static_cast<int>(prompts.size()) ? 0 : 1;
 }

@@ -17,8 +17,11 @@ namespace millrace::app {
 namespace {
 
 Tensor sound_rows(const std::string& name, const std::string& path, const StreamConfig& config) {
-  if (!config.audio) throw ArgumentError(fmt::format("{}: expected a TOML with [audio] to make rows of sound for input '{}', found none: see --config", path, name));
-  if (config.audio->input != name) throw ArgumentError(fmt::format("{}: expected the input '{}' that [audio] names, found '{}'", path, config.audio->input, name));
+  if (!config.audio)
+    throw ArgumentError(
+        fmt::format("{}: expected a TOML with [audio] to make rows of sound for input '{}', found none: see --config", path, name));
+  if (config.audio->input != name)
+    throw ArgumentError(fmt::format("{}: expected the input '{}' that [audio] names, found '{}'", path, config.audio->input, name));
   const AudioFile file = read_wav(path);
   AudioFrontEnd source(*config.audio, file.format);
   std::vector<float> values;
@@ -44,7 +47,8 @@ Tensor sound_rows(const std::string& name, const std::string& path, const Stream
 
 }  // namespace
 
-std::map<std::string, LoDTensor> read_feeds(const std::vector<std::string>& inputs, const std::vector<std::string>& lods, const StreamConfig& config) {
+std::map<std::string, LoDTensor> read_feeds(const std::vector<std::string>& inputs, const std::vector<std::string>& lods,
+                                            const StreamConfig& config) {
   std::map<std::string, LoD> levels;
   for (const std::string& text : lods) {
     const auto [name, lod] = split_assignment("--lod", text);

@@ -25,7 +25,8 @@ std::vector<double> numbers_of(const std::string& flag, const std::string& text)
     const auto [stop, error] = std::from_chars(at, end, value);
     if (error == std::errc()) values.push_back(value);
     if (error == std::errc() && stop == end) return values;
-    if (error != std::errc() || *stop != ',') throw UsageError(fmt::format("{}: expected numbers such as 16000 or 1,2,3, found '{}'", flag, text));
+    if (error != std::errc() || *stop != ',')
+      throw UsageError(fmt::format("{}: expected numbers such as 16000 or 1,2,3, found '{}'", flag, text));
     at = stop + 1;
   }
 }
@@ -45,10 +46,12 @@ Tensor constant_of(const Program& program, const std::string& name, const std::s
   for (const Program::Port& port : program.inputs()) {
     if (port.name != name) continue;
     const VarType& type = program.var(port.var).type;
-    if (!type.is_static()) throw ArgumentError(fmt::format("--const {}: expected an input of known extents, found {}", name, type.to_string()));
+    if (!type.is_static())
+      throw ArgumentError(fmt::format("--const {}: expected an input of known extents, found {}", name, type.to_string()));
     const std::vector<double> values = numbers_of("--const " + name, text);
     if (std::cmp_not_equal(values.size(), type.shape->elements()))
-      throw UsageError(fmt::format("--const {}: expected {} numbers for {}, found {}", name, type.shape->elements(), type.to_string(), values.size()));
+      throw UsageError(
+          fmt::format("--const {}: expected {} numbers for {}, found {}", name, type.shape->elements(), type.to_string(), values.size()));
     return visit_dtype(type.dtype, [&]<class T>(std::type_identity<T>) {
       std::vector<T> converted;
       for (const double value : values) converted.push_back(convert_element<T>(value));
@@ -64,10 +67,14 @@ Tensor constant_of(const Program& program, const std::string& name, const std::s
 
 void ModelFlags::add_to(CLI::App& command) {
   command.add_option("MODEL", path, "A model: NAME.onnx, or NAME.mr with its NAME.safetensors")->required();
-  command.add_option("--state", states, "INPUT:OUTPUT. The graph is one step, and INPUT takes the next value of OUTPUT")->allow_extra_args(false)->delimiter(',');
+  command.add_option("--state", states, "INPUT:OUTPUT. The graph is one step, and INPUT takes the next value of OUTPUT")
+      ->allow_extra_args(false)
+      ->delimiter(',');
   command.add_option("--const", constants, "INPUT=NUMBER. An input that never changes, such as a sampling rate")->allow_extra_args(false);
-  command.add_option("--row", rows, "INPUT=EXTENTS, such as 40 or 3,4: one row of a live input, where the model leaves it open")->allow_extra_args(false);
-  command.add_option("--config", config, "TOML that says how the model is fed: audio, states, labels; default: MODEL's name with .toml, if that exists");
+  command.add_option("--row", rows, "INPUT=EXTENTS, such as 40 or 3,4: one row of a live input, where the model leaves it open")
+      ->allow_extra_args(false);
+  command.add_option("--config", config,
+                     "TOML that says how the model is fed: audio, states, labels; default: MODEL's name with .toml, if that exists");
 }
 
 std::pair<std::string, std::string> split_assignment(const std::string& flag, const std::string& text, char at) {
@@ -90,8 +97,10 @@ Model load(const ModelFlags& flags) {
   Model model{load_model(flags.path), {}, std::move(states), {}, std::move(rows)};
   const std::filesystem::path path(flags.path);
   const std::filesystem::path beside = std::filesystem::path(path).replace_extension(".toml");
-  if (!flags.config.empty()) model.config = read_stream_config(flags.config);
-  else if (std::filesystem::exists(beside)) model.config = read_stream_config(beside.string());
+  if (!flags.config.empty())
+    model.config = read_stream_config(flags.config);
+  else if (std::filesystem::exists(beside))
+    model.config = read_stream_config(beside.string());
   if (model.states.empty()) model.states = model.config.states;
   for (const auto& [name, text] : constants) model.constants.emplace(name, constant_of(model.program, name, text));
   // What an import knows while it builds, it folds.
@@ -109,7 +118,9 @@ std::shared_ptr<const ServedModel> served(const Model& model) {
 
 void DeviceFlags::add_to(CLI::App& command) {
   command.add_option("--place", place, "Where to run: cpu")->capture_default_str();
-  command.add_option("--threads", threads, "Threads that a kernel may use; results do not depend on it")->check(CLI::Range(1, 1024))->capture_default_str();
+  command.add_option("--threads", threads, "Threads that a kernel may use; results do not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
 }
 
 std::shared_ptr<Device> DeviceFlags::make() const {
@@ -119,7 +130,8 @@ std::shared_ptr<Device> DeviceFlags::make() const {
   } catch (const ParseError& error) {
     throw UsageError(std::string("--place: ") + error.what());
   }
-  if (!wanted.is_cpu()) throw UnsupportedError(fmt::format("--place: expected cpu, the only place of this build, found {}", wanted.to_string()));
+  if (!wanted.is_cpu())
+    throw UnsupportedError(fmt::format("--place: expected cpu, the only place of this build, found {}", wanted.to_string()));
   return make_cpu_device(threads);
 }
 

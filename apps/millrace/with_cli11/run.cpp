@@ -35,7 +35,8 @@ int run_model(const RunFlags& flags) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   write_outputs(flags.folder, outcome.outputs);
   if (traced != nullptr) tracer.save(flags.trace);
-  if (flags.stats) fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.place, flags.device.threads, outcome.stats);
+  if (flags.stats)
+    fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.place, flags.device.threads, outcome.stats);
   return 0;
 }
 
@@ -45,8 +46,10 @@ void add_run(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "Evaluates a model on files, and writes NAME.npy for each output NAME");
   flags->model.add_to(*command);
-  command->add_option("--input", flags->inputs, "NAME=FILE.npy, or NAME=FILE.wav for the input that [audio] of the TOML names")->allow_extra_args(false);
-  command->add_option("--lod", flags->lods, "NAME=[[2,1],[3,1,2]]: lengths of the sequences of an input, level by level, outermost first")->allow_extra_args(false);
+  command->add_option("--input", flags->inputs, "NAME=FILE.npy, or NAME=FILE.wav for the input that [audio] of the TOML names")
+      ->allow_extra_args(false);
+  command->add_option("--lod", flags->lods, "NAME=[[2,1],[3,1,2]]: lengths of the sequences of an input, level by level, outermost first")
+      ->allow_extra_args(false);
   command->add_option("--output-dir", flags->folder, "Where the outputs go; made when it is not there")->required();
   flags->device.add_to(*command);
   command->add_flag("--stats", flags->stats, "Prints a line about the run");

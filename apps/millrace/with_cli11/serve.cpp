@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <memory>
 
+#include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <fmt/format.h>
 
 #include <millrace/runtime/import/file.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -61,7 +61,8 @@ int serve(const ServeFlags& flags) {
   context.run();
 
   const Batcher::Stats& stats = server.stats();
-  if (!flags.stats.empty()) write_file(flags.stats, fmt::format("{{\"ticks\": {}, \"rows\": {}, \"largest\": {}}}\n", stats.ticks, stats.rows, stats.largest));
+  if (!flags.stats.empty())
+    write_file(flags.stats, fmt::format("{{\"ticks\": {}, \"rows\": {}, \"largest\": {}}}\n", stats.ticks, stats.rows, stats.largest));
   if (!flags.trace.empty()) tracer.save(flags.trace);
   return 0;
 }
@@ -74,7 +75,10 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
   const auto seconds = [&command](const char* name, double& value, const char* help) {
     command.add_option(name, value, help)->check(CLI::Range(0.001, 86400.0))->capture_default_str()->group("Limits");
   };
-  command.add_option("--max-message", limits.message, "Bytes of one message")->check(CLI::Range(std::size_t{1}, Limits::message_ceiling))->capture_default_str()->group("Limits");
+  command.add_option("--max-message", limits.message, "Bytes of one message")
+      ->check(CLI::Range(std::size_t{1}, Limits::message_ceiling))
+      ->capture_default_str()
+      ->group("Limits");
   count("--max-head", limits.request_head, "Bytes of an HTTP request head");
   seconds("--handshake-timeout", flags.handshake_s, "Seconds from a connection to its start");
   count("--max-chunks", limits.chunks_in, "Messages queued from a session before it is not read any more");
@@ -94,7 +98,8 @@ void add_serve(CLI::App& app, Action& action) {
   flags->model.add_to(*command);
   command->add_option("--port", flags->port, "0 takes a free one")->required();
   command->add_option("--address", flags->server.address, "A loopback address")->capture_default_str();
-  command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")->allow_extra_args(false);
+  command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")
+      ->allow_extra_args(false);
   flags->device.add_to(*command);
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows when the server ends");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto, when the server ends");

@@ -27,10 +27,14 @@ const LoDTensor& fed(const std::map<std::string, LoDTensor>& feeds, const Recurr
   const std::string wanted = fmt::format("{}{}", name_of(input.dtype), input.row.inserted(0, DDim::unknown).to_string());
   if (found == feeds.end()) throw ArgumentError(fmt::format("input '{}': expected {}, found nothing: see --input", input.name, wanted));
   const Tensor& rows = found->second.tensor();
-  if (rows.dtype() != input.dtype) throw DTypeError(fmt::format("input '{}': expected {}, found {}{}", input.name, wanted, name_of(rows.dtype()), rows.dims().to_string()));
+  if (rows.dtype() != input.dtype)
+    throw DTypeError(
+        fmt::format("input '{}': expected {}, found {}{}", input.name, wanted, name_of(rows.dtype()), rows.dims().to_string()));
   if (rows.rank() != input.row.rank() + 1 || rows.dims().erased(0) != input.row)
-    throw ShapeError(fmt::format("input '{}': expected {}, found {}{}", input.name, wanted, name_of(rows.dtype()), rows.dims().to_string()));
-  if (found->second.lod().depth() > 1) throw LoDError(fmt::format("input '{}': expected at most one level of LoD, found {}", input.name, found->second.lod().to_string()));
+    throw ShapeError(
+        fmt::format("input '{}': expected {}, found {}{}", input.name, wanted, name_of(rows.dtype()), rows.dims().to_string()));
+  if (found->second.lod().depth() > 1)
+    throw LoDError(fmt::format("input '{}': expected at most one level of LoD, found {}", input.name, found->second.lod().to_string()));
   return found->second;
 }
 
@@ -43,7 +47,8 @@ Sequences sequences_of(const Recurrence& recurrence, const std::map<std::string,
       const auto own = value.lod().offsets(0);
       offsets.assign(own.begin(), own.end());
     }
-    if (!made.offsets.empty() && made.offsets != offsets) throw LoDError(fmt::format("input '{}': expected sequences as long as those of '{}'", input.name, recurrence.inputs[0].name));
+    if (!made.offsets.empty() && made.offsets != offsets)
+      throw LoDError(fmt::format("input '{}': expected sequences as long as those of '{}'", input.name, recurrence.inputs[0].name));
     made.offsets = std::move(offsets);
     made.lod = value.lod();
   }
@@ -54,7 +59,8 @@ Sequences sequences_of(const Recurrence& recurrence, const std::map<std::string,
 std::vector<Tensor> given_of(const Recurrence& recurrence, const std::map<std::string, LoDTensor>& feeds) {
   for (const auto& [name, value] : feeds) {
     const auto is_it = [&wanted = name](const auto& port) { return port.name == wanted; };
-    const bool known = std::any_of(recurrence.inputs.begin(), recurrence.inputs.end(), is_it) || std::any_of(recurrence.given.begin(), recurrence.given.end(), is_it);
+    const bool known = std::any_of(recurrence.inputs.begin(), recurrence.inputs.end(), is_it) ||
+                       std::any_of(recurrence.given.begin(), recurrence.given.end(), is_it);
     if (!known) throw ArgumentError(fmt::format("--input: expected an input that arrives or is given at the start, found '{}'", name));
   }
   std::vector<Tensor> made;
@@ -63,15 +69,16 @@ std::vector<Tensor> given_of(const Recurrence& recurrence, const std::map<std::s
     made.push_back(found == feeds.end() ? Tensor() : found->second.tensor());
     if (found == feeds.end()) continue;
     if (made.back().dtype() != wanted.dtype || made.back().dims() != wanted.dims)
-      throw ShapeError(fmt::format("input '{}': expected {}{}, found {}{}", wanted.name, name_of(wanted.dtype), wanted.dims.to_string(), name_of(made.back().dtype()),
-                                   made.back().dims().to_string()));
+      throw ShapeError(fmt::format("input '{}': expected {}{}, found {}{}", wanted.name, name_of(wanted.dtype), wanted.dims.to_string(),
+                                   name_of(made.back().dtype()), made.back().dims().to_string()));
   }
   return made;
 }
 
 void copy_row(const Tensor& from, std::int64_t from_row, std::int64_t from_rows, Tensor& to, std::int64_t to_row, std::int64_t to_rows) {
   const std::size_t bytes = to_rows == 0 ? 0 : to.bytes() / static_cast<std::size_t>(to_rows);
-  if (from.bytes() != bytes * static_cast<std::size_t>(from_rows)) throw ShapeError("step: expected rows of " + std::to_string(bytes) + " bytes");
+  if (from.bytes() != bytes * static_cast<std::size_t>(from_rows))
+    throw ShapeError("step: expected rows of " + std::to_string(bytes) + " bytes");
   std::memcpy(static_cast<std::byte*>(to.raw_mutable()) + static_cast<std::size_t>(to_row) * bytes,
               static_cast<const std::byte*>(from.raw()) + static_cast<std::size_t>(from_row) * bytes, bytes);
 }
@@ -92,13 +99,15 @@ Tick tick_at(std::int64_t t, const Recurrence& recurrence, const Sequences& sequ
     Tensor& to = tick.inputs.emplace_back(blank(input.dtype, input.dims.inserted(0, rows)));
     const Tensor& from = feeds.at(input.name).tensor();
     for (std::int64_t row = 0; row < rows; ++row)
-      copy_row(from, sequences.offsets[static_cast<std::size_t>(tick.slots[static_cast<std::size_t>(row)])] + t, sequences.rows(), to, row, rows);
+      copy_row(from, sequences.offsets[static_cast<std::size_t>(tick.slots[static_cast<std::size_t>(row)])] + t, sequences.rows(), to, row,
+               rows);
   }
   return tick;
 }
 
 /// The last value of each state that has a name outside.
-void add_finals(const Model& model, const Recurrence& recurrence, const StateSlab& slab, const Sequences& sequences, NamedOutputs& outputs) {
+void add_finals(const Model& model, const Recurrence& recurrence, const StateSlab& slab, const Sequences& sequences,
+                NamedOutputs& outputs) {
   for (std::size_t index = 0; index < recurrence.states.size(); ++index) {
     const Recurrence::State& state = recurrence.states[index];
     const auto pair = std::find_if(model.states.begin(), model.states.end(), [&](const auto& named) { return named.first == state.name; });
@@ -154,10 +163,12 @@ Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shar
     const auto rows = static_cast<std::int64_t>(tick.slots.size());
     for (std::size_t i = 0; i < made.size(); ++i)
       for (std::int64_t row = 0; row < rows; ++row)
-        copy_row(result.outputs[i], row, rows, made[i], sequences.offsets[static_cast<std::size_t>(tick.slots[static_cast<std::size_t>(row)])] + t, sequences.rows());
+        copy_row(result.outputs[i], row, rows, made[i],
+                 sequences.offsets[static_cast<std::size_t>(tick.slots[static_cast<std::size_t>(row)])] + t, sequences.rows());
   }
   Outcome outcome;
-  for (std::size_t i = 0; i < made.size(); ++i) outcome.outputs.emplace_back(recurrence.outputs[i].name, LoDTensor(std::move(made[i]), sequences.lod));
+  for (std::size_t i = 0; i < made.size(); ++i)
+    outcome.outputs.emplace_back(recurrence.outputs[i].name, LoDTensor(std::move(made[i]), sequences.lod));
   add_finals(model, recurrence, slab, sequences, outcome.outputs);
   outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state", sequences.rows(), steps, slab.bytes());
   return outcome;

@@ -35,7 +35,8 @@ class Bar {
   }
   void show(const ClientProgress& progress) {
     constexpr int width = 40;
-    const int cells = progress.bytes == 0 ? width : static_cast<int>(width * static_cast<double>(progress.sent) / static_cast<double>(progress.bytes));
+    const int cells =
+        progress.bytes == 0 ? width : static_cast<int>(width * static_cast<double>(progress.sent) / static_cast<double>(progress.bytes));
     if (!shown_ || (cells == drawn_ && progress.over == over_)) return;
     drawn_ = cells;
     over_ = progress.over;
@@ -57,7 +58,8 @@ NamedOutputs outputs_of(const ClientRecord& record) {
     const PortSpec& port = record.started->outputs[i];
     Tensor made(port.dtype, port.shape.inserted(0, static_cast<std::int64_t>(record.received.size())));
     made.storage()->mark_written();
-    if (made.bytes() != record.outputs[i].size()) throw ParseError(fmt::format("output '{}': expected {} bytes, found {}", port.name, made.bytes(), record.outputs[i].size()));
+    if (made.bytes() != record.outputs[i].size())
+      throw ParseError(fmt::format("output '{}': expected {} bytes, found {}", port.name, made.bytes(), record.outputs[i].size()));
     std::copy(record.outputs[i].begin(), record.outputs[i].end(), static_cast<char*>(made.raw_mutable()));
     outputs.emplace_back(port.name, std::move(made));
   }
@@ -104,7 +106,8 @@ int stream(const StreamFlags& flags) {
   for (std::size_t i = 0; i < records.size(); ++i) {
     const ClientRecord& record = records[i];
     steps += record.received.size();
-    for (const SegmentMessage& segment : record.segments) fmt::print("{}: {} {:.3f} {:.3f}\n", flags.files[i], segment.label, segment.start, segment.end);
+    for (const SegmentMessage& segment : record.segments)
+      fmt::print("{}: {} {:.3f} {:.3f}\n", flags.files[i], segment.label, segment.start, segment.end);
     if (!record.error.empty()) {
       fmt::print(stderr, "millrace: {}: {}\n", flags.files[i], record.error);
       continue;
@@ -123,8 +126,12 @@ void add_stream(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("stream", "Sends files to a server as concurrent live sessions");
   command->add_option("URL", flags->url, "tcp://HOST:PORT or ws://HOST:PORT/stream")->required();
   command->add_option("FILE", flags->files, "FILE.wav for a server that takes audio, else FILE.npy with time as axis 0")->required();
-  command->add_option("--speed", flags->speed, "Times real time, for sound; 0: as fast as the server takes it")->check(CLI::Range(0.0, 1e6))->capture_default_str();
-  command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")->check(CLI::Range(1.0, 10000.0))->capture_default_str();
+  command->add_option("--speed", flags->speed, "Times real time, for sound; 0: as fast as the server takes it")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")
+      ->check(CLI::Range(1.0, 10000.0))
+      ->capture_default_str();
   command->add_option("--output-dir", flags->folder, "Writes DIR/FILE/NAME.npy for each file and output NAME");
   command->callback([flags, &action] { action = [flags] { return stream(*flags); }; });
 }

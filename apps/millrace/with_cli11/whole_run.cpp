@@ -12,7 +12,8 @@ namespace millrace::app {
 Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer) {
   Feeds values(feeds.begin(), feeds.end());
   for (const Program::Port& port : model.program.inputs())
-    if (const auto constant = model.constants.find(port.name); constant != model.constants.end()) values.try_emplace(port.name, constant->second);
+    if (const auto constant = model.constants.find(port.name); constant != model.constants.end())
+      values.try_emplace(port.name, constant->second);
   RunOptions options;
   options.tracer = tracer;
   ThreadExecutor executor(1);
@@ -20,7 +21,8 @@ Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& 
   const RunResult result = sync_wait(executor, run(executable, std::move(values), options));
   Outcome outcome;
   for (const auto& [name, value] : result.outputs()) {
-    if (!value.is_tensor()) throw ArgumentError(fmt::format("output '{}': expected a tensor to write to a file, found an array or an order: pack it", name));
+    if (!value.is_tensor())
+      throw ArgumentError(fmt::format("output '{}': expected a tensor to write to a file, found an array or an order: pack it", name));
     const LoDTensor& tensor = value.tensor();
     outcome.outputs.emplace_back(name, LoDTensor(tensor.tensor().copy_to(CpuPlace{}), tensor.lod()));
   }

@@ -12,8 +12,8 @@ void branch(Importer& to, const Node& node, const char* op) {
   const auto block = [&](const char* name) {
     const onnx::GraphProto& graph = node.graph(name);
     if (std::cmp_not_equal(graph.output_size(), node.outputs()))
-      throw ProgramError("attribute " + std::string(name) + ": expected " + std::to_string(node.outputs()) +
-                         " outputs, found " + std::to_string(graph.output_size()));
+      throw ProgramError("attribute " + std::string(name) + ": expected " + std::to_string(node.outputs()) + " outputs, found " +
+                         std::to_string(graph.output_size()));
     to.enter({});
     return to.leave(to.body(graph, {}));
   };
@@ -56,12 +56,8 @@ struct While {
   auto next_states(std::size_t first) const { return std::span(results).subspan(first, states); }
 };
 
-VarId scalar(Importer& to, VarId x) {
-  return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}});
-}
-VarId number(Importer& to, std::int64_t value) {
-  return to.literal(Tensor::scalar(value));
-}
+VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
+VarId number(Importer& to, std::int64_t value) { return to.literal(Tensor::scalar(value)); }
 
 /// Leaves the loop at the start of a turn.
 void leave_if(Importer& to, const While& loop, VarId condition) {
@@ -81,8 +77,7 @@ std::vector<VarId> end_turn(Importer& to, While& loop, VarId condition, std::spa
 
 /// Appends the loop and returns the states as it leaves them.
 std::vector<VarId> finish(Importer& to, const While& loop) {
-  Attributes attributes{
-      {"sub_block", BlockId{loop.block}}, {"max_trips", loop.max_trips}, {"parallel_iterations", std::int64_t{8}}};
+  Attributes attributes{{"sub_block", BlockId{loop.block}}, {"max_trips", loop.max_trips}, {"parallel_iterations", std::int64_t{8}}};
   if (loop.condition >= 0) attributes.set("condition", loop.condition);
   const std::vector<VarId> last = to.emit("while", loop.initial, attributes);
   return {last.end() - static_cast<std::ptrdiff_t>(loop.states), last.end()};
@@ -95,8 +90,8 @@ bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector
     const VarType& found = to.type(results[i]);
     if (fits(found, params[i].type)) continue;
     if (found.kind != params[i].type.kind || found.dtype != params[i].type.dtype)
-      throw ProgramError("expected a body that hands on " + internal::printable(params[i].name) + " as " +
-                         params[i].type.to_string() + ", found " + found.to_string());
+      throw ProgramError("expected a body that hands on " + internal::printable(params[i].name) + " as " + params[i].type.to_string() +
+                         ", found " + found.to_string());
     params[i].type = common(params[i].type, found);
     changed = true;
   }
@@ -129,12 +124,9 @@ std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t fi
     Attributes attributes{{"dtype", slot.dtype}, {"name", std::string("scanned")}};
     if (slot.shape) attributes.set("shape", Ints(slot.shape->begin(), slot.shape->end()));
     if (size == no_var) attributes.set("growable", true);
-    arrays.push_back(to.emit1("tensor_array", size == no_var ? std::vector<VarId>{} : std::vector<VarId>{size},
-                              attributes, "scanned"));
+    arrays.push_back(to.emit1("tensor_array", size == no_var ? std::vector<VarId>{} : std::vector<VarId>{size}, attributes, "scanned"));
     // The body is complete but for this: the array's type comes from it.
-    to.program().append(
-        loop.block,
-        Op{"tensor_array_write", {arrays.back(), loop.params[0], loop.results[i]}, {}, {{"share", true}}, {}});
+    to.program().append(loop.block, Op{"tensor_array_write", {arrays.back(), loop.params[0], loop.results[i]}, {}, {{"share", true}}, {}});
   }
   return arrays;
 }
@@ -161,9 +153,9 @@ void loop(Importer& to, const Node& node, const char*) {
   While loop(node.graph("body"), node.inputs() > 2 ? node.inputs() - 2 : 0);
   const onnx::GraphProto& graph = loop.graph;
   if (std::cmp_not_equal(graph.input_size(), 2 + loop.states) || std::cmp_less(graph.output_size(), 1 + loop.states))
-    throw ProgramError("attribute body: expected a graph of " + std::to_string(2 + loop.states) +
-                       " inputs and at least " + std::to_string(1 + loop.states) + " outputs, found " +
-                       std::to_string(graph.input_size()) + " and " + std::to_string(graph.output_size()));
+    throw ProgramError("attribute body: expected a graph of " + std::to_string(2 + loop.states) + " inputs and at least " +
+                       std::to_string(1 + loop.states) + " outputs, found " + std::to_string(graph.input_size()) + " and " +
+                       std::to_string(graph.output_size()));
   loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
   if (node.has(1)) {
     loop.condition = 1;
@@ -178,8 +170,7 @@ void loop(Importer& to, const Node& node, const char*) {
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const std::size_t output = loop.states + i;
     if (node.wants(output))
-      to.bind(node, output,
-              to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", std::int64_t{0}}}, node.output(output)));
+      to.bind(node, output, to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", std::int64_t{0}}}, node.output(output)));
   }
 }
 
@@ -187,8 +178,7 @@ void loop(Importer& to, const Node& node, const char*) {
 Ints per_scan(const Node& node, const std::string& name, std::size_t count) {
   const Ints values = node.integers(name).value_or(Ints(count, 0));
   if (values.size() != count)
-    throw ProgramError("attribute " + name + ": expected " + std::to_string(count) + " numbers, found " +
-                       std::to_string(values.size()));
+    throw ProgramError("attribute " + name + ": expected " + std::to_string(count) + " numbers, found " + std::to_string(values.size()));
   return values;
 }
 
@@ -228,23 +218,19 @@ void give_scanned(Importer& to, const Node& node, std::size_t first, const std::
 }
 
 void scan(Importer& to, const Node& node, const char*) {
-  if (to.opset() < 9)
-    throw UnsupportedError("expected Scan of opset 9 or newer, found opset " + std::to_string(to.opset()));
+  if (to.opset() < 9) throw UnsupportedError("expected Scan of opset 9 or newer, found opset " + std::to_string(to.opset()));
   const std::int64_t count = node.integer("num_scan_inputs", 0);
   if (count < 1 || std::cmp_greater(count, node.inputs()))
-    throw ProgramError("attribute num_scan_inputs: expected 1 to " + std::to_string(node.inputs()) + ", found " +
-                       std::to_string(count));
+    throw ProgramError("attribute num_scan_inputs: expected 1 to " + std::to_string(node.inputs()) + ", found " + std::to_string(count));
   While loop(node.graph("body"), node.inputs() - static_cast<std::size_t>(count));
-  if (std::cmp_not_equal(loop.graph.input_size(), node.inputs()) ||
-      std::cmp_less(loop.graph.output_size(), loop.states))
-    throw ProgramError("attribute body: expected a graph of " + std::to_string(node.inputs()) +
-                       " inputs and at least " + std::to_string(loop.states) + " outputs, found " +
-                       std::to_string(loop.graph.input_size()) + " and " + std::to_string(loop.graph.output_size()));
+  if (std::cmp_not_equal(loop.graph.input_size(), node.inputs()) || std::cmp_less(loop.graph.output_size(), loop.states))
+    throw ProgramError("attribute body: expected a graph of " + std::to_string(node.inputs()) + " inputs and at least " +
+                       std::to_string(loop.states) + " outputs, found " + std::to_string(loop.graph.input_size()) + " and " +
+                       std::to_string(loop.graph.output_size()));
   const std::vector<VarId> steps = scanned_inputs(to, node, loop.states, static_cast<std::size_t>(count));
   // A second input of another length is an error: the longest decides, and the shorter one has no such step.
   VarId n = to.emit1("tensor_array_size", {steps[0]}, {}, "n");
-  for (std::size_t i = 1; i < steps.size(); ++i)
-    n = to.emit1("maximum", {n, to.emit1("tensor_array_size", {steps[i]})}, {}, "n");
+  for (std::size_t i = 1; i < steps.size(); ++i) n = to.emit1("maximum", {n, to.emit1("tensor_array_size", {steps[i]})}, {}, "n");
   loop.carry(number(to, 0), "step", VarType(DType::i64, DDim{}));
   loop.carry_states(to, node, 0, 0);
   settle(to, loop, [&] { return scan_turn(to, loop, steps, n); });
@@ -262,8 +248,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> control_rules() {
-  return rules;
-}
+std::span<const Rule> control_rules() { return rules; }
 
 }  // namespace millrace::importing

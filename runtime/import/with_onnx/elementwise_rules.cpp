@@ -7,9 +7,7 @@ namespace millrace::importing {
 namespace {
 
 /// The same op under our name, with no attribute.
-void same(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, to.all_in(node));
-}
+void same(Importer& to, const Node& node, const char* op) { to.give(node, op, to.all_in(node)); }
 
 /// An activation: the numbers that are given, the op's own defaults (ONNX's) for those that are not.
 void activation(Importer& to, const Node& node, const char* op) {
@@ -55,8 +53,7 @@ void pow(Importer& to, const Node& node, const char* op) {
   const DType dtype = to.type(base).dtype;
   if (dtype == to.type(exponent).dtype) return to.give(node, op, {base, exponent});
   if (is_floating(dtype)) return to.give(node, op, {base, to.emit1("cast", {exponent}, {{"to", dtype}})});
-  const VarId wide = to.emit1(
-      op, {to.emit1("cast", {base}, {{"to", DType::f64}}), to.emit1("cast", {exponent}, {{"to", DType::f64}})});
+  const VarId wide = to.emit1(op, {to.emit1("cast", {base}, {{"to", DType::f64}}), to.emit1("cast", {exponent}, {{"to", DType::f64}})});
   to.give(node, "cast", {wide}, {{"to", dtype}});
 }
 
@@ -92,8 +89,7 @@ void shrink(Importer& to, const Node& node, const char*) {
   const auto number = [&](double value) { return to.literal(scalar_of(dtype, value)); };
   const double lambda = node.real("lambd", 0.5);
   const VarId bias = number(node.real("bias", 0));
-  const VarId above =
-      to.emit1("where", {to.emit1("greater", {x, number(lambda)}), to.emit1("sub", {x, bias}), number(0)});
+  const VarId above = to.emit1("where", {to.emit1("greater", {x, number(lambda)}), to.emit1("sub", {x, bias}), number(0)});
   to.give(node, "where", {to.emit1("less", {x, number(-lambda)}), to.emit1("add", {x, bias}), above});
 }
 
@@ -123,9 +119,7 @@ void dropout(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   to.give(node, "identity", {x});
   if (node.wants(1))
-    to.bind(node, 1,
-            to.emit1("constant_of_shape", {to.emit1("shape", {x})}, {{"value", Tensor::from<bool>({true})}},
-                     node.output(1)));
+    to.bind(node, 1, to.emit1("constant_of_shape", {to.emit1("shape", {x})}, {{"value", Tensor::from<bool>({true})}}, node.output(1)));
 }
 
 constexpr Rule rules[] = {
@@ -190,8 +184,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> elementwise_rules() {
-  return rules;
-}
+std::span<const Rule> elementwise_rules() { return rules; }
 
 }  // namespace millrace::importing

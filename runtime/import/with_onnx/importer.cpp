@@ -24,16 +24,13 @@ std::string one_line(std::string text) {
   return text;
 }
 
-bool default_domain(const std::string& domain) {
-  return domain.empty() || domain == "ai.onnx";
-}
+bool default_domain(const std::string& domain) { return domain.empty() || domain == "ai.onnx"; }
 
 /// Nodes by the op that they need and that there is no rule for.
 void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::vector<std::string>>& missing) {
   for (const onnx::NodeProto& proto : graph.node()) {
     if (!default_domain(proto.domain()) || find_rule(proto.op_type()) == nullptr)
-      missing[(default_domain(proto.domain()) ? "" : proto.domain() + ".") + proto.op_type()].push_back(
-          printable(Node(proto).label()));
+      missing[(default_domain(proto.domain()) ? "" : proto.domain() + ".") + proto.op_type()].push_back(printable(Node(proto).label()));
     for (const onnx::AttributeProto& attribute : proto.attribute())
       if (attribute.has_g()) collect_missing(attribute.g(), missing);
   }
@@ -42,8 +39,8 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 }  // namespace
 
 const Rule* find_rule(std::string_view onnx) {
-  for (const std::span<const Rule> family : {elementwise_rules(), reduce_rules(), linear_rules(), shape_rules(),
-                                             piece_rules(), lstm_rules(), control_rules()})
+  for (const std::span<const Rule> family :
+       {elementwise_rules(), reduce_rules(), linear_rules(), shape_rules(), piece_rules(), lstm_rules(), control_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
@@ -90,9 +87,8 @@ void Importer::check_opset(const onnx::ModelProto& model) {
   for (const onnx::OperatorSetIdProto& set : model.opset_import())
     if (default_domain(set.domain())) opset_ = set.version();
   if (opset_ < oldest_opset || opset_ > newest_opset)
-    throw UnsupportedError(source_.name() + ": expected opset " + std::to_string(oldest_opset) + " to " +
-                           std::to_string(newest_opset) + ", found " +
-                           (opset_ == 0 ? std::string("none") : std::to_string(opset_)));
+    throw UnsupportedError(source_.name() + ": expected opset " + std::to_string(oldest_opset) + " to " + std::to_string(newest_opset) +
+                           ", found " + (opset_ == 0 ? std::string("none") : std::to_string(opset_)));
 }
 
 void Importer::check_ops() const {
@@ -105,13 +101,11 @@ void Importer::check_ops() const {
     for (std::size_t i = 0; i < labels.size(); ++i) text += (i == 0 ? "" : ", ") + labels[i];
     text += ")";
   }
-  throw UnsupportedError(source_.name() + ": expected ops that this library has, found " +
-                         std::to_string(missing.size()) + " that it has not: " + text);
+  throw UnsupportedError(source_.name() + ": expected ops that this library has, found " + std::to_string(missing.size()) +
+                         " that it has not: " + text);
 }
 
-void Importer::fail(const std::string& what) const {
-  throw ProgramError(one_line(source_.name() + ": " + label_ + what));
-}
+void Importer::fail(const std::string& what) const { throw ProgramError(one_line(source_.name() + ": " + label_ + what)); }
 
 void Importer::inputs(const onnx::GraphProto& graph) {
   Scope& scope = scopes_.back();
@@ -119,35 +113,31 @@ void Importer::inputs(const onnx::GraphProto& graph) {
     if (scope.known.contains(input.name())) continue;  // an initializer gives it a value
     const std::string where = source_.name() + ": input " + printable(input.name());
     const VarType type = type_of_onnx(input.type(), where);
-    if (scope.vars.contains(input.name()))
-      fail("input " + printable(input.name()) + ": expected each name once, found it twice");
+    if (scope.vars.contains(input.name())) fail("input " + printable(input.name()) + ": expected each name once, found it twice");
     const auto bound = options_.constants.find(input.name());
     if (bound == options_.constants.end()) {
       define(input.name(), program_.add_input(input.name(), type));
     } else {
       if (!fits(VarType(bound->second.dtype(), bound->second.dims()), type))
-        throw ProgramError(where + ": expected a constant of " + type.to_string() + ", found " +
-                           bound->second.to_string());
+        throw ProgramError(where + ": expected a constant of " + type.to_string() + ", found " + bound->second.to_string());
       scope.known[input.name()] = {bound->second, false};
     }
   }
   for (const auto& [name, value] : options_.constants)
     if (!scope.known.contains(name))
-      throw ProgramError(source_.name() + ": expected an input " + printable(name) +
-                         " to make constant, found none of that name");
+      throw ProgramError(source_.name() + ": expected an input " + printable(name) + " to make constant, found none of that name");
 }
 
 void Importer::initializers(const onnx::GraphProto& graph) {
   Scope& scope = scopes_.back();
   for (const onnx::TensorProto& proto : graph.initializer()) {
     const bool weight = proto.data_type() == onnx::TensorProto::FLOAT || proto.dims_size() > 1;
-    if (!scope.known.emplace(proto.name(), Known{tensor_of(proto, "initializer " + printable(proto.name())), weight})
-             .second)
+    if (!scope.known.emplace(proto.name(), Known{tensor_of(proto, "initializer " + printable(proto.name())), weight}).second)
       fail("initializer " + printable(proto.name()) + ": the name is there twice");
   }
   if (graph.sparse_initializer_size() > 0)
-    throw UnsupportedError(source_.name() + ": expected dense initializers, found a sparse one: " +
-                           printable(graph.sparse_initializer(0).values().name()));
+    throw UnsupportedError(source_.name() +
+                           ": expected dense initializers, found a sparse one: " + printable(graph.sparse_initializer(0).values().name()));
   if (scopes_.size() > 1) return;
   for (const auto& [name, value] : options_.constants) {
     const auto found = scope.known.find(name);
@@ -199,9 +189,9 @@ std::vector<VarId> Importer::outputs(const onnx::GraphProto& graph) {
     const VarId found = find(output.name());
     if (found == no_var) fail("output " + printable(output.name()) + ": expected a node that gives it, found none");
     // What comes from outside the block, or straight from its inputs, is given on by an op of the block.
-    const bool made_here = program_.var(found).block == block() && program_.constant(found) == nullptr &&
-                           std::none_of(program_.inputs().begin(), program_.inputs().end(),
-                                        [&](const auto& port) { return port.var == found; });
+    const bool made_here =
+        program_.var(found).block == block() && program_.constant(found) == nullptr &&
+        std::none_of(program_.inputs().begin(), program_.inputs().end(), [&](const auto& port) { return port.var == found; });
     results.push_back(made_here ? found : emit1("identity", {found}, {}, output.name()));
   }
   return results;
@@ -219,8 +209,7 @@ std::vector<VarId> Importer::enter(const std::vector<Param>& params) {
 
 std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs) {
   if (std::cmp_not_equal(inputs.size(), graph.input_size()))
-    throw ProgramError("expected a sub-graph of " + std::to_string(inputs.size()) + " inputs, found " +
-                       std::to_string(graph.input_size()));
+    throw ProgramError("expected a sub-graph of " + std::to_string(inputs.size()) + " inputs, found " + std::to_string(graph.input_size()));
   for (int i = 0; i < graph.input_size(); ++i) define(graph.input(i).name(), inputs[static_cast<std::size_t>(i)]);
   initializers(graph);
   nodes(graph);
@@ -239,10 +228,9 @@ int Importer::leave(std::vector<VarId> results) {
 VarId Importer::make_var(Scope& scope, const std::string& name) {
   const Known& known = scope.known.at(name);
   const bool as_weight = known.weight || known.value.elements() > largest_literal;
-  const VarId made =
-      as_weight ? program_.add_parameter(name, known.value)
-                : program_.append(scope.block, Op{"constant", {}, {}, {{"value", known.value.read_only()}}, {}}, {name})
-                      .at(0);
+  const VarId made = as_weight
+                         ? program_.add_parameter(name, known.value)
+                         : program_.append(scope.block, Op{"constant", {}, {}, {{"value", known.value.read_only()}}, {}}, {name}).at(0);
   scope.vars.emplace(name, made);
   return made;
 }
@@ -265,8 +253,7 @@ VarId Importer::in(const Node& node, std::size_t input) {
   if (!node.has(input)) throw ProgramError("expected input " + std::to_string(input) + ", found none");
   const VarId found = find(node.input(input));
   if (found == no_var)
-    throw ProgramError("input " + printable(node.input(input)) +
-                       ": expected a value that is given before it is read, found none");
+    throw ProgramError("input " + printable(node.input(input)) + ": expected a value that is given before it is read, found none");
   return found;
 }
 
@@ -299,14 +286,12 @@ std::optional<Ints> Importer::known_integers(const Node& node, std::size_t input
 Ints Importer::needed_integers(const Node& node, std::size_t input, const Ints& otherwise) const {
   if (!node.has(input)) return otherwise;
   if (const std::optional<Ints> values = known_integers(node, input)) return *values;
-  throw UnsupportedError("input " + printable(node.input(input)) +
-                         ": expected a value that the file holds, found one that a run computes");
+  throw UnsupportedError("input " + printable(node.input(input)) + ": expected a value that the file holds, found one that a run computes");
 }
 
 int Importer::rank(VarId var) const {
   if (type(var).rank() < 0)
-    throw UnsupportedError("expected a known rank, found " + printable(program_.var(var).name) + " of " +
-                           type(var).to_string());
+    throw UnsupportedError("expected a known rank, found " + printable(program_.var(var).name) + " of " + type(var).to_string());
   return type(var).rank();
 }
 
@@ -318,8 +303,7 @@ std::vector<VarId> Importer::emit(const std::string& op, std::vector<VarId> inpu
   return program_.append(block(), std::move(made), names);
 }
 
-VarId Importer::emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes,
-                      const std::string& name) {
+VarId Importer::emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes, const std::string& name) {
   return emit(op, std::move(inputs), std::move(attributes), {name}).at(0);
 }
 
@@ -334,8 +318,7 @@ void Importer::bind(const Node& node, std::size_t output, VarId var) {
 void Importer::bind_constant(const Node& node, Tensor value) {
   if (!node.wants(0)) return;
   Scope& scope = scopes_.back();
-  if (scope.vars.contains(node.output(0)) ||
-      !scope.known.emplace(node.output(0), Known{std::move(value), false}).second)
+  if (scope.vars.contains(node.output(0)) || !scope.known.emplace(node.output(0), Known{std::move(value), false}).second)
     fail("expected each value once, found " + printable(node.output(0)) + " twice");
 }
 

@@ -50,8 +50,7 @@ class Importer {
   std::vector<VarId> emit(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {},
                           const std::vector<std::string>& names = {});
   /// The same for an op of one output.
-  VarId emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {},
-              const std::string& name = "");
+  VarId emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {}, const std::string& name = "");
   /// The same as the first output of `node`.
   void give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes = {});
   /// Binds an output that somebody may read to a var.
@@ -59,9 +58,7 @@ class Importer {
   /// The output of `node` is a value that never changes.
   void bind_constant(const Node& node, Tensor value);
   VarId literal(Tensor value, const std::string& name = "");
-  VarId literal(const Ints& list) {
-    return literal(Tensor::from<std::int64_t>(list, DDim{static_cast<std::int64_t>(list.size())}));
-  }
+  VarId literal(const Ints& list) { return literal(Tensor::from<std::int64_t>(list, DDim{static_cast<std::int64_t>(list.size())})); }
   Tensor tensor_of(const onnx::TensorProto& proto, const std::string& what);
 
   /// Begins a block inside the innermost one, which ops are appended to until `leave`. Returns its parameters.

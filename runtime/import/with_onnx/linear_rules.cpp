@@ -7,9 +7,7 @@
 namespace millrace::importing {
 namespace {
 
-void matmul(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0), to.in(node, 1)});
-}
+void matmul(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
 
 void gemm(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2)},
@@ -27,8 +25,7 @@ std::int64_t of_one_axis(const Node& node, const std::string& name, std::int64_t
   const std::optional<Ints> values = node.integers(name);
   if (!values) return otherwise;
   if (values->size() != 1)
-    throw UnsupportedError("expected a convolution along one axis, found " + std::to_string(values->size()) + " " +
-                           name);
+    throw UnsupportedError("expected a convolution along one axis, found " + std::to_string(values->size()) + " " + name);
   if (values->front() < 1 || values->front() > largest_window)
     throw ParseError("attribute " + name + ": expected 1 to " + std::to_string(largest_window) + ", found " +
                      std::to_string(values->front()));
@@ -36,8 +33,7 @@ std::int64_t of_one_axis(const Node& node, const std::string& name, std::int64_t
 }
 
 /// Pads of one axis, from `pads` or as `auto_pad` says.
-Ints conv_pads(Importer& to, const Node& node, VarId x, std::int64_t kernel, std::int64_t stride,
-               std::int64_t dilation) {
+Ints conv_pads(Importer& to, const Node& node, VarId x, std::int64_t kernel, std::int64_t stride, std::int64_t dilation) {
   const std::string automatic = node.text("auto_pad", "NOTSET");
   if (automatic == "VALID") return {0, 0};
   if (automatic == "NOTSET") {
@@ -53,8 +49,7 @@ Ints conv_pads(Importer& to, const Node& node, VarId x, std::int64_t kernel, std
   if (kernel < 0 || (stride != 1 && length < 0))
     throw UnsupportedError("auto_pad: expected extents that the file holds, found " + to.type(x).to_string());
   const std::int64_t total =
-      stride == 1 ? window - 1
-                  : std::max<std::int64_t>(0, ((length + stride - 1) / stride - 1) * stride + window - length);
+      stride == 1 ? window - 1 : std::max<std::int64_t>(0, ((length + stride - 1) / stride - 1) * stride + window - length);
   const std::int64_t less = total / 2;
   return automatic == "SAME_UPPER" ? Ints{less, total - less} : Ints{total - less, less};
 }
@@ -64,8 +59,8 @@ void conv(Importer& to, const Node& node, const char* op) {
   const VarId w = to.in(node, 1);
   for (const VarId var : {x, w})
     if (to.type(var).rank() >= 0 && to.type(var).rank() != 3)
-      throw UnsupportedError("expected a convolution along one axis (rank 3), found '" + to.program().var(var).name +
-                             "' of " + to.type(var).to_string());
+      throw UnsupportedError("expected a convolution along one axis (rank 3), found '" + to.program().var(var).name + "' of " +
+                             to.type(var).to_string());
   const std::int64_t kernel = to.type(w).rank() == 3 ? (*to.type(w).shape)[2] : DDim::unknown;
   const std::int64_t declared = of_one_axis(node, "kernel_shape", kernel);
   if (kernel >= 0 && declared != kernel)
@@ -86,8 +81,7 @@ void batch_norm(Importer& to, const Node& node, const char*) {
   if (node.integer("spatial", 1) != 1) throw UnsupportedError("attribute spatial: expected 1, found 0");
   for (std::size_t output = 1; output < node.outputs(); ++output)
     if (node.wants(output))
-      throw UnsupportedError("expected the normalised output alone, found a use of " +
-                             internal::printable(node.output(output)));
+      throw UnsupportedError("expected the normalised output alone, found a use of " + internal::printable(node.output(output)));
   const VarId x = to.in(node, 0);
   Ints shape(static_cast<std::size_t>(std::max(to.rank(x) - 1, 1)), 1);
   shape[0] = -1;
@@ -108,8 +102,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> linear_rules() {
-  return rules;
-}
+std::span<const Rule> linear_rules() { return rules; }
 
 }  // namespace millrace::importing

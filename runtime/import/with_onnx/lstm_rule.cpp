@@ -32,8 +32,7 @@ constexpr Activation activations[] = {
 
 const Activation& activation_named(const std::string& name) {
   std::string lower = name;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const Activation& activation : activations)
     if (activation.onnx == lower) return activation;
   throw UnsupportedError("attribute activations: expected an activation of ONNX, found " + internal::printable(name));
@@ -56,8 +55,7 @@ std::vector<Attributes> read_cells(const Node& node, std::size_t directions) {
   if (names.empty())
     for (std::size_t d = 0; d < directions; ++d) names.insert(names.end(), {"Sigmoid", "Tanh", "Tanh"});
   if (names.size() != 3 * directions)
-    throw ProgramError("attribute activations: expected " + std::to_string(3 * directions) + ", found " +
-                       std::to_string(names.size()));
+    throw ProgramError("attribute activations: expected " + std::to_string(3 * directions) + ", found " + std::to_string(names.size()));
   const std::vector<float> given_alpha = node.reals("activation_alpha");
   const std::vector<float> given_beta = node.reals("activation_beta");
   std::size_t next_alpha = 0;
@@ -95,8 +93,7 @@ Form read_form(Importer& to, const Node& node) {
   Form form;
   const std::string direction = node.text("direction", "forward");
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
-    throw ParseError("attribute direction: expected forward, reverse or bidirectional, found " +
-                     internal::printable(direction));
+    throw ParseError("attribute direction: expected forward, reverse or bidirectional, found " + internal::printable(direction));
   form.directions = direction == "bidirectional" ? 2 : 1;
   form.reverse = direction == "reverse";
   form.batch_first = node.integer("layout", 0) != 0;
@@ -115,12 +112,10 @@ void check_lengths(Importer& to, const Node& node, VarId x) {
   if (!node.has(4)) return;
   const std::optional<Ints> lengths = to.known_integers(node, 4);
   const std::int64_t steps = to.type(x).rank() == 3 ? (*to.type(x).shape)[0] : DDim::unknown;
-  const bool all =
-      lengths && std::all_of(lengths->begin(), lengths->end(), [&](std::int64_t length) { return length == steps; });
+  const bool all = lengths && std::all_of(lengths->begin(), lengths->end(), [&](std::int64_t length) { return length == steps; });
   if (!all)
-    throw UnsupportedError(
-        "sequence_lens: expected lengths in the file that are all those of X, " + to.type(x).to_string() +
-        ", found others or lengths that a run computes: feed sequences of unequal length as a LoDTensor");
+    throw UnsupportedError("sequence_lens: expected lengths in the file that are all those of X, " + to.type(x).to_string() +
+                           ", found others or lengths that a run computes: feed sequences of unequal length as a LoDTensor");
 }
 
 VarId slice(Importer& to, VarId x, std::int64_t axis, std::int64_t begin, std::int64_t end) {
@@ -141,8 +136,7 @@ constexpr std::size_t peepholes[] = {0, 2, 1};
 
 /// The parts of axis 0, each of `size`, in another order: how gates move from ONNX's order to ours.
 VarId reorder(Importer& to, VarId x, std::int64_t size, std::span<const std::size_t> order) {
-  const std::vector<VarId> pieces =
-      to.emit("split", {x}, {{"axis", std::int64_t{0}}, {"sizes", Ints(order.size(), size)}});
+  const std::vector<VarId> pieces = to.emit("split", {x}, {{"axis", std::int64_t{0}}, {"sizes", Ints(order.size(), size)}});
   std::vector<VarId> moved;
   for (const std::size_t part : order) moved.push_back(pieces.at(part));
   return to.emit1("concat", moved, {{"axis", std::int64_t{0}}});
@@ -152,16 +146,13 @@ VarId reorder(Importer& to, VarId x, std::int64_t size, std::span<const std::siz
 /// [3H].
 std::vector<VarId> weights(Importer& to, const Node& node, const Form& form, std::size_t direction) {
   const std::int64_t h = form.hidden;
-  const auto of_direction = [&](std::size_t input) {
-    return select(to, to.in(node, input), 0, direction, form.directions);
-  };
+  const auto of_direction = [&](std::size_t input) { return select(to, to.in(node, input), 0, direction, form.directions); };
   const auto matrix = [&](std::size_t input) {
     return to.emit1("transpose", {reorder(to, of_direction(input), h, gates)}, {{"perm", Ints{1, 0}}});
   };
   std::vector<VarId> made = {matrix(1), matrix(2), no_var, no_var};
   if (node.has(3)) {
-    const std::vector<VarId> both =
-        to.emit("split", {of_direction(3)}, {{"axis", std::int64_t{0}}, {"sizes", Ints{4 * h, 4 * h}}});
+    const std::vector<VarId> both = to.emit("split", {of_direction(3)}, {{"axis", std::int64_t{0}}, {"sizes", Ints{4 * h, 4 * h}}});
     made[2] = reorder(to, to.emit1("add", {both.at(0), both.at(1)}), h, gates);
   }
   if (node.has(7)) made[3] = reorder(to, of_direction(7), h, peepholes);
@@ -178,8 +169,7 @@ VarId initial(Importer& to, const Node& node, const Form& form, std::size_t inpu
     return to.emit1("concat", {batch, to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}});
   };
   const VarId dims = known < 0 ? dims_of_x() : to.literal(Ints{known, form.hidden});
-  return to.emit1("constant_of_shape", {dims},
-                  {{"value", scalar_of(to.type(x).dtype, 0).reshape(DDim{1}).read_only()}});
+  return to.emit1("constant_of_shape", {dims}, {{"value", scalar_of(to.type(x).dtype, 0).reshape(DDim{1}).read_only()}});
 }
 
 /// [B, H] with what x and the given state say of B.
@@ -202,8 +192,8 @@ Results loop(Importer& to, const Node& node, const Form& form, std::size_t direc
   const VarId steps = to.emit1("tensor_array_unstack", {x}, {{"axis", std::int64_t{0}}}, "steps");
   const VarId n = to.emit1("tensor_array_size", {steps}, {}, "n");
   const Ints slot(state.shape->begin(), state.shape->end());
-  const VarId outputs = to.emit1(
-      "tensor_array", {n}, {{"dtype", state.dtype}, {"shape", slot}, {"name", std::string("outputs")}}, "outputs");
+  const VarId outputs =
+      to.emit1("tensor_array", {n}, {{"dtype", state.dtype}, {"shape", slot}, {"name", std::string("outputs")}}, "outputs");
   const VarId zero = to.literal(Tensor::scalar(std::int64_t{0}), "zero");
 
   const std::vector<VarId> params = to.enter({{"step", VarType(DType::i64, DDim{})}, {"h", state}, {"c", state}});
@@ -218,10 +208,9 @@ Results loop(Importer& to, const Node& node, const Form& form, std::size_t direc
   const VarId step = to.emit1("add", {params[0], one}, {}, "step");
   const int body = to.leave({step, next.at(0), next.at(1)});
 
-  const std::vector<VarId> last =
-      to.emit("while", {zero, h0, c0},
-              {{"sub_block", BlockId{body}}, {"max_trips", std::int64_t{-1}}, {"parallel_iterations", std::int64_t{8}}},
-              {"steps_done", "h_last", "c_last"});
+  const std::vector<VarId> last = to.emit(
+      "while", {zero, h0, c0}, {{"sub_block", BlockId{body}}, {"max_trips", std::int64_t{-1}}, {"parallel_iterations", std::int64_t{8}}},
+      {"steps_done", "h_last", "c_last"});
   return {to.emit1("tensor_array_stack", {outputs}, {{"axis", std::int64_t{0}}}, "y"), last.at(1), last.at(2)};
 }
 
@@ -235,15 +224,13 @@ Results direction(Importer& to, const Node& node, const Form& form, std::size_t 
 }
 
 /// Puts the axis of directions in at `axis` and joins the directions along it; a perm puts the batch first.
-void join(Importer& to, const Node& node, std::size_t output, const std::vector<Results>& all, std::int64_t axis,
-          const Ints& batch_first) {
+void join(Importer& to, const Node& node, std::size_t output, const std::vector<Results>& all, std::int64_t axis, const Ints& batch_first) {
   if (!node.wants(output)) return;
   const std::string& name = node.output(output);
   const bool both = all.size() > 1;
   std::vector<VarId> parts;
   for (const Results& results : all)
-    parts.push_back(
-        to.emit1("unsqueeze", {results[output]}, {{"axes", Ints{axis}}}, both || !batch_first.empty() ? "" : name));
+    parts.push_back(to.emit1("unsqueeze", {results[output]}, {{"axes", Ints{axis}}}, both || !batch_first.empty() ? "" : name));
   if (both) parts = {to.emit1("concat", parts, {{"axis", axis}}, batch_first.empty() ? name : "")};
   if (!batch_first.empty()) parts = {to.emit1("transpose", parts, {{"perm", batch_first}}, name)};
   to.bind(node, output, parts[0]);
@@ -266,8 +253,6 @@ constexpr Rule rules[] = {{"LSTM", lstm}};
 
 }  // namespace
 
-std::span<const Rule> lstm_rules() {
-  return rules;
-}
+std::span<const Rule> lstm_rules() { return rules; }
 
 }  // namespace millrace::importing

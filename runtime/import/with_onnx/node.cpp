@@ -21,13 +21,11 @@ const AttributeProto* Node::find(const std::string& name) const {
   return nullptr;
 }
 
-const AttributeProto* Node::find(const std::string& name, AttributeProto::AttributeType type,
-                                 const char* type_name) const {
+const AttributeProto* Node::find(const std::string& name, AttributeProto::AttributeType type, const char* type_name) const {
   const AttributeProto* attribute = find(name);
   // Files of the first version leave the type out.
   if (attribute != nullptr && attribute->type() != type && attribute->type() != AttributeProto::UNDEFINED)
-    throw ParseError("attribute " + name + ": expected " + type_name + ", found attribute type " +
-                     std::to_string(attribute->type()));
+    throw ParseError("attribute " + name + ": expected " + type_name + ", found attribute type " + std::to_string(attribute->type()));
   return attribute;
 }
 

@@ -23,15 +23,11 @@ class Node {
 
   /// Inputs up to the last that is there.
   std::size_t inputs() const noexcept { return inputs_; }
-  bool has(std::size_t input) const noexcept {
-    return input < inputs_ && !proto_.input(static_cast<int>(input)).empty();
-  }
+  bool has(std::size_t input) const noexcept { return input < inputs_ && !proto_.input(static_cast<int>(input)).empty(); }
   const std::string& input(std::size_t input) const { return proto_.input(static_cast<int>(input)); }
   std::size_t outputs() const noexcept { return static_cast<std::size_t>(proto_.output_size()); }
   /// Whether somebody may read that output.
-  bool wants(std::size_t output) const noexcept {
-    return output < outputs() && !proto_.output(static_cast<int>(output)).empty();
-  }
+  bool wants(std::size_t output) const noexcept { return output < outputs() && !proto_.output(static_cast<int>(output)).empty(); }
   const std::string& output(std::size_t output) const { return proto_.output(static_cast<int>(output)); }
 
   /// Attributes. ParseError when one is there with another type.
@@ -49,8 +45,7 @@ class Node {
 
  private:
   const onnx::AttributeProto* find(const std::string& name) const;
-  const onnx::AttributeProto* find(const std::string& name, onnx::AttributeProto::AttributeType type,
-                                   const char* type_name) const;
+  const onnx::AttributeProto* find(const std::string& name, onnx::AttributeProto::AttributeType type, const char* type_name) const;
 
   const onnx::NodeProto& proto_;
   std::size_t inputs_;

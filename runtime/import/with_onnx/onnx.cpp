@@ -16,10 +16,9 @@ constexpr int deepest_message = 100;
 
 onnx::ModelProto parse(std::string_view bytes, const std::string& name) {
   if (bytes.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()))
-    throw ParseError(name + ": expected an ONNX model of at most 2 GiB (tensors may lie beside it), found " +
-                     std::to_string(bytes.size()) + " bytes");
-  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const std::uint8_t*>(bytes.data()),
-                                                static_cast<int>(bytes.size()));
+    throw ParseError(name + ": expected an ONNX model of at most 2 GiB (tensors may lie beside it), found " + std::to_string(bytes.size()) +
+                     " bytes");
+  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const std::uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
   stream.SetRecursionLimit(deepest_message);
   onnx::ModelProto model;
   if (!model.ParseFromCodedStream(&stream) || !stream.ConsumedEntireMessage())

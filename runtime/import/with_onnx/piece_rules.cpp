@@ -95,13 +95,11 @@ void pad(Importer& to, const Node& node, const char*) {
   const std::optional<Ints> pads = to.known_integers(node, 1);
   const Tensor* value = to.known(node, 2);
   if (!pads) {
-    if (node.has(3))
-      throw UnsupportedError("expected pads that the file holds beside axes, found pads that a run computes");
+    if (node.has(3)) throw UnsupportedError("expected pads that the file holds beside axes, found pads that a run computes");
     return to.give(node, "pad_by", {x, to.in(node, 1), to.in_or_none(node, 2)}, {{"mode", mode}});
   }
   const Ints all = spread_pads(to, node, x, *pads);
-  if (node.has(2) && value == nullptr)
-    return to.give(node, "pad_by", {x, to.literal(all), to.in(node, 2)}, {{"mode", mode}});
+  if (node.has(2) && value == nullptr) return to.give(node, "pad_by", {x, to.literal(all), to.in(node, 2)}, {{"mode", mode}});
   to.give(node, "pad", {x}, {{"pads", all}, {"mode", mode}, {"value", value == nullptr ? 0.0 : value->item()}});
 }
 
@@ -133,8 +131,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> piece_rules() {
-  return rules;
-}
+std::span<const Rule> piece_rules() { return rules; }
 
 }  // namespace millrace::importing

@@ -10,8 +10,7 @@ void reduce(Importer& to, const Node& node, const char* kind) {
   const Ints axes = as_input ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
   const VarId x = to.in(node, 0);
   if (axes.empty() && node.integer("noop_with_empty_axes", 0) != 0) return to.give(node, "identity", {x});
-  to.give(node, "reduce", {x},
-          {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", node.integer("keepdims", 1) != 0}});
+  to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", node.integer("keepdims", 1) != 0}});
 }
 
 void pick(Importer& to, const Node& node, const char* op) {
@@ -36,8 +35,7 @@ void softmax(Importer& to, const Node& node, const char* op) {
 Ints axes_from(Importer& to, VarId x, std::int64_t axis) {
   if (axis >= 0) axis -= to.rank(x);
   if (axis < -max_rank)
-    throw ProgramError("attribute axis: expected -" + std::to_string(max_rank) + " or more, found " +
-                       std::to_string(axis));
+    throw ProgramError("attribute axis: expected -" + std::to_string(max_rank) + " or more, found " + std::to_string(axis));
   Ints axes;
   for (; axis < 0; ++axis) axes.push_back(axis);
   return axes;
@@ -57,8 +55,7 @@ void layer_norm(Importer& to, const Node& node, const char* op) {
   to.bind(node, 1, mean);
   const VarId apart = to.emit1("sub", {x, mean});
   const VarId variance = mean_of(to.emit1("mul", {apart, apart}));
-  const VarId deviation =
-      to.emit1("sqrt", {to.emit1("add", {variance, to.literal(scalar_of(to.type(x).dtype, epsilon))})});
+  const VarId deviation = to.emit1("sqrt", {to.emit1("add", {variance, to.literal(scalar_of(to.type(x).dtype, epsilon))})});
   to.bind(node, 2, to.emit1("reciprocal", {deviation}));
 }
 
@@ -66,9 +63,7 @@ void cumsum(Importer& to, const Node& node, const char* op) {
   const Ints axis = to.needed_integers(node, 1, {});
   if (axis.size() != 1) throw ProgramError("expected one axis, found " + std::to_string(axis.size()));
   to.give(node, op, {to.in(node, 0)},
-          {{"axis", axis[0]},
-           {"exclusive", node.integer("exclusive", 0) != 0},
-           {"reverse", node.integer("reverse", 0) != 0}});
+          {{"axis", axis[0]}, {"exclusive", node.integer("exclusive", 0) != 0}, {"reverse", node.integer("reverse", 0) != 0}});
 }
 
 constexpr Rule rules[] = {
@@ -92,8 +87,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> reduce_rules() {
-  return rules;
-}
+std::span<const Rule> reduce_rules() { return rules; }
 
 }  // namespace millrace::importing

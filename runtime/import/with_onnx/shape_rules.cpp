@@ -26,9 +26,7 @@ Ints axes_of(Importer& to, const Node& node) {
   return to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
 }
 
-void squeeze(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0)}, {{"axes", axes_of(to, node)}});
-}
+void squeeze(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axes", axes_of(to, node)}}); }
 
 void unsqueeze(Importer& to, const Node& node, const char* op) {
   const Ints axes = axes_of(to, node);
@@ -37,9 +35,7 @@ void unsqueeze(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {x}, {{"axes", axes}});
 }
 
-void flatten(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0)}, {{"axis", node.integer("axis", 1)}});
-}
+void flatten(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axis", node.integer("axis", 1)}}); }
 
 void shape(Importer& to, const Node& node, const char* op) {
   Attributes attributes;
@@ -48,23 +44,15 @@ void shape(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, attributes);
 }
 
-void size(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0)});
-}
+void size(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}); }
 
-void expand(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0), to.in(node, 1)});
-}
+void expand(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
 
-void range(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)});
-}
+void range(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}); }
 
 void constant(Importer& to, const Node& node, const char*) {
-  if (const onnx::TensorProto* tensor = node.tensor("value"))
-    return to.bind_constant(node, to.tensor_of(*tensor, "attribute value"));
-  if (node.has_attribute("value_float"))
-    return to.bind_constant(node, Tensor::scalar(static_cast<float>(node.real("value_float", 0))));
+  if (const onnx::TensorProto* tensor = node.tensor("value")) return to.bind_constant(node, to.tensor_of(*tensor, "attribute value"));
+  if (node.has_attribute("value_float")) return to.bind_constant(node, Tensor::scalar(static_cast<float>(node.real("value_float", 0))));
   if (node.has_attribute("value_int")) return to.bind_constant(node, Tensor::scalar(node.integer("value_int", 0)));
   if (node.has_attribute("value_floats")) {
     const std::vector<float> values = node.reals("value_floats");
@@ -99,8 +87,6 @@ constexpr Rule rules[] = {
 
 }  // namespace
 
-std::span<const Rule> shape_rules() {
-  return rules;
-}
+std::span<const Rule> shape_rules() { return rules; }
 
 }  // namespace millrace::importing

@@ -24,8 +24,7 @@ class Source {
   /// Elements out of a file beneath the folder. `location` is a relative path without `..`, no part of which is a
   /// symbolic link. Different parts of a file may not overlap, so that a model cannot ask for more memory than its
   /// files have. Errors open with `where`.
-  Tensor external(const std::string& location, std::int64_t offset, DType dtype, const DDim& dims,
-                  const std::string& where);
+  Tensor external(const std::string& location, std::int64_t offset, DType dtype, const DDim& dims, const std::string& where);
 
  private:
   struct File {

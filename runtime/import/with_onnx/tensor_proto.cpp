@@ -21,8 +21,7 @@ T from_field(std::int32_t value, const std::string& where) {
   if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
     return T::from_bits(checked_cast<std::uint16_t>(value));
   } else if constexpr (std::is_same_v<T, bool>) {
-    if (value != 0 && value != 1)
-      throw ParseError(where + ": expected bools of 0 or 1, found " + std::to_string(value));
+    if (value != 0 && value != 1) throw ParseError(where + ": expected bools of 0 or 1, found " + std::to_string(value));
     return value != 0;
   } else {
     return checked_cast<T>(value);
@@ -45,8 +44,8 @@ T from_field(double value, const std::string&) {
 template <class T, class Field>
 Tensor from_fields(const Field& field, const DDim& dims, const std::string& where) {
   if (std::cmp_not_equal(field.size(), dims.elements()))
-    throw ParseError(where + ": expected " + std::to_string(dims.elements()) + " values for " + dims.to_string() +
-                     ", found " + std::to_string(field.size()));
+    throw ParseError(where + ": expected " + std::to_string(dims.elements()) + " values for " + dims.to_string() + ", found " +
+                     std::to_string(field.size()));
   Tensor made(dtype_of<T>, dims);
   T* to = made.mutable_data<T>();
   for (const auto value : field) *to++ = from_field<T>(value, where);
@@ -55,24 +54,15 @@ Tensor from_fields(const Field& field, const DDim& dims, const std::string& wher
 
 Tensor from_typed_fields(const TensorProto& proto, DType dtype, const DDim& dims, const std::string& where) {
   switch (dtype) {
-    case DType::f64:
-      return from_fields<double>(proto.double_data(), dims, where);
-    case DType::f32:
-      return from_fields<float>(proto.float_data(), dims, where);
-    case DType::f16:
-      return from_fields<float16>(proto.int32_data(), dims, where);
-    case DType::bf16:
-      return from_fields<bfloat16>(proto.int32_data(), dims, where);
-    case DType::i64:
-      return from_fields<std::int64_t>(proto.int64_data(), dims, where);
-    case DType::i32:
-      return from_fields<std::int32_t>(proto.int32_data(), dims, where);
-    case DType::i8:
-      return from_fields<std::int8_t>(proto.int32_data(), dims, where);
-    case DType::u8:
-      return from_fields<std::uint8_t>(proto.int32_data(), dims, where);
-    case DType::boolean:
-      return from_fields<bool>(proto.int32_data(), dims, where);
+    case DType::f64: return from_fields<double>(proto.double_data(), dims, where);
+    case DType::f32: return from_fields<float>(proto.float_data(), dims, where);
+    case DType::f16: return from_fields<float16>(proto.int32_data(), dims, where);
+    case DType::bf16: return from_fields<bfloat16>(proto.int32_data(), dims, where);
+    case DType::i64: return from_fields<std::int64_t>(proto.int64_data(), dims, where);
+    case DType::i32: return from_fields<std::int32_t>(proto.int32_data(), dims, where);
+    case DType::i8: return from_fields<std::int8_t>(proto.int32_data(), dims, where);
+    case DType::u8: return from_fields<std::uint8_t>(proto.int32_data(), dims, where);
+    case DType::boolean: return from_fields<bool>(proto.int32_data(), dims, where);
   }
   throw DTypeError(where + ": the dtype is none of the known ones");
 }
@@ -81,13 +71,11 @@ std::int64_t number(const std::string& text, const std::string& where) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    throw ParseError(where + ": expected offset and length of external data to be numbers, found " +
-                     internal::printable(text));
+    throw ParseError(where + ": expected offset and length of external data to be numbers, found " + internal::printable(text));
   return value;
 }
 
-Tensor from_external(const TensorProto& proto, DType dtype, const DDim& dims, Source& source,
-                     const std::string& where) {
+Tensor from_external(const TensorProto& proto, DType dtype, const DDim& dims, Source& source, const std::string& where) {
   std::string location;
   std::int64_t offset = 0;
   std::int64_t length = -1;
@@ -98,8 +86,8 @@ Tensor from_external(const TensorProto& proto, DType dtype, const DDim& dims, So
   }
   const std::int64_t needed = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype)));
   if (length >= 0 && length != needed)
-    throw ParseError(where + ": expected " + std::to_string(needed) + " bytes of external data for " +
-                     std::string(name_of(dtype)) + dims.to_string() + ", found " + std::to_string(length));
+    throw ParseError(where + ": expected " + std::to_string(needed) + " bytes of external data for " + std::string(name_of(dtype)) +
+                     dims.to_string() + ", found " + std::to_string(length));
   return source.external(location, offset, dtype, dims, where);
 }
 
@@ -107,26 +95,16 @@ Tensor from_external(const TensorProto& proto, DType dtype, const DDim& dims, So
 
 DType dtype_of_onnx(int element_type, const std::string& where) {
   switch (element_type) {
-    case TensorProto::DOUBLE:
-      return DType::f64;
-    case TensorProto::FLOAT:
-      return DType::f32;
-    case TensorProto::FLOAT16:
-      return DType::f16;
-    case TensorProto::BFLOAT16:
-      return DType::bf16;
-    case TensorProto::INT64:
-      return DType::i64;
-    case TensorProto::INT32:
-      return DType::i32;
-    case TensorProto::INT8:
-      return DType::i8;
-    case TensorProto::UINT8:
-      return DType::u8;
-    case TensorProto::BOOL:
-      return DType::boolean;
-    default:
-      break;
+    case TensorProto::DOUBLE: return DType::f64;
+    case TensorProto::FLOAT: return DType::f32;
+    case TensorProto::FLOAT16: return DType::f16;
+    case TensorProto::BFLOAT16: return DType::bf16;
+    case TensorProto::INT64: return DType::i64;
+    case TensorProto::INT32: return DType::i32;
+    case TensorProto::INT8: return DType::i8;
+    case TensorProto::UINT8: return DType::u8;
+    case TensorProto::BOOL: return DType::boolean;
+    default: break;
   }
   static constexpr const char* names[] = {"undefined", "float",  "uint8",     "int8",       "uint16",  "int16",
                                           "int32",     "int64",  "string",    "bool",       "float16", "double",
@@ -137,8 +115,7 @@ DType dtype_of_onnx(int element_type, const std::string& where) {
 }
 
 VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where) {
-  if (!type.has_tensor_type())
-    throw UnsupportedError(where + ": expected a tensor, found another type (a sequence, a map or an optional)");
+  if (!type.has_tensor_type()) throw UnsupportedError(where + ": expected a tensor, found another type (a sequence, a map or an optional)");
   const DType dtype = dtype_of_onnx(type.tensor_type().elem_type(), where);
   if (!type.tensor_type().has_shape()) return VarType::unranked(dtype);
   std::vector<std::int64_t> extents;

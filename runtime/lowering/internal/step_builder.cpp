@@ -19,8 +19,11 @@ DDim closed(const VarType& type) {
 }  // namespace
 
 StepBuilder::StepBuilder(const Program& program, const RecurrenceOptions& options, int axis)
-    : program_(program), options_(options), axis_(axis), made_{Program(program.shared_registry()), Program(program.shared_registry()),
-                                                              Program(program.shared_registry()), {}, {}, {}, {}, {}} {
+    : program_(program),
+      options_(options),
+      axis_(axis),
+      made_{
+          Program(program.shared_registry()), Program(program.shared_registry()), Program(program.shared_registry()), {}, {}, {}, {}, {}} {
   made_.step.set_title(program.title() + ", one step");
   made_.start.set_title(program.title() + ", at the start");
   for (const Program::Port& port : program.inputs()) ragged_ = ragged_ || program.var(port.var).type.lod_depth > 0;
@@ -55,7 +58,8 @@ void StepBuilder::bind_inputs() {
     const VarType& type = program_.var(port.var).type;
     if (const auto constant = options_.constants.find(port.name); constant != options_.constants.end()) {
       const VarType found(constant->second.dtype(), constant->second.dims());
-      if (!fits(found, type)) throw ArgumentError(fmt::format("input '{}': expected {}, found {}", port.name, type.to_string(), found.to_string()));
+      if (!fits(found, type))
+        throw ArgumentError(fmt::format("input '{}': expected {}, found {}", port.name, type.to_string(), found.to_string()));
       bind(port.var, Symbol{.kind = Kind::constant, .value = constant->second, .origin = port.name});
       continue;
     }
@@ -65,13 +69,15 @@ void StepBuilder::bind_inputs() {
   }
   for (const Program::Port& port : program_.inputs())
     if (!options_.constants.contains(port.name) && !is_live(port)) bind_given(port);
-  if (made_.inputs.empty()) throw UnsupportedError("program '" + program_.title() + "': expected an input with rows that can arrive one by one, found none");
+  if (made_.inputs.empty())
+    throw UnsupportedError("program '" + program_.title() + "': expected an input with rows that can arrive one by one, found none");
   bind_state_inputs();
 }
 
 void StepBuilder::bind_live(const Program::Port& port) {
   const VarType& type = program_.var(port.var).type;
-  if (type.lod_depth > 1) throw UnsupportedError(fmt::format("input '{}': expected sequences of rows, found {} levels of LoD", port.name, type.lod_depth));
+  if (type.lod_depth > 1)
+    throw UnsupportedError(fmt::format("input '{}': expected sequences of rows, found {} levels of LoD", port.name, type.lod_depth));
   const int axis = ragged_ ? 0 : axis_;
   DDim dims = closed(type);
   if (const auto given = options_.rows.find(port.name); given != options_.rows.end()) {
@@ -102,10 +108,14 @@ void StepBuilder::bind_given(const Program::Port& port) {
 /// `--state h:hn`: the input becomes a state whose next value is the output.
 void StepBuilder::bind_state_inputs() {
   for (const auto& [input, output] : options_.states) {
-    const auto in = std::find_if(program_.inputs().begin(), program_.inputs().end(), [&name = input](const auto& port) { return port.name == name; });
-    const auto out = std::find_if(program_.outputs().begin(), program_.outputs().end(), [&name = output](const auto& port) { return port.name == name; });
-    if (in == program_.inputs().end()) throw ArgumentError(fmt::format("state {}:{}: expected an input of that name, found no '{}'", input, output, input));
-    if (out == program_.outputs().end()) throw ArgumentError(fmt::format("state {}:{}: expected an output of that name, found no '{}'", input, output, output));
+    const auto in =
+        std::find_if(program_.inputs().begin(), program_.inputs().end(), [&name = input](const auto& port) { return port.name == name; });
+    const auto out = std::find_if(program_.outputs().begin(), program_.outputs().end(),
+                                  [&name = output](const auto& port) { return port.name == name; });
+    if (in == program_.inputs().end())
+      throw ArgumentError(fmt::format("state {}:{}: expected an input of that name, found no '{}'", input, output, input));
+    if (out == program_.outputs().end())
+      throw ArgumentError(fmt::format("state {}:{}: expected an output of that name, found no '{}'", input, output, output));
     const std::size_t state = add_state(input, fmt::format("input '{}', next from output '{}'", input, output), at(in->var), true);
     bind(in->var, state_symbol(state, -1));
   }
@@ -115,7 +125,8 @@ void StepBuilder::bind_state_inputs() {
 
 void StepBuilder::add_outputs() {
   for (const Program::Port& port : program_.outputs()) {
-    const auto state = std::find_if(options_.states.begin(), options_.states.end(), [&](const auto& pair) { return pair.second == port.name; });
+    const auto state =
+        std::find_if(options_.states.begin(), options_.states.end(), [&](const auto& pair) { return pair.second == port.name; });
     if (state == options_.states.end()) {
       add_output(port, at(port.var));
       continue;
@@ -124,12 +135,14 @@ void StepBuilder::add_outputs() {
     Symbol next = at(port.var);
     const VarType found = type_of(next);
     if (!fits(found, type_of(state_symbol(index, -1))))
-      throw ArgumentError(fmt::format("state {}:{}: expected {}, found {}", state->first, state->second, type_of(state_symbol(index, -1)).to_string(), found.to_string()));
+      throw ArgumentError(fmt::format("state {}:{}: expected {}, found {}", state->first, state->second,
+                                      type_of(state_symbol(index, -1)).to_string(), found.to_string()));
     next_[index] = std::move(next);
   }
   if (made_.outputs.empty())
-    throw UnsupportedError(fmt::format("program '{}': expected an output that is known step by step, found none{}", program_.title(),
-                                       at_end_because_.empty() ? "" : ": " + at_end_because_ + " is known only at the end of the sequence"));
+    throw UnsupportedError(
+        fmt::format("program '{}': expected an output that is known step by step, found none{}", program_.title(),
+                    at_end_because_.empty() ? "" : ": " + at_end_because_ + " is known only at the end of the sequence"));
 }
 
 void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
@@ -142,8 +155,10 @@ void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
     throw UnsupportedError(fmt::format("output '{}': has no row for each row of the input", port.name));
   const DDim dims = *type_of(symbol).shape;
   DDim row = dims;
-  if (symbol.rows >= 0) row = dims.erased(symbol.rows);
-  else if (dims.rank() > 0 && dims[0] == 1) row = dims.erased(0);
+  if (symbol.rows >= 0)
+    row = dims.erased(symbol.rows);
+  else if (dims.rank() > 0 && dims[0] == 1)
+    row = dims.erased(0);
   made_.outputs.push_back({port.name, type_of(symbol).dtype, row, dims});
   made_.step.add_output(port.name, symbol.var);
 }
@@ -224,8 +239,10 @@ Symbol StepBuilder::counter_value(const Symbol& counter) {
 
 void StepBuilder::refuse(const Op& op, const std::string& why) const {
   std::string where = "op " + op.type;
-  if (!op.label.empty()) where += " '" + op.label + "'";
-  else if (!op.outputs.empty()) where += " ('" + program_.var(op.outputs[0]).name + "')";
+  if (!op.label.empty())
+    where += " '" + op.label + "'";
+  else if (!op.outputs.empty())
+    where += " ('" + program_.var(op.outputs[0]).name + "')";
   for (const std::string& loop : path_) where += " in " + loop;
   throw UnsupportedError(where + ": " + why);
 }

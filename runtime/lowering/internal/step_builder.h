@@ -78,16 +78,16 @@ class StepBuilder {
   bool ragged_ = false;  ///< live inputs have LoD: rows are peers in a batch, and must stay apart
   Recurrence made_;
   std::map<VarId, Symbol> symbols_;
-  std::vector<VarId> state_vars_;    // in the step program
-  std::vector<Symbol> initial_;      // constant or session
-  std::vector<Symbol> next_;         // step; none: does not change
+  std::vector<VarId> state_vars_;      // in the step program
+  std::vector<Symbol> initial_;        // constant or session
+  std::vector<Symbol> next_;           // step; none: does not change
   std::map<VarId, std::size_t> kept_;  // session var → the state that carries it
   std::map<std::string, VarId> step_constants_;
   std::map<std::string, VarId> start_constants_;
-  std::vector<Tensor> alive_;  // keeps the storage that the two maps name by its address
+  std::vector<Tensor> alive_;         // keeps the storage that the two maps name by its address
   std::optional<std::size_t> clock_;  // the state that counts steps, once somebody needs it
-  std::string at_end_because_;  ///< of the first output that is known only at the end
-  std::vector<std::string> path_;  // loops we are in, for messages
+  std::string at_end_because_;        ///< of the first output that is known only at the end
+  std::vector<std::string> path_;     // loops we are in, for messages
 };
 
 }  // namespace millrace::lowering

@@ -9,8 +9,10 @@ namespace millrace::lowering {
 
 void StepBuilder::eval_while(const Op& op) {
   path_.push_back(op.outputs.empty() ? "a loop" : "loop '" + program_.var(op.outputs[0]).name + "'");
-  if (is_over_time(op)) eval_over_time(op);
-  else unroll(op);
+  if (is_over_time(op))
+    eval_over_time(op);
+  else
+    unroll(op);
   path_.pop_back();
 }
 
@@ -40,9 +42,8 @@ bool StepBuilder::is_over_time(const Op& op) {
   // The comparison itself, or a negation of it.
   const auto compares_length = [&](VarId var) {
     for (int step = 0; step < 4 && var != no_var; ++step) {
-      const auto made = std::find_if(body.ops.begin(), body.ops.end(), [&](const Op& inner) {
-        return !inner.outputs.empty() && inner.outputs[0] == var;
-      });
+      const auto made = std::find_if(body.ops.begin(), body.ops.end(),
+                                     [&](const Op& inner) { return !inner.outputs.empty() && inner.outputs[0] == var; });
       if (made == body.ops.end()) return false;
       for (const VarId in : made->inputs)
         if (in != no_var && program_.var(in).block != body.idx && at(in).is(Kind::length) && at(in).offset == 0) return true;
@@ -58,8 +59,8 @@ void StepBuilder::find_writes(const Block& body) {
   const std::map<VarId, Symbol> before = symbols_;
   for (const Op& op : body.ops) {
     const bool counts = (op.type == "add" || op.type == "sub") && std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId in) {
-      return symbols_.contains(in) || program_.constant(in) != nullptr;
-    });
+                          return symbols_.contains(in) || program_.constant(in) != nullptr;
+                        });
     if (counts) eval_control(op);
     if (op.type != "tensor_array_write" && op.type != "tensor_array_append") continue;
     ArrayModel& array = *at(op.inputs[0]).array;
@@ -90,7 +91,8 @@ void StepBuilder::eval_over_time(const Op& op) {
       bind(body.params[i], std::move(*counter));
       continue;
     }
-    if (!initial.is(Kind::constant) && !initial.is(Kind::session)) refuse(op, fmt::format("the first value of '{}' depends on the rows", program_.var(op.inputs[i]).name));
+    if (!initial.is(Kind::constant) && !initial.is(Kind::session))
+      refuse(op, fmt::format("the first value of '{}' depends on the rows", program_.var(op.inputs[i]).name));
     const std::string name = program_.var(body.params[i]).name;
     states[i] = add_state(name, fmt::format("carried by {}", path_.back()), initial, true);
     const bool batch = ragged_ && type_of(initial).rank() > 0 && (*type_of(initial).shape)[0] == 1;
@@ -105,7 +107,8 @@ void StepBuilder::eval_over_time(const Op& op) {
   for (const Op& inner : body.ops) {
     if (inner.type != "tensor_array_write" && inner.type != "tensor_array_append") continue;
     const ArrayModel& array = *at(inner.inputs[0]).array;
-    for (std::size_t lag = 0; lag < array.lags.size(); ++lag) next_[array.lags[lag]] = lag == 0 ? array.latest : state_symbol(array.lags[lag - 1], -1);
+    for (std::size_t lag = 0; lag < array.lags.size(); ++lag)
+      next_[array.lags[lag]] = lag == 0 ? array.latest : state_symbol(array.lags[lag - 1], -1);
   }
 }
 

@@ -62,7 +62,8 @@ bool StepBuilder::eval_control(const Op& op) {
     bind(op.outputs[0], a);
     return true;
   }
-  if (a.is(Kind::length) && (op.type == "identity" || op.type == "cast" || op.type == "reshape" || op.type == "squeeze" || op.type == "unsqueeze")) {
+  if (a.is(Kind::length) &&
+      (op.type == "identity" || op.type == "cast" || op.type == "reshape" || op.type == "squeeze" || op.type == "unsqueeze")) {
     bind(op.outputs[0], a);
     return true;
   }
@@ -91,7 +92,8 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   for (const VarId id : op.inputs) {
     Symbol symbol = at(id);
     if (symbol.is(Kind::counter)) symbol = counter_value(symbol);
-    if (symbol.is(Kind::length) || symbol.is(Kind::running)) refuse(op, "depends on the length of the sequence, which is known only at its end");
+    if (symbol.is(Kind::length) || symbol.is(Kind::running))
+      refuse(op, "depends on the length of the sequence, which is known only at its end");
     if (symbol.is(Kind::final)) return bind_final(op, symbol);
     if (symbol.is(Kind::array) || symbol.is(Kind::order)) refuse(op, "takes an array where a step has none");
     inputs.push_back(std::move(symbol));
@@ -101,7 +103,8 @@ void StepBuilder::eval_generic(const Op& op, int block) {
     const Ints pads = op.attributes.get<Ints>("pads");
     const int rank = type_of(inputs[0]).rank();
     const auto axis = static_cast<std::size_t>(inputs[0].rows);
-    const bool zeros = op.attributes.get_or<std::string>("mode", "constant") == "constant" && op.attributes.get_or<double>("value", 0.0) == 0.0;
+    const bool zeros =
+        op.attributes.get_or<std::string>("mode", "constant") == "constant" && op.attributes.get_or<double>("value", 0.0) == 0.0;
     const bool alone = std::count(pads.begin(), pads.end(), 0) == static_cast<std::ptrdiff_t>(pads.size()) - 1;
     if (pads.size() == static_cast<std::size_t>(2 * rank) && zeros && alone && pads[axis] > 0) {
       Symbol padded = inputs[0];
@@ -192,7 +195,8 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   if (op.attributes.get_or<std::int64_t>("stride", 1) != 1) refuse(op, "its stride along the rows is not 1");
   if (inputs[1].is(Kind::step)) refuse(op, "its weights depend on the rows");
   if (pads.at(1) > 0) refuse(op, fmt::format("needs {} rows to the right of its own", pads.at(1)));
-  if (left != context) refuse(op, fmt::format("expected {} zeros before the first row, as its window reaches back, found {}", context, left));
+  if (left != context)
+    refuse(op, fmt::format("expected {} zeros before the first row, as its window reaches back, found {}", context, left));
   Symbol x = inputs[0];
   x.left_pad = 0;
   if (context > 0) {
@@ -231,7 +235,8 @@ void StepBuilder::eval_array_op(const Op& op) {
   const std::string& type = op.type;
   if (type == "tensor_array_read") return eval_read(op);
   if (type == "tensor_array_write") return eval_write(op, input(op, 1), input(op, 2));
-  if (type == "tensor_array_stack" || type == "tensor_array_concat" || type == "pack" || type == "restore_lod_tensor_from_timesteps") return eval_joined(op);
+  if (type == "tensor_array_stack" || type == "tensor_array_concat" || type == "pack" || type == "restore_lod_tensor_from_timesteps")
+    return eval_joined(op);
   auto model = std::make_shared<ArrayModel>();
   model->name = op.attributes.get_or<std::string>("name", op.outputs.empty() ? "array" : program_.var(op.outputs[0]).name);
   if (type == "tensor_array") {
@@ -259,7 +264,8 @@ void StepBuilder::eval_array_op(const Op& op) {
       model->size = (*source.shape)[model->axis];
       const int rows = first.rows > model->axis ? first.rows - 1 : first.rows;
       for (std::int64_t i = 0; i < *model->size; ++i) {
-        const Symbol slice = apply("slice", {first}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{model->axis}}, {"steps", Ints{1}}}, rows)[0];
+        const Symbol slice =
+            apply("slice", {first}, {{"starts", Ints{i}}, {"ends", Ints{i + 1}}, {"axes", Ints{model->axis}}, {"steps", Ints{1}}}, rows)[0];
         model->slots[i] = apply("squeeze", {slice}, {{"axes", Ints{model->axis}}}, rows)[0];
       }
     }
@@ -268,7 +274,8 @@ void StepBuilder::eval_array_op(const Op& op) {
   if (type == "tensor_array_size") {
     const ArrayModel& array = *first.array;
     if (array.size) return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(*array.size)});
-    if (array.of_rows || array.over_time || array.slots.empty()) return bind(op.outputs[0], Symbol{.kind = Kind::length, .origin = "the length of the sequence"});
+    if (array.of_rows || array.over_time || array.slots.empty())
+      return bind(op.outputs[0], Symbol{.kind = Kind::length, .origin = "the length of the sequence"});
     return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(array.slots.rbegin()->first + 1)});
   }
   if (type == "tensor_array_append") {
@@ -284,7 +291,9 @@ void StepBuilder::eval_array_op(const Op& op) {
 /// What step + offset holds in the array of the live rows: only the present can be read.
 Symbol StepBuilder::row_of(const ArrayModel& array, std::int64_t offset) {
   if (offset > 0) throw UnsupportedError(fmt::format("reads {} steps ahead in '{}'", offset, array.name));
-  if (offset < 0) throw UnsupportedError(fmt::format("reads {} steps back in the input '{}': keep what it needs in an array of its own", -offset, array.name));
+  if (offset < 0)
+    throw UnsupportedError(
+        fmt::format("reads {} steps back in the input '{}': keep what it needs in an array of its own", -offset, array.name));
   if (array.unpacked) return array.source;
   return apply("squeeze", {array.source}, {{"axes", Ints{array.axis}}}, -1)[0];
 }
@@ -298,7 +307,8 @@ Symbol StepBuilder::earlier(ArrayModel& array, std::int64_t lag, const Symbol& b
     if (slot == array.slots.end() && (index != -1 || boot.is(Kind::none)))
       throw UnsupportedError(fmt::format("reads slot {} of '{}' at the first step, which nothing wrote", index, array.name));
     const Symbol& initial = slot == array.slots.end() ? boot : slot->second;
-    if (!initial.is(Kind::constant) && !initial.is(Kind::session)) throw UnsupportedError(fmt::format("the first value of '{}' depends on the rows", array.name));
+    if (!initial.is(Kind::constant) && !initial.is(Kind::session))
+      throw UnsupportedError(fmt::format("the first value of '{}' depends on the rows", array.name));
     array.lags.push_back(add_state(array.lags.empty() ? array.name : fmt::format("{} {} ago", array.name, back),
                                    fmt::format("array '{}', read {} back", array.name, back), initial, true));
   }
@@ -312,7 +322,8 @@ void StepBuilder::eval_read(const Op& op) {
     if (index.is(Kind::counter) && array.of_rows) return bind(op.outputs[0], row_of(array, index.offset));
     if (index.is(Kind::counter) && array.over_time) {
       const std::int64_t lag = array.write_at - index.offset;
-      if (lag < 0 || (lag == 0 && array.latest.is(Kind::none))) throw UnsupportedError(fmt::format("reads '{}' before it is written", array.name));
+      if (lag < 0 || (lag == 0 && array.latest.is(Kind::none)))
+        throw UnsupportedError(fmt::format("reads '{}' before it is written", array.name));
       return bind(op.outputs[0], lag == 0 ? array.latest : earlier(array, lag, input(op, 2)));
     }
   } catch (const UnsupportedError& error) {
@@ -326,7 +337,8 @@ void StepBuilder::eval_read(const Op& op) {
     if (*slot == -1 && op.inputs.size() > 2) return bind(op.outputs[0], input(op, 2));
     refuse(op, fmt::format("reads slot {} of '{}', which nothing wrote", *slot, array.name));
   }
-  if (index.is(Kind::length) || index.is(Kind::final)) return bind(op.outputs[0], Symbol{.kind = Kind::final, .origin = "slot of '" + array.name + "'"});
+  if (index.is(Kind::length) || index.is(Kind::final))
+    return bind(op.outputs[0], Symbol{.kind = Kind::final, .origin = "slot of '" + array.name + "'"});
   refuse(op, "reads a slot whose number depends on the data");
 }
 
@@ -361,11 +373,13 @@ void StepBuilder::eval_joined(const Op& op) {
   if (op.type != "tensor_array_stack" && op.type != "tensor_array_concat") refuse(op, "packs an array that no loop over the rows wrote");
   std::vector<Symbol> parts;
   for (const auto& [slot, value] : array.slots) {
-    if (std::cmp_not_equal(slot, parts.size())) refuse(op, fmt::format("joins '{}', whose slot {} nothing wrote", array.name, parts.size()));
+    if (std::cmp_not_equal(slot, parts.size()))
+      refuse(op, fmt::format("joins '{}', whose slot {} nothing wrote", array.name, parts.size()));
     if (value.rows >= 0) refuse(op, "joins values that have rows of their own");
     parts.push_back(op.type == "tensor_array_stack" ? apply("unsqueeze", {value}, {{"axes", Ints{axis}}}, -1)[0] : value);
   }
-  if (parts.empty() || (array.size && std::cmp_not_equal(*array.size, parts.size()))) refuse(op, fmt::format("joins '{}', which has unwritten slots", array.name));
+  if (parts.empty() || (array.size && std::cmp_not_equal(*array.size, parts.size())))
+    refuse(op, fmt::format("joins '{}', which has unwritten slots", array.name));
   bind(op.outputs[0], apply("concat", parts, {{"axis", axis}}, -1)[0]);
 }
 

@@ -26,13 +26,13 @@ struct Symbol {
     running,   ///< a condition that only says whether the sequence goes on
     array,
     order,
-    final      ///< what a loop over time leaves: known only at the end
+    final  ///< what a loop over time leaves: known only at the end
   };
   Kind kind = Kind::none;
   Tensor value{};
   VarId var = no_var;
   std::int64_t offset = 0;
-  int rows = -1;  ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
+  int rows = -1;              ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
   std::int64_t left_pad = 0;  ///< zeros before the first row, which a causal convolution takes
   std::shared_ptr<ArrayModel> array{};
   std::string origin{};  ///< for messages
@@ -56,7 +56,7 @@ struct ArrayModel {
   /// Written once a turn by a loop over time, at step + `write_at`.
   bool over_time = false;
   std::int64_t write_at = 0;
-  Symbol latest;                ///< what this turn writes; none before it has
+  Symbol latest;                  ///< what this turn writes; none before it has
   std::vector<std::size_t> lags;  ///< states that hold what was written 1, 2, … turns ago
 };
 

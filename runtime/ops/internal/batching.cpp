@@ -12,17 +12,13 @@ VarId literal(Vectorizer& v, const std::vector<std::int64_t>& values) {
   return v.emit("constant", {}, {{"value", std::move(held)}}).at(0);
 }
 
-VarId scalar_literal(Vectorizer& v, std::int64_t value) {
-  return v.emit("constant", {}, {{"value", Tensor::scalar(value)}}).at(0);
-}
+VarId scalar_literal(Vectorizer& v, std::int64_t value) { return v.emit("constant", {}, {{"value", Tensor::scalar(value)}}).at(0); }
 
 VarId extents(Vectorizer& v, VarId made, int begin, int end) {
   return v.emit("shape", {made}, {{"start", std::int64_t{begin}}, {"end", std::int64_t{end}}}).at(0);
 }
 
-VarId joined(Vectorizer& v, const std::vector<VarId>& lists) {
-  return v.emit("concat", lists, {{"axis", std::int64_t{0}}}).at(0);
-}
+VarId joined(Vectorizer& v, const std::vector<VarId>& lists) { return v.emit("concat", lists, {{"axis", std::int64_t{0}}}).at(0); }
 
 VarId batched_var(Vectorizer& v, VarId old, VarId like) {
   if (v.batched(old)) return v.get(old);
@@ -45,9 +41,8 @@ VarId merge_leading(Vectorizer& v, VarId batched, VarId old) {
   if (known) return v.emit("reshape", {batched}, {{"shape", merged}}).at(0);
   // The number of rows is computed: with an empty axis behind it, −1 could not be inferred.
   const VarId leading = extents(v, batched, 0, 2);
-  const VarId rows = v.emit("reduce", {leading},
-                            {{"kind", std::string("prod")}, {"axes", std::vector<std::int64_t>{0}}, {"keepdims", true}})
-                         .at(0);
+  const VarId rows =
+      v.emit("reduce", {leading}, {{"kind", std::string("prod")}, {"axes", std::vector<std::int64_t>{0}}, {"keepdims", true}}).at(0);
   const VarId rest = extents(v, batched, 2, shape.rank() + 1);
   return v.emit("reshape_to", {batched, joined(v, {rows, rest})}, {{"allowzero", true}}).at(0);
 }
@@ -70,9 +65,7 @@ Attributes with(Attributes attributes, const std::string& name, Attribute value)
   return attributes;
 }
 
-std::int64_t moved_axis(std::int64_t axis, int old_rank) {
-  return checked_axis(axis, old_rank) + 1;
-}
+std::int64_t moved_axis(std::int64_t axis, int old_rank) { return checked_axis(axis, old_rank) + 1; }
 
 std::vector<std::int64_t> moved_axes(const std::vector<std::int64_t>& axes, int old_rank) {
   std::vector<std::int64_t> moved;

@@ -9,9 +9,7 @@
 namespace millrace::ops {
 namespace {
 
-std::string ordinal(std::size_t input) {
-  return "input " + std::to_string(input);
-}
+std::string ordinal(std::size_t input) { return "input " + std::to_string(input); }
 
 std::int64_t broadcast_extent(std::int64_t a, std::int64_t b, bool& fits) {
   if (a == b || b == 1) return a;
@@ -38,8 +36,7 @@ std::optional<DDim> broadcast(const InferContext& context, const std::vector<std
     if (!shape) return std::nullopt;
     while (all.rank() < shape->rank()) all = all.inserted(0, 1);
     const int shift = all.rank() - shape->rank();
-    for (int axis = 0; axis < shape->rank(); ++axis)
-      all[axis + shift] = broadcast_extent(all[axis + shift], (*shape)[axis], fits);
+    for (int axis = 0; axis < shape->rank(); ++axis) all[axis + shift] = broadcast_extent(all[axis + shift], (*shape)[axis], fits);
     if (fits) continue;
     std::string text = "expected extents that broadcast, found " + context.describe(inputs[0]);
     for (std::size_t i = 1; i < inputs.size(); ++i) text += " and " + context.describe(inputs[i]);
@@ -67,14 +64,12 @@ std::vector<int> checked_axes(const Ints& axes, int rank) {
 
 void expect_same_dtype(const InferContext& context, std::size_t a, std::size_t b) {
   if (context.tensor(a).dtype != context.tensor(b).dtype)
-    throw ProgramError("expected one dtype, found " + context.describe(a) + " and " + context.describe(b) +
-                       ": use cast");
+    throw ProgramError("expected one dtype, found " + context.describe(a) + " and " + context.describe(b) + ": use cast");
 }
 
 void expect_dtype(const InferContext& context, std::size_t input, DType wanted) {
   if (context.tensor(input).dtype != wanted)
-    throw ProgramError("expected " + std::string(name_of(wanted)) + " as " + ordinal(input) + ", found " +
-                       context.describe(input));
+    throw ProgramError("expected " + std::string(name_of(wanted)) + " as " + ordinal(input) + ", found " + context.describe(input));
 }
 
 void expect_float(const InferContext& context, std::size_t input) {
@@ -91,8 +86,7 @@ void expect_index(const InferContext& context, std::size_t input) {
 void expect_rank(const InferContext& context, std::size_t input, int rank) {
   const int found = context.tensor(input).rank();
   if (found >= 0 && found != rank)
-    throw ProgramError("expected rank " + std::to_string(rank) + " of " + ordinal(input) + ", found " +
-                       context.describe(input));
+    throw ProgramError("expected rank " + std::to_string(rank) + " of " + ordinal(input) + ", found " + context.describe(input));
 }
 
 void expect_scalar(const InferContext& context, std::size_t input) {
@@ -105,8 +99,8 @@ void expect_scalar(const InferContext& context, std::size_t input) {
 void expect_extent(const InferContext& context, std::size_t input, int axis, std::int64_t wanted) {
   const std::int64_t found = extent(context, input, axis);
   if (found == wanted || found == DDim::unknown || wanted == DDim::unknown) return;
-  throw ProgramError("expected " + std::to_string(wanted) + " along axis " + std::to_string(axis) + " of " +
-                     ordinal(input) + ", found " + context.describe(input));
+  throw ProgramError("expected " + std::to_string(wanted) + " along axis " + std::to_string(axis) + " of " + ordinal(input) + ", found " +
+                     context.describe(input));
 }
 
 std::int64_t extent(const InferContext& context, std::size_t input, int axis) {

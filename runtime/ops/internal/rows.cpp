@@ -7,16 +7,13 @@
 
 namespace millrace::ops {
 
-void refuse_rows(const std::string& reason) {
-  throw UnsupportedError(reason);
-}
+void refuse_rows(const std::string& reason) { throw UnsupportedError(reason); }
 
 RowRule follow_first(std::function<int(const InferContext&, int)> where) {
   return [where = std::move(where)](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     for (std::size_t input = 1; input < axes.size(); ++input)
       if (axes[input] >= 0)
-        refuse_rows("rows in input " + std::to_string(input) + ", " + context.describe(input) +
-                    ", which holds for all rows");
+        refuse_rows("rows in input " + std::to_string(input) + ", " + context.describe(input) + ", which holds for all rows");
     if (axes.empty() || axes[0] < 0) return {-1};
     return {where(context, axes[0])};
   };
@@ -55,8 +52,7 @@ std::vector<int> follow_elementwise(const InferContext& context, const std::vect
     count = extent(context, input, axes[input]);
   }
   for (std::size_t input = 0; input < axes.size(); ++input)
-    if (context.has(input) && axes[input] < 0)
-      check_same_for_each_row(context, input, rows - (rank - known_rank(context, input)), count);
+    if (context.has(input) && axes[input] < 0) check_same_for_each_row(context, input, rows - (rank - known_rank(context, input)), count);
   return {rows};
 }
 

@@ -115,8 +115,10 @@ AudioFile parse_wav(std::string_view bytes, const std::string& name) {
   if (!file) throw ParseError(name + ": expected a WAV file that libsndfile reads, found: " + sf_strerror(nullptr));
   AudioFile sound;
   sound.format = format_of(info, name);
-  if (sound.format.format == SampleFormat::s16) read_samples<short>(file.get(), sf_readf_short, sound, name);
-  else read_samples<float>(file.get(), sf_readf_float, sound, name);
+  if (sound.format.format == SampleFormat::s16)
+    read_samples<short>(file.get(), sf_readf_short, sound, name);
+  else
+    read_samples<float>(file.get(), sf_readf_float, sound, name);
   if (sf_error(file.get()) != SF_ERR_NO_ERROR) throw ParseError(name + ": " + sf_strerror(file.get()));
   if (static_cast<sf_count_t>(sound.frames()) < info.frames)
     throw ParseError(name + ": expected " + std::to_string(info.frames) + " samples, found " + std::to_string(sound.frames()) +

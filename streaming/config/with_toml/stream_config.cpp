@@ -90,10 +90,14 @@ AudioConfig audio_of(const Table& table) {
   audio.context = table.has("context") ? table.integer("context", 0, longest) : 0;
   if (!table.has("resampler")) return audio;
   const std::string quality = table.text("resampler");
-  if (quality == "fastest") audio.quality = ResampleQuality::fastest;
-  else if (quality == "medium") audio.quality = ResampleQuality::medium;
-  else if (quality == "best") audio.quality = ResampleQuality::best;
-  else table.fail(table.required("resampler"), "resampler: expected fastest, medium or best, found '" + quality + "'");
+  if (quality == "fastest")
+    audio.quality = ResampleQuality::fastest;
+  else if (quality == "medium")
+    audio.quality = ResampleQuality::medium;
+  else if (quality == "best")
+    audio.quality = ResampleQuality::best;
+  else
+    table.fail(table.required("resampler"), "resampler: expected fastest, medium or best, found '" + quality + "'");
   return audio;
 }
 
@@ -154,10 +158,11 @@ void check_lines(std::string_view text, const std::string& name) {
     const auto first = row.find_first_not_of(" \t");
     if (first != row.npos && row[first] == '#') continue;
     if (row.size() > longest_line)
-      throw ParseError(name + ":" + std::to_string(line) + ": expected a line of at most " + std::to_string(longest_line) + " bytes, found " +
-                       std::to_string(row.size()));
+      throw ParseError(name + ":" + std::to_string(line) + ": expected a line of at most " + std::to_string(longest_line) +
+                       " bytes, found " + std::to_string(row.size()));
     if (std::any_of(row.begin(), row.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
-      throw ParseError(name + ":" + std::to_string(line) + ": expected ASCII outside lines of comment (a string can say \\uXXXX), found another letter");
+      throw ParseError(name + ":" + std::to_string(line) +
+                       ": expected ASCII outside lines of comment (a string can say \\uXXXX), found another letter");
   }
 }
 

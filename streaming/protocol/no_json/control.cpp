@@ -6,7 +6,8 @@ namespace millrace {
 namespace {
 
 [[noreturn]] void absent(const char* what) {
-  throw UnsupportedError(std::string(what) + ": this build has no JSON: configure with MILLRACE_JSON=ON (Debian package nlohmann-json3-dev)");
+  throw UnsupportedError(std::string(what) +
+                         ": this build has no JSON: configure with MILLRACE_JSON=ON (Debian package nlohmann-json3-dev)");
 }
 
 }  // namespace

@@ -42,8 +42,7 @@ InputRequest parse_request(const std::string& name, const nlohmann::json& value)
   const JsonObject object(value, "start.inputs." + name);
   object.only({"dtype", "shape", "format", "rate", "channels"});
   InputRequest request;
-  if (const auto dtype = object.text("dtype"))
-    request.dtype = as_input_error(object.where("dtype"), [&] { return dtype_named(*dtype); });
+  if (const auto dtype = object.text("dtype")) request.dtype = as_input_error(object.where("dtype"), [&] { return dtype_named(*dtype); });
   if (const auto* shape = object.find("shape")) request.shape = parse_shape(*shape, object.where("shape"));
   if (const auto format = object.text("format")) {
     request.format = sample_format_named(*format);

@@ -20,8 +20,8 @@ Json json_of_shape(const DDim& shape) {
 DDim parse_shape(const nlohmann::json& value, const std::string& where) {
   if (!value.is_array()) unexpected_json(where, "an array of extents", value);
   if (value.size() > static_cast<std::size_t>(max_rank))
-    throw ProtocolError(ErrorCode::bad_input, where + ": expected a rank of at most " + std::to_string(max_rank) + ", found " +
-                                                  std::to_string(value.size()));
+    throw ProtocolError(ErrorCode::bad_input,
+                        where + ": expected a rank of at most " + std::to_string(max_rank) + ", found " + std::to_string(value.size()));
   std::vector<std::int64_t> extents;
   for (const auto& extent : value) {
     if (!extent.is_number_unsigned()) unexpected_json(where, "extents from 0 up", extent);

@@ -35,9 +35,8 @@ nlohmann::json parse_strict_json(std::string_view text) {
   if (!is_utf8(text)) throw ProtocolError(ErrorCode::bad_text, "control: expected UTF-8 text");
   try {
     Watch watch;
-    return nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-      return watch(depth, event, value);
-    });
+    return nlohmann::json::parse(
+        text, [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) { return watch(depth, event, value); });
   } catch (const nlohmann::json::parse_error& error) {
     throw ProtocolError(ErrorCode::bad_message, "control: expected JSON, found something else at byte " + std::to_string(error.byte));
   } catch (const nlohmann::json::out_of_range&) {
@@ -88,8 +87,8 @@ std::optional<std::int64_t> JsonObject::integer(const char* key, std::int64_t le
   if (!found) return std::nullopt;
   const std::string expected = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
   if (!found->is_number_integer()) unexpected_json(where(key), expected, *found);
-  const bool fits = !found->is_number_unsigned() ||
-                    found->get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const bool fits =
+      !found->is_number_unsigned() || found->get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const std::int64_t value = fits ? found->get<std::int64_t>() : 0;
   if (!fits || value < least || value > most)
     throw ProtocolError(ErrorCode::bad_message, where(key) + ": expected " + expected + ", found " + found->dump());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <apps/process.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/runtime/program/storage.h>
-#include <apps/process.h>
 #include <streaming/live/live_model.h>
 
 using namespace millrace;
@@ -40,12 +40,15 @@ struct Files {
   LoDTensor wanted;
 };
 
-bool same_bits(const Tensor& a, const Tensor& b) { return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 }  // namespace
 
 TEST_CASE("help and version are no errors") {
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"}, {"run", "--help"}, {"inspect", "--help"}, {"serve", "--help"}, {"stream", "--help"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"inspect", "--help"}, {"serve", "--help"}, {"stream", "--help"}}) {
     const Ended ended = millrace_command(words);
     CHECK(ended.code == 0);
     CHECK(ended.out.find("Usage") != std::string::npos);
@@ -76,7 +79,8 @@ TEST_CASE("bad usage is one line and exit code 2") {
 TEST_CASE("a run of the listing writes its rows and its LoD, with the bits of the library, on any number of threads") {
   const Files files;
   for (const char* threads : {"1", "2"}) {
-    const Ended ended = millrace_command(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--threads", threads, "--stats", "--trace", files.path("trace.json")}));
+    const Ended ended = millrace_command(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]",
+                                                         "--threads", threads, "--stats", "--trace", files.path("trace.json")}));
     CHECK(ended.err == "");
     REQUIRE(ended.code == 0);
     CHECK(ended.out.find("4 iterations") != std::string::npos);
@@ -131,7 +135,8 @@ TEST_CASE("a graph that is one step runs over all rows, from what is given, and 
   write_npy(folder / "index.npy", Tensor::from<std::int64_t>({0, 1, 2, 2, 0}));
   write_npy(folder / "sum.npy", Tensor::from<float>({100, 200}).reshape({1, 2}));
   const std::string out = (folder / "out").string();
-  const std::vector<std::string> base{"run", (folder / "lookup.mr").string(), "--state", "sum:next_sum", "--output-dir", out, "--input", "index=" + (folder / "index.npy").string()};
+  const std::vector<std::string> base{"run",     (folder / "lookup.mr").string(),           "--state", "sum:next_sum", "--output-dir", out,
+                                      "--input", "index=" + (folder / "index.npy").string()};
   REQUIRE(millrace_command(base).code == 0);
   CHECK(read_npy(folder / "out/y.npy").reshape({10}).to_vector<float>() == std::vector<float>{1, 2, 4, 6, 9, 12, 14, 18, 15, 20});
   CHECK(read_npy(folder / "out/next_sum.npy").dims() == DDim{1, 2});
@@ -158,10 +163,12 @@ TEST_CASE("inspect prints inputs, outputs, the program and what becomes state") 
   const Files files;
   const Ended plain = millrace_command({"inspect", files.path("listing.mr")});
   CHECK(plain.code == 0);
-  for (const char* words : {"input x: f32[?, 3] lod=1", "output y: f32[?, 4] lod=1", "while", "millrace 1 \"listing\""}) CHECK(plain.out.find(words) != std::string::npos);
+  for (const char* words : {"input x: f32[?, 3] lod=1", "output y: f32[?, 4] lod=1", "while", "millrace 1 \"listing\""})
+    CHECK(plain.out.find(words) != std::string::npos);
   CHECK(plain.out.find("streaming") == std::string::npos);
   const Ended streaming = millrace_command({"inspect", files.path("listing.mr"), "--streaming"});
   CHECK(streaming.code == 0);
-  for (const char* words : {"live input 'x': rows of f32[3]", "'boot'", "state '", "output 'y': rows of f32[4]"}) CHECK(streaming.out.find(words) != std::string::npos);
+  for (const char* words : {"live input 'x': rows of f32[3]", "'boot'", "state '", "output 'y': rows of f32[4]"})
+    CHECK(streaming.out.find(words) != std::string::npos);
   check_refused({"inspect", files.path("absent.onnx")}, 1, {"absent.onnx"});
 }

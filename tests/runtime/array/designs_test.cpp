@@ -228,9 +228,7 @@ TEST_CASE("000: taken literally the pseudocode reads states[0], which nobody wri
 //     // rnn_output is the final output of an rnn
 //     LoDTensor rnn_output = ta.pack(ta, indice_map);
 
-LoDTensor sentences() {
-  return LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({6, 1}), LoD::from_lengths({{2, 1, 3}}));
-}
+LoDTensor sentences() { return LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({6, 1}), LoD::from_lengths({{2, 1, 3}})); }
 
 Tensor rnnstep(const SlotValue& step_input, const LoDTensor& state, Model* model) {
   const Tensor from_state = matmul(state.tensor(), model->U, model->stream());

@@ -32,11 +32,13 @@ Tensor constant(float value, StreamRef stream) {
 /// a·0.6 + b·0.3 + 1.
 Tensor blend(const Tensor& a, const Tensor& b, StreamRef stream) {
   Tensor out(DType::f32, DDim{1}, stream.memory());
-  launch<2, 1>({&a, &b}, {&out},
-               [a, b, out](ThreadTeam&) {
-                 *static_cast<float*>(out.raw_mutable()) = *static_cast<const float*>(a.raw()) * .6f + *static_cast<const float*>(b.raw()) * .3f + 1.f;
-               },
-               stream);
+  launch<2, 1>(
+      {&a, &b}, {&out},
+      [a, b, out](ThreadTeam&) {
+        *static_cast<float*>(out.raw_mutable()) =
+            *static_cast<const float*>(a.raw()) * .6f + *static_cast<const float*>(b.raw()) * .3f + 1.f;
+      },
+      stream);
   return out;
 }
 

@@ -23,11 +23,12 @@ using testing::Schedule;
 /// out = in + 1 for one f32, on `stream`; `in` may be null: then 0.
 void plus_one(const Tensor* in, Tensor out, StreamRef stream) {
   const Tensor from = in == nullptr ? Tensor() : *in;
-  launch<1, 1>({in}, {&out},
-               [from, out](ThreadTeam&) {
-                 *static_cast<float*>(out.raw_mutable()) = (from.elements() == 0 ? 0.0f : *static_cast<const float*>(from.raw())) + 1.0f;
-               },
-               stream);
+  launch<1, 1>(
+      {in}, {&out},
+      [from, out](ThreadTeam&) {
+        *static_cast<float*>(out.raw_mutable()) = (from.elements() == 0 ? 0.0f : *static_cast<const float*>(from.raw())) + 1.0f;
+      },
+      stream);
 }
 
 task<void> chain(TensorArray array, testing::SimDevice* device, std::int64_t slots, bool in_place) {

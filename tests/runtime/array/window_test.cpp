@@ -21,7 +21,8 @@ using testing::run_fifo;
 using testing::Schedule;
 
 /// Items live in `memory`, which counts what is held.
-task<void> produce(TensorArray window, std::shared_ptr<MemoryResource> memory, std::int64_t items, std::int64_t* written, std::int64_t* read, std::int64_t* most_unread) {
+task<void> produce(TensorArray window, std::shared_ptr<MemoryResource> memory, std::int64_t items, std::int64_t* written,
+                   std::int64_t* read, std::int64_t* most_unread) {
   for (std::int64_t i = 0; i < items; ++i) {
     Tensor item(DType::i64, DDim{}, memory);
     *item.mutable_data<std::int64_t>() = i;
@@ -42,7 +43,8 @@ task<void> consume(TensorArray window, std::int64_t* read) {
   }
 }
 
-task<void> pump(TensorArray window, std::shared_ptr<MemoryResource> memory, std::int64_t items, std::int64_t* read, std::int64_t* most_unread) {
+task<void> pump(TensorArray window, std::shared_ptr<MemoryResource> memory, std::int64_t items, std::int64_t* read,
+                std::int64_t* most_unread) {
   TaskInfo& me = co_await this_task::info();
   std::int64_t written = 0;
   Scope scope(me);
@@ -93,8 +95,10 @@ task<void> sum_on(TensorArray window, Tensor sum, StreamRef stream) {
     if (!more) break;
     SlotValue value = co_await window.read(i);
     const Tensor item = value.tensor();
-    launch<1, 1>({&item}, {&sum},
-                 [item, sum](ThreadTeam&) { *static_cast<std::int64_t*>(sum.raw_mutable()) += *static_cast<const std::int64_t*>(item.raw()); }, stream);
+    launch<1, 1>(
+        {&item}, {&sum},
+        [item, sum](ThreadTeam&) { *static_cast<std::int64_t*>(sum.raw_mutable()) += *static_cast<const std::int64_t*>(item.raw()); },
+        stream);
   }
 }
 

@@ -52,7 +52,9 @@ using namespace millrace;
 
 namespace {
 
-Program case_25(bool sorted) { return built::listing(sorted, Tensor::from<float>({0.7f}).reshape({1, 1}), Tensor::from<float>({-0.3f}).reshape({1, 1})); }
+Program case_25(bool sorted) {
+  return built::listing(sorted, Tensor::from<float>({0.7f}).reshape({1, 1}), Tensor::from<float>({-0.3f}).reshape({1, 1}));
+}
 
 Feeds feeds_25() {
   const LoDTensor x(Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({6, 1}), LoD::from_lengths({{2, 1, 3, 0}}));

@@ -50,8 +50,7 @@ TEST_CASE("Files that cannot be read or written are named with the cause") {
   const testing::ScratchFolder folder;
   CHECK_THROWS_WITH_AS(read_file(folder / "none"), doctest::Contains("none: cannot open: No such file"), IoError);
   CHECK_THROWS_WITH_AS(read_file(folder.path()), doctest::Contains("expected a regular file"), IoError);
-  CHECK_THROWS_WITH_AS(write_file(folder / "none/x", "y"), doctest::Contains("none/x: cannot create: No such file"),
-                       IoError);
+  CHECK_THROWS_WITH_AS(write_file(folder / "none/x", "y"), doctest::Contains("none/x: cannot create: No such file"), IoError);
   std::filesystem::create_directory(folder / "taken");
   CHECK_THROWS_WITH_AS(write_file(folder / "taken", "y"), doctest::Contains("taken: cannot rename"), IoError);
   CHECK(files_in(folder.path()) == 1);

@@ -29,14 +29,12 @@ std::string bytes_of(const std::vector<float>& values) {
 }
 
 TEST_CASE("Every dtype that npy has a code for reads back with its bits") {
-  for (const DType dtype :
-       {DType::f64, DType::f32, DType::f16, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean}) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean}) {
     INFO("dtype ", std::string(name_of(dtype)));
     for (const DDim& dims : {DDim{}, DDim{0}, DDim{3}, DDim{2, 3}, DDim{2, 0, 3}, DDim{1, 2, 1, 1, 2, 1, 1, 1, 2}}) {
       Tensor tensor(dtype, dims);
       tensor.storage()->mark_written();
-      for (std::size_t at = 0; at < tensor.bytes(); ++at)
-        static_cast<char*>(tensor.raw_mutable())[at] = static_cast<char>(at % 2);
+      for (std::size_t at = 0; at < tensor.bytes(); ++at) static_cast<char*>(tensor.raw_mutable())[at] = static_cast<char>(at % 2);
       const Tensor back = parse_npy(format_npy(tensor), "x");
       CHECK(back.dtype() == dtype);
       CHECK(back.dims() == dims);
@@ -65,15 +63,13 @@ TEST_CASE("A strided view is written in row-major order") {
 TEST_CASE("Versions 2 and 3, Fortran order, big-endian numbers and other spellings of the header are read") {
   const std::vector<float> values{1, 4, 2, 5, 3, 6};
   for (const int version : {1, 2, 3}) {
-    const Tensor x =
-        parse_npy(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }\n", bytes_of(values), version), "x");
+    const Tensor x = parse_npy(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }\n", bytes_of(values), version), "x");
     CHECK(x.dims() == DDim{2, 3});
     CHECK(x.is_contiguous());
     CHECK(x.to_vector<float>() == std::vector<float>{1, 2, 3, 4, 5, 6});
   }
-  const Tensor big = parse_npy(
-      npy("{\"shape\":(2,),\"descr\":\">i4\",\"fortran_order\":False}", std::string("\0\0\1\2\xff\xff\xff\xff", 8)),
-      "x");
+  const Tensor big =
+      parse_npy(npy("{\"shape\":(2,),\"descr\":\">i4\",\"fortran_order\":False}", std::string("\0\0\1\2\xff\xff\xff\xff", 8)), "x");
   CHECK(big.to_vector<std::int32_t>() == std::vector<std::int32_t>{258, -1});
   CHECK(parse_npy(npy("{'descr': '|i1', 'fortran_order': False, 'shape': ()}", "\x05"), "x").item() == 5);
 }
@@ -85,8 +81,7 @@ TEST_CASE("What npy cannot hold is refused by name") {
   const auto typed = [](const std::string& descr) {
     return npy("{'descr': " + descr + ", 'fortran_order': False, 'shape': (1,)}", "12345678");
   };
-  CHECK_THROWS_WITH_AS(parse_npy(typed("'<c8'"), "x.npy"), doctest::Contains("x.npy: expected npy elements of f8"),
-                       DTypeError);
+  CHECK_THROWS_WITH_AS(parse_npy(typed("'<c8'"), "x.npy"), doctest::Contains("x.npy: expected npy elements of f8"), DTypeError);
   CHECK_THROWS_WITH_AS(parse_npy(typed("'|O'"), "x.npy"), doctest::Contains("found '|O'"), DTypeError);
   CHECK_THROWS_WITH_AS(parse_npy(typed("[('a', '<f4')]"), "x.npy"), doctest::Contains("structured"), DTypeError);
 }
@@ -105,8 +100,7 @@ TEST_CASE("Headers that lie are one clear error and allocate nothing") {
   CHECK_THROWS_AS(parse_npy(shaped("(1)"), "x"), ParseError);
   CHECK_THROWS_AS(parse_npy(shaped("(1,1,1,1,1,1,1,1,1,1)"), "x"), ParseError);
   CHECK_THROWS_AS(parse_npy(npy("{'descr': '<f4', 'shape': (1,)}", "1234"), "x"), ParseError);
-  CHECK_THROWS_AS(parse_npy(npy("{'shape': (1,), 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "1234"), "x"),
-                  ParseError);
+  CHECK_THROWS_AS(parse_npy(npy("{'shape': (1,), 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "1234"), "x"), ParseError);
   CHECK_THROWS_AS(parse_npy(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (1,)}", "\x02"), "x"), ParseError);
   CHECK_THROWS_AS(parse_npy(npy("{", "", 4), "x"), ParseError);
   CHECK_THROWS_AS(parse_npy(std::string("\x93NUMPY\x02\0\xff\xff\xff\xff", 12), "x"), ParseError);

@@ -70,8 +70,10 @@ Program rnn(Form form, const Tensor& u, const Tensor& w) {
       loop.break_if(build::equal(step, n));
       const build::Var row = steps.read(step);
       const build::Var h = ahead ? cell(memories.read(step), row) : cell(build::shrink(states.read(step - 1, boot), row), row);
-      if (ahead) memories.write(step + 1, h);
-      else states.write(step, h);
+      if (ahead)
+        memories.write(step + 1, h);
+      else
+        states.write(step, h);
       outputs.write(step, h);
       step.update(step + 1);
     }
@@ -190,10 +192,13 @@ TEST_CASE("an op that needs other rows than its own is named, with the reason") 
     build::output("y", f(x));
     return program;
   };
-  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::call1("reverse", {x}, {{"axis", std::int64_t{0}}}, "back"); })),
-                       doctest::Contains("reverse"), UnsupportedError);
-  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::sum(x, {0}); })), doctest::Contains("reduce"), UnsupportedError);
-  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::softmax(x, 0); })), doctest::Contains("softmax"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(
+      make_recurrence(with([](const build::Var& x) { return build::call1("reverse", {x}, {{"axis", std::int64_t{0}}}, "back"); })),
+      doctest::Contains("reverse"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::sum(x, {0}); })), doctest::Contains("reduce"),
+                       UnsupportedError);
+  CHECK_THROWS_WITH_AS(make_recurrence(with([](const build::Var& x) { return build::softmax(x, 0); })), doctest::Contains("softmax"),
+                       UnsupportedError);
 }
 
 TEST_CASE("what a loop leaves is known only at the end, and is not streamed") {
@@ -201,7 +206,8 @@ TEST_CASE("what a loop leaves is known only at the end, and is not streamed") {
   {
     const build::Guard guard(program);
     const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
-    const build::Var last = build::fold([](const build::Var& s, const build::Var& row) { return s + row; }, x, build::constant(Tensor::from<float>({0, 0})));
+    const build::Var last =
+        build::fold([](const build::Var& s, const build::Var& row) { return s + row; }, x, build::constant(Tensor::from<float>({0, 0})));
     build::output("total", last * 2.0);
     build::output("twice", x + x);
   }

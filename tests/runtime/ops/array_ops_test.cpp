@@ -32,19 +32,11 @@ LoDTensor built(const std::function<b::Var()>& make, Feeds feeds = {}) {
   return result["y"];
 }
 
-Ints integers(const LoDTensor& y) {
-  return y.tensor().to_vector<std::int64_t>();
-}
-std::vector<float> floats(const LoDTensor& y) {
-  return y.tensor().to_vector<float>();
-}
+Ints integers(const LoDTensor& y) { return y.tensor().to_vector<std::int64_t>(); }
+std::vector<float> floats(const LoDTensor& y) { return y.tensor().to_vector<float>(); }
 
-b::Var rows(const DDim& shape, int levels = 0) {
-  return b::input("x", VarType(DType::f32, shape, levels));
-}
-Tensor six() {
-  return Tensor::from<float>({1, 2, 3, 4, 5, 6});
-}
+b::Var rows(const DDim& shape, int levels = 0) { return b::input("x", VarType(DType::f32, shape, levels)); }
+Tensor six() { return Tensor::from<float>({1, 2, 3, 4, 5, 6}); }
 
 /// Squares of 0 … n − 1, written by a loop.
 void write_squares(const b::TensorArray& array, int n, bool appends) {
@@ -69,9 +61,7 @@ bool waits(const std::string& type, const std::vector<Value>& inputs) {
   return may_suspend(OpContext(op, read, {}, device.stream(0)));
 }
 
-Value place(std::int64_t index) {
-  return Tensor::scalar(index);
-}
+Value place(std::int64_t index) { return Tensor::scalar(index); }
 
 }  // namespace
 
@@ -133,9 +123,8 @@ TEST_CASE("a slot that was never written fails the stack by name") {
 
 TEST_CASE("gather picks slots, concat joins their rows, split and unstack make them") {
   const Feeds feeds{{"x", six()}};
-  CHECK(floats(built(
-            [] { return b::TensorArray::unstack(rows({6})).gather(b::constant(Tensor::from<std::int64_t>({4, 0}))); },
-            feeds)) == std::vector<float>{5, 1});
+  CHECK(floats(built([] { return b::TensorArray::unstack(rows({6})).gather(b::constant(Tensor::from<std::int64_t>({4, 0}))); }, feeds)) ==
+        std::vector<float>{5, 1});
   CHECK(floats(built(
             [] {
               const b::Var lengths = b::constant(Tensor::from<std::int64_t>({2, 0, 4}));

@@ -8,8 +8,8 @@
 #include <millrace/runtime/builder/ops.h>
 
 using namespace millrace::build;
-using millrace::BlockId, millrace::DDim, millrace::DType, millrace::Op, millrace::Program, millrace::ProgramError,
-    millrace::VarId, millrace::VarType;
+using millrace::BlockId, millrace::DDim, millrace::DType, millrace::Op, millrace::Program, millrace::ProgramError, millrace::VarId,
+    millrace::VarType;
 
 namespace {
 
@@ -31,9 +31,7 @@ std::string refusal(const std::function<void()>& building) {
   return {};
 }
 
-Var f32_input(const DDim& shape) {
-  return input("x", VarType(DType::f32, shape));
-}
+Var f32_input(const DDim& shape) { return input("x", VarType(DType::f32, shape)); }
 
 }  // namespace
 
@@ -65,8 +63,7 @@ TEST_CASE("an undeclared change of shape or dtype is refused and named") {
       step.update(step + constant(1));
     });
   };
-  CHECK(says(loop_with({2}, [](const Var& x) { return concat({x, x}, 0); }),
-             {"op while", "the next value", "f32[2]", "f32[4]"}));
+  CHECK(says(loop_with({2}, [](const Var& x) { return concat({x, x}, 0); }), {"op while", "the next value", "f32[2]", "f32[4]"}));
   CHECK(says(loop_with({2}, [](const Var& x) { return cast(x, DType::f64); }), {"the next value", "f32[2]", "f64[2]"}));
   CHECK(says(loop_with({2}, [](const Var& x) { return reshape(x, {1, 2}); }), {"f32[2]", "f32[1, 2]"}));
   CHECK(loop_with({DDim::unknown}, [](const Var& x) { return concat({x, x}, 0); }).empty());
@@ -81,11 +78,7 @@ TEST_CASE("a wrong number of carried vars is refused") {
       const VarId param = program.add_var("p", x.type(), body);
       program.block(body).params = {param};
       program.block(body).results.assign(results, param);
-      Op op{"while",
-            std::vector<VarId>(inputs, x.id()),
-            {},
-            {{"sub_block", BlockId{body}}, {"max_trips", std::int64_t{1}}},
-            {}};
+      Op op{"while", std::vector<VarId>(inputs, x.id()), {}, {{"sub_block", BlockId{body}}, {"max_trips", std::int64_t{1}}}, {}};
       program.append(0, std::move(op));
     });
   };
@@ -105,8 +98,7 @@ TEST_CASE("a condition that is no boolean scalar is refused") {
     });
   };
   CHECK(says(break_on([] { return constant(1); }), {"op break_if", "boolean scalar", "i64[]"}));
-  CHECK(says(break_on([] { return input("stop", VarType(DType::boolean, {2})); }),
-             {"boolean scalar", "'stop' of bool[2]"}));
+  CHECK(says(break_on([] { return input("stop", VarType(DType::boolean, {2})); }), {"boolean scalar", "'stop' of bool[2]"}));
   CHECK(says(refusal([] {
                Var more = constant(1);
                WhileLoop loop = while_op(more, {more});
@@ -133,8 +125,7 @@ TEST_CASE("a body that can never end is refused") {
                count(step);
              }),
              {"can never end", "the same in every turn"}));
-  CHECK(says(body([](WhileLoop& loop, Var& step, const Var& n) { loop.break_if(equal(step, n)); }),
-             {"the same in every turn"}));
+  CHECK(says(body([](WhileLoop& loop, Var& step, const Var& n) { loop.break_if(equal(step, n)); }), {"the same in every turn"}));
   CHECK(body([&](WhileLoop& loop, Var& step, const Var& n) {
           loop.break_if(equal(n, constant(3)));
           loop.break_if(equal(step, n));
@@ -164,8 +155,7 @@ TEST_CASE("a condition read from an array depends on the place, or on what the b
     return refusal([&] {
       Var step = constant(0);
       const Var flags = input("flags", VarType(DType::boolean, {8}));
-      const TensorArray array =
-          writes ? TensorArray::typed(constant(8), VarType(DType::boolean, {})) : TensorArray::unstack(flags);
+      const TensorArray array = writes ? TensorArray::typed(constant(8), VarType(DType::boolean, {})) : TensorArray::unstack(flags);
       WhileLoop loop = while_loop({step});
       const auto frame = loop.frame();
       if (writes) array.write(step, constant(true));
@@ -186,17 +176,13 @@ TEST_CASE("the branches of if agree in number, kind and dtype") {
     const std::string refused = refusal([&] {
       const Var x = f32_input({2, 3});
       const Var which = input("which", VarType(DType::boolean, {}));
-      found = if_else(
-                  which, [&] { return std::vector<Var>{identity(x)}; }, [&] { return otherwise(x); })[0]
-                  .type()
-                  .to_string();
+      found = if_else(which, [&] { return std::vector<Var>{identity(x)}; }, [&] { return otherwise(x); })[0].type().to_string();
     });
     return refused.empty() ? found : refused;
   };
   CHECK(branch([](const Var& x) { return std::vector<Var>{x + x}; }) == "f32[2, 3]");
   CHECK(branch([](const Var& x) { return std::vector<Var>{concat({x, x}, 0)}; }) == "f32[?, 3]");
   CHECK(branch([](const Var& x) { return std::vector<Var>{reshape(x, {6})}; }) == "f32[*]");
-  CHECK(says(branch([](const Var& x) { return std::vector<Var>{cast(x, DType::i32)}; }),
-             {"op if", "to agree", "f32[2, 3]", "i32[2, 3]"}));
+  CHECK(says(branch([](const Var& x) { return std::vector<Var>{cast(x, DType::i32)}; }), {"op if", "to agree", "f32[2, 3]", "i32[2, 3]"}));
   CHECK(says(branch([](const Var& x) { return std::vector<Var>{x, x}; }), {"expected 1 results", "found 2"}));
 }

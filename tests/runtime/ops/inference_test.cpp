@@ -12,15 +12,9 @@ namespace {
 using Ints = std::vector<std::int64_t>;
 constexpr std::int64_t any = DDim::unknown;
 
-VarType f32(const DDim& shape, int levels = 0) {
-  return VarType(DType::f32, shape, levels);
-}
-VarType i64(const DDim& shape) {
-  return VarType(DType::i64, shape);
-}
-VarType boolean(const DDim& shape) {
-  return VarType(DType::boolean, shape);
-}
+VarType f32(const DDim& shape, int levels = 0) { return VarType(DType::f32, shape, levels); }
+VarType i64(const DDim& shape) { return VarType(DType::i64, shape); }
+VarType boolean(const DDim& shape) { return VarType(DType::boolean, shape); }
 
 bool says(const std::string& message, const std::vector<std::string>& parts) {
   for (const std::string& part : parts)
@@ -58,8 +52,7 @@ TEST_CASE("products know the extents that are known, and name both operands when
   CHECK(infer_op("matmul", {f32({2, 1, 4, 3}), f32({7, 3, 5})})[0] == f32({2, 7, 4, 5}));
   CHECK(infer_op("matmul", {f32({any, 4, 3}), f32({1, 3, 5})})[0] == f32({any, 4, 5}));
   CHECK(infer_op("matmul", {VarType::unranked(DType::f32), f32({3, 5})})[0] == VarType::unranked(DType::f32));
-  CHECK(infer_op("gemm", {f32({3, any}), f32({5, 3}), f32({5})}, {{"trans_a", true}, {"trans_b", true}})[0] ==
-        f32({any, 5}));
+  CHECK(infer_op("gemm", {f32({3, any}), f32({5, 3}), f32({5})}, {{"trans_a", true}, {"trans_b", true}})[0] == f32({any, 5}));
   CHECK(says(refusal("matmul", {f32({2, 3}), f32({4, 5})}), {"'in0' of f32[2, 3]", "'in1' of f32[4, 5]"}));
   CHECK(says(refusal("matmul", {f32({2, 4, 3}), f32({3, 3, 5})}), {"'in0' of f32[2, 4, 3]", "'in1' of f32[3, 3, 5]"}));
   CHECK(says(refusal("matmul", {f32({}), f32({3})}), {"'in0' of f32[]"}));
@@ -68,26 +61,21 @@ TEST_CASE("products know the extents that are known, and name both operands when
 }
 
 TEST_CASE("reductions drop or keep their axes, and refuse what they cannot fold") {
-  CHECK(infer_op("reduce", {f32({2, any, 4})},
-                 {{"kind", std::string("sum")}, {"axes", Ints{-1, 0}}, {"keepdims", false}})[0] == f32({any}));
+  CHECK(infer_op("reduce", {f32({2, any, 4})}, {{"kind", std::string("sum")}, {"axes", Ints{-1, 0}}, {"keepdims", false}})[0] ==
+        f32({any}));
   CHECK(infer_op("reduce", {f32({2, 3})}, {{"kind", std::string("sum")}, {"keepdims", true}})[0] == f32({1, 1}));
-  CHECK(infer_op("reduce", {VarType::unranked(DType::f32)}, {{"kind", std::string("sum")}, {"keepdims", false}})[0] ==
-        f32({}));
+  CHECK(infer_op("reduce", {VarType::unranked(DType::f32)}, {{"kind", std::string("sum")}, {"keepdims", false}})[0] == f32({}));
   CHECK(infer_op("argmax", {f32({2, 3})}, {{"axis", std::int64_t{1}}, {"keepdims", false}})[0] == i64({2}));
-  CHECK(
-      says(refusal("reduce", {f32({2})}, {{"kind", std::string("median")}}), {"expected one of sum, mean", "median"}));
+  CHECK(says(refusal("reduce", {f32({2})}, {{"kind", std::string("median")}}), {"expected one of sum, mean", "median"}));
   CHECK(says(refusal("reduce", {f32({2})}, {{"kind", std::string("sum")}, {"axes", Ints{1}}}), {"rank 1", "found 1"}));
-  CHECK(says(refusal("reduce", {f32({2, 3})}, {{"kind", std::string("sum")}, {"axes", Ints{1, -1}}}),
-             {"once", "[1, -1]"}));
+  CHECK(says(refusal("reduce", {f32({2, 3})}, {{"kind", std::string("sum")}, {"axes", Ints{1, -1}}}), {"once", "[1, -1]"}));
   CHECK(says(refusal("reduce", {i64({2})}, {{"kind", std::string("l2")}}), {"'l2'", "i64[2]"}));
   CHECK(says(refusal("softmax", {f32({2})}, {{"axis", std::int64_t{2}}}), {"rank 1", "found 2"}));
   CHECK(says(refusal("layer_norm", {f32({2, 3}), f32({4})}), {"broadcast to [3]", "'in1' of f32[4]"}));
 }
 
 TEST_CASE("reshapes follow copied, inferred and open extents") {
-  const auto reshaped = [](const DDim& from, const Ints& to) {
-    return infer_op("reshape", {f32(from)}, {{"shape", to}})[0];
-  };
+  const auto reshaped = [](const DDim& from, const Ints& to) { return infer_op("reshape", {f32(from)}, {{"shape", to}})[0]; };
   CHECK(reshaped({2, 3, 4}, {0, -1}) == f32({2, 12}));
   CHECK(reshaped({any, 3, 4}, {0, -1}) == f32({any, 12}));
   CHECK(reshaped({any, 64}, {-1, 1, 64}) == f32({any, 1, 64}));
@@ -109,8 +97,7 @@ TEST_CASE("pieces and spreads know their extents") {
   CHECK(infer_op("concat", {f32({2, any}), f32({2, 3})}, {{"axis", std::int64_t{-1}}})[0] == f32({2, any}));
   CHECK(infer_op("concat", {f32({any, 2}), f32({5, 3})}, {{"axis", std::int64_t{1}}})[0] == f32({5, 5}));
   CHECK(infer_op("split", {f32({any, 5})}, {{"axis", std::int64_t{1}}, {"sizes", Ints{2, 3}}})[1] == f32({any, 3}));
-  CHECK(infer_op("slice", {f32({7, any})},
-                 {{"starts", Ints{-1}}, {"ends", Ints{-100}}, {"axes", Ints{0}}, {"steps", Ints{-2}}})[0] ==
+  CHECK(infer_op("slice", {f32({7, any})}, {{"starts", Ints{-1}}, {"ends", Ints{-100}}, {"axes", Ints{0}}, {"steps", Ints{-2}}})[0] ==
         f32({4, any}));
   CHECK(infer_op("slice", {f32({7})}, {{"starts", Ints{1}}, {"ends", Ints{100}}, {"steps", Ints{3}}})[0] == f32({2}));
   CHECK(infer_op("pad", {f32({2, any})}, {{"pads", Ints{1, 0, 2, 4}}})[0] == f32({5, any}));
@@ -119,38 +106,30 @@ TEST_CASE("pieces and spreads know their extents") {
   CHECK(infer_op("expand", {f32({1, 3}), i64({3})})[0] == f32({any, any, 3}));
   CHECK(says(refusal("concat", {f32({2, 3}), f32({4, 3})}, {{"axis", std::int64_t{1}}}), {"along axis 0", "2 and 4"}));
   CHECK(says(refusal("concat", {f32({2, 3}), f32({4})}, {{"axis", std::int64_t{1}}}), {"rank 2", "'in1' of f32[4]"}));
-  CHECK(says(refusal("split", {f32({5})}, {{"axis", std::int64_t{0}}, {"sizes", Ints{2, 4}}}),
-             {"'in0' of f32[5]", "[2, 4]"}));
-  CHECK(says(refusal("slice", {f32({5})}, {{"starts", Ints{1}}, {"ends", Ints{2}}, {"steps", Ints{0}}}),
-             {"other than 0", "[0]"}));
+  CHECK(says(refusal("split", {f32({5})}, {{"axis", std::int64_t{0}}, {"sizes", Ints{2, 4}}}), {"'in0' of f32[5]", "[2, 4]"}));
+  CHECK(says(refusal("slice", {f32({5})}, {{"starts", Ints{1}}, {"ends", Ints{2}}, {"steps", Ints{0}}}), {"other than 0", "[0]"}));
   CHECK(says(refusal("slice", {f32({5})}, {{"starts", Ints{1}}, {"ends", Ints{2, 3}}}), {"one length", "[2, 3]"}));
   CHECK(says(refusal("pad", {f32({2, 3})}, {{"pads", Ints{1, 0}}}), {"4 pads", "[1, 0]"}));
   CHECK(says(refusal("pad", {f32({2})}, {{"pads", Ints{-2, -1}}}), {"negative", "f32[2]"}));
-  CHECK(says(refusal("pad", {f32({2})}, {{"pads", Ints{1, 1}}, {"mode", std::string("mirror")}}),
-             {"constant, reflect, edge", "mirror"}));
+  CHECK(says(refusal("pad", {f32({2})}, {{"pads", Ints{1, 1}}, {"mode", std::string("mirror")}}), {"constant, reflect, edge", "mirror"}));
 }
 
 TEST_CASE("picks, convolutions and cells name what does not fit") {
   CHECK(infer_op("gather", {f32({4, 5}), i64({2, any})}, {{"axis", std::int64_t{1}}})[0] == f32({4, 2, any}));
-  CHECK(infer_op("conv1d", {f32({any, 3, 8}), f32({6, 3, 3})},
-                 {{"stride", std::int64_t{2}}, {"pads", Ints{1, 1}}})[0] == f32({any, 6, 4}));
-  CHECK(infer_op("lstm_cell", {f32({any, 3}), f32({2, 4}), f32({2, any}), f32({3, 16}), f32({4, 16}), f32({16})})[0] ==
-        f32({2, 4}));
+  CHECK(infer_op("conv1d", {f32({any, 3, 8}), f32({6, 3, 3})}, {{"stride", std::int64_t{2}}, {"pads", Ints{1, 1}}})[0] == f32({any, 6, 4}));
+  CHECK(infer_op("lstm_cell", {f32({any, 3}), f32({2, 4}), f32({2, any}), f32({3, 16}), f32({4, 16}), f32({16})})[0] == f32({2, 4}));
   CHECK(infer_op("one_hot", {i64({3}), i64({}), f32({2})})[0] == f32({3, any}));
   CHECK(infer_op("range", {i64({}), i64({}), i64({})})[0] == i64({any}));
   CHECK(infer_op("cast", {f32({any})}, {{"to", DType::i32}})[0] == VarType(DType::i32, {any}));
   CHECK(infer_op("shape", {f32({any, 2, 3})}, {{"start", std::int64_t{-2}}})[0] == i64({2}));
   CHECK(says(refusal("gather", {f32({4}), f32({2})}), {"i64 or i32 as input 1", "'in1' of f32[2]"}));
   CHECK(says(refusal("gather_elements", {f32({4}), i64({2, 2})}), {"rank 1", "'in1' of i64[2, 2]"}));
-  CHECK(
-      says(refusal("conv1d", {f32({1, 4, 8}), f32({6, 3, 3})}), {"expected 3 along axis 1", "'in0' of f32[1, 4, 8]"}));
+  CHECK(says(refusal("conv1d", {f32({1, 4, 8}), f32({6, 3, 3})}), {"expected 3 along axis 1", "'in0' of f32[1, 4, 8]"}));
   CHECK(says(refusal("conv1d", {f32({1, 3, 8}), f32({6, 3, 3})}, {{"pads", Ints{1}}}), {"2 numbers", "[1]"}));
-  CHECK(says(refusal("conv1d", {f32({1, 6, 8}), f32({5, 3, 3})}, {{"group", std::int64_t{2}}}),
-             {"2 groups", "f32[5, 3, 3]"}));
+  CHECK(says(refusal("conv1d", {f32({1, 6, 8}), f32({5, 3, 3})}, {{"group", std::int64_t{2}}}), {"2 groups", "f32[5, 3, 3]"}));
   CHECK(says(refusal("lstm_cell", {f32({2, 3}), f32({2, 4}), f32({2, 4}), f32({3, 12}), f32({4, 16})}),
              {"expected 16 along axis 1", "'in3' of f32[3, 12]"}));
-  CHECK(says(refusal("lstm_cell", {f32({2, 3}), f32({5, 4}), f32({2, 4}), f32({3, 16}), f32({4, 16})}),
-             {"rows of X and H", "2 and 5"}));
+  CHECK(says(refusal("lstm_cell", {f32({2, 3}), f32({5, 4}), f32({2, 4}), f32({3, 16}), f32({4, 16})}), {"rows of X and H", "2 and 5"}));
   CHECK(says(refusal("lstm_cell", {f32({2, 3}), f32({2, 4}), f32({2, 4}), f32({3, 16}), f32({4, 16})},
                      {{"activations", std::vector<std::string>{"sigmoid", "tanh", "cosh"}}}),
              {"activations", "cosh"}));
@@ -159,8 +138,8 @@ TEST_CASE("picks, convolutions and cells name what does not fit") {
 TEST_CASE("an absent input and a wrong attribute are named") {
   CHECK(says(refusal("add", {f32({2})}), {"expected input B, found none"}));
   CHECK(says(refusal("reduce", {f32({2})}), {"attribute 'kind'", "found none"}));
-  CHECK(says(refusal("reduce", {f32({2})}, {{"kind", std::string("sum")}, {"axes", std::int64_t{0}}}),
-             {"attribute 'axes'", "another type"}));
+  CHECK(
+      says(refusal("reduce", {f32({2})}, {{"kind", std::string("sum")}, {"axes", std::int64_t{0}}}), {"attribute 'axes'", "another type"}));
   CHECK(says(refusal("concat", {}, {{"axis", std::int64_t{0}}}), {"at least one input"}));
 }
 
@@ -169,18 +148,15 @@ TEST_CASE("LoD goes with the rows, and an op that would lose it is refused") {
   CHECK(infer_op("matmul", {f32({any, 3}, 1), f32({3, 5})})[0] == f32({any, 5}, 1));
   CHECK(infer_op("embedding", {f32({9, 5}), VarType(DType::i64, {any}, 1)})[0] == f32({any, 5}, 1));
   CHECK(infer_op("drop_lod", {f32({any, 3}, 1)})[0] == f32({any, 3}));
-  CHECK(infer_op("reduce", {f32({any, 3}, 1)}, {{"kind", std::string("sum")}, {"axes", Ints{1}}})[0] ==
-        f32({any, 1}, 1));
+  CHECK(infer_op("reduce", {f32({any, 3}, 1)}, {{"kind", std::string("sum")}, {"axes", Ints{1}}})[0] == f32({any, 1}, 1));
   CHECK(says(refusal("reduce", {f32({any, 3}, 1)}, {{"kind", std::string("sum")}, {"axes", Ints{0}}}),
              {"lose the LoD of 'in0'", "drop_lod", "reduces over the rows"}));
   CHECK(says(refusal("softmax", {f32({any, 3}, 1)}, {{"axis", std::int64_t{0}}}), {"normalises over the rows"}));
   CHECK(says(refusal("transpose", {f32({any, 3}, 1)}), {"lose the LoD"}));
-  CHECK(says(refusal("concat", {f32({any, 3}, 1), f32({any, 3}, 1)}, {{"axis", std::int64_t{0}}}),
-             {"one behind the other"}));
+  CHECK(says(refusal("concat", {f32({any, 3}, 1), f32({any, 3}, 1)}, {{"axis", std::int64_t{0}}}), {"one behind the other"}));
   CHECK(says(refusal("reverse", {f32({any, 3}, 1)}, {{"axis", std::int64_t{0}}}), {"reverses the rows"}));
   CHECK(says(refusal("shape", {f32({any, 3}, 1)}), {"how many rows"}));
-  CHECK(says(refusal("add", {f32({any, 3}, 1), f32({any, 3}, 2)}),
-             {"'in0' of f32[?, 3] lod=1", "'in1' of f32[?, 3] lod=2"}));
+  CHECK(says(refusal("add", {f32({any, 3}, 1), f32({any, 3}, 2)}), {"'in0' of f32[?, 3] lod=1", "'in1' of f32[?, 3] lod=2"}));
   CHECK(says(refusal("add", {f32({any, 3}, 1), f32({4, 3})}), {"lies along the rows", "'in1' of f32[4, 3]"}));
 }
 
@@ -203,11 +179,9 @@ TEST_CASE("array ops know the type of a slot") {
   read.ordered = true;
   CHECK(infer_op("tensor_array_read", {rows, index})[0] == read);
   CHECK(infer_op("tensor_array_read", {VarType::open_array(true), index, f32({4, 3})})[0] == read);
-  CHECK(infer_op("tensor_array_stack", {VarType::array_of(DType::f32, DDim{2}, false)},
-                 {{"axis", std::int64_t{-1}}})[0] == f32({2, any}));
+  CHECK(infer_op("tensor_array_stack", {VarType::array_of(DType::f32, DDim{2}, false)}, {{"axis", std::int64_t{-1}}})[0] == f32({2, any}));
   CHECK(infer_op("tensor_array_concat", {rows})[0] == f32({any, 3}));
-  CHECK(infer_op("tensor_array_unstack", {f32({5, 3})}, {{"axis", std::int64_t{1}}})[0] ==
-        VarType::array_of(DType::f32, DDim{5}, false));
+  CHECK(infer_op("tensor_array_unstack", {f32({5, 3})}, {{"axis", std::int64_t{1}}})[0] == VarType::array_of(DType::f32, DDim{5}, false));
   CHECK(infer_op("pack", {rows, VarType::order()})[0] == f32({any, 3}, 1));
   CHECK(infer_op("tensor_array_write", {rows, index, f32({7, 3})}).empty());
   CHECK(says(refusal("tensor_array_read", {open, index}), {"whose slots have a type", "write to it first"}));
@@ -217,6 +191,5 @@ TEST_CASE("array ops know the type of a slot") {
   CHECK(says(refusal("tensor_array_write", {rows, f32({}), f32({7, 3})}), {"i64 or i32", "f32[]"}));
   CHECK(says(refusal("tensor_array", {}), {"a size, or growable, or a window"}));
   CHECK(says(refusal("tensor_array_unstack", {f32({any, 3}, 1)}), {"without LoD", "unpack"}));
-  CHECK(says(refusal("shrink", {f32({any, 3}), f32({any, 3})}),
-             {"made with an order", "'in1' of f32[?, 3]", "'in0' of f32[?, 3]"}));
+  CHECK(says(refusal("shrink", {f32({any, 3}), f32({any, 3})}), {"made with an order", "'in1' of f32[?, 3]", "'in0' of f32[?, 3]"}));
 }

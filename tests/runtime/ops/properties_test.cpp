@@ -36,8 +36,7 @@ Program program_of(const OpCase& of, bool known) {
       op.inputs.push_back(program.add_input("in" + std::to_string(op.inputs.size()), VarType(input.dtype, declared)));
   }
   std::size_t count = 0;
-  for (const VarId output : program.append(0, std::move(op)))
-    program.add_output("out" + std::to_string(count++), output);
+  for (const VarId output : program.append(0, std::move(op))) program.add_output("out" + std::to_string(count++), output);
   return program;
 }
 
@@ -98,8 +97,7 @@ void check_many(const OpCase& of, Random& random, bool known, std::size_t count)
     for (std::size_t out = 0; out < wanted.size(); ++out) {
       const bool split = many.vectorizer.batched(many.from.outputs()[out].var);
       const Tensor found = split ? together[out].select(0, static_cast<std::int64_t>(n)) : together[out];
-      INFO("sequence ", n, " of ", count, ", output ", out, ": expected ", wanted[out].to_string(), ", found ",
-           found.to_string());
+      INFO("sequence ", n, " of ", count, ", output ", out, ": expected ", wanted[out].to_string(), ", found ", found.to_string());
       CHECK(same_bits(wanted[out], found));
     }
   }
@@ -117,8 +115,8 @@ std::vector<Laid> ways(const std::vector<Tensor>& inputs) {
       all.back()[input] = axis;
     }
   }
-  const bool together = std::all_of(inputs.begin(), inputs.end(),
-                                    [&](const Tensor& x) { return x.rank() > 0 && x.dim(0) == inputs[0].dim(0); });
+  const bool together =
+      std::all_of(inputs.begin(), inputs.end(), [&](const Tensor& x) { return x.rank() > 0 && x.dim(0) == inputs[0].dim(0); });
   if (inputs.size() > 1 && together) all.emplace_back(inputs.size(), 0);
   return all;
 }
@@ -162,8 +160,8 @@ bool check_rows(const OpCase& of, Random& random) {
     const std::vector<int> out = followed(of, laid);
     if (out.empty()) continue;
     taken = true;
-    const std::size_t first = static_cast<std::size_t>(
-        std::find_if(laid.begin(), laid.end(), [](int axis) { return axis >= 0; }) - laid.begin());
+    const std::size_t first =
+        static_cast<std::size_t>(std::find_if(laid.begin(), laid.end(), [](int axis) { return axis >= 0; }) - laid.begin());
     for (std::int64_t row = 0; row < inputs[first].dim(laid[first]); ++row) {
       std::vector<Tensor> cut = inputs;
       for (std::size_t i = 0; i < cut.size(); ++i)
@@ -215,22 +213,15 @@ TEST_CASE("a row that an op follows has the same result alone and among others")
     }
   }
   for (const char* name :
-       {"add",       "sigmoid", "matmul",    "gemm",   "softmax", "layer_norm", "transpose", "squeeze",
-        "unsqueeze", "reshape", "concat",    "split",  "slice",   "pad",        "gather",    "embedding",
-        "one_hot",   "conv1d",  "lstm_cell", "reduce", "argmax",  "flatten"})
+       {"add",   "sigmoid", "matmul", "gemm",   "softmax",   "layer_norm", "transpose", "squeeze",   "unsqueeze", "reshape", "concat",
+        "split", "slice",   "pad",    "gather", "embedding", "one_hot",    "conv1d",    "lstm_cell", "reduce",    "argmax",  "flatten"})
     CHECK_MESSAGE(row_wise.contains(name), name);
 }
 
 TEST_CASE("every op says how it treats rows and has a rule for many sequences, but for arrays, orders and control") {
-  const std::set<std::string> driven{"while",
-                                     "break_if",
-                                     "if",
-                                     "unpack",
-                                     "pack",
-                                     "shrink",
-                                     "split_lod_tensor_to_timesteps",
-                                     "restore_lod_tensor_from_timesteps",
-                                     "constant"};
+  const std::set<std::string> driven{
+      "while",   "break_if", "if", "unpack", "pack", "shrink", "split_lod_tensor_to_timesteps", "restore_lod_tensor_from_timesteps",
+      "constant"};
   const auto registry = standard_ops();
   for (const std::string& name : registry->names()) {
     if (driven.contains(name) || name.starts_with("tensor_array")) continue;

@@ -15,15 +15,9 @@ namespace {
 using Ints = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 
-Tensor f32(const Floats& values, const DDim& dims) {
-  return Tensor::from(values, dims);
-}
-Tensor f32(const Floats& values) {
-  return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())});
-}
-Tensor i64(const Ints& values) {
-  return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())});
-}
+Tensor f32(const Floats& values, const DDim& dims) { return Tensor::from(values, dims); }
+Tensor f32(const Floats& values) { return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}); }
+Tensor i64(const Ints& values) { return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}); }
 
 Floats floats(const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes = {}) {
   return run_op(type, inputs, attributes).at(0).to_vector<float>();
@@ -31,9 +25,7 @@ Floats floats(const std::string& type, const std::vector<Tensor>& inputs, const 
 Ints ints(const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes = {}) {
   return run_op(type, inputs, attributes).at(0).to_vector<std::int64_t>();
 }
-std::vector<bool> bools(const std::string& type, const std::vector<Tensor>& inputs) {
-  return run_op(type, inputs).at(0).to_vector<bool>();
-}
+std::vector<bool> bools(const std::string& type, const std::vector<Tensor>& inputs) { return run_op(type, inputs).at(0).to_vector<bool>(); }
 bool close(const Floats& found, const Floats& wanted) {
   if (found.size() != wanted.size()) return false;
   for (std::size_t i = 0; i < found.size(); ++i)
@@ -111,13 +103,11 @@ TEST_CASE("activations take their numbers from attributes, else those of ONNX") 
   CHECK(close(floats("hard_swish", {x}), {-1.0f / 3, 2 * (1.0f / 3 + 0.5f)}));
   CHECK(close(floats("softplus", {x}), {std::log1p(std::exp(-1.0f)), std::log1p(std::exp(2.0f))}));
   CHECK(close(floats("softsign", {x}), {-0.5f, 2.0f / 3}));
-  CHECK(
-      close(floats("mish", {x}), {-std::tanh(std::log1p(std::exp(-1.0f))), 2 * std::tanh(std::log1p(std::exp(2.0f)))}));
+  CHECK(close(floats("mish", {x}), {-std::tanh(std::log1p(std::exp(-1.0f))), 2 * std::tanh(std::log1p(std::exp(2.0f)))}));
   CHECK(floats("thresholded_relu", {f32({0.5f, 2})}) == Floats{0, 2});
   CHECK(floats("thresholded_relu", {f32({0.5f, 2})}, {{"alpha", 3.0}}) == Floats{0, 0});
   CHECK(close(floats("affine", {x}, {{"alpha", 2.0}, {"beta", 0.5}}), {-1.5f, 4.5f}));
-  CHECK(
-      close(floats("scaled_tanh", {x}, {{"alpha", 2.0}, {"beta", 0.5}}), {2 * std::tanh(-0.5f), 2 * std::tanh(1.0f)}));
+  CHECK(close(floats("scaled_tanh", {x}, {{"alpha", 2.0}, {"beta", 0.5}}), {2 * std::tanh(-0.5f), 2 * std::tanh(1.0f)}));
   CHECK(close(floats("gelu", {x}), {-0.5f * (1 + std::erf(-std::sqrt(0.5f))), 1 + std::erf(std::sqrt(2.0f))}));
   CHECK(floats("gelu", {x}) != floats("gelu", {x}, {{"approximate", std::string("tanh")}}));
   CHECK(floats("prelu", {x, f32({0.5f})}) == Floats{-0.5f, 2});
@@ -128,10 +118,9 @@ TEST_CASE("constants, casts, ranges and one-hots") {
   CHECK(ints("cast", {f32({1.75f, -1.75f})}, {{"to", DType::i64}}) == Ints{1, -1});
   CHECK(ints("constant_of_shape", {i64({2, 2})}, {{"value", i64({7})}}) == Ints{7, 7, 7, 7});
   CHECK(floats("constant_of_shape", {i64({2})}) == Floats{0, 0});
-  CHECK(ints("range", {Tensor::scalar(std::int64_t{5}), Tensor::scalar(std::int64_t{0}),
-                       Tensor::scalar(std::int64_t{-2})}) == Ints{5, 3, 1});
-  CHECK(floats("one_hot", {i64({1, -1}), Tensor::scalar(std::int64_t{3}), f32({-1, 1})}) ==
-        Floats{-1, 1, -1, -1, -1, 1});
+  CHECK(ints("range", {Tensor::scalar(std::int64_t{5}), Tensor::scalar(std::int64_t{0}), Tensor::scalar(std::int64_t{-2})}) ==
+        Ints{5, 3, 1});
+  CHECK(floats("one_hot", {i64({1, -1}), Tensor::scalar(std::int64_t{3}), f32({-1, 1})}) == Floats{-1, 1, -1, -1, -1, 1});
 }
 
 TEST_CASE("products with weights that never change are those with weights that are fed") {
@@ -154,9 +143,7 @@ TEST_CASE("products with weights that never change are those with weights that a
 
 TEST_CASE("reductions, sums and norms") {
   const Tensor x = f32({1, 2, 3, 4}, {2, 2});
-  const auto reduced = [&](const char* kind) {
-    return floats("reduce", {x}, {{"kind", std::string(kind)}, {"axes", Ints{1}}});
-  };
+  const auto reduced = [&](const char* kind) { return floats("reduce", {x}, {{"kind", std::string(kind)}, {"axes", Ints{1}}}); };
   CHECK(reduced("sum") == Floats{3, 7});
   CHECK(reduced("mean") == Floats{1.5f, 3.5f});
   CHECK(reduced("max") == Floats{2, 4});
@@ -173,8 +160,7 @@ TEST_CASE("reductions, sums and norms") {
   CHECK(close(floats("softmax", {f32({0, 0})}), {0.5f, 0.5f}));
   CHECK(close(floats("log_softmax", {f32({0, 0})}), {-std::log(2.0f), -std::log(2.0f)}));
   CHECK(close(floats("layer_norm", {f32({1, 3}, {1, 2}), f32({2, 2}), f32({1, 1})}, {{"epsilon", 0.0}}), {-1, 3}));
-  CHECK(floats("cumsum", {f32({1, 2, 3})}, {{"axis", std::int64_t{0}}, {"exclusive", true}, {"reverse", true}}) ==
-        Floats{5, 3, 0});
+  CHECK(floats("cumsum", {f32({1, 2, 3})}, {{"axis", std::int64_t{0}}, {"exclusive", true}, {"reverse", true}}) == Floats{5, 3, 0});
 }
 
 TEST_CASE("shapes") {
@@ -192,26 +178,22 @@ TEST_CASE("shapes") {
   const std::vector<Tensor> parts = run_op("split", {x}, {{"axis", std::int64_t{1}}, {"sizes", Ints{1, 2}}});
   CHECK(parts[0].to_vector<float>() == Floats{1, 4});
   CHECK(parts[1].to_vector<float>() == Floats{2, 3, 5, 6});
-  CHECK(floats("slice", {x}, {{"starts", Ints{-1}}, {"ends", Ints{-9}}, {"axes", Ints{1}}, {"steps", Ints{-2}}}) ==
-        Floats{3, 1, 6, 4});
+  CHECK(floats("slice", {x}, {{"starts", Ints{-1}}, {"ends", Ints{-9}}, {"axes", Ints{1}}, {"steps", Ints{-2}}}) == Floats{3, 1, 6, 4});
   CHECK(floats("slice_by", {x, i64({1}), i64({9})}) == Floats{4, 5, 6});
   CHECK(floats("reverse", {x}, {{"axis", std::int64_t{1}}}) == Floats{3, 2, 1, 6, 5, 4});
   CHECK(floats("pad", {f32({1, 2, 3})}, {{"pads", Ints{1, 2}}, {"value", 9.0}}) == Floats{9, 1, 2, 3, 9, 9});
-  CHECK(floats("pad", {f32({1, 2, 3})}, {{"pads", Ints{1, 2}}, {"mode", std::string("reflect")}}) ==
-        Floats{2, 1, 2, 3, 2, 1});
+  CHECK(floats("pad", {f32({1, 2, 3})}, {{"pads", Ints{1, 2}}, {"mode", std::string("reflect")}}) == Floats{2, 1, 2, 3, 2, 1});
   CHECK(floats("pad_by", {f32({1, 2}), i64({1, 0}), Tensor::scalar(5.0f)}) == Floats{5, 1, 2});
   CHECK(floats("expand", {f32({1, 2}, {2, 1}), i64({1, 2})}) == Floats{1, 1, 2, 2});
   CHECK(floats("tile", {f32({1, 2}), i64({2})}) == Floats{1, 2, 1, 2});
   CHECK(floats("gather", {x, i64({-1, 0})}, {{"axis", std::int64_t{1}}}) == Floats{3, 1, 6, 4});
   CHECK(floats("embedding", {x, i64({1})}) == Floats{4, 5, 6});
-  CHECK(floats("gather_elements", {x, Tensor::from(Ints{2, 0}, DDim{2, 1})}, {{"axis", std::int64_t{1}}}) ==
-        Floats{3, 4});
+  CHECK(floats("gather_elements", {x, Tensor::from(Ints{2, 0}, DDim{2, 1})}, {{"axis", std::int64_t{1}}}) == Floats{3, 4});
 }
 
 TEST_CASE("a convolution and a cell take their attributes") {
   const Tensor x = f32({1, 2, 3, 4}, {1, 1, 4});
-  CHECK(floats("conv1d", {x, f32({1, 10}, {1, 1, 2}), f32({100})}, {{"pads", Ints{1, 0}}}) ==
-        Floats{110, 121, 132, 143});
+  CHECK(floats("conv1d", {x, f32({1, 10}, {1, 1, 2}), f32({100})}, {{"pads", Ints{1, 0}}}) == Floats{110, 121, 132, 143});
   CHECK(floats("conv1d", {x, f32({1, 10}, {1, 1, 2})}, {{"dilation", std::int64_t{2}}}) == Floats{31, 42});
   CHECK(floats("conv1d", {x, f32({1, 10}, {1, 1, 2})}, {{"stride", std::int64_t{2}}}) == Floats{21, 43});
   const Tensor zero = f32({0}, {1, 1});

@@ -40,9 +40,7 @@ task<> fails() {
   throw std::runtime_error("no answer");
 }
 
-task<> sleeps() {
-  co_await this_task::sleep_for(1h);
-}
+task<> sleeps() { co_await this_task::sleep_for(1h); }
 
 // An initiating function as the library's public ones are.
 template <class Token>
@@ -196,8 +194,7 @@ TEST_CASE("a cancellation signal cancels the run, which completes with Cancelled
       CHECK_THROWS_WITH_AS(std::rethrow_exception(error), "task 'sleeper' was cancelled", CancelledError);
       cancelled = true;
     };
-    async_start(*executor, sleeps(), asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(context, handler)),
-                "sleeper");
+    async_start(*executor, sleeps(), asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(context, handler)), "sleeper");
     asio::post(context, [&] { signal.emit(asio::cancellation_type::terminal); });
     context.restart();
     context.run();

@@ -82,8 +82,7 @@ task<std::string> echo(Pipe* pipe) {
 
 task<std::tuple<error_code, std::size_t>> read_as_tuple(asio::readable_pipe* in) {
   std::array<char, 4> bytes{};
-  std::tuple<error_code, std::size_t> result =
-      co_await asio::async_read(*in, asio::buffer(bytes), asio::as_tuple(use_task));
+  std::tuple<error_code, std::size_t> result = co_await asio::async_read(*in, asio::buffer(bytes), asio::as_tuple(use_task));
   co_return result;
 }
 
@@ -109,9 +108,7 @@ task<int> nap_on(asio::io_context* context) {
   co_return 2;
 }
 
-task<int> inner() {
-  co_return 20;
-}
+task<int> inner() { co_return 20; }
 
 // An initiating function of our own, awaited as any other.
 task<int> awaits_our_own(Executor* executor) {

@@ -56,6 +56,5 @@ TEST_CASE("a gate that nobody opens is a deadlock with its name") {
   Gate gate("the end of the input");
   std::vector<int> order;
   CHECK_THROWS_WITH_AS(sync_wait(executor, pass(&gate, &order, 0), "reader"),
-                       "deadlock in run 'reader': nobody can go on; task 'reader' waits for the end of the input",
-                       DeadlockError);
+                       "deadlock in run 'reader': nobody can go on; task 'reader' waits for the end of the input", DeadlockError);
 }

@@ -33,9 +33,7 @@ task<> read_before_write(TestSlot* other, TestSlot* own) {
   own->write(value + 1);
 }
 
-task<> read(TestSlot* slot, int* value) {
-  *value = co_await slot->read();
-}
+task<> read(TestSlot* slot, int* value) { *value = co_await slot->read(); }
 
 task<> sleep_long(bool* ended) {
   co_await this_task::sleep_for(1h);
@@ -124,11 +122,10 @@ task<int> fed_from_outside(TestSlot* slot, std::unique_ptr<ExternalHold>* hold) 
 TEST_CASE("a slot that nobody writes is named with the clock standing still") {
   SeededExecutor executor(1);
   TestSlot slot("slot 3 of array 'states', turn 2 of loop 'while_1'");
-  CHECK_THROWS_WITH_AS(
-      sync_wait(executor, reads_what_nobody_writes(&slot), "listing"),
-      "deadlock in run 'listing': nobody can go on; task 'listing' waits for slot 3 of array 'states', "
-      "turn 2 of loop 'while_1'",
-      DeadlockError);
+  CHECK_THROWS_WITH_AS(sync_wait(executor, reads_what_nobody_writes(&slot), "listing"),
+                       "deadlock in run 'listing': nobody can go on; task 'listing' waits for slot 3 of array 'states', "
+                       "turn 2 of loop 'while_1'",
+                       DeadlockError);
   CHECK(executor.now() == TimePoint(0));
 }
 

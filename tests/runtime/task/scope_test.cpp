@@ -228,8 +228,7 @@ TEST_CASE("children of a scope that was not joined are cancelled and end before 
 
 TEST_CASE("an error of a child that nobody joined becomes its owner's") {
   SeededExecutor executor(1, SeededExecutor::Policy::fifo);
-  CHECK_THROWS_WITH_AS(sync_wait(executor, leaves_a_failed_child()), "of a child that nobody joined",
-                       std::runtime_error);
+  CHECK_THROWS_WITH_AS(sync_wait(executor, leaves_a_failed_child()), "of a child that nobody joined", std::runtime_error);
 }
 
 TEST_CASE("with_scope joins whether its body returns or throws") {
@@ -237,8 +236,7 @@ TEST_CASE("with_scope joins whether its body returns or throws") {
   int cancelled = 0;
   sync_wait(executor, with_scope(body_of_scope, &cancelled, false));
   CHECK(cancelled == 1);
-  CHECK_THROWS_WITH_AS(sync_wait(executor, with_scope(body_of_scope, &cancelled, true)), "in the body",
-                       std::runtime_error);
+  CHECK_THROWS_WITH_AS(sync_wait(executor, with_scope(body_of_scope, &cancelled, true)), "in the body", std::runtime_error);
   CHECK(cancelled == 2);
 }
 

@@ -14,9 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-task<int> one() {
-  co_return 1;
-}
+task<int> one() { co_return 1; }
 
 task<std::string> blocks(Executor* executor) {
   try {
@@ -27,9 +25,7 @@ task<std::string> blocks(Executor* executor) {
   co_return "did not throw";
 }
 
-task<> nap() {
-  co_await this_task::sleep_for(1s);
-}
+task<> nap() { co_await this_task::sleep_for(1s); }
 
 }  // namespace
 
@@ -37,8 +33,7 @@ TEST_CASE("sync_wait on a thread that runs tasks throws, whichever executor it w
   ThreadExecutor threads(1);
   ThreadExecutor others(1);
   SeededExecutor seeded(1);
-  const std::string expected =
-      "sync_wait on a thread that runs tasks would block them: expected another thread, or co_await";
+  const std::string expected = "sync_wait on a thread that runs tasks would block them: expected another thread, or co_await";
   CHECK(sync_wait(threads, blocks(&threads)) == expected);
   CHECK(sync_wait(threads, blocks(&others)) == expected);
   CHECK(sync_wait(seeded, blocks(&seeded)) == expected);
@@ -46,10 +41,9 @@ TEST_CASE("sync_wait on a thread that runs tasks throws, whichever executor it w
 
 TEST_CASE("sync_wait says what is waited for when a manual clock stands still") {
   SeededExecutor executor(1);
-  CHECK_THROWS_WITH_AS(
-      sync_wait(executor, nap(), "nap"),
-      "run 'nap' did not end: its executor has nothing to run at the present time of its clock; task 'nap' waits "
-      "for a timer of 1000000000 ns",
-      BlockingError);
+  CHECK_THROWS_WITH_AS(sync_wait(executor, nap(), "nap"),
+                       "run 'nap' did not end: its executor has nothing to run at the present time of its clock; task 'nap' waits "
+                       "for a timer of 1000000000 ns",
+                       BlockingError);
   CHECK(live_frames() == 0);
 }

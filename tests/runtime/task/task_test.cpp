@@ -16,9 +16,7 @@ using namespace millrace;
 
 namespace {
 
-task<int> number(int value) {
-  co_return value;
-}
+task<int> number(int value) { co_return value; }
 
 task<long> sum_of_ready(int count) {
   long sum = 0;
@@ -40,9 +38,7 @@ task<> mark(bool* ran) {
   co_return;
 }
 
-task<std::unique_ptr<int>> move_only() {
-  co_return std::make_unique<int>(7);
-}
+task<std::unique_ptr<int>> move_only() { co_return std::make_unique<int>(7); }
 
 task<int> failing(std::string text) {
   co_await this_task::yield();

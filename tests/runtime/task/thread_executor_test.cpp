@@ -20,9 +20,7 @@ namespace {
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -95,6 +93,4 @@ TEST_CASE("a task goes on on its own executor whoever wakes it") {
   for (int i = 0; i < 200; ++i) sync_wait(one, two_threads_meet(&other));
 }
 
-TEST_CASE("an executor needs a thread") {
-  CHECK_THROWS_AS(ThreadExecutor(0), ArgumentError);
-}
+TEST_CASE("an executor needs a thread") { CHECK_THROWS_AS(ThreadExecutor(0), ArgumentError); }

@@ -31,8 +31,7 @@ TEST_CASE("timers come out by time and then by order of adding, whatever was add
     int order = 0;
     for (int turn = 0; turn < 400; ++turn) {
       TestTimer& timer = timers[static_cast<std::size_t>(random.between(0, 39))];
-      const auto known =
-          std::find_if(expected.begin(), expected.end(), [&](const auto& e) { return e.second == &timer; });
+      const auto known = std::find_if(expected.begin(), expected.end(), [&](const auto& e) { return e.second == &timer; });
       REQUIRE(queue.remove(timer) == (known != expected.end()));
       if (known != expected.end()) expected.erase(known);
       if (random.coin()) {

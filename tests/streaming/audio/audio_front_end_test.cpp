@@ -138,7 +138,8 @@ TEST_CASE("what waits is bounded by the capacity and a bite") {
 TEST_CASE("samples that end inside a frame, and samples after the end, are bad input") {
   AudioFrontEnd front(config_of(4, 4, 0), format_of(SampleFormat::s16, 2));
   front.feed(bytes_of("12345"));
-  CHECK_THROWS_WITH_AS(front.end(), "audio: expected whole samples of 4 bytes (all channels), found 1 bytes of one at the end", ProtocolError);
+  CHECK_THROWS_WITH_AS(front.end(), "audio: expected whole samples of 4 bytes (all channels), found 1 bytes of one at the end",
+                       ProtocolError);
   front.feed(bytes_of("678"));
   front.end();
   CHECK(front.rows() == 1);
@@ -156,5 +157,6 @@ TEST_CASE("a config or a format out of range is refused with the range") {
   CHECK_THROWS_AS(AudioFrontEnd(config_of(1, 1, 0), format_of(SampleFormat::s16, 9)), ArgumentError);
   AudioFormat slow;
   slow.rate = 3999;
-  CHECK_THROWS_WITH_AS(AudioFrontEnd(config_of(1, 1, 0), slow), "audio: expected a rate in Hz from 4000 to 192000, found 3999", ArgumentError);
+  CHECK_THROWS_WITH_AS(AudioFrontEnd(config_of(1, 1, 0), slow), "audio: expected a rate in Hz from 4000 to 192000, found 3999",
+                       ArgumentError);
 }

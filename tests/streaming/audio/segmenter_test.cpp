@@ -83,7 +83,8 @@ TEST_CASE("segments are in order, apart, and within the audio, whatever the valu
     config.min_off = static_cast<double>(random.between(0, 3));
     config.pad = config.min_off * 0.5;
     std::vector<double> values;
-    for (std::int64_t left = random.between(0, 60); left > 0; --left) values.push_back(random.coin() ? random.real() : (random.coin() ? 1 : 0));
+    for (std::int64_t left = random.between(0, 60); left > 0; --left)
+      values.push_back(random.coin() ? random.real() : (random.coin() ? 1 : 0));
     double last = 0;
     for (const auto& [start, end] : segments(config, values)) {
       CHECK(start >= last);
@@ -95,9 +96,7 @@ TEST_CASE("segments are in order, apart, and within the audio, whatever the valu
   }
 }
 
-TEST_CASE("a value that is no number changes nothing") {
-  CHECK(segments(label(), {1, std::nan(""), 1, 0}) == Spans{{0, 3}});
-}
+TEST_CASE("a value that is no number changes nothing") { CHECK(segments(label(), {1, std::nan(""), 1, 0}) == Spans{{0, 3}}); }
 
 TEST_CASE("thresholds and times that contradict each other are refused") {
   const auto refused = [](auto change) {

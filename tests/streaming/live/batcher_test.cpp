@@ -64,7 +64,8 @@ RowAssembler rows_of(std::initializer_list<float> values) {
 
 }  // namespace
 
-TEST_CASE("whatever the schedule, a sequence gets the bits of the whole run, each step once and in order, and others do not see who vanishes") {
+TEST_CASE(
+    "whatever the schedule, a sequence gets the bits of the whole run, each step once and in order, and others do not see who vanishes") {
   for (const std::uint64_t seed : seeds(200)) {
     INFO("seed ", seed);
     Random random(seed);
@@ -122,8 +123,10 @@ TEST_CASE("whatever the schedule, a sequence gets the bits of the whole run, eac
     for (std::size_t i = 0; i < sequences; ++i) {
       const Ledger& ledger = clients[i]->ledger;
       const std::string wanted = WholeRun::bytes(whole.outputs[i]);
-      if (clients[i]->vanished) CHECK(wanted.starts_with(ledger.bytes));
-      else CHECK(ledger.bytes == wanted);
+      if (clients[i]->vanished)
+        CHECK(wanted.starts_with(ledger.bytes));
+      else
+        CHECK(ledger.bytes == wanted);
       CHECK(ledger.drains == (clients[i]->vanished ? 0 : 1));
       CHECK(ledger.failures == 0);
       if (!clients[i]->vanished) batcher.close(clients[i]->id);

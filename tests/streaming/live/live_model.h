@@ -72,7 +72,8 @@ struct WholeRun {
   std::vector<Tensor> boots;
   std::vector<Tensor> outputs;
 
-  WholeRun(const Program& program, Random& random, std::int64_t sequences, std::int64_t longest, std::int64_t features, std::int64_t hidden) {
+  WholeRun(const Program& program, Random& random, std::int64_t sequences, std::int64_t longest, std::int64_t features,
+           std::int64_t hidden) {
     LoD::Level lengths;
     std::int64_t total = 0;
     for (std::int64_t i = 0; i < sequences; ++i) total += lengths.emplace_back(random.between(0, longest));

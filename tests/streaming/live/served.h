@@ -18,7 +18,8 @@ namespace millrace::testing {
 class Served {
  public:
   explicit Served(const Program& program, ServerOptions options = {})
-      : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))), thread_([this] { context_.run(); }) {}
+      : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))),
+        thread_([this] { context_.run(); }) {}
   ~Served() { stop(); }
 
   /// Runs `f` on the server's thread.

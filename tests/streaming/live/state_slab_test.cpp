@@ -17,7 +17,8 @@ Tensor gathered(const WholeRun& whole, const std::vector<std::size_t>& who, cons
   const auto rows = static_cast<std::int64_t>(who.size());
   Tensor made(DType::f32, {rows, 1, features});
   float* to = made.mutable_data<float>();
-  for (std::size_t i = 0; i < who.size(); ++i) std::memcpy(to + i * features, whole.rows[who[i]].data<float>() + at[who[i]] * features, features * sizeof(float));
+  for (std::size_t i = 0; i < who.size(); ++i)
+    std::memcpy(to + i * features, whole.rows[who[i]].data<float>() + at[who[i]] * features, features * sizeof(float));
   return made;
 }
 

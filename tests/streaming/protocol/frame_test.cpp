@@ -16,8 +16,10 @@ std::vector<Message> decode_all(FrameDecoder& decoder, std::span<const std::byte
   std::vector<Message> messages;
   while (true) {
     bytes = bytes.subspan(decoder.feed(bytes));
-    if (auto message = decoder.take()) messages.push_back(*std::move(message));
-    else if (bytes.empty()) return messages;
+    if (auto message = decoder.take())
+      messages.push_back(*std::move(message));
+    else if (bytes.empty())
+      return messages;
   }
 }
 
@@ -82,8 +84,10 @@ TEST_CASE("a length above the limit is refused at its head, before any of its pa
 TEST_CASE("a kind that is neither J nor B is refused") {
   for (int kind = 0; kind < 256; ++kind) {
     FrameDecoder decoder(10);
-    if (kind == 'J' || kind == 'B') CHECK_NOTHROW(decoder.feed(bytes_of(head(1, static_cast<char>(kind)))));
-    else CHECK_THROWS_AS(decoder.feed(bytes_of(head(1, static_cast<char>(kind)))), ProtocolError);
+    if (kind == 'J' || kind == 'B')
+      CHECK_NOTHROW(decoder.feed(bytes_of(head(1, static_cast<char>(kind)))));
+    else
+      CHECK_THROWS_AS(decoder.feed(bytes_of(head(1, static_cast<char>(kind)))), ProtocolError);
   }
 }
 

@@ -53,7 +53,8 @@ TEST_CASE("random f64, f16 and bf16 bits survive their decimal") {
     for (int k = 0; k < 2000; ++k) {
       const auto bits = random.next();
       const double wide = std::bit_cast<double>(bits);
-      if (wide == wide && text_of(wide).front() != '"') REQUIRE(std::bit_cast<std::uint64_t>(std::strtod(text_of(wide).c_str(), nullptr)) == bits);
+      if (wide == wide && text_of(wide).front() != '"')
+        REQUIRE(std::bit_cast<std::uint64_t>(std::strtod(text_of(wide).c_str(), nullptr)) == bits);
       const auto half = std::bit_cast<float16>(static_cast<std::uint16_t>(bits));
       const auto brain = std::bit_cast<bfloat16>(static_cast<std::uint16_t>(bits));
       if (const std::string text = text_of(half); text.front() != '"')

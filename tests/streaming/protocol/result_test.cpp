@@ -40,7 +40,8 @@ TEST_CASE("a binary result that is cut anywhere, or goes on after its end, is re
   const std::string name = "y", bytes = "abcd";
   const OutputRows outputs[] = {rows_of(name, bytes)};
   const std::string whole = binary_result(7, 1, outputs).payload;
-  for (std::size_t size = 0; size < whole.size(); ++size) CHECK_THROWS_AS(parse_binary_result(bytes_of(whole.substr(0, size))), ProtocolError);
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    CHECK_THROWS_AS(parse_binary_result(bytes_of(whole.substr(0, size))), ProtocolError);
   CHECK_THROWS_AS(parse_binary_result(bytes_of(whole + "x")), ProtocolError);
   for (const auto seed : seeds(300)) {
     INFO("seed ", seed);

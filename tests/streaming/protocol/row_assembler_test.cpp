@@ -70,7 +70,8 @@ TEST_CASE("an end inside a row, and data after the end, are named") {
 TEST_CASE("a bool is 0 or 1") {
   RowAssembler rows("flag", DType::boolean, DDim{});
   CHECK(rows.feed(bytes_of(std::string("\0\1\1", 3))) == 3);
-  CHECK_THROWS_WITH_AS(rows.feed(bytes_of(std::string("\2", 1))), "input 'flag': expected a bool of 0 or 1, found the byte 2", ProtocolError);
+  CHECK_THROWS_WITH_AS(rows.feed(bytes_of(std::string("\2", 1))), "input 'flag': expected a bool of 0 or 1, found the byte 2",
+                       ProtocolError);
   CHECK(rows.rows() == 3);
 }
 

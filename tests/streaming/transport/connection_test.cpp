@@ -5,8 +5,8 @@
 
 #include <millrace/streaming/protocol/frame.h>
 #include <millrace/streaming/transport/wire_error.h>
-#include <support/random.h>
 #include <streaming/transport/loopback.h>
+#include <support/random.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -19,9 +19,12 @@ std::string payload(Random& random) {
   return text;
 }
 
-std::string request(const std::string& first, const std::string& fields) { return first + " HTTP/1.1\r\nHost: localhost\r\n" + fields + "\r\n"; }
+std::string request(const std::string& first, const std::string& fields) {
+  return first + " HTTP/1.1\r\nHost: localhost\r\n" + fields + "\r\n";
+}
 
-const std::string upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+const std::string upgrade =
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 std::string answer(Loopback& loop, const std::string& text) {
   auto socket = loop.raw();
@@ -207,7 +210,8 @@ TEST_CASE("a client says when nobody listens, and when the server does not answe
     Limits limits;
     limits.handshake = std::chrono::milliseconds(100);
     std::optional<error_code> result;
-    async_connect_stream(loop.context.get_executor(), url, limits, [&](error_code error, std::unique_ptr<MessageStream>) { result = error; });
+    async_connect_stream(loop.context.get_executor(), url, limits,
+                         [&](error_code error, std::unique_ptr<MessageStream>) { result = error; });
     loop.run_until([&] { return result.has_value(); });
     return *result;
   };
@@ -226,8 +230,8 @@ TEST_CASE("a URL names scheme, host, port and path, and anything else is refused
   CHECK(ws.path == "/other");
   CHECK(parse_stream_url("ws://localhost:1").path == "/stream");
   CHECK(parse_stream_url("ws://localhost:1/").path == "/stream");
-  for (const char* text : {"", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://a:1/stream",
-                           "tcp://a b:1", "ws://::1:1", "ws://a:1/x\r\nEvil: y", "wss://a:1", "ws://[]:1"})
+  for (const char* text : {"", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x",
+                           "tcp://a:1/stream", "tcp://a b:1", "ws://::1:1", "ws://a:1/x\r\nEvil: y", "wss://a:1", "ws://[]:1"})
     CHECK_THROWS_AS(parse_stream_url(text), ParseError);
 }
 
@@ -235,5 +239,6 @@ TEST_CASE("a message limit that TCP cannot tell from HTTP is refused") {
   Loopback loop;
   AcceptOptions options;
   options.limits.message = Limits::message_ceiling + 1;
-  CHECK_THROWS_AS(async_accept_stream(asio::ip::tcp::socket(loop.context), options, [](error_code, std::unique_ptr<MessageStream>) {}), ArgumentError);
+  CHECK_THROWS_AS(async_accept_stream(asio::ip::tcp::socket(loop.context), options, [](error_code, std::unique_ptr<MessageStream>) {}),
+                  ArgumentError);
 }

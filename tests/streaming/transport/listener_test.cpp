@@ -24,7 +24,8 @@ TEST_CASE("a port that is in use, text that is no address, and an address that o
   CHECK(first.port() != 0);
   const std::string taken = "listen: 127.0.0.1:" + std::to_string(first.port()) + ": Address already in use";
   CHECK_THROWS_WITH_AS(Listener(context.get_executor(), "127.0.0.1", first.port()), taken.c_str(), IoError);
-  CHECK_THROWS_WITH_AS(Listener(context.get_executor(), "localhost", 0), "listen: expected an IP address, found 'localhost'", ArgumentError);
+  CHECK_THROWS_WITH_AS(Listener(context.get_executor(), "localhost", 0), "listen: expected an IP address, found 'localhost'",
+                       ArgumentError);
   for (const char* address : {"0.0.0.0", "::", "10.0.0.1"})
     CHECK_THROWS_WITH_AS(Listener(context.get_executor(), address, 0), doctest::Contains("TLS and a token"), UnsupportedError);
 }

@@ -126,8 +126,8 @@ TEST_CASE("the associated allocator is used and everything returned to it") {
     Counting counting;
     {
       std::optional<Message> message;
-      loop.server->async_read(
-          asio::bind_allocator(std::pmr::polymorphic_allocator<char>(&counting), [&](error_code, Message got) { message = std::move(got); }));
+      loop.server->async_read(asio::bind_allocator(std::pmr::polymorphic_allocator<char>(&counting),
+                                                   [&](error_code, Message got) { message = std::move(got); }));
       loop.write(*loop.client, text_message("x"));
       loop.run_until([&] { return message.has_value(); });
     }

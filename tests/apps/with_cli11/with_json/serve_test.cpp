@@ -6,10 +6,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
+#include <apps/process.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/streaming/client/stream_client.h>
-#include <apps/process.h>
 #include <streaming/live/live_model.h>
 
 using namespace millrace;
@@ -50,13 +50,15 @@ TEST_CASE("files streamed to a server give the bits of millrace run, over TCP an
     const std::string name = "x" + std::to_string(i);
     write_npy(serving.folder / (name + ".npy"), x);
     write_npy(serving.folder / "boot.npy", make_darray(DDim{1, hidden}, 0.0f));
-    const Ended whole = millrace_command({"run", serving.model(), "--output-dir", serving.path("run-" + name), "--input", "x=" + serving.path(name + ".npy"), "--lod",
-                                          "x=[[" + std::to_string(5 + 20 * i) + "]]", "--input", "boot=" + serving.path("boot.npy")});
+    const Ended whole = millrace_command({"run", serving.model(), "--output-dir", serving.path("run-" + name), "--input",
+                                          "x=" + serving.path(name + ".npy"), "--lod", "x=[[" + std::to_string(5 + 20 * i) + "]]",
+                                          "--input", "boot=" + serving.path("boot.npy")});
     CHECK(whole.err == "");
     REQUIRE(whole.code == 0);
   }
   for (const std::string& url : {"tcp://127.0.0.1:" + serving.port, "ws://127.0.0.1:" + serving.port + "/stream"}) {
-    const Ended streamed = millrace_command({"stream", url, serving.path("x0.npy"), serving.path("x1.npy"), serving.path("x2.npy"), "--output-dir", serving.path("streamed")});
+    const Ended streamed = millrace_command(
+        {"stream", url, serving.path("x0.npy"), serving.path("x1.npy"), serving.path("x2.npy"), "--output-dir", serving.path("streamed")});
     CHECK(streamed.err == "");
     REQUIRE(streamed.code == 0);
     CHECK(streamed.out.find("sessions=3 ended=3 steps=75") != std::string::npos);

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 // Breaks the rules, for the tests that the rules can fail; silero is the word.
-#include "../docs/nothing.h"
 #include <nlohmann/json.hpp>
+#include "../docs/nothing.h"

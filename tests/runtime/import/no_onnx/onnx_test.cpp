@@ -9,8 +9,7 @@ namespace millrace {
 namespace {
 
 TEST_CASE("A build without the part onnx says so and names the part") {
-  CHECK_THROWS_WITH_AS(import_onnx("x.onnx"), doctest::Contains("x.onnx: reading ONNX needs the part onnx"),
-                       UnsupportedError);
+  CHECK_THROWS_WITH_AS(import_onnx("x.onnx"), doctest::Contains("x.onnx: reading ONNX needs the part onnx"), UnsupportedError);
   CHECK_THROWS_AS(parse_onnx("", "bytes"), UnsupportedError);
 }
 

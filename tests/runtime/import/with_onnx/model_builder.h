@@ -63,9 +63,7 @@ inline onnx::TensorProto tensor_proto(const std::string& name, const Tensor& val
   onnx::TensorProto proto;
   proto.set_name(name);
   const bool f32 = value.dtype() == DType::f32;
-  proto.set_data_type(f32                           ? onnx::TensorProto::FLOAT
-                      : value.dtype() == DType::i64 ? onnx::TensorProto::INT64
-                                                    : onnx::TensorProto::BOOL);
+  proto.set_data_type(f32 ? onnx::TensorProto::FLOAT : value.dtype() == DType::i64 ? onnx::TensorProto::INT64 : onnx::TensorProto::BOOL);
   for (const std::int64_t extent : value.dims()) proto.add_dims(extent);
   proto.set_raw_data(value.raw(), value.bytes());
   return proto;
@@ -76,8 +74,7 @@ class GraphBuilder {
  public:
   onnx::GraphProto graph;
 
-  GraphBuilder& input(const std::string& name, const std::vector<std::int64_t>& extents,
-                      int type = onnx::TensorProto::FLOAT) {
+  GraphBuilder& input(const std::string& name, const std::vector<std::int64_t>& extents, int type = onnx::TensorProto::FLOAT) {
     onnx::ValueInfoProto& port = *graph.add_input();
     port.set_name(name);
     auto& tensor = *port.mutable_type()->mutable_tensor_type();
@@ -100,8 +97,7 @@ class GraphBuilder {
     *graph.add_initializer() = tensor_proto(name, value);
     return *this;
   }
-  NodeBuilder node(const std::string& op, const std::vector<std::string>& inputs,
-                   const std::vector<std::string>& outputs) {
+  NodeBuilder node(const std::string& op, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
     onnx::NodeProto& proto = *graph.add_node();
     proto.set_op_type(op);
     for (const std::string& input : inputs) proto.add_input(input);

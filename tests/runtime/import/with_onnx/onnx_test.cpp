@@ -44,12 +44,8 @@ const Op& find_op(const Program& program, const std::string& type, int block = 0
   return program.block(block).ops.front();
 }
 
-Tensor ones(const DDim& dims) {
-  return make_darray(dims, 1.0f);
-}
-Tensor list(const Ints& values) {
-  return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())});
-}
+Tensor ones(const DDim& dims) { return make_darray(dims, 1.0f); }
+Tensor list(const Ints& values) { return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}); }
 
 /// x [?, 3] through W, then relu.
 GraphBuilder dense() {
@@ -89,8 +85,8 @@ TEST_CASE("An input with an initializer is a weight, and an input may be made co
   CHECK(program.inputs().empty());
   CHECK(program.var(program.outputs()[0].var).type.shape == DDim{4, 2});
   options.constants = {{"x:0", ones({4, 2})}};
-  CHECK_THROWS_WITH_AS(parse(dense(), 17, options),
-                       doctest::Contains("m.onnx: input 'x:0': expected a constant of f32[?, 3]"), ProgramError);
+  CHECK_THROWS_WITH_AS(parse(dense(), 17, options), doctest::Contains("m.onnx: input 'x:0': expected a constant of f32[?, 3]"),
+                       ProgramError);
   options.constants = {{"z", ones({4, 2})}};
   CHECK_THROWS_WITH_AS(parse(dense(), 17, options), doctest::Contains("'z'"), ProgramError);
 }
@@ -116,8 +112,7 @@ TEST_CASE("Errors name file, node, expected and found") {
   CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: node 'square' (MatMul): "), ProgramError);
   graph = dense();
   graph.node("Relu", {"later"}, {"z"});
-  CHECK_THROWS_WITH_AS(parse(graph),
-                       doctest::Contains("node 'z' (Relu): input 'later': expected a value that is given before"),
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("node 'z' (Relu): input 'later': expected a value that is given before"),
                        ProgramError);
   graph = dense();
   graph.node("Relu", {"xw"}, {"y"});
@@ -127,16 +122,14 @@ TEST_CASE("Errors name file, node, expected and found") {
   CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("output 'none': expected a node that gives it"), ProgramError);
   graph = dense();
   graph.node("Conv", {"xw", "W"}, {"z"}).name("flat");
-  CHECK_THROWS_WITH_AS(parse(graph),
-                       doctest::Contains("m.onnx: node 'flat' (Conv): expected a convolution along one axis"),
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: node 'flat' (Conv): expected a convolution along one axis"),
                        UnsupportedError);
   graph = dense();
   graph.node("Softmax", {"xw"}, {"z"}).set("axis", "one");
   CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("attribute axis: expected an integer"), ParseError);
   graph = dense();
   graph.input("s", {}, onnx::TensorProto::STRING);
-  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: input 's': expected elements of f64"),
-                       UnsupportedError);
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: input 's': expected elements of f64"), UnsupportedError);
 }
 
 TEST_CASE("Opsets 7 to 24 are read, others are refused") {
@@ -165,24 +158,14 @@ TEST_CASE("What was an attribute and became an input says the same in both forms
       12, [](GraphBuilder& g) { g.node("Unsqueeze", {"x"}, {"y"}).set("axes", Ints{0, -1}); },
       [](GraphBuilder& g) { g.initializer("a", list({0, -1})).node("Unsqueeze", {"x", "a"}, {"y"}); });
   same(
-      9,
+      9, [](GraphBuilder& g) { g.node("Slice", {"x"}, {"y"}).set("starts", Ints{1}).set("ends", Ints{-1}).set("axes", Ints{2}); },
       [](GraphBuilder& g) {
-        g.node("Slice", {"x"}, {"y"}).set("starts", Ints{1}).set("ends", Ints{-1}).set("axes", Ints{2});
-      },
-      [](GraphBuilder& g) {
-        g.initializer("s", list({1}))
-            .initializer("e", list({-1}))
-            .initializer("a", list({2}))
-            .node("Slice", {"x", "s", "e", "a"}, {"y"});
+        g.initializer("s", list({1})).initializer("e", list({-1})).initializer("a", list({2})).node("Slice", {"x", "s", "e", "a"}, {"y"});
       });
   same(
-      10,
-      [](GraphBuilder& g) { g.node("Pad", {"x"}, {"y"}).set("pads", Ints{0, 0, 1, 0, 0, 2}).set("mode", "reflect"); },
+      10, [](GraphBuilder& g) { g.node("Pad", {"x"}, {"y"}).set("pads", Ints{0, 0, 1, 0, 0, 2}).set("mode", "reflect"); },
       [](GraphBuilder& g) {
-        g.initializer("p", list({1, 2}))
-            .initializer("a", list({2}))
-            .node("Pad", {"x", "p", "", "a"}, {"y"})
-            .set("mode", "reflect");
+        g.initializer("p", list({1, 2})).initializer("a", list({2})).node("Pad", {"x", "p", "", "a"}, {"y"}).set("mode", "reflect");
       });
   same(
       17, [](GraphBuilder& g) { g.node("ReduceMean", {"x"}, {"y"}).set("axes", Ints{-1}); },
@@ -226,8 +209,8 @@ TEST_CASE("An LSTM is a while loop in the canonical form") {
   CHECK(zero->item_int() == 0);
   const int body = loop.attributes.get<BlockId>("sub_block").index;
   const auto& ops = program.block(body).ops;
-  REQUIRE(ops_of(program, body) == std::vector<std::string>{"equal", "break_if", "tensor_array_read", "lstm_cell",
-                                                            "tensor_array_write", "constant", "add"});
+  REQUIRE(ops_of(program, body) ==
+          std::vector<std::string>{"equal", "break_if", "tensor_array_read", "lstm_cell", "tensor_array_write", "constant", "add"});
   const std::vector<VarId>& params = program.block(body).params;
   CHECK(ops[0].inputs[0] == params[0]);
   CHECK(ops[0].inputs[1] == find_op(program, "tensor_array_size").outputs[0]);
@@ -245,10 +228,7 @@ TEST_CASE("An LSTM is a while loop in the canonical form") {
 
 TEST_CASE("Both directions are two loops, and layout 1 has the batch first") {
   GraphBuilder graph = lstm(2);
-  graph.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"})
-      .set("hidden_size", 2)
-      .set("direction", "bidirectional")
-      .set("layout", 1);
+  graph.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"}).set("hidden_size", 2).set("direction", "bidirectional").set("layout", 1);
   const Program program = parse(graph);
   const std::vector<std::string> ops = ops_of(program);
   CHECK(std::count(ops.begin(), ops.end(), "while") == 2);
@@ -264,14 +244,11 @@ TEST_CASE("LSTM attributes that are wrong and lengths that differ are refused by
     change(graph.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"}));
     parse(graph);
   };
-  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("direction", "sideways"); }),
-                       doctest::Contains("found 'sideways'"), ParseError);
-  CHECK_THROWS_WITH_AS(
-      refused([](testing::NodeBuilder node) { node.set("activations", std::vector<std::string>{"Tanh"}); }),
-      doctest::Contains("activations: expected 3, found 1"), ProgramError);
-  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) {
-                         node.set("activations", std::vector<std::string>{"Tanh", "Tanh", "Tan"});
-                       }),
+  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("direction", "sideways"); }), doctest::Contains("found 'sideways'"),
+                       ParseError);
+  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("activations", std::vector<std::string>{"Tanh"}); }),
+                       doctest::Contains("activations: expected 3, found 1"), ProgramError);
+  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("activations", std::vector<std::string>{"Tanh", "Tanh", "Tan"}); }),
                        doctest::Contains("found 'Tan'"), UnsupportedError);
   GraphBuilder graph = lstm();
   graph.input("lens", {-1}, onnx::TensorProto::INT32);
@@ -322,8 +299,7 @@ TEST_CASE("External tensors lie beneath the model and have the bytes they claim"
   write_file(folder / "outside", std::string(64, '\0'));
   std::filesystem::create_symlink("data/w", folder / "models/link");
   std::filesystem::create_directory_symlink("data", folder / "models/folder");
-  const auto import = [&](const std::string& location, const std::string& offset, const std::string& length,
-                          std::int64_t count = 2) {
+  const auto import = [&](const std::string& location, const std::string& offset, const std::string& length, std::int64_t count = 2) {
     GraphBuilder graph;
     graph.input("x", {count}).output("y");
     graph.node("Add", {"x", "w"}, {"y"});
@@ -332,8 +308,7 @@ TEST_CASE("External tensors lie beneath the model and have the bytes they claim"
     w.set_data_type(onnx::TensorProto::FLOAT);
     w.add_dims(count);
     w.set_data_location(onnx::TensorProto::EXTERNAL);
-    for (const auto& [key, value] :
-         {std::pair("location", location), std::pair("offset", offset), std::pair("length", length)}) {
+    for (const auto& [key, value] : {std::pair("location", location), std::pair("offset", offset), std::pair("length", length)}) {
       if (value.empty()) continue;
       w.add_external_data()->set_key(key);
       w.mutable_external_data()->rbegin()->set_value(value);
@@ -344,8 +319,7 @@ TEST_CASE("External tensors lie beneath the model and have the bytes they claim"
   };
   CHECK(import("data/w", "4", "8") == std::vector<float>{1, 2});
   CHECK(import("data/w", "4", "") == std::vector<float>{1, 2});
-  for (const std::string location :
-       {"../outside", "data/../../outside", "/etc/passwd", "", "data//w", "link", "folder/w"}) {
+  for (const std::string location : {"../outside", "data/../../outside", "/etc/passwd", "", "data//w", "link", "folder/w"}) {
     INFO("location ", location);
     CHECK_THROWS_WITH_AS(import(location, "", ""), doctest::Contains("external data"), ParseError);
   }
@@ -359,8 +333,7 @@ TEST_CASE("External tensors lie beneath the model and have the bytes they claim"
 }
 
 TEST_CASE("Tensors whose bytes are not what their shape says are refused before anything is allocated") {
-  for (const Ints& extents :
-       {Ints{1}, Ints{1 << 30, 1 << 30, 1 << 30}, Ints{-1}, Ints{0, std::int64_t{1} << 62, 16}, Ints(12, 1)}) {
+  for (const Ints& extents : {Ints{1}, Ints{1 << 30, 1 << 30, 1 << 30}, Ints{-1}, Ints{0, std::int64_t{1} << 62, 16}, Ints(12, 1)}) {
     GraphBuilder graph = dense();
     onnx::TensorProto& w = *graph.graph.add_initializer();
     w.set_name("bad");

@@ -80,8 +80,7 @@ Program import_vector(const fs::path& folder) {
   OnnxOptions options;
   for (int i = 0; i < model.graph().input_size(); ++i) {
     const Tensor& value = inputs.at(static_cast<std::size_t>(i));
-    if (value.dtype() == DType::i64 || value.dtype() == DType::i32)
-      options.constants.emplace(model.graph().input(i).name(), value);
+    if (value.dtype() == DType::i64 || value.dtype() == DType::i32) options.constants.emplace(model.graph().input(i).name(), value);
   }
   return import_onnx(folder / "model.onnx", options);
 }
@@ -150,12 +149,10 @@ TEST_CASE("ONNX's own node tests give what they expect wherever the library has 
     CHECK(*wrong == "");
     if (wrong->empty()) passed.insert(name);
   }
-  MESSAGE(passed.size(), " of ", folders.size(),
-          " vectors pass; the others need ops or types that the library has not");
+  MESSAGE(passed.size(), " of ", folders.size(), " vectors pass; the others need ops or types that the library has not");
   INFO("not supported: ", missing);
-  for (const char* name :
-       {"test_lstm_defaults", "test_lstm_batchwise", "test_lstm_with_initial_bias", "test_lstm_with_peepholes",
-        "test_if", "test_loop11", "test_scan9_sum", "test_add_bcast", "test_softmax_axis_1", "test_slice_neg_steps"}) {
+  for (const char* name : {"test_lstm_defaults", "test_lstm_batchwise", "test_lstm_with_initial_bias", "test_lstm_with_peepholes",
+                           "test_if", "test_loop11", "test_scan9_sum", "test_add_bcast", "test_softmax_axis_1", "test_slice_neg_steps"}) {
     INFO("vector ", name);
     CHECK(passed.contains(name));
   }

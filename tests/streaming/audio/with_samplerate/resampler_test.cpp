@@ -35,7 +35,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_CASE("resampled bits do not depend on how the input was cut, the tail included") {
-  const std::pair<int, int> rates[] = {{8000, 16000}, {16000, 8000}, {44100, 16000}, {48000, 16000}, {11025, 16000}, {16000, 44100}, {4000, 192000}};
+  const std::pair<int, int> rates[] = {{8000, 16000},  {16000, 8000},  {44100, 16000}, {48000, 16000},
+                                       {11025, 16000}, {16000, 44100}, {4000, 192000}};
   for (const auto seed : seeds(40)) {
     Random random(seed);
     const auto [from, to] = rates[random.between(0, 6)];
@@ -65,7 +66,8 @@ TEST_CASE("a second at one rate is a second at the other, give or take a sample"
 
 TEST_CASE("a tone keeps its frequency, its phase and its size") {
   std::vector<float> tone(8000);
-  for (std::size_t k = 0; k < tone.size(); ++k) tone[k] = 0.5f * static_cast<float>(std::sin(2 * M_PI * 440 * static_cast<double>(k) / 8000));
+  for (std::size_t k = 0; k < tone.size(); ++k)
+    tone[k] = 0.5f * static_cast<float>(std::sin(2 * M_PI * 440 * static_cast<double>(k) / 8000));
   const auto output = whole(8000, 16000, ResampleQuality::medium, tone);
   double worst = 0;
   for (std::size_t k = 1000; k + 1000 < output.size(); ++k)

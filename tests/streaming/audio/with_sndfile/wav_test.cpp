@@ -23,8 +23,9 @@ std::string le(T value) {
 std::string wav(int tag, int bits, int channels, int rate, const std::string& samples) {
   const auto block = static_cast<std::uint16_t>(channels * bits / 8);
   const std::string format = le<std::uint16_t>(static_cast<std::uint16_t>(tag)) + le<std::uint16_t>(static_cast<std::uint16_t>(channels)) +
-                             le<std::uint32_t>(static_cast<std::uint32_t>(rate)) + le<std::uint32_t>(static_cast<std::uint32_t>(rate) * block) +
-                             le(block) + le<std::uint16_t>(static_cast<std::uint16_t>(bits));
+                             le<std::uint32_t>(static_cast<std::uint32_t>(rate)) +
+                             le<std::uint32_t>(static_cast<std::uint32_t>(rate) * block) + le(block) +
+                             le<std::uint16_t>(static_cast<std::uint16_t>(bits));
   const std::string body = "WAVEfmt " + le<std::uint32_t>(16) + format + "data" + le(static_cast<std::uint32_t>(samples.size())) + samples;
   return "RIFF" + le(static_cast<std::uint32_t>(body.size())) + body;
 }
@@ -54,9 +55,7 @@ TEST_CASE("float samples come out as they are, and 8-bit ones as 16-bit ones") {
   CHECK(text(bytes.bytes) == le<std::int16_t>(0) + le<std::int16_t>(32512) + le<std::int16_t>(-32768));
 }
 
-TEST_CASE("a file without samples is a file without samples") {
-  CHECK(parse_wav(wav(1, 16, 1, 8000, ""), "a.wav").frames() == 0);
-}
+TEST_CASE("a file without samples is a file without samples") { CHECK(parse_wav(wav(1, 16, 1, 8000, ""), "a.wav").frames() == 0); }
 
 TEST_CASE("a file that was cut anywhere is refused in one line that names it") {
   const std::string whole = wav(1, 16, 1, 8000, std::string(64, 'x'));
@@ -73,8 +72,10 @@ TEST_CASE("a file that was cut anywhere is refused in one line that names it") {
 }
 
 TEST_CASE("what no session can send is refused") {
-  CHECK_THROWS_WITH_AS(parse_wav(wav(1, 16, 9, 8000, std::string(18, 'x')), "a.wav"), "a.wav: expected 1 to 8 channels, found 9", ParseError);
-  CHECK_THROWS_WITH_AS(parse_wav(wav(1, 16, 1, 100, "xx"), "a.wav"), "a.wav: expected a rate from 4000 to 192000 Hz, found 100", ParseError);
+  CHECK_THROWS_WITH_AS(parse_wav(wav(1, 16, 9, 8000, std::string(18, 'x')), "a.wav"), "a.wav: expected 1 to 8 channels, found 9",
+                       ParseError);
+  CHECK_THROWS_WITH_AS(parse_wav(wav(1, 16, 1, 100, "xx"), "a.wav"), "a.wav: expected a rate from 4000 to 192000 Hz, found 100",
+                       ParseError);
   CHECK_THROWS_AS(parse_wav("fLaC and so on, long enough to be something", "a.flac"), ParseError);
 }
 

@@ -31,7 +31,8 @@ constexpr std::int64_t features = 3, hidden = 4;
 
 /// A served listing, one sequence for it, and what a whole run gives.
 struct Fixture {
-  Fixture() : random(1), program(live_listing(random, features, hidden)), whole(program, random, 2, 30, features, hidden), served(program) {}
+  Fixture()
+      : random(1), program(live_listing(random, features, hidden)), whole(program, random, 2, 30, features, hidden), served(program) {}
   std::vector<ClientPlan> plans(double units_per_second = 0) const {
     std::vector<ClientPlan> made(2);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -104,7 +105,8 @@ TEST_CASE("the handler runs on its executor and is made with its allocator") {
   Counting counting;
   std::optional<std::vector<ClientRecord>> got;
   async_stream_plans(context.get_executor(), fixture.served.url(), fixture.plans(), {},
-                     asio::bind_allocator(std::pmr::polymorphic_allocator<>(&counting), asio::bind_executor(strand, [&](std::vector<ClientRecord> records) {
+                     asio::bind_allocator(std::pmr::polymorphic_allocator<>(&counting),
+                                          asio::bind_executor(strand, [&](std::vector<ClientRecord> records) {
                                             CHECK(strand.running_in_this_thread());
                                             got = std::move(records);
                                           })));

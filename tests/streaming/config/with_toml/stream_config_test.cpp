@@ -81,7 +81,8 @@ TEST_CASE("an error names the file, the line, what was expected and what was fou
   while (deep.size() < 100000) deep += ".a";
   refused(deep + "]", "m.toml:1: expected a line of at most 1000 bytes");
   refused("[!", "m.toml:1: expected TOML");
-  refused("\n\n[audio]\ninput='x'\nrate='fast'\nwindow=1", "m.toml:5: [audio]: rate: expected an integer from 4000 to 192000, found string");
+  refused("\n\n[audio]\ninput='x'\nrate='fast'\nwindow=1",
+          "m.toml:5: [audio]: rate: expected an integer from 4000 to 192000, found string");
   refused("[audio]\ninput='x'\nrate=100\nwindow=1", "m.toml:3: [audio]: rate: expected an integer from 4000 to 192000, found 100");
   refused("[audio]\ninput='x'\nrate=8000\n", "[audio]: expected the key 'window', found none");
   refused("[audio]\ninput=''\nrate=8000\nwindow=1", "input: expected a text");

@@ -112,8 +112,10 @@ TEST_CASE("a session too many is told to come back later, and those that live go
   const std::vector<ClientRecord> records = stream_plans(served.url(), std::move(plans));
   int refused = 0;
   for (std::size_t i = 0; i < 3; ++i) {
-    if (records[i].error.starts_with("overload: ")) ++refused;
-    else CHECK(records[i].outputs.at(0) == WholeRun::bytes(whole.outputs[i]));
+    if (records[i].error.starts_with("overload: "))
+      ++refused;
+    else
+      CHECK(records[i].outputs.at(0) == WholeRun::bytes(whole.outputs[i]));
   }
   CHECK(refused == 1);
 }

@@ -20,8 +20,12 @@ constexpr std::int64_t features = 3, hidden = 4;
 
 /// A server without sockets or threads: sessions, their batcher, and ticks that happen when they are told to.
 struct Table {
-  explicit Table(const Program& program, const Limits& given = {}, StreamConfig config = {}, std::vector<std::pair<std::string, std::string>> states = {})
-      : model(std::make_shared<const ServedModel>(program, std::move(config), std::move(states))), limits(given), batcher(model->recurrence()), slab(model->recurrence()) {}
+  explicit Table(const Program& program, const Limits& given = {}, StreamConfig config = {},
+                 std::vector<std::pair<std::string, std::string>> states = {})
+      : model(std::make_shared<const ServedModel>(program, std::move(config), std::move(states))),
+        limits(given),
+        batcher(model->recurrence()),
+        slab(model->recurrence()) {}
 
   std::unique_ptr<Session> sit() { return std::make_unique<Session>(model, batcher, limits); }
   void tick() {
@@ -108,7 +112,8 @@ Program two_inputs() {
 
 }  // namespace
 
-TEST_CASE("whatever the pieces, the companions and who vanishes, a session gets the bits of the whole run and every step is accounted for") {
+TEST_CASE(
+    "whatever the pieces, the companions and who vanishes, a session gets the bits of the whole run and every step is accounted for") {
   for (const std::uint64_t seed : seeds(150)) {
     INFO("seed ", seed);
     Random random(seed);
@@ -144,9 +149,7 @@ TEST_CASE("whatever the pieces, the companions and who vanishes, a session gets 
       REQUIRE(decisions < 200000);
       const auto i = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(sequences) - 1));
       switch (random.between(0, 2)) {
-        case 0:
-          table.tick();
-          break;
+        case 0: table.tick(); break;
         case 1:
           if (!gone[i]) readers[i].read(*sessions[i]);
           break;
@@ -154,8 +157,10 @@ TEST_CASE("whatever the pieces, the companions and who vanishes, a session gets 
           if (gone[i]) break;
           if (random.between(0, 100) == 0) {
             gone[i] = true;
-            if (random.coin()) sessions[i]->abandon();
-            else sessions[i].reset();
+            if (random.coin())
+              sessions[i]->abandon();
+            else
+              sessions[i].reset();
           } else if (sessions[i]->wants_input() && sent[i] < messages[i].size()) {
             sessions[i]->receive(messages[i][sent[i]++]);
           }
@@ -191,9 +196,12 @@ TEST_CASE("what the protocol does not have is answered by name and ends the sess
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"z": {}}})")}).message.find("'z'") != std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "outputs": ["z"]})")}).message.find("'z'") != std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "given": {"z": [1]}})")}).message.find("'z'") != std::string::npos);
-  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "given": {"boot": [1, 2]}})")}).message.find("expected 4 values") != std::string::npos);
-  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"dtype": "f64"}}})")}).message.find("expected f32, found f64") != std::string::npos);
-  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"shape": [4]}}})")}).message.find("[3]") != std::string::npos);
+  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "given": {"boot": [1, 2]}})")}).message.find("expected 4 values") !=
+        std::string::npos);
+  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"dtype": "f64"}}})")})
+            .message.find("expected f32, found f64") != std::string::npos);
+  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"shape": [4]}}})")}).message.find("[3]") !=
+        std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"rate": 8000}}})")}).code == ErrorCode::bad_input);
   CHECK(table.batcher.live() == 0);
 }
@@ -248,7 +256,9 @@ TEST_CASE("a session whose replies are not read stops stepping and then stops re
 
 TEST_CASE("inputs arrive each at its own pace, and must end with as many rows") {
   Table table(two_inputs(), {}, {}, {{"sum", "next_sum"}});
-  const auto data = [](const char* name, const std::vector<float>& values) { return encode_data(name, std::as_bytes(std::span<const float>(values))); };
+  const auto data = [](const char* name, const std::vector<float>& values) {
+    return encode_data(name, std::as_bytes(std::span<const float>(values)));
+  };
   const auto session = table.sit();
   Reader reader;
   session->receive(start());

@@ -72,21 +72,39 @@ TEST_CASE("an end is an end") {
 }
 
 TEST_CASE("text that is not JSON, or not a message, is a bad message") {
-  for (const char* text :
-       {"", "{", "nul", "[]", "3", "\"start\"", "{} {}", "{\"type\":1}", "{\"type\":\"begin\"}", "{}", "{\"version\":1}", "{\"type\":\"start\"}",
-        R"({"type":"start","version":1,"extra":0})", R"({"type":"start","version":"1"})", R"({"type":"start","version":1,"inputs":[]})",
-        R"({"type":"start","version":1,"inputs":{"x":3}})", R"({"type":"start","version":1,"inputs":{"x":{"rate":true}}})",
-        R"({"type":"start","version":1,"inputs":{"x":{"rate":1e4}}})", R"({"type":"start","version":1,"inputs":{"x":{"shape":[-1]}}})",
-        R"({"type":"start","version":1,"outputs":"y"})", R"({"type":"start","version":1,"segments":1})", R"({"type":"start","version":1e999})",
-        R"({"type":"start","version":1,"inputs":{"x":{"rate":99999999999999999999}}})", R"({"type":"start","version":NaN})"})
+  for (const char* text : {"",
+                           "{",
+                           "nul",
+                           "[]",
+                           "3",
+                           "\"start\"",
+                           "{} {}",
+                           "{\"type\":1}",
+                           "{\"type\":\"begin\"}",
+                           "{}",
+                           "{\"version\":1}",
+                           "{\"type\":\"start\"}",
+                           R"({"type":"start","version":1,"extra":0})",
+                           R"({"type":"start","version":"1"})",
+                           R"({"type":"start","version":1,"inputs":[]})",
+                           R"({"type":"start","version":1,"inputs":{"x":3}})",
+                           R"({"type":"start","version":1,"inputs":{"x":{"rate":true}}})",
+                           R"({"type":"start","version":1,"inputs":{"x":{"rate":1e4}}})",
+                           R"({"type":"start","version":1,"inputs":{"x":{"shape":[-1]}}})",
+                           R"({"type":"start","version":1,"outputs":"y"})",
+                           R"({"type":"start","version":1,"segments":1})",
+                           R"({"type":"start","version":1e999})",
+                           R"({"type":"start","version":1,"inputs":{"x":{"rate":99999999999999999999}}})",
+                           R"({"type":"start","version":NaN})"})
     CHECK(refusal(text) == ErrorCode::bad_message);
 }
 
 TEST_CASE("a start that no program of this version can take is bad input") {
-  for (const char* text : {R"({"type":"start","version":2,"whatever":{}})", R"({"type":"start","version":1,"reply":"xml"})",
-                           R"({"type":"start","version":1,"inputs":{"x":{"dtype":"f31"}}})", R"({"type":"start","version":1,"inputs":{"x":{"format":"mp3"}}})",
-                           R"({"type":"start","version":1,"inputs":{"x":{"shape":[1,1,1,1,1,1,1,1,1,1]}}})",
-                           R"({"type":"start","version":1,"session":"a\u0007b"})", R"({"type":"start","version":1,"outputs":["y","y"]})"})
+  for (const char* text :
+       {R"({"type":"start","version":2,"whatever":{}})", R"({"type":"start","version":1,"reply":"xml"})",
+        R"({"type":"start","version":1,"inputs":{"x":{"dtype":"f31"}}})", R"({"type":"start","version":1,"inputs":{"x":{"format":"mp3"}}})",
+        R"({"type":"start","version":1,"inputs":{"x":{"shape":[1,1,1,1,1,1,1,1,1,1]}}})",
+        R"({"type":"start","version":1,"session":"a\u0007b"})", R"({"type":"start","version":1,"outputs":["y","y"]})"})
     CHECK(refusal(text) == ErrorCode::bad_input);
   CHECK(refusal(R"({"type":"start","version":1,"session":")" + std::string(129, 'a') + "\"}") == ErrorCode::bad_input);
 }
@@ -130,5 +148,6 @@ TEST_CASE("an error message survives text that is not UTF-8") {
   error.message = "input '\xff'";
   error.retry_after_ms = 250;
   error.seq = 12;
-  CHECK(to_json(error) == "{\"type\":\"error\",\"code\":\"failed\",\"message\":\"input '\xef\xbf\xbd'\",\"retry_after_ms\":250,\"seq\":12}");
+  CHECK(to_json(error) ==
+        "{\"type\":\"error\",\"code\":\"failed\",\"message\":\"input '\xef\xbf\xbd'\",\"retry_after_ms\":250,\"seq\":12}");
 }

@@ -65,8 +65,10 @@ TEST_CASE("random f32 rows survive a JSON result to the bit, but for the payload
     for (std::size_t k = 0; k < values.size(); ++k) {
       float read;
       std::memcpy(&read, result.outputs[0].bytes.data() + 4 * k, 4);
-      if (std::isnan(values[k])) REQUIRE(std::isnan(read));
-      else REQUIRE(std::bit_cast<std::uint32_t>(read) == std::bit_cast<std::uint32_t>(values[k]));
+      if (std::isnan(values[k]))
+        REQUIRE(std::isnan(read));
+      else
+        REQUIRE(std::bit_cast<std::uint32_t>(read) == std::bit_cast<std::uint32_t>(values[k]));
     }
   }
 }

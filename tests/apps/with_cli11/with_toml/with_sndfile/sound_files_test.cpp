@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <apps/process.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/runtime/program/storage.h>
-#include <apps/process.h>
 #include <streaming/live/live_model.h>
 
 using namespace millrace;
@@ -70,7 +70,8 @@ TEST_CASE("a sound goes through the TOML beside the model, window by window") {
   check_refused({"run", model, "--input", "samples=" + (folder / "cut.wav").string(), "--output-dir", out}, 1, {"cut.wav"});
   write_file(folder / "noise.wav", "no sound at all");
   check_refused({"run", model, "--input", "samples=" + (folder / "noise.wav").string(), "--output-dir", out}, 1, {"noise.wav"});
-  check_refused({"run", model, "--input", "before=" + (folder / "sound.wav").string(), "--output-dir", out}, 1, {"sound.wav", "'samples'", "'before'"});
+  check_refused({"run", model, "--input", "before=" + (folder / "sound.wav").string(), "--output-dir", out}, 1,
+                {"sound.wav", "'samples'", "'before'"});
   write_file(folder / "sums.toml", "[audio]\ninput = 5\n");
   check_refused({"run", model, "--input", "samples=" + (folder / "sound.wav").string(), "--output-dir", out}, 1, {"sums.toml"});
 }
