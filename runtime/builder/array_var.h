@@ -66,7 +66,10 @@ class ArrayVar::Element {
  public:
   Element(ArrayVar array, Var index) : array_(std::move(array)), index_(std::move(index)) {}
   operator Var() const { return array_.read(index_); }
+  Element(const Element&) = default;
   void operator=(const Var& value) const { array_.write(index_, value); }
+  /// `states[i] = outputs[j]` reads and writes too.
+  void operator=(const Element& other) const { array_.write(index_, other); }
 
  private:
   ArrayVar array_;

@@ -75,9 +75,13 @@ void WhileLoop::end() {
   if (condition_ >= 0) attributes.set("condition", std::int64_t{condition_});
   std::vector<std::string> names;
   for (const VarId id : initial_) names.push_back(program.var(id).name);
-  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].rebind(initial_[i]);
+  restore();
   const std::vector<VarId> last = program.append(guard.block(), Op{"while", initial_, {}, attributes, {}}, names);
   for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].rebind(last[i]);
+}
+
+void WhileLoop::restore() const {
+  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].rebind(initial_[i]);
 }
 
 void WhileLoop::break_if(const Var& condition) {
@@ -97,7 +101,10 @@ WhileLoop::Frame::Frame(WhileLoop& loop) : loop_(loop), exceptions_(std::uncaugh
 
 WhileLoop::Frame::~Frame() noexcept(false) {
   block_.reset();
-  if (std::uncaught_exceptions() == exceptions_) loop_.end();
+  if (std::uncaught_exceptions() == exceptions_)
+    loop_.end();
+  else
+    loop_.restore();
 }
 
 WhileLoop while_loop(std::vector<Var> carried, LoopOptions options) { return WhileLoop(std::move(carried), options); }
@@ -117,13 +124,13 @@ std::vector<Var> while_loop(const std::function<Var(const std::vector<Var>&)>& c
                             const std::function<std::vector<Var>(const std::vector<Var>&)>& body, std::vector<Var> initial,
                             LoopOptions options) {
   std::vector<Var> vars;
-  for (const Var& var : initial) vars.emplace_back(var.id());  // variables of our own: the caller's keep their values
+  for (const Var& var : initial) vars.push_back(Var::of(var.id()));  // variables of our own: the caller's keep their values
   WhileLoop loop = while_loop(vars, options);
   {
     const auto frame = loop.frame();
     const std::vector<Var> now = [&] {
       std::vector<Var> copies;
-      for (const Var& var : vars) copies.emplace_back(var.id());
+      for (const Var& var : vars) copies.push_back(Var::of(var.id()));
       return copies;
     }();
     loop.break_if(logical_not(condition(now)));
@@ -151,13 +158,13 @@ Var map_fn(const std::function<Var(const Var&)>& f, const Var& x, LoopOptions op
 }
 
 Var fold(const std::function<Var(const Var&, const Var&)>& f, const Var& x, const Var& initial, LoopOptions options) {
-  Var state(initial.id());
+  Var state = Var::of(initial.id());
   Rows(x).visit({state}, options, [&](const Var&, const Var& item) { state.update(f(state, item)); });
   return state;
 }
 
 Var scan(const std::function<Var(const Var&, const Var&)>& f, const Var& x, const Var& initial, LoopOptions options) {
-  Var state(initial.id());
+  Var state = Var::of(initial.id());
   const Rows rows(x);
   const ArrayVar outputs(rows.n, "scanned");
   rows.visit({state}, options, [&](const Var& step, const Var& item) {

@@ -27,7 +27,7 @@ class WhileLoop {
   WhileLoop(WhileLoop&&) = default;
 
   /// Builder calls append to the loop's body until the frame ends; then the loop itself is appended. The destructor throws ProgramError when
-  /// the loop is refused, unless an exception is already on its way.
+  /// the loop is refused, unless an exception is already on its way; then, as after a refusal, the variables stand for what they stood for before.
   class Frame {
    public:
     explicit Frame(WhileLoop& loop);
@@ -48,6 +48,8 @@ class WhileLoop {
  private:
   void begin();
   void end();
+  /// The variables stand for what they stood for before the frame.
+  void restore() const;
 
   std::vector<Var> carried_;
   LoopOptions options_;

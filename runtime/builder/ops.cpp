@@ -5,9 +5,9 @@
 
 namespace millrace::build {
 
-Var input(const std::string& name, const VarType& type) { return Var(Guard::current().program().add_input(name, type)); }
+Var input(const std::string& name, const VarType& type) { return Var::of(Guard::current().program().add_input(name, type)); }
 void output(const std::string& name, const Var& var) { Guard::current().program().add_output(name, var.id()); }
-Var parameter(const std::string& name, const Tensor& value) { return Var(Guard::current().program().add_parameter(name, value)); }
+Var parameter(const std::string& name, const Tensor& value) { return Var::of(Guard::current().program().add_parameter(name, value)); }
 
 Var constant(const Tensor& value) {
   const Tensor own = value.copy_to(CpuPlace{}).read_only();
@@ -24,7 +24,7 @@ std::vector<Var> call(const std::string& op, const std::vector<Var>& inputs, con
   Op made{op, {}, {}, attributes, {}};
   for (const Var& var : inputs) made.inputs.push_back(var.defined() ? var.id() : no_var);
   std::vector<Var> outputs;
-  for (const VarId id : guard.program().append(guard.block(), std::move(made), names)) outputs.emplace_back(id);
+  for (const VarId id : guard.program().append(guard.block(), std::move(made), names)) outputs.push_back(Var::of(id));
   return outputs;
 }
 
@@ -44,6 +44,7 @@ Var binary(const std::string& op, const Var& a, const Var& b) {
     if (value == nullptr || program.parameter(literal.id()) != nullptr || value->rank() != 0) return literal;
     if (!other.type().is_tensor() || other.type().dtype == value->dtype() || program.constant(other.id()) != nullptr) return literal;
     if (is_floating(value->dtype()) && !is_floating(other.type().dtype)) return literal;
+    if (literal.exact() && other.type().dtype == DType::f64) return constant(Tensor::scalar(*literal.exact()));
     return cast(literal, other.type().dtype);
   };
   return call1(op, {adapt(a, b), adapt(b, a)});

@@ -147,11 +147,21 @@ void infer_break_if(InferContext& context) {
   }
 }
 
+/// A branch runs once, with nothing handed in; only a loop's own body can be left.
+void expect_branch(const Block& block) {
+  expect_count(0, block.params.size(), "parameters of a branch");
+  for (const Op& op : block.ops)
+    if (op.type == "break_if")
+      throw ProgramError("expected break_if in the body of a loop, found it in a branch, block " + std::to_string(block.idx));
+}
+
 void infer_if(InferContext& context) {
   const Program& program = context.program();
   expect_condition(program, context.op().inputs.at(0), "the condition");
   const Block& then = block_of(context, "then_block");
   const Block& otherwise = block_of(context, "else_block");
+  expect_branch(then);
+  expect_branch(otherwise);
   expect_count(then.results.size(), otherwise.results.size(), "results of the else block, as many as the then block has");
   for (std::size_t i = 0; i < then.results.size(); ++i) {
     const VarType& a = program.var(then.results[i]).type;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/attribute.h>
 
+#include <array>
+
 #include <millrace/runtime/program/errors.h>
 
 namespace millrace {
@@ -21,8 +23,10 @@ const Attribute* Attributes::find(const std::string& name) const noexcept {
 }
 
 void Attributes::missing(const std::string& name) { throw ProgramError("attribute '" + name + "': expected one, found none"); }
-void Attributes::mistyped(const std::string& name) {
-  throw ProgramError("attribute '" + name + "': found another type than the op expects");
+void Attributes::mistyped(const std::string& name, const Attribute& wanted, const Attribute& found) {
+  static constexpr std::array<const char*, std::variant_size_v<Attribute>> kinds = {
+      "true or false", "an integer", "a float", "a string", "a dtype", "a block", "integers", "floats", "strings", "a tensor"};
+  throw ProgramError("attribute '" + name + "': expected " + kinds[wanted.index()] + ", found " + kinds[found.index()]);
 }
 
 }  // namespace millrace

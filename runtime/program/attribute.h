@@ -25,6 +25,8 @@ class Attributes {
  public:
   Attributes() = default;
   Attributes(std::initializer_list<std::pair<std::string, Attribute>> entries) : entries_(entries) {}
+  /// `entries` name no attribute twice.
+  explicit Attributes(std::vector<std::pair<std::string, Attribute>> entries) : entries_(std::move(entries)) {}
 
   void set(const std::string& name, Attribute value);
   bool has(const std::string& name) const noexcept { return find(name) != nullptr; }
@@ -35,7 +37,7 @@ class Attributes {
     const Attribute* found = find(name);
     if (found == nullptr) missing(name);
     const T* value = std::get_if<T>(found);
-    if (value == nullptr) mistyped(name);
+    if (value == nullptr) mistyped(name, Attribute(std::in_place_type<T>), *found);
     return *value;
   }
   /// The same with a value for when it is absent.
@@ -50,7 +52,7 @@ class Attributes {
 
  private:
   [[noreturn]] static void missing(const std::string& name);
-  [[noreturn]] static void mistyped(const std::string& name);
+  [[noreturn]] static void mistyped(const std::string& name, const Attribute& wanted, const Attribute& found);
   std::vector<std::pair<std::string, Attribute>> entries_;
 };
 

@@ -1,11 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/op_registry.h>
 
+#include <set>
+
 namespace millrace {
+namespace {
+
+void check_slot(const OpDef& def, std::size_t place, std::set<std::string>& seen) {
+  std::string slot = def.inputs[place];
+  const bool variadic = slot.ends_with("...");
+  if (variadic) slot.resize(slot.size() - 3);
+  if (!variadic && slot.ends_with("?")) slot.pop_back();
+  if (!Program::is_name(slot) || !seen.insert(slot).second || (variadic && place + 1 != def.inputs.size()))
+    throw ProgramError("op registry: op '" + def.name + "': expected inputs of different names, only the last of them with '...', found '" +
+                       def.inputs[place] + "'");
+}
+
+}  // namespace
 
 void OpRegistry::add(OpDef def) {
   if (def.name.empty() || !def.infer)
     throw ProgramError("op registry: expected an op with a name and an inference, found '" + def.name + "'");
+  // Names stand in the text form.
+  if (!Program::is_name(def.name))
+    throw ProgramError("op registry: expected a name of letters, digits and _ . /, found '" + def.name + "'");
+  std::set<std::string> slots;
+  for (std::size_t i = 0; i < def.inputs.size(); ++i) check_slot(def, i, slots);
   const std::string name = def.name;
   if (!ops_.emplace(name, std::move(def)).second) throw ProgramError("op registry: the name '" + name + "' is taken");
 }

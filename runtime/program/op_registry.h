@@ -17,7 +17,7 @@ namespace millrace {
 ///     Program program(ops);
 class OpRegistry {
  public:
-  /// ProgramError when the name is taken.
+  /// ProgramError when the name is taken, or a name cannot stand in the text form.
   void add(OpDef def);
   /// Null when there is none.
   const OpDef* find(const std::string& name) const noexcept;

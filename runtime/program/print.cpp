@@ -82,6 +82,8 @@ struct AttributeText {
   std::string operator()(const Tensor& value) const { return tensor_text(value); }
 };
 
+std::string attribute_name(const std::string& name) { return Program::is_name(name) ? name : quoted(name); }
+
 class Printer {
  public:
   explicit Printer(const Program& program) : program_(program) {}
@@ -114,7 +116,9 @@ class Printer {
     const OpDef& def = program_.registry().at(op.type);
     std::string inputs;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-      const bool open = i + 1 >= def.inputs.size() && def.inputs.back().ends_with("...");
+      const bool open = i + 1 >= def.inputs.size() && !def.inputs.empty() && def.inputs.back().ends_with("...");
+      if (!open && i >= def.inputs.size())
+        throw ProgramError(fmt::format("op {}: expected at most {} inputs, found {}", op.type, def.inputs.size(), op.inputs.size()));
       if (!open && op.inputs[i] == no_var) continue;
       if (!inputs.empty()) inputs += ", ";
       if (!open) {
@@ -129,7 +133,9 @@ class Printer {
     out_ += fmt::format("{}({})", op.type, inputs);
     if (op.attributes.size() > 0)
       out_ += " {" +
-              joined(op.attributes, [](const auto& entry) { return entry.first + "=" + std::visit(AttributeText{}, entry.second); }) + "}";
+              joined(op.attributes,
+                     [](const auto& entry) { return attribute_name(entry.first) + "=" + std::visit(AttributeText{}, entry.second); }) +
+              "}";
     if (!op.label.empty()) out_ += " " + quoted(op.label);
     out_ += "\n";
   }

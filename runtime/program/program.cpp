@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <millrace/runtime/import/internal/printable.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
@@ -11,6 +12,14 @@ namespace {
 bool plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/';
 }
+
+/// Words that have a meaning where the text form expects a name.
+bool reserved(const std::string& word) {
+  return word == "_" || word == "params" || word == "results" || word == "lod" || word == "ordered";
+}
+
+/// Loops and branches within each other: beyond any program, and few enough for what walks a program to recurse.
+constexpr int deepest_block = 256;
 
 /// Names are words of the text form: anything else becomes `_`, and a digit may not come first.
 std::string as_word(const std::string& name) {
@@ -76,7 +85,7 @@ VarId Program::find_var(const std::string& name) const noexcept {
 VarId Program::add_var(const std::string& name, VarType type, int block) {
   const std::string word = as_word(name);
   std::string unique = word;
-  if (name.empty() || names_.contains(unique)) {
+  if (name.empty() || reserved(word) || names_.contains(unique)) {
     // From the last number on: thousands of vars may be called "add".
     int& number = numbers_[word];
     do unique = word + "_" + std::to_string(++number);
@@ -88,7 +97,14 @@ VarId Program::add_var(const std::string& name, VarType type, int block) {
   return id;
 }
 
+bool Program::is_name(const std::string& text) { return text == as_word(text) && !reserved(text); }
+
 int Program::add_block(int parent) {
+  int depth = 0;
+  for (int at = parent; at >= 0; at = block(at).parent_idx) ++depth;
+  if (depth > deepest_block)
+    throw ProgramError("expected blocks at most " + std::to_string(deepest_block) + " deep, found one more below block " +
+                       std::to_string(parent));
   Block block;
   block.idx = static_cast<int>(blocks_.size());
   block.parent_idx = parent;
@@ -102,10 +118,11 @@ std::vector<VarType> Program::infer(int block, const Op& op) const {
   try {
     check_inputs(def, op);
     check_visible(block, op);
+    check_results_visible(op);
     def.infer(context);
     if (def.passes_lod) pass_lod(def, context);
   } catch (const Error& error) {
-    const std::string from = op.label.empty() ? "" : " ('" + op.label + "')";
+    const std::string from = op.label.empty() ? "" : " (" + internal::printable(op.label) + ")";
     throw ProgramError("block " + std::to_string(block) + ", op " + op.type + from + ": " + error.what());
   }
   return std::move(context.results);
@@ -137,7 +154,7 @@ void Program::refine_array(VarId array, VarId value) {
 
 void Program::rename(VarId id, const std::string& name) {
   if (var(id).name == name) return;
-  if (name != as_word(name) || names_.contains(name)) throw ProgramError("var '" + var(id).name + "': cannot be named '" + name + "'");
+  if (!is_name(name) || names_.contains(name)) throw ProgramError("var '" + var(id).name + "': cannot be named '" + name + "'");
   names_.erase(var(id).name);
   names_.emplace(name, id);
   var(id).name = name;
@@ -165,21 +182,35 @@ void Program::replace_with_constants(int block, std::size_t op, const std::vecto
   ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(op), constants.begin(), constants.end());
 }
 
+bool Program::visible(VarId id, int block) const {
+  while (block >= 0 && block != var(id).block) block = this->block(block).parent_idx;
+  return block >= 0;
+}
+
+void Program::check_visible(int block, VarId id) const {
+  if (id < 0 || std::cmp_greater_equal(id, vars_.size()))
+    throw ProgramError("expected a var of this program, found id " + std::to_string(id));
+  if (!visible(id, block))
+    throw ProgramError("'" + var(id).name + "' belongs to block " + std::to_string(var(id).block) + " and is not visible in block " +
+                       std::to_string(block));
+}
+
 void Program::check_visible(int block, const Op& op) const {
-  for (const VarId input : op.inputs) {
-    if (input == no_var) continue;
-    if (input < 0 || std::cmp_greater_equal(input, vars_.size()))
-      throw ProgramError("expected a var of this program, found id " + std::to_string(input));
-    int at = block;
-    while (at >= 0 && at != var(input).block) at = this->block(at).parent_idx;
-    if (at < 0)
-      throw ProgramError("'" + var(input).name + "' belongs to block " + std::to_string(var(input).block) + " and is not visible here");
+  for (const VarId input : op.inputs)
+    if (input != no_var) check_visible(block, input);
+}
+
+/// What the blocks of a loop or branch hand back is seen from there.
+void Program::check_results_visible(const Op& op) const {
+  for (const auto& [name, attribute] : op.attributes) {
+    const auto* sub = std::get_if<BlockId>(&attribute);
+    if (sub == nullptr || sub->index < 0 || std::cmp_greater_equal(sub->index, blocks_.size())) continue;
+    for (const VarId result : this->block(sub->index).results) check_visible(sub->index, result);
   }
 }
 
 VarId Program::add_input(const std::string& name, VarType type) {
-  for (const Port& port : inputs_)
-    if (port.name == name) throw ProgramError("input '" + name + "': the name is taken");
+  if (!input_names_.insert(name).second) throw ProgramError("input " + internal::printable(name) + ": the name is taken");
   const VarId id = add_var(name, std::move(type));
   inputs_.push_back({name, id});
   return id;
@@ -195,8 +226,12 @@ VarId Program::add_parameter(const std::string& name, Tensor value) {
 }
 
 void Program::add_output(const std::string& name, VarId var) {
-  for (const Port& port : outputs_)
-    if (port.name == name) throw ProgramError("output '" + name + "': the name is taken");
+  try {
+    check_visible(0, var);
+  } catch (const ProgramError& error) {
+    throw ProgramError("output " + internal::printable(name) + ": " + error.what());
+  }
+  if (!output_names_.insert(name).second) throw ProgramError("output " + internal::printable(name) + ": the name is taken");
   outputs_.push_back({name, var});
 }
 

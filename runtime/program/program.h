@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,9 +69,14 @@ class Program {
   const Block& block(int index) const { return blocks_.at(static_cast<std::size_t>(index)); }
   Block& block(int index) { return blocks_.at(static_cast<std::size_t>(index)); }
 
-  /// A new var; a name that is taken (or empty) gets a number. Names keep letters, digits and `_./`.
+  /// Whether vars may be called that: letters, digits and `_./`, no digit first, and no keyword of the text form.
+  static bool is_name(const std::string& text);
+  /// A new var. What a name may not hold becomes `_`; one that is taken, empty or a keyword gets a number.
   VarId add_var(const std::string& name, VarType type, int block = 0);
+  /// ProgramError when blocks get more than 256 deep.
   int add_block(int parent);
+  /// Whether `block` sees the var: it belongs to the block or to one around it.
+  bool visible(VarId id, int block) const;
   /// Gives a var another name. ProgramError when it is taken or no word of the text form.
   void rename(VarId id, const std::string& name);
   /// Checks the op against its definition, infers the types of new vars for its outputs and appends it to `block`. ProgramError names op, block,
@@ -87,6 +93,7 @@ class Program {
   VarId add_input(const std::string& name, VarType type);
   /// A weight; its values are saved beside the program. Frozen: a program's weights never change under it.
   VarId add_parameter(const std::string& name, Tensor value);
+  /// Of a var of block 0. ProgramError when the name is taken or the var belongs to another block.
   void add_output(const std::string& name, VarId var);
 
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
@@ -104,7 +111,9 @@ class Program {
   std::string to_string() const;
 
  private:
+  void check_visible(int block, VarId id) const;
   void check_visible(int block, const Op& op) const;
+  void check_results_visible(const Op& op) const;
   void refine_array(VarId array, VarId value);
 
   std::shared_ptr<const OpRegistry> registry_;
@@ -112,6 +121,8 @@ class Program {
   std::vector<Block> blocks_;
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
+  std::set<std::string> input_names_;
+  std::set<std::string> output_names_;
   std::map<VarId, Tensor> parameters_;
   std::map<VarId, Tensor> literals_;
   std::map<std::string, VarId> names_;

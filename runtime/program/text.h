@@ -22,8 +22,10 @@ namespace millrace {
 ///     output "y" = y
 std::string print(const Program& program);
 
-/// Reads the printed form: `print(parse(print(p))) == print(p)`. `weights` holds the values by var name; a weight that is missing or of another type
-/// is a ParseError. Every error names the line, what was expected and what was found. Op definitions check what they check at building.
+/// Reads the printed form: `print(parse(print(p))) == print(p)`. `weights` holds the values by var name. Every error begins with the line and says
+/// what was expected and what was found: ParseError (syntax, names, literals, weights that are missing or of another type), ProgramError (what
+/// `check` refuses; op definitions check what they check at building), UnsupportedError (ops that are not registered, all at once). The text may
+/// come from anywhere: nothing is allocated from a size that it declares.
 Program parse_program(std::string_view text, const std::map<std::string, Tensor>& weights,
                       std::shared_ptr<const OpRegistry> registry = nullptr);
 

@@ -190,7 +190,7 @@ TEST_CASE("a boot is re-ordered, and a carried state shrinks with the steps") {
             const b::Var n = steps.size();
             const b::TensorArray sums(n, order, "sums");
             b::Var step = b::constant(0);
-            b::Var h(boot.id());
+            b::Var h = b::Var::of(boot.id());
             b::WhileLoop loop = b::while_loop({step, h});
             {
               const auto frame = loop.frame();

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/program/program.h>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/program/op_registry.h>
+
+using namespace millrace;
+
+namespace {
+
+const VarType two(DType::f32, {2});
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+template <class F>
+std::string refusal(F&& work) {
+  try {
+    work();
+  } catch (const ProgramError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+Op relu(VarId x, const std::string& label = {}) { return {"relu", {x}, {}, {}, label}; }
+
+}  // namespace
+
+TEST_CASE("names are made unique, and words that a name may not be") {
+  Program program;
+  const auto named = [&](const std::string& name) { return program.var(program.add_var(name, two)).name; };
+  CHECK(named("h") == "h");
+  CHECK(named("h") == "h_1");
+  CHECK(named("h") == "h_2");
+  CHECK(named("h_1") == "h_1_1");
+  CHECK(named("two words") == "two_words");
+  CHECK(named("7up") == "_7up");
+  CHECK(named("a.b/c") == "a.b/c");
+  CHECK(named("") == "v_1");
+  CHECK(named("_") == "__1");
+  CHECK(named("results") == "results_1");
+  for (const VarDef& var : program.vars()) CHECK(Program::is_name(var.name));
+  CHECK(program.find_var("h_2") == 2);
+  CHECK(program.find_var("none") == no_var);
+}
+
+TEST_CASE("a var is renamed to a free name that the text form can hold") {
+  Program program;
+  const VarId a = program.add_var("a", two);
+  program.add_var("b", two);
+  program.rename(a, "c");
+  CHECK(program.find_var("c") == a);
+  CHECK(program.find_var("a") == no_var);
+  program.rename(a, "c");
+  for (const char* name : {"b", "two words", "", "lod", "_"})
+    CHECK(contains(refusal([&] { program.rename(a, name); }), "'c': cannot be named"));
+}
+
+TEST_CASE("an op that is refused leaves the program as it was, and the error names block, op, label, expected and found") {
+  Program program;
+  const VarId x = program.add_input("x", two);
+  const std::string before = program.to_string();
+  CHECK(refusal([&] { program.append(0, Op{"add", {x}, {}, {}, "node\n1"}); }) ==
+        "block 0, op add ('node?1'): expected input B, found none");
+  CHECK(contains(refusal([&] { program.append(0, Op{"relu", {x, x}, {}, {}, {}}); }), "expected at most 1 inputs, found 2"));
+  CHECK(contains(refusal([&] { program.append(0, relu(99)); }), "expected a var of this program, found id 99"));
+  CHECK(contains(refusal([&] { program.append(0, Op{"warp", {}, {}, {}, {}}); }), "'warp'"));
+  CHECK(program.to_string() == before);
+}
+
+TEST_CASE("a block sees its own vars and those of the blocks around it, no others") {
+  Program program;
+  const VarId x = program.add_input("x", two);
+  const int outer = program.add_block(0);
+  const int inner = program.add_block(outer);
+  const int beside = program.add_block(0);
+  const VarId h = program.append(outer, relu(x), {"h"})[0];
+  program.append(inner, relu(h));
+  CHECK(program.visible(x, inner));
+  CHECK(program.visible(h, inner));
+  CHECK_FALSE(program.visible(h, beside));
+  CHECK(contains(refusal([&] { program.append(beside, relu(h)); }), "'h' belongs to block 1 and is not visible in block 3"));
+  CHECK(contains(refusal([&] { program.append(0, relu(h)); }), "not visible in block 0"));
+  CHECK(contains(refusal([&] { program.add_output("y", h); }), "output 'y': 'h' belongs to block 1"));
+}
+
+TEST_CASE("inputs and outputs have names of their own, each once") {
+  Program program;
+  const VarId x = program.add_input("x of\nmine", two);
+  CHECK(program.var(x).name == "x_of_mine");
+  CHECK(contains(refusal([&] { program.add_input("x of\nmine", two); }), "input 'x of?mine': the name is taken"));
+  program.add_output("y", x);
+  program.add_output("z", x);
+  CHECK(contains(refusal([&] { program.add_output("y", x); }), "output 'y': the name is taken"));
+  CHECK(contains(refusal([&] { program.add_output("w", no_var); }), "output 'w': expected a var"));
+  CHECK(program.inputs().size() == 1);
+  CHECK(program.outputs().size() == 2);
+}
+
+TEST_CASE("a weight is frozen, contiguous, and shared by copies of the program") {
+  Program program;
+  const Tensor strided = Tensor::from<float>({1, 2, 3, 4}).reshape({2, 2}).permute({1, 0});
+  const VarId w = program.add_parameter("W", strided);
+  CHECK(program.parameter(w)->to_vector<float>() == std::vector<float>{1, 3, 2, 4});
+  CHECK(program.parameter(w)->is_contiguous());
+  CHECK(program.parameter(w)->is_read_only());
+  const Program copy = program;
+  CHECK(copy.parameter(w)->shares_storage_with(*program.parameter(w)));
+  CHECK_THROWS_AS(program.add_parameter("unwritten", Tensor(DType::f32, {2})), UninitializedError);
+}
+
+TEST_CASE("what never changes is known by its var: weights and literals") {
+  Program program;
+  const VarId x = program.add_input("x", two);
+  const VarId w = program.add_parameter("W", Tensor::from<float>({1, 2}));
+  const VarId c = program.append(0, Op{"constant", {}, {}, {{"value", Tensor::scalar(3.0f)}}, {}})[0];
+  CHECK(program.constant(x) == nullptr);
+  CHECK(program.constant(w) == program.parameter(w));
+  CHECK(program.constant(c)->item() == 3);
+  CHECK(program.parameter(c) == nullptr);
+}
+
+TEST_CASE("the LoD of rows goes to outputs with as many rows, and losing it or mixing two is refused") {
+  Program program;
+  const VarId x = program.add_input("x", VarType(DType::f32, {DDim::unknown, 2}, 1));
+  const VarId z = program.add_input("z", VarType(DType::f32, {DDim::unknown, 2}, 2));
+  CHECK(program.var(program.append(0, relu(x))[0]).type.lod_depth == 1);
+  const auto reduce = [](VarId of) {
+    return Op{"reduce", {of}, {}, {{"kind", std::string("sum")}, {"axes", std::vector<std::int64_t>{0}}}, {}};
+  };
+  CHECK(contains(refusal([&] { program.append(0, reduce(x)); }), "silently lose the LoD of 'x' of f32[?, 2] lod=1: use drop_lod first"));
+  const std::string two_lods = refusal([&] { program.append(0, Op{"add", {x, z}, {}, {}, {}}); });
+  CHECK(contains(two_lods, "'x' of f32[?, 2] lod=1"));
+  CHECK(contains(two_lods, "'z' of f32[?, 2] lod=2"));
+  const VarId plain = program.append(0, Op{"drop_lod", {x}, {}, {}, {}})[0];
+  CHECK(program.var(program.append(0, reduce(plain))[0]).type == VarType(DType::f32, {1, 2}));
+}
+
+TEST_CASE("an op's place is taken by constants, one for each output") {
+  Program program;
+  const VarId x = program.add_parameter("x", Tensor::from<float>({-1, 2}));
+  const VarId y = program.append(0, relu(x))[0];
+  CHECK_THROWS_AS(program.replace_with_constants(0, 0, {}), ProgramError);
+  program.replace_with_constants(0, 0, {Tensor::from<float>({0, 2})});
+  CHECK(program.block(0).ops.at(0).type == "constant");
+  CHECK(program.constant(y)->to_vector<float>() == std::vector<float>{0, 2});
+}
