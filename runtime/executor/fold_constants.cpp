@@ -14,7 +14,7 @@ bool foldable(const Program& program, const Op& op) {
   const OpDef& def = program.registry().at(op.type);
   if (op.type == "constant" || !def.pure || !def.prepare || op.outputs.empty()) return false;
   for (const VarId output : op.outputs)
-    if (program.var(output).type.lod_depth > 0) return false;
+    if (!program.var(output).type.is_tensor() || program.var(output).type.lod_depth > 0) return false;
   return std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId in) { return in == no_var || program.constant(in) != nullptr; });
 }
 
