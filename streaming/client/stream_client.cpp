@@ -268,7 +268,8 @@ StartedMessage describe_server(const StreamUrl& url, const Limits& limits) {
   ClientOptions options;
   options.limits = limits;
   const std::vector<ClientRecord> records = stream_plans(url, std::vector<ClientPlan>(1), std::move(options));
-  if (!records[0].error.empty()) throw IoError("server at " + url.host + ":" + std::to_string(url.port) + ": " + records[0].error);
+  const std::string host = url.host.find(':') == std::string::npos ? url.host : "[" + url.host + "]";
+  if (!records[0].error.empty()) throw IoError("server at " + host + ":" + std::to_string(url.port) + ": " + records[0].error);
   return *records[0].started;
 }
 

@@ -6,7 +6,9 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -101,10 +103,11 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
     AcceptOptions accept;
     accept.limits = server_->options.limits;
     accept.origins = server_->options.origins;
-    async_accept_stream(std::move(socket), accept, [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
-      if (error) return self->close_now();
+    // The time for the start is counted from here: what the handshake took is gone from it.
+    deadline_ = Clock::now() + accept.limits.handshake;
+    auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
+      if (error || self->closed_) return self->close_now();
       self->stream_ = std::move(stream);
-      self->deadline_ = Clock::now() + self->server_->options.limits.handshake;
       self->watch();
       if (self->server_->draining)
         self->refuse(ErrorCode::draining, "the server is going away", {});
@@ -112,7 +115,8 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
         self->refuse(self->refusal_->first, self->refusal_->second, retry_when_full_ms);
       self->read();
       self->write();
-    });
+    };
+    async_accept_stream(std::move(socket), accept, asio::bind_cancellation_slot(accepting_.slot(), std::move(accepted)));
   }
   /// Tells the client so, once it can be told.
   void refuse_later(ErrorCode code, std::string why) { refusal_.emplace(code, std::move(why)); }
@@ -124,9 +128,17 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
     if (closed_) return;
     closed_ = true;
     session_.abandon();
-    if (stream_) stream_->abort();
+    if (stream_)
+      stream_->abort();
+    else
+      accepting_.emit(asio::cancellation_type::terminal);
     timer_.cancel();
     server_->closed(shared_from_this());
+  }
+  /// The server goes away: who is still shaking hands was promised nothing and cannot be told.
+  void dismiss() {
+    if (!stream_) return close_now();
+    refuse(ErrorCode::draining, "the server is going away", {});
   }
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
@@ -151,13 +163,18 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
     if (error && session_.over()) return;
     if (error) {
       // What breaks the protocol is answered; a client that is gone is not.
-      if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, error.message(), {});
+      if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, what_broke(error), {});
       return close_now();
     }
     deadline_ = Clock::now() + server_->options.limits.idle;
     session_.receive(std::move(message));
     server_->pump();
     read();
+  }
+
+  std::string what_broke(error_code error) const {
+    if (wire_error(error) != ErrorCode::too_big) return error.message();
+    return fmt::format("expected messages of at most {} bytes, found a longer one", server_->options.limits.message);
   }
 
   void write() {
@@ -217,6 +234,7 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
   Session session_;
   std::unique_ptr<MessageStream> stream_;
   asio::steady_timer timer_;
+  asio::cancellation_signal accepting_;  // until there is a stream
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point written_by_ = Clock::time_point::max();
   std::optional<std::pair<ErrorCode, std::string>> refusal_;
@@ -311,7 +329,7 @@ void Server::State::finish_drain() {
   if (told_ || batcher.tick_out()) return;
   told_ = true;
   const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
-  for (const auto& connection : all) connection->refuse(ErrorCode::draining, "the server is going away", {});
+  for (const auto& connection : all) connection->dismiss();
 }
 
 void Server::State::shut_down() noexcept {

@@ -67,6 +67,12 @@ error_code translate(const error_code& error) {
   return error;
 }
 
+// For a request that cannot be read.
+std::optional<http::status> status_of(const error_code& error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) return http::status::request_header_fields_too_large;
+  return error == http::error::body_limit ? http::status::payload_too_large : http::status::bad_request;
+}
+
 struct ReadOp {
   std::shared_ptr<Web> web;
 
@@ -203,6 +209,17 @@ struct Request {
     return std::nullopt;
   }
 
+  // The answer with that status.
+  void answer(http::status status) {
+    response.result(status);
+    response.version(11);
+    response.keep_alive(false);
+    response.set(http::field::content_type, "text/plain");
+    if (status == http::status::upgrade_required) response.set(http::field::upgrade, "websocket");
+    response.body() = "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
+    response.prepare_payload();
+  }
+
   std::shared_ptr<Web> web;
   std::vector<std::string> origins;
   beast::flat_buffer buffer;
@@ -213,6 +230,7 @@ struct Request {
 struct AcceptOp {
   std::shared_ptr<Request> request;
   enum { head, refused, accepted, closed } stage = head;
+  error_code cause = ErrorCode::refused;
 
   template <class Self>
   void operator()(Self& self) {
@@ -221,30 +239,26 @@ struct AcceptOp {
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t) {
     auto& socket = request->web->socket;
-    if (error) return self.complete(translate(error), Pointer());
+    const bool unreadable = stage == head && error && error.category() == http::make_error_code(http::error::bad_version).category() &&
+                            error != http::error::end_of_stream && error != http::error::partial_message;
+    if (error && !unreadable) return self.complete(translate(error), Pointer());
     if (stage == refused) {
       stage = closed;
       return socket.next_layer().async_shut_down(std::move(self));
     }
-    const auto refusal = request->refusal();
+    if (unreadable) cause = translate(error);
+    const auto refusal = unreadable ? status_of(error) : request->refusal();
     if (!refusal) {
       stage = accepted;
       return socket.async_accept(request->parser.get(), std::move(self));
     }
-    auto& response = request->response;
-    response.result(*refusal);
-    response.version(11);
-    response.keep_alive(false);
-    response.set(http::field::content_type, "text/plain");
-    if (*refusal == http::status::upgrade_required) response.set(http::field::upgrade, "websocket");
-    response.body() = "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
-    response.prepare_payload();
+    request->answer(*refusal);
     stage = refused;
-    http::async_write(socket.next_layer(), response, std::move(self));
+    http::async_write(socket.next_layer(), request->response, std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error) {
-    if (stage == closed) return self.complete(ErrorCode::refused, Pointer());
+    if (stage == closed) return self.complete(cause, Pointer());
     if (error) return self.complete(translate(error), Pointer());
     self.complete(error_code(), std::make_unique<WebStream>(request->web));
   }

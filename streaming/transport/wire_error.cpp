@@ -9,7 +9,21 @@ namespace {
 class Category final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "millrace.wire"; }
-  std::string message(int value) const override { return std::string(name_of(static_cast<ErrorCode>(value - 1))); }
+  std::string message(int value) const override {
+    switch (static_cast<ErrorCode>(value - 1)) {
+      case ErrorCode::bad_message: return "a frame or message that the protocol does not have";
+      case ErrorCode::bad_text: return "text that is not UTF-8";
+      case ErrorCode::bad_input: return "input that the program does not take";
+      case ErrorCode::refused: return "a route or an origin that is not allowed";
+      case ErrorCode::idle: return "the time for it was over";
+      case ErrorCode::slow_reader: return "what was sent was not read in time";
+      case ErrorCode::too_big: return "a message above the limit";
+      case ErrorCode::failed: return "a step failed";
+      case ErrorCode::overload: return "no room for another session";
+      case ErrorCode::draining: return "the server is going away";
+    }
+    return "unknown";
+  }
 };
 
 }  // namespace

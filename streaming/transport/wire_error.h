@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// The category of error codes that carry an ErrorCode, as transports give them.
+/// The category of error codes that carry an ErrorCode, as transports give them; `message` says in words what the peer did.
 const boost::system::error_category& wire_category() noexcept;
 
 inline boost::system::error_code make_error_code(ErrorCode code) noexcept { return {static_cast<int>(code) + 1, wire_category()}; }

@@ -178,11 +178,13 @@ TEST_CASE("a browser of an allowed origin may connect") {
   CHECK(head == "HTTP/1.1 101");
 }
 
-TEST_CASE("a request head above its limit, and one that is no HTTP, end the connection") {
+TEST_CASE("a request head above its limit, one that is no HTTP, and one with a body, get their status") {
   Loopback loop;
-  answer(loop, request("GET /stream", "X-Long: " + std::string(9000, 'x') + "\r\n"));
+  CHECK(answer(loop, request("GET /stream", "X-Long: " + std::string(9000, 'x') + "\r\n")).starts_with("HTTP/1.1 431"));
   CHECK(wire_error(*loop.server_error) == ErrorCode::too_big);
-  answer(loop, "GET \x01\x02\x03\r\n\r\n");
+  CHECK(answer(loop, "GET \x01\x02\x03\r\n\r\n").starts_with("HTTP/1.1 400"));
+  CHECK(wire_error(*loop.server_error) == ErrorCode::bad_message);
+  CHECK(answer(loop, request("GET /stream", upgrade + "Content-Length: 5\r\n")).starts_with("HTTP/1.1 413"));
   CHECK(*loop.server_error);
   CHECK_FALSE(loop.server);
 }

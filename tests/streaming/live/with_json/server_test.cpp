@@ -6,6 +6,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
 #include <doctest/doctest.h>
@@ -28,6 +29,13 @@ ClientPlan plan_for(const WholeRun& whole, std::size_t i, ReplyFormat reply) {
   for (const float value : whole.boots[i].to_vector<float>()) plan.start.given["boot"].push_back(value);
   plan.bytes = WholeRun::bytes(whole.rows[i]);
   return plan;
+}
+
+std::string read_to_end(asio::ip::tcp::socket& socket) {
+  std::string all;
+  boost::system::error_code error;
+  asio::read(socket, asio::dynamic_buffer(all), error);
+  return all;
 }
 
 /// Says start and some rows, and goes away without a word.
@@ -134,6 +142,35 @@ TEST_CASE("a client that says nothing is told that its time is over") {
   slow.speed = 0.1;
   const ClientRecord record = stream_plans(served.url(), {silent}, slow).at(0);
   CHECK(record.error.starts_with("idle: "));
+}
+
+TEST_CASE("the time for the start is counted from the connection, however slowly it arrives") {
+  Random random(1);
+  ServerOptions options;
+  options.limits.handshake = std::chrono::milliseconds(1000);
+  Served served(live_listing(random, features, hidden), options);
+  asio::io_context context;
+  asio::ip::tcp::socket socket(context);
+  const auto before = std::chrono::steady_clock::now();
+  socket.connect({asio::ip::make_address("127.0.0.1"), served.url().port});
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  asio::write(socket, asio::buffer(encode_frame(text_message(to_json(StartMessage()))).substr(0, 6)));
+  CHECK(read_to_end(socket).find("\"code\":\"idle\"") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::milliseconds(1600));
+}
+
+TEST_CASE("what breaks the protocol is answered in words") {
+  Random random(1);
+  const Served served(live_listing(random, features, hidden));
+  const auto answer = [&](const std::string& text) {
+    asio::io_context context;
+    asio::ip::tcp::socket socket(context);
+    socket.connect({asio::ip::make_address("127.0.0.1"), served.url().port});
+    asio::write(socket, asio::buffer(text));
+    return read_to_end(socket);
+  };
+  CHECK(answer(std::string("\xff\xff\xff\xff", 4) + "B").find("expected messages of at most 1048576 bytes") != std::string::npos);
+  CHECK(answer(std::string("\x01\0\0\0X!", 6)).find("a frame or message that the protocol does not have") != std::string::npos);
 }
 
 TEST_CASE("draining answers what arrived, tells the sessions, and stops") {
