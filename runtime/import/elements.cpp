@@ -26,11 +26,15 @@ DDim file_dims(const std::vector<std::int64_t>& extents, const std::string& wher
   return make_ddim(extents);
 }
 
-Tensor from_bytes(DType dtype, const DDim& dims, std::string_view bytes, const std::string& where) {
+void check_bytes(DType dtype, const DDim& dims, std::uint64_t found, const std::string& where) {
   const std::int64_t needed = checked_mul(dims.elements(), static_cast<std::int64_t>(size_of(dtype)));
-  if (std::cmp_not_equal(needed, bytes.size()))
+  if (std::cmp_not_equal(needed, found))
     throw ParseError(where + ": expected " + std::to_string(needed) + " bytes for " + std::string(name_of(dtype)) + dims.to_string() +
-                     ", found " + std::to_string(bytes.size()));
+                     ", found " + std::to_string(found));
+}
+
+Tensor from_bytes(DType dtype, const DDim& dims, std::string_view bytes, const std::string& where) {
+  check_bytes(dtype, dims, bytes.size(), where);
   if (dtype == DType::boolean && std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0 && byte != 1; }))
     throw ParseError(where + ": expected bools of 0 or 1, found another byte");
   Tensor made(dtype, dims);

@@ -2,19 +2,33 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace millrace {
 
 /// The bytes of a regular file, read once into memory: never mapped, because files can change. IoError names path and
-/// cause.
-std::string read_file(const std::filesystem::path& path);
+/// cause: no such file, no regular file, more than `most` bytes (nothing is read then), memory that does not suffice.
+std::string read_file(const std::filesystem::path& path, std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
+
+/// How a regular file begins, and how long it is: what it takes to refuse one without reading it whole.
+struct FileStart {
+  std::string bytes;       ///< the first ones, as many as were asked for or as there are
+  std::uint64_t size = 0;  ///< of the whole file
+};
+/// IoError as `read_file`.
+FileStart read_file_start(const std::filesystem::path& path, std::size_t count);
+
+/// The extension in small letters, by which files are told apart: ".wav" of "A.WAV".
+std::string ending_of(const std::filesystem::path& path);
 
 /// A file that appears whole or not at all: bytes go to a temporary beside `path`, which `commit` writes to the disk
-/// and renames. Without `commit` the destructor removes the temporary and `path` stays as it was. IoError names path
-/// and cause. Not thread-safe.
+/// and renames. Without `commit` the destructor removes the temporary and `path` stays as it was. A link stays and what
+/// it points to is replaced. A device or a pipe (/dev/stdout, a FIFO that somebody reads) stays what it is and takes the
+/// bytes as they are written. IoError names path and cause. Not thread-safe.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -30,8 +44,9 @@ class AtomicFile {
  private:
   [[noreturn]] void failed(const std::string& doing, int error) const;
 
-  std::filesystem::path path_;
-  std::string temporary_;
+  std::filesystem::path path_;    // as it was given: for errors
+  std::filesystem::path target_;  // where its links lead
+  std::string temporary_;         // empty for a device or a pipe
   int descriptor_ = -1;
 };
 

@@ -8,8 +8,9 @@
 namespace millrace {
 
 Program load_model(const std::filesystem::path& path, std::shared_ptr<const OpRegistry> registry) {
-  const std::filesystem::path ending = path.extension();
-  const bool stored = ending == ".mr" || (ending != ".onnx" && read_file(path).starts_with("millrace "));
+  constexpr std::string_view opening = "millrace ";
+  const std::string ending = ending_of(path);
+  const bool stored = ending == ".mr" || (ending != ".onnx" && read_file_start(path, opening.size()).bytes == opening);
   if (stored) return load_program(path, std::move(registry));
   OnnxOptions options;
   options.registry = std::move(registry);

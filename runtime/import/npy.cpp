@@ -198,7 +198,15 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
   return tensor;
 }
 
-Tensor read_npy(const std::filesystem::path& path) { return parse_npy(read_file(path), path.string()); }
+Tensor read_npy(const std::filesystem::path& path) {
+  // What the header says is compared with the file's size before the file is read.
+  const std::string where = path.string();
+  const FileStart start = read_file_start(path, 12 + max_header);
+  const Preamble preamble = read_preamble(start.bytes, where);
+  const Header header = HeaderReader(std::string_view(start.bytes).substr(preamble.begin, preamble.length), where).read();
+  internal::check_bytes(header.dtype, internal::file_dims(header.shape, where), start.size - preamble.begin - preamble.length, where);
+  return parse_npy(read_file(path), where);
+}
 
 namespace {
 

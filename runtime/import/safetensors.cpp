@@ -84,7 +84,7 @@ std::vector<Entry> read_header(std::string_view text, const std::string& where, 
   return entries;
 }
 
-void check_offsets(const std::vector<Entry>& entries, std::size_t data_bytes, const std::string& where) {
+void check_offsets(const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& where) {
   std::int64_t at = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != at || entry.end < entry.begin)
@@ -96,13 +96,13 @@ void check_offsets(const std::vector<Entry>& entries, std::size_t data_bytes, co
     throw ParseError(where + ": expected " + std::to_string(at) + " bytes of tensors, found " + std::to_string(data_bytes));
 }
 
-std::size_t read_header_length(std::string_view bytes, const std::string& where) {
+std::size_t read_header_length(std::string_view bytes, std::uint64_t file_size, const std::string& where) {
   if (bytes.size() < 8) throw ParseError(where + ": expected a safetensors file, found " + std::to_string(bytes.size()) + " bytes");
   std::uint64_t length = 0;
   for (std::size_t at = 8; at > 0; --at) length = length << 8 | static_cast<unsigned char>(bytes[at - 1]);
-  const std::size_t there = bytes.size() - 8;
+  const std::uint64_t there = file_size - 8;
   if (length > max_header || length > there)
-    throw ParseError(where + ": expected a safetensors header of at most " + std::to_string(std::min(max_header, there)) +
+    throw ParseError(where + ": expected a safetensors header of at most " + std::to_string(std::min<std::uint64_t>(max_header, there)) +
                      " bytes, found " + std::to_string(length));
   return static_cast<std::size_t>(length);
 }
@@ -116,7 +116,7 @@ const Tensor* SafeTensors::find(std::string_view name) const noexcept {
 }
 
 SafeTensors parse_safetensors(std::string_view bytes, const std::string& where) {
-  const std::size_t length = read_header_length(bytes, where);
+  const std::size_t length = read_header_length(bytes, bytes.size(), where);
   const std::string_view data = bytes.substr(8 + length);
   SafeTensors contents;
   const std::vector<Entry> entries = read_header(bytes.substr(8, length), where, contents.metadata);
@@ -130,7 +130,15 @@ SafeTensors parse_safetensors(std::string_view bytes, const std::string& where) 
   return contents;
 }
 
-SafeTensors read_safetensors(const std::filesystem::path& path) { return parse_safetensors(read_file(path), path.string()); }
+SafeTensors read_safetensors(const std::filesystem::path& path) {
+  // What the header says is compared with the file's size before the file is read.
+  const FileStart start = read_file_start(path, 8 + max_header);
+  const std::size_t length = read_header_length(start.bytes, start.size, path.string());
+  std::map<std::string, std::string> metadata;
+  const std::vector<Entry> entries = read_header(std::string_view(start.bytes).substr(8, length), path.string(), metadata);
+  check_offsets(entries, start.size - 8 - length, path.string());
+  return parse_safetensors(read_file(path), path.string());
+}
 
 namespace {
 

@@ -8,6 +8,8 @@
 namespace millrace {
 namespace {
 
+constexpr std::uint64_t most_text = std::uint64_t{256} << 20;
+
 std::filesystem::path weights_of(std::filesystem::path path) { return path.replace_extension(".safetensors"); }
 
 }  // namespace
@@ -26,7 +28,7 @@ void save_program(const Program& program, const std::filesystem::path& path) {
 }
 
 Program load_program(const std::filesystem::path& path, std::shared_ptr<const OpRegistry> registry) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, most_text);
   const std::filesystem::path beside = weights_of(path);
   std::map<std::string, Tensor> weights;
   std::error_code absent;

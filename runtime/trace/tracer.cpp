@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/trace/tracer.h>
 
-#include <fstream>
-
 #include <fmt/format.h>
 
-#include <millrace/tensor/error.h>
+#include <millrace/runtime/import/file.h>
 
 namespace millrace {
 namespace {
@@ -77,17 +75,6 @@ std::string Tracer::to_json() const {
   return out + "\n],\"displayTimeUnit\":\"ns\"}\n";
 }
 
-void Tracer::save(const std::filesystem::path& path) const {
-  std::filesystem::path partial = path;
-  partial += ".partial";
-  {
-    std::ofstream file(partial, std::ios::binary);
-    file << to_json();
-    if (!file.flush()) throw IoError("trace: cannot write " + partial.string());
-  }
-  std::error_code error;
-  std::filesystem::rename(partial, path, error);
-  if (error) throw IoError("trace: cannot write " + path.string() + ": " + error.message());
-}
+void Tracer::save(const std::filesystem::path& path) const { write_file(path, to_json()); }
 
 }  // namespace millrace

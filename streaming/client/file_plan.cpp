@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/streaming/audio/wav.h>
 #include <millrace/streaming/protocol/utf8.h>
@@ -47,7 +48,7 @@ ClientPlan plan_file(const std::filesystem::path& path, const StartedMessage& se
   if (label.size() <= 128 && is_utf8(label)) plan.start.session = label;
   plan.start.reply = ReplyFormat::binary;
   plan.input = port.name;
-  const std::string ending = path.extension().string();
+  const std::string ending = ending_of(path);
   if (port.audio && ending == ".wav")
     plan_sound(path, port, plan);
   else if (!port.audio && ending == ".npy")

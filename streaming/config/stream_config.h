@@ -42,7 +42,7 @@ struct StreamConfig {
 /// Reads the text. ParseError, one line `NAME:LINE: …` that says what was expected and found: bad TOML, a letter that is not ASCII outside
 /// lines of comment, an unknown key, a wrong type, a number out of range, labels without [audio]. UnsupportedError without the part toml.
 StreamConfig parse_stream_config(std::string_view text, const std::string& name);
-/// Reads a file of at most 1 MiB. IoError when it cannot be read.
+/// Reads a regular file of at most 1 MiB. IoError when it cannot be read.
 StreamConfig read_stream_config(const std::string& path);
 
 }  // namespace millrace

@@ -24,12 +24,13 @@ namespace millrace::testing {
 /// The command under test, in a process of its own; stdout and stderr go to files. Killed when this goes away before it ended.
 class Process {
  public:
-  explicit Process(std::vector<std::string> arguments) {
+  explicit Process(std::vector<std::string> arguments, const std::string& stdout_to = "") {
     const char* bin = std::getenv("MILLRACE_BIN");
     arguments.insert(arguments.begin(), std::string(bin == nullptr ? "build/release/bin" : bin) + "/millrace");
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, (folder_ / "out").c_str(), O_CREAT | O_WRONLY, 0600);
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, stdout_to.empty() ? (folder_ / "out").c_str() : stdout_to.c_str(),
+                                       O_CREAT | O_WRONLY, 0600);
     ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (folder_ / "err").c_str(), O_CREAT | O_WRONLY, 0600);
     std::vector<char*> words;
     for (std::string& word : arguments) words.push_back(word.data());
@@ -55,12 +56,12 @@ class Process {
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
-  std::string out() const { return read_file(folder_ / "out"); }
+  std::string out() const { return std::filesystem::exists(folder_ / "out") ? read_file(folder_ / "out") : ""; }
   std::string err() const { return read_file(folder_ / "err"); }
   /// Waits until stdout holds a whole line, for at most 20 s.
   std::string first_line() const {
     for (int turn = 0; turn < 2000; ++turn) {
-      const std::string text = std::filesystem::exists(folder_ / "out") ? out() : "";
+      const std::string text = out();
       if (const auto end = text.find('\n'); end != text.npos) return text.substr(0, end);
       ::usleep(10000);
     }
@@ -79,8 +80,8 @@ struct Ended {
   std::string err;
 };
 
-inline Ended millrace_command(std::vector<std::string> arguments) {
-  Process process(std::move(arguments));
+inline Ended millrace_command(std::vector<std::string> arguments, const std::string& stdout_to = "") {
+  Process process(std::move(arguments), stdout_to);
   Ended ended;
   ended.code = process.wait();
   ended.out = process.out();

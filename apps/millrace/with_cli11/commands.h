@@ -15,6 +15,17 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// Says which file an error is about, where what fails does not know it.
+template <class Function>
+auto naming(const std::string& source, Function function) {
+  try {
+    return function();
+  } catch (Error& error) {
+    error.add_context(" (in " + source + ")");
+    throw;
+  }
+}
+
 /// What the chosen subcommand does; gives the exit code, or throws.
 using Action = std::function<int()>;
 

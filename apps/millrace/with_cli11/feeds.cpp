@@ -2,10 +2,10 @@
 #include "feeds.h"
 
 #include <cstring>
-#include <filesystem>
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/streaming/audio/audio_front_end.h>
 #include <millrace/streaming/audio/wav.h>
@@ -64,7 +64,7 @@ std::map<std::string, LoDTensor> read_feeds(const std::vector<std::string>& inpu
   for (const std::string& text : inputs) {
     const auto [name, path] = split_assignment("--input", text);
     if (feeds.contains(name)) throw UsageError(fmt::format("--input: '{}' is given twice", name));
-    const bool sound = std::filesystem::path(path).extension() == ".wav";
+    const bool sound = ending_of(path) == ".wav";
     Tensor rows = sound ? sound_rows(name, path, config) : read_npy(path);
     const auto lod = levels.extract(name);
     try {

@@ -21,7 +21,7 @@ void print_ports(const char* what, const Program& program, const std::vector<Pro
 int inspect(const InspectFlags& flags) {
   const Model model = load(flags.model);
   std::string streaming;
-  if (flags.streaming) streaming = served(model)->recurrence()->to_string();
+  if (flags.streaming) streaming = naming(flags.model.source(), [&] { return served(model)->recurrence()->to_string(); });
   print_ports("input", model.program, model.program.inputs());
   print_ports("output", model.program, model.program.outputs());
   fmt::print("\n{}", model.program.to_string());

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model_flags.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/model.h>
 #include <millrace/runtime/import/onnx.h>
 
@@ -38,7 +40,13 @@ DDim extents_of(const std::string& name, const std::string& text) {
     if (number < 1 || number > 1e9 || static_cast<double>(extents.back()) != number)
       throw UsageError(fmt::format("--row {}: expected extents from 1, found '{}'", name, text));
   }
+  if (extents.size() >= static_cast<std::size_t>(max_rank))
+    throw UsageError(fmt::format("--row {}: expected fewer than {} extents, found {}", name, max_rank, extents.size()));
   return DDim(std::span<const std::int64_t>(extents));
+}
+
+bool has_input(const Program& program, const std::string& name) {
+  return std::any_of(program.inputs().begin(), program.inputs().end(), [&](const Program::Port& port) { return port.name == name; });
 }
 
 /// The numbers of "1,2,3" as a tensor of the input's type.
@@ -77,6 +85,8 @@ void ModelFlags::add_to(CLI::App& command) {
                      "TOML that says how the model is fed: audio, states, labels; default: MODEL's name with .toml, if that exists");
 }
 
+std::string ModelFlags::source() const { return config.empty() ? path : fmt::format("{} with {}", path, config); }
+
 std::pair<std::string, std::string> split_assignment(const std::string& flag, const std::string& text, char at) {
   const auto found = text.find(at);
   if (found == 0 || found == text.npos || found + 1 == text.size())
@@ -101,10 +111,12 @@ Model load(const ModelFlags& flags) {
     model.config = read_stream_config(flags.config);
   else if (std::filesystem::exists(beside))
     model.config = read_stream_config(beside.string());
+  for (const auto& [name, extents] : model.rows)
+    if (!has_input(model.program, name)) throw ArgumentError(fmt::format("--row {}: {} has no input of that name", name, flags.path));
   if (model.states.empty()) model.states = model.config.states;
   for (const auto& [name, text] : constants) model.constants.emplace(name, constant_of(model.program, name, text));
   // What an import knows while it builds, it folds.
-  if (!constants.empty() && path.extension() == ".onnx") {
+  if (!constants.empty() && ending_of(path) == ".onnx") {
     OnnxOptions options;
     options.constants = model.constants;
     model.program = import_onnx(path, options);
@@ -114,6 +126,15 @@ Model load(const ModelFlags& flags) {
 
 std::shared_ptr<const ServedModel> served(const Model& model) {
   return std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants, model.rows);
+}
+
+std::function<std::string(const std::string&)> within(double least, double most) {
+  return [least, most](const std::string& text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool good = error == std::errc() && end == text.data() + text.size() && value >= least && value <= most;
+    return good ? std::string() : fmt::format("expected a number from {} to {}, found '{}'", least, most, text);
+  };
 }
 
 void DeviceFlags::add_to(CLI::App& command) {

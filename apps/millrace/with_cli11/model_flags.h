@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ struct ModelFlags {
   std::string config;
 
   void add_to(CLI::App& command);
+  /// The files, for errors.
+  std::string source() const;
 };
 
 /// A model with what goes with it.
@@ -42,6 +45,9 @@ std::shared_ptr<const ServedModel> served(const Model& model);
 
 /// "NAME=VALUE" at its first '='. UsageError names the flag.
 std::pair<std::string, std::string> split_assignment(const std::string& flag, const std::string& text, char at = '=');
+
+/// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
+std::function<std::string(const std::string&)> within(double least, double most);
 
 /// --place and --threads.
 struct DeviceFlags {

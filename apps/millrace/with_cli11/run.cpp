@@ -2,8 +2,12 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <millrace/runtime/import/file.h>
 
 #include "commands.h"
 #include "feeds.h"
@@ -24,17 +28,27 @@ struct RunFlags {
   bool stats = false;
 };
 
+/// The files of a run, for errors.
+std::string sources_of(const RunFlags& flags) {
+  return flags.inputs.empty() ? flags.model.source() : fmt::format("{} with {}", flags.model.source(), fmt::join(flags.inputs, " "));
+}
+
 int run_model(const RunFlags& flags) {
   const std::shared_ptr<Device> device = flags.device.make();
   const Model model = load(flags.model);
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
   Tracer tracer;
   Tracer* const traced = flags.trace.empty() ? nullptr : &tracer;
+  std::optional<AtomicFile> trace;  // open before the run: a name that cannot be written costs no run
+  if (traced != nullptr) trace.emplace(flags.trace);
   const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome = model.states.empty() ? run_program(model, feeds, device, traced) : run_steps(model, feeds, device, traced);
+  const Outcome outcome = naming(sources_of(flags), [&] {
+    return model.states.empty() ? run_program(model, feeds, device, traced) : run_steps(model, feeds, device, traced);
+  });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (trace) trace->write(tracer.to_json());
   write_outputs(flags.folder, outcome.outputs);
-  if (traced != nullptr) tracer.save(flags.trace);
+  if (trace) trace->commit();
   if (flags.stats)
     fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.place, flags.device.threads, outcome.stats);
   return 0;
@@ -50,7 +64,9 @@ void add_run(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   command->add_option("--lod", flags->lods, "NAME=[[2,1],[3,1,2]]: lengths of the sequences of an input, level by level, outermost first")
       ->allow_extra_args(false);
-  command->add_option("--output-dir", flags->folder, "Where the outputs go; made when it is not there")->required();
+  command->add_option("--output-dir", flags->folder, "Where the outputs go; made when it is not there")
+      ->required()
+      ->check([](const std::string& folder) { return std::string(folder.empty() ? "expected a folder" : ""); });
   flags->device.add_to(*command);
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");

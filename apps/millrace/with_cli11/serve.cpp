@@ -49,14 +49,16 @@ int serve(const ServeFlags& flags) {
   options.limits.idle = milliseconds(flags.idle_s);
   Tracer tracer;
   if (!flags.trace.empty()) options.tracer = &tracer;
-  std::shared_ptr<const ServedModel> model = served(load(flags.model));
+  const Model loaded = load(flags.model);
+  std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
   asio::signal_set signals(context, SIGTERM, SIGINT);
   server.on_stopped = [&signals] { signals.cancel(); };
   on_signal(signals, server, false);
-  fmt::print("millrace: serving {} on {}:{}\n", flags.model.path, server.address(), server.port());
+  const bool v6 = server.address().find(':') != std::string::npos;
+  fmt::print("millrace: serving {} on {}{}{}:{}\n", flags.model.path, v6 ? "[" : "", server.address(), v6 ? "]" : "", server.port());
   std::fflush(stdout);
   context.run();
 
@@ -73,7 +75,7 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
     command.add_option(name, value, help)->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))->capture_default_str()->group("Limits");
   };
   const auto seconds = [&command](const char* name, double& value, const char* help) {
-    command.add_option(name, value, help)->check(CLI::Range(0.001, 86400.0))->capture_default_str()->group("Limits");
+    command.add_option(name, value, help)->check(within(0.001, 86400))->capture_default_str()->group("Limits");
   };
   command.add_option("--max-message", limits.message, "Bytes of one message")
       ->check(CLI::Range(std::size_t{1}, Limits::message_ceiling))

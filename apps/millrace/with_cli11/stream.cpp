@@ -13,6 +13,7 @@
 #include <millrace/streaming/client/stream_client.h>
 
 #include "commands.h"
+#include "model_flags.h"
 #include "output_files.h"
 
 namespace millrace::app {
@@ -127,11 +128,9 @@ void add_stream(CLI::App& app, Action& action) {
   command->add_option("URL", flags->url, "tcp://HOST:PORT or ws://HOST:PORT/stream")->required();
   command->add_option("FILE", flags->files, "FILE.wav for a server that takes audio, else FILE.npy with time as axis 0")->required();
   command->add_option("--speed", flags->speed, "Times real time, for sound; 0: as fast as the server takes it")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(within(0, 1e6))
       ->capture_default_str();
-  command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")
-      ->check(CLI::Range(1.0, 10000.0))
-      ->capture_default_str();
+  command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")->check(within(1, 10000))->capture_default_str();
   command->add_option("--output-dir", flags->folder, "Writes DIR/FILE/NAME.npy for each file and output NAME");
   command->callback([flags, &action] { action = [flags] { return stream(*flags); }; });
 }

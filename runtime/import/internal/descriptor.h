@@ -3,7 +3,8 @@
 
 #include <unistd.h>
 
-#include <string>
+#include <cstdint>
+#include <filesystem>
 #include <utility>
 
 namespace millrace::internal {
@@ -28,7 +29,7 @@ class Descriptor {
   int descriptor_;
 };
 
-/// All bytes of a regular file; `name` is for errors (IoError).
-std::string read_all(const Descriptor& file, const std::string& name);
+/// A regular file open for reading, and how many bytes it has. IoError otherwise.
+Descriptor open_regular(const std::filesystem::path& path, std::uint64_t& size);
 
 }  // namespace millrace::internal

@@ -12,6 +12,9 @@ namespace millrace::internal {
 /// `where`.
 DDim file_dims(const std::vector<std::int64_t>& extents, const std::string& where);
 
+/// ParseError unless `found` bytes are as many as `dims` needs.
+void check_bytes(DType dtype, const DDim& dims, std::uint64_t found, const std::string& where);
+
 /// A host tensor from little-endian, row-major bytes. ParseError when they are not exactly as many as `dims` needs, or
 /// when a bool is neither 0 nor 1; checked before anything is allocated.
 Tensor from_bytes(DType dtype, const DDim& dims, std::string_view bytes, const std::string& where);

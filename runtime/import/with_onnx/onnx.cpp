@@ -2,10 +2,13 @@
 #include <millrace/runtime/import/onnx.h>
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl.h>
 
+#include <cstring>
 #include <limits>
+#include <utility>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/import/internal/descriptor.h>
 #include <millrace/runtime/import/with_onnx/importer.h>
 
 namespace millrace {
@@ -14,16 +17,20 @@ namespace {
 /// Sub-graphs take three levels each.
 constexpr int deepest_message = 100;
 
-onnx::ModelProto parse(std::string_view bytes, const std::string& name) {
-  if (bytes.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()))
-    throw ParseError(name + ": expected an ONNX model of at most 2 GiB (tensors may lie beside it), found " + std::to_string(bytes.size()) +
+void check_size(std::uint64_t size, const std::string& name) {
+  if (size > static_cast<std::uint64_t>(std::numeric_limits<int>::max()))
+    throw ParseError(name + ": expected an ONNX model of at most 2 GiB (tensors may lie beside it), found " + std::to_string(size) +
                      " bytes");
-  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const std::uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+}
+
+bool parse(google::protobuf::io::ZeroCopyInputStream& bytes, onnx::ModelProto& model) {
+  google::protobuf::io::CodedInputStream stream(&bytes);
   stream.SetRecursionLimit(deepest_message);
-  onnx::ModelProto model;
-  if (!model.ParseFromCodedStream(&stream) || !stream.ConsumedEntireMessage())
-    throw ParseError(name + ": expected an ONNX model, found bytes that are no such message");
-  return model;
+  return model.ParseFromCodedStream(&stream) && stream.ConsumedEntireMessage();
+}
+
+[[noreturn]] void refuse(const std::string& name) {
+  throw ParseError(name + ": expected an ONNX model, found bytes that are no such message");
 }
 
 Program import(importing::Source source, const onnx::ModelProto& model, const OnnxOptions& options) {
@@ -33,11 +40,24 @@ Program import(importing::Source source, const onnx::ModelProto& model, const On
 }  // namespace
 
 Program parse_onnx(std::string_view bytes, const std::string& name, const OnnxOptions& options) {
-  return import(importing::Source(name), parse(bytes, name), options);
+  check_size(bytes.size(), name);
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  onnx::ModelProto model;
+  if (!parse(stream, model)) refuse(name);
+  return import(importing::Source(name), model, options);
 }
 
 Program import_onnx(const std::filesystem::path& path, const OnnxOptions& options) {
-  const onnx::ModelProto model = parse(read_file(path), path.string());
+  std::uint64_t size = 0;
+  const internal::Descriptor file = internal::open_regular(path, size);
+  check_size(size, path.string());
+  // Read as it is parsed: bytes that are no model are noticed where they begin.
+  google::protobuf::io::FileInputStream stream(file.get());
+  onnx::ModelProto model;
+  const bool parsed = parse(stream, model);
+  if (stream.GetErrno() != 0) throw IoError(path.string() + ": cannot read: " + std::strerror(stream.GetErrno()));
+  if (!parsed) refuse(path.string());
+  if (std::cmp_not_equal(stream.ByteCount(), size)) throw IoError(path.string() + ": cannot read: the file changed while it was read");
   return import(importing::Source(path.string(), path.parent_path()), model, options);
 }
 

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 
+#include <millrace/runtime/import/file.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -24,12 +24,18 @@ std::uint32_t u32_at(std::string_view bytes, std::size_t at) {
   return value;
 }
 
+constexpr std::size_t riff_bytes = 12;
+
+void check_riff(std::string_view bytes, const std::string& name) {
+  if (bytes.size() < riff_bytes || bytes.substr(0, 4) != "RIFF" || bytes.substr(8, 4) != "WAVE")
+    throw ParseError(name + ": expected a WAV file (RIFF, WAVE), found something else");
+}
+
 // libsndfile reads a file that was cut without a word: the chunks are walked here to see whether the samples are all there.
 void check_chunks(std::string_view bytes, const std::string& name) {
-  if (bytes.size() < 12 || bytes.substr(0, 4) != "RIFF" || bytes.substr(8, 4) != "WAVE")
-    throw ParseError(name + ": expected a WAV file (RIFF, WAVE), found something else");
+  check_riff(bytes, name);
   constexpr std::uint32_t unknown = 0xffffffff;  // what writers to a pipe leave behind
-  for (std::size_t at = 12; at + 8 <= bytes.size();) {
+  for (std::size_t at = riff_bytes; at + 8 <= bytes.size();) {
     const std::uint32_t size = u32_at(bytes, at + 4);
     const std::size_t left = bytes.size() - at - 8;
     const bool data = bytes.substr(at, 4) == "data";
@@ -127,19 +133,8 @@ AudioFile parse_wav(std::string_view bytes, const std::string& name) {
 }
 
 AudioFile read_wav(const std::string& path) {
-  struct CloseFile {
-    void operator()(std::FILE* file) const noexcept { std::fclose(file); }
-  };
-  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
-  if (!file) throw IoError(path + ": cannot be opened: " + std::strerror(errno));
-  std::string bytes;
-  std::array<char, 65536> piece;
-  while (const std::size_t got = std::fread(piece.data(), 1, piece.size(), file.get())) {
-    if (bytes.size() + got > most_bytes) throw ParseError(path + ": expected at most 1 GiB, found more");
-    bytes.append(piece.data(), got);
-  }
-  if (std::ferror(file.get())) throw IoError(path + ": cannot be read: " + std::strerror(errno));
-  return parse_wav(bytes, path);
+  check_riff(read_file_start(path, riff_bytes).bytes, path);
+  return parse_wav(read_file(path, most_bytes), path);
 }
 
 }  // namespace millrace

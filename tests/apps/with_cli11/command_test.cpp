@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fstream>
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <doctest/doctest.h>
 
 #include <apps/process.h>
@@ -71,6 +76,7 @@ TEST_CASE("bad usage is one line and exit code 2") {
   check_refused(files.run_with({"--input", files.x(), "--lod", "x=[[3,1"}), 2, {"--lod"});
   check_refused(files.run_with({"--input", files.x(), "--lod", "z=[[6]]"}), 2, {"'z'"});
   check_refused(files.run_with({"--state", "h"}), 2, {"--state"});
+  check_refused(files.run_with({"--row", "x=1,1,1,1,1,1,1,1,1,1"}), 2, {"--row x", "10"});
   check_refused({"serve", files.path("listing.mr")}, 2, {"--port"});
   check_refused({"serve", files.path("listing.mr"), "--port", "99999"}, 2, {"--port"});
   check_refused({"stream", "http://localhost", files.path("x.npy")}, 2, {"tcp://"});
@@ -114,9 +120,69 @@ TEST_CASE("what does not fit is one line and exit code 1, and nothing is written
   write_file(files.folder / "cut.npy", whole.substr(0, 20));
   refused({"--input", "x=" + files.path("cut.npy")}, {"cut.npy"});
   refused({"--config", files.path("absent.toml")}, {"absent.toml"});
+  refused({"--row", "nothing=4"}, {"--row nothing", "listing.mr"});
   const std::string text = read_file(files.folder / "listing.mr");
   write_file(files.folder / "listing.mr", text.substr(0, text.size() / 2));
   refused({"--input", files.x()}, {"listing.mr"});
+}
+
+TEST_CASE("an error while the program is compiled or run names the model and the files that were fed") {
+  const Files files;
+  check_refused(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[6]]"}), 1,
+                {"listing.mr", "x.npy", "boot.npy"});
+  check_refused(files.run_with({"--input", "x=" + files.path("boot.npy"), "--input", files.boot(), "--lod", "x=[[2,1,1,0]]"}), 1,
+                {"listing.mr", "x=" + files.path("boot.npy")});
+  check_refused({"inspect", files.path("listing.mr"), "--streaming", "--state", "a:b"}, 1, {"listing.mr"});
+}
+
+TEST_CASE("files that are no files, and sizes that a header only claims, are refused before memory follows") {
+  const Files files;
+  const std::string pipe = files.path("pipe");
+  for (const char* ending : {".onnx", ".mr", ".npy"}) {
+    REQUIRE(::mkfifo((pipe + ending).c_str(), 0600) == 0);
+    std::ofstream(files.path("big") + ending).put('\0');
+    std::filesystem::resize_file(files.path("big") + ending, std::uintmax_t{1} << 40);
+  }
+  for (const std::string& name : {pipe, files.path("big")}) {
+    for (const char* ending : {".onnx", ".mr"}) check_refused({"inspect", name + ending}, 1, {name + ending});
+    check_refused(files.run_with({"--input", "x=" + name + ".npy"}), 1, {name + ".npy"});
+  }
+  write_file(files.folder / "claims.npy", std::string("\x93NUMPY\x01\x00\x40\x00", 10) +
+                                              "{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }      \n" + "12345678");
+  std::filesystem::resize_file(files.folder / "claims.npy", std::uintmax_t{1} << 40);
+  check_refused(files.run_with({"--input", "x=" + files.path("claims.npy")}), 1, {"claims.npy", "16 bytes", "f32[4]"});
+}
+
+TEST_CASE("what could not be printed or written is an error, and a control character does not end its line") {
+  const Files files;
+  const Ended full = millrace_command({"inspect", files.path("listing.mr")}, "/dev/full");
+  CHECK(full.code == 1);
+  CHECK(full.err.find("No space left") != std::string::npos);
+  CHECK(millrace_command({"--version"}, "/dev/full").code == 1);
+  write_file(files.folder / "odd.mr", std::string("millrace 1 \"a\0b\"\n\tinput", 23));
+  check_refused({"inspect", files.path("odd.mr")}, 1, {"odd.mr"});
+  const std::vector<std::string> good = files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]"});
+  for (const std::string& trace : {std::string("/dev/full"), files.path("none/trace.json"), files.folder.path().string()}) {
+    std::vector<std::string> traced = good;
+    traced.insert(traced.end(), {"--trace", trace});
+    check_refused(traced, 1, {trace});
+    CHECK_FALSE(std::filesystem::exists(files.folder / "out/y.npy"));
+  }
+  CHECK(std::filesystem::is_character_file("/dev/full"));
+  check_refused({"run", files.path("listing.mr"), "--output-dir", ""}, 2, {"--output-dir"});
+}
+
+TEST_CASE("a file that may not grow any further is an error and leaves nothing") {
+  const Files files;
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{150, before.rlim_max};  // the test's own files are done; y.npy has 224 bytes
+  const std::vector<std::string> words = files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]"});
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const Ended ended = millrace_command(words);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  CHECK(ended.code == 1);
+  CHECK(std::filesystem::is_empty(files.folder / "out"));
 }
 
 TEST_CASE("outputs appear all or none") {

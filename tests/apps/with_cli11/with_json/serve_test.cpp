@@ -5,11 +5,13 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
 
 #include <apps/process.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/streaming/client/stream_client.h>
+#include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
 
 using namespace millrace;
@@ -77,6 +79,8 @@ TEST_CASE("a port in use, an address outside and a program that cannot be fed li
   check_refused({"serve", serving.model(), "--port", serving.port}, 1, {serving.port});
   check_refused({"serve", serving.model(), "--port", "0", "--address", "0.0.0.0"}, 1, {"0.0.0.0"});
   check_refused({"serve", serving.path("absent.mr"), "--port", "0"}, 1, {"absent.mr"});
+  check_refused({"serve", serving.model(), "--port", "0", "--idle-timeout", "nan"}, 2, {"--idle-timeout", "'nan'"});
+  check_refused({"stream", "tcp://127.0.0.1:1", "x.npy", "--speed", "nan"}, 2, {"--speed"});
   check_refused({"serve", serving.model(), "--port", "0", "--state", "x:nothing"}, 1, {"nothing"});
 }
 
@@ -94,16 +98,33 @@ TEST_CASE("a file that does not fit and a server that is not there are one line 
   check_refused({"stream", url, serving.path("wide.npy")}, 1, {serving.port});
 }
 
+TEST_CASE("a client that has said nothing yet does not keep the server from ending") {
+  for (const char* said : {"", "GET /str"}) {
+    INFO(said);
+    Serving serving;
+    asio::io_context context;
+    asio::ip::tcp::socket silent(context);
+    silent.connect({asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(std::stoi(serving.port))});
+    asio::write(silent, asio::buffer(std::string(said)));
+    ::usleep(100000);
+    const auto before = std::chrono::steady_clock::now();
+    serving.server->signal(SIGTERM);
+    CHECK(serving.server->wait() == 0);
+    CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(3));
+  }
+}
+
 TEST_CASE("a flag for a limit is a limit, and a second signal ends the server within a second") {
   Serving serving({"--max-sessions", "1", "--idle-timeout", "30"});
   write_npy(serving.folder / "x.npy", make_darray(DDim{4, features}, 0.0f));
   const Ended crowded = millrace_command({"stream", "tcp://127.0.0.1:" + serving.port, serving.path("x.npy"), serving.path("x.npy")});
   CHECK(crowded.code == 1);
   CHECK(crowded.err.find("overload") != std::string::npos);
-  // A client that is there and says nothing keeps the server draining.
+  // A client that was told to go and stays keeps the server draining.
   asio::io_context context;
   asio::ip::tcp::socket silent(context);
   silent.connect({asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(std::stoi(serving.port))});
+  asio::write(silent, asio::buffer(encode_frame(text_message(to_json(StartMessage())))));
   ::usleep(100000);
   serving.server->signal(SIGTERM);
   ::usleep(100000);

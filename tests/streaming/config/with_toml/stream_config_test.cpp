@@ -117,5 +117,6 @@ TEST_CASE("a file is read from its path, and one that is not there is named") {
   const std::string path = (folder / "m.toml").string();
   std::ofstream(path) << full;
   CHECK(read_stream_config(path).labels.size() == 2);
-  CHECK_THROWS_WITH_AS(read_stream_config(path + ".none"), doctest::Contains("cannot be opened"), IoError);
+  CHECK_THROWS_WITH_AS(read_stream_config(path + ".none"), doctest::Contains("m.toml.none: cannot open"), IoError);
+  CHECK_THROWS_WITH_AS(read_stream_config("/dev/zero"), doctest::Contains("/dev/zero: cannot read"), IoError);
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include <doctest/doctest.h>
 
 #include <apps/process.h>
@@ -72,6 +74,14 @@ TEST_CASE("a sound goes through the TOML beside the model, window by window") {
   check_refused({"run", model, "--input", "samples=" + (folder / "noise.wav").string(), "--output-dir", out}, 1, {"noise.wav"});
   check_refused({"run", model, "--input", "before=" + (folder / "sound.wav").string(), "--output-dir", out}, 1,
                 {"sound.wav", "'samples'", "'before'"});
+  REQUIRE(::mkfifo((folder / "pipe.wav").c_str(), 0600) == 0);
+  std::filesystem::create_symlink("/dev/zero", folder / "endless.wav");
+  write_file(folder / "long.wav", whole);
+  std::filesystem::resize_file(folder / "long.wav", std::uintmax_t{1} << 40);
+  for (const char* name : {"pipe.wav", "endless.wav", "long.wav"})
+    check_refused({"run", model, "--input", "samples=" + (folder / name).string(), "--output-dir", out}, 1, {name});
+  std::filesystem::rename(folder / "sound.wav", folder / "LOUD.WAV");
+  CHECK(millrace_command({"run", model, "--input", "samples=" + (folder / "LOUD.WAV").string(), "--output-dir", out}).code == 0);
   write_file(folder / "sums.toml", "[audio]\ninput = 5\n");
-  check_refused({"run", model, "--input", "samples=" + (folder / "sound.wav").string(), "--output-dir", out}, 1, {"sums.toml"});
+  check_refused({"run", model, "--input", "samples=" + (folder / "LOUD.WAV").string(), "--output-dir", out}, 1, {"sums.toml"});
 }
