@@ -448,6 +448,11 @@ void ArrayCore::writers(std::vector<TaskInfo*>& out) const {
   for (const WriterEntry* writer : writers_) out.push_back(writer->task);
 }
 
+bool ArrayCore::fed_from_outside() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(writers_.begin(), writers_.end(), [](const WriterEntry* writer) { return writer->outside; });
+}
+
 // ---- Memory and points ----------------------------------------------------------------------------------------------
 
 std::shared_ptr<Timeline> ArrayCore::watermark() {

@@ -52,6 +52,7 @@ struct WriterEntry {
   std::string name;
   TaskInfo* task = nullptr;  ///< null until it is bound to a task
   std::int64_t last = -1;    ///< the slot it wrote last
+  bool outside = false;      ///< belongs to no run: see TensorArray::feeder
 };
 
 /// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots. Thread-safe:
@@ -105,6 +106,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void bind_writer(WriterEntry& writer, TaskInfo* task);
   /// The registered writers' tasks; nothing unless all are bound.
   void writers(std::vector<TaskInfo*>& out) const;
+  bool fed_from_outside() const;
 
   std::shared_ptr<Timeline> watermark();
   Tensor prepare(std::int64_t index, DType dtype, const DDim& dims, const std::shared_ptr<MemoryResource>& memory);

@@ -24,10 +24,11 @@ namespace millrace {
 /// lets a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time.
 class ArrayWriter {
  public:
-  ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task)
+  ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task, bool outside = false)
       : core_(std::move(core)), entry_(std::make_unique<detail::WriterEntry>()) {
     entry_->name = std::move(name);
     entry_->task = task;
+    entry_->outside = outside;
     core_->add_writer(*entry_);
   }
   ArrayWriter(ArrayWriter&& other) noexcept = default;

@@ -30,6 +30,7 @@ class [[nodiscard]] SlotRead final : public Blocker, private detail::ArrayWaiter
   bool disarm() noexcept override { return core_->disarm(*this); }
   std::string describe() const override;
   void writers(std::vector<TaskInfo*>& out) const override { core_->writers(out); }
+  bool fed_from_outside() const override { return core_->fed_from_outside(); }
   void decided() noexcept override { wake(); }
 
   std::shared_ptr<detail::ArrayCore> core_;
@@ -47,6 +48,7 @@ class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter 
   bool disarm() noexcept override { return core_->disarm(*this); }
   std::string describe() const override;
   void writers(std::vector<TaskInfo*>& out) const override { core_->writers(out); }
+  bool fed_from_outside() const override { return core_->fed_from_outside(); }
   void decided() noexcept override { wake(); }
 
   std::shared_ptr<detail::ArrayCore> core_;

@@ -113,6 +113,8 @@ class TensorArray {
   /// See ArrayWriter. With a task, the writer is bound to it.
   ArrayWriter writer(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr); }
   ArrayWriter writer(TaskInfo& task, std::string name) const { return ArrayWriter(core_, std::move(name), &task); }
+  /// A writer outside every run, such as the handler of a socket. While it lives, who waits for a slot is not taken for deadlocked.
+  ArrayWriter feeder(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr, true); }
 
   /// `co_await states[i]` reads, `states[i] = value` writes.
   class Slot;

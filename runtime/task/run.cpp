@@ -319,6 +319,7 @@ bool Run::mark_what_it_needs(TaskInfo& task) {
     needed.mark_ = epoch_;
     open_.push_back(&needed);
   };
+  if (task.wait_->fed_from_outside()) return false;
   writers_.clear();
   task.wait_->writers(writers_);
   if (writers_.empty() && task.wait_->kind_ == Wait::Kind::blocker) return false;
@@ -361,6 +362,7 @@ bool Run::mark_all_stuck(bool at_rest) {
 
 bool Run::is_stuck(TaskInfo& task, bool at_rest) {
   const auto in_set = [&](const TaskInfo* needed) { return needed->run_ == this && needed->mark_ == epoch_; };
+  if (task.wait_->fed_from_outside()) return false;
   writers_.clear();
   task.wait_->writers(writers_);
   if (writers_.empty() && task.wait_->kind_ == Wait::Kind::blocker && !at_rest) return false;

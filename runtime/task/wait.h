@@ -61,6 +61,8 @@ class Wait {
   /// that has just done it must stay listed until it has called `wake`. A blocker that lists none is judged only when
   /// nothing of its run can run.
   virtual void writers(std::vector<TaskInfo*>& out) const { static_cast<void>(out); }
+  /// True while somebody outside every run may bring this about: then the wait is no part of a deadlock.
+  virtual bool fed_from_outside() const { return false; }
 
  private:
   friend class Run;

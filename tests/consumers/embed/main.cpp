@@ -2,9 +2,7 @@
 // The library inside a program that has an io_context of its own.
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/task/asio_executor.h>
-#include <millrace/runtime/task/async_task.h>
+#include <millrace/runtime/runtime.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/live/server.h>
 
@@ -38,20 +36,22 @@ Program smoothing() {  // h ← (h + x) / 2, over any number of sequences of any
 
 int main() {
   boost::asio::io_context io;  // the embedder's own: everything below runs on it
-  AsioExecutor executor(io);
+  RuntimeOptions options;
+  options.context = &io;
+  Runtime runtime(options);
   const LoDTensor x(Tensor::from<float>({8, 4, 2, 6, 1}).reshape({5, 1}), LoD::from_lengths({{3, 2}}));
   std::vector<float> whole, live(3);
-  async_start(executor, run(smoothing(), {{"x", x}, {"boot", Tensor::from<float>({0, 2}).reshape({2, 1})}}),
-              [&](std::exception_ptr error, RunResult result) {  // or use_future, use_awaitable, …
-                if (error == nullptr) whole = result["h"].tensor().to_vector<float>();
-              });
+  runtime.async_run(smoothing(), {{"x", x}, {"boot", Tensor::from<float>({0, 2}).reshape({2, 1})}},
+                    [&](std::exception_ptr error, const RunResult& result) {  // or use_future, use_awaitable, …
+                      if (error == nullptr) whole = result["h"].tensor().to_vector<float>();
+                    });
   Server server(io, std::make_shared<const ServedModel>(smoothing(), StreamConfig()), ServerOptions());
   ClientPlan first;  // a client of it: sequence 0 as a live session, in pieces of 5 bytes
   first.bytes.assign(static_cast<const char*>(x.tensor().raw()), 3 * sizeof(float));
-  ClientOptions options;
-  options.piece_bytes = 5;
+  ClientOptions pieces;
+  pieces.piece_bytes = 5;
   const auto url = parse_stream_url("tcp://127.0.0.1:" + std::to_string(server.port()));
-  async_stream_plans(io.get_executor(), url, {first}, options, [&](const std::vector<ClientRecord>& records) {
+  async_stream_plans(io.get_executor(), url, {first}, pieces, [&](const std::vector<ClientRecord>& records) {
     if (records[0].error.empty()) std::memcpy(live.data(), records[0].outputs[0].data(), 3 * sizeof(float));
     server.drain();
   });

@@ -15,6 +15,7 @@
 #include <doctest/doctest.h>
 
 #include <streaming/transport/loopback.h>
+#include <support/completion_tokens.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -26,25 +27,6 @@ asio::awaitable<void> echo(MessageStream* stream) {
   Message message = co_await stream->async_read(asio::use_awaitable);
   co_await stream->async_write(std::move(message), asio::use_awaitable);
 }
-
-/// Counts what is allocated through it.
-class Counting : public std::pmr::memory_resource {
- public:
-  int count = 0;
-  int live = 0;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    ++count;
-    ++live;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* at, std::size_t bytes, std::size_t alignment) override {
-    --live;
-    std::pmr::new_delete_resource()->deallocate(at, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-};
 
 template <class Test>
 void over_both(Test test) {
@@ -123,7 +105,7 @@ TEST_CASE("handlers run through their associated executor, and never inside the 
 
 TEST_CASE("the associated allocator is used and everything returned to it") {
   over_both([](Loopback& loop) {
-    Counting counting;
+    CountingMemory counting;
     {
       std::optional<Message> message;
       loop.server->async_read(asio::bind_allocator(std::pmr::polymorphic_allocator<char>(&counting),
@@ -131,7 +113,7 @@ TEST_CASE("the associated allocator is used and everything returned to it") {
       loop.write(*loop.client, text_message("x"));
       loop.run_until([&] { return message.has_value(); });
     }
-    CHECK(counting.count > 0);
+    CHECK(counting.total > 0);
     CHECK(counting.live == 0);
   });
 }

@@ -21,6 +21,7 @@
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>
+#include <support/completion_tokens.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -58,24 +59,6 @@ struct Fixture {
   Served served;
 };
 
-class Counting : public std::pmr::memory_resource {
- public:
-  int count = 0;
-  int live = 0;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    ++count;
-    ++live;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* at, std::size_t bytes, std::size_t alignment) override {
-    --live;
-    std::pmr::new_delete_resource()->deallocate(at, bytes, alignment);
-  }
-  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
-};
-
 asio::awaitable<std::vector<ClientRecord>> stream_in_coroutine(StreamUrl url, std::vector<ClientPlan> plans) {
   const auto executor = co_await asio::this_coro::executor;
   auto records = co_await async_stream_plans(executor, url, std::move(plans), ClientOptions(), asio::use_awaitable);
@@ -102,7 +85,7 @@ TEST_CASE("the handler runs on its executor and is made with its allocator") {
   const Fixture fixture;
   asio::io_context context, other;
   auto strand = asio::make_strand(other);
-  Counting counting;
+  CountingMemory counting;
   std::optional<std::vector<ClientRecord>> got;
   async_stream_plans(context.get_executor(), fixture.served.url(), fixture.plans(), {},
                      asio::bind_allocator(std::pmr::polymorphic_allocator<>(&counting),
@@ -110,7 +93,7 @@ TEST_CASE("the handler runs on its executor and is made with its allocator") {
                                             CHECK(strand.running_in_this_thread());
                                             got = std::move(records);
                                           })));
-  CHECK(counting.count > 0);
+  CHECK(counting.total > 0);
   context.run();
   CHECK_FALSE(got);
   other.run();

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/runtime.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/array/tensor_array.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/frame_pool.h>
+#include <millrace/runtime/task/seeded_executor.h>
+#include <support/completion_tokens.h>
+#include <support/sim_device.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// v ← v · 2 + x, n times.
+Program doubling(std::int64_t turns) {
+  Program program;
+  const build::Guard guard(program);
+  const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}));
+  build::Var step = build::constant(0);
+  build::Var v = x * 1.0f;
+  auto loop = build::while_loop({step, v});
+  {
+    auto frame = loop.frame();
+    loop.break_if(equal(step, build::constant(turns)));
+    v.update(v * 2.0f + x);
+    step.update(step + 1);
+  }
+  build::output("v", v);
+  return program;
+}
+
+/// Reads slot 0 of an array that somebody else fills.
+Program waiting() {
+  Program program;
+  const build::Guard guard(program);
+  const build::ArrayVar array = build::ArrayVar::of(build::input("array", VarType::array_of(DType::f32, DDim{1}, false)));
+  build::output("first", array.read(build::constant(0)));
+  return program;
+}
+
+Feeds ones_of(std::int64_t rows) {
+  return {{"x", Tensor::from<float>(std::vector<float>(static_cast<std::size_t>(rows * 3), 1.0f), {rows, 3})}};
+}
+
+}  // namespace
+
+TEST_CASE("a runtime runs a program on threads of its own") {
+  Runtime runtime;
+  RunResult result = runtime.async_run(doubling(3), ones_of(2), asio::use_future).get();
+  CHECK(result["v"].tensor().to_vector<float>() == std::vector<float>(6, 15.0f));
+}
+
+TEST_CASE("one executable serves many runs at once, with the same bits for any number of threads and streams") {
+  std::vector<float> wanted;
+  for (const std::size_t threads : {1, 2, 3}) {
+    RuntimeOptions options;
+    options.threads = threads;
+    options.kernel_threads = threads;
+    options.streams = 2 * threads;
+    Runtime runtime(options);
+    const Executable executable = runtime.compile(doubling(40));
+    std::vector<std::future<RunResult>> running;
+    for (int i = 0; i < 20; ++i) running.push_back(runtime.async_run(executable, ones_of(5), asio::use_future));
+    for (std::future<RunResult>& run : running) {
+      const std::vector<float> values = run.get()["v"].tensor().to_vector<float>();
+      if (wanted.empty()) wanted = values;
+      CHECK(values == wanted);
+    }
+  }
+}
+
+TEST_CASE("async_run takes every kind of completion token, on the embedder's context") {
+  asio::io_context context(1);
+  RuntimeOptions options;
+  options.context = &context;
+  Runtime runtime(options);
+  const Executable executable = runtime.compile(doubling(3));
+  check_completion_tokens(
+      context, [&]<class Token>(Token&& token) { return runtime.async_run(executable, ones_of(2), std::forward<Token>(token)); });
+  check_completion_tokens(
+      context, [&]<class Token>(Token&& token) { return runtime.async_run(doubling(2), ones_of(1), std::forward<Token>(token)); });
+  CHECK(runtime.live_runs() == 0);
+}
+
+TEST_CASE("an error of a run, and of a program that cannot be compiled, reaches the handler") {
+  asio::io_context context(1);
+  RuntimeOptions options;
+  options.context = &context;
+  Runtime runtime(options);
+  std::exception_ptr error;
+  runtime.async_run(doubling(3), {}, [&](std::exception_ptr failed, const RunResult&) { error = failed; });
+  context.run();
+  REQUIRE(error != nullptr);
+  CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("input 'x'"), ArgumentError);
+}
+
+TEST_CASE("cancelling through the slot ends a run that waits") {
+  asio::io_context context(1);
+  RuntimeOptions options;
+  options.context = &context;
+  Runtime runtime(options);
+  const TensorArray array(1);
+  const ArrayWriter outside = array.feeder("outside");
+  check_cancellation(
+      context, [&](auto handler) { runtime.async_run(waiting(), {{"array", array}}, std::move(handler)); },
+      [](const std::exception_ptr& error, const RunResult&) { CHECK_THROWS_AS(std::rethrow_exception(error), CancelledError); });
+  CHECK(runtime.live_runs() == 0);
+}
+
+TEST_CASE("an array that is fed from outside keeps its run waiting, until the value comes or its feeder goes") {
+  Runtime runtime;
+  const TensorArray array = TensorArray(1).named("speech");
+  auto feeder = std::make_unique<ArrayWriter>(array.feeder("socket"));
+  auto fed = runtime.async_run(waiting(), {{"array", array}}, asio::use_future);
+  CHECK(fed.wait_for(20ms) == std::future_status::timeout);
+  feeder->write(0, Tensor::from<float>({5}));
+  CHECK(fed.get()["first"].tensor().item() == 5);
+
+  const TensorArray never = TensorArray(1).named("silence");
+  feeder = std::make_unique<ArrayWriter>(never.feeder("socket"));
+  auto starved = runtime.async_run(waiting(), {{"array", never}}, asio::use_future);
+  CHECK(starved.wait_for(20ms) == std::future_status::timeout);
+  feeder.reset();
+  CHECK_THROWS_WITH_AS(starved.get(), doctest::Contains("'socket' (which wrote nothing)"), NeverWrittenError);
+}
+
+TEST_CASE("a runtime that goes away cancels its runs and waits for their ends") {
+  const std::size_t frames = live_frames();
+  const TensorArray array(1);
+  const ArrayWriter outside = array.feeder("outside");
+  std::future<RunResult> result;
+  {
+    Runtime runtime;
+    result = runtime.async_run(waiting(), {{"array", array}}, asio::use_future);
+    while (runtime.live_runs() == 0) std::this_thread::sleep_for(1ms);
+  }
+  CHECK_THROWS_AS(result.get(), CancelledError);
+  CHECK(live_frames() == frames);
+}
+
+TEST_CASE("a runtime knows its places, and says which there are") {
+  RuntimeOptions options;
+  options.devices.push_back(std::make_shared<SimDevice>());
+  const Runtime runtime(options);
+  CHECK(runtime.device()->place() == Place(CpuPlace{}));
+  CHECK(runtime.device(Place::parse("sim:0")) == options.devices[0]);
+  CHECK_THROWS_WITH_AS(runtime.device(Place::parse("cuda:0")), "runtime: expected one of the places cpu, sim:0, found cuda:0", PlaceError);
+  options.devices.push_back(options.devices[0]);
+  CHECK_THROWS_AS(Runtime{options}, ArgumentError);
+}
+
+TEST_CASE("an executor of the embedder's replays the runs of a runtime from its seed") {
+  std::uint64_t trace = 0;
+  for (int again = 0; again < 2; ++again) {
+    SeededExecutor executor(7);
+    const auto device = std::make_shared<SimDevice>();
+    executor.add_source(*device);
+    RuntimeOptions options;
+    options.executor = &executor;
+    options.devices.push_back(device);
+    Runtime runtime(options);
+    auto result = runtime.async_run(runtime.compile(doubling(5), device->place()), ones_of(2), asio::use_future);
+    executor.run();
+    CHECK(result.get()["v"].tensor().to_vector<float>() == std::vector<float>(6, 63.0f));
+    if (again == 0) trace = executor.trace_hash();
+    CHECK(executor.trace_hash() == trace);
+    executor.remove_source(*device);
+  }
+}
+
+TEST_CASE("several runtimes live side by side, and a traced one records its own runs") {
+  RuntimeOptions options;
+  options.trace = true;
+  Runtime traced(options);
+  Runtime other;
+  traced.async_run(doubling(3), ones_of(1), asio::use_future).get();
+  other.async_run(doubling(9), ones_of(1), asio::use_future).get();
+  CHECK(other.tracer() == nullptr);
+  REQUIRE(traced.tracer() != nullptr);
+  CHECK(traced.tracer()->events("op").size() > 0);
+}
