@@ -20,7 +20,7 @@ void save_program(const Program& program, const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, ignored)) throw IoError(path.string() + ": cannot write: it is a folder");
   SafeTensors weights;
   for (const auto& [var, value] : program.parameters()) weights.tensors.emplace_back(program.var(var).name, value);
-  // The text is on the disk before the weights take their place, so that what fails until then changes neither file.
+  // The text is written before the weights take their place, so that what fails until then changes neither file.
   AtomicFile text(path);
   text.write(print(program));
   write_safetensors(weights_of(path), weights);
