@@ -5,10 +5,14 @@
 
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
 namespace {
+
+// A few numbers of a program text may ask for any size. What is larger is computed when the program runs, if it ever does.
+constexpr std::size_t folded_bytes = std::size_t{256} << 20;
 
 bool foldable(const Program& program, const Op& op) {
   const OpDef& def = program.registry().at(op.type);
@@ -21,7 +25,7 @@ bool foldable(const Program& program, const Op& op) {
 }  // namespace
 
 std::vector<Tensor> evaluate_op(const Program& program, const Op& op, const std::vector<const Tensor*>& inputs) {
-  CpuDevice device;
+  CpuDevice device(1, 1, std::make_shared<CachingResource>(host_memory(), folded_bytes));
   std::vector<Value> values;
   for (const Tensor* input : inputs) values.push_back(input == nullptr ? Value() : Value(*input));
   std::vector<const Value*> pointers;

@@ -64,6 +64,9 @@ OpDef constant_of_shape_op() {
   return def;
 }
 
+/// Unknown when it is no number of elements: the run says so.
+std::int64_t known_count(double steps) { return steps < 9e18 ? static_cast<std::int64_t>(std::max(0.0, std::ceil(steps))) : DDim::unknown; }
+
 void infer_range(InferContext& context) {
   for (std::size_t input = 0; input < 3; ++input) {
     expect_same_dtype(context, 0, input);
@@ -74,7 +77,7 @@ void infer_range(InferContext& context) {
   std::int64_t count = DDim::unknown;
   const Tensor* ends[3] = {context.constant(0), context.constant(1), context.constant(2)};
   if (ends[0] != nullptr && ends[1] != nullptr && ends[2] != nullptr && ends[2]->item() != 0)
-    count = static_cast<std::int64_t>(std::max(0.0, std::ceil((ends[1]->item() - ends[0]->item()) / ends[2]->item())));
+    count = known_count((ends[1]->item() - ends[0]->item()) / ends[2]->item());
   context.result(VarType(dtype, DDim{count}));
 }
 
