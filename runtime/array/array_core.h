@@ -104,6 +104,10 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void add_writer(WriterEntry& writer);
   void remove_writer(WriterEntry& writer) noexcept;
   void bind_writer(WriterEntry& writer, TaskInfo* task);
+  bool has_writers() const {
+    const std::lock_guard lock(mutex_);
+    return !writers_.empty();
+  }
   /// The registered writers' tasks; nothing unless all are bound.
   void writers(std::vector<TaskInfo*>& out) const;
   bool fed_from_outside() const;

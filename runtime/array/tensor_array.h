@@ -115,6 +115,8 @@ class TensorArray {
   ArrayWriter writer(TaskInfo& task, std::string name) const { return ArrayWriter(core_, std::move(name), &task); }
   /// A writer outside every run, such as the handler of a socket. While it lives, who waits for a slot is not taken for deadlocked.
   ArrayWriter feeder(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr, true); }
+  /// Whether a writer is registered now.
+  bool has_writers() const { return core_->has_writers(); }
 
   /// `co_await states[i]` reads, `states[i] = value` writes.
   class Slot;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
+#include <millrace/runtime/executor/array_classes.h>
 #include <millrace/runtime/executor/fold_constants.h>
 #include <millrace/runtime/ops/array_ops.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -22,8 +24,10 @@ class Compiler {
   void run() {
     number_vars();
     find_host_vars();
+    state_.on_host = host_;
+    arrays_ = ArrayClasses(program_);
     for (const Block& block : program_.blocks()) state_.blocks.push_back(compile(block));
-    for (std::size_t block = state_.blocks.size(); block-- > 0;) find_written(static_cast<int>(block));
+    for (std::size_t block = state_.blocks.size(); block-- > 0;) find_stores(static_cast<int>(block));
   }
 
  private:
@@ -57,7 +61,7 @@ class Compiler {
     return there;
   }
 
-  /// Integers that steer a loop: no larger than a shape.
+  /// Integers and booleans that steer a loop: no larger than a shape.
   bool small_integer(VarId var) const {
     const VarType& type = program_.var(var).type;
     return type.is_tensor() && !is_floating(type.dtype) && type.is_static() && type.lod_depth == 0 && type.shape->elements() <= 16;
@@ -67,7 +71,9 @@ class Compiler {
   void find_host_vars() {
     host_.assign(program_.vars().size(), false);
     for (std::size_t var = 0; var < host_.size(); ++var) host_[var] = small_integer(static_cast<VarId>(var));
-    for (const Program::Port& port : program_.inputs()) host_[static_cast<std::size_t>(port.var)] = false;
+    // A straight-line program computes where it is fed; one with loops is steered by small inputs too.
+    if (program_.blocks().size() == 1)
+      for (const Program::Port& port : program_.inputs()) host_[static_cast<std::size_t>(port.var)] = false;
     bool changed = true;
     while (changed) {
       changed = false;
@@ -114,7 +120,34 @@ class Compiler {
       if (op.type != "constant") made.ops.push_back(compile(op, block.idx, streams));
     for (const VarId result : block.results) made.results.push_back(source(result, block.idx));
     find_last_uses(made);
+    find_test(made);
     return made;
+  }
+
+  void find_test(Executable::CompiledBlock& made) const {
+    std::set<VarId> unused;  // computed, and needed by no break_if so far
+    for (std::size_t i = 0; i < made.ops.size(); ++i) {
+      const Op& op = *made.ops[i].op;
+      if (op.type == "break_if") {
+        take_needed(made, i, unused);
+        if (!unused.empty() || !std::equal(op.inputs.begin() + 1, op.inputs.end(), made.block->params.begin(), made.block->params.end()))
+          return;
+        made.test = i + 1;
+        continue;
+      }
+      if (made.ops[i].def->stores || made.ops[i].sub_block >= 0) return;
+      unused.insert(op.outputs.begin(), op.outputs.end());
+    }
+  }
+  /// Takes out of `unused` what the break_if at `at` needs. Outputs of an op that yields one that is needed are needed too.
+  static void take_needed(const Executable::CompiledBlock& made, std::size_t at, std::set<VarId>& unused) {
+    std::set<VarId> needed{made.ops[at].op->inputs[0]};
+    while (at-- > 0) {
+      const Op& op = *made.ops[at].op;
+      if (std::none_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) { return needed.contains(output); })) continue;
+      needed.insert(op.inputs.begin(), op.inputs.end());
+      for (const VarId output : op.outputs) unused.erase(output);
+    }
   }
 
   Executable::CompiledOp compile(const Op& op, int block, std::map<VarId, std::size_t>& streams) {
@@ -127,6 +160,7 @@ class Compiler {
     made.on_host = !op.outputs.empty() &&
                    std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
     choose_kind(made, op);
+    made.brings = !made.on_host && !state_.device->place().is_cpu();
     choose_stream(made, op, streams);
     const auto never_changes = [&](std::size_t input) {
       return input >= made.inputs.size() || made.inputs[input].var == no_var || made.inputs[input].up == Source::constant;
@@ -193,24 +227,43 @@ class Compiler {
     for (const auto& [var, op] : last) made.ops[op].last_uses.push_back(var);
   }
 
-  /// Arrays that a block or what is below it writes: its runs are registered as their writers. Children were done before.
-  void find_written(int index) {
+  /// Arrays that a block or what is below it writes or appends to. Children were done before.
+  void find_stores(int index) {
     Executable::CompiledBlock& block = state_.blocks[static_cast<std::size_t>(index)];
     std::map<VarId, std::size_t> last;
     for (std::size_t i = 0; i < block.ops.size(); ++i) {
-      const Executable::CompiledOp& op = block.ops[i];
-      if (op.def->stores) last[op.op->inputs.at(op.def->stores->first)] = i;
+      Executable::CompiledOp& op = block.ops[i];
+      if (op.def->stores) {
+        const VarId array = op.op->inputs.at(op.def->stores->first);
+        for (const VarId maker : arrays_.makers(array)) {
+          op.stores_to.push_back(source(maker, index));
+          last[maker] = i;
+        }
+        if (op.op->type == "tensor_array_append") add_append(block, op, arrays_.id(array));
+      }
       for (const int sub : {op.sub_block, op.else_block}) {
         if (sub < 0) continue;
-        for (const auto& written : state_.blocks[static_cast<std::size_t>(sub)].written)
+        const Executable::CompiledBlock& inner = state_.blocks[static_cast<std::size_t>(sub)];
+        for (const auto& written : inner.written)
           if (written.array.up > 0) last[written.array.var] = i;
+        for (const std::size_t array : inner.appended)
+          if (arrays_.home(array) != sub) add_append(block, op, array);
       }
     }
     for (const auto& [array, op] : last) block.written.push_back({source(array, index), op});
+    if (index == 0)
+      for (const Program::Port& port : program_.inputs()) block.inputs.push_back(state_.index[static_cast<std::size_t>(port.var)]);
+  }
+  static void add_append(Executable::CompiledBlock& block, Executable::CompiledOp& op, std::size_t array) {
+    auto at = std::find(block.appended.begin(), block.appended.end(), array);
+    if (at == block.appended.end()) at = block.appended.insert(at, array);
+    const auto place = static_cast<std::size_t>(at - block.appended.begin());
+    if (std::find(op.appends.begin(), op.appends.end(), place) == op.appends.end()) op.appends.push_back(place);
   }
 
   Executable::State& state_;
   const Program& program_;
+  ArrayClasses arrays_;
   std::vector<std::size_t> vars_;
   std::vector<bool> host_;
   std::map<VarId, std::size_t> constants_;

@@ -35,10 +35,13 @@ class Executable {
     TaskOp run_task = nullptr;
     std::vector<Source> inputs;
     std::vector<std::size_t> outputs;
+    std::vector<Source> stores_to;       ///< where the array that the op writes was made: one place, or several that it may be from
+    std::vector<std::size_t> appends;    ///< places in the block's `appended`: what the op, or a block of it, may append to
     std::vector<std::size_t> last_uses;  ///< vars of the block that nothing reads after this op
     std::size_t stream = 0;              ///< in the ring, relative to the turn's first
     bool on_host = false;                ///< small integers that steer loops stay on the CPU
     bool passes_lod = false;
+    bool brings = false;  ///< runs on a device that is not the host: inputs may have to be copied there
     int sub_block = -1;
     int else_block = -1;
   };
@@ -48,12 +51,21 @@ class Executable {
     std::vector<std::size_t> params;
     std::vector<Source> results;
     std::size_t vars = 0;
-    /// For each array that ops of this block or below it write: where it is, and the last op of this block that may write it.
+    /// The first ops of a loop's body that are its *test*: a `break_if`, or several, which hand on what the turn was given, and before which stands
+    /// nothing but what they need, without stores, loops and branches. A turn that ends here left nothing behind and is no iteration.
+    std::size_t test = 0;
+    /// Vars that are there when a run of the block begins.
+    std::vector<std::size_t> inputs;
+    /// For each array that ops of this block or below it write: where it was made, and the last op of this block that may write it. An array that
+    /// leaves the block that made it (carried, or the result of a branch) is not among them.
     struct Written {
       Source array;
       std::size_t last_op = 0;
     };
     std::vector<Written> written;
+    /// Arrays that ops of this block or below it append to, by an id for all vars that may stand for the same array. Appending happens in
+    /// the order of the program, turn by turn.
+    std::vector<std::size_t> appended;
   };
 
   /// ProgramError when the program holds an op that no device can run. `device` null: a CPU device of its own with one thread.
@@ -66,6 +78,8 @@ class Executable {
   const CompiledBlock& block(int index) const { return state_->blocks.at(static_cast<std::size_t>(index)); }
   /// The position of a var in the scope of its block.
   std::size_t index_of(VarId var) const { return state_->index.at(static_cast<std::size_t>(var)); }
+  /// True for small integers that steer loops: their values lie on the host, whatever the device.
+  bool on_host(VarId var) const { return state_->on_host.at(static_cast<std::size_t>(var)); }
   /// Weights and literals, on the device (or on the host, for those that steer loops).
   const Value& constant(std::size_t index) const { return state_->constants[index]; }
   /// True when a run of block 0 never waits: no loops, branches or arrays.
@@ -80,6 +94,7 @@ class Executable {
     std::shared_ptr<Device> host;
     std::vector<CompiledBlock> blocks;
     std::vector<std::size_t> index;
+    std::vector<bool> on_host;
     std::vector<Value> constants;
     bool straight_line = true;
   };

@@ -36,23 +36,30 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
     std::size_t index = 0;
     std::string name;
   };
+  using GatePtr = std::shared_ptr<Gate>;
   /// How one run of a block went, for whoever started it.
   struct BlockEnd {
     explicit BlockEnd(std::string what) : walked(std::move(what)) {}
     Gate walked;  ///< opens when all ops have been started and `results` are known
     bool broke = false;
+    bool iteration = false;  ///< it got past the body's test
     std::vector<Promised> results;
+    /// For each of the block's `appended` arrays, the last op that may append to it; null: none that is under way. A body starts with
+    /// what the turn before left.
+    std::vector<GatePtr> appends;
   };
   using EndPtr = std::shared_ptr<BlockEnd>;
   /// Registrations as a writer of arrays, by the last op that may write.
   struct HeldWriters {
     std::vector<std::pair<std::size_t, ArrayWriter>> writers;
     void release_after(std::size_t op);
+    void add(HeldWriters more);
   };
 
   static task<void> run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end);
   static task<void> walk(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end, Scope* ops);
-  static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held);
+  static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held,
+                           std::vector<GatePtr> before, GatePtr done);
   static task<void> do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
@@ -67,15 +74,27 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   bool may_wait(const CompiledOp& op, VarScope& scope) const;
   void run_kernel(const CompiledOp& op, VarScope& scope);
   void finish_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const;
+  const Value* brought(const CompiledOp& op, std::size_t input, const Value* value, VarScope& scope, Value& there) const;
+  std::size_t stream_index(const CompiledOp& op, const VarScope& scope) const;
   StreamRef stream(const CompiledOp& op, const VarScope& scope) const;
+  std::uint64_t track(const CompiledOp& op, const VarScope& scope) const;
+  void add_tracks();
+  void trace_store(const CompiledOp& op, std::span<const Value* const> inputs);
+  static task<void> trace_ready(std::shared_ptr<ProgramRun> run, Point ready_at, std::string slot, std::int64_t index);
   const Value* find(const Source& source, VarScope& scope) const;
   Promised promised(const Source& source, const ScopePtr& scope) const;
+  static void set_or_link(Promised from, VarScope& to, std::size_t index);
   void deliver(Promised from, const ScopePtr& to, std::size_t index, Scope& tasks);
-  HeldWriters hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task, int up) const;
+  HeldWriters hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task, const std::string& name) const;
+  HeldWriters hold_for(const CompiledOp& op, VarScope& scope, TaskInfo& task, const std::string& name) const;
+  void hold_made(HeldWriters& held, const CompiledBlock& block, std::span<const std::size_t> made, VarScope& scope, TaskInfo& task) const;
+  void spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task);
+  void begin_turn(const ScopePtr& scope, BlockEnd& end);
+  static bool appends_under_way(const CompiledOp& op, const BlockEnd& end);
   void fail_outputs(const CompiledOp& op, VarScope& scope, const std::exception_ptr& error) const;
   std::string where(const CompiledOp& op, const VarScope& scope) const;
+  std::string name_of(const CompiledOp& op) const;
   const std::string& var_name(VarId var) const { return executable_.program().var(var).name; }
-  ScopePtr turn_scope(const ScopePtr& parent, const CompiledBlock& block, std::int64_t turn);
 
   friend std::vector<Value> run_straight(const Executable&, const std::vector<Value>&, Tracer*);
 
@@ -84,6 +103,9 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;
   RunResult result_;
+  std::vector<std::uint64_t> loop_tracks_;    ///< by block; empty when nobody traces
+  std::vector<std::uint64_t> stream_tracks_;  ///< the host, then the ring
+  Scope* whole_ = nullptr;                    ///< while the run lasts
 };
 
 }  // namespace millrace

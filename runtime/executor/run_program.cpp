@@ -36,12 +36,10 @@ void check_feed(const std::string& name, const VarType& wanted, const Value& val
   if (!fits(found, wanted)) throw ShapeError(message);
 }
 
-Value place(const Value& value, Device& device) {
-  if (!value.is_tensor() || value.tensor().place() == device.place()) return value;
+Value place(const Value& value, const Place& wanted, StreamRef stream) {
+  if (!value.is_tensor() || value.tensor().place() == wanted) return value;
   const LoDTensor& from = value.tensor();
-  Tensor there(from.dtype(), from.dims(), device.memory());
-  copy(from.tensor(), there, device.stream(0));
-  return LoDTensor(there, from.lod());
+  return LoDTensor(clone(from.tensor(), stream), from.lod());
 }
 
 task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options) {
@@ -83,7 +81,10 @@ void ProgramRun::feed(const Feeds& feeds) {
   for (const Program::Port& port : program.inputs()) {
     const auto fed = feeds.find(port.name);
     check_feed(port.name, program.var(port.var).type, fed == feeds.end() ? Value() : fed->second);
-    root_->set(executable_.index_of(port.var), place(fed->second, executable_.device()));
+    Device& device = executable_.device();
+    const bool on_host = executable_.on_host(port.var);
+    root_->set(executable_.index_of(port.var),
+               on_host ? place(fed->second, CpuPlace{}, executable_.host_stream()) : place(fed->second, device.place(), device.stream(0)));
   }
 }
 

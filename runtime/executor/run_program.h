@@ -43,8 +43,8 @@ class RunResult {
   const std::vector<std::shared_ptr<VarScope>>& step_scopes() const noexcept { return step_scopes_; }
   /// How many step scopes were alive at once, at most, and how many still are besides the kept ones.
   std::int64_t peak_step_scopes() const noexcept { return count_->peak; }
-  std::int64_t live_step_scopes() const noexcept { return count_->live; }
-  /// Iterations of all loops together.
+  std::int64_t live_step_scopes() const noexcept { return count_->live - static_cast<std::int64_t>(step_scopes_.size()); }
+  /// Iterations of all loops together. A turn that ends at the body's test is none: see `Executable::CompiledBlock::test`.
   std::int64_t turns = 0;
 
  private:

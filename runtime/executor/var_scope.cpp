@@ -23,9 +23,31 @@ void VarScope::set(std::size_t var, Value value) {
   if (cell.gate) cell.gate->open();
 }
 
+const Value* VarScope::find(std::size_t var) {
+  Cell& cell = cells_[var];
+  if (cell.set) return &cell.value;
+  if (cell.link.scope == nullptr) return nullptr;
+  const Value* value = cell.link.scope->find(cell.link.index);
+  if (value == nullptr) return nullptr;
+  cell.value = *value;
+  cell.set = true;
+  cell.link = Link();
+  return &cell.value;
+}
+
+std::pair<std::shared_ptr<VarScope>, std::size_t> VarScope::origin(std::size_t var) {
+  const Link& link = cells_[var].link;
+  if (link.scope == nullptr) return {shared_from_this(), var};
+  return link.scope->origin(link.index);
+}
+
 Gate& VarScope::gate(std::size_t var, const std::string& name) {
   Cell& cell = cells_[var];
-  if (!cell.gate) cell.gate = std::make_unique<Gate>("var '" + name + "'");
+  if (cell.link.scope != nullptr) return cell.link.scope->gate(cell.link.index, name);
+  if (!cell.gate) {
+    cell.gate = std::make_unique<Gate>("var '" + name + "'");
+    if (cell.set) cell.gate->open();
+  }
   return *cell.gate;
 }
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <millrace/runtime/executor/value.h>
@@ -36,20 +37,37 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   int block() const noexcept { return block_; }
   /// The iteration this scope belongs to; −1 for a scope that is no step scope.
   std::int64_t turn() const noexcept { return turn_; }
+  /// The step scope that this scope is or lies in (a branch lies in an iteration, an inner loop in a turn of the outer one); null: none.
+  const VarScope* step() const noexcept {
+    const VarScope* at = this;
+    while (at != nullptr && at->turn_ < 0) at = at->parent_.get();
+    return at;
+  }
 
-  bool has(std::size_t var) const noexcept { return cells_[var].set; }
-  const Value& get(std::size_t var) const noexcept { return cells_[var].value; }
+  /// The value, or null while it is under way.
+  const Value* find(std::size_t var);
+  bool has(std::size_t var) { return find(var) != nullptr; }
+  const Value& get(std::size_t var) { return *find(var); }
   void set(std::size_t var, Value value);
+  /// Says that the value will be that of `other` in `scope`, an older scope that does not know it yet.
+  void link(std::size_t var, std::shared_ptr<VarScope> scope, std::size_t other) { cells_[var].link = Link{std::move(scope), other}; }
+  /// Where a value that is under way will be set: here, or where a link says.
+  std::pair<std::shared_ptr<VarScope>, std::size_t> origin(std::size_t var);
   /// Says that the value will never come: who waits for it, or asks later, gets `error`.
   void fail(std::size_t var, const std::string& name, const std::exception_ptr& error) { gate(var, name).fail(error); }
   /// Lets go of a value that nobody reads any more.
   void drop(std::size_t var) { cells_[var].value = Value(); }
-  /// What a task awaits until the value is set.
+  /// What a task awaits until the value is set, at its origin; open when it is there already.
   Gate& gate(std::size_t var, const std::string& name);
 
  private:
+  struct Link {
+    std::shared_ptr<VarScope> scope;
+    std::size_t index = 0;
+  };
   struct Cell {
     Value value;
+    Link link;
     bool set = false;
     std::unique_ptr<Gate> gate;
   };

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/trace/tracer.h>
 
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
 #include <fmt/format.h>
 
 #include <millrace/runtime/import/file.h>
@@ -8,7 +13,7 @@
 namespace millrace {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string json_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -20,11 +25,52 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
+/// Spreads each track over threads of the picture, so that the spans of one thread lie beside or within each other, as viewers want it: turns of a
+/// loop that overlap get rows of their own.
+class Lanes {
+ public:
+  using Lane = std::pair<std::uint64_t, std::size_t>;  // a track, and which of its rows
+
+  explicit Lanes(const std::vector<Tracer::Event>& events) : lane_of_(events.size()) {
+    std::vector<std::size_t> order(events.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {  // what is around comes first, and it ended later
+      return std::tuple(events[a].begin_ns, -events[a].end_ns, b) < std::tuple(events[b].begin_ns, -events[b].end_ns, a);
+    });
+    for (const std::size_t event : order) lane_of_[event] = {events[event].track, place(events[event])};
+    for (const Lane& lane : lane_of_) threads_.emplace(lane, 0);
+    std::size_t number = 0;
+    for (auto& [lane, thread] : threads_) thread = ++number;
+  }
+  std::size_t thread(std::size_t event) const { return threads_.at(lane_of_[event]); }
+  const std::map<Lane, std::size_t>& threads() const noexcept { return threads_; }
+
+ private:
+  std::size_t place(const Tracer::Event& event) {
+    if (event.instant) return 0;
+    std::vector<std::vector<std::int64_t>>& open = open_[event.track];  // ends of the spans around, row by row
+    for (std::size_t row = 0;; ++row) {
+      if (row == open.size()) open.emplace_back();
+      std::vector<std::int64_t>& around = open[row];
+      while (!around.empty() && around.back() <= event.begin_ns) around.pop_back();
+      if (!around.empty() && around.back() < event.end_ns) continue;
+      around.push_back(event.end_ns);
+      return row;
+    }
+  }
+
+  std::vector<Lane> lane_of_;
+  std::map<Lane, std::size_t> threads_;
+  std::map<std::uint64_t, std::vector<std::vector<std::int64_t>>> open_;
+};
+
 }  // namespace
 
-std::uint64_t Tracer::add_track(std::string name) {
+std::uint64_t Tracer::add_track(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  tracks_.push_back(std::move(name));
+  const auto at = std::find(tracks_.begin(), tracks_.end(), name);
+  if (at != tracks_.end()) return static_cast<std::uint64_t>(at - tracks_.begin()) + 1;
+  tracks_.push_back(name);
   return tracks_.size();
 }
 
@@ -53,17 +99,27 @@ std::vector<Tracer::Event> Tracer::events(const std::string& category) const {
 }
 
 std::string Tracer::to_json() const {
-  const std::lock_guard lock(mutex_);
-  std::string out = "{\"traceEvents\":[\n";
-  const char* comma = "";
-  for (std::size_t i = 0; i < tracks_.size(); ++i) {
-    out += fmt::format("{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", comma, i + 1,
-                       quoted(tracks_[i]));
+  std::vector<std::string> names;
+  {
+    const std::lock_guard lock(mutex_);
+    names = tracks_;
+  }
+  const std::vector<Event> all = events();
+  Lanes lanes(all);
+  std::string out = "{\"traceEvents\":[";
+  const char* comma = "\n";
+  for (const auto& [lane, thread] : lanes.threads()) {
+    const auto [track, number] = lane;
+    std::string name = track == 0 || track > names.size() ? fmt::format("track {}", track) : names[track - 1];
+    if (number > 0) name += fmt::format(", {}", number + 1);
+    out += fmt::format("{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", comma, thread,
+                       json_string(name));
     comma = ",\n";
   }
-  for (const Event& event : events_) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Event& event = all[i];
     out += fmt::format("{}{{\"ph\":\"{}\",\"pid\":1,\"tid\":{},\"cat\":{},\"name\":{},\"ts\":{:.3f}", comma, event.instant ? "i" : "X",
-                       event.track, quoted(event.category), quoted(event.name), static_cast<double>(event.begin_ns) / 1000.0);
+                       lanes.thread(i), json_string(event.category), json_string(event.name), static_cast<double>(event.begin_ns) / 1000.0);
     if (event.instant)
       out += ",\"s\":\"t\"";
     else

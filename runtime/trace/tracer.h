@@ -21,8 +21,9 @@ class Tracer {
   struct Event {
     std::string category;  ///< "iteration", "op", "slot", "tick", "session", "run"
     std::string name;
-    std::uint64_t track = 0;  ///< events of one track lie in one row of the picture: a loop, a stream, a session
-    std::int64_t step = -1;   ///< turn or step; −1: none
+    std::uint64_t track =
+        0;  ///< events of one track lie in one row of the picture (in several where spans overlap): a loop, a stream, a session
+    std::int64_t step = -1;  ///< turn or step; −1: none
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
     bool instant = false;
@@ -33,15 +34,15 @@ class Tracer {
   Tracer& operator=(const Tracer&) = delete;
 
   std::int64_t now() const noexcept { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count(); }
-  /// A row of the picture, under a name.
-  std::uint64_t add_track(std::string name);
+  /// A row of the picture, under a name; the same for the same name.
+  std::uint64_t add_track(const std::string& name);
   void span(std::string category, std::string name, std::uint64_t track, std::int64_t step, std::int64_t begin_ns);
   void instant(std::string category, std::string name, std::uint64_t track, std::int64_t step);
 
   std::vector<Event> events() const;
   /// Those of one category, in the order in which they ended.
   std::vector<Event> events(const std::string& category) const;
-  /// Chrome's and Perfetto's JSON.
+  /// Chrome's and Perfetto's JSON: spans as complete events, those of one thread beside or within each other.
   std::string to_json() const;
   /// The same into a file, whole or not at all. IoError names it.
   void save(const std::filesystem::path& path) const;
@@ -67,6 +68,8 @@ class TraceSpan {
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
+  /// Nothing is recorded.
+  void drop() noexcept { tracer_ = nullptr; }
 
  private:
   Tracer* tracer_;

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ProgramRun runs blocks: their ops in order, the turns of loops, branches.
+#include <millrace/runtime/executor/program_run.h>
+
+#include <algorithm>
+#include <deque>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/this_task.h>
+#include <millrace/runtime/trace/tracer.h>
+
+namespace millrace {
+
+// ---- Blocks ----
+
+void ProgramRun::HeldWriters::release_after(std::size_t op) {
+  std::erase_if(writers, [op](const auto& held) { return held.first <= op; });
+}
+
+void ProgramRun::HeldWriters::add(HeldWriters more) {
+  for (auto& writer : more.writers) writers.push_back(std::move(writer));
+}
+
+/// "while 1 (step)", "y", "tensor_array_write".
+std::string ProgramRun::name_of(const CompiledOp& op) const {
+  if (op.op->outputs.empty()) return op.kind == Executable::Kind::while_loop ? fmt::format("while {}", op.sub_block) : op.op->type;
+  const std::string& first = var_name(op.op->outputs[0]);
+  return op.kind == Executable::Kind::while_loop ? fmt::format("while {} ({})", op.sub_block, first) : first;
+}
+
+/// Registers `task`, for a task `name` that it is about to start, as a writer of the arrays that `block` writes and that are known in `scope`, its
+/// parent. An array that nobody holds as a writer was made too late for that: it is left to the run, which finds at rest that nobody can write.
+ProgramRun::HeldWriters ProgramRun::hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task,
+                                                 const std::string& name) const {
+  HeldWriters held;
+  for (const auto& written : block.written) {
+    Source source = written.array;
+    if (--source.up < 0) continue;
+    const Value* array = find(source, scope);
+    if (array != nullptr && array->array().has_writers()) held.writers.emplace_back(written.last_op, array->array().writer(task, name));
+  }
+  return held;
+}
+
+/// What an op that is about to become a task writes, itself or in its blocks.
+ProgramRun::HeldWriters ProgramRun::hold_for(const CompiledOp& op, VarScope& scope, TaskInfo& task, const std::string& name) const {
+  HeldWriters held;
+  for (const int block : {op.sub_block, op.else_block})
+    if (block >= 0) held.add(hold_writers(executable_.block(block), scope, task, name));
+  for (const Source& maker : op.stores_to) {
+    const Value* array = find(maker, scope);
+    if (array != nullptr && array->array().has_writers()) held.writers.emplace_back(0, array->array().writer(task, name));
+  }
+  return held;
+}
+
+/// Arrays that were just made (or fed) get their writer: the run of their block, until the last op that may write them has been started.
+void ProgramRun::hold_made(HeldWriters& held, const CompiledBlock& block, std::span<const std::size_t> made, VarScope& scope,
+                           TaskInfo& task) const {
+  for (const auto& written : block.written) {
+    if (written.array.up != 0 || std::find(made.begin(), made.end(), written.array.index) == made.end()) continue;
+    const Value* array = scope.find(written.array.index);
+    if (array != nullptr) held.writers.emplace_back(written.last_op, array->array().writer(task, task.name()));
+  }
+}
+
+bool ProgramRun::appends_under_way(const CompiledOp& op, const BlockEnd& end) {
+  return std::any_of(op.appends.begin(), op.appends.end(),
+                     [&](std::size_t at) { return end.appends[at] != nullptr && !end.appends[at]->is_open(); });
+}
+
+void ProgramRun::spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task) {
+  std::string name = name_of(op);
+  if (scope->step() != nullptr) name = fmt::format("{}, {}", name, task.name());
+  std::vector<GatePtr> before;
+  GatePtr done = op.appends.empty() ? nullptr : std::make_shared<Gate>(fmt::format("what task '{}' appends", name));
+  for (const std::size_t at : op.appends) {
+    GatePtr last = std::exchange(end.appends[at], done);
+    if (last != nullptr) before.push_back(std::move(last));
+  }
+  HeldWriters held = hold_for(op, *scope, task, name);
+  ops.spawn(run_op(shared_from_this(), &op, scope, std::move(held), std::move(before), std::move(done)), std::move(name));
+}
+
+/// Past the body's test: the turn is an iteration.
+void ProgramRun::begin_turn(const ScopePtr& scope, BlockEnd& end) {
+  end.iteration = true;
+  if (scope->turn() < 0) return;
+  ++result_.turns;
+  if (options_.keep_step_scopes) result_.step_scopes_.push_back(scope);
+}
+
+/// Starts the ops of a block in order. What can run at once runs here; what has to wait becomes a task, and so do loops and branches.
+task<void> ProgramRun::walk(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end, Scope* ops) {
+  TaskInfo& me = co_await this_task::info();
+  HeldWriters held;
+  run->hold_made(held, *block, block->inputs, *scope, me);
+  end->appends.resize(block->appended.size());
+  bool keep = run->options_.keep_step_scopes;  // tasks of the block may still read its vars
+  for (std::size_t i = 0; i < block->ops.size(); ++i) {
+    const CompiledOp& op = block->ops[i];
+    if (i == block->test) run->begin_turn(scope, *end);
+    if (op.kind == Executable::Kind::break_if) {
+      Promised condition = run->promised(op.inputs[0], scope);
+      end->broke = co_await truth(run, std::move(condition), "break_if");
+      if (!end->broke) continue;
+      for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(run->promised(op.inputs[k], scope));
+      co_return;
+    }
+    if (!run->inputs_ready(op, *scope) || run->may_wait(op, *scope) || appends_under_way(op, *end)) {
+      run->spawn_op(op, scope, *end, *ops, me);
+      keep = true;
+    } else if (op.kind == Executable::Kind::task) {
+      co_await run_task_op(run, &op, scope);
+    } else {
+      run->run_kernel(op, *scope);
+    }
+    run->hold_made(held, *block, op.outputs, *scope, me);
+    held.release_after(i);
+    if (!keep)
+      for (const std::size_t dead : op.last_uses) scope->drop(dead);
+  }
+  if (block->test == block->ops.size()) run->begin_turn(scope, *end);
+  for (const Source& result : block->results) end->results.push_back(run->promised(result, scope));
+}
+
+task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
+  TaskInfo& me = co_await this_task::info();
+  TraceSpan span(run->options_.tracer, scope->turn() >= 0 ? "iteration" : "block", me.name(), static_cast<std::uint64_t>(block->block->idx),
+                 scope->turn());
+  Scope ops(me);
+  std::exception_ptr failed;
+  try {
+    co_await walk(run, block, scope, end, &ops);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  if (scope->turn() >= 0 && !end->iteration) span.drop();
+  if (failed != nullptr) {
+    ops.fail(failed);
+    ops.cancel();
+    end->walked.fail(failed);
+  } else {
+    end->walked.open();
+  }
+  co_await ops.join();
+}
+
+// ---- Loops and branches ----
+
+namespace {
+
+/// ", turn 2 of while 1": the turns of outer loops that a scope lies in.
+std::string enclosing_turns(const VarScope& scope) {
+  std::string text;
+  for (const VarScope* step = scope.step(); step != nullptr; step = step->parent()->step())
+    text += fmt::format(", turn {} of while {}", step->turn(), step->block());
+  return text;
+}
+
+}  // namespace
+
+void ProgramRun::set_or_link(Promised from, VarScope& to, std::size_t index) {
+  if (from.scope == nullptr) return to.set(index, std::move(from.value));
+  if (const Value* value = from.scope->find(from.index)) return to.set(index, *value);
+  to.link(index, std::move(from.scope), from.index);
+}
+
+task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
+                                 std::vector<Promised>* carried) {
+  const CompiledBlock& body = run->executable_.block(op->sub_block);
+  const Attributes& attributes = op->op->attributes;
+  const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
+  const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
+  const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
+  const std::string name = run->name_of(*op);
+  const std::string within = enclosing_turns(*scope);
+  std::vector<GatePtr> appends;
+  std::deque<Spawned<void>> under_way;
+  for (std::int64_t turn = 0; max_trips < 0 || turn < max_trips; ++turn) {
+    co_await this_task::checkpoint();
+    if (condition >= 0) {
+      Promised again = (*carried)[static_cast<std::size_t>(condition)];
+      const bool go_on = co_await truth(run, std::move(again), name);
+      if (!go_on) co_return;
+    }
+    ScopePtr step = scope->new_child(body.vars, body.block->idx, turn);
+    for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
+    std::string turn_name = fmt::format("{} turn {}{}", name, turn, within);
+    auto end = std::make_shared<BlockEnd>("the ops of " + turn_name);
+    end->appends = std::move(appends);
+    under_way.push_back(turns->start(run_block(run, &body, std::move(step), end), std::move(turn_name)));
+    co_await end->walked.wait();
+    *carried = std::move(end->results);
+    appends = std::move(end->appends);
+    if (end->broke) co_return;
+    while (under_way.size() >= parallel) {
+      const Spawned<void> oldest = std::move(under_way.front());
+      under_way.pop_front();
+      co_await oldest;
+    }
+  }
+}
+
+task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+  TaskInfo& me = co_await this_task::info();
+  Scope turns(me);
+  std::vector<Promised> carried;
+  for (const Source& input : op->inputs) carried.push_back(run->promised(input, scope));
+  std::exception_ptr failed;
+  try {
+    co_await run_turns(run, op, scope, &turns, &carried);
+    for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(carried[i]), scope, op->outputs[i], turns);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  if (failed != nullptr) {
+    turns.fail(failed);
+    turns.cancel();
+  }
+  co_await turns.join();
+}
+
+task<void> ProgramRun::run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+  Promised condition = run->promised(op->inputs[0], scope);
+  const bool chosen = co_await truth(run, std::move(condition), "if");
+  const CompiledBlock& block = run->executable_.block(chosen ? op->sub_block : op->else_block);
+  TaskInfo& me = co_await this_task::info();
+  ScopePtr inside = scope->new_child(block.vars, block.block->idx, -1);
+  auto end = std::make_shared<BlockEnd>(chosen ? "the ops of a then branch" : "the ops of an else branch");
+  co_await run_block(run, &block, inside, end);
+  Scope rest(me);
+  for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(end->results[i]), scope, op->outputs[i], rest);
+  co_await rest.join();
+}
+
+task<void> ProgramRun::run_on(Executor& executor) {
+  TaskInfo& me = co_await this_task::info();
+  const std::shared_ptr<Strand> strand = executor.serial() ? nullptr : Strand::on(executor);
+  Scope scope(me);
+  whole_ = &scope;
+  auto end = std::make_shared<BlockEnd>("the ops of the program");
+  const CompiledBlock* block = &executable_.block(0);
+  std::string name = executable_.program().title();
+  scope.spawn_on(strand ? static_cast<Executor&>(*strand) : executor, run_block(shared_from_this(), block, root_, end), std::move(name));
+  co_await scope.join();
+}
+
+}  // namespace millrace

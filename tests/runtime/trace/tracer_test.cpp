@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is recorded, and what it shows of programs that run.
+#include <millrace/runtime/trace/tracer.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <support/bytes.h>
+#include <support/program_runs.h>
+
+using namespace millrace;
+using testing::on_sim, testing::Schedule;
+using Events = std::vector<Tracer::Event>;
+
+namespace {
+
+/// Two loops of `turns` that know nothing of each other: slot t = slot t − 1 · .5 + 1.
+Program two_loops(std::int64_t turns) {
+  Program program;
+  program.set_title("two loops");
+  const build::Guard guard(program);
+  const build::Var x = build::input("x", VarType(DType::f32, {}));
+  for (const char* name : {"first", "second"}) {
+    const build::TensorArray slots = build::TensorArray::typed(build::constant(turns), VarType(DType::f32, {}), name);
+    build::Var step = build::constant(0);
+    build::WhileLoop loop = build::while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, build::constant(turns)));
+      slots.write(step, slots.read(step - 1, x) * 0.5 + 1.0);
+      step.update(step + 1);
+    }
+    build::output(name, slots.stack());
+  }
+  return program;
+}
+
+const Feeds one{{"x", Tensor::scalar(1.f)}};
+
+RunOptions traced(Tracer& tracer) {
+  RunOptions options;
+  options.tracer = &tracer;
+  return options;
+}
+
+/// The iterations of each loop, by track.
+std::map<std::uint64_t, Events> loops(const Tracer& tracer) {
+  std::map<std::uint64_t, Events> found;
+  for (const Tracer::Event& event : tracer.events("iteration")) found[event.track].push_back(event);
+  return found;
+}
+
+std::int64_t begin(const Events& events) {
+  return std::min_element(events.begin(), events.end(), [](auto& a, auto& b) { return a.begin_ns < b.begin_ns; })->begin_ns;
+}
+std::int64_t end(const Events& events) {
+  return std::max_element(events.begin(), events.end(), [](auto& a, auto& b) { return a.end_ns < b.end_ns; })->end_ns;
+}
+
+void check_overlap(const Tracer& tracer, std::size_t turns) {
+  const auto found = loops(tracer);
+  REQUIRE(found.size() == 2);
+  const Events& first = found.begin()->second;
+  const Events& second = found.rbegin()->second;
+  CHECK(first.size() == turns);
+  CHECK(second.size() == turns);
+  CHECK(begin(second) < end(first));
+  CHECK(begin(first) < end(second));
+}
+
+}  // namespace
+
+TEST_CASE("a span lasts from its making to its end, and an instant does not last") {
+  Tracer tracer;
+  const std::uint64_t track = tracer.add_track("loop");
+  {
+    const TraceSpan outer(&tracer, "iteration", "turn 0", track, 0);
+    const TraceSpan inner(&tracer, "op", "add", track);
+    tracer.instant("slot", "states[0] issued", track, 0);
+  }
+  const Events events = tracer.events();
+  REQUIRE(events.size() == 3);
+  CHECK(events[0].instant);
+  CHECK(events[0].begin_ns == events[0].end_ns);
+  CHECK(events[1].name == "add");
+  CHECK(events[1].step == -1);
+  CHECK(events[2].name == "turn 0");
+  CHECK(events[2].step == 0);
+  CHECK(events[2].begin_ns <= events[1].begin_ns);
+  CHECK(events[1].end_ns <= events[2].end_ns);
+  REQUIRE(tracer.events("op").size() == 1);
+  CHECK(tracer.events("tick").empty());
+}
+
+TEST_CASE("without a tracer a span is nothing, and one that is dropped is not recorded") {
+  {
+    const TraceSpan span(nullptr, "op", "add", 0);
+  }
+  Tracer tracer;
+  {
+    TraceSpan span(&tracer, "op", "add", 0);
+    span.drop();
+  }
+  CHECK(tracer.events().empty());
+}
+
+TEST_CASE("a track has one number for each name") {
+  Tracer tracer;
+  const std::uint64_t a = tracer.add_track("a");
+  CHECK(tracer.add_track("b") != a);
+  CHECK(tracer.add_track("a") == a);
+}
+
+TEST_CASE("a trace is saved whole or not at all") {
+  Tracer tracer;
+  tracer.instant("op", "x", 0, 0);
+  const testing::ScratchFolder folder;
+  tracer.save(folder / "trace.json");
+  std::ifstream file(folder / "trace.json", std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  CHECK(text.str() == tracer.to_json());
+  CHECK_FALSE(std::filesystem::exists(folder / "trace.json.partial"));
+  CHECK_THROWS_AS(tracer.save(folder / "absent" / "trace.json"), IoError);
+}
+
+TEST_CASE("two independent loops overlap under every fair schedule of two streams") {
+  for (const std::uint64_t seed : testing::seeds(60)) {
+    INFO("seed ", seed);
+    Tracer tracer;
+    // Priorities, as in PCT, may starve one of them.
+    Schedule schedule(seed, seed % 4 == 0 ? SeededExecutor::Policy::fifo : SeededExecutor::Policy::random);
+    on_sim(schedule, two_loops(12), one, traced(tracer));
+    check_overlap(tracer, 12);
+  }
+}
+
+TEST_CASE("two independent loops overlap on threads") {
+  for (const std::size_t threads : {1, 2}) {
+    Tracer tracer;
+    ThreadExecutor executor(threads);
+    sync_wait(executor, run(two_loops(50), one, traced(tracer)));
+    check_overlap(tracer, 50);
+  }
+}
+
+TEST_CASE("turns of one loop overlap while the device lags behind") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var n = build::input("n", VarType(DType::i64, {8}));
+    const build::TensorArray limits = build::TensorArray::unstack(n);
+    const build::TensorArray slots = build::TensorArray::typed(build::constant(8), VarType(DType::i64, {}), "slots");
+    build::Var step = build::constant(0);
+    build::WhileLoop loop = build::while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, build::constant(8)));
+      // The place is computed on the device: the turn waits for it, and the next one begins meanwhile.
+      slots.write(limits.read(step) + 0, step * 2);
+      step.update(step + 1);
+    }
+    build::output("slots", slots.stack());
+  }
+  Tensor n = Tensor::from<std::int64_t>({7, 6, 5, 4, 3, 2, 1, 0});
+  Tracer tracer;
+  Schedule schedule(1, SeededExecutor::Policy::fifo);
+  const RunResult result = on_sim(schedule, program, {{"n", n}}, traced(tracer));
+  CHECK(result["slots"].tensor().to_vector<std::int64_t>() == std::vector<std::int64_t>{14, 12, 10, 8, 6, 4, 2, 0});
+  const Events turns = tracer.events("iteration");
+  REQUIRE(turns.size() == 8);
+  std::size_t overlapping = 0;
+  for (const Tracer::Event& event : turns)
+    for (const Tracer::Event& other : turns) overlapping += other.begin_ns > event.begin_ns && other.begin_ns < event.end_ns ? 1 : 0;
+  CHECK(overlapping > 0);
+}
+
+TEST_CASE("each slot is issued once and then ready once") {
+  for (const std::uint64_t seed : testing::seeds(20)) {
+    INFO("seed ", seed);
+    Tracer tracer;
+    Schedule schedule(seed, testing::policy_of(seed));
+    on_sim(schedule, two_loops(5), one, traced(tracer));
+    const Events slots = tracer.events("slot");
+    CHECK(slots.size() == 2 * 2 * 5);
+    for (const std::string array : {"first", "second"})
+      for (int t = 0; t < 5; ++t) {
+        const std::string slot = array + "[" + std::to_string(t) + "]";
+        const auto named_so = [&](const char* what) { return [&, what](const Tracer::Event& event) { return event.name == slot + what; }; };
+        CHECK(std::count_if(slots.begin(), slots.end(), named_so(" issued")) == 1);
+        CHECK(std::count_if(slots.begin(), slots.end(), named_so(" ready")) == 1);
+        const auto issued = std::find_if(slots.begin(), slots.end(), named_so(" issued"));
+        const auto ready = std::find_if(slots.begin(), slots.end(), named_so(" ready"));
+        CHECK(issued < ready);
+        CHECK(issued->step == t);
+      }
+  }
+}
+
+TEST_CASE("ops of the device and of the host lie on tracks of their own") {
+  Tracer tracer;
+  Schedule schedule(3);
+  on_sim(schedule, two_loops(5), one, traced(tracer));
+  std::set<std::uint64_t> device;
+  std::set<std::uint64_t> host;
+  for (const Tracer::Event& event : tracer.events("op")) {
+    if (event.name == "mul") device.insert(event.track);
+    if (event.name == "equal") host.insert(event.track);
+  }
+  CHECK(device.size() == 2);
+  REQUIRE(host.size() == 1);
+  CHECK_FALSE(device.contains(*host.begin()));
+}
