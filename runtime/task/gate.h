@@ -45,6 +45,7 @@ class Gate {
     Armed arm() noexcept override { return gate_.add(*this) ? Armed::waiting : Armed::ready; }
     bool disarm() noexcept override { return gate_.remove(*this); }
     std::string describe() const override { return gate_.what_; }
+    bool indirect() const noexcept override { return true; }
     void writers(std::vector<TaskInfo*>& out) const override {
       if (gate_.writer_ != nullptr) out.push_back(gate_.writer_);
     }

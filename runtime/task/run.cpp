@@ -380,16 +380,19 @@ bool Run::is_stuck(TaskInfo& task, bool at_rest) {
 void Run::fail_marked(RunnableQueue& woken) {
   constexpr std::size_t named = 16;
   std::vector<DeadlockError::Waiter> waiters;
+  std::vector<std::size_t> direct;
+  std::vector<std::size_t> indirect;
   Tasks tasks;
   for (Wait* wait = first_wait_; wait != nullptr; wait = wait->next_) {
     if (!wait->blocks() || wait->task().mark_ != epoch_) continue;
+    (wait->indirect() ? indirect : direct).push_back(waiters.size());
     waiters.push_back({wait->task().name(), wait->describe()});
     tasks.push_back(&wait->task());
   }
+  direct.insert(direct.end(), indirect.begin(), indirect.end());
   std::string what = "deadlock in run '" + name_ + "': nobody can go on";
-  for (std::size_t i = 0; i < waiters.size() && i < named; ++i) {
-    what += "; task '" + waiters[i].task + "' waits for " + waiters[i].awaited;
-  }
+  for (std::size_t i = 0; i < direct.size() && i < named; ++i)
+    what += "; task '" + waiters[direct[i]].task + "' waits for " + waiters[direct[i]].awaited;
   if (waiters.size() > named) what += "; and " + std::to_string(waiters.size() - named) + " more";
   const std::exception_ptr error = std::make_exception_ptr(DeadlockError(what, std::move(waiters)));
   for (TaskInfo* task : tasks) take_back(*task->wait_, error, woken);

@@ -57,6 +57,9 @@ class Wait {
   virtual void start() noexcept {}
   /// What is waited for, for the reader of an error: "slot 3 of array 'states'".
   virtual std::string describe() const = 0;
+  /// True when it is the doing of another task that is waited for, its end or its value: an error names such waits behind those
+  /// that may be the cause.
+  virtual bool indirect() const noexcept { return kind_ == Kind::join; }
   /// Appends the live tasks that could bring this about. All of them must be alive while they are listed, and a task
   /// that has just done it must stay listed until it has called `wake`. A blocker that lists none is judged only when
   /// nothing of its run can run.

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that end early: cancelled at any point, too late for a deadline, or failed in an op. Nothing is left behind.
+#include <millrace/runtime/executor/run_program.h>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/task/errors.h>
+#include <support/program_runs.h>
+
+using namespace millrace::build;
+using millrace::CancelledError, millrace::DDim, millrace::DeadlineError, millrace::DType, millrace::Executable, millrace::Feeds,
+    millrace::IndexError, millrace::Program, millrace::run, millrace::RunOptions, millrace::RunResult, millrace::ShapeError,
+    millrace::Tensor, millrace::VarType;
+using millrace::testing::borrow, millrace::testing::on_cpu, millrace::testing::on_sim, millrace::testing::Schedule;
+
+namespace {
+
+const VarType scalar(DType::f32, {});
+
+Program built(const std::function<void()>& building) {
+  Program program;
+  program.set_title("test");
+  const Guard guard(program);
+  building();
+  return program;
+}
+
+/// Loops that read each other, nested loops, branches, a window and a growable array.
+Program busy() {
+  return built([] {
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const TensorArray rows = TensorArray::unstack(x);
+    const Var n = rows.size();
+    const TensorArray a = TensorArray::typed(n, VarType(DType::f32, {2}), "a");
+    // Read before it is written in the order of building: with its type.
+    const ArrayVar window = ArrayVar::of(call1(
+        "tensor_array", {},
+        {{"window", std::int64_t{2}}, {"dtype", DType::f32}, {"shape", std::vector<std::int64_t>{2}}, {"name", std::string("window")}}));
+    const TensorArray grown = TensorArray::growable("grown");
+    Var step = constant(0);
+    WhileLoop loop = while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      a.write(step, rows.read(step) + window.read(step) * 0.5);
+      step.update(step + 1);
+    }
+    Var i = constant(0);
+    Var state = rows.read(constant(0)) * 0.0;
+    WhileLoop outer = while_loop({i, state});
+    {
+      const auto frame = outer.frame();
+      outer.break_if(equal(i, n));
+      Var j = constant(0);
+      WhileLoop inner = while_loop({j, state});
+      {
+        const auto turn = inner.frame();
+        inner.break_if(equal(j, i));
+        const std::vector<Var> next = if_else(
+            equal(j, constant(1)), [&] { return std::vector<Var>{state + a.read(j)}; }, [&] { return std::vector<Var>{state * 0.5}; });
+        state.update(next[0]);
+        grown.append(state);
+        j.update(j + 1);
+      }
+      window.append(state);
+      i.update(i + 1);
+    }
+    output("a", a.stack());
+    output("grown", grown.stack());
+    output("state", state);
+  });
+}
+
+Feeds rows(std::int64_t count) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < 2 * count; ++i) values.push_back(static_cast<float>(i % 7));
+  return {{"x", Tensor::from(values, {count, 2})}};
+}
+
+void check_nothing_left(Schedule& schedule, std::uint64_t seed) {
+  schedule.device.drain(seed);
+  CHECK(schedule.device.idle());
+  CHECK(schedule.device.sim_memory().live_bytes() == 0);
+  CHECK(millrace::live_frames() == 0);
+}
+
+/// An op of our own: gives X on, and throws ShapeError when an element of it is `at` or more.
+std::shared_ptr<const millrace::OpRegistry> with_fuse() {
+  auto registry = std::make_shared<millrace::OpRegistry>(*millrace::standard_ops());
+  millrace::OpDef def;
+  def.name = "fuse";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](millrace::InferContext& context) { context.result(context.type(0)); };
+  def.host_inputs = {0};
+  def.pure = false;
+  def.prepare = [](const millrace::PrepareContext& context) -> millrace::OpKernel {
+    return [at = context.attributes().get<std::int64_t>("at")](millrace::OpContext& run) {
+      if (run.integers(0).at(0) >= at) throw ShapeError("the fuse blew");
+      run.set(0, run.in(0));
+    };
+  };
+  registry->add(std::move(def));
+  return registry;
+}
+
+}  // namespace
+
+TEST_CASE("the busy program gives the same bits under every schedule") {
+  CHECK(millrace::testing::everywhere(busy(), rows(5), 100).turns == 5 + 5 + 10);
+}
+
+TEST_CASE("a run that is cancelled after any number of steps says so and leaves no frame, no scope, no memory and no work") {
+  std::size_t cancelled = 0;
+  std::size_t done = 0;
+  const Program program = busy();
+  for (const std::uint64_t seed : millrace::testing::seeds(300)) {
+    INFO("seed ", seed);
+    millrace::testing::Random random(seed);
+    Schedule schedule(seed, millrace::testing::policy_of(seed));
+    {
+      auto running = millrace::start_run(schedule.executor, run(Executable(program, borrow(schedule.device)), rows(5)), "cancelled");
+      for (std::int64_t steps = random.between(0, 700); steps > 0 && schedule.executor.step();) --steps;
+      running.cancel();
+      schedule.executor.run();
+      REQUIRE(running.ended());
+      try {
+        const RunResult result = running.get();
+        CHECK(result.live_step_scopes() == 0);
+        ++done;
+      } catch (const CancelledError&) {
+        ++cancelled;
+      }
+    }
+    check_nothing_left(schedule, seed);
+  }
+  INFO(cancelled, " cancelled, ", done, " done");
+  if (millrace::testing::seeds(300).size() == 300) {
+    CHECK(cancelled > 100);
+    CHECK(done > 5);
+  }
+}
+
+TEST_CASE("a run that takes longer than its deadline is cancelled and says so") {
+  const Program program = built([] {
+    const Var fed = input("fed", VarType::array_of(DType::f32, DDim{}, false));
+    output("x", ArrayVar::of(fed).read(constant(3)));
+  });
+  for (const bool in_time : {false, true}) {
+    Schedule schedule(7);
+    {
+      const millrace::TensorArray fed = millrace::TensorArray::growable();
+      RunOptions options;
+      options.deadline = std::chrono::milliseconds(50);
+      auto running =
+          millrace::start_run(schedule.executor, run(Executable(program, borrow(schedule.device)), {{"fed", fed}}, options), "late");
+      const millrace::ExternalHold hold(running.run());
+      schedule.executor.advance(std::chrono::milliseconds(49));
+      CHECK_FALSE(running.ended());
+      if (in_time) {
+        fed.write(3, Tensor::scalar(4.f));
+        schedule.executor.run();
+        CHECK(running.get()["x"].tensor().item() == 4);
+      } else {
+        schedule.executor.advance(std::chrono::milliseconds(1));
+        CHECK_THROWS_AS(running.get(), DeadlineError);
+      }
+    }
+    check_nothing_left(schedule, 7);
+  }
+}
+
+TEST_CASE("an op that throws in a turn of a nested loop says which op, block and turn") {
+  Program program(with_fuse());
+  {
+    const Guard guard(program);
+    Var i = constant(0);
+    WhileLoop outer = while_loop({i});
+    {
+      const auto frame = outer.frame();
+      outer.break_if(equal(i, constant(4)));
+      Var j = constant(0);
+      WhileLoop inner = while_loop({j});
+      {
+        const auto turn = inner.frame();
+        inner.break_if(equal(j, constant(3)));
+        call1("fuse", {i * 10 + j}, {{"at", std::int64_t{21}}});
+        j.update(j + 1);
+      }
+      i.update(i + 1);
+    }
+    output("i", i);
+  }
+  for (const std::uint64_t seed : millrace::testing::seeds(200)) {
+    INFO("seed ", seed);
+    Schedule schedule(seed, millrace::testing::policy_of(seed));
+    std::string message;
+    try {
+      on_sim(schedule, program);
+    } catch (const ShapeError& error) {
+      message = error.what();
+    }
+    // Turns of the outer loop run at the same time: the first error may be that of turn 2 or 3.
+    INFO(message);
+    const bool second = message == "the fuse blew (op fuse of block 2, turn 1, turn 2 of block 1)";
+    const bool third = message.starts_with("the fuse blew (op fuse of block 2, turn ") && message.ends_with(", turn 3 of block 1)");
+    CHECK((second || third));
+    check_nothing_left(schedule, seed);
+  }
+}
+
+TEST_CASE("an op that throws in one of several loops ends the others") {
+  Program program(with_fuse());
+  {
+    const Guard guard(program);
+    const TensorArray meet = TensorArray::typed(constant(20), VarType(DType::i64, {}), "meet");
+    for (int which = 0; which < 2; ++which) {
+      Var t = constant(0);
+      WhileLoop loop = while_loop({t});
+      const auto frame = loop.frame();
+      loop.break_if(equal(t, constant(20)));
+      if (which == 0)
+        static_cast<void>(meet.read(t));
+      else
+        meet.write(t, call1("fuse", {t}, {{"at", std::int64_t{9}}}));
+      t.update(t + 1);
+    }
+  }
+  for (const std::uint64_t seed : millrace::testing::seeds(100)) {
+    INFO("seed ", seed);
+    Schedule schedule(seed, millrace::testing::policy_of(seed));
+    std::string message;
+    try {
+      on_sim(schedule, program);
+    } catch (const millrace::Error& error) {
+      message = error.what();
+    }
+    CHECK(message == "the fuse blew (op fuse of block 2, turn 9)");
+    check_nothing_left(schedule, seed);
+  }
+}
+
+TEST_CASE("feeds that do not fit are refused before anything runs") {
+  const Program program = busy();
+  CHECK_THROWS_WITH_AS(on_cpu(program, {}), doctest::Contains("input 'x': expected f32[?, 2], found nothing"), millrace::ArgumentError);
+  CHECK_THROWS_WITH_AS(on_cpu(program, {{"y", Tensor::scalar(1.f)}}), doctest::Contains("has no input 'y'"), millrace::ArgumentError);
+  CHECK_THROWS_WITH_AS(on_cpu(program, {{"x", Tensor::from<float>({1, 2, 3}).reshape({1, 3})}}),
+                       doctest::Contains("expected f32[?, 2], found f32[1, 3]"), ShapeError);
+  CHECK(millrace::live_frames() == 0);
+}
