@@ -140,14 +140,14 @@ TEST_CASE("loops that square, multiply and double have the values of case 18") {
   const Program program = built([] {
     const Var two = input("two", scalar);
     const Var a = input("a", scalar);
-    Var squared(two.id());
+    Var squared = Var::of(two.id());
     WhileLoop squares = while_loop({squared});
     {
       const auto frame = squares.frame();
       squares.break_if(greater_equal(squared, Var(100.0)));
       squared.update(squared * squared);
     }
-    Var product(two.id());
+    Var product = Var::of(two.id());
     WhileLoop products = while_loop({product});
     {
       const auto frame = products.frame();
@@ -176,9 +176,9 @@ TEST_CASE("loops that square, multiply and double have the values of case 18") {
 TEST_CASE("loops whose condition reads what they carry have the values of case 19") {
   const Program program = built([] {
     Var i = input("i", scalar);
-    Var x(i.id());
-    Var square(i.id());
-    Var count(i.id());
+    Var x = Var::of(i.id());
+    Var square = Var::of(i.id());
+    Var count = Var::of(i.id());
     WhileLoop loop = while_loop({i, x});
     {
       const auto frame = loop.frame();

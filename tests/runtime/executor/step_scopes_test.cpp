@@ -158,8 +158,7 @@ TEST_CASE("a turn that ends later in the body is an iteration") {
                    }),
                    five) == 6);
   CHECK(iterations(counter([&](WhileLoop& loop, Var& step, const Var& n) {
-                     Var inner = step;
-                     inner = Var(step.id());
+                     Var inner = Var::of(step.id());
                      WhileLoop again = while_loop({inner}, {.max_trips = 1});
                      {
                        const auto frame = again.frame();
