@@ -70,9 +70,11 @@ Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats, StreamRef
     const std::int64_t times = repeats[static_cast<std::size_t>(axis)];
     if (times < 0) throw ArgumentError("tile: expected counts of at least 0, found " + std::to_string(times));
     dims[axis] = checked_mul(dims[axis], times);
-    for (std::int64_t i = 0; i < dims[axis]; ++i) maps[static_cast<std::size_t>(axis)].push_back(i % x.dim(axis));
   }
+  // Before the maps, so that counts which no memory holds end here.
   Tensor out(x.dtype(), dims, stream.memory());
+  for (int axis = 0; axis < x.rank() && out.elements() > 0; ++axis)
+    for (std::int64_t i = 0; i < dims[axis]; ++i) maps[static_cast<std::size_t>(axis)].push_back(i % x.dim(axis));
   internal::check_places("tile", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},

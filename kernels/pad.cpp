@@ -24,21 +24,32 @@ std::int64_t source_of(std::int64_t at, std::int64_t extent, PadMode mode) {
   return -1;
 }
 
-/// The elements of one axis after cutting and padding.
-std::vector<std::int64_t> axis_map(int axis, std::int64_t extent, std::int64_t before, std::int64_t after, PadMode mode) {
+/// What is left of an extent once it was cut.
+std::int64_t kept_of(std::int64_t extent, std::int64_t before, std::int64_t after) {
+  return checked_add(extent, checked_add(std::min<std::int64_t>(before, 0), std::min<std::int64_t>(after, 0)));
+}
+
+/// The extent of one axis after cutting and padding.
+std::int64_t axis_size(int axis, std::int64_t extent, std::int64_t before, std::int64_t after, PadMode mode) {
   const auto where = [&] {
     return "pad: axis " + std::to_string(axis) + " of " + std::to_string(extent) + " elements, " + std::to_string(before) + " before and " +
            std::to_string(after) + " after: ";
   };
   const std::int64_t size = checked_add(extent, checked_add(before, after));
-  const std::int64_t cut_before = before < 0 ? -before : 0;
-  const std::int64_t kept = extent - cut_before - (after < 0 ? -after : 0);
+  const std::int64_t kept = kept_of(extent, before, after);
   if (size < 0 || kept < 0) throw ShapeError(where() + "expected elements that are left");
   const std::int64_t most = std::max(before, after);
   if (mode == PadMode::reflect && most > 0 && most >= kept) throw ArgumentError(where() + "a reflection needs fewer than there are");
   if (mode != PadMode::constant && most > 0 && kept == 0) throw ArgumentError(where() + "expected an axis with elements");
-  std::vector<std::int64_t> map(static_cast<std::size_t>(size));
+  return size;
+}
+
+/// The elements of one axis after cutting and padding, `size` of them.
+std::vector<std::int64_t> axis_map(std::int64_t size, std::int64_t extent, std::int64_t before, std::int64_t after, PadMode mode) {
+  const std::int64_t kept = kept_of(extent, before, after);
+  const std::int64_t cut_before = before < 0 ? -before : 0;
   const std::int64_t first = before > 0 ? before : 0;
+  std::vector<std::int64_t> map(static_cast<std::size_t>(size));
   for (std::int64_t i = 0; i < size; ++i) {
     const std::int64_t from = source_of(i - first, kept, mode);
     map[static_cast<std::size_t>(i)] = from < 0 ? -1 : from + cut_before;
@@ -57,13 +68,17 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   cpu::IndexMaps maps;
   for (int axis = 0; axis < x.rank(); ++axis) {
     const auto i = static_cast<std::size_t>(axis);
-    maps.push_back(axis_map(axis, x.dim(axis), before[i], after[i], mode));
-    dims[axis] = static_cast<std::int64_t>(maps.back().size());
+    dims[axis] = axis_size(axis, x.dim(axis), before[i], after[i], mode);
+  }
+  // Before the maps, so that counts which no memory holds end here.
+  Tensor out(x.dtype(), dims, stream.memory());
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    maps.push_back(out.elements() == 0 ? std::vector<std::int64_t>() : axis_map(dims[axis], x.dim(axis), before[i], after[i], mode));
   }
   Tensor element(x.dtype(), DDim{});
   ThreadTeam alone(1);
   cpu::cast(Tensor::scalar(value), element, alone);
-  Tensor out(x.dtype(), dims, stream.memory());
   internal::check_places("pad", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},

@@ -75,6 +75,7 @@ class Session : public std::enable_shared_from_this<Session> {
                            if (error) return self->end("cannot connect: " + error.message());
                            self->stream_ = std::move(stream);
                            self->write(text_message(to_json(self->plan_.start)), &Session::nothing_follows);
+                           self->expect_start();
                            self->read();
                          });
   }
@@ -109,9 +110,11 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void send_when_due(double rate) {
     const double seconds = std::chrono::duration<double>(group_->options.paced_piece).count();
-    const auto units = static_cast<std::size_t>(std::max(1.0, std::round(seconds * plan_.units_per_second)));
+    const double most = static_cast<double>(group_->options.limits.message / 2 / plan_.unit_bytes);
+    const auto units = static_cast<std::size_t>(std::max(1.0, std::min(most, std::round(seconds * plan_.units_per_second))));
     const std::size_t bytes = std::min(plan_.bytes.size() - sent_, units * plan_.unit_bytes);
-    const double due = static_cast<double>((sent_ + bytes) / plan_.unit_bytes) / rate;
+    constexpr double latest = 1e9;  // seconds that the clock can hold
+    const double due = std::min(latest, static_cast<double>((sent_ + bytes) / plan_.unit_bytes) / rate);
     timer_.expires_at(record_.begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(due)));
     timer_.async_wait([self = shared_from_this(), bytes](error_code error) {
       if (!error && !self->over_) self->send(bytes);
@@ -128,6 +131,12 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   // ---- In ----
+  void expect_start() {
+    timer_.expires_after(group_->options.limits.handshake);
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->over_ && !self->record_.started) self->end("the server did not answer in time");
+    });
+  }
   void read() {
     stream_->async_read([self = shared_from_this()](error_code error, Message message) {
       if (self->over_) return;
@@ -145,6 +154,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::visit([this](const auto& said) { on(said); }, message);
   }
   void on(const StartedMessage& said) {
+    timer_.cancel();
     record_.started = said;
     record_.outputs.resize(said.outputs.size());
     arrive();
@@ -153,6 +163,10 @@ class Session : public std::enable_shared_from_this<Session> {
     if (said.seq != record_.received.size())
       throw ProtocolError(ErrorCode::bad_message,
                           "expected seq " + std::to_string(record_.received.size()) + ", found " + std::to_string(said.seq));
+    // Steps whose rows have no bytes cost the server nothing, but the client its record of them.
+    if (said.steps > group_->options.limits.message)
+      throw ProtocolError(ErrorCode::bad_message, "expected at most " + std::to_string(group_->options.limits.message) +
+                                                      " steps in a message, found " + std::to_string(said.steps));
     if (said.outputs.size() != record_.outputs.size())
       throw ProtocolError(ErrorCode::bad_message,
                           "expected " + std::to_string(record_.outputs.size()) + " outputs, found " + std::to_string(said.outputs.size()));

@@ -73,10 +73,11 @@ void Session::receive(Message message) {
 void Session::take_data(const Message& message) {
   if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found data");
   if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found data");
-  const DataView data = parse_data(message, sources_.size() > 1);
+  const bool named = sources_.size() > 1;
+  const DataView data = parse_data(message, named);
   Chunk chunk;
   for (const PortSpec& port : model_->inputs()) {
-    if (data.input.empty() || port.name == data.input) break;
+    if (!named || port.name == data.input) break;
     ++chunk.source;
   }
   if (chunk.source == sources_.size())

@@ -36,6 +36,9 @@ TEST_CASE("tile repeats each axis, 0 times too, on every backend") {
     CHECK(on.down(tile(x, {0, 5}, on.stream())).dims() == DDim{0, 10});
     CHECK_THROWS_AS(tile(x, {2}, on.stream()), ShapeError);
     CHECK_THROWS_AS(tile(x, {2, -1}, on.stream()), ArgumentError);
+    CHECK_THROWS_AS(tile(x, {std::int64_t{1} << 44, 2}, on.stream()), OutOfMemoryError);
+    CHECK_THROWS_AS(tile(x, {std::int64_t{1} << 40, std::int64_t{1} << 40}, on.stream()), OverflowError);
+    CHECK(on.down(tile(x, {0, std::int64_t{1} << 44}, on.stream())).dims() == DDim{0, std::int64_t{1} << 45});
   });
 }
 

@@ -45,6 +45,10 @@ TEST_CASE("counts that an axis cannot give are errors that name axis and counts"
   CHECK_THROWS_WITH_AS(pad(x, {3}, {0}, PadMode::reflect, 0, device.stream(0)),
                        "pad: axis 0 of 3 elements, 3 before and 0 after: a reflection needs fewer than there are", ArgumentError);
   CHECK_THROWS_AS(pad(x, {-2}, {-2}, PadMode::constant, 0, device.stream(0)), ShapeError);
+  for (const int bits : {45, 61, 62}) {
+    INFO("2^", bits, " before");
+    CHECK_THROWS_AS(pad(x, {std::int64_t{1} << bits}, {0}, PadMode::constant, 0, device.stream(0)), Error);
+  }
   CHECK_THROWS_AS(pad(x, {1, 1}, {0, 0}, PadMode::constant, 0, device.stream(0)), ShapeError);
   CHECK_THROWS_AS(pad(Tensor(DType::f32, DDim{0}), {1}, {0}, PadMode::edge, 0, device.stream(0)), ArgumentError);
 }

@@ -10,6 +10,8 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -66,6 +68,54 @@ asio::awaitable<std::vector<ClientRecord>> stream_in_coroutine(StreamUrl url, st
 }
 
 }  // namespace
+
+TEST_CASE("a server that never answers, and one that claims steps without bytes, are given up") {
+  asio::io_context context;
+  asio::ip::tcp::acceptor acceptor(context, {asio::ip::make_address("127.0.0.1"), 0});
+  std::thread server([&] {
+    asio::ip::tcp::socket silent = acceptor.accept();
+    asio::ip::tcp::socket lying = acceptor.accept();
+    StartedMessage started;
+    PortSpec empty;
+    empty.name = "y";
+    empty.shape = DDim{0};
+    started.outputs.push_back(empty);
+    started.reply = ReplyFormat::binary;
+    const std::string claim = std::string(8, '\0') + "\xff\xff\xff\xff" + "\x01\x01y" + std::string(4, '\0');
+    asio::write(lying, asio::buffer(encode_frame(text_message(to_json(started))) + encode_frame(binary_message(claim))));
+    std::string rest;
+    boost::system::error_code ended;
+    asio::read(lying, asio::dynamic_buffer(rest), ended);
+  });
+  StreamUrl url;
+  url.host = "127.0.0.1";
+  url.port = acceptor.local_endpoint().port();
+  ClientOptions options;
+  options.limits.handshake = std::chrono::milliseconds(200);
+  CHECK(stream_plans(url, std::vector<ClientPlan>(1), options).at(0).error == "the server did not answer in time");
+  const std::string claimed = stream_plans(url, std::vector<ClientPlan>(1)).at(0).error;
+  INFO(claimed);
+  CHECK(claimed.find("found 4294967295") != std::string::npos);
+  server.join();
+}
+
+TEST_CASE("a paced piece that no message holds is cut") {
+  const Fixture fixture;
+  constexpr std::size_t most = 400;
+  ServerOptions strict;
+  strict.limits.message = most;
+  const Served served(fixture.program, strict);
+  ClientPlan plan;
+  plan.start.reply = ReplyFormat::none;
+  plan.bytes = std::string(10 * most / 12 * 12, '\0');
+  plan.unit_bytes = features * sizeof(float);
+  plan.units_per_second = 1e6;
+  ClientOptions options;
+  options.speed = 1e6;
+  options.paced_piece = std::chrono::milliseconds(5000);
+  options.limits.message = most;
+  CHECK(stream_plans(served.url(), {plan}, options).at(0).error == "");
+}
 
 TEST_CASE("streaming completes for a future, a coroutine and a deferred operation") {
   const Fixture fixture;

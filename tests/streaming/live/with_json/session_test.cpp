@@ -277,6 +277,7 @@ TEST_CASE("inputs arrive each at its own pace, and must end with as many rows") 
   CHECK(reader.ended);
   CHECK(refusal(table, {start(), data("a", {1, 2}), end()}).code == ErrorCode::bad_input);
   CHECK(refusal(table, {start(), data("z", {1, 2})}).message.find("'z'") != std::string::npos);
+  CHECK(refusal(table, {start(), binary_message(std::string(9, '\0'))}).message.find("''") != std::string::npos);
 }
 
 TEST_CASE("a step that failed ends its session with the reason, and no other") {
