@@ -61,6 +61,7 @@ TEST_CASE("a runtime runs a program on threads of its own") {
   Runtime runtime;
   RunResult result = runtime.async_run(doubling(3), ones_of(2), asio::use_future).get();
   CHECK(result["v"].tensor().to_vector<float>() == std::vector<float>(6, 15.0f));
+  CHECK(result.turns == 3);
 }
 
 TEST_CASE("one executable serves many runs at once, with the same bits for any number of threads and streams") {
