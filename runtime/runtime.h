@@ -21,7 +21,8 @@ struct RuntimeOptions {
   std::size_t kernel_threads = 0;
   /// Streams of the CPU. Results do not depend on it.
   std::size_t streams = 4;
-  /// The embedder's io_context, on which tasks then run, or an executor of the embedder's. At most one of the two; it must outlive the runtime.
+  /// The embedder's io_context, on which tasks then run, or an executor of the embedder's. At most one of the two; it must outlive the
+  /// runtime.
   asio::io_context* context = nullptr;
   Executor* executor = nullptr;
   /// Places besides the CPU: backends from outside.
@@ -32,9 +33,9 @@ struct RuntimeOptions {
   RuntimeOptions() = default;
 };
 
-/// What an embedding program makes first: it owns the executor, the devices with their thread teams, streams and memory, and the trace. Nothing
-/// is global, so a process may have several. Destroying it cancels the runs that it started and, on threads of its own, waits for their ends; on
-/// an executor of the embedder's they must have ended before. Thread safety: every member, from any thread.
+/// What an embedding program makes first: it owns the executor, the devices with their thread teams, streams and memory, and the trace.
+/// Nothing is global, so a process may have several. Destroying it cancels the runs that it started and, on threads of its own, waits for
+/// their ends; on an executor of the embedder's they must have ended before. Thread safety: every member, from any thread.
 class Runtime {
  public:
   /// ArgumentError: both a context and an executor, or two devices of one place.
@@ -55,8 +56,9 @@ class Runtime {
   /// The program made ready for one of the places.
   Executable compile(Program program, const Place& place = CpuPlace{}) const { return Executable(std::move(program), device(place)); }
 
-  /// Starts a run of a program that was compiled, for any completion token of `void(std::exception_ptr, RunResult)`: see `async_start`, which
-  /// says where handlers are called and how an allocator and a cancellation slot that go with the token are used. Errors are those of `run`.
+  /// Starts a run of a program that was compiled, for any completion token of `void(std::exception_ptr, RunResult)`: see `async_start`,
+  /// which says where handlers are called and how an allocator and a cancellation slot that go with the token are used. Errors are those of
+  /// `run`.
   template <class Token>
   auto async_run(Executable executable, Feeds feeds, Token&& token, RunOptions options = {}) {
     return async_start(*executor_, tracked(std::move(executable), std::move(feeds), options), std::forward<Token>(token), "async_run");

@@ -37,8 +37,8 @@ class ArrayElement {
   std::int64_t offset_;
 };
 
-/// The typed face of a tensor: an element type and a rank that the compiler knows. Shares the tensor's storage, so copying an array copies no
-/// element. `Array<const T, D>` only reads. Element access works where the host may look; elsewhere it is a PlaceError that names
+/// The typed face of a tensor: an element type and a rank that the compiler knows. Shares the tensor's storage, so copying an array copies
+/// no element. `Array<const T, D>` only reads. Element access works where the host may look; elsewhere it is a PlaceError that names
 /// `copy_to`. Thread-safety as for Tensor.
 template <class T, int D>
 class Array {
@@ -49,8 +49,8 @@ class Array {
   explicit Array(const Dim<D>& size, std::shared_ptr<MemoryResource> memory = host_memory())
     requires(!std::is_const_v<T>)
       : Array(Tensor(dtype_of<T>, DDim(size), std::move(memory))) {}
-  /// The face of `tensor`; a scalar is taken as one axis of extent 1. DTypeError, ShapeError (rank) when it is another; ReadOnlyError when the
-  /// tensor cannot be written and T is not const.
+  /// The face of `tensor`; a scalar is taken as one axis of extent 1. DTypeError, ShapeError (rank) when it is another; ReadOnlyError when
+  /// the tensor cannot be written and T is not const.
   explicit Array(const Tensor& tensor) : tensor_(D == 1 && tensor.rank() == 0 ? tensor.reshape(DDim{1}) : tensor) {
     if (tensor.dtype() != dtype_of<T>)
       throw DTypeError("array: expected elements of " + std::string(name_of(dtype_of<T>)) + ", found " + tensor.to_string());
@@ -64,8 +64,8 @@ class Array {
   const Dim<D>& size() const noexcept { return size_; }
   const Dim<D>& stride() const noexcept { return stride_; }
   std::int64_t elements() const { return tensor_.elements(); }
-  /// The first element, for host code that follows `stride`. For T not const the storage counts as written from then on; for const T it must have
-  /// been written (UninitializedError) and be there (NotReadyError).
+  /// The first element, for host code that follows `stride`. For T not const the storage counts as written from then on; for const T it
+  /// must have been written (UninitializedError) and be there (NotReadyError).
   T* ptr() const {
     if constexpr (std::is_const_v<T>)
       return tensor_.template data<std::remove_const_t<T>>();

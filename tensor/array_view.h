@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// Pointer, size and stride: an array as an operation on a device takes it, without ownership. Iterates over the elements in row-major order.
-/// The array it was made from must outlive it.
+/// Pointer, size and stride: an array as an operation on a device takes it, without ownership. Iterates over the elements in row-major
+/// order. The array it was made from must outlive it.
 template <class T, int D>
 class ArrayView {
  public:

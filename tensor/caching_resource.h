@@ -11,8 +11,9 @@ namespace millrace {
 
 /// Keeps what is given back and hands it out again, over another resource of the same place, within a budget. Thread-safe.
 ///
-/// Sizes are rounded up to classes, four to each power of two and at least 64 bytes; the budget and the statistics count these. A block that is
-/// given back may be handed out at once: whoever enqueues work owns the tensors it touches until it has run, so no stream still uses it.
+/// Sizes are rounded up to classes, four to each power of two and at least 64 bytes; the budget and the statistics count these. A block
+/// that is given back may be handed out at once: whoever enqueues work owns the tensors it touches until it has run, so no stream still
+/// uses it.
 class CachingResource final : public MemoryResource {
  public:
   /// All in bytes, but for the counts of calls.
@@ -30,8 +31,8 @@ class CachingResource final : public MemoryResource {
   /// Every block must have been given back.
   ~CachingResource() override;
 
-  /// When the budget or the upstream resource has no room, the cache is freed and the allocation tried once more; OutOfMemoryError then names the
-  /// size asked for, what is in use and the budget.
+  /// When the budget or the upstream resource has no room, the cache is freed and the allocation tried once more; OutOfMemoryError then
+  /// names the size asked for, what is in use and the budget.
   void* allocate(std::size_t bytes) override;
   void deallocate(void* pointer, std::size_t bytes) noexcept override;
   Place place() const override;

@@ -32,7 +32,8 @@ class DDim {
   const std::int64_t* begin() const noexcept { return extents_; }
   const std::int64_t* end() const noexcept { return extents_ + rank_; }
 
-  /// Number of elements; 1 for a scalar. Negative extents are a ShapeError, extents whose product (0 left out) does not fit an OverflowError.
+  /// Number of elements; 1 for a scalar. Negative extents are a ShapeError, extents whose product (0 left out) does not fit an
+  /// OverflowError.
   std::int64_t elements() const;
   /// Row-major strides, in elements. OverflowError when one does not fit.
   DDim row_major() const;

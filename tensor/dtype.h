@@ -108,8 +108,8 @@ constexpr To truncate(From from) {
 }
 }  // namespace detail
 
-/// Converts one element by value; floats narrow through f32 (f64 directly), to integers towards zero and saturating, to bool by `!= 0`. Integers
-/// that do not fit wrap.
+/// Converts one element by value; floats narrow through f32 (f64 directly), to integers towards zero and saturating, to bool by `!= 0`.
+/// Integers that do not fit wrap.
 template <class To, class From>
 constexpr To convert_element(From from) {
   constexpr bool narrow_from = std::is_same_v<From, float16> || std::is_same_v<From, bfloat16>;

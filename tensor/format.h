@@ -20,8 +20,8 @@
 /// fmt formatters for the values of `tensor/`. They take the format of a string (width, alignment). No public header includes this one.
 namespace millrace {
 
-/// "f32[2, 3] on cpu {1, 2, 3, 4, 5, 6}": at most 8 values, then "…"; "{not written}", "{not ready}", "{failed}" or "{not on the host}" in their place
-/// when they cannot be read.
+/// "f32[2, 3] on cpu {1, 2, 3, 4, 5, 6}": at most 8 values, then "…"; "{not written}", "{not ready}", "{failed}" or "{not on the host}" in
+/// their place when they cannot be read.
 std::string describe(const Tensor& tensor);
 /// The same, followed by the LoD.
 std::string describe(const LoDTensor& tensor);

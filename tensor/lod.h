@@ -14,12 +14,12 @@
 
 namespace millrace {
 
-/// Levels of offsets over rows, outermost (0) first: level k indexes the sequences of level k+1, the last level indexes rows. Empty sequences
-/// are legal at every level. Immutable and shared by pointer: copies are cheap, all members are thread-safe. A LoD without levels says that
-/// rows are just rows.
+/// Levels of offsets over rows, outermost (0) first: level k indexes the sequences of level k+1, the last level indexes rows. Empty
+/// sequences are legal at every level. Immutable and shared by pointer: copies are cheap, all members are thread-safe. A LoD without levels
+/// says that rows are just rows.
 ///
-/// What is in a LoD is always consistent: each level starts at 0, never decreases, and ends at the number of sequences of the next. Factories
-/// throw LoDError otherwise, whatever they are given.
+/// What is in a LoD is always consistent: each level starts at 0, never decreases, and ends at the number of sequences of the next.
+/// Factories throw LoDError otherwise, whatever they are given.
 class LoD {
  public:
   using Level = std::vector<std::int64_t>;

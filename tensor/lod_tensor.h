@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// Rows and the LoD over them: axis 0 of the tensor is the rows. Without levels it is just a tensor. A view by value, like Tensor: copies share
-/// the elements. The LoD always fits the rows.
+/// Rows and the LoD over them: axis 0 of the tensor is the rows. Without levels it is just a tensor. A view by value, like Tensor: copies
+/// share the elements. The LoD always fits the rows.
 class LoDTensor {
  public:
   LoDTensor() = default;

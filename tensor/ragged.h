@@ -30,8 +30,8 @@ struct UnpackPlan {
   std::span<const std::int64_t> step_rows(std::int64_t step) const;
 };
 
-/// The plan of `unpack(x, level, sort_by_length)` for an input of `rows` rows. Case: rows 0…9 of [[3,6,1]], sorted, give the steps [3,0,9] [4,1]
-/// [5,2] [6] [7] [8]. LoDError when the level is missing (it lists those present) or the LoD has another number of rows.
+/// The plan of `unpack(x, level, sort_by_length)` for an input of `rows` rows. Case: rows 0…9 of [[3,6,1]], sorted, give the steps [3,0,9]
+/// [4,1] [5,2] [6] [7] [8]. LoDError when the level is missing (it lists those present) or the LoD has another number of rows.
 UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std::int64_t rows);
 
 /// How steps become ragged rows again, in the caller's order. Row r of the result is row `sources[r]` of the slab.
@@ -46,9 +46,9 @@ struct PackPlan {
   std::pair<std::int64_t, std::int64_t> at(std::int64_t row) const;
 };
 
-/// The plan of `pack(array, level, order)`. `step_rows[t]` is how many rows the array's slot t has; `step_lods[t]` its LoD (an empty span: none has
-/// one). Without levels slot t must have one row for each live sequence, with levels one outermost sequence for each: LoDError names the
-/// step and both numbers. All slots have the same depth; with no steps at all the result has `order.depth_below()` levels below.
+/// The plan of `pack(array, level, order)`. `step_rows[t]` is how many rows the array's slot t has; `step_lods[t]` its LoD (an empty span:
+/// none has one). Without levels slot t must have one row for each live sequence, with levels one outermost sequence for each: LoDError
+/// names the step and both numbers. All slots have the same depth; with no steps at all the result has `order.depth_below()` levels below.
 PackPlan make_pack_plan(const SequenceOrder& order, std::span<const std::int64_t> step_rows, std::span<const LoD> step_lods = {});
 /// The same, where every slot has one row for each live sequence.
 PackPlan make_pack_plan(const SequenceOrder& order);
@@ -66,14 +66,14 @@ struct RowSelection {
 /// The sequences `chosen` of level 0 of `lod`, or the rows `chosen` of `rows` when `lod` has no levels. IndexError, LoDError.
 RowSelection select_sequences(std::span<const std::int64_t> chosen, std::int64_t rows, const LoD& lod = {});
 
-/// What of the batch at step `from` still lives at step `to` ≥ `from`: the plan of `shrink`. A prefix when the order is sorted. `from` is −1 for a
-/// re-ordered boot or static input. The batch has `rows` rows, one for each sequence alive at `from`, or with a LoD one outermost
+/// What of the batch at step `from` still lives at step `to` ≥ `from`: the plan of `shrink`. A prefix when the order is sorted. `from` is
+/// −1 for a re-ordered boot or static input. The batch has `rows` rows, one for each sequence alive at `from`, or with a LoD one outermost
 /// sequence for each; LoDError names both numbers, ArgumentError both steps when `to` is before `from`.
 RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int64_t to, std::int64_t rows, const LoD& lod = {});
 RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int64_t to);
 
-/// What has one row (with a LoD: one outermost sequence) for each sequence of `order.level()`, in the caller's order, as the batch wants it: the
-/// plan for boot states and static inputs. LoDError when the numbers differ.
+/// What has one row (with a LoD: one outermost sequence) for each sequence of `order.level()`, in the caller's order, as the batch wants
+/// it: the plan for boot states and static inputs. LoDError when the numbers differ.
 RowSelection reorder_rows(const SequenceOrder& order, std::int64_t rows, const LoD& lod = {});
 RowSelection reorder_rows(const SequenceOrder& order);
 

@@ -12,11 +12,12 @@
 
 namespace millrace {
 
-/// The order in which a loop over the steps of sequences sees them: what `unpack` hands out, and `pack`, `shrink` and a re-ordered boot need.
+/// The order in which a loop over the steps of sequences sees them: what `unpack` hands out, and `pack`, `shrink` and a re-ordered boot
+/// need.
 ///
 /// Step t takes item t of every sequence of `level` that is longer than t: a row when `level` is the last level, else a sub-sequence. A
-/// *rank* is a sequence's position in the batch of all sequences: sorted, longest first with ties stable, so that those alive at a step are a
-/// prefix; unsorted, the caller's order. Immutable, shared by pointer, thread-safe.
+/// *rank* is a sequence's position in the batch of all sequences: sorted, longest first with ties stable, so that those alive at a step are
+/// a prefix; unsorted, the caller's order. Immutable, shared by pointer, thread-safe.
 class SequenceOrder {
  public:
   /// One line of the rank table: a sequence of `level`, by its number, and how many items it has.

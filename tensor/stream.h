@@ -53,8 +53,9 @@ class StreamRef {
   }
   Point position() const { return stream_->position(); }
 
-  /// Runs `f(team)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream that
-  /// runs later, `f` must own what it uses. An exception of `f` fails the stream; when `f` ran at once it is rethrown to the caller too.
+  /// Runs `f(team)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream
+  /// that runs later, `f` must own what it uses. An exception of `f` fails the stream; when `f` ran at once it is rethrown to the caller
+  /// too.
   template <class F>
   void enqueue(F&& f) const {
     if (!stream_->enter()) return stream_->push(std::make_unique<Owned<std::decay_t<F>>>(std::forward<F>(f)));

@@ -107,7 +107,8 @@ class Tensor {
   /// Axis i of the result is axis `axes[i]`.
   Tensor permute(const std::vector<int>& axes) const;
 
-  /// Changes the extents in place: keeps the storage while the elements fit it (shrinking and growing back keeps the pointer), else takes new.
+  /// Changes the extents in place: keeps the storage while the elements fit it (shrinking and growing back keeps the pointer), else takes
+  /// new.
   void resize(const DDim& dims);
   /// Row-major elements on the host. Waits for `ready()`; blocks the calling thread.
   Tensor copy_to(const CpuPlace& place) const;

@@ -18,8 +18,8 @@ decltype(auto) visit_rank(F&& f, const Tensor& tensor) {
 }
 }  // namespace detail
 
-/// Calls `f` with the typed face of `tensor`: an `Array<T, D>`, or an `Array<const T, D>` for a const tensor. A scalar comes as one axis of extent 1. `f`
-/// takes all of them (`[](auto array) { … }`) and returns the same type for each.
+/// Calls `f` with the typed face of `tensor`: an `Array<T, D>`, or an `Array<const T, D>` for a const tensor. A scalar comes as one axis of
+/// extent 1. `f` takes all of them (`[](auto array) { … }`) and returns the same type for each.
 template <class F, class AnyTensor>
   requires std::is_same_v<std::remove_cvref_t<AnyTensor>, Tensor>
 decltype(auto) visit(F&& f, AnyTensor&& tensor) {

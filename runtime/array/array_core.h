@@ -55,8 +55,8 @@ struct WriterEntry {
   bool outside = false;      ///< belongs to no run: see TensorArray::feeder
 };
 
-/// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots. Thread-safe:
-/// one mutex, never held while a waiter is told.
+/// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots.
+/// Thread-safe: one mutex, never held while a waiter is told.
 class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
  public:
   enum class Kind : std::uint8_t { fixed, growable, window };
@@ -90,7 +90,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   bool exists(std::int64_t index, const TaskInfo* who) const;
 
   static constexpr std::int64_t append = std::numeric_limits<std::int64_t>::min();
-  /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is parked in `waiter`.
+  /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is
+  /// parked in `waiter`.
   bool write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer);
   /// A parked write that nobody awaited: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;

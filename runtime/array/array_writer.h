@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// A registered writer of a TensorArray, for as long as this object lives. Once an array has had registered writers and the last one goes, the
-/// slots that are still unwritten fail by name, unless the array was closed. Register a writer before the last one goes.
+/// A registered writer of a TensorArray, for as long as this object lives. Once an array has had registered writers and the last one goes,
+/// the slots that are still unwritten fail by name, unless the array was closed. Register a writer before the last one goes.
 ///
 ///     task<> producer(TensorArray states) {
 ///       TaskInfo& me = co_await this_task::info();
@@ -20,8 +20,8 @@ namespace millrace {
 ///       for (…) writer.write(t, value);
 ///     }
 ///
-/// A writer that is bound to a task (given at registration, or by `bind` in a task it was handed to) must go before that task ends; it
-/// lets a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time.
+/// A writer that is bound to a task (given at registration, or by `bind` in a task it was handed to) must go before that task ends; it lets
+/// a cycle of tasks that wait for each other's slots be found while other tasks still run. Move-only, used by one task at a time.
 class ArrayWriter {
  public:
   ArrayWriter(std::shared_ptr<detail::ArrayCore> core, std::string name, TaskInfo* task, bool outside = false)

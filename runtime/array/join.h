@@ -10,8 +10,8 @@
 
 namespace millrace::detail {
 
-/// The elements of `parts`, which have one dtype, one behind the other as a tensor of `dims`, ready in the order of `stream`. Parts that already lie
-/// so in one storage, or fill `slab` slot by slot, are not copied: the result is a read-only view.
+/// The elements of `parts`, which have one dtype, one behind the other as a tensor of `dims`, ready in the order of `stream`. Parts that
+/// already lie so in one storage, or fill `slab` slot by slot, are not copied: the result is a read-only view.
 Tensor join(const std::vector<Tensor>& parts, DType dtype, const DDim& dims, const std::shared_ptr<Slab>& slab, StreamRef stream);
 
 /// `values`, all of one shape, with a new axis 0. `empty` says dtype and extents where there are none.

@@ -6,9 +6,9 @@
 
 namespace millrace {
 
-/// The rows (with levels: the outermost sequences) of `state` whose sequences still live at the turn of `step_input`: a view of the first ones
-/// when the order is sorted, else gathered on `stream`. Both were read from arrays made with the same order; ArgumentError names both values
-/// otherwise, and when the step input's turn comes before the state's. The result has the step input's turn.
+/// The rows (with levels: the outermost sequences) of `state` whose sequences still live at the turn of `step_input`: a view of the first
+/// ones when the order is sorted, else gathered on `stream`. Both were read from arrays made with the same order; ArgumentError names both
+/// values otherwise, and when the step input's turn comes before the state's. The result has the step input's turn.
 SlotValue shrink(const SlotValue& state, const SlotValue& step_input, StreamRef stream);
 
 /// The same for a value that was computed from one read at turn `from` (−1: the boot), row by row.

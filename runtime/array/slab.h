@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// The memory of all slots of an array, one behind the other: rows and step offsets. Each slot is a view with a storage record of its own, so
-/// that it has its own readiness, and can be frozen, while its neighbours are still to be written.
+/// The memory of all slots of an array, one behind the other: rows and step offsets. Each slot is a view with a storage record of its own,
+/// so that it has its own readiness, and can be frozen, while its neighbours are still to be written.
 class Slab {
  public:
   /// Slot t is the elements [offsets[t], offsets[t + 1]).

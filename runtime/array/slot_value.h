@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// What a read of a TensorArray gives: the slot's rows (a LoDTensor, `tensor()` and `lod()`), and, when the array was made with an order, that
-/// order and the turn, which `shrink` needs. The boot that stands before slot 0 has turn −1. Copies share the elements.
+/// What a read of a TensorArray gives: the slot's rows (a LoDTensor, `tensor()` and `lod()`), and, when the array was made with an order,
+/// that order and the turn, which `shrink` needs. The boot that stands before slot 0 has turn −1. Copies share the elements.
 class SlotValue : public LoDTensor {
  public:
   SlotValue() = default;

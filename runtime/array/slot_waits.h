@@ -12,9 +12,10 @@
 #include <millrace/runtime/array/slot_value.h>
 #include <millrace/runtime/task/wait.h>
 
-/// What the calls of a TensorArray give to `co_await`. All three: the task goes on through its own executor; cancellable (a cancelled wait leaves
-/// no trace); they wait for another task of the run, so that a slot nobody can write becomes a DeadlockError that names array, slot and
-/// task; each is awaited at most once and must not be destroyed while a task waits for it; tasks of different threads may wait at one array.
+/// What the calls of a TensorArray give to `co_await`. All three: the task goes on through its own executor; cancellable (a cancelled wait
+/// leaves no trace); they wait for another task of the run, so that a slot nobody can write becomes a DeadlockError that names array, slot
+/// and task; each is awaited at most once and must not be destroyed while a task waits for it; tasks of different threads may wait at one
+/// array.
 namespace millrace {
 
 /// `co_await array.read(i)`: goes on when slot i is issued; gives its value, or throws what the slot failed with.
@@ -37,7 +38,8 @@ class [[nodiscard]] SlotRead final : public Blocker, private detail::ArrayWaiter
   std::optional<SlotValue> boot_;
 };
 
-/// `co_await array.has(i)`: true when slot i is written, false when the array closed at or before i; throws when neither can happen any more.
+/// `co_await array.has(i)`: true when slot i is written, false when the array closed at or before i; throws when neither can happen any
+/// more.
 class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter {
  public:
   SlotHas(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot);
@@ -54,9 +56,9 @@ class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter 
   std::shared_ptr<detail::ArrayCore> core_;
 };
 
-/// What `write` gives. It need not be awaited, but for a window, whose writer waits for room. Awaited: done when the slot's elements are there
-/// (an external wait), in a window when the value has its place. A value that found a window full is placed only while its result lives: when
-/// that is dropped instead, the array fails with a WindowError that says so.
+/// What `write` gives. It need not be awaited, but for a window, whose writer waits for room. Awaited: done when the slot's elements are
+/// there (an external wait), in a window when the value has its place. A value that found a window full is placed only while its result
+/// lives: when that is dropped instead, the array fails with a WindowError that says so.
 class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter {
  public:
   SlotWrite(std::shared_ptr<detail::ArrayCore> core, std::int64_t slot, LoDTensor value, detail::WriterEntry* writer);

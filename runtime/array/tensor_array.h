@@ -19,7 +19,8 @@
 
 namespace millrace {
 
-/// The number of a slot, or of slots: an integer, or a tensor with one element that the host may read (NotReadyError: await its `ready()` first).
+/// The number of a slot, or of slots: an integer, or a tensor with one element that the host may read (NotReadyError: await its `ready()`
+/// first).
 class SlotIndex {
  public:
   template <std::integral T>
@@ -34,18 +35,18 @@ class SlotIndex {
 /// Numbered slots, each a one-shot future of a tensor: written once, read any number of times, before or after. A handle: copies share the
 /// array. Thread-safe; the tasks that wait go on through their own executors.
 ///
-/// Four kinds. *Fixed*: a size. *Growable*: as long as what is written; open until `close`. *Window*: a bounded ring for endless input; a writer
-/// waits while `capacity` slots are unread, slots are read in order or not, each `readers` times, and then leave. *Unstacked*: fixed, with all
-/// slots written.
+/// Four kinds. *Fixed*: a size. *Growable*: as long as what is written; open until `close`. *Window*: a bounded ring for endless input; a
+/// writer waits while `capacity` slots are unread, slots are read in order or not, each `readers` times, and then leave. *Unstacked*:
+/// fixed, with all slots written.
 ///
-/// A slot is *issued* when it is written: its value has a point, so that a reader may enqueue behind it and the host never blocks; it is *ready*
-/// when that point is reached. `read` waits for the former; `value.ready()` is the latter.
+/// A slot is *issued* when it is written: its value has a point, so that a reader may enqueue behind it and the host never blocks; it is
+/// *ready* when that point is reached. `read` waits for the former; `value.ready()` is the latter.
 ///
-/// An array made with an order checks that slot t has one row (or one outermost sequence) for each sequence alive at turn t, and what is read
-/// from it carries (order, turn) for `shrink`.
+/// An array made with an order checks that slot t has one row (or one outermost sequence) for each sequence alive at turn t, and what is
+/// read from it carries (order, turn) for `shrink`.
 ///
-/// Errors, all naming array, index and size: IndexError, WrittenTwiceError, ClosedError, DTypeError and ShapeError (the first slot written, or
-/// `of`, says what fits), NeverWrittenError (the array was closed, or its last registered writer is gone), WindowError; from a run that
+/// Errors, all naming array, index and size: IndexError, WrittenTwiceError, ClosedError, DTypeError and ShapeError (the first slot written,
+/// or `of`, says what fits), NeverWrittenError (the array was closed, or its last registered writer is gone), WindowError; from a run that
 /// comes to rest or waits in a circle, DeadlockError.
 class TensorArray {
  public:
@@ -91,13 +92,14 @@ class TensorArray {
   std::string to_string() const { return core_->to_string(); }
 
   // ---- Reading ----
-  /// `co_await array.read(i)`: the value of slot i, as soon as it is issued. Reading −1, or past the end of a fixed array, is an error at once.
+  /// `co_await array.read(i)`: the value of slot i, as soon as it is issued. Reading −1, or past the end of a fixed array, is an error at
+  /// once.
   SlotRead read(SlotIndex index) const { return SlotRead(core_, index.value()); }
-  /// The same, but −1 gives `boot`, re-ordered on `stream` like the batch when the array has an order: boot has one row (or outermost sequence)
-  /// for each sequence, the empty ones too, in the caller's order.
+  /// The same, but −1 gives `boot`, re-ordered on `stream` like the batch when the array has an order: boot has one row (or outermost
+  /// sequence) for each sequence, the empty ones too, in the caller's order.
   SlotRead read(SlotIndex index, const LoDTensor& boot, StreamRef stream) const;
-  /// `co_await array.has(i)`, which is `i < size` on an array that is still open: true once slot i is written, false once the array closed at or
-  /// before i. Of a fixed array it is known at once.
+  /// `co_await array.has(i)`, which is `i < size` on an array that is still open: true once slot i is written, false once the array closed
+  /// at or before i. Of a fixed array it is known at once.
   SlotHas has(SlotIndex index) const { return SlotHas(core_, index.value()); }
 
   // ---- Writing ----
@@ -105,8 +107,9 @@ class TensorArray {
   SlotWrite write(SlotIndex index, LoDTensor value, Mode mode, StreamRef stream) const;
   /// Writes the slot behind the highest written.
   SlotWrite append(LoDTensor value) const { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), nullptr); }
-  /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a fixed array
-  /// it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its own.
+  /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
+  /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its
+  /// own.
   Tensor prepare(SlotIndex index, DType dtype, const DDim& dims, StreamRef stream) const {
     return core_->prepare(index.value(), dtype, dims, stream.memory());
   }
@@ -130,13 +133,12 @@ class TensorArray {
   void cancel() const;
 
   // ---- Points ----
-  /// (watermark, k) is reached when the slots before k are written and their elements are there; fails when that becomes impossible. Of windows:
-  /// UnsupportedError. Each call gives the same timeline.
+  /// (watermark, k) is reached when the slots before k are written and their elements are there; fails when that becomes impossible. Of
+  /// windows: UnsupportedError. Each call gives the same timeline.
   Point watermark(std::int64_t slots) const { return Point(core_->watermark(), static_cast<std::uint64_t>(slots)); }
 
-  // ---- All slots ----
-  // Tasks: they wait until every slot is issued (growable: until the array is closed), then enqueue on `stream`. Where the slots lie one behind
-  // the other, as in a slab, nothing is copied. Of windows: UnsupportedError.
+  // ---- All slots ---- Tasks: they wait until every slot is issued (growable: until the array is closed), then enqueue on `stream`. Where
+  // the slots lie one behind the other, as in a slab, nothing is copied. Of windows: UnsupportedError.
 
   /// All values, in order.
   task<std::vector<SlotValue>> values() const { return values_of(*this); }

@@ -67,7 +67,8 @@ class Compiler {
     return type.is_tensor() && !is_floating(type.dtype) && type.is_static() && type.lod_depth == 0 && type.shape->elements() <= 16;
   }
 
-  /// The greatest set of vars that can be computed on the host from each other alone. What a loop carries may turn out not to be: then again.
+  /// The greatest set of vars that can be computed on the host from each other alone. What a loop carries may turn out not to be: then
+  /// again.
   void find_host_vars() {
     host_.assign(program_.vars().size(), false);
     for (std::size_t var = 0; var < host_.size(); ++var) host_[var] = small_integer(static_cast<VarId>(var));
@@ -190,7 +191,8 @@ class Compiler {
     }
   }
 
-  /// An op goes on where its first input was made, unless another op went on there before: chains share a stream, independent chains do not.
+  /// An op goes on where its first input was made, unless another op went on there before: chains share a stream, independent chains do
+  /// not.
   void choose_stream(Executable::CompiledOp& made, const Op& op, std::map<VarId, std::size_t>& streams) {
     for (const VarId input : op.inputs) {
       const auto at = streams.find(input);

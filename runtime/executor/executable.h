@@ -13,8 +13,8 @@
 
 namespace millrace {
 
-/// A program made ready for one device: ops resolved, attributes read, weights placed and packed, streams chosen. Immutable and shared by copy;
-/// any number of runs may use it at the same time.
+/// A program made ready for one device: ops resolved, attributes read, weights placed and packed, streams chosen. Immutable and shared by
+/// copy; any number of runs may use it at the same time.
 class Executable {
  public:
   /// Where a value is found from a block: `up` scopes above at `index`, or among the constants.
@@ -51,13 +51,14 @@ class Executable {
     std::vector<std::size_t> params;
     std::vector<Source> results;
     std::size_t vars = 0;
-    /// The first ops of a loop's body that are its *test*: a `break_if`, or several, which hand on what the turn was given, and before which stands
-    /// nothing but what they need, without stores, loops and branches. A turn that ends here left nothing behind and is no iteration.
+    /// The first ops of a loop's body that are its *test*: a `break_if`, or several, which hand on what the turn was given, and before
+    /// which stands nothing but what they need, without stores, loops and branches. A turn that ends here left nothing behind and is no
+    /// iteration.
     std::size_t test = 0;
     /// Vars that are there when a run of the block begins.
     std::vector<std::size_t> inputs;
-    /// For each array that ops of this block or below it write: where it was made, and the last op of this block that may write it. An array that
-    /// leaves the block that made it (carried, or the result of a branch) is not among them.
+    /// For each array that ops of this block or below it write: where it was made, and the last op of this block that may write it. An
+    /// array that leaves the block that made it (carried, or the result of a branch) is not among them.
     struct Written {
       Source array;
       std::size_t last_op = 0;

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// What an op's kernel sees in one run of the op. Inputs are issued (their contents may still be under way on a stream: `launch` orders behind
-/// them); the kernel launches on `stream()`, sets every output and returns.
+/// What an op's kernel sees in one run of the op. Inputs are issued (their contents may still be under way on a stream: `launch` orders
+/// behind them); the kernel launches on `stream()`, sets every output and returns.
 class OpContext {
  public:
   OpContext(const Op& op, std::span<const Value* const> inputs, std::span<Value> outputs, StreamRef stream)

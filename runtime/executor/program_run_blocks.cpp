@@ -30,8 +30,9 @@ std::string ProgramRun::name_of(const CompiledOp& op) const {
   return op.kind == Executable::Kind::while_loop ? fmt::format("while {} ({})", op.sub_block, first) : first;
 }
 
-/// Registers `task`, for a task `name` that it is about to start, as a writer of the arrays that `block` writes and that are known in `scope`, its
-/// parent. An array that nobody holds as a writer was made too late for that: it is left to the run, which finds at rest that nobody can write.
+/// Registers `task`, for a task `name` that it is about to start, as a writer of the arrays that `block` writes and that are known in
+/// `scope`, its parent. An array that nobody holds as a writer was made too late for that: it is left to the run, which finds at rest that
+/// nobody can write.
 ProgramRun::HeldWriters ProgramRun::hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task,
                                                  const std::string& name) const {
   HeldWriters held;

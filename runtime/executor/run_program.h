@@ -55,15 +55,16 @@ class RunResult {
   std::optional<Executable> executable_;
 };
 
-/// Evaluates a program, the one way there is: each op is a task or part of one, each iteration of a loop is a task, values flow as futures. Part of
-/// the awaiting task's run: its cancellation, its executor (one at a time there), its deadlock detection. Errors of ops keep their type and say
-/// which op, block and turn. Feeds are checked against the program's inputs (ArgumentError, DTypeError, ShapeError, LoDError name both sides).
+/// Evaluates a program, the one way there is: each op is a task or part of one, each iteration of a loop is a task, values flow as futures.
+/// Part of the awaiting task's run: its cancellation, its executor (one at a time there), its deadlock detection. Errors of ops keep their
+/// type and say which op, block and turn. Feeds are checked against the program's inputs (ArgumentError, DTypeError, ShapeError, LoDError
+/// name both sides).
 task<RunResult> run(Executable executable, Feeds feeds, RunOptions options = {});
 /// Compiles for a one-thread CPU device first; to run more than once, keep an Executable.
 task<RunResult> run(Program program, Feeds feeds, RunOptions options = {});
 
-/// A straight-line program (`Executable::straight_line`) in the calling thread, without a task; `outputs` follow the program's. On a device the
-/// outputs may still be under way.
+/// A straight-line program (`Executable::straight_line`) in the calling thread, without a task; `outputs` follow the program's. On a device
+/// the outputs may still be under way.
 std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer = nullptr);
 
 }  // namespace millrace

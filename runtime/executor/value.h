@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// What a var holds while a program runs: rows with their LoD (and, when they were read from an ordered array, order and turn), an array, or an
-/// order. Copies share the contents.
+/// What a var holds while a program runs: rows with their LoD (and, when they were read from an ordered array, order and turn), an array,
+/// or an order. Copies share the contents.
 class Value {
  public:
   Value() = default;

@@ -14,8 +14,8 @@
 
 namespace millrace {
 
-/// The values of one run of a block: of a whole program, or, as a *step scope*, of one iteration of a loop. A value is a one-shot future: an op
-/// that needs one which is still under way waits for it. Used by the tasks of one run, one at a time (its executor is serial).
+/// The values of one run of a block: of a whole program, or, as a *step scope*, of one iteration of a loop. A value is a one-shot future:
+/// an op that needs one which is still under way waits for it. Used by the tasks of one run, one at a time (its executor is serial).
 class VarScope : public std::enable_shared_from_this<VarScope> {
  public:
   /// How many step scopes of one run are alive, and were at most.

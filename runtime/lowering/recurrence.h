@@ -12,8 +12,8 @@ namespace millrace {
 
 /// How a program becomes a recurrence.
 struct RecurrenceOptions {
-  /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Empty: the program works on
-  /// whole sequences, and its loops over time are found.
+  /// For a graph that is one step already: which input takes the next value of which output, such as {"h", "hn"}. Empty: the program works
+  /// on whole sequences, and its loops over time are found.
   std::vector<std::pair<std::string, std::string>> states;
   /// Inputs that never change, by name: a sampling rate.
   std::map<std::string, Tensor> constants;
@@ -21,13 +21,13 @@ struct RecurrenceOptions {
   std::map<std::string, DDim> rows;
 };
 
-/// The normal form of a program that is causal in its input: what a step takes, what it gives, and what it carries from one step to the next.
-/// Streaming works on this form alone.
+/// The normal form of a program that is causal in its input: what a step takes, what it gives, and what it carries from one step to the
+/// next. Streaming works on this form alone.
 ///
-/// `step` is a straight-line program for one step of one sequence. Its inputs are, in order: the rows of `inputs`, then the carried values of `states`.
-/// Its outputs: `outputs`, then the next values of those states that change. `batched` is the same for N sequences at once: each input and output
-/// has a leading axis of extent N, and row i has the bits that `step` gives for sequence i.
-/// `start` computes the first values of all states from `given`, once for a sequence.
+/// `step` is a straight-line program for one step of one sequence. Its inputs are, in order: the rows of `inputs`, then the carried values
+/// of `states`. Its outputs: `outputs`, then the next values of those states that change. `batched` is the same for N sequences at once:
+/// each input and output has a leading axis of extent N, and row i has the bits that `step` gives for sequence i. `start` computes the
+/// first values of all states from `given`, once for a sequence.
 struct Recurrence {
   /// Something that arrives with every step. A program's live input of f32[?, 40] takes rows of [40]; `step` sees them as [1, 40].
   struct Input {
@@ -71,8 +71,8 @@ struct Recurrence {
   std::string to_string() const;
 };
 
-/// Finds the recurrence in a program: every op on the live rows must be row-wise and causal. UnsupportedError names the op that is not, and why; a
-/// wrong state pair or row shape is an ArgumentError that names both sides.
+/// Finds the recurrence in a program: every op on the live rows must be row-wise and causal. UnsupportedError names the op that is not, and
+/// why; a wrong state pair or row shape is an ArgumentError that names both sides.
 Recurrence make_recurrence(const Program& program, const RecurrenceOptions& options = {});
 
 }  // namespace millrace

@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// Rewrites a straight-line program for one sequence into one for N sequences: every var that depends on a sequence gets a new leading axis of
-/// extent N, the others stay. Each op rewrites itself (`OpDef::vectorize`) by reading `batched`/`get` and calling `emit` and `bind`.
-/// Row i of each result has the bits that the original gives for sequence i.
+/// Rewrites a straight-line program for one sequence into one for N sequences: every var that depends on a sequence gets a new leading axis
+/// of extent N, the others stay. Each op rewrites itself (`OpDef::vectorize`) by reading `batched`/`get` and calling `emit` and `bind`. Row
+/// i of each result has the bits that the original gives for sequence i.
 class Vectorizer {
  public:
   Vectorizer(const Program& from, Program& to) : from_(from), to_(to) {}
@@ -25,8 +25,8 @@ class Vectorizer {
   bool any_batched(const Op& op) const;
   /// The new var; `no_var` for `no_var`.
   VarId get(VarId old) const { return old == no_var ? no_var : bound_.at(old).var; }
-  /// The new var with the leading axis and `rank` axes behind it (ones are put in after the leading axis), so that trailing axes broadcast. For an
-  /// unbatched var: unchanged.
+  /// The new var with the leading axis and `rank` axes behind it (ones are put in after the leading axis), so that trailing axes broadcast.
+  /// For an unbatched var: unchanged.
   VarId aligned(VarId old, int rank);
   /// Rank of the old var; UnsupportedError when it is not known.
   int rank(VarId old) const;
@@ -49,8 +49,8 @@ class Vectorizer {
   std::map<VarId, Bound> bound_;
 };
 
-/// The straight-line `program` for N sequences: every input and output gets a leading axis of unknown extent. UnsupportedError names an op that
-/// has no rule, or an output that depends on no input.
+/// The straight-line `program` for N sequences: every input and output gets a leading axis of unknown extent. UnsupportedError names an op
+/// that has no rule, or an output that depends on no input.
 Program vectorize(const Program& program);
 
 }  // namespace millrace

@@ -73,19 +73,21 @@ struct OpDef {
   std::vector<std::string> outputs;
   /// Sets `context.results` or throws. Required.
   std::function<void(InferContext&)> infer;
-  /// Reads attributes and packs weights once; what it returns is run each time. Null for the ops that the executor itself drives (`while` …).
+  /// Reads attributes and packs weights once; what it returns is run each time. Null for the ops that the executor itself drives (`while`
+  /// …).
   std::function<OpKernel(const PrepareContext&)> prepare;
   /// Inputs whose elements the kernel reads on the host (shapes, indices of arrays): they are awaited before it runs.
   std::vector<std::size_t> host_inputs;
-  /// How the op treats rows, which is what lets a program be fed live: given the axis of each input along which rows lie (−1: none), the axis of
-  /// each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than its own.
-  /// Null: nobody described it, and a program with this op on its live rows cannot be fed live.
+  /// How the op treats rows, which is what lets a program be fed live: given the axis of each input along which rows lie (−1: none), the
+  /// axis of each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than
+  /// its own. Null: nobody described it, and a program with this op on its live rows cannot be fed live.
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
   /// Rewrites one step of one sequence into one step of many: see lowering/vectorize.h. Null: cannot.
   std::function<void(Vectorizer&, const Op&)> vectorize;
   /// For ops that write an array: the inputs that are the array and the value. An array's slots get their type from what is written.
   std::optional<std::pair<std::size_t, std::size_t>> stores;
-  /// Whether outputs with as many rows as the input that carries LoD get that LoD (the designs' CopyInSeqToOut). Ops that set it themselves say false.
+  /// Whether outputs with as many rows as the input that carries LoD get that LoD (the designs' CopyInSeqToOut). Ops that set it themselves
+  /// say false.
   bool passes_lod = true;
   /// False: results may differ from call to call or it has effects; never folded.
   bool pure = true;

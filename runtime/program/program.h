@@ -44,8 +44,8 @@ struct Block {
   std::vector<VarId> results;  ///< what it hands back
 };
 
-/// A program is plain data: blocks of ops over vars. It is built by `build::` or an importer, printed, saved, loaded, checked and rewritten;
-/// `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes.
+/// A program is plain data: blocks of ops over vars. It is built by `build::` or an importer, printed, saved, loaded, checked and
+/// rewritten; `run` evaluates it. Copies are deep but for the weights. Not thread-safe while it changes.
 class Program {
  public:
   /// An input or output by the name that users feed and fetch.
@@ -79,8 +79,9 @@ class Program {
   bool visible(VarId id, int block) const;
   /// Gives a var another name. ProgramError when it is taken or no word of the text form.
   void rename(VarId id, const std::string& name);
-  /// Checks the op against its definition, infers the types of new vars for its outputs and appends it to `block`. ProgramError names op, block,
-  /// expected and found; an op that would silently lose the LoD of an input is refused. `output_names` may be shorter than the outputs.
+  /// Checks the op against its definition, infers the types of new vars for its outputs and appends it to `block`. ProgramError names op,
+  /// block, expected and found; an op that would silently lose the LoD of an input is refused. `output_names` may be shorter than the
+  /// outputs.
   std::vector<VarId> append(int block, Op op, const std::vector<std::string>& output_names = {});
   /// The types that the op's outputs would have in `block`; throws as `append` does.
   std::vector<VarType> infer(int block, const Op& op) const;

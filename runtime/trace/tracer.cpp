@@ -25,8 +25,8 @@ std::string json_string(const std::string& text) {
   return out + "\"";
 }
 
-/// Spreads each track over threads of the picture, so that the spans of one thread lie beside or within each other, as viewers want it: turns of a
-/// loop that overlap get rows of their own.
+/// Spreads each track over threads of the picture, so that the spans of one thread lie beside or within each other, as viewers want it:
+/// turns of a loop that overlap get rows of their own.
 class Lanes {
  public:
   using Lane = std::pair<std::uint64_t, std::size_t>;  // a track, and which of its rows

@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// Records what happened when: iteration-tasks, ops, slots issued and ready, ticks, sessions. Everything holds a `Tracer*` that is null when nobody
-/// traces, so that off costs a branch. Thread-safe. Times are of the steady clock, from the tracer's making.
+/// Records what happened when: iteration-tasks, ops, slots issued and ready, ticks, sessions. Everything holds a `Tracer*` that is null
+/// when nobody traces, so that off costs a branch. Thread-safe. Times are of the steady clock, from the tracer's making.
 class Tracer {
  public:
   using Clock = std::chrono::steady_clock;

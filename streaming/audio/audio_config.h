@@ -10,8 +10,8 @@ namespace millrace {
 /// libsamplerate's sinc converters, from the cheapest to the best.
 enum class ResampleQuality : std::uint8_t { fastest, medium, best };
 
-/// How one input of a program is made of audio: row k holds `context + window` samples at `rate`, of which the last `window` begin at sample k·hop. Before the
-/// first sample and after the last there are zeros.
+/// How one input of a program is made of audio: row k holds `context + window` samples at `rate`, of which the last `window` begin at
+/// sample k·hop. Before the first sample and after the last there are zeros.
 struct AudioConfig {
   std::string input;  ///< the program's input; rows are f32[context + window]
   int rate = 16000;   ///< Hz that the program wants, AudioFormat::min_rate…max_rate
@@ -25,7 +25,8 @@ struct AudioConfig {
   friend bool operator==(const AudioConfig&, const AudioConfig&) = default;
 };
 
-/// A label that one value of an output turns on and off, with hysteresis. Times are multiples of a step in effect: a decision is made once a step.
+/// A label that one value of an output turns on and off, with hysteresis. Times are multiples of a step in effect: a decision is made once
+/// a step.
 struct LabelConfig {
   std::string name;
   std::string output;

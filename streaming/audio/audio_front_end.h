@@ -13,9 +13,9 @@
 
 namespace millrace {
 
-/// A session's audio: interleaved samples, cut anywhere, become rows f32[context + window]. Channels are averaged, the mean is resampled, and windows are views
-/// into one buffer of samples. `end` flushes the resampler and pads the last window with zeros, so that every sample stands in a row (but for those that a
-/// hop longer than the window skips). The same bits however the bytes were cut.
+/// A session's audio: interleaved samples, cut anywhere, become rows f32[context + window]. Channels are averaged, the mean is resampled,
+/// and windows are views into one buffer of samples. `end` flushes the resampler and pads the last window with zeros, so that every sample
+/// stands in a row (but for those that a hop longer than the window skips). The same bits however the bytes were cut.
 class AudioFrontEnd final : public RowSource {
  public:
   /// ArgumentError for a config or a format out of range.

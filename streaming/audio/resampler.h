@@ -11,8 +11,8 @@ namespace millrace {
 
 class SampleConverter;
 
-/// One channel from one rate to another through libsamplerate's sinc converter; equal rates pass through. The bits of the output do not depend on how
-/// the input was cut. Not thread-safe. UnsupportedError without the part samplerate, when the rates differ.
+/// One channel from one rate to another through libsamplerate's sinc converter; equal rates pass through. The bits of the output do not
+/// depend on how the input was cut. Not thread-safe. UnsupportedError without the part samplerate, when the rates differ.
 class Resampler {
  public:
   /// ArgumentError for rates that are not positive or further apart than 1 : 256.

@@ -19,9 +19,9 @@ struct AudioFile {
   double seconds() const { return static_cast<double>(frames()) / format.rate; }
 };
 
-/// Reads a WAV file through libsndfile. IoError when it is no regular file, cannot be read, or is above 1 GiB; ParseError, one line that names the
-/// file, when it is no WAV file, is cut short of the samples that its header promises, has no samples' format that AudioFormat can hold, or samples above
-/// 1 GiB. UnsupportedError without the part sndfile.
+/// Reads a WAV file through libsndfile. IoError when it is no regular file, cannot be read, or is above 1 GiB; ParseError, one line that
+/// names the file, when it is no WAV file, is cut short of the samples that its header promises, has no samples' format that AudioFormat
+/// can hold, or samples above 1 GiB. UnsupportedError without the part sndfile.
 AudioFile read_wav(const std::string& path);
 /// The same from bytes; `name` is what errors mention.
 AudioFile parse_wav(std::string_view bytes, const std::string& name);

@@ -67,9 +67,10 @@ using ClientHandler = asio::any_completion_handler<void(std::vector<ClientRecord
 void stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
                   ClientHandler handler);
 
-/// Sends `plans` as concurrent sessions and completes with one record for each, in their order. Data flows once all of them are started (or have failed: a server has `limits.handshake` to answer); from then on
-/// pieces of the sessions take turns. A session that fails does not disturb the others. Replies are kept in memory. Associated executor, allocator and cancellation
-/// (terminal: every session is cut off) are honoured. Run the executor on one thread.
+/// Sends `plans` as concurrent sessions and completes with one record for each, in their order. Data flows once all of them are started (or
+/// have failed: a server has `limits.handshake` to answer); from then on pieces of the sessions take turns. A session that fails does not
+/// disturb the others. Replies are kept in memory. Associated executor, allocator and cancellation (terminal: every session is cut off) are
+/// honoured. Run the executor on one thread.
 template <class Token>
 auto async_stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
                         Token&& token) {

@@ -18,9 +18,9 @@ namespace millrace {
 /// One sequence that the batcher knows; ids are never used twice.
 using LiveId = std::uint64_t;
 
-/// Forms each tick from whatever sequences are ready: no clock, no window, no polling. Sans-I/O: whoever drives it calls `take` when `ready`, has a StateSlab run the
-/// tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; what becomes ready meanwhile joins the next. A sequence is ready when each of
-/// its sources holds a row and it may step. Not thread-safe.
+/// Forms each tick from whatever sequences are ready: no clock, no window, no polling. Sans-I/O: whoever drives it calls `take` when
+/// `ready`, has a StateSlab run the tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; what becomes
+/// ready meanwhile joins the next. A sequence is ready when each of its sources holds a row and it may step. Not thread-safe.
 class Batcher {
  public:
   /// Where results go.
@@ -45,8 +45,8 @@ class Batcher {
   explicit Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows = 4096);
   ~Batcher();
 
-  /// A sequence that steps as soon as there are rows. `sources`: one per live input, owned by the caller, who tells `changed` when one got rows or ended. They and `sink`
-  /// live until `close`. `given`: see Tick::Start.
+  /// A sequence that steps as soon as there are rows. `sources`: one per live input, owned by the caller, who tells `changed` when one got
+  /// rows or ended. They and `sink` live until `close`. `given`: see Tick::Start.
   LiveId open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given = {});
   /// Rows arrived, or the last one has.
   void changed(LiveId id);

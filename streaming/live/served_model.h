@@ -18,8 +18,8 @@ namespace millrace {
 /// A program as a server offers it: its recurrence, and what the TOML beside it says of audio, states and labels. Immutable, shared.
 class ServedModel {
  public:
-  /// `states` ("h" → "hn") come before those of the config. `constants`: inputs that never change. `rows`: extents of one row of a live input, where the program leaves them
-  /// open and the config has no audio for it. UnsupportedError, ArgumentError name what does not fit.
+  /// `states` ("h" → "hn") come before those of the config. `constants`: inputs that never change. `rows`: extents of one row of a live
+  /// input, where the program leaves them open and the config has no audio for it. UnsupportedError, ArgumentError name what does not fit.
   ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states = {},
               std::map<std::string, Tensor> constants = {}, std::map<std::string, DDim> rows = {});
 

@@ -31,9 +31,9 @@ struct ServerOptions {
   ServerOptions() = default;
 };
 
-/// Serves one model to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that what arrives meanwhile joins the
-/// next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the context's work: destroy it after `on_stopped`, or after
-/// the context has stopped.
+/// Serves one model to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that
+/// what arrives meanwhile joins the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
+/// context's work: destroy it after `on_stopped`, or after the context has stopped.
 class Server {
  public:
   /// Listens at once. UnsupportedError, IoError, ArgumentError: see Listener.
@@ -44,7 +44,8 @@ class Server {
 
   std::string address() const;
   std::uint16_t port() const;
-  /// Stops listening, reads no more, answers what has arrived, tells every session that the server goes away, and closes. A second call closes at once.
+  /// Stops listening, reads no more, answers what has arrived, tells every session that the server goes away, and closes. A second call
+  /// closes at once.
   void drain();
   /// Called on the context once everything is closed after `drain`.
   std::function<void()> on_stopped;

@@ -18,9 +18,9 @@
 
 namespace millrace {
 
-/// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, messages out. Its queues are bounded: `wants_input` says when to
-/// stop reading, and it does not step while more than `limits.queued_out` bytes of replies wait. It never throws for what a client sends: it answers and ends.
-/// Not thread-safe; lives on its batcher's thread.
+/// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, messages out. Its queues are bounded:
+/// `wants_input` says when to stop reading, and it does not step while more than `limits.queued_out` bytes of replies wait. It never throws
+/// for what a client sends: it answers and ends. Not thread-safe; lives on its batcher's thread.
 class Session final : private Batcher::Sink {
  public:
   Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits);

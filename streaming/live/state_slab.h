@@ -13,8 +13,8 @@ namespace millrace {
 
 class Tracer;
 
-/// The states of all live sequences of one recurrence on one device, one row a slot, and the arithmetic of a tick. Bits never depend on the slot or on who shares
-/// the tick. One tick at a time; not thread-safe.
+/// The states of all live sequences of one recurrence on one device, one row a slot, and the arithmetic of a tick. Bits never depend on the
+/// slot or on who shares the tick. One tick at a time; not thread-safe.
 class StateSlab {
  public:
   /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used.
@@ -22,7 +22,8 @@ class StateSlab {
   ~StateSlab();
 
   const Recurrence& recurrence() const noexcept { return *recurrence_; }
-  /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session that caused it.
+  /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session
+  /// that caused it.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
   /// State `index` of the recurrence in `slot`, as it is now: a copy on the host. IndexError for a slot that no tick has started.
   Tensor state(std::size_t index, Slot slot) const;

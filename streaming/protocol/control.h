@@ -108,8 +108,8 @@ std::string to_json(const SegmentMessage& message);
 std::string to_json(const EndedMessage& message);
 std::string to_json(const ErrorMessage& message);
 
-/// Reads what a client says. ProtocolError: bad_text (not UTF-8), bad_message (not JSON, deeper than 8, a key twice, an unknown type or key, a value of
-/// the wrong kind), bad_input (another version, an unknown dtype or sample format, a rate or a channel count out of range).
+/// Reads what a client says. ProtocolError: bad_text (not UTF-8), bad_message (not JSON, deeper than 8, a key twice, an unknown type or
+/// key, a value of the wrong kind), bad_input (another version, an unknown dtype or sample format, a rate or a channel count out of range).
 ClientMessage parse_client_message(std::string_view text);
 
 }  // namespace millrace

@@ -20,12 +20,12 @@ struct OutputRows {
   std::span<const std::byte> bytes;
 };
 
-/// A result as JSON text, for one step: values in row-major order. Floats are the shortest decimals that read back as the same bits (−0 is "-0.0");
-/// "nan", "inf" and "-inf" are strings, and the payload of a NaN is lost. UnsupportedError without the part json.
+/// A result as JSON text, for one step: values in row-major order. Floats are the shortest decimals that read back as the same bits (−0 is
+/// "-0.0"); "nan", "inf" and "-inf" are strings, and the payload of a NaN is lost. UnsupportedError without the part json.
 Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs);
 
-/// A result as bytes, all little-endian: u64 seq, u32 steps, u8 number of outputs, then for each output u8 length of the name, the name, u32 bytes, the
-/// rows. ArgumentError for more than 255 outputs, a name above 255 bytes or rows above 2^32 − 1.
+/// A result as bytes, all little-endian: u64 seq, u32 steps, u8 number of outputs, then for each output u8 length of the name, the name,
+/// u32 bytes, the rows. ArgumentError for more than 255 outputs, a name above 255 bytes or rows above 2^32 − 1.
 Message binary_result(std::uint64_t seq, std::uint32_t steps, std::span<const OutputRows> outputs);
 
 /// Reads a binary result. ProtocolError (bad_message) when it is cut, or holds more than it says.

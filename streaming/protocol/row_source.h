@@ -11,8 +11,8 @@ namespace millrace {
 
 /// One input of one session: bytes cut anywhere go in, whole rows come out, in order. No I/O; not thread-safe.
 ///
-/// Memory is bounded: `feed` stops taking bytes while `capacity` bytes or more are held, so what is left of a message stays with the caller until
-/// `pop` made room. It always takes some when no row waits, so feeding and popping in turns ends.
+/// Memory is bounded: `feed` stops taking bytes while `capacity` bytes or more are held, so what is left of a message stays with the caller
+/// until `pop` made room. It always takes some when no row waits, so feeding and popping in turns ends.
 class RowSource {
  public:
   virtual ~RowSource() = default;

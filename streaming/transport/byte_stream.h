@@ -34,11 +34,13 @@ class BufferList {
 using ReadBuffers = BufferList<asio::mutable_buffer>;
 using WriteBuffers = BufferList<asio::const_buffer>;
 
-/// An ordered stream of bytes with its type erased, so that what is built on it compiles once. It is an AsyncReadStream and an AsyncWriteStream.
+/// An ordered stream of bytes with its type erased, so that what is built on it compiles once. It is an AsyncReadStream and an
+/// AsyncWriteStream.
 ///
-/// Initiating functions take any completion token; handlers run through their associated executor (else the stream's), and the associated allocator
-/// and cancellation slot are honoured (terminal cancellation; the stream is of no use after it). At most one read and one write at a time. Destroying a stream
-/// that has an operation pending closes it; the operation completes with operation_aborted. Not thread-safe: use it on its executor.
+/// Initiating functions take any completion token; handlers run through their associated executor (else the stream's), and the associated
+/// allocator and cancellation slot are honoured (terminal cancellation; the stream is of no use after it). At most one read and one write
+/// at a time. Destroying a stream that has an operation pending closes it; the operation completes with operation_aborted. Not thread-safe:
+/// use it on its executor.
 class ByteStream {
  public:
   using executor_type = asio::any_io_executor;
@@ -52,7 +54,8 @@ class ByteStream {
     virtual executor_type executor() = 0;
     virtual void read_some(const ReadBuffers& buffers, TransferHandler handler) = 0;
     virtual void write_some(const WriteBuffers& buffers, TransferHandler handler) = 0;
-    /// Ends sending, discards what still arrives until the peer ends too or a second has passed, then closes: so the peer can read what was sent last.
+    /// Ends sending, discards what still arrives until the peer ends too or a second has passed, then closes: so the peer can read what was
+    /// sent last.
     virtual void shut_down(DoneHandler handler) = 0;
     virtual void close() noexcept = 0;
   };

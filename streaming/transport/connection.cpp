@@ -62,7 +62,8 @@ struct Handshake : std::enable_shared_from_this<Handshake> {
   bool expired = false;
 };
 
-// The first bytes of an HTTP request are a method in capitals; read as a length of a frame they are above any limit (Limits::message_ceiling).
+// The first bytes of an HTTP request are a method in capitals; read as a length of a frame they are above any limit
+// (Limits::message_ceiling).
 bool begins_http(const std::array<char, 4>& first) {
   return std::all_of(first.begin(), first.end(), [](char c) { return (c >= 'A' && c <= 'Z') || c == ' '; });
 }

@@ -36,9 +36,9 @@ struct AcceptOptions {
 void accept_stream(asio::ip::tcp::socket socket, AcceptOptions options, MessageStreamHandler handler);
 void connect_stream(const asio::any_io_executor& executor, StreamUrl url, Limits limits, MessageStreamHandler handler);
 
-/// Server side: tells plain TCP from WebSocket by the first four bytes, and completes with (error_code, unique_ptr<MessageStream>) once the peer may send its `start`.
-/// Closes the socket and completes with ErrorCode::idle after `limits.handshake`, with ErrorCode::refused for a request that WebSocket refuses. Associated executor,
-/// allocator and cancellation (terminal) are honoured.
+/// Server side: tells plain TCP from WebSocket by the first four bytes, and completes with (error_code, unique_ptr<MessageStream>) once the
+/// peer may send its `start`. Closes the socket and completes with ErrorCode::idle after `limits.handshake`, with ErrorCode::refused for a
+/// request that WebSocket refuses. Associated executor, allocator and cancellation (terminal) are honoured.
 template <class Token>
 auto async_accept_stream(asio::ip::tcp::socket socket, AcceptOptions options, Token&& token) {
   return asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(

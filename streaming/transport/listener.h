@@ -10,14 +10,14 @@
 
 namespace millrace {
 
-/// A listening TCP socket. When the process runs out of descriptors it refuses the newcomer (a spare descriptor is kept for that), waits 100 ms and goes on; so it does at
-/// 90 % of the descriptor limit. Not thread-safe: use it on its executor.
+/// A listening TCP socket. When the process runs out of descriptors it refuses the newcomer (a spare descriptor is kept for that), waits
+/// 100 ms and goes on; so it does at 90 % of the descriptor limit. Not thread-safe: use it on its executor.
 class Listener {
  public:
   using SocketHandler = asio::any_completion_handler<void(error_code, asio::ip::tcp::socket)>;
 
-  /// `port` 0 takes a free one. UnsupportedError for an address that is not a loopback address (there is no TLS and no token yet); ArgumentError for text that is no IP
-  /// address; IoError names address, port and cause.
+  /// `port` 0 takes a free one. UnsupportedError for an address that is not a loopback address (there is no TLS and no token yet);
+  /// ArgumentError for text that is no IP address; IoError names address, port and cause.
   Listener(const asio::any_io_executor& executor, const std::string& address, std::uint16_t port);
   Listener(Listener&&) noexcept;
   ~Listener();
@@ -25,8 +25,8 @@ class Listener {
   std::string address() const;
   std::uint16_t port() const;
 
-  /// Completes with (error_code, socket); the socket has the listener's executor. One at a time; operation_aborted after `close`. Associated executor, allocator and
-  /// cancellation (terminal) are honoured.
+  /// Completes with (error_code, socket); the socket has the listener's executor. One at a time; operation_aborted after `close`.
+  /// Associated executor, allocator and cancellation (terminal) are honoured.
   template <class Token>
   auto async_accept(Token&& token) {
     return asio::async_initiate<Token, void(error_code, asio::ip::tcp::socket)>(

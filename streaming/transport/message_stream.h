@@ -12,10 +12,10 @@ namespace millrace {
 
 /// Whole messages both ways, over plain TCP or WebSocket alike.
 ///
-/// Initiating functions take any completion token; handlers run through their associated executor (else the stream's); associated allocator and cancellation
-/// slot are honoured (terminal cancellation only: the stream is of no use after it, call `abort`). At most one `async_read`, and one of `async_write` and
-/// `async_close`, at a time; a read and a write may overlap. Destroying the stream aborts it: what is pending completes with an error. Not thread-safe: use it on its
-/// executor.
+/// Initiating functions take any completion token; handlers run through their associated executor (else the stream's); associated allocator
+/// and cancellation slot are honoured (terminal cancellation only: the stream is of no use after it, call `abort`). At most one
+/// `async_read`, and one of `async_write` and `async_close`, at a time; a read and a write may overlap. Destroying the stream aborts it:
+/// what is pending completes with an error. Not thread-safe: use it on its executor.
 class MessageStream {
  public:
   using executor_type = asio::any_io_executor;
@@ -25,8 +25,8 @@ class MessageStream {
   virtual ~MessageStream() = default;
   virtual executor_type get_executor() = 0;
 
-  /// Completes with (error_code, Message). eof: the peer ended between messages. A code of `wire_category` (wire_error.h): the peer broke the protocol, and over
-  /// WebSocket was already told so with its close code; nothing more can be read.
+  /// Completes with (error_code, Message). eof: the peer ended between messages. A code of `wire_category` (wire_error.h): the peer broke
+  /// the protocol, and over WebSocket was already told so with its close code; nothing more can be read.
   template <class Token>
   auto async_read(Token&& token) {
     return asio::async_initiate<Token, void(error_code, Message)>([](auto handler, MessageStream* self) { self->read(std::move(handler)); },
@@ -39,8 +39,9 @@ class MessageStream {
         [](auto handler, MessageStream* self, Message moved) { self->write(std::move(moved), std::move(handler)); }, token, this,
         std::move(message));
   }
-  /// Ends the stream so that the peer can read what was written before: a WebSocket close with `code`, over TCP (which has no codes) an orderly end. Discards what
-  /// arrives. Bounded in time (WebSocket: the handshake limit; TCP: one second). A pending read completes with an error.
+  /// Ends the stream so that the peer can read what was written before: a WebSocket close with `code`, over TCP (which has no codes) an
+  /// orderly end. Discards what arrives. Bounded in time (WebSocket: the handshake limit; TCP: one second). A pending read completes with
+  /// an error.
   template <class Token>
   auto async_close(std::uint16_t code, Token&& token) {
     return asio::async_initiate<Token, void(error_code)>(

@@ -123,8 +123,9 @@ struct CloseOp {
   }
 };
 
-/// A handler that Beast can hold: it says that the stream's executor is its own, and hands over to the executor, with the allocator and the cancellation slot, of
-/// the type-erased one. (Beast posts to a handler's executor, which the executor of an any_completion_handler cannot do before Asio 1.27.)
+/// A handler that Beast can hold: it says that the stream's executor is its own, and hands over to the executor, with the allocator and the
+/// cancellation slot, of the type-erased one. (Beast posts to a handler's executor, which the executor of an any_completion_handler cannot
+/// do before Asio 1.27.)
 template <class Handler>
 class OnStream {
  public:

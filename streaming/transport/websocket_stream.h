@@ -13,9 +13,9 @@ namespace millrace {
 /// The one route that is answered with a WebSocket.
 inline constexpr const char* websocket_route = "/stream";
 
-/// Server side: reads the HTTP request from `bytes`, answers it and completes with the stream. No permessage-deflate; message and request head are bounded by `limits`.
-/// Any other method or route, a request that is no upgrade, or an Origin that is not in `origins`, gets its HTTP status (405, 404, 426, 403) and completes with
-/// ErrorCode::refused. The caller keeps the deadline.
+/// Server side: reads the HTTP request from `bytes`, answers it and completes with the stream. No permessage-deflate; message and request
+/// head are bounded by `limits`. Any other method or route, a request that is no upgrade, or an Origin that is not in `origins`, gets its
+/// HTTP status (405, 404, 426, 403) and completes with ErrorCode::refused. The caller keeps the deadline.
 void accept_websocket(ByteStream bytes, const Limits& limits, std::vector<std::string> origins, MessageStreamHandler handler);
 
 /// Client side: asks `host` for `path` over `bytes`. Completes within `limits.handshake`.

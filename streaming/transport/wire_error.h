@@ -14,7 +14,8 @@ const boost::system::error_category& wire_category() noexcept;
 
 inline boost::system::error_code make_error_code(ErrorCode code) noexcept { return {static_cast<int>(code) + 1, wire_category()}; }
 
-/// The ErrorCode that `error` carries, if it is of `wire_category`: the peer broke the protocol, and may be told so. Anything else is the network.
+/// The ErrorCode that `error` carries, if it is of `wire_category`: the peer broke the protocol, and may be told so. Anything else is the
+/// network.
 std::optional<ErrorCode> wire_error(const boost::system::error_code& error) noexcept;
 
 }  // namespace millrace

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// The canonical listing as a coroutine over TensorArrays: one loop, or one task for each turn, on the CPU and on streams that complete in any
-// order. Case 25.
+// SPDX-License-Identifier: Apache-2.0 The canonical listing as a coroutine over TensorArrays: one loop, or one task for each turn, on the
+// CPU and on streams that complete in any order. Case 25.
 #include <doctest/doctest.h>
 
 #include <cstdint>

@@ -28,7 +28,8 @@ Tensor source(float seed, StreamRef stream) {
   return out;
 }
 
-/// a·0.6 + b·0.3 + c, row by row: rounds at every step, so that order and wrong inputs show in the bits. Extents of a; b has as many elements.
+/// a·0.6 + b·0.3 + c, row by row: rounds at every step, so that order and wrong inputs show in the bits. Extents of a; b has as many
+/// elements.
 Tensor blend(const Tensor& a, const Tensor& b, float c, StreamRef stream) {
   Tensor out(DType::f32, a.dims(), stream.memory());
   launch<2, 1>(

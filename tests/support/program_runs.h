@@ -46,8 +46,8 @@ inline RunResult on_sim(Schedule& schedule, const Program& program, const Feeds&
   return schedule.run(run(Executable(program, borrow(schedule.device)), feeds, options), program.title());
 }
 
-/// Runs the program on the CPU and, under `count` seeds of all policies, on `sim:0`: the same bits each time, nothing left behind. Gives the
-/// result of the CPU; `traces`, if given, gets the number of distinct schedules.
+/// Runs the program on the CPU and, under `count` seeds of all policies, on `sim:0`: the same bits each time, nothing left behind. Gives
+/// the result of the CPU; `traces`, if given, gets the number of distinct schedules.
 inline RunResult everywhere(const Program& program, const Feeds& feeds = {}, std::uint64_t count = 200, std::size_t* traces = nullptr) {
   RunResult result = on_cpu(program, feeds);
   const std::string wanted = bits(result);

@@ -33,9 +33,9 @@ class SimMemory final : public MemoryResource {
 };
 
 /// A device that completes its work in any order that the points allow. Its streams queue everything (`enter` is always false) and nothing
-/// runs by itself: whoever drives the device asks how many steps could be taken now and takes one of them. A step is the head of one stream:
-/// a piece of work, or a wait whose point is reached. Work runs on the CPU, on a team of one thread, in the caller of `take`. Added to a
-/// SeededExecutor as a source, it moves by the same seed as the tasks; alone, `drain` moves it.
+/// runs by itself: whoever drives the device asks how many steps could be taken now and takes one of them. A step is the head of one
+/// stream: a piece of work, or a wait whose point is reached. Work runs on the CPU, on a team of one thread, in the caller of `take`. Added
+/// to a SeededExecutor as a source, it moves by the same seed as the tasks; alone, `drain` moves it.
 ///
 /// Queues are guarded by one mutex, so enqueueing is thread-safe; only one thread at a time may drive.
 class SimDevice final : public Device, public ChoiceSource {

@@ -9,8 +9,8 @@
 
 namespace millrace::testing {
 
-/// Runs a recurrence one step after the other for several sequences at once, all of one length: rows[s][t] are the rows of sequence s for its inputs, given[s] what it
-/// is given. Returns, per output, the rows of sequence s one behind the other.
+/// Runs a recurrence one step after the other for several sequences at once, all of one length: rows[s][t] are the rows of sequence s for
+/// its inputs, given[s] what it is given. Returns, per output, the rows of sequence s one behind the other.
 class StepByStep {
  public:
   explicit StepByStep(const Recurrence& recurrence) : recurrence_(recurrence), batched_(recurrence.batched), start_(recurrence.start) {}

@@ -5,7 +5,8 @@
 
 namespace millrace::demo {
 
-/// The canonical listing with seeded weights: 8 live sessions over a local socket, their rows cut anywhere, against one run of the whole. Needs no file. 0: all bits equal.
+/// The canonical listing with seeded weights: 8 live sessions over a local socket, their rows cut anywhere, against one run of the whole.
+/// Needs no file. 0: all bits equal.
 int offline();
 
 /// What the demo of speech is made of.
@@ -16,8 +17,8 @@ struct Speech {
   std::string sounds;  ///< the folder of Asterisk's sounds; English ones are in en*/
 };
 
-/// Streams the 64 longest English prompts at once to a server in another process, unpaced for the throughput and then in real time for the lag, and compares what
-/// came back with `millrace run` on each file. 0: all bits equal.
+/// Streams the 64 longest English prompts at once to a server in another process, unpaced for the throughput and then in real time for the
+/// lag, and compares what came back with `millrace run` on each file. 0: all bits equal.
 int speech(const Speech& given);
 
 }  // namespace millrace::demo

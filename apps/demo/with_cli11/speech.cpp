@@ -112,7 +112,8 @@ double seconds_of(const Pass& pass) {
   return std::chrono::duration<double>(last - pass.records.front().begun).count();
 }
 
-/// For each reply, in milliseconds: from the instant when the last sample of its window was due, to its receipt. The sinc converter's look-ahead counts as lag.
+/// For each reply, in milliseconds: from the instant when the last sample of its window was due, to its receipt. The sinc converter's
+/// look-ahead counts as lag.
 std::vector<double> lags(const Pass& pass, const std::vector<Prompt>& prompts, const AudioConfig& audio) {
   std::vector<double> all;
   for (std::size_t i = 0; i < prompts.size(); ++i) {

@@ -22,8 +22,9 @@ struct Outcome {
 /// Evaluates the program once.
 Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer);
 
-/// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give, on the same recurrence. The last
-/// value of each state follows under the name of its output: as the program has it for one sequence, one row a sequence with LoD.
+/// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give,
+/// on the same recurrence. The last value of each state follows under the name of its output: as the program has it for one sequence, one
+/// row a sequence with LoD.
 Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, Tracer* tracer);
 
 }  // namespace millrace::app

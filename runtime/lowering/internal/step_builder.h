@@ -12,8 +12,8 @@
 
 namespace millrace::lowering {
 
-/// Evaluates a whole program symbolically for one step of one sequence. What is constant is folded, what is known at the start goes into the start
-/// program, the rest into the step program; loops over time become states, other loops are unrolled, branches are chosen.
+/// Evaluates a whole program symbolically for one step of one sequence. What is constant is folded, what is known at the start goes into
+/// the start program, the rest into the step program; loops over time become states, other loops are unrolled, branches are chosen.
 class StepBuilder {
  public:
   /// `axis`: along which axis the rows of live inputs lie when no input has LoD (−1: the graph is one step already).

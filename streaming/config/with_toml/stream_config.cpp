@@ -149,8 +149,8 @@ StreamConfig config_of(const toml::table& file, const std::string& name) {
   return config;
 }
 
-// toml++ 3.3 runs into undefined behaviour on some letters outside strings, so what is not ASCII is taken in lines of comment alone; and it recurses
-// once for each dot of a key, so lines are bounded.
+// toml++ 3.3 runs into undefined behaviour on some letters outside strings, so what is not ASCII is taken in lines of comment alone; and it
+// recurses once for each dot of a key, so lines are bounded.
 void check_lines(std::string_view text, const std::string& name) {
   for (std::size_t line = 1; !text.empty(); ++line) {
     const std::string_view row = text.substr(0, text.find('\n'));

@@ -15,7 +15,8 @@
 
 namespace millrace {
 
-/// Parses JSON that must be UTF-8, one value, at most `max_json_depth` deep, without a key twice in one object. ProtocolError: bad_text, bad_message.
+/// Parses JSON that must be UTF-8, one value, at most `max_json_depth` deep, without a key twice in one object. ProtocolError: bad_text,
+/// bad_message.
 nlohmann::json parse_strict_json(std::string_view text);
 inline constexpr int max_json_depth = 8;
 

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// The C++ and pseudocode listings of the designs 000, 001 and 003, each beside the form that runs; and, where the original cannot run when it is
-// taken literally, the error it gets. The listings are quoted from the documents "Design for TensorArray" (000, 001) and "Implementation Doc:
-// Dynamic RNN" (003).
+// SPDX-License-Identifier: Apache-2.0 The C++ and pseudocode listings of the designs 000, 001 and 003, each beside the form that runs; and,
+// where the original cannot run when it is taken literally, the error it gets. The listings are quoted from the documents "Design for
+// TensorArray" (000, 001) and "Implementation Doc: Dynamic RNN" (003).
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Programs that others write over arrays: nested loops, loops that read each other's previous turn, reads before writes, cancellation at any
-// point. Each over many seeded schedules: the same bits, nothing left behind.
+// SPDX-License-Identifier: Apache-2.0 Programs that others write over arrays: nested loops, loops that read each other's previous turn,
+// reads before writes, cancellation at any point. Each over many seeded schedules: the same bits, nothing left behind.
 #include <millrace/runtime/array/tensor_array.h>
 
 #include <doctest/doctest.h>

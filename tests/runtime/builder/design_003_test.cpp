@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// The listings of the design "Implementation Doc: Dynamic RNN" (003) as programs: each quoted beside the form that runs, and, where the original
-// cannot run when it is taken literally, the error it gets. The same loops by hand, as coroutines: tests/runtime/array/designs_test.cpp.
+// SPDX-License-Identifier: Apache-2.0 The listings of the design "Implementation Doc: Dynamic RNN" (003) as programs: each quoted beside
+// the form that runs, and, where the original cannot run when it is taken literally, the error it gets. The same loops by hand, as
+// coroutines: tests/runtime/array/designs_test.cpp.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -239,7 +239,8 @@ TEST_CASE("003: the fragment of a while op and its sub-block is a program's text
   CHECK(result["y"].tensor().item() == -4);
 }
 
-// ---- "Condition: A bool scalar. […] it should be updated inside the sub-block of while op unless it is an endless loop. The condition variable will
+// ---- "Condition: A bool scalar. […] it should be updated inside the sub-block of while op unless it is an endless loop. The condition
+// variable will
 //      be an output variable of the while operator, too." ----
 
 TEST_CASE("003: the condition is a bool scalar, an output too, and a body that never updates it is refused") {

@@ -58,7 +58,8 @@ Rows whole(AudioFrontEnd front, const std::string& bytes) {
   return rows;
 }
 
-/// By the definition: row k is samples [k·hop − context, k·hop + window), zeros outside; rows go on until one holds the last sample or none is left.
+/// By the definition: row k is samples [k·hop − context, k·hop + window), zeros outside; rows go on until one holds the last sample or none
+/// is left.
 Rows reference(const std::vector<float>& samples, const AudioConfig& config) {
   Rows rows;
   const auto total = static_cast<std::int64_t>(samples.size());
