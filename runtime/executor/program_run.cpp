@@ -205,6 +205,8 @@ task<void> ProgramRun::run_task_op(std::shared_ptr<ProgramRun> run, const Compil
 task<void> ProgramRun::await_inputs(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   for (const Source& input : op->inputs) {
     if (input.var == no_var || run->find(input, *scope) != nullptr) continue;
+    // Held here: by the time this task goes on, a link to that scope may be gone.
+    const ScopePtr origin = up(*scope, input.up).origin(input.index).first;
     co_await up(*scope, input.up).gate(input.index, run->var_name(input.var)).wait();
   }
   for (const std::size_t host : op->def->host_inputs) {

@@ -138,6 +138,31 @@ TEST_CASE("a loop starts while what it carries is still under way") {
   CHECK(everywhere(program, {}, 300)["carried"].tensor().item() == 34);
 }
 
+TEST_CASE("several ops wait for what the turn before left, and outlive it") {
+  const Program program = built([] {
+    const TensorArray late = TensorArray::typed(constant(6), scalar, "late");
+    const TensorArray more(constant(6), "more");
+    const TensorArray twice(constant(6), "twice");
+    Var last = constant(0.0);
+    Var step = constant(0);
+    WhileLoop loop = while_loop({step, last});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(equal(step, constant(6)));
+      more.write(step, last + 1.0);
+      twice.write(step, last * 2.0);
+      last.update(late.read(step));
+      step.update(step + 1);
+    }
+    loop_over(constant(6), [&](const Var& t) { late.write(t, cast(t, DType::f32)); });
+    output("more", more.stack());
+    output("twice", twice.stack());
+  });
+  const RunResult result = everywhere(program, {}, 300);
+  CHECK(floats(result, "more") == Floats{1, 1, 2, 3, 4, 5});
+  CHECK(floats(result, "twice") == Floats{0, 0, 2, 4, 6, 8});
+}
+
 TEST_CASE("what is appended keeps the program's order, whatever had to wait") {
   const Program program = built([] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown}));
