@@ -126,7 +126,7 @@ TEST_CASE("a run that is cancelled after any number of steps says so and leaves 
     Schedule schedule(seed, millrace::testing::policy_of(seed));
     {
       auto running = millrace::start_run(schedule.executor, run(Executable(program, borrow(schedule.device)), rows(5)), "cancelled");
-      for (std::int64_t steps = random.between(0, 700); steps > 0 && schedule.executor.step();) --steps;
+      for (std::int64_t steps = random.between(0, 400); steps > 0 && schedule.executor.step();) --steps;
       running.cancel();
       schedule.executor.run();
       REQUIRE(running.ended());
@@ -142,8 +142,8 @@ TEST_CASE("a run that is cancelled after any number of steps says so and leaves 
   }
   INFO(cancelled, " cancelled, ", done, " done");
   if (millrace::testing::seeds(300).size() == 300) {
-    CHECK(cancelled > 100);
-    CHECK(done > 5);
+    CHECK(cancelled > 50);
+    CHECK(done > 50);
   }
 }
 
