@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/gather.h>
 #include <millrace/kernels/cpu/index.h>
 #include <millrace/kernels/internal/check.h>
@@ -98,6 +99,18 @@ Tensor gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Stre
 Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream) {
   Tensor out = rows_like(x, entries_of("gather_rows", index), stream);
   gather_rows(x, index, out, stream);
+  return out;
+}
+
+Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, StreamRef stream) {
+  Tensor out = rows_like(x, static_cast<std::int64_t>(index.size()), stream);
+  internal::check_places("gather_rows", stream, {&x, &otherwise, &out});
+  internal::check_same_dtype("gather_rows", x, otherwise);
+  const Tensor rest = broadcast_view(otherwise, x.dims().erased(0));
+  cpu::check_row_index("gather_rows", index, x.dims());
+  launch(
+      TensorRefs<2>{&x, &otherwise}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows_or(x, index, rest, out, team); },
+      stream);
   return out;
 }
 

@@ -24,9 +24,10 @@ std::int64_t checked_place(const char* op, std::int64_t index, int axis, const D
 /// Elements of one row (all axes but the first), as one run or as a loop.
 template <class U>
 struct RowCopy {
-  RowCopy(const Tensor& x, const Tensor& out)
-      : strides{x.strides().erased(0), out.strides().erased(0)},
-        loop(x.dims().erased(0), {&strides[0], &strides[1]}),
+  RowCopy(const Tensor& x, const Tensor& out) : RowCopy(x.dims().erased(0), x.strides().erased(0), out.strides().erased(0)) {}
+  RowCopy(const DDim& dims, const DDim& from, const DDim& to)
+      : strides{from, to},
+        loop(dims, {&strides[0], &strides[1]}),
         adjoin(loop.count() <= 1 || (loop.inner()[0] == 1 && loop.inner()[1] == 1)) {}
 
   void operator()(const U* from, U* to) const {
@@ -110,6 +111,25 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const 
         const std::int64_t row = index[static_cast<std::size_t>(i)];
         U* target = to + i * out.strides()[0];
         row < 0 ? copy_row.zero(target) : copy_row(from + row * x.strides()[0], target);
+      }
+    });
+  });
+}
+
+void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  visit_size(x.dtype(), [&](auto type) {
+    using U = typename decltype(type)::type;
+    const RowCopy<U> copy_row(x, out);
+    const RowCopy<U> copy_other(otherwise.dims(), otherwise.strides(), out.strides().erased(0));
+    const U* from = static_cast<const U*>(x.raw());
+    const U* other = static_cast<const U*>(otherwise.raw());
+    U* to = static_cast<U*>(out.raw_mutable());
+    team.parallel(out.dim(0), rows_grain(copy_row.loop.count()), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t row = index[static_cast<std::size_t>(i)];
+        U* target = to + i * out.strides()[0];
+        row < 0 ? copy_other(other, target) : copy_row(from + row * x.strides()[0], target);
       }
     });
   });

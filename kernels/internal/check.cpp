@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/internal/check.h>
 
+#include <algorithm>
+
 #include <millrace/tensor/error.h>
 
 namespace millrace::internal {
@@ -56,6 +58,14 @@ void check_contiguous(std::string_view op, std::string_view role, const Tensor& 
   if (!tensor.is_contiguous())
     throw ShapeError(start(op) + "contiguous elements for " + std::string(role) + ", found " + tensor.to_string() + " with strides " +
                      tensor.strides().to_string());
+}
+
+void check_row_offsets(std::string_view op, const Tensor& x, const std::vector<std::int64_t>& offsets) {
+  if (x.rank() == 0) throw ShapeError(std::string(op) + ": expected rows, found " + x.to_string());
+  if (offsets.empty() || offsets.front() != 0 || !std::is_sorted(offsets.begin(), offsets.end()) || offsets.back() != x.dim(0))
+    throw LoDError(std::string(op) + ": expected offsets from 0 to the " + std::to_string(x.dim(0)) + " rows of " + x.to_string() +
+                   " that never decrease, found " + std::to_string(offsets.size()) + " offsets that end at " +
+                   (offsets.empty() ? "nothing" : std::to_string(offsets.back())));
 }
 
 int checked_axis(std::string_view op, int axis, const DDim& dims) {

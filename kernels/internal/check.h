@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
@@ -24,6 +25,10 @@ void check_floating(std::string_view op, const Tensor& tensor);
 void check_index_dtype(std::string_view op, const Tensor& tensor);
 void check_dims(std::string_view op, std::string_view role, const Tensor& tensor, const DDim& expected);
 void check_contiguous(std::string_view op, std::string_view role, const Tensor& tensor);
+
+/// LoDError unless `offsets` start at 0, never decrease and end at the rows of `x` (ShapeError for a scalar): sequence i is
+/// the rows [offsets[i], offsets[i + 1]).
+void check_row_offsets(std::string_view op, const Tensor& x, const std::vector<std::int64_t>& offsets);
 
 /// `axis` made 0…rank−1, for a tensor of at least rank 1; IndexError names op, axis and extents.
 int checked_axis(std::string_view op, int axis, const DDim& dims);

@@ -83,4 +83,17 @@ TEST_CASE("plans that point outside or do not fit the rows are errors") {
   CHECK_THROWS_AS(gather_rows(table(), List{0, 1}, out, device.stream(0)), ShapeError);
 }
 
+TEST_CASE("rows of no source are what is given instead, a row or one element, on every backend") {
+  each_backend([](Backend& on) {
+    const Tensor x = on.up(table());
+    const Tensor row = on.up(Tensor::from<std::int64_t>({8, 9}));
+    CHECK(on.down(gather_rows_or(x, List{2, -1, 0}, row, on.stream())).to_vector<std::int64_t>() == List{4, 5, 8, 9, 0, 1});
+    const Tensor one = on.up(Tensor::scalar(std::int64_t{7}));
+    CHECK(on.down(gather_rows_or(x, List{-1, 1}, one, on.stream())).to_vector<std::int64_t>() == List{7, 7, 2, 3});
+    CHECK_THROWS_AS(gather_rows_or(x, List{0}, on.up(Tensor::from<std::int64_t>({1, 2, 3})), on.stream()), ShapeError);
+    CHECK_THROWS_AS(gather_rows_or(x, List{0}, on.up(Tensor::from<float>({1})), on.stream()), DTypeError);
+    CHECK_THROWS_AS(gather_rows_or(x, List{3}, one, on.stream()), IndexError);
+  });
+}
+
 }  // namespace millrace::testing

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <millrace/tensor/tensor.h>
+#include <millrace/tensor/thread_team.h>
+
+namespace millrace::cpu {
+
+/// The first elements of each sequence, greatest first, as many as `made` has rows for it. All tensors are row-major.
+void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, const Tensor& values, const Tensor& places,
+                    const std::vector<std::int64_t>& made, ThreadTeam& team);
+
+}  // namespace millrace::cpu
