@@ -20,6 +20,9 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_conv_ops(*registry);
     ops::add_cell_ops(*registry);
     ops::add_lod_ops(*registry);
+    ops::add_sequence_ops(*registry);
+    ops::add_sequence_row_ops(*registry);
+    ops::add_lod_level_ops(*registry);
     ops::add_array_ops(*registry);
     ops::add_control_ops(*registry);
     return registry;

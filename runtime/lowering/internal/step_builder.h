@@ -43,6 +43,7 @@ class StepBuilder {
   std::vector<Tensor> fold(const Op& op, const std::vector<const Tensor*>& inputs) const;
   std::vector<int> follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const;
   void eval_conv(const Op& op, const std::vector<Symbol>& inputs);
+  void eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs);
   void eval_branch(const Op& op);
   void eval_array_op(const Op& op);
   void eval_read(const Op& op);

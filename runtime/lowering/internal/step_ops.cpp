@@ -99,6 +99,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
     inputs.push_back(std::move(symbol));
   }
   if (op.type == "conv1d" && inputs[0].rows == 2) return eval_conv(op, inputs);
+  if (op.type == "sequence_conv" && inputs[0].rows == 0) return eval_sequence_conv(op, inputs);
   if (op.type == "pad" && inputs[0].rows >= 0) {
     const Ints pads = op.attributes.get<Ints>("pads");
     const int rank = type_of(inputs[0]).rank();
@@ -216,6 +217,34 @@ void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
   std::vector<Symbol> all{x};
   all.insert(all.end(), inputs.begin() + 1, inputs.end());
   bind(op.outputs[0], apply("conv1d", all, attributes, 2)[0]);
+}
+
+/// The same for rows that lie first: a product of the row and of those that its window reaches back to.
+void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs) {
+  const auto length = op.attributes.get<std::int64_t>("context_length");
+  const std::int64_t start = op.attributes.get_or<std::int64_t>("context_start", 0);
+  if (start + length > 1) refuse(op, fmt::format("needs {} rows after its own", start + length - 1));
+  if (inputs[0].left_pad > 0) refuse(op, "works on rows that were padded before the first");
+  if (inputs[1].is(Kind::step)) refuse(op, "its filter depends on the rows");
+  if (program_.var(op.inputs[0]).type.lod_depth > 1) refuse(op, "works on inner sequences");
+  const auto rows_of = [&](const Symbol& x, std::int64_t begin, std::int64_t end) {
+    return apply("slice", {x}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{0}}, {"steps", Ints{1}}}, -1)[0];
+  };
+  Symbol x = inputs[0];
+  const std::int64_t channels = (*type_of(x).shape)[1];
+  if (start < 0) {
+    Tensor zeros(type_of(x).dtype, DDim{-start, channels});
+    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
+    zeros.storage()->mark_written();
+    const std::string name = program_.var(op.outputs[0]).name;
+    const std::size_t state = add_state("context of " + name, fmt::format("left context of sequence_conv '{}', {} rows", name, -start),
+                                        Symbol{.kind = Kind::constant, .value = zeros}, true);
+    const Symbol seen = apply("concat", {state_symbol(state, -1), x}, {{"axis", std::int64_t{0}}}, -1)[0];
+    next_[state] = rows_of(seen, 1, 1 - start);
+    x = rows_of(seen, 0, length);
+  }
+  const Symbol window = apply("reshape", {x}, {{"shape", Ints{1, length * channels}}}, -1)[0];
+  bind(op.outputs[0], apply("matmul", {window, inputs[1]}, {}, 0)[0]);
 }
 
 void StepBuilder::eval_branch(const Op& op) {

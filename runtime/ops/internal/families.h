@@ -20,6 +20,9 @@ void add_gather_ops(OpRegistry& registry);       ///< gather, gather_elements, e
 void add_conv_ops(OpRegistry& registry);         ///< conv1d
 void add_cell_ops(OpRegistry& registry);         ///< lstm_cell
 void add_lod_ops(OpRegistry& registry);          ///< drop_lod, unpack, pack, shrink and the designs' names
+void add_sequence_ops(OpRegistry& registry);      ///< sequence_pool, _softmax, _conv, _scatter, _top_k, row_conv
+void add_sequence_row_ops(OpRegistry& registry);  ///< sequence_reverse, _slice, _concat, _expand …: rows that move
+void add_lod_level_ops(OpRegistry& registry);     ///< split_by_mask, merge_by_mask, lod_reset, lod_append, sequence_mask
 void add_array_ops(OpRegistry& registry);        ///< tensor_array …
 void add_control_ops(OpRegistry& registry);      ///< while, break_if, if
 

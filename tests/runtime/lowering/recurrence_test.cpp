@@ -6,6 +6,7 @@
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/runtime/task/sync_wait.h>
 
@@ -182,6 +183,63 @@ TEST_CASE("a causal convolution carries its left context, and one that looks ahe
     CHECK(StepByStep(recurrence).run(x) == bytes_of(result["y"].tensor()));
   }
   CHECK_THROWS_WITH_AS(make_recurrence(conv({1, 1}, 1)), doctest::Contains("needs 1 rows to the right"), UnsupportedError);
+}
+
+TEST_CASE("a context window that reads no later row keeps its left context, and one that does is refused") {
+  Random random(7);
+  const auto conv = [&](std::int64_t start, std::int64_t length) {
+    Program program;
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    const build::Var filter = build::parameter("w", random_tensor(random, {3 * length, 6}));
+    build::output("y", build::sequence_conv(build::tanh(build::sequence_conv(x, filter, start, length)),
+                                            build::parameter("v", random_tensor(random, {12, 2})), -1, 2));
+    return program;
+  };
+  for (const auto& [start, length] : {std::pair{-2, 3}, {-3, 2}, {0, 1}, {-4, 1}}) {
+    INFO("start ", start, ", length ", length);
+    const Program program = conv(start, length);
+    const Recurrence recurrence = make_recurrence(program);
+    REQUIRE(recurrence.states.size() == (start < 0 ? 2 : 1));
+    if (start < 0) CHECK(recurrence.states[0].dims == DDim{-start, 3});
+    std::vector<Tensor> xs;
+    std::vector<std::vector<std::byte>> wholes;
+    for (int n = 0; n < 3; ++n) {
+      xs.push_back(random_tensor(random, {11, 3}));
+      SeededExecutor executor(1);
+      const LoDTensor whole(xs.back(), LoD::from_lengths({{11}}));
+      const RunResult result = sync_wait(executor, run(program, {{"x", whole}}));
+      wholes.push_back(bytes_of(result["y"].tensor()));
+    }
+    CHECK(StepByStep(recurrence).run_all(xs, std::vector<std::vector<Value>>(3)) == wholes);
+  }
+  CHECK_THROWS_WITH_AS(make_recurrence(conv(-1, 3)), doctest::Contains("needs 1 rows after its own"), UnsupportedError);
+}
+
+TEST_CASE("an op over whole sequences is refused on live rows, by name and with the reason") {
+  const auto refusal = [](const std::function<build::Var(const build::Var&)>& f) {
+    Program program;
+    {
+      const build::Guard guard(program);
+      build::output("y", f(build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1))));
+    }
+    try {
+      make_recurrence(program);
+    } catch (const UnsupportedError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto says = [](const std::string& message, const char* op, const char* reason) {
+    return message.find(op) != std::string::npos && message.find(reason) != std::string::npos;
+  };
+  CHECK(says(refusal([](const build::Var& x) { return build::sequence_pool(x, "sum"); }), "sequence_pool", "pools over the rows"));
+  CHECK(says(
+      refusal([](const build::Var& x) { return build::row_conv(x, build::constant(Tensor::from<float>({1, 2, 3}).reshape(DDim{1, 3}))); }),
+      "row_conv", "rows that come after each row"));
+  CHECK(says(refusal([](const build::Var& x) { return build::sequence_reverse(x); }), "sequence_reverse", "last row"));
+  CHECK(says(refusal([](const build::Var& x) { return build::sequence_softmax(x); }), "sequence_softmax", "normalises"));
+  CHECK(says(refusal([](const build::Var& x) { return build::sequence_pad(x).rows; }), "sequence_pad", "whole sequences"));
 }
 
 TEST_CASE("an op that needs other rows than its own is named, with the reason") {
