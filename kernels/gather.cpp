@@ -102,15 +102,20 @@ Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream) {
   return out;
 }
 
-Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, StreamRef stream) {
-  Tensor out = rows_like(x, static_cast<std::int64_t>(index.size()), stream);
+void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, Tensor& out, StreamRef stream) {
   internal::check_places("gather_rows", stream, {&x, &otherwise, &out});
+  check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
   internal::check_same_dtype("gather_rows", x, otherwise);
   const Tensor rest = broadcast_view(otherwise, x.dims().erased(0));
   cpu::check_row_index("gather_rows", index, x.dims());
   launch(
       TensorRefs<2>{&x, &otherwise}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows_or(x, index, rest, out, team); },
       stream);
+}
+
+Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, StreamRef stream) {
+  Tensor out = rows_like(x, static_cast<std::int64_t>(index.size()), stream);
+  gather_rows_or(x, index, otherwise, out, stream);
   return out;
 }
 

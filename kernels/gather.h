@@ -26,6 +26,7 @@ void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef st
 Tensor gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, StreamRef stream);
 Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream);
 /// The same, where −1 gives `otherwise`: something of the dtype of x that broadcasts to a row (ShapeError, DTypeError).
+void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, Tensor& out, StreamRef stream);
 Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, StreamRef stream);
 
 /// out[index[i]] = x[i]; index −1 skips row i; rows of `out` that are not named keep what they hold. A row named twice

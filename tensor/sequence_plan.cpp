@@ -178,15 +178,21 @@ SequencePlan make_window_plan(const LoD& lod, std::int64_t start, std::int64_t l
   return plan;
 }
 
-SequencePlan make_pad_plan(const LoD& lod, std::int64_t length) {
-  const int inner = sequence_level(lod, -1);
-  const auto offsets = lod.offsets(inner);
-  const Indices lengths = lod.lengths(inner);
+std::int64_t padded_room(const LoD& lod, std::int64_t length) {
+  const Indices lengths = lod.lengths(sequence_level(lod, -1));
   const std::int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   if (length < -1) throw ArgumentError("sequence_pad: expected a length of 0 or more, or -1 for the longest, found " + text(length));
   const std::int64_t wide = length == -1 ? longest : length;
   if (wide < longest)
     throw ArgumentError("sequence_pad: expected room for the longest sequence of " + text(longest) + " rows, found " + text(wide));
+  return wide;
+}
+
+SequencePlan make_pad_plan(const LoD& lod, std::int64_t length) {
+  const int inner = sequence_level(lod, -1);
+  const auto offsets = lod.offsets(inner);
+  const Indices lengths = lod.lengths(inner);
+  const std::int64_t wide = padded_room(lod, length);
   SequencePlan plan;
   plan.rows.reserve(static_cast<std::size_t>(checked_mul(count(lengths), wide)));
   for (std::size_t i = 0; i < lengths.size(); ++i)

@@ -7,8 +7,8 @@
 
 #include <millrace/runtime/builder/var.h>
 
-/// The functions that append ops on sequences (docs/ops.md). A `level` names whose sequences: 0 is the outermost, −1 the innermost. Empty sequences
-/// are legal everywhere. ProgramError when an op refuses its inputs.
+/// The functions that append ops on sequences (docs/ops.md). A `level` names whose sequences: 0 is the outermost, −1 the innermost. Empty
+/// sequences are legal everywhere. ProgramError when an op refuses its inputs.
 namespace millrace::build {
 
 /// One row for each sequence: average, sum, sqrt (the sum by √n), max, first or last of its rows; `empty` for one without rows.
@@ -45,7 +45,8 @@ struct PaddedSequences {
   Var rows;    ///< [N, L, …]
   Var length;  ///< i64 [N]
 };
-/// The innermost sequences side by side; `pad_value` (one element or a row; undefined: 0) behind their ends; `padded_length` −1 is the longest.
+/// The innermost sequences side by side; `pad_value` (one element or a row; undefined: 0) behind their ends; `padded_length` −1 is the
+/// longest.
 PaddedSequences sequence_pad(const Var& x, const Var& pad_value = {}, std::int64_t padded_length = -1);
 Var sequence_unpad(const Var& x, const Var& length);
 /// x [N, C] with updates[j] added at [i, ids[j]] for each j in sequence i.

@@ -142,9 +142,13 @@ OpKernel prepare_mask(const PrepareContext& context) {
       longest = std::max(longest, length);
     }
     const StreamRef stream = run.stream();
+    const std::int64_t room = wanted < 0 ? longest : wanted;
+    // First, so that lengths which no memory holds end here.
+    Tensor out(dtype, x.dims().inserted(x.rank(), room), stream.memory());
     const Tensor lengths = contiguous(cast(x, DType::i64, stream), stream).reshape(x.dims().inserted(x.rank(), 1));
-    const Tensor inside = less(arange(wanted < 0 ? longest : wanted, DType::i64, stream), lengths, stream);
-    run.set(0, LoDTensor(cast(inside, dtype, stream), run.lod(0)));
+    const Tensor inside = less(arange(room, DType::i64, stream), lengths, stream);
+    cast(inside, out, stream);
+    run.set(0, LoDTensor(std::move(out), run.lod(0)));
   };
 }
 

@@ -104,7 +104,9 @@ void run_conv(const Window& window, const GemmPlan& plan, const PackedMatrix& pa
   if (x.rank() != 2 || x.dim(1) * window.length != plan.desc().k)
     throw ShapeError("sequence_conv: expected a filter of " + std::to_string(window.length) + " rows of " + x.to_string() + ", found " +
                      std::to_string(plan.desc().k) + " rows");
-  const Tensor windows = gather_rows(x, make_window_plan(context.lod(0), window.start, window.length).rows, stream);
+  // Before the plan, so that windows which no memory holds end here.
+  Tensor windows(x.dtype(), DDim{checked_mul(x.dim(0), window.length), x.dim(1)}, stream.memory());
+  if (windows.elements() > 0) gather_rows(x, make_window_plan(context.lod(0), window.start, window.length).rows, windows, stream);
   Tensor out(x.dtype(), DDim{x.dim(0), plan.desc().n}, stream.memory());
   run(plan, packed, windows.reshape(DDim{x.dim(0), plan.desc().k}), out, stream);
   context.set(0, LoDTensor(std::move(out), context.lod(0)));

@@ -134,9 +134,12 @@ OpKernel prepare_enumerate(const PrepareContext& context) {
   const auto pad = static_cast<double>(context.attributes().get_or("pad_value", std::int64_t{0}));
   return [size, pad](OpContext& run) {
     const Tensor& x = run.tensor(0);
-    const Tensor otherwise = full(DDim{}, pad, x.dtype(), run.stream());
-    const Tensor windows = gather_rows_or(x, make_window_plan(run.lod(0), 0, size).rows, otherwise, run.stream());
-    run.set(0, LoDTensor(windows.reshape(DDim{x.dim(0), size}), run.lod(0)));
+    const StreamRef stream = run.stream();
+    // Before the plan, so that windows which no memory holds end here.
+    Tensor out(x.dtype(), DDim{x.dim(0), size}, stream.memory());
+    Tensor rows = out.reshape(with_leading_dims(x.dims(), {out.elements()}));
+    gather_rows_or(x, make_window_plan(run.lod(0), 0, size).rows, full(DDim{}, pad, x.dtype(), stream), rows, stream);
+    run.set(0, LoDTensor(std::move(out), run.lod(0)));
   };
 }
 
@@ -181,15 +184,19 @@ OpKernel prepare_pad(const PrepareContext& context) {
   return [length = context.attributes().get_or("padded_length", std::int64_t{-1})](OpContext& run) {
     const LoD& lod = run.lod(0);
     const Tensor& x = run.tensor(0);
-    const SequencePlan plan = make_pad_plan(lod, length);
-    const Ints lengths = lod.lengths(lod.depth() - 1);
+    const StreamRef stream = run.stream();
+    const LoD outer = lod.levels(0, sequence_level(lod, -1));
+    const Ints lengths = lod.lengths(outer.depth());
     const auto count = static_cast<std::int64_t>(lengths.size());
-    const std::int64_t wide = length >= 0 ? length : lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    const Tensor padding = run.has(1) ? run.tensor(1) : full(DDim{}, 0, x.dtype(), run.stream());
-    const Tensor row = padding.elements() == 1 ? contiguous(padding, run.stream()).reshape(DDim{}) : padding;
-    const Tensor rows = gather_rows_or(x, plan.rows, row, run.stream());
-    run.set(0, LoDTensor(with_leading(rows, {count, wide}, run.stream()), plan.lod));
-    run.set(1, LoDTensor(list_on(lengths, run.stream()), plan.lod));
+    const std::int64_t room = padded_room(lod, length);
+    // Before the plan, so that room which no memory holds ends here.
+    Tensor out(x.dtype(), with_leading_dims(x.dims(), {count, room}), stream.memory());
+    Tensor rows = out.reshape(with_leading_dims(x.dims(), {checked_mul(count, room)}));
+    const Tensor padding = run.has(1) ? run.tensor(1) : full(DDim{}, 0, x.dtype(), stream);
+    const Tensor row = padding.elements() == 1 ? contiguous(padding, stream).reshape(DDim{}) : padding;
+    if (out.elements() > 0) gather_rows_or(x, make_pad_plan(lod, length).rows, row, rows, stream);
+    run.set(0, LoDTensor(std::move(out), outer));
+    run.set(1, LoDTensor(list_on(lengths, stream), outer));
   };
 }
 

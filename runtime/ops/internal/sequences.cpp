@@ -71,10 +71,10 @@ void expect_index_column(const InferContext& context, std::size_t input) {
   expect_column(context, input);
 }
 
-Tensor with_leading(const Tensor& x, const std::vector<std::int64_t>& leading, StreamRef stream) {
-  DDim dims = x.dims().erased(0);
+DDim with_leading_dims(const DDim& rows, const std::vector<std::int64_t>& leading) {
+  DDim dims = rows.erased(0);
   for (std::size_t i = leading.size(); i-- > 0;) dims = dims.inserted(0, leading[i]);
-  return contiguous(x, stream).reshape(dims);
+  return dims;
 }
 
 Tensor list_on(const std::vector<std::int64_t>& values, StreamRef stream) {

@@ -33,8 +33,8 @@ VarType same_rows(const InferContext& context, std::size_t input, int levels);
 void expect_column(const InferContext& context, std::size_t input);
 void expect_index_column(const InferContext& context, std::size_t input);
 
-/// x [T, …] with other leading extents: row-major, `leading` in place of the rows.
-Tensor with_leading(const Tensor& x, const std::vector<std::int64_t>& leading, StreamRef stream);
+/// The extents of [T, …] with `leading` in place of the rows.
+DDim with_leading_dims(const DDim& rows, const std::vector<std::int64_t>& leading);
 
 /// A list of i64 in the memory of `stream`.
 Tensor list_on(const std::vector<std::int64_t>& values, StreamRef stream);

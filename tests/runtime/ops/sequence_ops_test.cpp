@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Ops over whole sequences: known answers, among them those of PaddlePaddle Fluid's tests and manual, LoD at every level, and what is refused.
+// SPDX-License-Identifier: Apache-2.0 Ops over whole sequences: known answers, among them those of PaddlePaddle Fluid's tests and manual,
+// LoD at every level, and what is refused.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <millrace/runtime/builder/sequence_ops.h>
 
 #include "support/built.h"
+#include "support/program_runs.h"
 #include "support/random_lod.h"
 #include "support/straight_line.h"
 
@@ -174,10 +175,14 @@ TEST_CASE("hostile lengths and widths are errors that name the number") {
   CHECK(says(failure<ShapeError>("sequence_unpad", {padded, Tensor::from<std::int64_t>({1})}), {"f32[2, 3]", "1 lengths"}));
   CHECK(
       says(failure<ArgumentError>("sequence_pad", {rows({1, 2, 3}, "[[3]]")}, {{"padded_length", std::int64_t{2}}}), {"3 rows, found 2"}));
-  const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
-  CHECK_THROWS(op_on("sequence_pad", {rows({1, 2, 3}, "[[2,1]]")}, {{"padded_length", huge}}));
-  CHECK_THROWS(op_on("sequence_mask", {LoDTensor(Tensor::from<std::int64_t>({huge, huge}))}));
-  CHECK_THROWS(op_on("sequence_enumerate", {ids({1, 2}, "[[2]]")}, {{"win_size", huge}}));
+  for (const int bits : {44, 45, 62}) {
+    INFO("2^", bits);
+    const std::int64_t huge = std::int64_t{1} << bits;
+    CHECK_THROWS_AS(op_on("sequence_pad", {rows({1, 2, 3}, "[[2,1]]")}, {{"padded_length", huge}}), Error);
+    CHECK_THROWS_AS(op_on("sequence_mask", {LoDTensor(Tensor::from<std::int64_t>({huge, huge}))}), Error);
+    CHECK_THROWS_AS(op_on("sequence_enumerate", {ids({1, 2}, "[[2]]")}, {{"win_size", huge}}), Error);
+    CHECK(op_on("sequence_pad", {rows({}, DDim{1, 0}, "[[1]]")}, {{"padded_length", huge}}).dims() == DDim{1, huge, 0});
+  }
 }
 
 TEST_CASE("pad and unpad, with one element or a row to pad with") {
@@ -376,4 +381,32 @@ TEST_CASE("a sequence has the same bits alone and among others, in each op that 
   each("sequence_conv", {filter}, {{"context_start", std::int64_t{-1}}, {"context_length", std::int64_t{3}}});
   each("row_conv", {taps}, {});
   each("sequence_top_k", {}, {{"k", std::int64_t{3}}});
+}
+
+TEST_CASE("ops on sequences give the same bits on a device that completes in any order") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {any, 3}, 2));
+    const build::Var words = build::input("ids", VarType(DType::i64, {any, 1}, 1));
+    const build::Var mask = build::input("mask", VarType(DType::boolean, {any}));
+    const build::PaddedSequences padded = build::sequence_pad(x);
+    build::output("length", padded.length);
+    const build::Var same = build::sequence_unpad(padded.rows, padded.length);
+    const build::MaskHalves halves = build::split_by_mask(build::sequence_softmax(same), mask, 1);
+    const build::Var merged = build::merge_by_mask(build::sequence_reverse(halves.set), halves.unset, mask, 1);
+    build::output("merged", merged);
+    build::output("pooled", build::sequence_expand_as(build::sequence_pool(merged, "average", 0.5), merged));
+    build::output("best", build::sequence_top_k(merged, 2).values);
+    build::output("windows", build::sequence_enumerate(build::sequence_erase(words, {2, 5}), 2, -1));
+    build::output("inside", build::sequence_mask(padded.length));
+    build::output("joined", build::sequence_concat({x, merged}));
+  }
+  const LoDTensor x(Tensor::from(counted(18), DDim{6, 3}), LoD::parse("[[2,0,2],[3,0,1,2]]"));
+  const Feeds feeds{{"x", x}, {"ids", ids({1, 2, 3, 5, 2, 4}, "[[4,0,2]]")}, {"mask", LoDTensor(Tensor::from({true, true, false, true}))}};
+  const RunResult result = everywhere(program, feeds, 60);
+  check<std::int64_t>(result["windows"], {1, 3, 3, -1, 4, -1}, "[[2,0,1]]");
+  CHECK(result["merged"].lod() == x.lod());
+  CHECK(result["joined"].lod().to_string() == "[[2,0,2],[6,0,2,4]]");
+  check<std::int64_t>(result["length"], {3, 0, 1, 2}, "[[2,0,2]]");
 }
