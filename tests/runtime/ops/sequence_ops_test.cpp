@@ -259,17 +259,15 @@ TEST_CASE("look-ahead, scatter and top-k as ops") {
   const LoDTensor best = op_on("sequence_top_k", {x}, {{"k", std::int64_t{2}}});
   check(best, {3, 2, 4}, "[[2,1]]");
   check<std::int64_t>(op_on("sequence_top_k", {x}, {{"k", std::int64_t{2}}}, 1), {2, 1, 0}, "[[2,1]]");
-  // The example of Fluid's manual.
+  // The shape of Fluid's example: three rows, sequences of 3, 5 and 4 updates.
   const LoDTensor ones(Tensor::from(Floats(18, 1), DDim{3, 6}));
   const LoDTensor where = ids({0, 1, 2, 5, 4, 3, 0, 1, 2, 5, 4, 3}, "[[3,5,4]]");
   const Floats updates{0.3f, 0.3f, 0.4f, 0.1f, 0.2f, 0.3f, 0.4f, 0.0f, 0.2f, 0.3f, 0.1f, 0.4f};
   const LoDTensor scattered = op_on("sequence_scatter", {ones, where, LoDTensor(Tensor::from(updates, DDim{12, 1}), where.lod())});
-  const Floats wanted{1.3f, 1.3f, 1.4f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.4f, 1.3f, 1.2f, 1.1f, 1.0f, 1.0f, 1.2f, 1.4f, 1.1f, 1.3f};
+  const Floats wanted{1.3f, 1.3f, 1.4f, 1.0f, 1.0f, 1.0f, 1.4f, 1.0f, 1.0f, 1.3f, 1.2f, 1.1f, 1.0f, 1.0f, 1.2f, 1.4f, 1.1f, 1.3f};
   const Floats found = scattered.tensor().to_vector<float>();
-  // Row 1 takes the five updates of its sequence: 5 4 3 0 1.
-  const Floats row{1 + 0.4f, 1 + 0.0f, 1, 1 + 0.3f, 1 + 0.2f, 1 + 0.1f};
-  for (std::size_t i = 0; i < 6; ++i) CHECK(found[6 + i] == row[i]);
-  for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == doctest::Approx(wanted[i]));
+  REQUIRE(found.size() == wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(found[i] == doctest::Approx(wanted[i]));
   CHECK(says(failure<IndexError>("sequence_scatter", {ones, ids({6}, "[[1,0,0]]"), LoDTensor(Tensor::from<float>({1}))}), {"found 6"}));
   CHECK(
       says(failure<LoDError>("sequence_scatter", {ones, ids({1, 1}, "[[1,1,0]]"), rows({1, 1}, "[[2,0,0]]")}), {"[[1,1,0]]", "[[2,0,0]]"}));
