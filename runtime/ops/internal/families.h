@@ -25,5 +25,6 @@ void add_sequence_row_ops(OpRegistry& registry);  ///< sequence_reverse, _slice,
 void add_lod_level_ops(OpRegistry& registry);     ///< split_by_mask, merge_by_mask, lod_reset, lod_append, sequence_mask
 void add_array_ops(OpRegistry& registry);        ///< tensor_array …
 void add_control_ops(OpRegistry& registry);      ///< while, break_if, if
+void add_crf_ops(OpRegistry& registry);          ///< crf_decoding, linear_chain_crf
 
 }  // namespace millrace::ops

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/crf.h>
+
+#include <string>
+
+#include <millrace/kernels/cpu/crf.h>
+#include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/sequences.h>
+#include <millrace/tensor/launch.h>
+
+namespace millrace {
+namespace {
+
+void check_crf(const char* op, const Tensor& emission, const Tensor& weights, const LoD& lod) {
+  internal::check_floating(op, emission);
+  internal::check_same_dtype(op, emission, weights);
+  if (emission.rank() != 2 || emission.dim(1) < 1)
+    throw ShapeError(std::string(op) + ": expected emissions of [rows, tags], found " + emission.to_string());
+  const std::int64_t tags = emission.dim(1);
+  internal::check_dims(op, "weights", weights, DDim{tags + 2, tags});
+  internal::check_sequences(op, lod, emission.dim(0));
+}
+
+void check_tags(const char* op, const Tensor& tags, std::int64_t rows) {
+  internal::check_index_dtype(op, tags);
+  if (tags.dims() != DDim{rows} && tags.dims() != DDim{rows, 1})
+    throw ShapeError(std::string(op) + ": expected one tag for each of " + std::to_string(rows) + " rows, found " + tags.to_string());
+}
+
+Tensor one_each(const Tensor& emission, const LoD& lod, StreamRef stream) {
+  return Tensor(emission.dtype(), DDim{lod.sequences(lod.depth() - 1), 1}, stream.memory());
+}
+
+}  // namespace
+
+CrfPath crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream) {
+  check_crf("crf_viterbi", emission, weights, lod);
+  internal::check_places("crf_viterbi", stream, {&emission, &weights});
+  CrfPath path{Tensor(DType::i64, DDim{emission.dim(0), 1}, stream.memory()), one_each(emission, lod, stream)};
+  launch(
+      TensorRefs<2>{&emission, &weights}, TensorRefs<2>{&path.tags, &path.scores},
+      [=](ThreadTeam& team) { cpu::crf_viterbi(emission, weights, lod, path.tags, path.scores, team); }, stream);
+  return path;
+}
+
+Tensor crf_score(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream) {
+  check_crf("crf_score", emission, weights, lod);
+  check_tags("crf_score", tags, emission.dim(0));
+  internal::check_places("crf_score", stream, {&emission, &weights, &tags});
+  Tensor out = one_each(emission, lod, stream);
+  launch(
+      TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { cpu::crf_likelihood("crf_score", emission, weights, &tags, false, lod, out, team); }, stream);
+  return out;
+}
+
+Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream) {
+  check_crf("crf_log_partition", emission, weights, lod);
+  internal::check_places("crf_log_partition", stream, {&emission, &weights});
+  Tensor out = one_each(emission, lod, stream);
+  launch(
+      TensorRefs<2>{&emission, &weights}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { cpu::crf_likelihood("crf_log_partition", emission, weights, nullptr, true, lod, out, team); }, stream);
+  return out;
+}
+
+Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream) {
+  check_crf("crf_log_likelihood", emission, weights, lod);
+  check_tags("crf_log_likelihood", tags, emission.dim(0));
+  internal::check_places("crf_log_likelihood", stream, {&emission, &weights, &tags});
+  Tensor out = one_each(emission, lod, stream);
+  launch(
+      TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { cpu::crf_likelihood("crf_log_likelihood", emission, weights, &tags, true, lod, out, team); }, stream);
+  return out;
+}
+
+}  // namespace millrace

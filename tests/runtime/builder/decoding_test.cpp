@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/builder/decoding.h>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "support/built.h"
+#include "support/straight_line.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+namespace b = millrace::build;
+using Ints = std::vector<std::int64_t>;
+
+const VarType emissions(DType::f32, DDim{DDim::unknown, 2}, 1);
+
+/// Tag 0 starts for nothing, 1 for 1, ends cost 0 and 5; from 0: 10 and 20, from 1: 100 and 0.
+b::Var transition() { return b::parameter("crfw", Tensor::from(std::vector<float>{0, 1, 0, 5, 10, 20, 100, 0}, DDim{4, 2})); }
+
+}  // namespace
+
+TEST_CASE("a program finds the best tags of ragged rows, and how likely given ones are") {
+  const LoDTensor x(Tensor::from(std::vector<float>{0, 0, 0, 0, 3, 0}, DDim{3, 2}), LoD::from_lengths({{2, 1}, {2, 0, 1}}));
+  Program program;
+  {
+    const b::Guard guard(program);
+    const b::Var e = b::input("e", VarType(DType::f32, DDim{DDim::unknown, 2}, 2));
+    const b::Var w = transition();
+    const b::CrfDecoded best = b::crf_decoding(e, w);
+    b::output("path", best.path);
+    b::output("score", best.score);
+    b::output("likelihood", b::linear_chain_crf(e, w, best.path));
+  }
+  const RunResult result = run_fifo(run(program, {{"e", x}}));
+  CHECK(result["path"].tensor().to_vector<std::int64_t>() == Ints{1, 0, 1});
+  CHECK(result["path"].lod() == x.lod());
+  CHECK(result["score"].tensor().to_vector<float>() == std::vector<float>{101, 0, 6});
+  CHECK(result["score"].lod() == LoD::from_lengths({{2, 1}}));
+  const std::vector<float> likely = result["likelihood"].tensor().to_vector<float>();
+  CHECK(likely[0] == 0.0f);  // the others are e^−70 as likely
+  CHECK(likely[1] == 0.0f);
+  CHECK(std::abs(likely[2] - static_cast<float>(6 - std::log(std::exp(3) + std::exp(6)))) < 1e-6f);
+}
+
+TEST_CASE("a CRF without LoD, or of other tags than its emissions, is refused when the program is built") {
+  CHECK(says(build_refusal([] { b::crf_decoding(b::input("e", VarType(DType::f32, DDim{DDim::unknown, 2})), transition()); }),
+             {"crf_decoding", "expected rows with LoD", "'e'"}));
+  CHECK(says(build_refusal([] { b::crf_decoding(b::input("e", VarType(DType::f32, DDim{DDim::unknown, 3}, 1)), transition()); }),
+             {"crf_decoding", "tags of emission and transition"}));
+  CHECK(says(build_refusal([] {
+               b::linear_chain_crf(b::input("e", emissions), transition(), b::input("l", VarType(DType::f32, DDim{DDim::unknown}, 1)));
+             }),
+             {"linear_chain_crf", "'l'"}));
+}
+
+TEST_CASE("labels of other sequences than the emissions are an error that names both") {
+  const LoDTensor e(Tensor::from(std::vector<float>(6, 0), DDim{3, 2}), LoD::from_lengths({{2, 1}}));
+  const LoDTensor label(Tensor::from(Ints{0, 0, 0}, DDim{3}), LoD::from_lengths({{1, 2}}));
+  const auto run_it = [&] {
+    return b::linear_chain_crf(b::input("e", emissions), transition(), b::input("l", VarType(DType::i64, DDim{DDim::unknown}, 1)));
+  };
+  CHECK(says(run_failure<LoDError>(run_it, {{"e", e}, {"l", label}}), {"[[2,1]]", "[[1,2]]", "linear_chain_crf"}));
+}
