@@ -14,4 +14,25 @@ Var linear_chain_crf(const Var& emission, const Var& transition, const Var& labe
   return call1("linear_chain_crf", {emission, transition, label}, {}, "log_likelihood");
 }
 
+namespace {
+
+CtcDecoded ctc_decode(const std::string& op, const Var& x, const Attributes& attributes) {
+  const std::vector<Var> made = call(op, {x}, attributes, {"labels", "lengths", "score"});
+  return {sequence_trim(made[0], made[1]), made[2]};
+}
+
+}  // namespace
+
+CtcDecoded ctc_greedy_decode(const Var& x, std::int64_t blank) { return ctc_decode("ctc_greedy", x, {{"blank", blank}}); }
+
+CtcDecoded ctc_beam_search_decode(const Var& x, std::int64_t blank, std::int64_t width, std::int64_t top) {
+  return ctc_decode("ctc_beam_search", x, {{"blank", blank}, {"width", width}, {"top", top}});
+}
+
+Var sequence_trim(const Var& x, const Var& lengths) { return call1("sequence_trim", {x, lengths}); }
+
+Var edit_distance(const Var& hypotheses, const Var& references, bool normalised, const std::vector<std::int64_t>& ignored) {
+  return call("edit_distance", {hypotheses, references}, {{"normalized", normalised}, {"ignored_tokens", ignored}}, {"distance"})[0];
+}
+
 }  // namespace millrace::build

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include <millrace/runtime/builder/var.h>
 
 /// Decoding as functions that append ops. Names and semantics are those of the ops (docs/ops.md).
@@ -14,5 +17,18 @@ struct CrfDecoded {
 CrfDecoded crf_decoding(const Var& emission, const Var& transition);
 /// log p(label | emission) of each sequence.
 Var linear_chain_crf(const Var& emission, const Var& transition, const Var& label);
+
+struct CtcDecoded {
+  Var labels;  ///< i64 [?, 1], with the levels of the input
+  Var score;   ///< one for each sequence
+};
+/// The labels of frames `x` [rows, K] with LoD, as in kernels/ctc.h. `top` 0: all classes.
+CtcDecoded ctc_greedy_decode(const Var& x, std::int64_t blank);
+CtcDecoded ctc_beam_search_decode(const Var& x, std::int64_t blank, std::int64_t width, std::int64_t top = 0);
+
+/// The first `lengths[n]` rows of each sequence.
+Var sequence_trim(const Var& x, const Var& lengths);
+/// How many changes make each reference of its hypothesis; `normalised`: over the length of the reference.
+Var edit_distance(const Var& hypotheses, const Var& references, bool normalised = false, const std::vector<std::int64_t>& ignored = {});
 
 }  // namespace millrace::build

@@ -5,6 +5,8 @@
 
 #include <millrace/kernels/transpose.h>
 #include <millrace/runtime/array/pack.h>
+#include <millrace/runtime/ops/internal/beams.h>
+#include <millrace/runtime/task/await_point.h>
 
 namespace millrace {
 namespace {
@@ -92,6 +94,27 @@ task<void> run_concat(OpContext& context) {
   context.set(0, std::move(rows));
 }
 
+/// The steps of a beam search, which only the host can follow back.
+task<void> run_beam_search_decode(OpContext& context) {
+  const TensorArray ids = context.in(0).array();
+  const TensorArray scores = context.in(1).array();
+  co_await await_end(ids);
+  co_await await_end(scores);
+  if (ids.size() != scores.size())
+    throw LoDError(ids.to_string() + " and " + scores.to_string() + ": expected as many slots of ids as of scores");
+  const LoDTensor all_ids = co_await ids.concat(context.stream());
+  const LoDTensor all_scores = co_await scores.concat(context.stream());
+  const Point ids_there = all_ids.ready();
+  co_await ready(ids_there);
+  const Point scores_there = all_scores.ready();
+  co_await ready(scores_there);
+  const BeamOptions options = ops::beam_options(context.op().attributes);
+  Hypotheses found = beam_search_decode(all_ids, all_scores, ids.size(), options, context.stream());
+  context.set(0, std::move(found.tokens));
+  context.set(1, std::move(found.scores));
+  context.set(2, std::move(found.totals));
+}
+
 task<void> run_gather(OpContext& context) {
   const TensorArray array = context.in(0).array();
   std::vector<std::int64_t> places = context.integers(1);
@@ -135,6 +158,8 @@ bool named_undecided(const OpContext& context) {
   return false;
 }
 
+bool always(const OpContext&) { return true; }
+
 bool is_full(const OpContext& context) { return context.in(0).array().is_window(); }
 
 struct AsyncOp {
@@ -151,6 +176,7 @@ constexpr AsyncOp async_ops[] = {
     {"tensor_array_stack", run_stack, any_undecided},
     {"tensor_array_concat", run_concat, any_undecided},
     {"tensor_array_gather", run_gather, named_undecided},
+    {"beam_search_decode", run_beam_search_decode, always},
     {"pack", run_pack, any_undecided},
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
 };

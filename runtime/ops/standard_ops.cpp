@@ -26,6 +26,8 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_array_ops(*registry);
     ops::add_control_ops(*registry);
     ops::add_crf_ops(*registry);
+    ops::add_ctc_ops(*registry);
+    ops::add_beam_ops(*registry);
     return registry;
   }();
   return all;

@@ -48,7 +48,7 @@ TEST_CASE("a program finds the best tags of ragged rows, and how likely given on
 
 TEST_CASE("a CRF without LoD, or of other tags than its emissions, is refused when the program is built") {
   CHECK(says(build_refusal([] { b::crf_decoding(b::input("e", VarType(DType::f32, DDim{DDim::unknown, 2})), transition()); }),
-             {"crf_decoding", "expected rows with LoD", "'e'"}));
+             {"crf_decoding", "expected sequences (a LoD)", "'e'"}));
   CHECK(says(build_refusal([] { b::crf_decoding(b::input("e", VarType(DType::f32, DDim{DDim::unknown, 3}, 1)), transition()); }),
              {"crf_decoding", "tags of emission and transition"}));
   CHECK(says(build_refusal([] {
@@ -64,4 +64,53 @@ TEST_CASE("labels of other sequences than the emissions are an error that names 
     return b::linear_chain_crf(b::input("e", emissions), transition(), b::input("l", VarType(DType::i64, DDim{DDim::unknown}, 1)));
   };
   CHECK(says(run_failure<LoDError>(run_it, {{"e", e}, {"l", label}}), {"[[2,1]]", "[[1,2]]", "linear_chain_crf"}));
+}
+
+TEST_CASE("labels of ragged frames are ragged too, greedily and by beam, and their errors are counted") {
+  const std::vector<float> values{-0.1f, -3, -3, -0.1f, -3, -0.1f, -0.1f, -3, -3, -0.1f};
+  const LoDTensor x(Tensor::from(values, DDim{5, 2}), LoD::from_lengths({{2, 1}, {3, 0, 2}}));
+  const LoDTensor wanted(Tensor::from(Ints{1, 1, 1}, DDim{3}), LoD::from_lengths({{2, 1}, {2, 0, 1}}));
+  for (const bool beam : {false, true}) {
+    Program program;
+    {
+      const b::Guard guard(program);
+      const b::Var frames = b::input("x", VarType(DType::f32, DDim{DDim::unknown, 2}, 2));
+      const b::CtcDecoded found = beam ? b::ctc_beam_search_decode(frames, 0, 8) : b::ctc_greedy_decode(frames, 0);
+      b::output("labels", found.labels);
+      b::output("score", found.score);
+      b::output("errors", b::edit_distance(found.labels, b::input("wanted", VarType(DType::i64, DDim{DDim::unknown}, 2)), true));
+    }
+    const RunResult result = run_fifo(run(program, {{"x", x}, {"wanted", wanted}}));
+    CHECK(result["labels"].tensor().to_vector<std::int64_t>() == Ints{1, 1});
+    CHECK(result["labels"].lod() == LoD::from_lengths({{2, 1}, {1, 0, 1}}));
+    CHECK(result["score"].lod() == LoD::from_lengths({{2, 1}}));
+    CHECK(result["score"].dims() == DDim{3, 1});
+    CHECK(result["errors"].tensor().to_vector<float>() == std::vector<float>{0.5f, 0, 0});
+    CHECK(result["errors"].lod() == LoD::from_lengths({{2, 1}}));
+  }
+}
+
+TEST_CASE("sequences are trimmed to what their lengths say, and to no more than they are") {
+  const LoDTensor x(Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, DDim{3, 2}), LoD::from_lengths({{1, 0, 2}}));
+  const auto trim = [] {
+    return b::sequence_trim(b::input("x", VarType(DType::f32, DDim{DDim::unknown, 2}, 1)),
+                            b::input("n", VarType(DType::i64, DDim{DDim::unknown})));
+  };
+  const LoDTensor y = built(trim, {{"x", x}, {"n", Tensor::from<std::int64_t>({0, 0, 1})}});
+  CHECK(y.tensor().to_vector<float>() == std::vector<float>{3, 4});
+  CHECK(y.lod() == LoD::from_lengths({{0, 0, 1}}));
+  CHECK(says(run_failure<LoDError>(trim, {{"x", x}, {"n", Tensor::from<std::int64_t>({0, 1, 1})}}),
+             {"expected at most 0 rows of sequence 1, found 1", "sequence_trim"}));
+  CHECK(says(run_failure<LoDError>(trim, {{"x", x}, {"n", Tensor::from<std::int64_t>({-1, 0, 1})}}), {"sequence 0, found -1"}));
+  CHECK(says(run_failure<LoDError>(trim, {{"x", x}, {"n", Tensor::from<std::int64_t>({1, 0})}}),
+             {"a length for each of 3 sequences, found 2"}));
+}
+
+TEST_CASE("CTC without LoD, or with a blank that is no class, is refused when the program is built") {
+  CHECK(says(build_refusal([] { b::ctc_greedy_decode(b::input("x", VarType(DType::f32, DDim{DDim::unknown, 2})), 0); }),
+             {"ctc_greedy", "expected sequences (a LoD)"}));
+  CHECK(says(build_refusal([] { b::ctc_greedy_decode(b::input("x", VarType(DType::f32, DDim{DDim::unknown, 2}, 1)), 2); }),
+             {"ctc_greedy", "expected a blank of 2 classes, found 2"}));
+  CHECK(says(build_refusal([] { b::ctc_beam_search_decode(b::input("x", VarType(DType::f32, DDim{DDim::unknown, 2}, 1)), 0, 0); }),
+             {"ctc_beam_search", "expected a width of 1 or more"}));
 }

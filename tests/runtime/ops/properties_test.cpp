@@ -219,12 +219,22 @@ TEST_CASE("a row that an op follows has the same result alone and among others")
 }
 
 TEST_CASE("every op says how it treats rows and has a rule for many sequences, but for arrays, orders and control") {
-  const std::set<std::string> driven{
-      "while",   "break_if", "if", "unpack", "pack", "shrink", "split_lod_tensor_to_timesteps", "restore_lod_tensor_from_timesteps",
-      "constant"};
+  const std::set<std::string> driven{"while",
+                                     "break_if",
+                                     "if",
+                                     "unpack",
+                                     "pack",
+                                     "shrink",
+                                     "split_lod_tensor_to_timesteps",
+                                     "restore_lod_tensor_from_timesteps",
+                                     "constant",
+                                     "beam_search_decode"};
+  const std::set<std::string> decoding{"crf_decoding",  "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
+                                       "edit_distance", "beam_search_start", "beam_search_step", "sample_tokens"};
   // What works on whole sequences says so when rows are live, and never stands in a step.
-  const auto over_sequences = [](const std::string& name) {
-    return name.starts_with("sequence_") || name.starts_with("lod_") || name.ends_with("_by_mask") || name == "row_conv";
+  const auto over_sequences = [&decoding](const std::string& name) {
+    return decoding.contains(name) || name.starts_with("sequence_") || name.starts_with("lod_") || name.ends_with("_by_mask") ||
+           name == "row_conv";
   };
   const auto registry = standard_ops();
   for (const std::string& name : registry->names()) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/tensor/lod.h>
+#include <millrace/tensor/stream.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+/// Labels of what a network trained with CTC (Graves 2006) says of each frame. `scores` [rows, K] are floats, K ≥ 1;
+/// frames belong to the sequences of the last level of `lod`; class `blank` stands for no label, and a label that goes on
+/// for several frames is one. ShapeError, DTypeError, LoDError; IndexError for a blank that is no class.
+///
+/// A sequence is never longer than its frames, so labels stand in its rows from the front and −1 behind them: how many
+/// there are is known only when the stream got there.
+struct CtcLabels {
+  Tensor labels;   ///< i64 [rows, 1]
+  Tensor lengths;  ///< i64 [N, 1]
+  Tensor scores;   ///< [N, 1], of the dtype of the input
+};
+
+/// The best class of each frame (the lowest of those as good), repeats merged, blanks dropped. The score is the sum of the
+/// frames' best, ascending, in f64 for f64 and in f32 otherwise: a log-probability when the input is.
+CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, std::int64_t blank, StreamRef stream);
+
+struct CtcBeam {
+  std::int64_t blank = 0;
+  std::int64_t width = 16;  ///< prefixes kept after each frame, ≥ 1
+  /// Classes that may go on a prefix in a frame: so many of the best, the lowest among those as good. 0: all. The blank and
+  /// the repeat of a prefix's last label are always tried.
+  std::int64_t top = 0;
+};
+/// Prefix beam search (Graves 2012; Hannun 2014, without a language model): the labels with the greatest sum of the
+/// probabilities of all their alignments that stay within the beam. `log_probabilities` are natural logarithms; −∞ is
+/// impossible. Prefixes as good are kept in the order of their labels, shorter first. Sums run in f64, whatever the dtype,
+/// each as m + log1p(exp(least − m)) with m the greater, over prefixes and classes in ascending order. The score is the
+/// logarithm of that sum; −∞ and no labels when nothing is possible.
+/// ArgumentError for a width below 1 or a negative `top`. A NaN counts as impossible.
+CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const CtcBeam& options, StreamRef stream);
+
+}  // namespace millrace

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/ctc.h>
+
+#include <doctest/doctest.h>
+#include <kernels/backend.h>
+
+#include <map>
+
+namespace millrace::testing {
+namespace {
+
+using Labels = std::vector<std::int64_t>;
+
+Labels collapsed(const Labels& alignment, std::int64_t blank) {
+  Labels labels;
+  for (std::size_t t = 0; t < alignment.size(); ++t)
+    if (alignment[t] != blank && (t == 0 || alignment[t] != alignment[t - 1])) labels.push_back(alignment[t]);
+  return labels;
+}
+
+/// The probability of each labelling of rows [begin, end), by going through all alignments.
+std::map<Labels, double> enumerate(const Tensor& log_probabilities, std::int64_t begin, std::int64_t end, std::int64_t blank) {
+  std::map<Labels, double> sums;
+  Labels alignment(static_cast<std::size_t>(end - begin), 0);
+  for (bool more = true; more;) {
+    double score = 0;
+    for (std::int64_t t = begin; t < end; ++t) score += log_probabilities[DDim{t, alignment[static_cast<std::size_t>(t - begin)]}];
+    sums[collapsed(alignment, blank)] += std::exp(score);
+    more = false;
+    for (std::size_t at = 0; at < alignment.size() && !more; ++at) {
+      more = ++alignment[at] < log_probabilities.dim(1);
+      if (!more) alignment[at] = 0;
+    }
+  }
+  return sums;
+}
+
+struct Found {
+  std::vector<Labels> labels;
+  std::vector<double> scores;
+};
+
+Found on_host(Backend& on, const CtcLabels& from, const LoD& lod) {
+  Found found;
+  const Labels all = on.down(from.labels).to_vector<std::int64_t>(), lengths = on.down(from.lengths).to_vector<std::int64_t>();
+  const Tensor scores = on.down(from.scores);
+  for (std::size_t n = 0; n < lengths.size(); ++n) {
+    const auto begin = all.begin() + lod.offsets(lod.depth() - 1)[n], end = all.begin() + lod.offsets(lod.depth() - 1)[n + 1];
+    REQUIRE(begin + lengths[n] <= end);
+    found.labels.emplace_back(begin, begin + lengths[n]);
+    CHECK(std::all_of(begin + lengths[n], end, [](std::int64_t label) { return label == -1; }));
+    found.scores.push_back(scores[DDim{static_cast<std::int64_t>(n), 0}]);
+  }
+  return found;
+}
+
+/// Rows of probabilities as logarithms.
+Tensor logs(const std::vector<float>& probabilities, std::int64_t classes) {
+  std::vector<float> values;
+  for (const float p : probabilities) values.push_back(std::log(p));
+  return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()) / classes, classes});
+}
+
+Found searched(const Tensor& x, const LoD& lod, const CtcBeam& options) {
+  Backend on = cpu_backend(1);
+  return on_host(on, ctc_beam_search(x, lod, options, on.stream()), lod);
+}
+
+}  // namespace
+
+TEST_CASE("the best path merges repeats and drops blanks, in each sequence alone, on every backend") {
+  each_backend([](Backend& on) {
+    // Best classes, blank 0: 1 1 0 1 2 | 2 2 | (none) | 0.
+    const Labels best{1, 1, 0, 1, 2, 2, 2, 0};
+    std::vector<float> values;
+    for (const std::int64_t label : best)
+      for (std::int64_t c = 0; c < 3; ++c) values.push_back(c == label ? -0.5f : -2.0f);
+    const LoD lod = LoD::from_lengths({{5, 2, 0, 1}});
+    const Found found = on_host(on, ctc_greedy(on.up(Tensor::from(values, DDim{8, 3})), lod, 0, on.stream()), lod);
+    CHECK(found.labels == std::vector<Labels>{{1, 1, 2}, {2}, {}, {}});
+    CHECK(found.scores == std::vector<double>{-2.5, -1, 0, -0.5});
+    const Found last = on_host(on, ctc_greedy(on.up(Tensor::from(values, DDim{8, 3})), lod, 2, on.stream()), lod);
+    CHECK(last.labels == std::vector<Labels>{{1, 0, 1}, {}, {}, {0}});
+  });
+}
+
+TEST_CASE("classes that are as good give the lowest") {
+  Backend on = cpu_backend(1);
+  const LoD lod = LoD::from_lengths({{2}});
+  CHECK(on_host(on, ctc_greedy(Tensor::from(std::vector<float>(6, 1), DDim{2, 3}), lod, 2, on.stream()), lod).labels[0] == Labels{0});
+}
+
+TEST_CASE("a wide beam finds the labels with the most probable sum of alignments, on every backend and dtype") {
+  for (const std::uint64_t seed : seeds(20)) {
+    INFO("seed ", seed);
+    each_backend([&](Backend& on) {
+      for (const DType dtype : floats) {
+        Random random(seed);
+        const std::int64_t classes = random.between(1, 4), blank = random.between(0, classes - 1);
+        LoD::Level lengths;
+        for (std::int64_t n = random.between(1, 3); n > 0; --n) lengths.push_back(random.between(0, 5));
+        const LoD lod = LoD::from_lengths({lengths});
+        const Tensor x = random_tensor(random, dtype, DDim{lod.rows(), classes}, 2);
+        const Found found = on_host(on, ctc_beam_search(on.up(x), lod, {blank, 5000, 0}, on.stream()), lod);
+        for (std::size_t n = 0; n < lengths.size(); ++n) {
+          const auto all = enumerate(x, lod.offsets(0)[n], lod.offsets(0)[n + 1], blank);
+          double best = 0;
+          for (const auto& [labels, sum] : all) best = std::max(best, sum);
+          REQUIRE(all.contains(found.labels[n]));
+          CHECK(all.at(found.labels[n]) >= best * (1 - 1e-12));
+          CHECK(std::abs(found.scores[n] - std::log(best)) <= 2 * rounding(dtype) * std::max(1.0, std::abs(std::log(best))) + 1e-12);
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("where the best path is not the best labelling, the beam finds the latter") {
+  // Twice blank with 0.6: the best path is empty with 0.36, but one label has 0.4·0.4 + 2·0.4·0.6 = 0.64.
+  const Tensor x = logs({0.6f, 0.4f, 0.6f, 0.4f}, 2);
+  const LoD lod = LoD::from_lengths({{2}});
+  Backend on = cpu_backend(1);
+  CHECK(on_host(on, ctc_greedy(x, lod, 0, on.stream()), lod).labels[0].empty());
+  const Found found = searched(x, lod, {0, 4, 0});
+  CHECK(found.labels[0] == Labels{1});
+  CHECK(found.scores[0] == doctest::Approx(std::log(0.64)));
+}
+
+TEST_CASE("a repeat needs a blank between, and a narrow beam forgets what it dropped") {
+  const LoD lod = LoD::from_lengths({{3}});
+  const Tensor x = logs({0.1f, 0.9f, 0.9f, 0.1f, 0.1f, 0.9f}, 2);
+  CHECK(searched(x, lod, {0, 10, 0}).labels[0] == Labels{1, 1});
+  const Tensor late = logs({0.6f, 0.4f, 0.6f, 0.4f}, 2);
+  CHECK(searched(late, LoD::from_lengths({{2}}), {0, 1, 0}).labels[0].empty());
+}
+
+TEST_CASE("only the best classes of a frame go on a prefix when that is asked") {
+  const Tensor x = logs({0.3f, 0.5f, 0.2f, 0.2f, 0.2f, 0.6f}, 3);
+  const LoD lod = LoD::from_lengths({{2}});
+  // Of all, 2 has 0.3·0.6 + 0.2·0.8 = 0.34. Tried are blank or 1, then blank or 2 and the repeat of 1: 1 2 has 0.5·0.6.
+  CHECK(searched(x, lod, {0, 10, 0}).labels[0] == Labels{2});
+  CHECK(searched(x, lod, {0, 10, 3}).labels[0] == Labels{2});
+  CHECK(searched(x, lod, {0, 10, 1}).labels[0] == Labels{1, 2});
+  CHECK(searched(x, lod, {0, 10, 1}).scores[0] == doctest::Approx(std::log(0.3)));
+}
+
+TEST_CASE("prefixes as good come in the order of their labels, shorter first") {
+  const LoD lod = LoD::from_lengths({{1}});
+  CHECK(searched(logs({0.25f, 0.25f, 0.25f, 0.25f}, 4), lod, {3, 4, 0}).labels[0].empty());
+  CHECK(searched(logs({0.3f, 0.3f, 0.3f, 0.1f}, 4), lod, {3, 4, 0}).labels[0] == Labels{0});
+}
+
+TEST_CASE("nothing possible is no labels with a score of minus infinity, and a NaN is impossible") {
+  const double never = -std::numeric_limits<double>::infinity(), odd = std::numeric_limits<double>::quiet_NaN();
+  const LoD lod = LoD::from_lengths({{2, 0}});
+  const Found none = searched(Tensor::from(std::vector<double>{never, never, 0, never}, DDim{2, 2}), lod, {0, 4, 0});
+  CHECK(none.labels == std::vector<Labels>{{}, {}});
+  CHECK(none.scores == std::vector<double>{never, 0});
+  const Found one = searched(Tensor::from(std::vector<double>{odd, -1, -1, odd}, DDim{2, 2}), lod, {0, 4, 0});
+  CHECK(one.labels[0] == Labels{1});
+  CHECK(one.scores[0] == -2);
+}
+
+TEST_CASE("a sequence has the same labels and bits alone and in a crowd, with 1 or 2 threads") {
+  CpuDevice one(1), two(2);
+  Random random(3);
+  LoD::Level lengths;
+  for (int n = 0; n < 20; ++n) lengths.push_back(random.between(0, 30));
+  const LoD lod = LoD::from_lengths({{20}, lengths});
+  const Tensor x = random_tensor(random, DType::f32, DDim{lod.rows(), 12}, 4);
+  const CtcLabels whole = ctc_beam_search(x, lod, {0, 8, 5}, one.stream(0)), again = ctc_beam_search(x, lod, {0, 8, 5}, two.stream(0));
+  const CtcLabels greedy = ctc_greedy(x, lod, 0, two.stream(0));
+  CHECK(same_bits(whole.labels, again.labels));
+  CHECK(same_bits(whole.scores, again.scores));
+  for (std::int64_t n = 0; n < 20; ++n) {
+    const auto [begin, end] = lod.row_range(1, n, n + 1);
+    const LoD alone = LoD::from_lengths({{end - begin}});
+    const CtcLabels found = ctc_beam_search(x.rows(begin, end), alone, {0, 8, 5}, two.stream(0));
+    CHECK(same_bits(found.labels, whole.labels.rows(begin, end)));
+    CHECK(same_bits(found.scores, whole.scores.rows(n, n + 1)));
+    CHECK(same_bits(ctc_greedy(x.rows(begin, end), alone, 0, one.stream(0)).scores, greedy.scores.rows(n, n + 1)));
+  }
+}
+
+TEST_CASE("what CTC cannot take is an error that names it") {
+  CpuDevice device;
+  const Tensor x = Tensor::from(std::vector<float>(6, 0), DDim{2, 3});
+  const LoD lod = LoD::from_lengths({{2}});
+  CHECK_THROWS_WITH_AS(ctc_greedy(x, lod, 3, device.stream(0)), "ctc_greedy: expected a blank of 3 classes, found 3", IndexError);
+  CHECK_THROWS_AS(ctc_greedy(x, lod, -1, device.stream(0)), IndexError);
+  CHECK_THROWS_AS(ctc_greedy(x.reshape(DDim{6}), lod, 0, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(ctc_greedy(x, LoD::from_lengths({{3}}), 0, device.stream(0)), LoDError);
+  CHECK_THROWS_AS(ctc_greedy(Tensor::from<std::int64_t>({1}), lod, 0, device.stream(0)), DTypeError);
+  CHECK_THROWS_WITH_AS(ctc_beam_search(x, lod, {0, 0, 0}, device.stream(0)), doctest::Contains("expected a width of 1 or more"),
+                       ArgumentError);
+  CHECK_THROWS_AS(ctc_beam_search(x, lod, {0, 1, -1}, device.stream(0)), ArgumentError);
+}
+
+}  // namespace millrace::testing
