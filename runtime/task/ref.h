@@ -39,6 +39,14 @@ class Ref {
     if (object_ != nullptr && object_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete object_;
   }
 
+  /// A Ref that takes over a reference which `detach` gave away.
+  static Ref adopt(T* object) noexcept {
+    Ref adopted;
+    adopted.object_ = object;
+    return adopted;
+  }
+  void detach() noexcept { object_ = nullptr; }
+
   T* get() const noexcept { return object_; }
   T& operator*() const noexcept { return *object_; }
   T* operator->() const noexcept { return object_; }

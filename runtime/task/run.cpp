@@ -9,8 +9,7 @@
 
 namespace millrace {
 
-// ---- TaskInfo
-// ---------------------------------------------------------------------------------------------------------------
+// ---- TaskInfo -------------------------------------------------------------------------------------------------------
 
 const std::string& TaskInfo::name() const noexcept {
   const TaskInfo* task = this;
@@ -33,8 +32,7 @@ void TaskInfo::execute() noexcept {
   if (!part_ended()) run.leave();
 }
 
-// ---- Wait
-// -------------------------------------------------------------------------------------------------------------------
+// ---- Wait -----------------------------------------------------------------------------------------------------------
 
 bool Wait::suspend(TaskInfo& task, std::coroutine_handle<> at) noexcept {
   task_ = &task;
@@ -44,8 +42,7 @@ bool Wait::suspend(TaskInfo& task, std::coroutine_handle<> at) noexcept {
 
 void Wait::wake(std::exception_ptr error) noexcept { task_->run().wake(*this, std::move(error)); }
 
-// ---- ScopeState
-// -------------------------------------------------------------------------------------------------------------
+// ---- ScopeState -----------------------------------------------------------------------------------------------------
 
 Ref<ScopeState> ScopeState::open_in(TaskInfo& owner, bool inherits_cancellation) {
   Ref<ScopeState> state(new ScopeState(owner.run(), &owner, inherits_cancellation ? owner.region_ : nullptr));
@@ -130,8 +127,7 @@ void ScopeState::orphans_ended() noexcept {
   run_->close(*this);
 }
 
-// ---- Run
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Run ------------------------------------------------------------------------------------------------------------
 
 Run::Run(std::string name, Tracer* tracer) : name_(std::move(name)), tracer_(tracer), root_(new ScopeState(*this, nullptr, nullptr)) {
   open(*root_);
@@ -144,15 +140,20 @@ void Run::leave() noexcept {
   while (count > 1) {
     if (active_.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel, std::memory_order_relaxed)) return;
   }
+  Ref<Run> kept;
   RunnableQueue woken;
   {
     std::lock_guard lock(mutex_);
-    if (active_.fetch_sub(1, std::memory_order_acq_rel) == 1 && blocked_ != 0 && mark_all_stuck(true)) fail_marked(woken);
+    if (active_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      kept = Ref<Run>::adopt(this);
+      if (blocked_ != 0 && mark_all_stuck(true)) fail_marked(woken);
+    }
   }
   post(woken);
 }
 
 bool Run::suspend(Wait& wait) noexcept {
+  Ref<Run> kept;
   RunnableQueue woken;
   {
     std::unique_lock lock(mutex_);
@@ -170,6 +171,7 @@ bool Run::suspend(Wait& wait) noexcept {
     }
     if (wait.blocks()) {
       const bool at_rest = active_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+      if (at_rest) kept = Ref<Run>::adopt(this);
       if (at_rest ? mark_all_stuck(true) : mark_closed_set_of(wait.task())) fail_marked(woken);
     }
   }
@@ -183,7 +185,7 @@ void Run::wake(Wait& wait, std::exception_ptr error) noexcept {
     std::lock_guard lock(mutex_);
     unlink(wait);
     wait.error_ = std::move(error);
-    if (wait.blocks()) active_.fetch_add(1, std::memory_order_relaxed);
+    if (wait.blocks()) enter();
   }
   task.executor_->post(task);
 }
@@ -280,7 +282,7 @@ bool Run::take_back(Wait& wait, const std::exception_ptr& error, RunnableQueue& 
   if (!wait.disarm()) return false;
   unlink(wait);
   wait.error_ = error;
-  if (wait.blocks()) active_.fetch_add(1, std::memory_order_relaxed);
+  if (wait.blocks()) enter();
   woken.push(wait.task());
   return true;
 }
@@ -292,8 +294,7 @@ void Run::post(RunnableQueue woken) noexcept {
   }
 }
 
-// ---- The search for tasks that would wait for ever
-// ---------------------------------------------------------------------------
+// ---- The search for tasks that would wait for ever ------------------------------------------------------------------
 
 bool Run::blocked(const TaskInfo& task) const noexcept { return task.wait_ != nullptr && task.wait_->blocks(); }
 

@@ -44,8 +44,11 @@ class Run final : public RefCounted {
   /// Looks for closed sets among all waits; for a resource that took a writer off a slot which tasks wait for.
   void recheck() noexcept;
 
-  /// For the task layer.
-  void enter() noexcept { active_.fetch_add(1, std::memory_order_relaxed); }
+  /// For the task layer. While anything is active the run keeps itself alive: a child says that it ended before it leaves, and in between
+  /// the root may end and let go of the run.
+  void enter() noexcept {
+    if (active_.fetch_add(1, std::memory_order_relaxed) == 0) Ref<Run>(this).detach();
+  }
   void leave() noexcept;
 
  private:
