@@ -16,14 +16,17 @@ bool counts_up(std::span<const std::int64_t> indices) {
   return true;
 }
 
-/// The items of `level` that step `step` takes, given the ranks alive there: item number `step` of each sequence.
+/// The items of `level` that step `step` takes, given the ranks alive there: item number `step` of each sequence, counted from its end when
+/// the order is reversed.
 Indices items_of(const SequenceOrder& order, const Indices& ranks, std::int64_t step) {
   const auto offsets = order.lod().offsets(order.level());
   const auto permutation = order.permutation();
   Indices items;
   items.reserve(ranks.size());
-  for (const std::int64_t rank : ranks)
-    items.push_back(offsets[static_cast<std::size_t>(permutation[static_cast<std::size_t>(rank)])] + step);
+  for (const std::int64_t rank : ranks) {
+    const auto sequence = static_cast<std::size_t>(permutation[static_cast<std::size_t>(rank)]);
+    items.push_back(order.reversed() ? offsets[sequence + 1] - 1 - step : offsets[sequence] + step);
+  }
   return items;
 }
 
@@ -103,11 +106,11 @@ std::span<const std::int64_t> UnpackPlan::step_rows(std::int64_t step) const {
   return std::span(sources).subspan(begin, end - begin);
 }
 
-UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std::int64_t rows) {
+UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std::int64_t rows, bool reverse) {
   lod.offsets(level);  // a missing level is the first thing to say
   lod.validate(rows);
   UnpackPlan plan;
-  plan.order = SequenceOrder(lod, level, sort_by_length);
+  plan.order = SequenceOrder(lod, level, sort_by_length, reverse);
   plan.step_offsets.push_back(0);
   plan.sources.reserve(static_cast<std::size_t>(rows));
   const LoD below = lod.levels(level + 1, lod.depth());
@@ -150,6 +153,19 @@ PackPlan make_pack_plan(const SequenceOrder& order) {
   Indices rows;
   for (std::int64_t step = 0; step < order.steps(); ++step) rows.push_back(order.live(step));
   return make_pack_plan(order, rows);
+}
+
+std::vector<std::int64_t> last_sources(const SequenceOrder& order) {
+  Indices sources(order.permutation().size(), -1);
+  Indices ranks(sources.size());
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  const auto permutation = order.permutation();
+  std::int64_t next = 0;
+  for (std::int64_t step = 0; step < order.steps(); ++step) {
+    drop_ended(order, step, ranks);
+    for (const std::int64_t rank : ranks) sources[static_cast<std::size_t>(permutation[static_cast<std::size_t>(rank)])] = next++;
+  }
+  return sources;
 }
 
 RowSelection select_sequences(std::span<const std::int64_t> chosen, std::int64_t rows, const LoD& lod) {

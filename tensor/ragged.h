@@ -31,8 +31,9 @@ struct UnpackPlan {
 };
 
 /// The plan of `unpack(x, level, sort_by_length)` for an input of `rows` rows. Case: rows 0…9 of [[3,6,1]], sorted, give the steps [3,0,9]
-/// [4,1] [5,2] [6] [7] [8]. LoDError when the level is missing (it lists those present) or the LoD has another number of rows.
-UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std::int64_t rows);
+/// [4,1] [5,2] [6] [7] [8]; reversed, [8,2,9] [7,1] [6,0] [5] [4] [3]. LoDError when the level is missing (it lists those present) or the
+/// LoD has another number of rows.
+UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std::int64_t rows, bool reverse = false);
 
 /// How steps become ragged rows again, in the caller's order. Row r of the result is row `sources[r]` of the slab.
 struct PackPlan {
@@ -52,6 +53,10 @@ struct PackPlan {
 PackPlan make_pack_plan(const SequenceOrder& order, std::span<const std::int64_t> step_rows, std::span<const LoD> step_lods = {});
 /// The same, where every slot has one row for each live sequence.
 PackPlan make_pack_plan(const SequenceOrder& order);
+
+/// For each sequence of `order.level()`, in the caller's order, the row of the slab that the last of its steps wrote when each step wrote a
+/// row for each live sequence; −1 for an empty one.
+std::vector<std::int64_t> last_sources(const SequenceOrder& order);
 
 /// Chosen rows of a tensor, in the order of the result, and the result's LoD.
 struct RowSelection {

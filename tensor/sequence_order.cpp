@@ -11,6 +11,7 @@ namespace millrace {
 struct SequenceOrder::State {
   int level = 0;
   bool sorted = false;
+  bool reversed = false;
   int depth_below = 0;
   LoD lod;
   std::vector<std::int64_t> permutation;
@@ -18,11 +19,12 @@ struct SequenceOrder::State {
   std::vector<std::int64_t> descending;  // the lengths, longest first: `live` searches here, so that no memory grows with the steps
 };
 
-SequenceOrder::SequenceOrder(const LoD& lod, int level, bool sort_by_length) {
+SequenceOrder::SequenceOrder(const LoD& lod, int level, bool sort_by_length, bool reverse) {
   const LoD::Level lengths = lod.lengths(level);
   const auto state = std::make_shared<State>();
   state->level = level;
   state->sorted = sort_by_length;
+  state->reversed = reverse;
   state->depth_below = lod.depth() - level - 1;
   state->lod = lod.levels(0, level + 1);
   state->permutation.resize(lengths.size());
@@ -39,6 +41,7 @@ SequenceOrder::SequenceOrder(const LoD& lod, int level, bool sort_by_length) {
 
 int SequenceOrder::level() const noexcept { return state_->level; }
 bool SequenceOrder::sorted() const noexcept { return state_->sorted; }
+bool SequenceOrder::reversed() const noexcept { return state_->reversed; }
 const LoD& SequenceOrder::lod() const noexcept { return state_->lod; }
 int SequenceOrder::depth_below() const noexcept { return state_->depth_below; }
 std::int64_t SequenceOrder::sequences() const noexcept { return static_cast<std::int64_t>(state_->permutation.size()); }
@@ -80,16 +83,16 @@ Tensor SequenceOrder::indices_map() const {
 }
 
 std::string SequenceOrder::to_string() const {
-  std::string text =
-      "order of " + lod().to_string() + " at level " + std::to_string(level()) + (sorted() ? ", longest first: [" : ", as given: [");
+  std::string text = "order of " + lod().to_string() + " at level " + std::to_string(level()) +
+                     (sorted() ? ", longest first" : ", as given") + (reversed() ? ", from the end: [" : ": [");
   for (std::size_t rank = 0; rank < state_->permutation.size(); ++rank)
     text += (rank > 0 ? "," : "") + std::to_string(state_->permutation[rank]);
   return text + "]";
 }
 
 bool operator==(const SequenceOrder& a, const SequenceOrder& b) noexcept {
-  return a.state_ == b.state_ ||
-         (a.level() == b.level() && a.sorted() == b.sorted() && a.depth_below() == b.depth_below() && a.lod() == b.lod());
+  return a.state_ == b.state_ || (a.level() == b.level() && a.sorted() == b.sorted() && a.reversed() == b.reversed() &&
+                                  a.depth_below() == b.depth_below() && a.lod() == b.lod());
 }
 
 }  // namespace millrace

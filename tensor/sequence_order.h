@@ -15,9 +15,9 @@ namespace millrace {
 /// The order in which a loop over the steps of sequences sees them: what `unpack` hands out, and `pack`, `shrink` and a re-ordered boot
 /// need.
 ///
-/// Step t takes item t of every sequence of `level` that is longer than t: a row when `level` is the last level, else a sub-sequence. A
-/// *rank* is a sequence's position in the batch of all sequences: sorted, longest first with ties stable, so that those alive at a step are
-/// a prefix; unsorted, the caller's order. Immutable, shared by pointer, thread-safe.
+/// Step t takes item t (from its end: when reversed) of every sequence of `level` that is longer than t: a row when `level` is the last
+/// level, else a sub-sequence. A *rank* is a sequence's position in the batch of all sequences: sorted, longest first with ties stable, so
+/// that those alive at a step are a prefix; unsorted, the caller's order. Immutable, shared by pointer, thread-safe.
 class SequenceOrder {
  public:
   /// One line of the rank table: a sequence of `level`, by its number, and how many items it has.
@@ -30,10 +30,12 @@ class SequenceOrder {
   /// No sequences, no steps.
   SequenceOrder() : SequenceOrder(LoD::from_lengths({{}}), 0, false) {}
   /// The order over the sequences of `level` (0 = outermost) of `lod`. A missing level is a LoDError that lists those present.
-  SequenceOrder(const LoD& lod, int level, bool sort_by_length);
+  SequenceOrder(const LoD& lod, int level, bool sort_by_length, bool reverse = false);
 
   int level() const noexcept;
   bool sorted() const noexcept;
+  /// Each sequence goes from its last item to its first.
+  bool reversed() const noexcept;
   /// The levels at and above `level`: what `pack` puts back, empty sequences included.
   const LoD& lod() const noexcept;
   /// How many levels lay below `level`: 0 when a step is made of rows.
@@ -58,7 +60,7 @@ class SequenceOrder {
   /// `permutation` as the designs' i32 tensor of extents [sequences]. OverflowError when a number does not fit.
   Tensor indices_map() const;
 
-  /// "order of [[3,6,1]] at level 0, longest first: [1,0,2]".
+  /// "order of [[3,6,1]] at level 0, longest first: [1,0,2]"; reversed: "…, longest first, from the end: [1,0,2]".
   std::string to_string() const;
   friend bool operator==(const SequenceOrder& a, const SequenceOrder& b) noexcept;
 

@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-std::pair<TensorArray, SequenceOrder> unpack(const LoDTensor& x, int level, bool sort_by_length, StreamRef stream) {
-  const UnpackPlan plan = make_unpack_plan(x.lod(), level, sort_by_length, x.rows());
+std::pair<TensorArray, SequenceOrder> unpack(const LoDTensor& x, int level, bool sort_by_length, StreamRef stream, bool reverse) {
+  const UnpackPlan plan = make_unpack_plan(x.lod(), level, sort_by_length, x.rows(), reverse);
   const Tensor slab = plan.identity ? x.tensor() : gather_rows(x.tensor(), plan.sources, stream);
   DDim dims = x.dims();
   dims[0] = DDim::unknown;

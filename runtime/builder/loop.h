@@ -18,16 +18,17 @@ struct LoopOptions {
   std::int64_t parallel_iterations = 8;
 };
 
-/// A while op that is being built. The variables it carries are listed at the start; in the frame they stand for the values of the turn, `update`
-/// sets those of the next, and after the frame they stand for the last. A body that can never end, an undeclared change of shape and a condition
-/// that is no boolean scalar are ProgramErrors.
+/// A while op that is being built. The variables it carries are listed at the start; in the frame they stand for the values of the turn,
+/// `update` sets those of the next, and after the frame they stand for the last. A body that can never end, an undeclared change of shape
+/// and a condition that is no boolean scalar are ProgramErrors.
 class WhileLoop {
  public:
   WhileLoop(std::vector<Var> carried, LoopOptions options);
   WhileLoop(WhileLoop&&) = default;
 
-  /// Builder calls append to the loop's body until the frame ends; then the loop itself is appended. The destructor throws ProgramError when
-  /// the loop is refused, unless an exception is already on its way; then, as after a refusal, the variables stand for what they stood for before.
+  /// Builder calls append to the loop's body until the frame ends; then the loop itself is appended. The destructor throws ProgramError
+  /// when the loop is refused, unless an exception is already on its way; then, as after a refusal, the variables stand for what they stood
+  /// for before.
   class Frame {
    public:
     explicit Frame(WhileLoop& loop);
@@ -56,6 +57,7 @@ class WhileLoop {
   std::vector<VarId> initial_;
   int block_ = -1;
   int condition_ = -1;
+  friend class RnnBlock;
   friend WhileLoop while_op(const Var& condition, std::vector<Var> carried, LoopOptions options);
 };
 

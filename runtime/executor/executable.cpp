@@ -174,7 +174,7 @@ class Compiler {
 
   void choose_kind(Executable::CompiledOp& made, const Op& op) {
     if (made.def->prepare) {
-      made.kernel = made.def->prepare(PrepareContext(program_, op));
+      made.kernel = made.def->prepare(PrepareContext(program_, op, state_.device.get()));
     } else if (op.type == "while") {
       made.kind = Kind::while_loop;
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <millrace/kernels/transpose.h>
+#include <millrace/runtime/array/last.h>
 #include <millrace/runtime/array/pack.h>
 #include <millrace/runtime/ops/internal/beams.h>
 #include <millrace/runtime/task/await_point.h>
@@ -131,6 +132,15 @@ task<void> run_pack(OpContext& context) {
   context.set(0, std::move(rows));
 }
 
+task<void> run_last_rows(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  const SequenceOrder order = context.in(1).order();
+  const Tensor boot = context.tensor(2);
+  co_await await_end(array);
+  Tensor rows = co_await last_rows(array, order, boot, context.stream());
+  context.set(0, std::move(rows));
+}
+
 // ---- Whether they wait ----
 
 bool undecided(const TensorArray& array, std::int64_t index) {
@@ -179,6 +189,7 @@ constexpr AsyncOp async_ops[] = {
     {"beam_search_decode", run_beam_search_decode, always},
     {"pack", run_pack, any_undecided},
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
+    {"last_rows", run_last_rows, any_undecided},
 };
 
 const AsyncOp* find(const std::string& type) {

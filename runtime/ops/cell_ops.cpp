@@ -109,7 +109,8 @@ OpKernel prepare_lstm_cell(const PrepareContext& context) {
   }
   const LstmPlan plan = make_lstm_cell(with_weights(form, *held[in_w], *held[in_r]));
   PackingStream stream;
-  const PackedLstm packed = pack(plan, *held[in_w], *held[in_r], held[in_bias], held[in_peephole], stream);
+  PackedLstm packed = pack(plan, *held[in_w], *held[in_r], held[in_bias], held[in_peephole], stream);
+  for (Tensor* part : {&packed.input, &packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
   return [plan, packed](OpContext& run) { run_cell(plan, packed, run); };
 }
 

@@ -68,7 +68,7 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
   }
   const Conv1dPlan plan = make_conv1d(with_weights(form, *weights));
   PackingStream stream;
-  return [plan, packed = pack(plan, *weights, stream)](OpContext& context_) {
+  return [plan, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)}](OpContext& context_) {
     const Tensor& x = context_.tensor(0);
     const Conv1dDesc& desc = plan.desc();
     Tensor out(desc.dtype, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))}, context_.stream().memory());

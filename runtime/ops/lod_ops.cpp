@@ -55,9 +55,10 @@ OpDef unpack_op(const char* name) {
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const int level = static_cast<int>(level_of(context.attributes()));
     const bool sort = context.attributes().get_or("sort_by_length", true);
+    const bool reverse = context.attributes().get_or("reverse", false);
     const std::string array_name = context.program().var(context.op().outputs.at(0)).name;
-    return [level, sort, array_name](OpContext& run) {
-      auto [array, order] = unpack(run.in(0).tensor(), level, sort, run.stream());
+    return [level, sort, reverse, array_name](OpContext& run) {
+      auto [array, order] = unpack(run.in(0).tensor(), level, sort, run.stream(), reverse);
       run.set(0, array.named(array_name));
       run.set(1, std::move(order));
     };

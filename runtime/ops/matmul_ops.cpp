@@ -78,7 +78,7 @@ OpKernel prepare_matmul(const PrepareContext& context) {
   if (weights != nullptr && weights->rank() == 2 && is_floating(weights->dtype())) {
     const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), weights->dtype(), weights->dtype()});
     PackingStream stream;
-    return run_packed(plan, pack(plan, *weights, stream));
+    return run_packed(plan, {context.placed(pack(plan, *weights, stream).data)});
   }
   return [](OpContext& run) { run.set(0, matmul(run.tensor(0), run.tensor(1), run.stream())); };
 }
@@ -229,8 +229,8 @@ OpKernel prepare_gemm(const PrepareContext& context) {
       const GemmPlan plan = make_gemm_plan({w.dim(0), w.dim(1), w.dtype(), w.dtype()});
       PackingStream stream;
       std::optional<Tensor> added;
-      if (per_unit) added = bias->reshape({w.dim(1)});
-      return run_linear(form.trans_a, plan, pack(plan, w, stream), std::move(added));
+      if (per_unit) added = context.placed(bias->reshape({w.dim(1)}));
+      return run_linear(form.trans_a, plan, {context.placed(pack(plan, w, stream).data)}, std::move(added));
     }
   }
   return [form](OpContext& run) { run_gemm(form, run); };

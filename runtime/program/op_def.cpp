@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/op_def.h>
 
+#include <millrace/tensor/copy.h>
+#include <millrace/tensor/device.h>
+
 namespace millrace {
 const VarType& InferContext::type(std::size_t input) const {
   if (!has(input)) throw ProgramError("expected input " + std::to_string(input) + ", found none");
@@ -22,6 +25,13 @@ std::string InferContext::describe(std::size_t input) const {
 
 const Tensor* PrepareContext::constant(std::size_t input) const {
   return input < op_.inputs.size() ? program_.constant(op_.inputs[input]) : nullptr;
+}
+
+Tensor PrepareContext::placed(const Tensor& tensor) const {
+  if (device_ == nullptr || tensor.storage() == nullptr || tensor.place() == device_->place()) return tensor;
+  Tensor there(tensor.dtype(), tensor.dims(), device_->memory());
+  copy(tensor, there, device_->stream(0));
+  return there;
 }
 
 }  // namespace millrace

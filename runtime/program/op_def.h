@@ -11,6 +11,7 @@
 
 namespace millrace {
 
+class Device;
 class OpContext;
 
 /// What an op's inference sees and says. Every message it throws is given op and block by `Program::append`.
@@ -46,17 +47,21 @@ class InferContext {
 /// What an op's `prepare` sees: once per compiled program, before any run.
 class PrepareContext {
  public:
-  PrepareContext(const Program& program, const Op& op) : program_(program), op_(op) {}
+  /// `device`: where the op will run; none: the host.
+  PrepareContext(const Program& program, const Op& op, Device* device = nullptr) : program_(program), op_(op), device_(device) {}
   const Program& program() const noexcept { return program_; }
   const Op& op() const noexcept { return op_; }
   const Attributes& attributes() const noexcept { return op_.attributes; }
   /// The value of an input that never changes (a weight, a literal), or null: such inputs are packed once.
   const Tensor* constant(std::size_t input) const;
   const VarType& type(std::size_t input) const { return program_.var(op_.inputs.at(input)).type; }
+  /// What was made on the host, such as packed weights, where the op will run. Nothing stays nothing.
+  Tensor placed(const Tensor& tensor) const;
 
  private:
   const Program& program_;
   const Op& op_;
+  Device* device_;
 };
 
 /// Launches one op: reads inputs, sets outputs, returns at once (the work itself is on `context.stream()`).

@@ -235,3 +235,35 @@ TEST_CASE("what shrink keeps is the batch of the later step") {
       }
   }
 }
+
+TEST_CASE("reversed, each sequence goes from its end, and packing turns it round again") {
+  const UnpackPlan plan = make_unpack_plan(LoD::from_lengths({{3, 6, 1}}), 0, true, 10, true);
+  CHECK(steps_of(plan) == Steps{{8, 2, 9}, {7, 1}, {6, 0}, {5}, {4}, {3}});
+  CHECK(plan.order.to_string() == "order of [[3,6,1]] at level 0, longest first, from the end: [1,0,2]");
+  CHECK(packed(plan).lod == LoD::from_lengths({{3, 6, 1}}));
+  CHECK(round_trip(plan, packed(plan)) == counted(10));
+  const LoD deep = LoD::from_lengths({{2, 0, 3}, {3, 6, 2, 0, 3}});
+  for (const int level : {0, 1})
+    for (const bool sorted : {true, false}) {
+      const UnpackPlan unpacked = make_unpack_plan(deep, level, sorted, 14, true);
+      const PackPlan back = packed(unpacked);
+      CHECK(back.lod == deep);
+      CHECK(round_trip(unpacked, back) == counted(14));
+    }
+  CHECK_FALSE(plan.order == make_unpack_plan(LoD::from_lengths({{3, 6, 1}}), 0, true, 10).order);
+}
+
+TEST_CASE("the last row of each sequence in the slab, and none for an empty one") {
+  const LoD lod = LoD::from_lengths({{3, 6, 0, 1}});
+  for (const bool sorted : {true, false})
+    for (const bool reverse : {true, false}) {
+      const UnpackPlan plan = make_unpack_plan(lod, 0, sorted, 10, reverse);
+      const Numbers last = last_sources(plan.order);
+      REQUIRE(last.size() == 4);
+      CHECK(plan.sources[static_cast<std::size_t>(last[0])] == (reverse ? 0 : 2));
+      CHECK(plan.sources[static_cast<std::size_t>(last[1])] == (reverse ? 3 : 8));
+      CHECK(last[2] == -1);
+      CHECK(plan.sources[static_cast<std::size_t>(last[3])] == 9);
+    }
+  CHECK(last_sources(SequenceOrder()).empty());
+}

@@ -46,6 +46,8 @@ class StepBuilder {
   void eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs);
   void eval_branch(const Op& op);
   void eval_array_op(const Op& op);
+  void eval_same_steps(const Op& op);
+  bool eval_ordered(const Op& op);
   void eval_read(const Op& op);
   void eval_write(const Op& op, const Symbol& index, const Symbol& value);
   void eval_joined(const Op& op);

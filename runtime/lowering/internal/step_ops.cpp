@@ -42,6 +42,7 @@ void StepBuilder::eval(const Op& op, int block) {
   }
   if (op.type == "shrink") return bind(op.outputs[0], input(op, 0));
   if (op.type == "drop_lod") return bind(op.outputs[0], input(op, 0));
+  if (op.type == "same_steps") return eval_same_steps(op);
   if (on_arrays(program_, op)) return eval_array_op(op);
   if (eval_control(op)) return;
   eval_generic(op, block);
@@ -135,10 +136,10 @@ std::vector<int> StepBuilder::follow_rows(const Op& op, int block, const std::ve
   if (std::all_of(axes.begin(), axes.end(), [](int axis) { return axis < 0; })) return std::vector<int>(op.outputs.size(), -1);
   const OpDef& def = program_.registry().at(op.type);
   if (!def.follow_rows) refuse(op, "does not say how it treats rows");
-  if (op.type == "shape" || op.type == "size") refuse(op, "asks for the number of rows, which is known only at the end of the sequence");
   try {
     return def.follow_rows(InferContext(program_, op, block), axes);
   } catch (const UnsupportedError& error) {
+    if (op.type == "shape" || op.type == "size") refuse(op, "asks for the number of rows, which is known only at the end of the sequence");
     refuse(op, error.what());
   }
 }
@@ -266,6 +267,7 @@ void StepBuilder::eval_array_op(const Op& op) {
   if (type == "tensor_array_write") return eval_write(op, input(op, 1), input(op, 2));
   if (type == "tensor_array_stack" || type == "tensor_array_concat" || type == "pack" || type == "restore_lod_tensor_from_timesteps")
     return eval_joined(op);
+  if (eval_ordered(op)) return;
   auto model = std::make_shared<ArrayModel>();
   model->name = op.attributes.get_or<std::string>("name", op.outputs.empty() ? "array" : program_.var(op.outputs[0]).name);
   if (type == "tensor_array") {
@@ -275,6 +277,7 @@ void StepBuilder::eval_array_op(const Op& op) {
   if (type == "unpack" || type == "split_lod_tensor_to_timesteps") {
     if (first.rows != 0 || !first.is(Kind::step)) refuse(op, "takes apart something else than the rows of the input");
     if (op.attributes.get_or<std::int64_t>("level", 0) != 0) refuse(op, "works on inner sequences");
+    if (op.attributes.get_or("reverse", false)) refuse(op, "takes each sequence from its end, which a live one does not have yet");
     model->of_rows = model->unpacked = true;
     model->source = first;
     bind(op.outputs[1], Symbol{.kind = Kind::order});
@@ -315,6 +318,37 @@ void StepBuilder::eval_array_op(const Op& op) {
     return eval_write(op, index, input(op, 1));
   }
   refuse(op, "is not known to streaming");
+}
+
+/// Live inputs take a step together; what is no live input has no steps to compare.
+void StepBuilder::eval_same_steps(const Op& op) {
+  const Symbol x = input(op, 0);
+  const Symbol like = input(op, 1);
+  if (x.is(Kind::final) || like.is(Kind::final)) return bind_final(op, x.is(Kind::final) ? x : like);
+  if (x.rows != like.rows || x.rows < 0) refuse(op, "compares the steps of " + x.origin + " with those of " + like.origin);
+  bind(op.outputs[0], x);
+}
+
+/// Ops that take an order: one sequence is in any order.
+bool StepBuilder::eval_ordered(const Op& op) {
+  if (op.type == "last_rows") {
+    bind(op.outputs[0], Symbol{.kind = Kind::final, .origin = "the last state in '" + input(op, 0).origin + "'"});
+    return true;
+  }
+  if (op.type == "constant_rows") {
+    Ints extents = op.attributes.get_or("shape", Ints{});
+    extents.insert(extents.begin(), 1);
+    const Symbol shape{.kind = Kind::constant, .value = Tensor::from(extents, DDim{static_cast<std::int64_t>(extents.size())})};
+    const Tensor value = Tensor::scalar(op.attributes.get_or("value", 0.0));
+    const Symbol rows = apply("constant_of_shape", {shape}, {{"value", value}}, -1)[0];
+    bind(op.outputs[0], apply("cast", {rows}, {{"to", op.attributes.get_or("dtype", DType::f32)}}, -1)[0]);
+    return true;
+  }
+  if (op.type != "reorder") return false;
+  const Symbol x = input(op, 0);
+  if (x.rows >= 0) refuse(op, "takes the rows of a live input as something that a sequence has once");
+  bind(op.outputs[0], x);
+  return true;
 }
 
 /// What step + offset holds in the array of the live rows: only the present can be read.

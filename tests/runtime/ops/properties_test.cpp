@@ -227,6 +227,9 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
                                      "shrink",
                                      "split_lod_tensor_to_timesteps",
                                      "restore_lod_tensor_from_timesteps",
+                                     "reorder",
+                                     "constant_rows",
+                                     "last_rows",
                                      "constant",
                                      "beam_search_decode"};
   const std::set<std::string> decoding{"crf_decoding",  "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",

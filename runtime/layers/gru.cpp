@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/layers/gru.h>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/gates.h>
+#include <millrace/runtime/layers/internal/cells.h>
+
+namespace millrace::layers {
+namespace {
+
+using namespace internal;
+
+std::int64_t hidden_of(const std::string& layer, const GruWeights& weights) {
+  for (const Tensor* matrix : {&weights.input, &weights.recurrent})
+    if (matrix->rank() != 2) throw ShapeError(layer + ": expected matrices W [C, 3H] and R [H, 3H], found " + matrix->to_string());
+  const std::int64_t hidden = weights.recurrent.dim(0);
+  expect_dims(layer, "input", weights.input, {weights.input.dim(0), 3 * hidden});
+  expect_dims(layer, "recurrent", weights.recurrent, {hidden, 3 * hidden});
+  if (weights.bias) expect_dims(layer, "bias", *weights.bias, {3 * hidden});
+  if (weights.recurrent_bias) expect_dims(layer, "recurrent_bias", *weights.recurrent_bias, {3 * hidden});
+  return hidden;
+}
+
+/// A slice of units of the last axis.
+std::optional<Tensor> units(const std::optional<Tensor>& w, std::int64_t begin, std::int64_t end) {
+  return w ? std::optional(w->slice(w->rank() - 1, begin, end)) : std::nullopt;
+}
+
+struct Parameters {
+  Var input, bias;                ///< of r z n
+  Var gates, gates_bias;          ///< of r z
+  Var candidate, candidate_bias;  ///< of n
+};
+
+Parameters parameters_of(const std::string& name, const GruWeights& weights, std::int64_t hidden) {
+  return {parameter(name + "_input", weights.input),
+          parameter(name + "_bias", weights.bias),
+          parameter(name + "_recurrent_gates", units(weights.recurrent, 0, 2 * hidden)),
+          parameter(name + "_recurrent_gates_bias", units(weights.recurrent_bias, 0, 2 * hidden)),
+          parameter(name + "_recurrent_candidate", units(weights.recurrent, 2 * hidden, 3 * hidden)),
+          parameter(name + "_recurrent_candidate_bias", units(weights.recurrent_bias, 2 * hidden, 3 * hidden))};
+}
+
+Var affine(const Var& x, const Var& w, const Var& bias) {
+  const Var product = build::matmul(x, w);
+  return bias.defined() ? product + bias : product;
+}
+
+CellStep step(const Var& x, const Var& h, const Parameters& p, std::int64_t hidden, const GruOptions& options) {
+  const std::vector<Var> projected = build::split(affine(x, p.input, p.bias), -1, {2 * hidden, hidden});
+  const Var sums = affine(h, p.gates, p.gates_bias) + projected[0];
+  const std::vector<Var> gates = pieces(apply(options.gate, clipped(sums, options.clip)), 2, hidden);
+  const Var& r = gates[0];
+  const Var& z = gates[1];
+  const Var recurrent =
+      options.reset == GruReset::after ? r * affine(h, p.candidate, p.candidate_bias) : affine(r * h, p.candidate, p.candidate_bias);
+  const Var n = apply(options.candidate, clipped(projected[1] + recurrent, options.clip));
+  const bool kept = options.keeps == GruKeeps::z;
+  const Var next = kept ? z * h + complement(z) * n : complement(z) * h + z * n;
+  return {next, {next}};
+}
+
+}  // namespace
+
+GruResult gru(const Sequences& sequences, const std::vector<GruWeights>& weights, const GruOptions& options, const std::vector<Var>& h) {
+  const auto run = [&](std::size_t k, const Sequences& over, bool reverse) {
+    const std::string name = options.name + "_" + std::to_string(k);
+    const std::int64_t hidden = hidden_of(name, weights[k]);
+    const Parameters p = parameters_of(name, weights[k], hidden);
+    const Cell cell = [&](const Var& x, const std::vector<Var>& state) { return step(x, state[0], p, hidden, options); };
+    return unroll(cell, over, {{hidden, initial(h, k, weights.size(), options.name)}}, reverse);
+  };
+  const Stacked made = stack(layers_of(options.name, weights.size(), options.direction), options.direction, sequences, run);
+  GruResult result{made.output, {}};
+  for (const std::vector<Var>& last : made.last) result.h.push_back(last[0]);
+  return result;
+}
+
+GruWeights gru_from_pytorch(const Tensor& weight_ih, const Tensor& weight_hh, const std::optional<Tensor>& bias_ih,
+                            const std::optional<Tensor>& bias_hh) {
+  return {transposed(weight_ih), transposed(weight_hh), bias_ih, bias_hh};
+}
+
+GruWeights gru_from_onnx(const Tensor& w, const Tensor& r, const std::optional<Tensor>& b, std::int64_t direction) {
+  const auto ours = [](const Tensor& from, int axis) { return reorder_gates(from, axis, gate_order::onnx_gru, gate_order::gru); };
+  GruWeights made{ours(transposed(direction_of(w, direction)), 1), ours(transposed(direction_of(r, direction)), 1), std::nullopt,
+                  std::nullopt};
+  if (b) {
+    const Tensor both = direction_of(*b, direction);
+    const std::int64_t half = both.dim(0) / 2;
+    made.bias = ours(both.rows(0, half), 0);
+    made.recurrent_bias = ours(both.rows(half, 2 * half), 0);
+  }
+  return made;
+}
+
+GruWeights gru_from_keras(const Tensor& kernel, const Tensor& recurrent_kernel, const std::optional<Tensor>& bias) {
+  const auto ours = [](const Tensor& from, int axis) { return reorder_gates(from, axis, gate_order::onnx_gru, gate_order::gru); };
+  GruWeights made{ours(kernel, 1), ours(recurrent_kernel, 1), std::nullopt, std::nullopt};
+  if (!bias) return made;
+  made.bias = ours(bias->rank() == 2 ? bias->select(0, 0) : *bias, 0);
+  if (bias->rank() == 2) made.recurrent_bias = ours(bias->select(0, 1), 0);
+  return made;
+}
+
+GruWeights gru_from_fluid(const Tensor& projection, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const auto ours = [](const Tensor& from, int axis) { return reorder_gates(from, axis, gate_order::fluid_gru, gate_order::gru); };
+  if (weight.rank() != 2 || weight.dim(1) != 3 * weight.dim(0))
+    throw ShapeError("gru_from_fluid, weight: expected [H, 3H], found " + weight.to_string());
+  const std::int64_t hidden = weight.dim(0);
+  const Tensor flat = weight.copy_to(CpuPlace{}).reshape({3 * hidden * hidden});
+  const Tensor gates = flat.rows(0, 2 * hidden * hidden).reshape({hidden, 2 * hidden});
+  const Tensor candidate = flat.rows(2 * hidden * hidden, 3 * hidden * hidden).reshape({hidden, hidden});
+  GruWeights made{ours(projection, 1), ours(joined({gates, candidate}, 1), 1), std::nullopt, std::nullopt};
+  if (bias) made.bias = ours(bias->copy_to(CpuPlace{}).reshape({3 * hidden}), 0);
+  return made;
+}
+
+}  // namespace millrace::layers

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/layers/recurrent.h>
+#include <millrace/tensor/tensor.h>
+
+/// What the recurrent layers share.
+namespace millrace::layers::internal {
+
+/// A parameter of the program; undefined for none.
+Var parameter(const std::string& name, const std::optional<Tensor>& value);
+/// A number of `dtype`.
+Var number(double value, DType dtype);
+/// x within [−limit, limit]; x itself when `limit` is 0.
+Var clipped(const Var& x, double limit);
+/// 1 − x.
+Var complement(const Var& x);
+/// `x` as `parts` equal pieces of its last axis.
+std::vector<Var> pieces(const Var& x, std::int64_t parts, std::int64_t units);
+/// h·R (+ bias), then + x·W: the order of lstm_cell.
+Var preactivation(const Var& x, const Var& w, const Var& h, const Var& r, const Var& bias);
+/// The initial value `k` of `given`, undefined when there are none. ProgramError unless there are `count`, or none.
+Var initial(const std::vector<Var>& given, std::size_t k, std::size_t count, const std::string& what);
+/// How many layers `weights` weights are. ProgramError when they are none, or do not share out among the directions.
+std::size_t layers_of(const std::string& what, std::size_t weights, Direction direction);
+/// ShapeError, naming layer and field, unless `tensor` has `dims`.
+void expect_dims(const std::string& layer, const char* field, const Tensor& tensor, const DDim& dims);
+/// The numbers of `w` that belong to direction `direction` of ONNX's weights.
+Tensor direction_of(const Tensor& w, std::int64_t direction);
+
+}  // namespace millrace::layers::internal

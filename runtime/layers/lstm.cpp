@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/layers/lstm.h>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/gates.h>
+#include <millrace/runtime/layers/internal/cells.h>
+#include <millrace/runtime/ops/internal/unary_names.h>
+
+namespace millrace::layers {
+namespace {
+
+using namespace internal;
+
+struct Extents {
+  std::int64_t hidden = 0;
+  std::int64_t projected = 0;
+};
+
+/// What the weights say of themselves, checked.
+Extents extents_of(const std::string& layer, const LstmWeights& weights) {
+  for (const Tensor* matrix : {&weights.input, &weights.recurrent})
+    if (matrix->rank() != 2) throw ShapeError(layer + ": expected matrices W [C, 4H] and R [P, 4H], found " + matrix->to_string());
+  const std::int64_t gates = weights.recurrent.dim(1);
+  if (gates % 4 != 0) throw ShapeError(layer + ", recurrent: expected [P, 4H], found " + weights.recurrent.to_string());
+  const std::int64_t hidden = gates / 4;
+  const std::int64_t projected = weights.projection ? weights.recurrent.dim(0) : hidden;
+  expect_dims(layer, "input", weights.input, {weights.input.dim(0), gates});
+  expect_dims(layer, "recurrent", weights.recurrent, {projected, gates});
+  if (weights.bias) expect_dims(layer, "bias", *weights.bias, {gates});
+  if (weights.peepholes) expect_dims(layer, "peepholes", *weights.peepholes, {3 * hidden});
+  if (weights.projection) expect_dims(layer, "projection", *weights.projection, {hidden, projected});
+  return {hidden, projected};
+}
+
+struct Parameters {
+  Var input, recurrent, bias, peepholes, projection;
+};
+
+/// The bias, with `forget_bias` on f.
+std::optional<Tensor> bias_of(const LstmWeights& weights, std::int64_t hidden, double forget_bias) {
+  if (forget_bias == 0) return weights.bias;
+  Tensor added(DType::f64, DDim{4 * hidden});
+  double* to = added.mutable_data<double>();
+  for (std::int64_t i = 0; i < 4 * hidden; ++i) to[i] = i / hidden == 1 ? forget_bias : 0;
+  Tensor same(weights.input.dtype(), added.dims());
+  same.storage()->mark_written();
+  for (std::int64_t i = 0; i < 4 * hidden; ++i) same[DDim{i}] = to[i];
+  return summed(weights.bias, same);
+}
+
+Parameters parameters_of(const std::string& name, const LstmWeights& weights, std::int64_t hidden, const LstmOptions& options) {
+  return {parameter(name + "_input", weights.input), parameter(name + "_recurrent", weights.recurrent),
+          parameter(name + "_bias", bias_of(weights, hidden, options.forget_bias)), parameter(name + "_peepholes", weights.peepholes),
+          parameter(name + "_projection", weights.projection)};
+}
+
+/// The attributes of lstm_cell.
+Attributes attributes_of(const LstmOptions& options) {
+  const Activation* all[] = {&options.gate, &options.candidate, &options.output};
+  std::vector<std::string> names;
+  std::vector<double> alphas;
+  std::vector<double> betas;
+  bool numbers = false;
+  for (const Activation* each : all) {
+    const ops::UnaryName* known = ops::find_activation(each->name);
+    if (known == nullptr) throw ProgramError("lstm: expected the names of activations, found '" + each->name + "'");
+    const UnaryParams usual = default_params(known->kind);
+    names.push_back(each->name);
+    alphas.push_back(each->alpha.value_or(usual.alpha));
+    betas.push_back(each->beta.value_or(usual.beta));
+    numbers = numbers || each->alpha || each->beta;
+  }
+  Attributes attributes{{"activations", names}};
+  if (numbers) {
+    attributes.set("alphas", alphas);
+    attributes.set("betas", betas);
+  }
+  if (options.gate_clip != 0) attributes.set("clip", options.gate_clip);
+  if (options.couple_input_forget) attributes.set("input_forget", true);
+  return attributes;
+}
+
+CellStep plain_step(const Var& x, const std::vector<Var>& state, const Parameters& p, const Attributes& attributes) {
+  const std::vector<Var> next =
+      build::call("lstm_cell", {x, state[0], state[1], p.input, p.recurrent, p.bias, p.peepholes}, attributes, {"h", "c"});
+  return {next[0], next};
+}
+
+/// The same from its parts, with a projection or a clip of the cell.
+CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Parameters& p, std::int64_t hidden, const LstmOptions& options) {
+  const Var& c = state[1];
+  std::vector<Var> a = pieces(preactivation(x, p.input, state[0], p.recurrent, p.bias), 4, hidden);
+  const std::vector<Var> looks = p.peepholes.defined() ? pieces(p.peepholes, 3, hidden) : std::vector<Var>{};
+  const auto gate = [&](const Var& sum) { return apply(options.gate, clipped(sum, options.gate_clip)); };
+  const auto peeped = [&](std::size_t at, std::size_t place, const Var& cell) {
+    return looks.empty() ? a[at] : a[at] + looks[place] * cell;
+  };
+  const Var i = gate(peeped(0, 0, c));
+  const Var f = options.couple_input_forget ? complement(i) : gate(peeped(1, 1, c));
+  const Var g = apply(options.candidate, clipped(a[2], options.gate_clip));
+  const Var next = clipped(f * c + i * g, options.cell_clip);
+  const Var o = gate(peeped(3, 2, next));
+  const Var shown = o * apply(options.output, next);
+  const Var h = p.projection.defined() ? build::matmul(shown, p.projection) : shown;
+  return {h, {h, next}};
+}
+
+}  // namespace
+
+LstmResult lstm(const Sequences& sequences, const std::vector<LstmWeights>& weights, const LstmOptions& options, const std::vector<Var>& h,
+                const std::vector<Var>& c) {
+  const Attributes attributes = attributes_of(options);
+  const auto run = [&](std::size_t k, const Sequences& over, bool reverse) {
+    const std::string name = options.name + "_" + std::to_string(k);
+    const Extents extents = extents_of(name, weights[k]);
+    const Parameters p = parameters_of(name, weights[k], extents.hidden, options);
+    const bool plain = !p.projection.defined() && options.cell_clip == 0;
+    const Cell cell = [&](const Var& x, const std::vector<Var>& state) {
+      return plain ? plain_step(x, state, p, attributes) : spelled_step(x, state, p, extents.hidden, options);
+    };
+    return unroll(
+        cell, over,
+        {{extents.projected, initial(h, k, weights.size(), options.name)}, {extents.hidden, initial(c, k, weights.size(), options.name)}},
+        reverse);
+  };
+  const Stacked made = stack(layers_of(options.name, weights.size(), options.direction), options.direction, sequences, run);
+  LstmResult result{made.output, {}, {}};
+  for (const std::vector<Var>& last : made.last) {
+    result.h.push_back(last[0]);
+    result.c.push_back(last[1]);
+  }
+  return result;
+}
+
+LstmWeights lstm_from_pytorch(const Tensor& weight_ih, const Tensor& weight_hh, const std::optional<Tensor>& bias_ih,
+                              const std::optional<Tensor>& bias_hh, const std::optional<Tensor>& weight_hr) {
+  return {transposed(weight_ih), transposed(weight_hh), summed(bias_ih, bias_hh), std::nullopt,
+          weight_hr ? std::optional(transposed(*weight_hr)) : std::nullopt};
+}
+
+LstmWeights lstm_from_onnx(const Tensor& w, const Tensor& r, const std::optional<Tensor>& b, const std::optional<Tensor>& p,
+                           std::int64_t direction) {
+  const auto ours = [&](const Tensor& rows) {
+    return reorder_gates(transposed(direction_of(rows, direction)), 1, gate_order::onnx_lstm, gate_order::lstm);
+  };
+  LstmWeights made{ours(w), ours(r), std::nullopt, std::nullopt, std::nullopt};
+  if (b) {
+    const Tensor both = direction_of(*b, direction);
+    const std::int64_t half = both.dim(0) / 2;
+    const auto bias = [&](std::int64_t begin) {
+      return std::optional(reorder_gates(both.rows(begin, begin + half), 0, gate_order::onnx_lstm, gate_order::lstm));
+    };
+    made.bias = summed(bias(0), bias(half));
+  }
+  if (p) made.peepholes = reorder_gates(direction_of(*p, direction), 0, gate_order::onnx_peephole, "ifo");
+  return made;
+}
+
+LstmWeights lstm_from_keras(const Tensor& kernel, const Tensor& recurrent_kernel, const std::optional<Tensor>& bias) {
+  return {kernel, recurrent_kernel, bias, std::nullopt, std::nullopt};
+}
+
+}  // namespace millrace::layers
