@@ -1,51 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cerrno>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
+#include <support/standard_streams.h>
+
 #include "commands.h"
+
+using millrace::app::bad_usage;
+using millrace::app::failed;
 
 namespace {
 
-constexpr int failed = 1, bad_usage = 2;
+const std::string name = "millrace";
 
-/// One line on stderr, whatever the text.
-void complain(std::string text) {
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
-  text = "millrace: " + text + "\n";
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
-/// What the caller closed must not become the first file or socket that is opened here: nothing is read from it, and what is printed to it
-/// fails.
-void hold_standard_streams() {
-  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)
-    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != descriptor) std::_Exit(failed);
-}
-
-/// Whether what was printed has arrived.
-int flushed(int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  complain(std::string("stdout: cannot write: ") + std::strerror(errno));
-  return failed;
-}
+void complain(const std::string& text) { millrace::app::complain(name, text); }
+int flushed(int code) { return millrace::app::flushed(name, code); }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
+  millrace::app::hold_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow any more is an error of write
-  CLI::App app("Recurrent networks over live sequences.", "millrace");
+  CLI::App app("Recurrent networks over live sequences.", name);
   app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
   app.require_subcommand(1);
   app.footer("Exit codes: 0, 1 (failed), 2 (bad usage). 'millrace COMMAND --help' explains a command.");

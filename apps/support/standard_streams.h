@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+/// What every program that a person starts does with stdin, stdout and stderr.
+namespace millrace::app {
+
+/// Exit codes.
+inline constexpr int failed = 1, bad_usage = 2;
+
+/// "PROGRAM: TEXT" on stderr, one line, whatever the text.
+inline void complain(const std::string& program, std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
+  text = program + ": " + text + "\n";
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+/// What the caller closed must not become the first file or socket that is opened here: nothing is read from it, and what is printed to it
+/// fails.
+inline void hold_standard_streams() {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != descriptor) std::_Exit(failed);
+}
+
+/// `code` when what was printed has arrived; else says so, and gives `failed`.
+inline int flushed(const std::string& program, int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  complain(program, std::string("stdout: cannot write: ") + std::strerror(errno));
+  return failed;
+}
+
+}  // namespace millrace::app
