@@ -26,13 +26,7 @@ std::optional<Tensor> units(const std::optional<Tensor>& w, std::int64_t begin, 
   return w ? std::optional(w->slice(w->rank() - 1, begin, end)) : std::nullopt;
 }
 
-struct Parameters {
-  Var input, bias;                ///< of r z n
-  Var gates, gates_bias;          ///< of r z
-  Var candidate, candidate_bias;  ///< of n
-};
-
-Parameters parameters_of(const std::string& name, const GruWeights& weights, std::int64_t hidden) {
+GruParameters parameters_of(const std::string& name, const GruWeights& weights, std::int64_t hidden) {
   return {parameter(name + "_input", weights.input),
           parameter(name + "_bias", weights.bias),
           parameter(name + "_recurrent_gates", units(weights.recurrent, 0, 2 * hidden)),
@@ -41,12 +35,13 @@ Parameters parameters_of(const std::string& name, const GruWeights& weights, std
           parameter(name + "_recurrent_candidate_bias", units(weights.recurrent_bias, 2 * hidden, 3 * hidden))};
 }
 
-Var affine(const Var& x, const Var& w, const Var& bias) {
-  const Var product = build::matmul(x, w);
-  return bias.defined() ? product + bias : product;
-}
+}  // namespace
 
-CellStep step(const Var& x, const Var& h, const Parameters& p, std::int64_t hidden, const GruOptions& options) {
+Var internal::gru_step(const Var& x, const Var& h, const GruParameters& p, std::int64_t hidden, const GruOptions& options) {
+  const auto affine = [](const Var& of, const Var& w, const Var& bias) {
+    const Var product = build::matmul(of, w);
+    return bias.defined() ? product + bias : product;
+  };
   const std::vector<Var> projected = build::split(affine(x, p.input, p.bias), -1, {2 * hidden, hidden});
   const Var sums = affine(h, p.gates, p.gates_bias) + projected[0];
   const std::vector<Var> gates = pieces(apply(options.gate, clipped(sums, options.clip)), 2, hidden);
@@ -56,18 +51,18 @@ CellStep step(const Var& x, const Var& h, const Parameters& p, std::int64_t hidd
       options.reset == GruReset::after ? r * affine(h, p.candidate, p.candidate_bias) : affine(r * h, p.candidate, p.candidate_bias);
   const Var n = apply(options.candidate, clipped(projected[1] + recurrent, options.clip));
   const bool kept = options.keeps == GruKeeps::z;
-  const Var next = kept ? z * h + complement(z) * n : complement(z) * h + z * n;
-  return {next, {next}};
+  return kept ? z * h + complement(z) * n : complement(z) * h + z * n;
 }
-
-}  // namespace
 
 GruResult gru(const Sequences& sequences, const std::vector<GruWeights>& weights, const GruOptions& options, const std::vector<Var>& h) {
   const auto run = [&](std::size_t k, const Sequences& over, bool reverse) {
     const std::string name = options.name + "_" + std::to_string(k);
     const std::int64_t hidden = hidden_of(name, weights[k]);
-    const Parameters p = parameters_of(name, weights[k], hidden);
-    const Cell cell = [&](const Var& x, const std::vector<Var>& state) { return step(x, state[0], p, hidden, options); };
+    const GruParameters p = parameters_of(name, weights[k], hidden);
+    const Cell cell = [&](const Var& x, const std::vector<Var>& state) {
+      const Var next = gru_step(x, state[0], p, hidden, options);
+      return CellStep{next, {next}};
+    };
     return unroll(cell, over, {{hidden, initial(h, k, weights.size(), options.name)}}, reverse);
   };
   const Stacked made = stack(layers_of(options.name, weights.size(), options.direction), options.direction, sequences, run);

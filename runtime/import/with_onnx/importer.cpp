@@ -40,7 +40,7 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
-       {elementwise_rules(), reduce_rules(), linear_rules(), shape_rules(), piece_rules(), lstm_rules(), control_rules()})
+       {elementwise_rules(), reduce_rules(), linear_rules(), shape_rules(), piece_rules(), recurrent_rules(), control_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;

@@ -20,7 +20,7 @@ std::span<const Rule> reduce_rules();
 std::span<const Rule> linear_rules();
 std::span<const Rule> shape_rules();
 std::span<const Rule> piece_rules();
-std::span<const Rule> lstm_rules();
+std::span<const Rule> recurrent_rules();
 std::span<const Rule> control_rules();
 
 /// The rule of an op of the default domain, or null.

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/tensor/tensor.h>
 
-/// What the recurrent layers share.
+/// What the recurrent layers share with one another and with the import of recurrent networks.
 namespace millrace::layers::internal {
 
 /// A parameter of the program; undefined for none.
@@ -23,6 +24,16 @@ Var complement(const Var& x);
 std::vector<Var> pieces(const Var& x, std::int64_t parts, std::int64_t units);
 /// h·R (+ bias), then + x·W: the order of lstm_cell.
 Var preactivation(const Var& x, const Var& w, const Var& h, const Var& r, const Var& bias);
+
+/// Weights of one direction of a GRU as its step reads them, gates r z n; biases may be undefined.
+struct GruParameters {
+  Var input, bias;                ///< W [C, 3H], [3H]
+  Var gates, gates_bias;          ///< R of r z: [H, 2H], [2H]
+  Var candidate, candidate_bias;  ///< R of n: [H, H], [H]
+};
+/// The next state, as gru.h has it; of `options` reset, keeps, gate, candidate and clip.
+Var gru_step(const Var& x, const Var& h, const GruParameters& p, std::int64_t hidden, const GruOptions& options);
+
 /// The initial value `k` of `given`, undefined when there are none. ProgramError unless there are `count`, or none.
 Var initial(const std::vector<Var>& given, std::size_t k, std::size_t count, const std::string& what);
 /// How many layers `weights` weights are. ProgramError when they are none, or do not share out among the directions.

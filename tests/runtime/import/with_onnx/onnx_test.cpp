@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include <runtime/import/with_onnx/model_builder.h>
 #include <support/bytes.h>
+#include <support/drive.h>
 
+#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/import/file.h>
+#include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 #include <millrace/tensor/error.h>
@@ -237,10 +241,9 @@ TEST_CASE("Both directions are two loops, and layout 1 has the batch first") {
   CHECK(program.var(program.outputs()[1].var).type.to_string() == "f32[5, 2, 2]");
 }
 
-TEST_CASE("LSTM attributes that are wrong and lengths that differ are refused by name") {
+TEST_CASE("Attributes, shapes and lengths of an LSTM that are wrong are refused by name") {
   const auto refused = [](const std::function<void(testing::NodeBuilder)>& change) {
     GraphBuilder graph = lstm();
-    graph.initializer("lens", Tensor::from<std::int64_t>({5, 4}));
     change(graph.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"}));
     parse(graph);
   };
@@ -250,10 +253,63 @@ TEST_CASE("LSTM attributes that are wrong and lengths that differ are refused by
                        doctest::Contains("activations: expected 3, found 1"), ProgramError);
   CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("activations", std::vector<std::string>{"Tanh", "Tanh", "Tan"}); }),
                        doctest::Contains("found 'Tan'"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("hidden_size", 3); }),
+                       doctest::Contains("input W: expected f32[1, 12, 3], found 'W' of f32[1, 8, 3]"), ProgramError);
+  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("direction", "bidirectional"); }),
+                       doctest::Contains("input W: expected f32[2, 8, 3], found 'W' of f32[1, 8, 3]"), ProgramError);
+  CHECK_THROWS_WITH_AS(refused([](testing::NodeBuilder node) { node.set("clip", -1.0f); }), doctest::Contains("clip: expected 0 or more"),
+                       ProgramError);
+}
+
+/// x [5, 2, 3] through an RNN of 2 units whose lengths are those given.
+std::vector<Tensor> run_lengths(const std::vector<std::int32_t>& lengths, const char* direction) {
+  GraphBuilder graph;
+  graph.input("x", {-1, -1, 3}).input("lens", {-1}, onnx::TensorProto::INT32).output("y").output("yh");
+  graph.initializer("W", ones({1, 2, 3})).initializer("R", ones({1, 2, 2})).initializer("h0", ones({1, 2, 2}));
+  graph.node("RNN", {"x", "W", "R", "", "lens", "h0"}, {"y", "yh"})
+      .set("direction", direction)
+      .set("activations", std::vector<std::string>{"Affine"});
+  Tensor x = make_darray({5, 2, 3}, 1.0f);
+  const Feeds feeds{{"x", x}, {"lens", Tensor::from(lengths, DDim{2})}};
+  const RunResult result = testing::run_fifo(run(parse(graph), feeds));
+  return {result["y"].tensor(), result["yh"].tensor()};
+}
+
+TEST_CASE("Sequences of unequal lengths end at their own ends: zeros behind, the last state kept, none of a sequence without steps") {
+  // h' = (h + h) + 3 from 1: 5, 13, 29, 61, 125.
+  for (const char* direction : {"forward", "reverse"}) {
+    const std::vector<Tensor> some = run_lengths({2, 0}, direction);
+    const bool forward = std::string(direction) == "forward";
+    const auto y = [&](std::int64_t t, std::int64_t n) { return std::as_const(some[0])[DDim{t, 0, n, 1}]; };
+    CHECK(y(0, 0) == (forward ? 5 : 13));
+    CHECK(y(1, 0) == (forward ? 13 : 5));
+    CHECK(y(2, 0) == 0);
+    for (std::int64_t t = 0; t < 5; ++t) CHECK(y(t, 1) == 0);
+    CHECK(std::as_const(some[1])[DDim{0, 0, 0}] == 13);
+    CHECK(std::as_const(some[1])[DDim{0, 1, 0}] == 0);
+  }
+  CHECK(std::as_const(run_lengths({5, 1}, "forward")[1])[DDim{0, 0, 1}] == 125);
+  CHECK_THROWS_WITH_AS(run_lengths({6, 1}, "forward"), doctest::Contains("expected lengths of 0 to 5, found 6"), IndexError);
+  CHECK_THROWS_WITH_AS(run_lengths({-1, 1}, "forward"), doctest::Contains("expected lengths of 0 to 5, found -1"), IndexError);
+}
+
+TEST_CASE("A forward layer that has no lengths is a recurrence, whatever the layer and the layout") {
+  const std::vector<std::pair<const char*, std::int64_t>> kinds = {{"RNN", 1}, {"GRU", 3}, {"LSTM", 4}};
+  for (const auto& [op, gates] : kinds) {
+    for (const int layout : {0, 1}) {
+      INFO(op, ", layout ", layout);
+      GraphBuilder graph;
+      graph.input("x", layout == 0 ? Ints{-1, 1, 3} : Ints{1, -1, 3}).output("y").output("yh");
+      graph.initializer("W", ones({1, 2 * gates, 3})).initializer("R", ones({1, 2 * gates, 2})).initializer("B", ones({1, 4 * gates}));
+      graph.node(op, {"x", "W", "R", "B"}, {"y", "yh"}).set("hidden_size", 2).set("layout", layout);
+      const Recurrence recurrence = make_recurrence(parse(graph));
+      CHECK(recurrence.states.size() == (gates == 4 ? 2 : 1));
+      CHECK(recurrence.at_end == std::vector<std::string>{"yh"});
+    }
+  }
   GraphBuilder graph = lstm();
-  graph.input("lens", {-1}, onnx::TensorProto::INT32);
-  graph.node("LSTM", {"x", "W", "R", "B", "lens"}, {"y", "yh", "yc"}).name("rnn");
-  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("node 'rnn' (LSTM): sequence_lens: expected"), UnsupportedError);
+  graph.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"}).set("direction", "reverse");
+  CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
 }
 
 TEST_CASE("If becomes two blocks that see the vars around them") {
