@@ -40,7 +40,8 @@ DDim reshaped(const DDim& shape, const Ints& target, bool allow_zero) {
   }
   const std::int64_t count = product_of(rest, 0, rest.rank());
   if (count == DDim::unknown) return made;
-  if (inferred < 0 && count != explicit_count) refuse_shape(shape, target);
+  const bool both_empty = product_of(shape, 0, shape.rank()) == 0 && product_of(made, 0, made.rank()) == 0;
+  if (inferred < 0 && count != explicit_count && !both_empty) refuse_shape(shape, target);
   if (inferred < 0) return made;
   if (explicit_count == 0 || count % explicit_count != 0) refuse_shape(shape, target);
   made[inferred] = count / explicit_count;

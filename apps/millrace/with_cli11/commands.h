@@ -32,6 +32,7 @@ using Action = std::function<int()>;
 /// Each adds its subcommand, with flags, name and help side by side, and sets `action` when it is chosen.
 void add_run(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_export(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_stream(CLI::App& app, Action& action);
 

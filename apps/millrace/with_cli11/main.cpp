@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   millrace::app::Action action;
   millrace::app::add_run(app, action);
   millrace::app::add_inspect(app, action);
+  millrace::app::add_export(app, action);
   millrace::app::add_serve(app, action);
   millrace::app::add_stream(app, action);
   try {

@@ -214,5 +214,6 @@ TEST_CASE("empty axes run") {
   CHECK(run_op("add", {f32({}, {0, 3}), f32({1, 2, 3})})[0].dims() == DDim{0, 3});
   CHECK(run_op("matmul", {f32({}, {0, 2}), f32({1, 2}, {2, 1})})[0].dims() == DDim{0, 1});
   CHECK(run_op("reshape", {f32({}, {0, 6})}, {{"shape", Ints{0, 2, -1}}})[0].dims() == DDim{0, 2, 3});
+  CHECK(run_op("reshape", {f32({}, {0, 0, 3})}, {{"shape", Ints{0, 3}}})[0].dims() == DDim{0, 3});
   CHECK(run_op("concat", {f32({}, {0, 2}), f32({1, 2}, {1, 2})}, {{"axis", std::int64_t{0}}})[0].dims() == DDim{1, 2});
 }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/export/onnx.h>
+#include <millrace/runtime/import/file.h>
+
+#include "commands.h"
+#include "model_flags.h"
+
+namespace millrace::app {
+namespace {
+
+struct ExportFlags {
+  ModelFlags model;
+  std::string output;
+  std::string start;
+  bool one_step = false;
+};
+
+int export_model(const ExportFlags& flags) {
+  if (ending_of(flags.output) != ".onnx")
+    throw UsageError(fmt::format("--output: expected a name that ends in .onnx, found '{}'", flags.output));
+  if (!flags.start.empty() && !flags.one_step) throw UsageError("--start: expected it with --one-step, found it alone");
+  const Model model = load(flags.model);
+  naming(flags.model.source(), [&] {
+    if (!flags.one_step) return write_onnx(flags.output, model.program);
+    const std::shared_ptr<const ServedModel> steps = served(model);
+    const std::string start = flags.start.empty() ? std::string() : format_onnx_start(*steps->recurrence());
+    write_onnx_step(flags.output, *steps->recurrence());
+    if (!flags.start.empty()) write_file(flags.start, start);
+  });
+  return 0;
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, Action& action) {
+  const auto flags = std::make_shared<ExportFlags>();
+  CLI::App* command = app.add_subcommand("export", "Writes a model as ONNX: over a whole sequence, or one step with its states");
+  flags->model.add_to(*command);
+  command->add_option("--output", flags->output, "FILE.onnx")->required();
+  command->add_flag("--one-step", flags->one_step, "One step of one sequence: rows and states in, rows and next_STATE out");
+  command->add_option("--start", flags->start, "With --one-step, FILE.onnx that gives the first values of the states");
+  command->callback([flags, &action] { action = [flags] { return export_model(*flags); }; });
+}
+
+}  // namespace millrace::app

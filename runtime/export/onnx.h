@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/program.h>
+
+namespace millrace {
+
+/// A program as an ONNX model (opset 18, or 19 where an op needs it) of the default domain, for ONNX Runtime and others.
+///
+/// An input with one level of LoD becomes a plain [T, …]: the rows of one sequence. `unpack`, `pack`, `shrink` and their like
+/// are then what they are for a batch of one. A loop that counts the steps of what it reads becomes a `Scan`, another one a
+/// `Loop`, `if` becomes `If`; an array is the tensor of its stacked slots, where slots are written out of order or under a
+/// condition a tensor that is filled, or an ONNX sequence. What never changes is computed before, as by a run.
+/// Inputs and outputs keep their names; an extent that is not known is named after its input.
+///
+/// UnsupportedError names all ops (and forms of ops) that have no counterpart in ONNX at once, more than one level of LoD,
+/// what takes more than 2 GiB, and a build without the part `onnx`. The same program gives the same bytes.
+std::string format_onnx(const Program& program);
+/// The same as a file, which appears whole or not at all. IoError.
+void write_onnx(const std::filesystem::path& path, const Program& program);
+
+/// One step of one sequence: inputs are one row of each live input with the extents of `Recurrence::Input::dims`, and the states by
+/// name; outputs are what the step gives, and `next_NAME` for each state that changes. A space in a state's name becomes `_`.
+std::string format_onnx_step(const Recurrence& recurrence);
+void write_onnx_step(const std::filesystem::path& path, const Recurrence& recurrence);
+/// The first values of the states, under the names that a step takes them by, from what is given at the start of a sequence.
+std::string format_onnx_start(const Recurrence& recurrence);
+
+}  // namespace millrace

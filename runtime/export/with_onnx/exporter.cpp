@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/export/with_onnx/exporter.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include <millrace/runtime/executor/fold_constants.h>
+#include <millrace/runtime/export/with_onnx/rules.h>
+#include <millrace/runtime/ops/internal/inference.h>
+
+namespace millrace::exporting {
+namespace {
+
+/// An op that reads what could not be exported.
+struct Poisoned {};
+const std::string poison = "?";
+
+std::string label_of(const Program& program, const Op& op) {
+  if (!op.label.empty()) return "'" + op.label + "'";
+  return op.outputs.empty() ? "no output" : "'" + program.var(op.outputs[0]).name + "'";
+}
+
+void set(onnx::AttributeProto& to, const Setting& from) {
+  if (const auto* whole = std::get_if<std::int64_t>(&from)) {
+    to.set_type(onnx::AttributeProto::INT);
+    to.set_i(*whole);
+  } else if (const auto* real = std::get_if<double>(&from)) {
+    to.set_type(onnx::AttributeProto::FLOAT);
+    to.set_f(static_cast<float>(*real));
+  } else if (const auto* text = std::get_if<std::string>(&from)) {
+    to.set_type(onnx::AttributeProto::STRING);
+    to.set_s(*text);
+  } else if (const auto* list = std::get_if<Ints>(&from)) {
+    to.set_type(onnx::AttributeProto::INTS);
+    to.mutable_ints()->Add(list->begin(), list->end());
+  } else {
+    to.set_type(onnx::AttributeProto::TENSOR);
+    *to.mutable_t() = tensor_proto(std::get<Tensor>(from), "");
+  }
+}
+
+}  // namespace
+
+const Rule* find_rule(std::string_view op) {
+  for (const std::span<const Rule> family : {elementwise_rules(), linear_rules(), shape_rules(), array_rules(), sequence_rules()})
+    for (const Rule& rule : family)
+      if (rule.op == op) return &rule;
+  return nullptr;
+}
+
+Exporter::Exporter(Program program, bool plain_names) : program_(std::move(program)), plain_names_(plain_names) {
+  fold_constants(program_);
+  for (const Block& block : program_.blocks()) {
+    for (const Op& op : block.ops) {
+      for (const VarId output : op.outputs) makers_[output] = &op;
+      if (op.type == "identity" && !type(op, 0).is_tensor()) aliases_[op.outputs[0]] = op.inputs[0];
+      if (op.type != "while") continue;
+      const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+        if (type(op, i).is_tensor()) continue;
+        aliases_[body.params[i]] = op.inputs[i];
+        aliases_[op.outputs[i]] = op.inputs[i];
+      }
+    }
+  }
+}
+
+onnx::ModelProto Exporter::run() {
+  model_.set_producer_name("millrace");
+  onnx::GraphProto& graph = *model_.mutable_graph();
+  graph.set_name(program_.title());
+  enter(&graph, "");
+  check_ops();
+  inputs();
+  block(0);
+  outputs();
+  if (!refused_.empty()) {
+    std::string text;
+    for (const auto& [what, labels] : refused_) {
+      text += (text.empty() ? "" : "; ") + what + " (";
+      for (std::size_t i = 0; i < labels.size(); ++i) text += (i == 0 ? "" : ", ") + labels[i];
+      text += ")";
+    }
+    throw UnsupportedError("program '" + program_.title() + "': expected ops that ONNX has, found " + std::to_string(refused_.size()) +
+                           " that it has not: " + text);
+  }
+  drop_unused();
+  model_.set_ir_version(opset_ > 18 ? 9 : 8);
+  onnx::OperatorSetIdProto& set = *model_.add_opset_import();
+  set.set_domain("");
+  set.set_version(opset_);
+  return std::move(model_);
+}
+
+// ---- Ports ----
+
+std::string plain(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+void Exporter::inputs() {
+  const auto port_name = [&](const Program::Port& port) { return plain_names_ ? plain(port.name) : port.name; };
+  for (const auto* ports : {&program_.inputs(), &program_.outputs()})
+    for (const Program::Port& port : *ports)
+      if (!taken_.insert(port_name(port)).second)
+        throw UnsupportedError("program '" + program_.title() + "': expected names of inputs and outputs that differ, found '" +
+                               port_name(port) + "' twice");
+  for (const Program::Port& port : program_.inputs()) {
+    const VarType& of = type(port.var);
+    if (!of.is_tensor() || of.lod_depth > 1)
+      throw UnsupportedError("program '" + program_.title() + "': input '" + port.name +
+                             "': expected a tensor of at most one level of LoD (in ONNX one sequence, [T, …]), found " + of.to_string());
+    bind(port.var, port_name(port));
+    describe(scope().graph->add_input(), port_name(port), of, port_name(port));
+  }
+}
+
+void Exporter::outputs() {
+  for (const Program::Port& port : program_.outputs()) {
+    const VarType& of = type(port.var);
+    if (!of.is_tensor()) {
+      refused_["an output that is no tensor: " + of.to_string()].push_back("'" + port.name + "'");
+      continue;
+    }
+    const std::string to = plain_names_ ? plain(port.name) : port.name;
+    std::string value;
+    try {
+      value = name(port.var);
+    } catch (const Poisoned&) {
+      continue;  // the op that was refused is named
+    }
+    onnx::NodeProto& node = *raw_node("Identity");
+    node.add_input(value);
+    node.add_output(to);
+    describe(scope().graph->add_output(), to, of, to);
+  }
+}
+
+onnx::ValueInfoProto* Exporter::describe(onnx::ValueInfoProto* info, const std::string& name, const VarType& type,
+                                         const std::string& dim_prefix) {
+  info->set_name(name);
+  onnx::TypeProto::Tensor& tensor = *info->mutable_type()->mutable_tensor_type();
+  tensor.set_elem_type(onnx_type(type.dtype));
+  if (!type.shape) return info;
+  onnx::TensorShapeProto& shape = *tensor.mutable_shape();
+  for (int axis = 0; axis < type.rank(); ++axis) {
+    onnx::TensorShapeProto::Dimension& dim = *shape.add_dim();
+    if ((*type.shape)[axis] != DDim::unknown)
+      dim.set_dim_value((*type.shape)[axis]);
+    else if (!dim_prefix.empty())
+      dim.set_dim_param(dim_prefix + "_" + std::to_string(axis));
+  }
+  return info;
+}
+
+// ---- Ops ----
+
+void Exporter::check_ops() const {
+  auto& refused = const_cast<Exporter*>(this)->refused_;
+  for (const Block& block : program_.blocks())
+    for (const Op& op : block.ops)
+      if (find_rule(op.type) == nullptr) refused[op.type].push_back(label_of(program_, op));
+}
+
+void Exporter::block(int index) {
+  for (const Op& each : program_.block(index).ops) op(each);
+}
+
+void Exporter::op(const Op& op) {
+  const Rule* rule = find_rule(op.type);
+  try {
+    if (rule == nullptr) throw Poisoned();
+    rule->apply(*this, op, rule->onnx);
+    return;
+  } catch (const Poisoned&) {
+  } catch (const UnsupportedError& error) {
+    refused_[op.type + ": " + error.what()].push_back(label_of(program_, op));
+  }
+  for (const VarId output : op.outputs) bind(output, poison);
+}
+
+const Op* Exporter::maker(VarId var) const {
+  const auto found = makers_.find(var);
+  return found == makers_.end() ? nullptr : found->second;
+}
+
+Names Exporter::all_in(const Op& op) {
+  Names names;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) names.push_back(in(op, i));
+  while (!names.empty() && names.back().empty()) names.pop_back();
+  return names;
+}
+
+std::string Exporter::name(VarId var) {
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope)
+    if (const auto found = scope->names.find(var); found != scope->names.end()) {
+      if (found->second == poison) throw Poisoned();
+      return found->second;
+    }
+  const auto known = constants_.find(var);
+  if (known != constants_.end()) return known->second;
+  const Tensor* value = program_.constant(var);
+  if (value == nullptr) throw Poisoned();
+  return constants_[var] = constant(*value, program_.var(var).name);
+}
+
+std::optional<Ints> Exporter::known(const Op& op, std::size_t input) const {
+  if (!has(op, input)) return std::nullopt;
+  const Tensor* value = program_.constant(op.inputs[input]);
+  return value == nullptr ? std::nullopt : std::optional(ops::integers_of(*value));
+}
+
+int Exporter::rank(const Op& op, std::size_t input) const {
+  const VarType& of = type(op, input);
+  if (of.rank() < 0) throw UnsupportedError("expected a known rank, found " + of.to_string());
+  return of.rank();
+}
+
+onnx::NodeProto* Exporter::raw_node(const std::string& onnx) {
+  onnx::NodeProto* node = scope().graph->add_node();
+  node->set_op_type(onnx);
+  return node;
+}
+
+Names Exporter::nodes(const std::string& onnx, Names inputs, std::size_t outputs, const Settings& settings, const std::string& hint) {
+  onnx::NodeProto& node = *raw_node(onnx);
+  for (std::string& input : inputs) node.add_input(std::move(input));
+  for (const auto& [name, value] : settings) {
+    onnx::AttributeProto& attribute = *node.add_attribute();
+    attribute.set_name(name);
+    set(attribute, value);
+  }
+  Names made;
+  for (std::size_t i = 0; i < outputs; ++i) {
+    made.push_back(fresh(hint.empty() ? onnx : hint));
+    node.add_output(made.back());
+  }
+  return made;
+}
+
+void Exporter::give(const Op& op, const std::string& onnx, Names inputs, const Settings& settings) {
+  while (!inputs.empty() && inputs.back().empty()) inputs.pop_back();
+  bind(op.outputs.at(0), node(onnx, std::move(inputs), settings, program_.var(op.outputs[0]).name));
+}
+
+std::string Exporter::fresh(const std::string& hint) {
+  std::string made = hint;
+  for (int number = 1; !taken_.insert(made).second; ++number) made = hint + "_" + std::to_string(number);
+  return made;
+}
+
+// ---- Constants: initializers of the outermost graph ----
+
+std::string Exporter::constant(const Tensor& value, const std::string& hint) {
+  const std::string made = fresh(hint.empty() ? "constant" : hint);
+  *scopes_.front().graph->add_initializer() = tensor_proto(value, made);
+  return made;
+}
+
+std::string Exporter::ints(const Ints& list) {
+  std::string& made = small_["list " + ops::list_text(list)];
+  if (made.empty()) made = constant(Tensor::from<std::int64_t>(list, DDim{static_cast<std::int64_t>(list.size())}), "list");
+  return made;
+}
+
+std::string Exporter::whole(std::int64_t value) {
+  std::string& made = small_["whole " + std::to_string(value)];
+  if (made.empty()) made = constant(Tensor::scalar(value), "number");
+  return made;
+}
+
+std::string Exporter::number(DType dtype, double value) {
+  std::string& made = small_[std::string(name_of(dtype)) + " " + std::to_string(std::bit_cast<std::uint64_t>(value))];
+  if (made.empty())
+    made =
+        constant(visit_dtype(dtype, [&]<class T>(std::type_identity<T>) { return Tensor::scalar(convert_element<T>(value)); }), "number");
+  return made;
+}
+
+std::string Exporter::scalar(VarId var) {
+  const std::string value = name(var);
+  return type(var).rank() == 0 ? value : node("Reshape", {value, ints({})});
+}
+
+std::string Exporter::length_of(const std::string& tensor) {
+  const std::string extent = node("Shape", {tensor}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
+  return node("Reshape", {extent, ints({})}, {}, "length");
+}
+
+std::string Exporter::flipped(const std::string& tensor, std::int64_t axis) {
+  return node("Slice", {tensor, ints({-1}), ints({std::numeric_limits<std::int64_t>::min()}), ints({axis}), ints({-1})}, {}, "reversed");
+}
+
+// ---- Graphs ----
+
+void Exporter::enter(onnx::GraphProto* graph, const std::string& name) {
+  if (!name.empty()) graph->set_name(fresh(name));
+  scopes_.emplace_back();
+  scopes_.back().graph = graph;
+}
+
+onnx::GraphProto* Exporter::subgraph(onnx::NodeProto* node, const std::string& attribute) {
+  onnx::AttributeProto& made = *node->add_attribute();
+  made.set_name(attribute);
+  made.set_type(onnx::AttributeProto::GRAPH);
+  return made.mutable_g();
+}
+
+std::string Exporter::own(const std::string& value) {
+  const onnx::GraphProto& graph = *scope().graph;
+  const auto gives = [&](const onnx::NodeProto& node) {
+    return std::find(node.output().begin(), node.output().end(), value) != node.output().end();
+  };
+  const bool taken = std::any_of(graph.output().begin(), graph.output().end(), [&](const auto& info) { return info.name() == value; });
+  if (!taken && std::any_of(graph.node().begin(), graph.node().end(), gives)) return value;
+  return node("Identity", {value});
+}
+
+namespace {
+
+void collect_used(const onnx::GraphProto& graph, std::set<std::string>& used) {
+  for (const onnx::NodeProto& node : graph.node()) {
+    used.insert(node.input().begin(), node.input().end());
+    for (const onnx::AttributeProto& attribute : node.attribute())
+      if (attribute.has_g()) collect_used(attribute.g(), used);
+  }
+  for (const onnx::ValueInfoProto& output : graph.output()) used.insert(output.name());
+}
+
+template <class List, class Keep>
+bool keep_only(List& list, Keep keep) {
+  const int size = list.size();
+  int kept = 0;
+  for (int i = 0; i < size; ++i) {
+    if (!keep(list.Get(i))) continue;
+    if (kept != i) list.SwapElements(kept, i);
+    ++kept;
+  }
+  list.DeleteSubrange(kept, size - kept);
+  return kept != size;
+}
+
+bool drop_unused_in(onnx::GraphProto& graph, const std::set<std::string>& used) {
+  const auto is_used = [&](const std::string& name) { return used.contains(name); };
+  bool changed = keep_only(*graph.mutable_node(),
+                           [&](const onnx::NodeProto& node) { return std::any_of(node.output().begin(), node.output().end(), is_used); });
+  changed = keep_only(*graph.mutable_initializer(), [&](const onnx::TensorProto& tensor) { return is_used(tensor.name()); }) || changed;
+  for (onnx::NodeProto& node : *graph.mutable_node())
+    for (onnx::AttributeProto& attribute : *node.mutable_attribute())
+      if (attribute.has_g()) changed = drop_unused_in(*attribute.mutable_g(), used) || changed;
+  return changed;
+}
+
+}  // namespace
+
+/// Nodes that nothing reads, such as `step - 1` where the slot of the step before is carried.
+void Exporter::drop_unused() {
+  for (bool changed = true; changed;) {
+    std::set<std::string> used;
+    collect_used(model_.graph(), used);
+    changed = drop_unused_in(*model_.mutable_graph(), used);
+  }
+}
+
+}  // namespace millrace::exporting

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <millrace_onnx.pb.h>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace::exporting {
+
+using Ints = std::vector<std::int64_t>;
+using Names = std::vector<std::string>;
+/// Attributes of a node.
+using Setting = std::variant<std::int64_t, double, std::string, Ints, Tensor>;
+using Settings = std::vector<std::pair<std::string, Setting>>;
+
+/// What an array is at a place of the graph.
+struct ArrayState {
+  enum class Form : std::uint8_t {
+    unwritten,  ///< nothing was written yet
+    stacked,    ///< all slots, as a tensor [n, slot…]
+    slab,       ///< a tensor [n, slot…] that writes fill
+    list        ///< an ONNX sequence of slots, written in order
+  };
+  Form form = Form::unwritten;
+  std::string value;  ///< the tensor or sequence
+  std::string size;   ///< of an array that was made with a size: i64, one element; else empty
+};
+
+/// What is known inside one graph, beside what is known around it.
+struct Scope {
+  onnx::GraphProto* graph = nullptr;
+  std::map<VarId, std::string> names;
+  std::map<VarId, ArrayState> arrays;    ///< by root
+  std::map<VarId, std::string> slices;   ///< of a scanned array: its slot of this step
+  std::map<VarId, std::string> lags;     ///< of an array that the turn writes: its slot of the step before
+  std::map<VarId, std::string> written;  ///< what the turn wrote to an array that becomes a scanned output
+  std::set<VarId> scanned;               ///< those arrays
+  VarId counter = no_var;                ///< the loop's number of the step
+};
+
+/// A number of a step: a counter plus an offset.
+struct Place {
+  VarId counter = no_var;
+  std::int64_t offset = 0;
+};
+
+/// Turns the blocks of one program into the graphs of one model, op by op; a rule per op (rules.h) says which nodes it becomes.
+class Exporter {
+ public:
+  /// `plain_names`: spaces in the names of inputs and outputs become `_`.
+  Exporter(Program program, bool plain_names);
+  onnx::ModelProto run();
+
+  // ---- what rules use
+  const Program& program() const noexcept { return program_; }
+  const VarType& type(VarId var) const { return program_.var(var).type; }
+  const VarType& type(const Op& op, std::size_t input) const { return type(op.inputs.at(input)); }
+  static bool has(const Op& op, std::size_t input) { return input < op.inputs.size() && op.inputs[input] != no_var; }
+  /// The name of an input's value; empty when it is absent.
+  std::string in(const Op& op, std::size_t input) { return has(op, input) ? name(op.inputs[input]) : std::string(); }
+  Names all_in(const Op& op);
+  /// The name of a var's value.
+  std::string name(VarId var);
+  /// Integers that an input always holds.
+  std::optional<Ints> known(const Op& op, std::size_t input) const;
+  /// Rank of an input. UnsupportedError when it is not known.
+  int rank(const Op& op, std::size_t input) const;
+
+  /// Appends a node and returns its outputs.
+  Names nodes(const std::string& onnx, Names inputs, std::size_t outputs, const Settings& settings = {}, const std::string& hint = "");
+  std::string node(const std::string& onnx, Names inputs, const Settings& settings = {}, const std::string& hint = "") {
+    return nodes(onnx, std::move(inputs), 1, settings, hint).front();
+  }
+  /// A node that is the one output of `op`.
+  void give(const Op& op, const std::string& onnx, Names inputs, const Settings& settings = {});
+  void bind(VarId var, std::string value) { scopes_.back().names[var] = std::move(value); }
+
+  /// Values that never change.
+  std::string constant(const Tensor& value, const std::string& hint = "");
+  std::string ints(const Ints& list);
+  std::string whole(std::int64_t value);
+  std::string number(DType dtype, double value);
+  /// A model of at least this opset.
+  void need_opset(std::int64_t opset) { opset_ = std::max(opset_, opset); }
+
+  /// i64, one element → rank 0 (what `index` is already, or a reshape of it).
+  std::string scalar(VarId var);
+  /// How many rows along axis 0, rank 0.
+  std::string length_of(const std::string& tensor);
+  std::string flipped(const std::string& tensor, std::int64_t axis);
+
+  // ---- arrays
+  /// The `tensor_array`, `unpack`, … output that a var stands for.
+  VarId root(VarId array) const;
+  ArrayState& array(VarId var);
+  void set_array(VarId var, ArrayState state) { scopes_.back().arrays[root(var)] = std::move(state); }
+  /// What is written now and then: a slab or a list.
+  void make_general(VarId var);
+  /// The number of the step plus an offset, when `index` is that.
+  std::optional<Place> place_of(VarId index) const;
+  Scope* scanning(VarId array);
+  const std::string* found(std::map<VarId, std::string> Scope::* map, VarId array, VarId counter);
+  Scope& scope() { return scopes_.back(); }
+
+  // ---- control
+  /// One of two values, of which only the one that is chosen is computed.
+  std::string choose(const std::string& condition, const VarType& type, const std::function<std::string()>& yes,
+                     const std::function<std::string()>& no);
+  void branch(const Op& op);
+  void loop(const Op& op);
+  /// The op that gives a var, or null.
+  const Op* maker(VarId var) const;
+
+ private:
+  struct Turn;
+  struct Tail {
+    Names carried;
+    std::string proceed;
+  };
+
+  void inputs();
+  void outputs();
+  void block(int index);
+  void op(const Op& op);
+  void check_ops() const;
+  void drop_unused();
+  std::string fresh(const std::string& hint);
+  onnx::ValueInfoProto* describe(onnx::ValueInfoProto* info, const std::string& name, const VarType& type,
+                                 const std::string& dim_prefix = "");
+  void describe_array(onnx::ValueInfoProto* info, const std::string& name, VarId root);
+  /// `value` as an output of the innermost graph: a value that one of its nodes gives, for this output alone.
+  std::string own(const std::string& value);
+  void enter(onnx::GraphProto* graph, const std::string& name);
+  onnx::NodeProto* raw_node(const std::string& onnx);
+  onnx::GraphProto* subgraph(onnx::NodeProto* node, const std::string& attribute);
+
+  std::set<VarId> mutated(int block) const;
+  void collect_mutated(int block, std::set<VarId>& found) const;
+  Turn plan(const Op& op);
+  void find_test(Turn& turn) const;
+  void find_roles(Turn& turn, int block);
+  bool becomes_output(const Turn& turn, VarId of, VarId& boot);
+  void find_scan(Turn& turn);
+  bool keeps_extents(const Turn& turn) const;
+  VarId length_key(VarId var, int depth = 0) const;
+  std::set<VarId> slot_keys(VarId var, int depth) const;
+  Names loop_inputs(const Op& op, Turn& turn);
+  void enter_turn(Turn& turn, onnx::GraphProto* body);
+  void leave_turn(const Turn& turn, const Names& carried);
+  void finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node);
+  void emit_scan(const Op& op, Turn& turn);
+  void emit_loop(const Op& op, Turn& turn);
+  std::string goes_on(const Turn& turn, const Names& carried, const std::map<VarId, std::string>& lags);
+  Tail tail(const Turn& turn, std::size_t from);
+  Tail leave_or_go_on(const Turn& turn, std::size_t at);
+
+  Program program_;
+  bool plain_names_;
+  onnx::ModelProto model_;
+  std::int64_t opset_ = 18;
+  std::deque<Scope> scopes_;  // references to what is in them stay good
+  std::set<std::string> taken_;
+  std::map<VarId, std::string> constants_;
+  std::map<std::string, std::string> small_;
+  std::map<VarId, const Op*> makers_;
+  std::map<VarId, VarId> aliases_;
+  std::map<std::string, std::vector<std::string>> refused_;
+};
+
+onnx::TensorProto::DataType onnx_type(DType dtype);
+onnx::TensorProto tensor_proto(const Tensor& value, const std::string& name);
+
+}  // namespace millrace::exporting

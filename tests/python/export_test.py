@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that were exported to ONNX, run by ONNX Runtime: the numbers that this library gives, within 1e-5.
+
+Three sources: models that onnx_test.py builds and Silero's, imported and exported again; and programs of the builder and of layers, which
+test_runtime writes with their feeds and outputs (tests/runtime/export/with_onnx/onnx_test.cpp)."""
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import onnx
+    import onnxruntime
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import onnx_test
+
+BIN = os.environ.get("MILLRACE_BIN", "build/release/bin")
+MILLRACE = onnx_test.MILLRACE
+MODELS = os.environ.get("MILLRACE_MODELS", os.path.join(BIN, "..", "..", "models"))
+
+
+def session_of(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def check(path):
+    """ONNX's own checker, which has no word for an output of unknown rank."""
+    model = onnx.load(path)
+    if all(output.type.tensor_type.HasField("shape") for output in model.graph.output):
+        onnx.checker.check_model(model)
+
+
+def same(found, expected, what):
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.dtype == expected.dtype and found.shape == expected.shape, (what, found.dtype, found.shape, expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(what))
+
+
+def export(model, path, *flags):
+    subprocess.run([MILLRACE, "export", model, "--output", path, *flags], check=True, timeout=120)
+    check(path)
+    return session_of(path)
+
+
+def imported(folder):
+    """export(import(model)) gives what the model gives."""
+    for name, build in onnx_test.CASES.items():
+        for seed in (1, 2):
+            g = onnx_test.Graph(np.random.default_rng(seed))
+            build(g)
+            path = os.path.join(folder, "model.onnx")
+            onnx.save(g.model(), path)
+            again = export(path, os.path.join(folder, "again.onnx"))
+            for output, found, expected in zip(g.outputs, again.run(g.outputs, g.inputs), session_of(path).run(g.outputs, g.inputs)):
+                same(found, expected, (name, seed, output))
+        print(f"imported: {name}", flush=True)
+
+
+def built(folder):
+    """Programs of test_runtime: NAME.onnx, NAME.in.PORT.npy, NAME.out.PORT.npy."""
+    program = os.path.join(BIN, "test_runtime")
+    if not os.path.exists(program):
+        print(f"left out: no {program}")
+        return
+    subprocess.run([program, "--source-file=*export/with_onnx/onnx_test.cpp"], check=True, timeout=200, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "MILLRACE_EXPORT_CASES": folder})
+    models = sorted(glob.glob(os.path.join(folder, "*.onnx")))
+    assert len(models) > 10, models
+    for path in models:
+        stem = path[: -len(".onnx")]
+        port = lambda file: os.path.basename(file)[: -len(".npy")].split(".", 2)[2]
+        feeds = {port(file): np.load(file) for file in glob.glob(glob.escape(stem) + ".in.*.npy")}
+        check(path)
+        session = session_of(path)
+        for file in glob.glob(glob.escape(stem) + ".out.*.npy"):
+            same(session.run([port(file)], feeds)[0], np.load(file), (os.path.basename(stem), port(file)))
+        print(f"built: {os.path.basename(stem)}", flush=True)
+
+
+def silero(folder):
+    """The whole sequence, and one step after the other with the states handed on."""
+    path = os.path.join(MODELS, "silero_vad_v6.onnx")
+    if not os.path.exists(path):
+        print(f"left out: no {path}")
+        return
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal((9, 576)) * 0.2).astype("f4")
+    zeros = np.zeros((1, 1, 128), dtype="f4")
+    feeds = {"input": x, "h": zeros, "c": zeros}
+    original = session_of(path)
+    outputs = [output.name for output in original.get_outputs()]
+    expected = dict(zip(outputs, original.run(outputs, feeds)))
+    whole = export(path, os.path.join(folder, "whole.onnx"))
+    for output, found in zip(outputs, whole.run(outputs, feeds)):
+        same(found, expected[output], ("silero", output))
+    start_path = os.path.join(folder, "start.onnx")
+    step = export(path, os.path.join(folder, "step.onnx"), "--one-step", "--start", start_path)
+    start = session_of(start_path)
+    states = dict(zip([o.name for o in start.get_outputs()], start.run(None, {i.name: feeds[i.name] for i in start.get_inputs()})))
+    names = [output.name for output in step.get_outputs()]
+    rows = []
+    for row in x:
+        values = dict(zip(names, step.run(names, {"input": row[None], **{i.name: states[i.name] for i in step.get_inputs() if i.name in states}})))
+        states.update({name: values["next_" + name] for name in states if "next_" + name in values})
+        rows.append(values[outputs[0]])
+    same(np.concatenate([np.ravel(row) for row in rows]), np.ravel(expected[outputs[0]]), "silero, step by step")
+    print("silero: whole and step by step")
+
+
+def refusals(folder):
+    def refusal(*arguments):
+        done = subprocess.run([MILLRACE, "export", *arguments], capture_output=True, text=True, timeout=60)
+        assert done.stderr.count("\n") == 1, done.stderr
+        return done.returncode, done.stderr
+
+    code, text = refusal("nothing.onnx", "--output", os.path.join(folder, "x.onnx"))
+    assert code == 1 and "nothing.onnx" in text, (code, text)
+    code, text = refusal("nothing.onnx", "--output", os.path.join(folder, "x.txt"))
+    assert code == 2 and ".onnx" in text, (code, text)
+    assert not os.path.exists(os.path.join(folder, "x.onnx"))
+
+
+def main():
+    for part in (refusals, imported, silero, built):
+        with tempfile.TemporaryDirectory() as folder:
+            part(folder)
+    print("every output is within 1e-5")
+
+
+if __name__ == "__main__":
+    main()

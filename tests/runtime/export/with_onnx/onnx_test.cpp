@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/export/onnx.h>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include <millrace/runtime/builder/decoding.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
+#include <millrace/runtime/builder/static_rnn.h>
+#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/import/onnx.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/rnn.h>
+
+#include "support/program_runs.h"
+#include "support/random.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using build::Var;
+
+namespace {
+
+constexpr std::int64_t open = DDim::unknown;
+
+Tensor numbers(Random& random, const DDim& dims, double scale = 1) {
+  std::vector<float> values(static_cast<std::size_t>(dims.elements()));
+  for (float& value : values) value = static_cast<float>(scale) * random.real();
+  return Tensor::from(values, dims);
+}
+
+LoDTensor one_sequence(Tensor rows) {
+  const std::int64_t length = rows.dim(0);
+  return LoDTensor(std::move(rows), LoD::from_lengths({{length}}));
+}
+
+void check_close(const Tensor& found, const Tensor& wanted) {
+  REQUIRE(found.dtype() == wanted.dtype());
+  REQUIRE(found.dims() == wanted.dims());
+  const Tensor a = found.copy_to(CpuPlace{});
+  const Tensor b = wanted.copy_to(CpuPlace{});
+  visit_dtype(a.dtype(), [&]<class T>(std::type_identity<T>) {
+    const std::vector<T> x = a.to_vector<T>();
+    const std::vector<T> y = b.to_vector<T>();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto p = convert_element<double>(x[i]);
+      const auto q = convert_element<double>(y[i]);
+      if (!(std::isnan(p) && std::isnan(q)) && p != q) CHECK(p == doctest::Approx(q).epsilon(1e-5));
+    }
+  });
+}
+
+/// For the test with ONNX Runtime: the model, its feeds and outputs.
+void keep(const std::string& name, const std::string& model, const Feeds& feeds, const RunResult& result) {
+  const char* folder = std::getenv("MILLRACE_EXPORT_CASES");
+  // ONNX Runtime's Scan refuses to go over no steps.
+  if (folder == nullptr || name == "listing_0") return;
+  const std::filesystem::path stem = std::filesystem::path(folder) / name;
+  write_file(stem.string() + ".onnx", model);
+  for (const auto& [port, value] : feeds) write_npy(stem.string() + ".in." + port + ".npy", value.tensor().tensor());
+  for (const auto& [port, value] : result.outputs()) write_npy(stem.string() + ".out." + port + ".npy", value.tensor().tensor());
+}
+
+/// Exports the program, imports it again, and compares outputs on feeds of one sequence.
+/// `imported`: false where the importer does not know an op of the model, which ONNX Runtime alone runs then.
+void check_round_trip(const std::string& name, const std::function<void()>& building, const Feeds& feeds, bool imported = true) {
+  INFO(name);
+  Program program;
+  program.set_title(name);
+  {
+    const build::Guard guard(program);
+    building();
+  }
+  const RunResult wanted = on_cpu(program, feeds);
+  const std::string model = format_onnx(program);
+  CHECK(model == format_onnx(program));
+  keep(name, model, feeds, wanted);
+  if (!imported) return;
+  const Program again = parse_onnx(model, name);
+  Feeds plain;
+  for (const auto& [port, value] : feeds) plain.emplace(port, value.tensor().tensor());
+  const RunResult found = on_cpu(again, plain);
+  for (const auto& [port, value] : wanted.outputs()) {
+    INFO(port);
+    check_close(found[port].tensor(), value.tensor().tensor());
+  }
+}
+
+Var rows(std::int64_t width, const char* name = "x") { return build::input(name, VarType(DType::f32, {open, width}, 1)); }
+Var dense(std::int64_t width) { return build::input("x", VarType(DType::f32, {open, 2, width})); }
+
+layers::GruWeights gru_weights(Random& random, std::int64_t c, std::int64_t h) {
+  return {numbers(random, {c, 3 * h}, .5), numbers(random, {h, 3 * h}, .5), numbers(random, {3 * h}), numbers(random, {3 * h})};
+}
+
+}  // namespace
+
+TEST_CASE("The canonical listing becomes a Scan and gives its numbers again, also for a sequence without rows") {
+  Random random(1);
+  const Tensor u = numbers(random, {3, 3});
+  const Tensor w = numbers(random, {4, 3});
+  const auto listing = [&] {
+    using namespace build;
+    const Var x = rows(4);
+    const Var boot_state = input("boot", VarType(DType::f32, {open, 3}));
+    const Var U = parameter("U", u);
+    const Var W = parameter("W", w);
+    auto [steps, order] = unpack(x, 0, sort_by_length);
+    auto n = steps.size();
+    build::TensorArray states(n, order), outputs(n, order);
+    Var step = constant(0);
+    auto loop = while_loop({step});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      auto step_input = steps.read(step);
+      auto pre_state = shrink(states.read(step - 1, boot_state), step_input);
+      auto state = sigmoid(matmul(pre_state, U) + matmul(step_input, W));
+      states.write(step, state);
+      outputs.write(step, state, share);
+      step.update(step + 1);
+    }
+    output("y", pack(outputs, 0, order));
+  };
+  for (const std::int64_t length : {5, 1, 0})
+    check_round_trip("listing_" + std::to_string(length), listing,
+                     {{"x", one_sequence(numbers(random, {length, 4}))}, {"boot", numbers(random, {1, 3})}});
+}
+
+TEST_CASE("An exported listing is imported as a recurrence again") {
+  Random random(2);
+  Program program;
+  {
+    const build::Guard guard(program);
+    build::output("y", layers::gru({rows(4)}, {gru_weights(random, 4, 3)}).y);
+  }
+  const Program again = parse_onnx(format_onnx(program), "again");
+  const Recurrence recurrence = make_recurrence(again);
+  CHECK(recurrence.outputs.size() == 1);
+  CHECK(make_recurrence(program).states.size() == recurrence.states.size());
+}
+
+TEST_CASE("Layers over one sequence, in both directions and several deep, keep their numbers") {
+  Random random(3);
+  for (const std::int64_t length : {6, 1}) {
+    check_round_trip(
+        "gru_stack_" + std::to_string(length),
+        [&] {
+          Random weights(4);
+          layers::GruOptions options;
+          options.direction = layers::Direction::bidirectional;
+          options.reset = layers::GruReset::before;
+          options.keeps = layers::GruKeeps::complement;
+          const Var words =
+              build::embedding(build::parameter("table", numbers(weights, {20, 5})), build::input("words", VarType(DType::i64, {open}, 1)));
+          const auto both = layers::gru(
+              {words}, {gru_weights(weights, 5, 4), gru_weights(weights, 5, 4), gru_weights(weights, 8, 4), gru_weights(weights, 8, 4)},
+              options);
+          build::output("y", both.y);
+          for (std::size_t i = 0; i < both.h.size(); ++i) build::output("h" + std::to_string(i), both.h[i]);
+        },
+        {{"words", one_sequence(length == 1 ? Tensor::from<std::int64_t>({7}) : Tensor::from<std::int64_t>({3, 1, 4, 1, 5, 19}))}});
+    check_round_trip("lstm_projection_" + std::to_string(length),
+                     [&] {
+                       Random weights(5);
+                       layers::LstmOptions options;
+                       options.cell_clip = 0.5;
+                       options.gate_clip = 2;
+                       const auto made = layers::lstm({rows(3)},
+                                                      {{numbers(weights, {3, 16}), numbers(weights, {2, 16}), numbers(weights, {16}),
+                                                        numbers(weights, {12}), numbers(weights, {4, 2})}},
+                                                      options);
+                       build::output("y", made.y);
+                       build::output("c", made.c[0]);
+                     },
+                     {{"x", one_sequence(numbers(random, {length, 3}))}});
+  }
+}
+
+TEST_CASE("Layers over a dense batch with lengths keep their numbers") {
+  Random random(6);
+  check_round_trip("lstm_dense",
+                   [] {
+                     Random weights(7);
+                     layers::LstmOptions options;
+                     options.direction = layers::Direction::bidirectional;
+                     options.couple_input_forget = true;
+                     options.candidate = {"scaled_tanh", 1.5, 0.7};
+                     const Var lengths = build::input("lengths", VarType(DType::i64, {2}));
+                     const auto cell = [&] {
+                       return layers::LstmWeights{numbers(weights, {3, 16}), numbers(weights, {4, 16}), numbers(weights, {16}), {}, {}};
+                     };
+                     const auto made = layers::lstm({dense(3), lengths}, {cell(), cell()}, options);
+                     build::output("y", made.y);
+                     build::output("h", made.h[1]);
+                   },
+                   {{"x", numbers(random, {5, 2, 3})}, {"lengths", Tensor::from<std::int64_t>({5, 3})}});
+  check_round_trip("rnn_dense_reverse",
+                   [] {
+                     Random weights(8);
+                     layers::RnnOptions options;
+                     options.direction = layers::Direction::reverse;
+                     options.activation = {"hard_sigmoid", 0.3, 0.4};
+                     options.clip = 0.8;
+                     const auto made = layers::rnn({dense(3)}, {{numbers(weights, {3, 4}), numbers(weights, {4, 4}), {}}}, options);
+                     build::output("y", made.y);
+                     build::output("h", made.h[0]);
+                   },
+                   {{"x", numbers(random, {5, 2, 3})}});
+}
+
+TEST_CASE("A DynamicRNN with two step inputs, a static input and last states keeps its numbers") {
+  Random random(9);
+  for (const bool reverse : {false, true})
+    check_round_trip(
+        reverse ? "dynamic_rnn_reverse" : "dynamic_rnn",
+        [&] {
+          using namespace build;
+          const Var x = rows(2);
+          const Var y = rows(2, "y");
+          const Var each = input("each", VarType(DType::f32, {open, 2}));
+          DynamicRNN rnn({.reverse = reverse});
+          Var memory;
+          {
+            const auto block = rnn.block();
+            const Var a = rnn.step_input(x);
+            const Var b = rnn.step_input(y);
+            memory = rnn.memory(DType::f32, {2}, 0.5);
+            const Var next = build::tanh(memory * b + a + rnn.static_input(each));
+            rnn.update_memory(memory, next);
+            rnn.output(next * 2.0);
+          }
+          output("z", rnn.outputs()[0]);
+          output("last", rnn.last(memory));
+        },
+        {{"x", one_sequence(numbers(random, {4, 2}))}, {"y", one_sequence(numbers(random, {4, 2}))}, {"each", numbers(random, {1, 2})}});
+}
+
+TEST_CASE("Loops that are no recurrence become Loops: conditions, late exits, nesting, trip limits") {
+  using namespace build;
+  check_round_trip("double_until",
+                   [] {
+                     Var v = input("v", VarType(DType::f32, {}));
+                     Var more = less(v, 100.0);
+                     auto loop = while_op(more, {v, more});
+                     {
+                       auto frame = loop.frame();
+                       v.update(v * v);
+                       more.update(less(v, 100.0));
+                     }
+                     output("v_out", v);
+                   },
+                   {{"v", Tensor::scalar(2.0f)}});
+  for (const float first : {1.0f, 500.0f})
+    check_round_trip("late_exit_" + std::to_string(static_cast<int>(first)),
+                     [] {
+                       Var v = input("v", VarType(DType::f32, {}));
+                       Var turns = constant(0);
+                       auto loop = while_loop({v, turns}, {.max_trips = 20});
+                       {
+                         auto frame = loop.frame();
+                         turns.update(turns + 1);
+                         v.update(v * 3.0);
+                         loop.break_if(greater(v, 1000.0));
+                         v.update(v + 1.0);
+                         loop.break_if(greater_equal(turns, 30));
+                         v.update(v + 0.5);
+                       }
+                       output("v_out", v);
+                       output("turns", turns);
+                     },
+                     {{"v", Tensor::scalar(first)}});
+  check_round_trip("nested",
+                   [] {
+                     Var outer = input("v", VarType(DType::i64, {}));
+                     auto loop = while_loop({outer});
+                     {
+                       auto frame = loop.frame();
+                       loop.break_if(greater_equal(outer, 3000));
+                       Var inner = identity(outer);
+                       auto more = while_loop({inner});
+                       {
+                         auto inside = more.frame();
+                         more.break_if(greater_equal(inner, 20));
+                         inner.update(inner + inner);
+                       }
+                       outer.update(inner * inner);
+                     }
+                     output("v_out", outer);
+                   },
+                   {{"v", Tensor::scalar<std::int64_t>(2)}});
+}
+
+TEST_CASE("Arrays that are written backwards, before a loop, or read further back keep their slots") {
+  using namespace build;
+  Random random(10);
+  const Feeds feeds{{"x", numbers(random, {6, 3})}};
+  const auto x_input = [] { return input("x", VarType(DType::f32, {open, 3})); };
+  check_round_trip(
+      "backwards",
+      [&] {
+        const ArrayVar steps = ArrayVar::unstack(x_input());
+        const Var n = steps.size();
+        const ArrayVar out(n, "out");
+        Var step = constant(0);
+        auto loop = while_loop({step});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, n));
+          out.write(n - 1 - step, steps.read(step) * 2.0);
+          step.update(step + 1);
+        }
+        output("y", out.stack());
+      },
+      feeds, false);
+  check_round_trip(
+      "two_back",
+      [&] {
+        const ArrayVar steps = ArrayVar::unstack(x_input());
+        const Var n = steps.size();
+        const ArrayVar out(n, "out");
+        out.write(0, steps.read(0));
+        out.write(1, steps.read(1));
+        Var step = constant(2);
+        auto loop = while_loop({step});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, n));
+          out.write(step, out.read(step - 2) * 0.5 + out.read(step - 1) + steps.read(step));
+          step.update(step + 1);
+        }
+        output("y", out.stack(1));
+        output("third", out.read(2));
+      },
+      feeds, false);
+}
+
+TEST_CASE("map, fold and scan keep their numbers") {
+  using namespace build;
+  Random random(11);
+  check_round_trip("map_fold_scan",
+                   [] {
+                     const Var x = input("x", VarType(DType::f32, {open, 3}));
+                     const Var zero = constant(Tensor::from<float>({0, 0, 0}));
+                     output("mapped", map_fn([](const Var& row) { return sigmoid(row); }, x));
+                     output("folded", fold([](const Var& state, const Var& row) { return state * 0.5 + row; }, x, zero));
+                     output("scanned", scan([](const Var& state, const Var& row) { return state * 0.5 + row; }, x, zero));
+                   },
+                   {{"x", numbers(random, {5, 3})}});
+}
+
+TEST_CASE("Convolution, layer norm and what stands around them keep their numbers") {
+  using namespace build;
+  Random random(12);
+  check_round_trip(
+      "conv_norm",
+      [] {
+        Random weights(13);
+        const Var x = input("x", VarType(DType::f32, {2, 3, open}));
+        const Var y = conv1d(x, parameter("w", numbers(weights, {4, 3, 3})), parameter("b", numbers(weights, {4})), 2, 1, {1, 1});
+        const Var t = transpose(y, {0, 2, 1});
+        const Var z = layer_norm(t, parameter("s", numbers(weights, {4})), parameter("o", numbers(weights, {4})));
+        output("y", softmax(z));
+        output("gelu", call1("gelu", {z}, {{"approximate", std::string("tanh")}}));
+        output("most", call1("argmax", {z}, {{"axis", std::int64_t{-1}}}));
+        output("sums", reduce(z, "log_sum_exp", {1}, true));
+        output("running", call1("cumsum", {z}, {{"axis", std::int64_t{1}}, {"reverse", true}}));
+        output("cut", slice(z, 1, 1, 3));
+        output("padded", call1("pad", {z}, {{"pads", std::vector<std::int64_t>{0, 1, 0, 0, 0, 2}}, {"mode", std::string("reflect")}}));
+        output("turned", call1("reverse", {z}, {{"axis", std::int64_t{1}}}));
+        const std::vector<Var> parts = split(z, 2, {1, 3});
+        output("joined", concat({parts[1], parts[0]}, 2));
+        output("chosen", where(greater(z, 0.0), z, call1("leaky_relu", {z}, {{"alpha", 0.3}})));
+      },
+      {{"x", numbers(random, {2, 3, 11})}});
+}
+
+TEST_CASE("Ops over whole sequences are what they are for one sequence, empty or not") {
+  using namespace build;
+  Random random(14);
+  for (const std::int64_t length : {4, 0})
+    check_round_trip("sequences_" + std::to_string(length),
+                     [] {
+                       Random weights(15);
+                       const Var x = rows(3);
+                       for (const char* kind : {"average", "sum", "sqrt", "max", "first", "last"})
+                         output(kind, sequence_pool(x, kind, -1.0));
+                       output("backwards", sequence_reverse(x));
+                       output("soft", sequence_softmax(x));
+                       output("around", sequence_conv(x, parameter("f", numbers(weights, {9, 2})), -1, 3));
+                       output("ahead", row_conv(x, parameter("g", numbers(weights, {2, 3}))));
+                       output("twice", sequence_concat({x, x}));
+                       output("spread", sequence_expand_as(input("each", VarType(DType::f32, {open, 2})), x));
+                     },
+                     {{"x", one_sequence(numbers(random, {length, 3}))}, {"each", numbers(random, {1, 2})}});
+}
+
+TEST_CASE("What ONNX does not have is refused by name, all at once, and deeper LoD too") {
+  Program program;
+  program.set_title("tagger");
+  {
+    const build::Guard guard(program);
+    Random random(16);
+    const Var x = rows(5);
+    build::output("path", build::call("crf_decoding", {x, build::parameter("t", numbers(random, {7, 5}))})[0]);
+    build::output("labels", build::call("ctc_greedy", {x}, {{"blank", std::int64_t{0}}})[0]);
+  }
+  try {
+    format_onnx(program);
+    FAIL("expected a refusal");
+  } catch (const UnsupportedError& error) {
+    const std::string text = error.what();
+    INFO(text);
+    CHECK(text.starts_with("program 'tagger'"));
+    CHECK(text.find("crf_decoding") != text.npos);
+    CHECK(text.find("ctc_greedy") != text.npos);
+    CHECK(text.find("sequence_pool") == text.npos);
+  }
+  Program deep;
+  {
+    const build::Guard guard(deep);
+    build::output("y", build::tanh(build::input("x", VarType(DType::f32, {open, 2}, 2))));
+  }
+  CHECK_THROWS_WITH_AS(format_onnx(deep), doctest::Contains("at most one level of LoD"), UnsupportedError);
+}
+
+TEST_CASE("One step with named states gives, step after step, the rows of the whole") {
+  Random random(17);
+  Program program;
+  {
+    const build::Guard guard(program);
+    build::output("y", layers::gru({rows(4)}, {gru_weights(random, 4, 3), gru_weights(random, 3, 3)}).y);
+  }
+  const Tensor x = numbers(random, {5, 4});
+  const Tensor wanted = on_cpu(program, {{"x", one_sequence(x)}})["y"].tensor();
+  const Recurrence recurrence = make_recurrence(program);
+  const Program step = parse_onnx(format_onnx_step(recurrence), "step");
+  const Program start = parse_onnx(format_onnx_start(recurrence), "start");
+  std::map<std::string, Tensor> states;
+  const RunResult first = on_cpu(start);
+  for (const auto& [name, value] : first.outputs()) states[name] = value.tensor().tensor();
+  CHECK(states.size() == recurrence.states.size());
+  for (std::int64_t t = 0; t < 5; ++t) {
+    Feeds feeds{{"x", x.rows(t, t + 1)}};
+    for (const auto& [name, value] : states) feeds.emplace(name, value);
+    const RunResult result = on_cpu(step, feeds);
+    check_close(result["y"].tensor(), wanted.rows(t, t + 1));
+    for (auto& [name, value] : states) value = result["next_" + name].tensor();
+  }
+}
