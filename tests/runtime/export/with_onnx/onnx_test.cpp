@@ -343,6 +343,111 @@ TEST_CASE("Arrays that are written backwards, before a loop, or read further bac
       feeds, false);
 }
 
+TEST_CASE("Arrays that a branch writes, that grow, or that are made in a loop keep their slots") {
+  using namespace build;
+  Random random(18);
+  const Feeds feeds{{"x", numbers(random, {6, 3})}};
+  check_round_trip(
+      "growing",
+      [] {
+        const ArrayVar steps = ArrayVar::unstack(input("x", VarType(DType::f32, {open, 3})));
+        const ArrayVar kept = ArrayVar::growable("kept");
+        const Var n = steps.size();
+        Var step = constant(0);
+        auto loop = while_loop({step});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, n));
+          const Var row = steps.read(step);
+          const Var total = if_else(
+              greater(sum(row), 0.0),
+              [&] {
+                kept.append(row);
+                return std::vector<Var>{sum(row)};
+              },
+              [&] { return std::vector<Var>{constant(0.0)}; })[0];
+          kept.append(row * total);
+          const ArrayVar own(constant(2), "own");
+          own.write(0, row);
+          own.write(1, row * 2.0);
+          kept.append(own.read(1) - own.read(0));
+          step.update(step + 1);
+        }
+        output("kept", kept.stack());
+        output("count", kept.size());
+      },
+      feeds, false);
+  check_round_trip(
+      "longer_each_turn",
+      [] {
+        const Var x = input("x", VarType(DType::f32, {open, 3}));
+        Var all = identity(x);
+        Var step = constant(0);
+        auto loop = while_loop({all, step});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, 3));
+          all.update(concat({all, x * 0.5}, 0));
+          step.update(step + 1);
+        }
+        output("all", all);
+      },
+      feeds);
+}
+
+TEST_CASE("A StaticRNN inside a DynamicRNN, and arrays of one loop that another one reads, keep their numbers") {
+  using namespace build;
+  Random random(19);
+  check_round_trip("chained",
+                   [] {
+                     const ArrayVar steps = ArrayVar::unstack(input("x", VarType(DType::f32, {open, 3})));
+                     const Var n = steps.size();
+                     const ArrayVar first(n, "first");
+                     const ArrayVar second(n, "second");
+                     for (const auto& [from, to] : {std::pair(steps, first), std::pair(first, second)}) {
+                       Var step = constant(0);
+                       Var total = constant(Tensor::from<float>({0, 0, 0}));
+                       auto loop = while_loop({step, total});
+                       {
+                         auto frame = loop.frame();
+                         loop.break_if(greater_equal(step, n));
+                         total.update(build::tanh(total + from.read(step)));
+                         to.write(step, total * cast(step, DType::f32));
+                         step.update(step + 1);
+                       }
+                       output(to.var().name() + "_total", total);
+                     }
+                     output("y", second.stack());
+                     output("some", second.gather(constant(Tensor::from<std::int64_t>({2, 0}))));
+                   },
+                   {{"x", numbers(random, {5, 3})}});
+  check_round_trip("inner_rnn",
+                   [] {
+                     const Var x = rows(3);
+                     const Var table = parameter("table", Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({2, 1, 3}));
+                     DynamicRNN outer;
+                     {
+                       const auto block = outer.block();
+                       const Var row = outer.step_input(x);
+                       const Var memory = outer.memory(DType::f32, {3});
+                       StaticRNN inner;
+                       Var state;
+                       {
+                         const auto inside = inner.block();
+                         const Var key = inner.step_input(table);
+                         state = inner.memory(memory);
+                         const Var next = sigmoid(state * key + row);
+                         inner.update_memory(state, next);
+                         inner.output(next);
+                       }
+                       outer.update_memory(memory, inner.last(state));
+                       outer.output(sum(inner.outputs()[0], {0}));
+                     }
+                     output("y", outer.outputs()[0]);
+                   },
+                   {{"x", one_sequence(numbers(random, {4, 3}))}});
+}
+
 TEST_CASE("map, fold and scan keep their numbers") {
   using namespace build;
   Random random(11);
