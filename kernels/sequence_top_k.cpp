@@ -6,17 +6,18 @@
 
 #include <millrace/kernels/cpu/sequence_top_k.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/transpose.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
 
-SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream) {
-  internal::check_places("sequence_top_k", stream, {&x});
-  internal::check_row_offsets("sequence_top_k", x, offsets);
-  if (k < 0) throw ArgumentError("sequence_top_k: expected k of 0 or more, found " + std::to_string(k));
+namespace {
+
+SequenceTopK top_rows(const char* op, const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, bool largest,
+                      StreamRef stream) {
   if (!is_floating(x.dtype()) && x.dtype() != DType::i64 && x.dtype() != DType::i32)
-    throw DTypeError("sequence_top_k: expected floats, i64 or i32, found " + x.to_string());
+    throw DTypeError(std::string(op) + ": expected floats, i64 or i32, found " + x.to_string());
   std::vector<std::int64_t> made{0};
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) made.push_back(made.back() + std::min(k, offsets[i + 1] - offsets[i]));
   DDim dims = x.dims();
@@ -26,8 +27,34 @@ SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& of
   const Tensor places(DType::i64, dims, stream.memory());
   launch(
       TensorRefs<1>{&rows}, TensorRefs<2>{&values, &places},
-      [=](ThreadTeam& team) { cpu::sequence_top_k(rows, offsets, values, places, made, team); }, stream);
+      [=](ThreadTeam& team) { cpu::sequence_top_k(rows, offsets, largest, values, places, made, team); }, stream);
   return {values, places, made};
+}
+
+}  // namespace
+
+SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream) {
+  internal::check_places("sequence_top_k", stream, {&x});
+  internal::check_row_offsets("sequence_top_k", x, offsets);
+  if (k < 0) throw ArgumentError("sequence_top_k: expected k of 0 or more, found " + std::to_string(k));
+  return top_rows("sequence_top_k", x, offsets, k, true, stream);
+}
+
+TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef stream) {
+  internal::check_places("top_k", stream, {&x});
+  const int at = internal::checked_axis("top_k", axis, x.dims());
+  if (k < 0 || k > x.dim(at))
+    throw ArgumentError("top_k: expected k of 0 to " + std::to_string(x.dim(at)) + ", the extent of axis " + std::to_string(at) + " of " +
+                        x.dims().to_string() + ", found " + std::to_string(k));
+  // The axis comes first, and goes back.
+  std::vector<int> first{at};
+  std::vector<int> back;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != at) first.push_back(i);
+    back.push_back(i < at ? i + 1 : i == at ? 0 : i);
+  }
+  const SequenceTopK best = top_rows("top_k", transpose(x, first, stream), {0, x.dim(at)}, k, largest, stream);
+  return {transpose(best.values, back, stream), transpose(best.places, back, stream)};
 }
 
 }  // namespace millrace

@@ -20,4 +20,14 @@ struct SequenceTopK {
 /// rows; NaN counts as the greatest. ArgumentError for a negative k, LoDError when the offsets do not fit the rows.
 SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream);
 
+/// The k greatest elements along an axis, or the k least, both in order.
+struct TopK {
+  Tensor values;  ///< extent k along the axis
+  Tensor places;  ///< i64 of the same extents: where along the axis each one was
+};
+
+/// ONNX TopK of floats, i64 or i32. Equal elements come in their order; NaN counts as the greatest. ArgumentError for a k that is negative or
+/// above the extent of the axis.
+TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef stream);
+
 }  // namespace millrace

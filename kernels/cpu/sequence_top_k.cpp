@@ -10,7 +10,7 @@ namespace millrace::cpu {
 namespace {
 
 template <class T, class Wide>
-void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, const Tensor& values, const Tensor& places,
+void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
               const std::vector<std::int64_t>& made, ThreadTeam& team) {
   const std::int64_t columns = x.dims().erased(0).elements();
   const T* from = static_cast<const T*>(x.raw());
@@ -28,8 +28,8 @@ void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, const T
         const Wide right = value(b);
         const bool left_nan = left != left;
         const bool right_nan = right != right;
-        if (left_nan != right_nan) return left_nan;
-        if (!left_nan && left != right) return left > right;
+        if (left_nan != right_nan) return left_nan == largest;
+        if (!left_nan && left != right) return (left > right) == largest;
         return a < b;
       });
       for (std::int64_t i = 0; i < count; ++i) {
@@ -42,13 +42,14 @@ void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, const T
 
 }  // namespace
 
-void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, const Tensor& values, const Tensor& places,
+void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
                     const std::vector<std::int64_t>& made, ThreadTeam& team) {
   if (values.elements() == 0) return;
-  if (x.dtype() == DType::i64) return run_type<std::int64_t, std::int64_t>(x, offsets, values, places, made, team);
-  if (x.dtype() == DType::i32) return run_type<std::int32_t, std::int32_t>(x, offsets, values, places, made, team);
-  visit_floats(x.dtype(),
-               [&](auto element, auto wide) { run_type<decltype(element), decltype(wide)>(x, offsets, values, places, made, team); });
+  if (x.dtype() == DType::i64) return run_type<std::int64_t, std::int64_t>(x, offsets, largest, values, places, made, team);
+  if (x.dtype() == DType::i32) return run_type<std::int32_t, std::int32_t>(x, offsets, largest, values, places, made, team);
+  visit_floats(x.dtype(), [&](auto element, auto wide) {
+    run_type<decltype(element), decltype(wide)>(x, offsets, largest, values, places, made, team);
+  });
 }
 
 }  // namespace millrace::cpu

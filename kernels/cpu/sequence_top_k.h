@@ -10,7 +10,7 @@
 namespace millrace::cpu {
 
 /// The first elements of each sequence, greatest first, as many as `made` has rows for it. All tensors are row-major.
-void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, const Tensor& values, const Tensor& places,
+void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
                     const std::vector<std::int64_t>& made, ThreadTeam& team);
 
 }  // namespace millrace::cpu

@@ -20,7 +20,7 @@ struct OnnxOptions {
   std::shared_ptr<const OpRegistry> registry;
 };
 
-/// An ONNX model of the default domain, opset 7 to 24, as a program of the standard ops. Nothing else evaluates it:
+/// An ONNX model of the default domain, opset 6 to 24, as a program of the standard ops. Nothing else evaluates it:
 /// LSTM, Loop and Scan become `while` loops, If becomes `if`. Inputs and outputs keep their names, an extent with a
 /// name (`dim_param`) is unknown, an input with an initializer is a weight. Values are not computed here, but shapes,
 /// axes and pads that the file holds become attributes.

@@ -93,7 +93,11 @@ OpDef prelu_op() {
     return [](OpContext& context) { context.set(0, binary(Binary::prelu, context.tensor(0), context.tensor(1), context.stream())); };
   };
   def.follow_rows = follow_elementwise;
-  def.vectorize = vectorize_elementwise;
+  // The result has the extents of X, which must have the leading axis where the slope has it.
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    const VarId x = batched_var(v, op.inputs[0], any_batched_var(v, op));
+    v.bind(op.outputs[0], v.emit("prelu", {x, v.aligned(op.inputs[1], v.rank(op.inputs[0]))}).at(0), true);
+  };
   return def;
 }
 

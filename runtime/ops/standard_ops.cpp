@@ -17,6 +17,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_piece_ops(*registry);
     ops::add_spread_ops(*registry);
     ops::add_gather_ops(*registry);
+    ops::add_pick_ops(*registry);
     ops::add_conv_ops(*registry);
     ops::add_cell_ops(*registry);
     ops::add_lod_ops(*registry);

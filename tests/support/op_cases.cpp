@@ -163,6 +163,14 @@ class Cases {
     add("gather_elements", {fed({a, b}), index({a, c}, b)}, {{"axis", std::int64_t{1}}});
     add("gather_elements", {weight({a, b}), index({c, b}, a)}, {{"axis", std::int64_t{0}}});
     add("embedding", {weight({a, b}), index({c, 2}, a)});
+    add("top_k", {fed({a, b, c}), fixed(Tensor::scalar(b))}, {{"axis", std::int64_t{1}}, {"largest", random_.coin()}});
+    add("top_k", {fed({a, c}), fixed(Tensor::scalar(std::int64_t{1}))});
+    add("gather_nd", {fed({a, a, c}), index({b, 2}, a)});
+    add("gather_nd", {weight({a, b, c}), index({2, b, 1}, a)});
+    add("gather_nd", {fed({a, b, c}), index({a, 2, 1}, b)}, {{"batch_dims", std::int64_t{1}}});
+    const std::string reduction = random_.coin() ? "add" : "none";
+    add("scatter_nd", {fed({a, b, c}), index({2, 1}, a), fed({2, b, c})}, {{"reduction", reduction}});
+    add("scatter_elements", {fed({a, b}), index({a, c}, b), fed({a, c})}, {{"axis", std::int64_t{1}}, {"reduction", reduction}});
     add("one_hot", {index({a, b}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({0.0f, 1.0f}))});
     add("one_hot", {index({a}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({-1.0f, 1.0f}))}, {{"axis", std::int64_t{0}}});
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/import/with_onnx/rules.h>
+#include <millrace/runtime/import/with_onnx/shapes.h>
 #include <millrace/runtime/import/with_onnx/tensor_proto.h>
 #include <millrace/tensor/checked.h>
 
@@ -8,6 +9,31 @@ namespace {
 
 /// The same op under our name, with no attribute.
 void same(Importer& to, const Node& node, const char* op) { to.give(node, op, to.all_in(node)); }
+
+/// Two inputs that broadcast. Opset 6 said by `axis` where the axes of B stand among those of A; numpy's way came with 7.
+void pairwise(Importer& to, const Node& node, const char* op) {
+  const VarId a = to.in(node, 0);
+  VarId b = to.in(node, 1);
+  if (to.opset() < 7 && node.has_attribute("axis")) {
+    const std::int64_t behind = to.rank(a) - axis_of("attribute axis", node.integer("axis", 0), to.rank(a)) - to.rank(b);
+    Ints axes;
+    for (std::int64_t i = 0; i < behind; ++i) axes.push_back(-1 - i);
+    if (!axes.empty()) b = to.emit1("unsqueeze", {b}, {{"axes", axes}});
+  }
+  to.give(node, op, {a, b});
+}
+
+/// The slope of opset 6 is one number for each channel, axis 1.
+void prelu(Importer& to, const Node& node, const char* op) {
+  const VarId x = to.in(node, 0);
+  VarId slope = to.in(node, 1);
+  if (to.opset() < 7 && to.rank(slope) == 1 && to.rank(x) > 1) {
+    Ints shape(static_cast<std::size_t>(to.rank(x) - 1), 1);
+    shape[0] = -1;
+    slope = to.emit1("reshape", {slope}, {{"shape", shape}});
+  }
+  to.give(node, op, {x, slope});
+}
 
 /// An activation: the numbers that are given, the op's own defaults (ONNX's) for those that are not.
 void activation(Importer& to, const Node& node, const char* op) {
@@ -123,24 +149,24 @@ void dropout(Importer& to, const Node& node, const char*) {
 }
 
 constexpr Rule rules[] = {
-    {"Add", same, "add"},
-    {"Sub", same, "sub"},
-    {"Mul", same, "mul"},
-    {"Div", same, "div"},
+    {"Add", pairwise, "add"},
+    {"Sub", pairwise, "sub"},
+    {"Mul", pairwise, "mul"},
+    {"Div", pairwise, "div"},
     {"Pow", pow, "pow"},
     {"Mod", mod, "mod"},
     {"Max", variadic, "maximum"},
     {"Min", variadic, "minimum"},
     {"Sum", variadic, "add"},
     {"Mean", mean},
-    {"Equal", same, "equal"},
-    {"Less", same, "less"},
+    {"Equal", pairwise, "equal"},
+    {"Less", pairwise, "less"},
     {"LessOrEqual", same, "less_equal"},
-    {"Greater", same, "greater"},
+    {"Greater", pairwise, "greater"},
     {"GreaterOrEqual", same, "greater_equal"},
-    {"And", same, "logical_and"},
-    {"Or", same, "logical_or"},
-    {"Xor", same, "logical_xor"},
+    {"And", pairwise, "logical_and"},
+    {"Or", pairwise, "logical_or"},
+    {"Xor", pairwise, "logical_xor"},
     {"Not", same, "logical_not"},
     {"Where", same, "where"},
     {"Clip", clip, "clip"},
@@ -173,7 +199,7 @@ constexpr Rule rules[] = {
     {"Softplus", same, "softplus"},
     {"Softsign", same, "softsign"},
     {"ThresholdedRelu", activation, "thresholded_relu"},
-    {"PRelu", same, "prelu"},
+    {"PRelu", prelu, "prelu"},
     {"Shrink", shrink},
     {"Swish", swish},
     {"Cast", cast, "cast"},

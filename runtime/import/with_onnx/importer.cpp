@@ -12,7 +12,8 @@ namespace {
 
 using internal::printable;
 
-constexpr std::int64_t oldest_opset = 7;
+/// 6 is what PyTorch wrote at first.
+constexpr std::int64_t oldest_opset = 6;
 constexpr std::int64_t newest_opset = 24;
 /// Constants of at most so many elements are literals in the text of a program; larger ones are stored beside it, as
 /// weights are.
@@ -40,7 +41,8 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
-       {elementwise_rules(), reduce_rules(), linear_rules(), shape_rules(), piece_rules(), recurrent_rules(), control_rules()})
+       {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
+        piece_rules(), recurrent_rules(), control_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/import/with_onnx/rules.h>
+#include <millrace/runtime/import/with_onnx/shapes.h>
 
 namespace millrace::importing {
 namespace {
@@ -10,7 +11,8 @@ void concat(Importer& to, const Node& node, const char* op) {
   to.give(node, op, to.all_in(node), {{"axis", node.integer("axis", 0)}});
 }
 
-/// Sizes were an attribute up to opset 12. Without sizes the parts are equal, the last of opset 18 perhaps shorter.
+/// Sizes were an attribute up to opset 12. Without sizes the parts are equal, the last of opset 18 perhaps shorter; none where the extent is
+/// not known.
 Ints split_sizes(Importer& to, const Node& node, VarId x, std::int64_t axis) {
   const Ints given = to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("split").value_or(Ints{});
   if (!given.empty()) return given;
@@ -20,7 +22,7 @@ Ints split_sizes(Importer& to, const Node& node, VarId x, std::int64_t axis) {
                      std::to_string(node.integer("num_outputs", 0)));
   to.rank(x);
   const std::int64_t extent = (*to.type(x).shape)[static_cast<int>(axis)];
-  if (extent < 0) throw UnsupportedError("expected a known extent to split, found " + to.type(x).to_string());
+  if (extent < 0) return {};
   const std::int64_t size = (extent + parts - 1) / parts;
   const std::int64_t rest = extent - size * (parts - 1);
   if (rest < 0 || (rest != size && to.opset() < 18))
@@ -30,10 +32,23 @@ Ints split_sizes(Importer& to, const Node& node, VarId x, std::int64_t axis) {
   return sizes;
 }
 
+/// Part i of an extent that a run knows: from i·size on, where size = ⌈extent / parts⌉.
+void split_in_run(Importer& to, const Node& node, VarId x, int axis) {
+  const VarId rounding = number(to, static_cast<std::int64_t>(node.outputs()) - 1);
+  const VarId parts = number(to, static_cast<std::int64_t>(node.outputs()));
+  const VarId size = to.emit1("div", {to.emit1("add", {extent_of(to, x, axis), rounding}), parts});
+  const auto bound = [&](std::size_t part) {
+    return to.emit1("reshape", {to.emit1("mul", {size, number(to, static_cast<std::int64_t>(part))})}, {{"shape", Ints{1}}});
+  };
+  for (std::size_t i = 0; i < node.outputs(); ++i)
+    to.bind(node, i, to.emit1("slice_by", {x, bound(i), bound(i + 1), to.literal(Ints{axis})}, {}, node.output(i)));
+}
+
 void split(Importer& to, const Node& node, const char* op) {
   const VarId x = to.in(node, 0);
-  const std::int64_t axis = node.integer("axis", 0);
+  const std::int64_t axis = axis_of("attribute axis", node.integer("axis", 0), to.rank(x));
   const Ints sizes = split_sizes(to, node, x, axis);
+  if (sizes.empty()) return split_in_run(to, node, x, static_cast<int>(axis));
   if (sizes.size() != node.outputs())
     throw ProgramError("expected " + std::to_string(node.outputs()) + " sizes, found " + std::to_string(sizes.size()));
   std::vector<std::string> names;

@@ -18,6 +18,10 @@ struct Rule {
 std::span<const Rule> elementwise_rules();
 std::span<const Rule> reduce_rules();
 std::span<const Rule> linear_rules();
+std::span<const Rule> window_rules();
+std::span<const Rule> norm_rules();
+std::span<const Rule> einsum_rules();
+std::span<const Rule> pick_rules();
 std::span<const Rule> shape_rules();
 std::span<const Rule> piece_rules();
 std::span<const Rule> recurrent_rules();

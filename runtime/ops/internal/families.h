@@ -17,6 +17,7 @@ void add_reshape_ops(OpRegistry& registry);       ///< reshape, reshape_to, flat
 void add_piece_ops(OpRegistry& registry);         ///< concat, split, slice, slice_by, reverse
 void add_spread_ops(OpRegistry& registry);        ///< pad, pad_by, expand, tile
 void add_gather_ops(OpRegistry& registry);        ///< gather, gather_elements, embedding
+void add_pick_ops(OpRegistry& registry);          ///< top_k, non_zero, gather_nd, scatter_nd, scatter_elements
 void add_conv_ops(OpRegistry& registry);          ///< conv1d
 void add_cell_ops(OpRegistry& registry);          ///< lstm_cell
 void add_lod_ops(OpRegistry& registry);           ///< drop_lod, unpack, pack, shrink and the designs' names

@@ -191,6 +191,21 @@ TEST_CASE("shapes") {
   CHECK(floats("gather_elements", {x, Tensor::from(Ints{2, 0}, DDim{2, 1})}, {{"axis", std::int64_t{1}}}) == Floats{3, 4});
 }
 
+TEST_CASE("what picks by place or value takes its attributes") {
+  const Tensor x = f32({1, 5, 0, 3, 0, 2}, {2, 3});
+  const std::vector<Tensor> best = run_op("top_k", {x, Tensor::scalar(std::int64_t{2})}, {{"axis", std::int64_t{1}}, {"largest", false}});
+  CHECK(best[0].to_vector<float>() == Floats{0, 1, 0, 2});
+  CHECK(best[1].to_vector<std::int64_t>() == Ints{2, 0, 1, 2});
+  CHECK(ints("non_zero", {x}) == Ints{0, 0, 1, 1, 0, 1, 0, 2});
+  CHECK(run_op("non_zero", {f32({0, 0})})[0].dims() == DDim{1, 0});
+  const Tensor index = Tensor::from(Ints{1, 0}, DDim{2, 1});
+  CHECK(floats("gather_nd", {x, index}) == Floats{3, 0, 2, 1, 5, 0});
+  CHECK(floats("gather_nd", {x, index}, {{"batch_dims", std::int64_t{1}}}) == Floats{5, 3});
+  CHECK(floats("scatter_nd", {x, Tensor::from(Ints{1}, DDim{1, 1}), f32({7, 8, 9}, {1, 3})}) == Floats{1, 5, 0, 7, 8, 9});
+  CHECK(floats("scatter_elements", {x, index, f32({7, 8}, {2, 1})}, {{"axis", std::int64_t{1}}, {"reduction", std::string("add")}}) ==
+        Floats{1, 12, 0, 11, 0, 2});
+}
+
 TEST_CASE("a convolution and a cell take their attributes") {
   const Tensor x = f32({1, 2, 3, 4}, {1, 1, 4});
   CHECK(floats("conv1d", {x, f32({1, 10}, {1, 1, 2}), f32({100})}, {{"pads", Ints{1, 0}}}) == Floats{110, 121, 132, 143});
