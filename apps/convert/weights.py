@@ -159,12 +159,16 @@ def named_parts(name, parts):
         return parts
     values = [parts[str(i)] for i in range(len(parts))]
     if len(values) >= 2 and values[0].ndim == 2 and values[1].ndim == 2 and values[0].shape[1] == values[1].shape[1]:
-        return dict(zip(("kernel", "recurrent_kernel", "bias"), values))
-    if values[0].ndim == 1:
-        return dict(zip(("gamma", "beta"), values))
-    if len(values) == 1 and values[0].ndim == 2:
+        names = ("kernel", "recurrent_kernel", "bias")
+    elif values[0].ndim == 1:
+        names = ("gamma", "beta")
+    elif len(values) == 1 and values[0].ndim == 2:
         raise Refused(f"{name}: a matrix without a bias may be a Dense or an Embedding layer: say --linear or --embedding for {name}")
-    return dict(zip(("kernel", "bias"), values))
+    else:
+        names = ("kernel", "bias")
+    if len(values) > len(names):
+        raise Refused(f"{name}: expected a recurrent, dense, embedding, convolution or norm layer, found weights of {[list(value.shape) for value in values]}")
+    return dict(zip(names, values))
 
 
 def keras_cell(kind, parts):

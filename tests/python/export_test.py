@@ -64,7 +64,7 @@ def imported(folder):
 
 
 def built(folder):
-    """Programs of test_runtime: NAME.onnx, NAME.in.PORT.npy, NAME.out.PORT.npy."""
+    """Programs of test_runtime: NAME.onnx, and by ports NAME.in.npz and NAME.out.npz, which this library wrote."""
     program = os.path.join(BIN, "test_runtime")
     if not os.path.exists(program):
         print(f"left out: no {program}")
@@ -75,12 +75,11 @@ def built(folder):
     assert len(models) > 10, models
     for path in models:
         stem = path[: -len(".onnx")]
-        port = lambda file: os.path.basename(file)[: -len(".npy")].split(".", 2)[2]
-        feeds = {port(file): np.load(file) for file in glob.glob(glob.escape(stem) + ".in.*.npy")}
         check(path)
         session = session_of(path)
-        for file in glob.glob(glob.escape(stem) + ".out.*.npy"):
-            same(session.run([port(file)], feeds)[0], np.load(file), (os.path.basename(stem), port(file)))
+        feeds = dict(np.load(stem + ".in.npz"))
+        for port, expected in np.load(stem + ".out.npz").items():
+            same(session.run([port], feeds)[0], expected, (os.path.basename(stem), port))
         print(f"built: {os.path.basename(stem)}", flush=True)
 
 
@@ -114,6 +113,22 @@ def silero(folder):
     print("silero: whole and step by step")
 
 
+def archives(folder):
+    """A run reads what NumPy wrote, stored and deflated."""
+    rng = np.random.default_rng(4)
+    g = onnx_test.Graph(rng)
+    g.give(g.node("Identity", [g.floats("x", 5, 3)]))
+    model = os.path.join(folder, "model.onnx")
+    onnx.save(g.model(), model)
+    for save in (np.savez, np.savez_compressed):
+        x, archive = rng.standard_normal((5, 3)).astype("f4"), os.path.join(folder, "x.npz")
+        save(archive, **{"other": np.arange(4), "in/x": x})
+        subprocess.run([MILLRACE, "run", model, "--input", f"x={archive}:in/x", "--output-dir", folder], check=True, timeout=60)
+        assert np.array_equal(np.load(os.path.join(folder, g.outputs[0] + ".npy")), x)
+    done = subprocess.run([MILLRACE, "run", model, "--input", f"x={archive}:y", "--output-dir", folder], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "expected a tensor 'y', found in/x, other" in done.stderr, done.stderr
+
+
 def refusals(folder):
     def refusal(*arguments):
         done = subprocess.run([MILLRACE, "export", *arguments], capture_output=True, text=True, timeout=60)
@@ -128,7 +143,7 @@ def refusals(folder):
 
 
 def main():
-    for part in (refusals, imported, silero, built):
+    for part in (refusals, archives, imported, silero, built):
         with tempfile.TemporaryDirectory() as folder:
             part(folder)
     print("every output is within 1e-5")

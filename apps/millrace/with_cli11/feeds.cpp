@@ -7,6 +7,7 @@
 
 #include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/import/npz.h>
 #include <millrace/streaming/audio/audio_front_end.h>
 #include <millrace/streaming/audio/wav.h>
 
@@ -45,6 +46,21 @@ Tensor sound_rows(const std::string& name, const std::string& path, const Stream
   return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()) / width, width});
 }
 
+/// FILE.npy, or FILE.npz:NAME.
+Tensor read_rows(const std::string& path) {
+  constexpr std::string_view archive = ".npz:";
+  const auto at = path.rfind(archive);
+  if (at == path.npos) return read_npy(path);
+  const std::string file = path.substr(0, at + archive.size() - 1);
+  const std::string name = path.substr(at + archive.size());
+  const NpzTensors tensors = read_npz(file);
+  const auto found = tensors.find(name);
+  if (found != tensors.end()) return found->second;
+  std::string names;
+  for (const auto& [each, tensor] : tensors) names += (names.empty() ? "" : ", ") + each;
+  throw ArgumentError(fmt::format("{}: expected a tensor '{}', found {}", file, name, names.empty() ? "none" : names));
+}
+
 }  // namespace
 
 std::map<std::string, LoDTensor> read_feeds(const std::vector<std::string>& inputs, const std::vector<std::string>& lods,
@@ -65,7 +81,7 @@ std::map<std::string, LoDTensor> read_feeds(const std::vector<std::string>& inpu
     const auto [name, path] = split_assignment("--input", text);
     if (feeds.contains(name)) throw UsageError(fmt::format("--input: '{}' is given twice", name));
     const bool sound = ending_of(path) == ".wav";
-    Tensor rows = sound ? sound_rows(name, path, config) : read_npy(path);
+    Tensor rows = sound ? sound_rows(name, path, config) : read_rows(path);
     const auto lod = levels.extract(name);
     try {
       feeds.emplace(name, lod.empty() ? LoDTensor(std::move(rows)) : LoDTensor(std::move(rows), lod.mapped()));

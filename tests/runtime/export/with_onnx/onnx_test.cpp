@@ -14,7 +14,7 @@
 #include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
 #include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/import/npz.h>
 #include <millrace/runtime/import/onnx.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -65,8 +65,12 @@ void keep(const std::string& name, const std::string& model, const Feeds& feeds,
   if (folder == nullptr || name == "listing_0") return;
   const std::filesystem::path stem = std::filesystem::path(folder) / name;
   write_file(stem.string() + ".onnx", model);
-  for (const auto& [port, value] : feeds) write_npy(stem.string() + ".in." + port + ".npy", value.tensor().tensor());
-  for (const auto& [port, value] : result.outputs()) write_npy(stem.string() + ".out." + port + ".npy", value.tensor().tensor());
+  NpzTensors fed;
+  NpzTensors given;
+  for (const auto& [port, value] : feeds) fed.emplace(port, value.tensor().tensor());
+  for (const auto& [port, value] : result.outputs()) given.emplace(port, value.tensor().tensor());
+  write_npz(stem.string() + ".in.npz", fed);
+  write_npz(stem.string() + ".out.npz", given);
 }
 
 /// Exports the program, imports it again, and compares outputs on feeds of one sequence.

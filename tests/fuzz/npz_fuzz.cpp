@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+
+#include <millrace/runtime/import/npz.h>
+#include <millrace/tensor/error.h>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    millrace::parse_npz({reinterpret_cast<const char*>(data), size}, "input", 64 << 20);
+  } catch (const millrace::Error&) {
+  }
+  return 0;
+}
