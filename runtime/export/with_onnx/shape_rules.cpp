@@ -93,6 +93,26 @@ void by_extents(Exporter& to, const Op& op, const char* onnx) { to.give(op, onnx
 /// Along axis 0.
 void embedding(Exporter& to, const Op& op, const char* onnx) { to.give(op, onnx, to.all_in(op)); }
 
+void gather_nd(Exporter& to, const Op& op, const char* onnx) {
+  to.give(op, onnx, {to.in(op, 0), long_in(to, op, 1)}, {{"batch_dims", op.attributes.get_or("batch_dims", std::int64_t{0})}});
+}
+
+void scatter_nd(Exporter& to, const Op& op, const char* onnx) {
+  to.give(op, onnx, {to.in(op, 0), long_in(to, op, 1), to.in(op, 2)},
+          {{"reduction", op.attributes.get_or("reduction", std::string("none"))}});
+}
+
+void scatter_elements(Exporter& to, const Op& op, const char* onnx) {
+  to.give(op, onnx, to.all_in(op), {{"axis", axis_of(op, 0)}, {"reduction", op.attributes.get_or("reduction", std::string("none"))}});
+}
+
+void top_k(Exporter& to, const Op& op, const char* onnx) {
+  const std::string count = to.node("Reshape", {long_in(to, op, 1), to.ints({1})});
+  const Names made = to.nodes(onnx, {to.in(op, 0), count}, 2,
+                              {{"axis", axis_of(op, -1)}, {"largest", std::int64_t{op.attributes.get_or("largest", true) ? 1 : 0}}});
+  for (std::size_t i = 0; i < 2; ++i) to.bind(op.outputs[i], made[i]);
+}
+
 constexpr Rule rules[] = {
     {"constant", constant},
     {"constant_of_shape", constant_of_shape, "ConstantOfShape"},
@@ -118,6 +138,11 @@ constexpr Rule rules[] = {
     {"gather", along, "Gather"},
     {"embedding", embedding, "Gather"},
     {"gather_elements", along, "GatherElements"},
+    {"gather_nd", gather_nd, "GatherND"},
+    {"scatter_nd", scatter_nd, "ScatterND"},
+    {"scatter_elements", scatter_elements, "ScatterElements"},
+    {"top_k", top_k, "TopK"},
+    {"non_zero", same, "NonZero"},
 };
 
 }  // namespace

@@ -324,7 +324,7 @@ TEST_CASE("Arrays that are written backwards, before a loop, or read further bac
         }
         output("y", out.stack());
       },
-      feeds, false);
+      feeds);
   check_round_trip(
       "two_back",
       [&] {
@@ -344,7 +344,7 @@ TEST_CASE("Arrays that are written backwards, before a loop, or read further bac
         output("y", out.stack(1));
         output("third", out.read(2));
       },
-      feeds, false);
+      feeds);
 }
 
 TEST_CASE("Arrays that a branch writes, that grow, or that are made in a loop keep their slots") {
