@@ -1,37 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bench/frame_time.h>
 
-#include <chrono>
-#include <random>
+#include <memory>
 
+#include <bench/lstm_problem.h>
 #include <millrace/runtime/import/model.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/streaming/live/state_slab.h>
 
 namespace millrace::bench {
 
-double frame_time(const std::string& model, const std::vector<std::pair<std::string, std::string>>& states, std::int64_t rows,
-                  double seconds) {
+Timer frame_timer(const std::string& model, const std::vector<std::pair<std::string, std::string>>& states, std::int64_t rows) {
   RecurrenceOptions options;
   options.states = states;
-  StateSlab slab(std::make_shared<const Recurrence>(make_recurrence(load_model(model), options)));
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal(0, 0.1f);
+  const auto slab = std::make_shared<StateSlab>(std::make_shared<const Recurrence>(make_recurrence(load_model(model), options)));
   Tick tick;
   for (std::int64_t row = 0; row < rows; ++row) tick.slots.push_back(row);
-  for (const Recurrence::Input& input : slab.recurrence().inputs) {
-    Tensor values(DType::f32, input.dims.inserted(0, rows));
-    float* to = values.mutable_data<float>();
-    for (std::int64_t i = 0; i < values.elements(); ++i) to[i] = normal(random);
-    tick.inputs.push_back(values);
-  }
-  using Clock = std::chrono::steady_clock;
-  for (int warm = 0; warm < 10; ++warm) slab.run(tick);
-  const auto start = Clock::now();
-  std::int64_t ticks = 0;
-  double passed = 0;
-  for (; passed < seconds; passed = std::chrono::duration<double>(Clock::now() - start).count(), ++ticks) slab.run(tick);
-  return passed / static_cast<double>(ticks * rows);
+  for (const Recurrence::Input& input : slab->recurrence().inputs)
+    tick.inputs.push_back(random_tensor(input.dims.inserted(0, rows), 1, 0.1f));
+  const Timer timer = timer_of([slab, tick] { slab->run(tick); });
+  return [timer, rows](double seconds) { return timer(seconds) / static_cast<double>(rows); };
 }
 
 }  // namespace millrace::bench

@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include <bench/measure.h>
+
 namespace millrace::bench {
 
-/// Seconds that one step of one live sequence takes, in ticks of `rows` sequences, on one thread: gather of states, the step, scatter.
-/// `model` is a graph of one step with these states; its live input gets random rows of `row` elements.
-double frame_time(const std::string& model, const std::vector<std::pair<std::string, std::string>>& states, std::int64_t rows,
-                  double seconds);
+/// Times one step of one live sequence, in ticks of `rows` sequences, on one thread: gather of states, the step, scatter. `model` is a graph
+/// of one step with these states; its live input gets random rows. The errors of `load_model` and `make_recurrence`.
+Timer frame_timer(const std::string& model, const std::vector<std::pair<std::string, std::string>>& states, std::int64_t rows);
 
 }  // namespace millrace::bench

@@ -1,56 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measuring half of `./dev bench`: one JSON object on a line. apps/bench/run puts peers in Python beside it and prints the table.
-#include <cstdio>
-#include <cstdlib>
+// `millrace bench` ends here.
+#include <csignal>
 #include <string>
+#include <vector>
 
-#include <fmt/format.h>
-
-#include <bench/frame_time.h>
-#include <bench/gemm_row.h>
-#include <bench/row.h>
+#include <bench/cpu_command.h>
+#include <bench/live_client.h>
+#include <bench/memory_rows.h>
 #include <millrace/tensor/error.h>
-
-namespace {
-
-using namespace millrace;
-using namespace millrace::bench;
-
-constexpr const char* usage = "usage: millrace-bench gemm M K N | millrace-bench frame MODEL ROWS SECONDS [STATE:NEXT...]\n";
-
-std::string number(const std::optional<double>& value) { return value ? fmt::format("{:.9g}", *value) : "null"; }
-
-int gemm(char** arguments) {
-  const Row row = gemm_row(std::atoll(arguments[0]), std::atoll(arguments[1]), std::atoll(arguments[2]));
-  fmt::print(R"({{"id": "{}", "shape": "{}", "ours": {}, "peer": {}, "peer_name": "{}", "goal": {}, "note": "{}"}})"
-             "\n",
-             row.id, row.shape, number(row.ours), number(row.peer), row.peer_name, row.goal, row.note);
-  return 0;
-}
-
-int frame(int count, char** arguments) {
-  std::vector<std::pair<std::string, std::string>> states;
-  for (int i = 3; i < count; ++i) {
-    const std::string pair = arguments[i];
-    const auto colon = pair.find(':');
-    if (colon == std::string::npos) throw ArgumentError("state: expected STATE:NEXT, found '" + pair + "'");
-    states.emplace_back(pair.substr(0, colon), pair.substr(colon + 1));
-  }
-  fmt::print("{{\"seconds\": {:.9g}}}\n", frame_time(arguments[0], states, std::atoll(arguments[1]), std::atof(arguments[2])));
-  return 0;
-}
-
-}  // namespace
+#include <support/standard_streams.h>
 
 int main(int count, char** arguments) {
+  using namespace millrace::bench;
+  using millrace::app::complain;
+  millrace::app::hold_standard_streams();
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that ended is an error of write
+  const std::vector<std::string> words(arguments + 1, arguments + count);
   try {
-    const std::string what = count > 1 ? arguments[1] : "";
-    if (what == "gemm" && count == 5) return gemm(arguments + 2);
-    if (what == "frame" && count >= 5) return frame(count - 2, arguments + 2);
-    std::fputs(usage, stderr);
-    return 2;
+    if (!words.empty() && words[0] == "cpu") return cpu_command({words.begin() + 1, words.end()});
+    if (words.size() == 6 && words[0] == "live-client")  // of C5
+      return live_client_command({words[1], std::stoll(words[2]), std::stoll(words[3]), std::stod(words[4]), std::stod(words[5])});
+    if (words.size() == 2 && words[0] == "sessions") return sessions_command(std::stoll(words[1]));  // of C9
+    if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) return cpu_command({"--help"});
+    if (!words.empty() && words[0] == "gpu") throw millrace::UnsupportedError("bench gpu: this build has no code for GPUs");
+    throw UsageError("expected cpu or gpu, found " + (words.empty() ? "nothing" : "'" + words[0] + "'"));
+  } catch (const UsageError& error) {
+    complain("millrace", std::string("bench: ") + error.what() + " (millrace bench cpu --help explains)");
+    return millrace::app::bad_usage;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "millrace-bench: %s\n", error.what());
-    return 1;
+    complain("millrace", error.what());
+    return millrace::app::failed;
   }
 }

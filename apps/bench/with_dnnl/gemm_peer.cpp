@@ -5,12 +5,14 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include <bench/with_dnnl/threads.h>
+
 namespace millrace::bench {
 namespace {
 
 using dnnl::memory;
 
-/// A matmul primitive with its memories; it runs on the calling thread when OMP_NUM_THREADS is 1.
+/// A matmul primitive with its memories; it runs on the calling thread.
 struct Product {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -41,8 +43,13 @@ struct Product {
 }  // namespace
 
 GemmPeer make_gemm_peer(std::int64_t m, std::int64_t k, std::int64_t n, float* x, float* w, float* out) {
+  set_dnnl_threads(1);
   const auto product = std::make_shared<Product>(m, k, n, x, w, out);
-  return {[product] { product->run(); }, ""};
+  return {[product] {
+            set_dnnl_threads(1);
+            product->run();
+          },
+          ""};
 }
 
 }  // namespace millrace::bench

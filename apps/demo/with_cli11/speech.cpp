@@ -7,19 +7,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <support/child.h>
+
 #include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/streaming/audio/wav.h>
 #include <millrace/streaming/client/file_plan.h>
 #include <millrace/streaming/config/stream_config.h>
 
-#include "child.h"
 #include "demos.h"
 
 namespace millrace::demo {
 namespace {
 
 namespace fs = std::filesystem;
+using app::Child;
 constexpr std::size_t sessions = 64;
 
 struct Prompt {

@@ -35,5 +35,6 @@ void add_inspect(CLI::App& app, Action& action);
 void add_export(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_stream(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 
 }  // namespace millrace::app

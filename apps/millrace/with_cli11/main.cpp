@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   millrace::app::add_export(app, action);
   millrace::app::add_serve(app, action);
   millrace::app::add_stream(app, action);
+  millrace::app::add_bench(app, action);
   try {
     app.parse(argc, argv);
     return flushed(action());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "child.h"
+#include <support/child.h>
 
 #include <csignal>
 #include <cstring>
@@ -13,32 +13,57 @@
 
 extern char** environ;
 
-namespace millrace::demo {
+namespace millrace::app {
+namespace {
 
-Child::Child(const std::vector<std::string>& command) : name_(command.front()) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError(name_ + ": cannot make a pipe: " + std::strerror(errno));
+/// Two ends that no other child inherits.
+struct Pipe {
+  int ends[2] = {-1, -1};
+  explicit Pipe(const std::string& name) {
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError(name + ": cannot make a pipe: " + std::strerror(errno));
+  }
+};
+
+}  // namespace
+
+Child::Child(const std::vector<std::string>& command, bool talks) : name_(command.front()) {
+  Pipe out(name_);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, out.ends[1], STDOUT_FILENO);
+  int to_child = -1;
+  if (talks) {
+    Pipe in(name_);
+    ::posix_spawn_file_actions_adddup2(&actions, in.ends[0], STDIN_FILENO);
+    to_child = in.ends[0];
+    stdin_ = ::fdopen(in.ends[1], "w");
+  }
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  const int error = ::posix_spawn(&pid_, name_.c_str(), &actions, nullptr, arguments.data(), environ);
+  const int error = ::posix_spawnp(&pid_, name_.c_str(), &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  stdout_ = ::fdopen(ends[0], "r");
+  ::close(out.ends[1]);
+  if (to_child >= 0) ::close(to_child);
+  stdout_ = ::fdopen(out.ends[0], "r");
   if (error == 0) return;
   pid_ = -1;
   std::fclose(stdout_);
+  close_stdin();
   throw IoError(name_ + ": cannot start: " + std::strerror(error));
 }
 
 Child::~Child() {
+  close_stdin();
   std::fclose(stdout_);
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
+}
+
+void Child::close_stdin() {
+  if (stdin_ != nullptr) std::fclose(stdin_);
+  stdin_ = nullptr;
 }
 
 std::string Child::read_line() {
@@ -47,9 +72,15 @@ std::string Child::read_line() {
   return line;
 }
 
+void Child::write_line(const std::string& line) {
+  if (stdin_ == nullptr || std::fputs((line + "\n").c_str(), stdin_) < 0 || std::fflush(stdin_) != 0)
+    throw IoError(name_ + ": it does not read any more");
+}
+
 void Child::terminate() { ::kill(pid_, SIGTERM); }
 
 void Child::finish() {
+  close_stdin();
   int status = 0;
   ::waitpid(pid_, &status, 0);
   pid_ = -1;
@@ -57,4 +88,4 @@ void Child::finish() {
   if (WEXITSTATUS(status) != 0) throw IoError(name_ + ": expected exit code 0, found " + std::to_string(WEXITSTATUS(status)));
 }
 
-}  // namespace millrace::demo
+}  // namespace millrace::app

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bench/lstm_problem.h>
+#include <bench/measure.h>
+
+namespace millrace::bench {
+
+/// oneDNN's LSTM primitive in this process, with its weights in the order it prefers.
+struct LstmPeer {
+  std::string name;  ///< and version
+  Timer timer;       ///< empty where this build has no oneDNN
+  Tensor y;          ///< [T, N, H], written by the timer
+  std::string note;  ///< says that there is none
+};
+
+/// Over `x` [T, N, H], all N sequences of T steps, with the weights of `problem`. `stateful`: from its h and c, else from zeros.
+LstmPeer make_lstm_peer(const LstmProblem& problem, const Tensor& x, bool stateful, int threads);
+
+}  // namespace millrace::bench

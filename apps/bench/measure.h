@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace millrace::bench {
+
+/// Calls what is measured for about so many seconds; gives the seconds that one call took.
+using Timer = std::function<double(double seconds)>;
+
+/// How long each row is measured.
+struct Effort {
+  int turns = 9;
+  double seconds = 0.03;  ///< of one turn of one side
+};
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Of a function that does the work once.
+template <class Call>
+Timer timer_of(Call call) {
+  return [call](double seconds) mutable {
+    call();
+    const auto start = std::chrono::steady_clock::now();
+    std::int64_t calls = 0;
+    double passed = 0;
+    for (; passed < seconds; passed = seconds_since(start), ++calls) call();
+    return passed / static_cast<double>(calls);
+  };
+}
+
+inline double median(std::vector<double> all) {
+  std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
+  return all[all.size() / 2];
+}
+
+/// Medians of both, measured by turns: ours, peer, ours, …, ours. An empty `peer`: {ours, 0}.
+inline std::pair<double, double> by_turns(const Timer& ours, const Timer& peer, const Effort& effort) {
+  std::vector<double> of_ours, of_peer;
+  ours(effort.seconds / 4);
+  if (peer) peer(effort.seconds / 4);
+  for (int turn = 0; turn < effort.turns; ++turn) {
+    of_ours.push_back(ours(effort.seconds));
+    if (peer) of_peer.push_back(peer(effort.seconds));
+  }
+  of_ours.push_back(ours(effort.seconds));
+  return {median(std::move(of_ours)), of_peer.empty() ? 0.0 : median(std::move(of_peer))};
+}
+
+}  // namespace millrace::bench

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bench/lstm_peer.h>
+#include <bench/our_lstm.h>
+#include <bench/python_peer.h>
+#include <bench/registry.h>
+
+namespace millrace::bench {
+namespace {
+
+struct Step {
+  Context& context;
+  std::int64_t hidden;
+  int threads;
+  LstmProblem problem = make_problem(hidden, {1});
+  OurStep ours = OurStep(problem, threads);
+
+  Row row(const std::string& peer, double goal) const {
+    Row made;
+    made.id = "C1";
+    made.shape = "one step, B1 H" + std::to_string(hidden) + " f32, " + threads_text(threads);
+    made.peer_name = peer;
+    made.goal = goal;
+    const std::int64_t weights = problem.w.elements() + problem.r.elements();
+    made.floor = context.machine.floor(2.0 * static_cast<double>(weights), weights * 4, 1, threads);
+    made.panel = "one step over H, B 1, " + threads_text(threads);
+    made.x = static_cast<double>(hidden);
+    return made;
+  }
+  void beside_dnnl() const {
+    LstmPeer peer = make_lstm_peer(problem, padded(problem, {0}), true, threads);
+    if (peer.timer) {
+      peer.timer(0);
+      check_peer(difference(ours.h(), peer.y), peer.timer, peer.note);
+    }
+    emit_pair(context, row(peer.name, hidden <= 128 ? 1.8 : 1.3), ours.timer(), peer.timer, peer.note);
+  }
+  void beside_python(const std::string& name, const std::string& set_up, double goal) const {
+    PythonPeer peer = make_python_peer(context.python, name, set_up, problem, threads);
+    if (peer.timer) check_peer(difference(ours.h(), peer.result()), peer.timer, peer.note);
+    emit_pair(context, row(peer.name, goal), ours.timer(), peer.timer, peer.note);
+  }
+};
+
+}  // namespace
+
+void measure_one_step(Context& context) {
+  for (const int threads : context.threads)
+    for (const std::int64_t hidden : {128, 256}) {
+      const Step step{context, hidden, threads};
+      step.beside_dnnl();
+      step.beside_python("ONNX Runtime", "onnx_step", 4);
+      step.beside_python("PyTorch", "torch_step", 10);
+    }
+}
+
+void measure_low_precision(Context& context) {
+  for (const std::int64_t hidden : {128, 256, 512})
+    for (const auto& [dtype, goal] : {std::pair("bf16", 1.7), std::pair("int8", 3.0)}) {
+      Row row;
+      row.id = "C2";
+      row.shape = "one step, B1 H" + std::to_string(hidden) + " " + dtype + " weights, 1 thread";
+      row.peer_name = "our f32";
+      row.goal = goal;
+      row.note = std::string("not measured: there is no kernel with ") + dtype + " weights yet";
+      context.emit(std::move(row));
+    }
+}
+
+}  // namespace millrace::bench

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include <bench/lstm_problem.h>
+#include <bench/measure.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/program/program.h>
+#include <millrace/runtime/runtime.h>
+
+namespace millrace::bench {
+
+/// A compiled program with its feeds, run again and again inside one task, as an embedding program would await it. `threads` are those of
+/// a kernel.
+class OurProgram {
+ public:
+  OurProgram(Program program, Feeds feeds, int threads);
+  /// Of one run.
+  Timer timer() const;
+  /// The output `name` of one run.
+  LoDTensor output(const std::string& name) const;
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+  Executable executable_;
+  Feeds feeds_;
+};
+
+/// The built-in layer over the sequences of a problem, x to y, through the public API.
+Program lstm_program(const LstmProblem& problem);
+/// {"x": the rows with their lengths}.
+Feeds feeds_of(const LstmProblem& problem);
+
+/// One step of the built-in cell for the sequences of a problem: the fastest way that the public API has to take a single step.
+class OurStep {
+ public:
+  OurStep(const LstmProblem& problem, int threads);
+  Timer timer() const;
+  /// h behind one step, [sequences, H].
+  Tensor h() const;
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+  Executable executable_;
+  std::vector<Value> inputs_;
+};
+
+}  // namespace millrace::bench

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers in Python, asked through lines on stdin and answered on stdout.
+
+set_up:  "NAME ARGUMENT..."  ->  "ok NAME VERSION" or "no REASON"
+"time SECONDS"               ->  seconds a call
+"result FILE"                ->  "ok", once FILE holds what a call gives, as f32
+FOLDER holds w, r, bias, x, h, c and lengths as raw f32 or i64; weights are [C, 4H] with gates i f g o.
+"""
+import sys
+import time
+
+import numpy
+
+
+class Problem:
+    def __init__(self, folder, hidden):
+        self.hidden = hidden
+        for name in ("w", "r", "bias", "x", "h", "c"):
+            setattr(self, name, numpy.fromfile(f"{folder}/{name}", "<f4"))
+        self.w, self.r = self.w.reshape(hidden, 4 * hidden), self.r.reshape(hidden, 4 * hidden)
+        self.x, self.h, self.c = (a.reshape(-1, hidden) for a in (self.x, self.h, self.c))
+        self.lengths = numpy.fromfile(f"{folder}/lengths", "<i8").tolist()
+
+
+def onnx_session(model, threads):
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session, f"ONNX Runtime {onnxruntime.__version__}"
+
+
+def onnx_step(folder, hidden, threads):
+    from onnx import TensorProto, helper, numpy_helper
+    hidden = int(hidden)
+    problem = Problem(folder, hidden)
+    to_onnx = lambda w: numpy.concatenate([numpy.split(w, 4, -1)[i] for i in (0, 3, 1, 2)], -1)  # i f g o -> i o f c
+    weights = {"W": to_onnx(problem.w).T[None], "R": to_onnx(problem.r).T[None],
+               "B": numpy.concatenate([to_onnx(problem.bias), numpy.zeros(4 * hidden, "f4")])[None]}
+    value = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    node = helper.make_node("LSTM", ["X", "W", "R", "B", "", "H", "C"], ["", "h", "c"], hidden_size=hidden)
+    graph = helper.make_graph([node], "step", [value("X", [1, 1, hidden]), value("H", [1, 1, hidden]), value("C", [1, 1, hidden])],
+                              [value("h", [1, 1, hidden]), value("c", [1, 1, hidden])],
+                              [numpy_helper.from_array(numpy.ascontiguousarray(w), name) for name, w in weights.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    session, name = onnx_session(model.SerializeToString(), int(threads))
+    feeds = {"X": problem.x[None], "H": problem.h[None], "C": problem.c[None]}
+    return name + ", one LSTM node", lambda: session.run(None, feeds)[0]
+
+
+def onnx_frame(model, threads):
+    session, name = onnx_session(model, int(threads))
+    frame = numpy.random.default_rng(1).normal(0, 0.1, (1, 576)).astype("f4")
+    state = numpy.random.default_rng(2).normal(0, 0.1, (1, 1, 128)).astype("f4")
+    return name + ", one call a frame", lambda: session.run(None, {"input": frame, "h": state, "c": state})[0]
+
+
+def torch_layer(problem, threads):
+    import torch
+    torch.set_num_threads(int(threads))
+    torch.set_grad_enabled(False)
+    layer = torch.nn.LSTM(problem.hidden, problem.hidden)
+    state = {"weight_ih_l0": problem.w.T.copy(), "weight_hh_l0": problem.r.T.copy(), "bias_ih_l0": problem.bias,
+             "bias_hh_l0": numpy.zeros(4 * problem.hidden, "f4")}
+    layer.load_state_dict({name: torch.from_numpy(w) for name, w in state.items()})
+    return torch, layer.eval()
+
+
+def torch_step(folder, hidden, threads):
+    problem = Problem(folder, int(hidden))
+    torch, layer = torch_layer(problem, threads)
+    x, h, c = (torch.from_numpy(a[None]) for a in (problem.x, problem.h, problem.c))
+    return f"PyTorch {torch.__version__} nn.LSTM", lambda: layer(x, (h, c))[0].numpy()
+
+
+def torch_packed(folder, hidden, threads):
+    problem = Problem(folder, int(hidden))
+    torch, layer = torch_layer(problem, threads)
+    rnn = torch.nn.utils.rnn
+    sequences = [torch.from_numpy(rows) for rows in numpy.split(problem.x, numpy.cumsum(problem.lengths)[:-1])]
+    packed = rnn.pack_sequence(sequences, enforce_sorted=False)
+
+    class Call:
+        def __call__(self):
+            return layer(packed)[0]
+
+        def result(self):
+            rows, lengths = rnn.pad_packed_sequence(self(), batch_first=True)
+            return numpy.concatenate([rows[i, :n].numpy() for i, n in enumerate(lengths)])
+    return f"PyTorch {torch.__version__} packed", Call()
+
+
+SET_UPS = {"onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed}
+
+
+def seconds_a_call(call, seconds):
+    call()
+    calls, start = 0, time.perf_counter()
+    passed = 0.0
+    while passed < seconds:
+        call()
+        calls += 1
+        passed = time.perf_counter() - start
+    return passed / calls
+
+
+def main():
+    call = None
+    for line in sys.stdin:
+        what, *arguments = line.rstrip("\n").split("\t")
+        if what == "time":
+            answer = f"{seconds_a_call(call, float(arguments[0])):.9g}"
+        elif what == "result":
+            result = call.result() if hasattr(call, "result") else call()
+            numpy.ascontiguousarray(result, "<f4").tofile(arguments[0])
+            answer = "ok"
+        else:
+            try:
+                name, call = SET_UPS[what](*arguments)
+                answer = f"ok {name}"
+            except Exception as error:  # whatever it is, the row says so
+                answer = f"no {type(error).__name__}: {' '.join(str(error).split())}"
+        print(answer, flush=True)
+
+
+main()

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bench/python_peer.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include <support/child.h>
+
+#include <millrace/runtime/import/file.h>
+
+namespace millrace::scripts {
+extern const char* const peers;
+}
+
+namespace millrace::bench {
+namespace {
+
+/// The process, with the folder that its problem lies in.
+struct Talk {
+  std::shared_ptr<const Scratch> scratch;
+  app::Child child;
+  Talk(const std::string& python, std::shared_ptr<const Scratch> folder)
+      : scratch(std::move(folder)), child({python, "-u", "-c", scripts::peers}, true) {}
+
+  std::string ask(const std::string& line) {
+    child.write_line(line);
+    return child.read_line();
+  }
+  double seconds(double wanted) {
+    const double taken = std::atof(ask("time\t" + std::to_string(wanted)).c_str());
+    if (!(taken > 0)) throw IoError("a peer in Python ended while it was measured");
+    return taken;
+  }
+  Tensor result() {
+    const std::filesystem::path file = *scratch / "result";
+    if (ask("result\t" + file.string()) != "ok") throw IoError("a peer in Python ended while it was asked for its result");
+    const std::string bytes = read_file(file);
+    Tensor made(DType::f32, DDim{static_cast<std::int64_t>(bytes.size() / sizeof(float))});
+    std::memcpy(made.mutable_data<float>(), bytes.data(), made.bytes());
+    return made;
+  }
+};
+
+PythonPeer started(const std::string& python, const std::string& name, const std::vector<std::string>& set_up,
+                   std::shared_ptr<const Scratch> scratch) {
+  PythonPeer peer;
+  peer.name = name;
+  try {
+    const auto talk = std::make_shared<Talk>(python, std::move(scratch));
+    std::string line;
+    for (const std::string& word : set_up) line += (line.empty() ? "" : "\t") + word;
+    const std::string answer = talk->ask(line);
+    if (!answer.starts_with("ok ")) {
+      peer.note = "not measured: " + (answer.starts_with("no ") ? answer.substr(3) : python + " ended; it needs numpy");
+      return peer;
+    }
+    peer.name = answer.substr(3);
+    peer.timer = [talk](double seconds) { return talk->seconds(seconds); };
+    peer.result = [talk] { return talk->result(); };
+  } catch (const IoError& error) {
+    peer.note = std::string("not measured: ") + error.what();
+  }
+  return peer;
+}
+
+void write_raw(const std::filesystem::path& file, const void* bytes, std::size_t count) {
+  write_file(file, std::string(static_cast<const char*>(bytes), count));
+}
+
+}  // namespace
+
+Scratch::Scratch() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-bench.XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw IoError(pattern + ": cannot make the folder");
+  path_ = pattern;
+}
+
+Scratch::~Scratch() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::vector<std::string>& set_up) {
+  return started(python, name, set_up, std::make_shared<const Scratch>());
+}
+
+PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::string& set_up, const LstmProblem& problem,
+                            int threads) {
+  auto scratch = std::make_shared<const Scratch>();
+  const std::pair<const char*, const Tensor*> tensors[] = {{"w", &problem.w}, {"r", &problem.r}, {"bias", &problem.bias},
+                                                           {"x", &problem.x}, {"h", &problem.h}, {"c", &problem.c}};
+  for (const auto& [file, tensor] : tensors) write_raw(*scratch / file, tensor->raw(), tensor->bytes());
+  write_raw(*scratch / "lengths", problem.lengths.data(), problem.lengths.size() * sizeof(std::int64_t));
+  const std::string folder = scratch->path().string();
+  return started(python, name, {set_up, folder, std::to_string(problem.hidden), std::to_string(threads)}, std::move(scratch));
+}
+
+}  // namespace millrace::bench

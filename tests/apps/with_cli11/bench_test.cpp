@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "apps/process.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+
+TEST_CASE("millrace bench cpu prints a table and writes the same rows as JSON and a plot") {
+  const ScratchFolder folder;
+  const std::string json = folder / "rows.json", plot = folder / "rows.svg";
+  const Ended ended = millrace_command({"bench", "cpu", "--only", "C2,C8", "--quick", "--json", json, "--plot=" + plot});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  for (const char* part : {"ratio", "goal", "floor", "C2 ", "C8 ", "empty iteration"}) CHECK(ended.out.find(part) != std::string::npos);
+  const std::string text = read_file(json);
+  CHECK(text.starts_with("{\"device\": \""));
+  for (const char* part : {"\"id\": \"C8\"", "\"peer_name\": \"goal\"", "\"ratio\": null", "\"note\": \"not measured: "})
+    CHECK(text.find(part) != std::string::npos);
+  CHECK(read_file(plot).starts_with("<svg "));
+}
+
+TEST_CASE("millrace bench shows padded, bucketed and packed peers beside ragged sequences that are not padded") {
+  const Ended ended = millrace_command({"bench", "cpu", "--only", "C4", "--threads", "1", "--quick"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  for (const char* part : {"C4 ", "ragged, N32", "LSTM padded", "LSTM bucketed", "packed"})
+    CHECK(ended.out.find(part) != std::string::npos);
+}
+
+TEST_CASE("millrace bench measures ours where a peer cannot be had, and the row says why") {
+  const ScratchFolder folder;
+  const std::string json = folder / "rows.json";
+  const Ended ended =
+      millrace_command({"bench", "cpu", "--only", "C1", "--threads", "1", "--quick", "--python", folder / "no_python", "--json", json});
+  REQUIRE(ended.code == 0);
+  const std::string text = read_file(json);
+  CHECK(text.find("\"peer\": null, \"peer_name\": \"PyTorch\", \"ratio\": null") != std::string::npos);
+  CHECK(text.find("no_python: cannot start: No such file or directory") != std::string::npos);
+}
+
+TEST_CASE("millrace bench refuses what it does not know, with the exit codes of the command") {
+  check_refused({"bench"}, 2, {"bench: expected cpu or gpu, found nothing"});
+  check_refused({"bench", "tpu"}, 2, {"found 'tpu'"});
+  check_refused({"bench", "gpu"}, 1, {"no code for GPUs"});
+  check_refused({"bench", "cpu", "--only", "C1,C99"}, 2, {"--only", "C4", "found 'C99'"});
+  check_refused({"bench", "cpu", "--threads", "1,zero"}, 2, {"--threads", "from 1 to 256", "found 'zero'"});
+  check_refused({"bench", "cpu", "--json"}, 2, {"--json", "expected a value"});
+  check_refused({"bench", "cpu", "fast"}, 2, {"'fast'"});
+  check_refused({"bench", "cpu", "--only", "C2", "--json", "/no/such/folder/rows.json"}, 1, {"/no/such/folder/rows.json"});
+  CHECK(millrace_command({"bench", "cpu", "--help"}).code == 0);
+}
