@@ -35,6 +35,9 @@ def compare(title, model, inputs):
     """`model`: bytes; `inputs`: arrays by name."""
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
+    wanted = session.run(names, inputs)
+    if not all(np.all(np.isfinite(value) & (np.abs(value) < 1e4)) for value in wanted):
+        return print(f"{title}: grows beyond what can be compared")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.onnx")
         with open(path, "wb") as file:
@@ -45,14 +48,14 @@ def compare(title, model, inputs):
             command += ["--input", f"{key}={folder}/{i}.npy"]
         made = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert made.returncode == 0, f"{title}: {made.stderr}"
-        for name, expected in zip(names, session.run(names, inputs)):
+        for name, expected in zip(names, wanted):
             found = np.load(os.path.join(folder, "out", f"{name}.npy"))
             assert found.dtype == expected.dtype and found.shape == expected.shape, (title, name, found.dtype, found.shape, expected.dtype, expected.shape)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=f"{title}: {name}")
 
 
 def functions(rng, count):
-    """Random functions, with the numbers of those that have some. A growing one would leave nothing to compare."""
+    """Random functions, with the numbers of those that have some."""
     names = [str(name) for name in rng.choice(list(FUNCTIONS), count)]
     attributes = {"activations": names}
     alphas = [float(rng.uniform(0.1, 0.9)) for name in names if FUNCTIONS[name][0]]

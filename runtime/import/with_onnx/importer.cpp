@@ -68,6 +68,7 @@ Program Importer::attempt() {
   const onnx::GraphProto& graph = model_.graph();
   again_ = false;
   program_ = Program(options_.registry);
+  values_.clear();
   scopes_.clear();
   scopes_.emplace_back();
   if (!graph.name().empty()) program_.set_title(graph.name());
@@ -265,17 +266,17 @@ std::vector<VarId> Importer::all_in(const Node& node) {
   return vars;
 }
 
-const Tensor* Importer::known(const Node& node, std::size_t input) const {
+const Tensor* Importer::known(const Node& node, std::size_t input) {
   if (!node.has(input)) return nullptr;
   const std::string& name = node.input(input);
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (const auto found = scope->known.find(name); found != scope->known.end()) return &found->second.value;
-    if (scope->vars.contains(name)) return nullptr;
+    if (const auto found = scope->vars.find(name); found != scope->vars.end()) return values_.tensor(found->second);
   }
   return nullptr;
 }
 
-std::optional<Ints> Importer::known_integers(const Node& node, std::size_t input) const {
+std::optional<Ints> Importer::known_integers(const Node& node, std::size_t input) {
   const Tensor* value = known(node, input);
   if (value == nullptr) return std::nullopt;
   if (value->dtype() == DType::i64) return value->to_vector<std::int64_t>();
@@ -285,7 +286,7 @@ std::optional<Ints> Importer::known_integers(const Node& node, std::size_t input
   return Ints(narrow.begin(), narrow.end());
 }
 
-Ints Importer::needed_integers(const Node& node, std::size_t input, const Ints& otherwise) const {
+Ints Importer::needed_integers(const Node& node, std::size_t input, const Ints& otherwise) {
   if (!node.has(input)) return otherwise;
   if (const std::optional<Ints> values = known_integers(node, input)) return *values;
   throw UnsupportedError("input " + printable(node.input(input)) + ": expected a value that the file holds, found one that a run computes");
@@ -302,7 +303,9 @@ int Importer::rank(VarId var) const {
 std::vector<VarId> Importer::emit(const std::string& op, std::vector<VarId> inputs, Attributes attributes,
                                   const std::vector<std::string>& names) {
   Op made{op, std::move(inputs), {}, std::move(attributes), {}};
-  return program_.append(block(), std::move(made), names);
+  std::vector<VarId> outputs = program_.append(block(), std::move(made), names);
+  for (const VarId output : outputs) values_.made_by(output, block(), program_.block(block()).ops.size() - 1);
+  return outputs;
 }
 
 VarId Importer::emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes, const std::string& name) {

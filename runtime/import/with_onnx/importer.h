@@ -12,6 +12,7 @@
 #include <millrace/runtime/import/onnx.h>
 #include <millrace/runtime/import/with_onnx/node.h>
 #include <millrace/runtime/import/with_onnx/source.h>
+#include <millrace/runtime/import/with_onnx/values.h>
 #include <millrace/runtime/program/program.h>
 
 namespace millrace::importing {
@@ -36,13 +37,16 @@ class Importer {
   VarId in_or_none(const Node& node, std::size_t input) { return node.has(input) ? in(node, input) : no_var; }
   /// All inputs.
   std::vector<VarId> all_in(const Node& node);
-  /// The value of an input that the file itself holds (an initializer, a Constant), or null.
-  const Tensor* known(const Node& node, std::size_t input) const;
+  /// The value of an input that the file itself holds (an initializer, a Constant), or that small ops make of such values and of known
+  /// extents; else null.
+  const Tensor* known(const Node& node, std::size_t input);
   /// The same as integers. ProgramError when it is of another dtype.
-  std::optional<Ints> known_integers(const Node& node, std::size_t input) const;
+  std::optional<Ints> known_integers(const Node& node, std::size_t input);
   /// The same where the op has no other form: UnsupportedError when the value is not known, `otherwise` when the input
   /// is absent.
-  Ints needed_integers(const Node& node, std::size_t input, const Ints& otherwise) const;
+  Ints needed_integers(const Node& node, std::size_t input, const Ints& otherwise);
+  /// The numbers of a list of the program, as far as they are known.
+  std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
   /// Rank of a var. UnsupportedError when it is not known.
   int rank(VarId var) const;
 
@@ -109,6 +113,7 @@ class Importer {
   const onnx::ModelProto& model_;
   std::int64_t opset_ = 0;
   Program program_;
+  Values values_{program_};
   std::vector<Scope> scopes_;
   std::string label_;  // of the node that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <millrace/runtime/import/internal/printable.h>
 #include <millrace/runtime/import/with_onnx/rules.h>
@@ -13,11 +15,31 @@ void transpose(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, attributes);
 }
 
+/// A computed shape as an attribute, where it names extents of x in their places (0 copies) and at most one number is not known (−1).
+std::optional<Ints> as_attribute(const std::vector<Element>& shape, VarId x, bool allow_zero) {
+  Ints made;
+  int unknown = 0;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const bool copied = shape[i].of == x && shape[i].axis == static_cast<int>(i);
+    made.push_back(copied ? 0 : shape[i].number.value_or(-1));
+    unknown += made.back() == -1 ? 1 : 0;
+    if ((allow_zero && shape[i].number == 0) || made.back() < -1) return std::nullopt;
+  }
+  return unknown <= 1 && std::cmp_less_equal(shape.size(), max_rank) ? std::optional(made) : std::nullopt;
+}
+
 void reshape(Importer& to, const Node& node, const char*) {
   const bool allow_zero = node.integer("allowzero", 0) != 0;
   const VarId x = to.in(node, 0);
   const std::optional<Ints> shape = to.known_integers(node, 1);
   if (shape && !allow_zero) return to.give(node, "reshape", {x}, {{"shape", *shape}});
+  if (const auto elements = to.elements(to.in(node, 1))) {
+    // An element that a run computes may itself be −1 or 0: only extents are sure to be none of them.
+    const bool extents =
+        std::all_of(elements->begin(), elements->end(), [](const Element& each) { return each.number || each.of != no_var; });
+    const std::optional<Ints> attribute = extents ? as_attribute(*elements, x, allow_zero) : std::nullopt;
+    if (attribute) return to.give(node, "reshape", {x}, {{"shape", *attribute}});
+  }
   to.give(node, "reshape_to", {x, to.in(node, 1)}, {{"allowzero", allow_zero}});
 }
 

@@ -202,6 +202,30 @@ TEST_CASE("Shapes that the file holds become attributes, those that a run comput
   CHECK(program.parameters().empty());
 }
 
+TEST_CASE("Shapes and axes that a graph computes of what is known are as good as those that the file holds") {
+  const auto two = [](GraphBuilder& graph, const std::vector<std::string>& inputs) {
+    graph.initializer("zero", list({0})).initializer("one", list({1})).initializer("four", list({4})).output("y");
+    graph.node("Shape", {"x"}, {"s"});
+    graph.node("Gather", {"s", "zero"}, {"first"});
+    graph.node("Concat", inputs, {"shape"}).set("axis", 0);
+    graph.node("Reshape", {"x", "shape"}, {"y"});
+    const Program program = parse(graph);
+    for (const Op& op : program.block(0).ops)
+      if (op.outputs[0] == program.outputs()[0].var) return op.type == "reshape" ? op.attributes.get<Ints>("shape") : Ints{};
+    return Ints{99};
+  };
+  GraphBuilder known, first, second, both;
+  known.input("x", {2, 12}).initializer("three", Tensor::from<float>({3})).node("Cast", {"three"}, {"rows"}).set("to", 7);
+  CHECK(two(known, {"first", "rows", "four"}) == Ints{2, 3, 4});
+  // The extent of an axis that stays where it was is copied, one other is what is left.
+  CHECK(two(first.input("x", {-1, 12}).initializer("minus", list({-1})), {"first", "four", "minus"}) == Ints{0, 4, -1});
+  CHECK(two(second.input("x", {-1, 8}), {"four", "first", "one"}) == Ints{4, -1, 1});
+  // Two that only a run knows stay a computed shape.
+  both.input("x", {-1, -1, 8}).initializer("two", list({2})).node("Shape", {"x"}, {"t"});
+  both.node("Gather", {"t", "one"}, {"second"});
+  CHECK(two(both, {"second", "first", "two", "four"}).empty());
+}
+
 TEST_CASE("An LSTM is a while loop in the canonical form") {
   GraphBuilder graph = lstm();
   graph.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"}).set("hidden_size", 2).name("rnn");

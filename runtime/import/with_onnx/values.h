@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace::importing {
+
+/// One number of a list that a graph computes: known, the extent of an axis of a var, or neither.
+struct Element {
+  std::optional<std::int64_t> number;
+  VarId of = no_var;
+  int axis = -1;
+  friend bool operator==(const Element&, const Element&) = default;
+};
+
+/// What small values of a program are before it runs, as far as the ops that make them say: exporters compute shapes, axes and pads in the
+/// graph, mostly from what the file holds. Looks only where it is asked, and changes nothing.
+class Values {
+ public:
+  explicit Values(const Program& program) : program_(program) {}
+  /// Says which op of which block makes a var.
+  void made_by(VarId var, int block, std::size_t op) { makers_[var] = {block, op}; }
+  void clear();
+
+  /// The value of `var` in every run, or null: for few elements alone.
+  const Tensor* tensor(VarId var) { return tensor(var, 0); }
+  /// The numbers of a list (or one number), each as far as it is known; none where not even their count is.
+  std::optional<std::vector<Element>> elements(VarId var) { return elements(var, 0); }
+
+ private:
+  struct Maker {
+    int block = 0;
+    std::size_t op = 0;
+  };
+  const Op* maker(VarId var) const;
+  const Tensor* tensor(VarId var, int depth);
+  std::optional<Tensor> computed(VarId var, int depth);
+  std::optional<Tensor> extents(const Op& op) const;
+  std::optional<std::vector<Element>> elements(VarId var, int depth);
+  std::optional<std::vector<Element>> picked(const Op& op, int depth);
+  std::optional<std::vector<Element>> joined(const Op& op, int depth);
+
+  const Program& program_;
+  std::map<VarId, Maker> makers_;
+  std::map<VarId, std::optional<Tensor>> tensors_;
+};
+
+}  // namespace millrace::importing
