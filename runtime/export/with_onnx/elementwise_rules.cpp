@@ -67,8 +67,16 @@ void gelu(Exporter& to, const Op& op, const char*) {
   to.bind(op.outputs[0], times(times(x, number(0.5)), to.node("Add", {inner, number(1)})));
 }
 
+/// ONNX has no remainder of floats with the sign of the divisor: C's, plus the divisor where the signs differ.
 void mod(Exporter& to, const Op& op, const char* onnx) {
-  to.give(op, onnx, to.all_in(op), {{"fmod", std::int64_t{op.attributes.get_or("fmod", false) ? 1 : 0}}});
+  const bool as_c = op.attributes.get_or("fmod", false);
+  const DType dtype = to.type(op, 0).dtype;
+  if (as_c || !is_floating(dtype)) return to.give(op, onnx, to.all_in(op), {{"fmod", std::int64_t{as_c ? 1 : 0}}});
+  const std::string zero = to.number(dtype, 0);
+  const std::string left = to.node(onnx, to.all_in(op), {{"fmod", std::int64_t{1}}});
+  const std::string differ = to.node("Xor", {to.node("Less", {left, zero}), to.node("Less", {to.in(op, 1), zero})});
+  const std::string some = to.node("Not", {to.node("Equal", {left, zero})});
+  to.give(op, "Where", {to.node("And", {differ, some}), to.node("Add", {left, to.in(op, 1)}), left});
 }
 
 void not_equal(Exporter& to, const Op& op, const char*) { to.give(op, "Not", {to.node("Equal", to.all_in(op))}); }
