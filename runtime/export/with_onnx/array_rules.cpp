@@ -12,7 +12,7 @@ using Form = ArrayState::Form;
 
 void tensor_array(Exporter& to, const Op& op, const char*) {
   if (op.attributes.get_or("window", std::int64_t{0}) != 0) throw UnsupportedError("a window has no counterpart");
-  to.set_array(op.outputs[0], {Form::unwritten, "", Exporter::has(op, 0) ? to.scalar(op.inputs[0]) : ""});
+  to.set_array(op.outputs[0], {.form = Form::unwritten, .size = Exporter::has(op, 0) ? to.scalar(op.inputs[0]) : ""});
 }
 
 void unstack(Exporter& to, const Op& op, const char*) {
@@ -25,11 +25,11 @@ void unstack(Exporter& to, const Op& op, const char*) {
       if (i != perm[0]) perm.push_back(i);
     x = to.node("Transpose", {x}, {{"perm", perm}});
   }
-  to.set_array(op.outputs[0], {Form::stacked, x, ""});
+  to.set_array(op.outputs[0], {.form = Form::stacked, .value = x});
 }
 
 void split(Exporter& to, const Op& op, const char*) {
-  to.set_array(op.outputs[0], {Form::list, to.node("SplitToSequence", to.all_in(op), {{"axis", std::int64_t{0}}}), ""});
+  to.set_array(op.outputs[0], {.form = Form::list, .value = to.node("SplitToSequence", to.all_in(op), {{"axis", std::int64_t{0}}})});
 }
 
 void scatter(Exporter& to, const Op& op, const char*) {
@@ -39,7 +39,7 @@ void scatter(Exporter& to, const Op& op, const char*) {
   const std::string extents = to.node("Concat", {to.node("Add", {most, to.ints({1})}), to.node("Shape", {x}, {{"start", std::int64_t{1}}})},
                                       {{"axis", std::int64_t{0}}});
   const std::string room = to.node("Expand", {to.number(to.type(op, 1).dtype, 0), extents});
-  to.set_array(op.outputs[0], {Form::slab, to.node("ScatterND", {room, to.node("Unsqueeze", {index, to.ints({1})}), x}), ""});
+  to.set_array(op.outputs[0], {.form = Form::slab, .value = to.node("ScatterND", {room, to.node("Unsqueeze", {index, to.ints({1})}), x})});
 }
 
 // ---- Slots ----
@@ -47,6 +47,15 @@ void scatter(Exporter& to, const Op& op, const char*) {
 std::string slot(Exporter& to, const ArrayState& array, const std::string& index) {
   if (array.form == Form::list) return to.node("SequenceAt", {array.value, index});
   return to.node("Gather", {array.value, index}, {{"axis", std::int64_t{0}}});
+}
+
+/// Whether a read with a boot is one at n − 1, of an array of n slots.
+bool is_last(const Exporter& to, const Op& op) {
+  const Op* array = to.maker(to.root(op.inputs[0]));
+  const Op* index = to.maker(op.inputs[1]);
+  if (!Exporter::has(op, 2) || array == nullptr || index == nullptr || array->type != "tensor_array" || index->type != "sub") return false;
+  const Tensor* one = to.program().constant(index->inputs[1]);
+  return Exporter::has(*array, 0) && index->inputs[0] == array->inputs[0] && one != nullptr && one->elements() == 1 && one->item() == 1;
 }
 
 void read(Exporter& to, const Op& op, const char*) {
@@ -62,6 +71,7 @@ void read(Exporter& to, const Op& op, const char*) {
     if (!Exporter::has(op, 2)) throw UnsupportedError("reads an array that nothing has written before");
     return to.bind(op.outputs[0], to.in(op, 2));
   }
+  if (is_last(to, op) && state.boot == op.inputs[2]) return to.bind(op.outputs[0], state.last);
   const std::string index = to.scalar(op.inputs[1]);
   if (!Exporter::has(op, 2)) return to.bind(op.outputs[0], slot(to, state, index));
   const std::string boot = to.in(op, 2);
@@ -156,7 +166,7 @@ void expect_rows_of_one_sequence(const Exporter& to, const Op& op) {
 void unpack(Exporter& to, const Op& op, const char*) {
   expect_rows_of_one_sequence(to, op);
   const std::string x = op.attributes.get_or("reverse", false) ? to.flipped(to.in(op, 0), 0) : to.in(op, 0);
-  to.set_array(op.outputs[0], {Form::stacked, to.node("Unsqueeze", {x, to.ints({1})}), ""});
+  to.set_array(op.outputs[0], {.form = Form::stacked, .value = to.node("Unsqueeze", {x, to.ints({1})})});
 }
 
 /// Each slot is one row. A reshape where the extents are known: of no slots not even that is known that they have one row.
@@ -188,6 +198,7 @@ void constant_rows(Exporter& to, const Op& op, const char*) {
 void last_rows(Exporter& to, const Op& op, const char*) {
   const std::string boot = to.in(op, 2);
   const ArrayState& state = to.array(op.inputs[0]);
+  if (state.boot == op.inputs[2]) return to.bind(op.outputs[0], state.last);
   // The boot before all slots: it is the last one where there is no step.
   if (state.form == Form::list)
     return to.give(op, "SequenceAt", {to.node("SequenceInsert", {state.value, boot, to.whole(0)}), to.whole(-1)});

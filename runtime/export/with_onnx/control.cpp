@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <tuple>
 
 #include <millrace/runtime/export/with_onnx/turn.h>
 #include <millrace/tensor/error.h>
@@ -141,7 +142,11 @@ void Exporter::finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node
     node->add_output(fresh(program_.var(op.outputs[i]).name));
     bind(op.outputs[i], node->output(node->output_size() - 1));
   }
-  for (const auto& [array, boot] : turn.lagged) node->add_output(fresh(program_.var(array).name + "_last"));
+  std::map<VarId, std::pair<std::string, VarId>> last;
+  for (const auto& [array, boot] : turn.lagged) {
+    node->add_output(fresh(program_.var(array).name + "_last"));
+    last[array] = {node->output(node->output_size() - 1), boot};
+  }
   for (const VarId each : turn.general) {
     ArrayState state = array(each);
     state.value = fresh(program_.var(each).name);
@@ -152,6 +157,7 @@ void Exporter::finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node
     ArrayState state = array(each);
     state.form = Form::stacked;
     state.value = fresh(program_.var(each).name);
+    if (const auto carried = last.find(each); carried != last.end()) std::tie(state.last, state.boot) = carried->second;
     node->add_output(state.value);
     set_array(each, state);
   }

@@ -113,8 +113,22 @@ void Exporter::inputs() {
       throw UnsupportedError("program '" + program_.title() + "': input '" + port.name +
                              "': expected a tensor of at most one level of LoD (in ONNX one sequence, [T, …]), found " + of.to_string());
     bind(port.var, port_name(port));
-    describe(scope().graph->add_input(), port_name(port), of, port_name(port));
+    describe(scope().graph->add_input(), port_name(port), port_type(port), port_name(port));
   }
+}
+
+/// An input that has a row for each sequence has one.
+VarType Exporter::port_type(const Program::Port& port) const {
+  VarType of = type(port.var);
+  if (of.lod_depth > 0 || of.rank() < 1) return of;
+  const auto per_sequence = [&](const Op& op) {
+    if (op.type == "reorder") return op.inputs[0] == port.var;
+    if (op.type == "last_rows") return op.inputs[2] == port.var;
+    return op.type == "tensor_array_read" && has(op, 2) && op.inputs[2] == port.var && type(op, 0).ordered;
+  };
+  for (const Block& block : program_.blocks())
+    if ((*of.shape)[0] == DDim::unknown && std::any_of(block.ops.begin(), block.ops.end(), per_sequence)) (*of.shape)[0] = 1;
+  return of;
 }
 
 void Exporter::outputs() {

@@ -33,8 +33,10 @@ struct ArrayState {
     list        ///< an ONNX sequence of slots, written in order
   };
   Form form = Form::unwritten;
-  std::string value;  ///< the tensor or sequence
-  std::string size;   ///< of an array that was made with a size: i64, one element; else empty
+  std::string value = {};  ///< the tensor or sequence
+  std::string size = {};   ///< of an array that was made with a size: i64, one element; else empty
+  std::string last = {};   ///< what the loop that wrote it carried out of it: the last slot, or `boot` where there is none
+  VarId boot = no_var;
 };
 
 /// What is known inside one graph, beside what is known around it.
@@ -138,6 +140,7 @@ class Exporter {
   std::string fresh(const std::string& hint);
   onnx::ValueInfoProto* describe(onnx::ValueInfoProto* info, const std::string& name, const VarType& type,
                                  const std::string& dim_prefix = "");
+  VarType port_type(const Program::Port& port) const;
   void describe_array(onnx::ValueInfoProto* info, const std::string& name, VarId root);
   /// `value` as an output of the innermost graph: a value that one of its nodes gives, for this output alone.
   std::string own(const std::string& value);

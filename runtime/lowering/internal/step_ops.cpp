@@ -72,6 +72,11 @@ bool StepBuilder::eval_control(const Op& op) {
     bind(op.outputs[0], a);
     return true;
   }
+  // Arrays of the rows of several inputs are equally long: a Scan over them goes on while one has a step.
+  if ((op.type == "maximum" || op.type == "minimum") && a.is(Kind::length) && b.is(Kind::length) && a.offset == b.offset) {
+    bind(op.outputs[0], a);
+    return true;
+  }
   const bool adds = op.type == "add";
   if ((adds || op.type == "sub") && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
     Symbol moved = a;

@@ -147,17 +147,65 @@ TEST_CASE("The canonical listing becomes a Scan and gives its numbers again, als
                      {{"x", one_sequence(numbers(random, {length, 4}))}, {"boot", numbers(random, {1, 3})}});
 }
 
-TEST_CASE("An exported listing is imported as a recurrence again") {
+TEST_CASE("What streams is imported as a recurrence again: layers with last states, several step inputs, boots, convolutions") {
   Random random(2);
-  Program program;
-  {
-    const build::Guard guard(program);
-    build::output("y", layers::gru({rows(4)}, {gru_weights(random, 4, 3)}).y);
-  }
-  const Program again = parse_onnx(format_onnx(program), "again");
-  const Recurrence recurrence = make_recurrence(again);
-  CHECK(recurrence.outputs.size() == 1);
-  CHECK(make_recurrence(program).states.size() == recurrence.states.size());
+  const auto check_streams = [](const std::function<void()>& building, std::size_t at_end) {
+    Program program;
+    {
+      const build::Guard guard(program);
+      building();
+    }
+    const Recurrence wanted = make_recurrence(program);
+    const Recurrence found = make_recurrence(parse_onnx(format_onnx(program), "again"));
+    CHECK(found.outputs.size() == wanted.outputs.size());
+    CHECK(found.inputs.size() == wanted.inputs.size());
+    CHECK(found.given.size() == wanted.given.size());
+    CHECK(found.states.size() == wanted.states.size());
+    CHECK(found.at_end.size() == at_end);
+  };
+  check_streams(
+      [&] {
+        const auto made = layers::gru({rows(4)}, {gru_weights(random, 4, 3), gru_weights(random, 3, 3)});
+        build::output("y", made.y);
+        build::output("h", made.h[1]);
+      },
+      1);
+  check_streams(
+      [&] {
+        using namespace build;
+        DynamicRNN rnn;
+        const Var x = rows(2);
+        const Var y = rows(2, "y");
+        const Var first = input("first", VarType(DType::f32, {open, 2}));
+        {
+          const auto block = rnn.block();
+          const Var a = rnn.step_input(x);
+          const Var b = rnn.step_input(y);
+          const Var memory = rnn.memory(first);
+          const Var next = build::tanh(memory * b + a);
+          rnn.update_memory(memory, next);
+          rnn.output(next);
+        }
+        output("z", rnn.outputs()[0]);
+      },
+      0);
+  check_streams(
+      [&] {
+        using namespace build;
+        StaticRNN rnn;
+        const Var x = input("x", VarType(DType::f32, {open, 1, 2}));
+        Var memory;
+        {
+          const auto block = rnn.block();
+          const Var a = rnn.step_input(x);
+          memory = rnn.memory(constant(Tensor::from<float>({0.5f, 0.25f}).reshape({1, 2})));
+          rnn.update_memory(memory, sigmoid(memory + a));
+          rnn.output(memory);
+        }
+        output("z", rnn.outputs()[0]);
+        output("last", rnn.last(memory));
+      },
+      1);
 }
 
 TEST_CASE("Layers over one sequence, in both directions and several deep, keep their numbers") {
