@@ -317,7 +317,12 @@ void Importer::give(const Node& node, const std::string& op, std::vector<VarId> 
 }
 
 void Importer::bind(const Node& node, std::size_t output, VarId var) {
-  if (node.wants(output)) define(node.output(output), var);
+  if (!node.wants(output)) return;
+  // Extents that are known take the rows out of what is computed of them.
+  const VarType& made = program_.var(var).type;
+  const bool number = made.is_tensor() && (made.dtype == DType::i64 || made.dtype == DType::boolean) && program_.constant(var) == nullptr;
+  const Tensor* value = number ? values_.tensor(var) : nullptr;
+  define(node.output(output), value == nullptr ? var : literal(*value, node.output(output)));
 }
 
 void Importer::bind_constant(const Node& node, Tensor value) {

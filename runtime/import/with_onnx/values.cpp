@@ -33,6 +33,11 @@ std::pair<int, int> bounds(const Op& op, int rank) {
   return {begin, std::max(begin, bound("end", rank))};
 }
 
+/// Integers of one axis or none: what elements() looks into.
+bool is_list(const VarType& type) {
+  return type.is_tensor() && (type.dtype == DType::i64 || type.dtype == DType::i32) && (type.rank() == 0 || type.rank() == 1);
+}
+
 }  // namespace
 
 void Values::clear() {
@@ -66,14 +71,27 @@ std::optional<Tensor> Values::extents(const Op& op) const {
 std::optional<Tensor> Values::computed(VarId var, int depth) {
   const Op* op = depth < deepest ? maker(var) : nullptr;
   if (op == nullptr) return std::nullopt;
-  if (op->type == "shape") return extents(*op);
-  const bool filled = op->type == "constant_of_shape";
-  if (!filled && !follows(op->type)) return std::nullopt;
+  if (std::optional<Tensor> made = op->type == "shape" ? extents(*op) : evaluated(var, *op, depth)) return made;
+  // One known extent may be picked from a shape that is not known as a whole.
+  const VarType& type = program_.var(var).type;
+  if (!is_list(type) || type.dtype != DType::i64) return std::nullopt;
+  const auto list = structure(var, depth);
+  if (!list || std::any_of(list->begin(), list->end(), [](const Element& each) { return !each.number; })) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (const Element& each : *list) numbers.push_back(*each.number);
+  if (type.rank() == 0) return numbers.size() == 1 ? std::optional(Tensor::scalar(numbers[0]).read_only()) : std::nullopt;
+  return Tensor::from(numbers, DDim{static_cast<std::int64_t>(numbers.size())}).read_only();
+}
+
+std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
+  const bool filled = op.type == "constant_of_shape";
+  if (!filled && !follows(op.type)) return std::nullopt;
   std::vector<const Tensor*> inputs;
-  for (const VarId input : op->inputs) {
+  for (const VarId input : op.inputs) {
     inputs.push_back(input == no_var ? nullptr : tensor(input, depth + 1));
     if (input != no_var && inputs.back() == nullptr) return std::nullopt;
   }
+  if (filled && inputs.at(0)->dtype() != DType::i64) return std::nullopt;
   if (filled) {
     std::int64_t count = 1;
     for (const std::int64_t extent : inputs.at(0)->to_vector<std::int64_t>())
@@ -81,8 +99,8 @@ std::optional<Tensor> Values::computed(VarId var, int depth) {
     if (count > few) return std::nullopt;
   }
   try {
-    std::vector<Tensor> outputs = evaluate_op(program_, *op, inputs);
-    const auto at = std::find(op->outputs.begin(), op->outputs.end(), var) - op->outputs.begin();
+    std::vector<Tensor> outputs = evaluate_op(program_, op, inputs);
+    const auto at = std::find(op.outputs.begin(), op.outputs.end(), var) - op.outputs.begin();
     Tensor& made = outputs.at(static_cast<std::size_t>(at));
     if (made.elements() <= few) return std::move(made);
   } catch (const Error&) {
@@ -93,13 +111,19 @@ std::optional<Tensor> Values::computed(VarId var, int depth) {
 
 std::optional<std::vector<Element>> Values::elements(VarId var, int depth) {
   const VarType& type = program_.var(var).type;
-  if (!type.is_tensor() || (type.dtype != DType::i64 && type.dtype != DType::i32) || type.rank() > 1) return std::nullopt;
+  if (!is_list(type)) return std::nullopt;
   std::vector<Element> made;
   if (const Tensor* known = tensor(var, depth)) {
     for (std::int64_t i = 0; i < known->elements(); ++i)
       made.push_back({known->rank() == 0 ? known->item_int() : known->rows(i, i + 1).item_int()});
     return made;
   }
+  return structure(var, depth);
+}
+
+std::optional<std::vector<Element>> Values::structure(VarId var, int depth) {
+  const VarType& type = program_.var(var).type;
+  std::vector<Element> made;
   const Op* op = depth < deepest ? maker(var) : nullptr;
   if (op != nullptr && op->type == "shape" && program_.var(op->inputs[0]).type.shape) {
     const DDim& shape = *program_.var(op->inputs[0]).type.shape;

@@ -40,8 +40,10 @@ class Values {
   const Op* maker(VarId var) const;
   const Tensor* tensor(VarId var, int depth);
   std::optional<Tensor> computed(VarId var, int depth);
+  std::optional<Tensor> evaluated(VarId var, const Op& op, int depth);
   std::optional<Tensor> extents(const Op& op) const;
   std::optional<std::vector<Element>> elements(VarId var, int depth);
+  std::optional<std::vector<Element>> structure(VarId var, int depth);
   std::optional<std::vector<Element>> picked(const Op& op, int depth);
   std::optional<std::vector<Element>> joined(const Op& op, int depth);
 

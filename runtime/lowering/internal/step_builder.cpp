@@ -27,6 +27,7 @@ StepBuilder::StepBuilder(const Program& program, const RecurrenceOptions& option
   made_.step.set_title(program.title() + ", one step");
   made_.start.set_title(program.title() + ", at the start");
   for (const Program::Port& port : program.inputs()) ragged_ = ragged_ || program.var(port.var).type.lod_depth > 0;
+  find_used();
 }
 
 Recurrence StepBuilder::build() {

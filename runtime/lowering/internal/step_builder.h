@@ -33,6 +33,8 @@ class StepBuilder {
   void add_output(const Program::Port& port, const Symbol& symbol);
 
   // Ops (step_ops.cpp).
+  void find_used();
+  bool unused(const Op& op) const;
   void eval_block(int block);
   void eval(const Op& op, int block);
   void eval_generic(const Op& op, int block);
@@ -80,6 +82,7 @@ class StepBuilder {
   const int axis_;
   bool ragged_ = false;  ///< live inputs have LoD: rows are peers in a batch, and must stay apart
   Recurrence made_;
+  std::vector<bool> used_;  ///< vars that an output, a loop or an effect comes from
   std::map<VarId, Symbol> symbols_;
   std::vector<VarId> state_vars_;      // in the step program
   std::vector<Symbol> initial_;        // constant or session

@@ -28,12 +28,39 @@ bool is_comparison(const std::string& type) {
 
 }  // namespace
 
+/// Exporters leave ops behind that nobody reads, such as the shape of live rows: what they would refuse stops nobody.
+void StepBuilder::find_used() {
+  used_.assign(program_.vars().size(), false);
+  const auto mark = [&](VarId var) {
+    const bool fresh = var != no_var && !used_[static_cast<std::size_t>(var)];
+    if (fresh) used_[static_cast<std::size_t>(var)] = true;
+    return fresh;
+  };
+  for (const Program::Port& port : program_.outputs()) mark(port.var);
+  for (const Block& block : program_.blocks()) std::for_each(block.results.begin(), block.results.end(), mark);
+  // A block reads the vars of those around it, and comes behind them.
+  for (bool more = true; more;) {
+    more = false;
+    for (auto block = program_.blocks().rbegin(); block != program_.blocks().rend(); ++block)
+      for (auto op = block->ops.rbegin(); op != block->ops.rend(); ++op)
+        if (!unused(*op))
+          for (const VarId input : op->inputs) more = mark(input) || more;
+  }
+}
+
+/// Whether an op that only computes has no reader.
+bool StepBuilder::unused(const Op& op) const {
+  const OpDef& def = program_.registry().at(op.type);
+  if (!def.pure || !def.prepare || def.stores || on_arrays(program_, op)) return false;
+  return std::none_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) { return used_[static_cast<std::size_t>(output)]; });
+}
+
 void StepBuilder::eval_block(int block) {
   for (const Op& op : program_.block(block).ops) eval(op, block);
 }
 
 void StepBuilder::eval(const Op& op, int block) {
-  if (op.type == "constant") return;
+  if (op.type == "constant" || unused(op)) return;
   if (op.type == "while") return eval_while(op);
   if (op.type == "if") return eval_branch(op);
   if (op.type == "break_if") {

@@ -336,6 +336,26 @@ TEST_CASE("A forward layer that has no lengths is a recurrence, whatever the lay
   CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
 }
 
+TEST_CASE("An initial state and a reshape that an exporter computes from the shape of live rows leave a layer live") {
+  GraphBuilder graph;
+  graph.input("x", {1, -1, 3}).output("z").initializer("W", ones({1, 6, 3})).initializer("R", ones({1, 6, 2}));
+  graph.initializer("zero", list({0})).initializer("one", list({1})).initializer("two", list({2}));
+  graph.node("Shape", {"x"}, {"s"});
+  graph.node("Gather", {"s", "zero"}, {"batch"});
+  graph.node("Concat", {"one", "batch", "two"}, {"dims"}).set("axis", 0);
+  graph.node("ConstantOfShape", {"dims"}, {"h0"});
+  graph.node("Transpose", {"x"}, {"t"}).set("perm", Ints{1, 0, 2});
+  graph.node("GRU", {"t", "W", "R", "", "", "h0"}, {"y"}).set("hidden_size", 2);
+  graph.node("Squeeze", {"y", "one"}, {"rows"});
+  graph.node("Shape", {"rows"}, {"of_rows"});
+  graph.node("Gather", {"of_rows", "zero"}, {"steps"});
+  graph.node("Concat", {"steps", "two"}, {"flat"}).set("axis", 0);
+  graph.node("Reshape", {"rows", "flat"}, {"z"});
+  const Recurrence recurrence = make_recurrence(parse(graph));
+  CHECK(recurrence.states.size() == 1);
+  CHECK(recurrence.outputs[0].row == DDim{2});
+}
+
 TEST_CASE("If becomes two blocks that see the vars around them") {
   GraphBuilder graph;
   graph.input("c", {}, onnx::TensorProto::BOOL).input("x", {2, 1}).output("y");
