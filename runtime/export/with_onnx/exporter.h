@@ -154,6 +154,7 @@ class Exporter {
   void find_test(Turn& turn) const;
   void find_roles(Turn& turn, int block);
   bool becomes_output(const Turn& turn, VarId of, VarId& boot);
+  bool may_differ_in_rows(VarId of) const;
   void find_scan(Turn& turn);
   bool keeps_extents(const Turn& turn) const;
   VarId length_key(VarId var, int depth = 0) const;

@@ -90,10 +90,20 @@ void Exporter::find_roles(Turn& turn, int index) {
   }
 }
 
+/// Whether the slots of an array are joined by their rows, of which each may have another number: there is no tensor of all of them.
+bool Exporter::may_differ_in_rows(VarId of) const {
+  const VarType& slot = type(of);
+  if (slot.ordered || (slot.shape && (slot.rank() == 0 || (*slot.shape)[0] != DDim::unknown))) return false;
+  bool joined = false;
+  for_each_op(program_, program_.block(0),
+              [&](const Op& op) { joined = joined || (op.type == "tensor_array_concat" && root(op.inputs[0]) == of); });
+  return joined;
+}
+
 /// Nothing was written to the array before; the body itself writes it once a turn, at the counter, and reads nothing of it but the slot
 /// of the step before, with a boot from around the loop.
 bool Exporter::becomes_output(const Turn& turn, VarId of, VarId& boot) {
-  if (array(of).form != Form::unwritten || turn.counter == no_var) return false;
+  if (array(of).form != Form::unwritten || turn.counter == no_var || may_differ_in_rows(of)) return false;
   int writes = 0;
   bool good = true;
   for_each_op(program_, *turn.body, [&](const Op& op) {

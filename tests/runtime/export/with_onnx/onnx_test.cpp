@@ -455,6 +455,29 @@ TEST_CASE("Arrays that a branch writes, that grow, or that are made in a loop ke
       feeds);
 }
 
+TEST_CASE("Slots of different rows are a sequence of ONNX") {
+  using namespace build;
+  Random random(20);
+  check_round_trip(
+      "uneven",
+      [] {
+        const Var x = input("x", VarType(DType::f32, {open, 3}));
+        const ArrayVar pieces = ArrayVar::of(call1("tensor_array_split", {x, constant(Tensor::from<std::int64_t>({1, 3, 2}))}));
+        const Var n = pieces.size();
+        const ArrayVar out(n, "out");
+        Var step = constant(0);
+        auto loop = while_loop({step});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, n));
+          out.write(step, sigmoid(pieces.read(step)) + cast(step, DType::f32));
+          step.update(step + 1);
+        }
+        output("y", out.concat());
+      },
+      {{"x", numbers(random, {6, 3})}}, false);
+}
+
 TEST_CASE("A StaticRNN inside a DynamicRNN, and arrays of one loop that another one reads, keep their numbers") {
   using namespace build;
   Random random(19);
