@@ -2,7 +2,7 @@
 """Programs that were exported to ONNX, run by ONNX Runtime: the numbers that this library gives, within 1e-5.
 
 Three sources: models that onnx_test.py builds and Silero's, imported and exported again; and programs of the builder and of layers, which
-test_runtime writes with their feeds and outputs (tests/runtime/export/with_onnx/onnx_test.cpp)."""
+test_runtime writes with their feeds and outputs (tests/runtime/export/with_onnx/)."""
 import glob
 import os
 import subprocess
@@ -94,7 +94,7 @@ def built(folder):
     if not os.path.exists(program):
         print(f"left out: no {program}")
         return
-    subprocess.run([program, "--source-file=*export/with_onnx/onnx_test.cpp"], check=True, timeout=200, stdout=subprocess.DEVNULL,
+    subprocess.run([program, "--source-file=*export/with_onnx/*_test.cpp"], check=True, timeout=200, stdout=subprocess.DEVNULL,
                    env={**os.environ, "MILLRACE_EXPORT_CASES": folder})
     models = sorted(glob.glob(os.path.join(folder, "*.onnx")))
     assert len(models) > 10, models

@@ -3,117 +3,19 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
-#include <millrace/runtime/builder/decoding.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
-#include <millrace/runtime/import/npz.h>
-#include <millrace/runtime/import/onnx.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>
 
-#include "support/op_cases.h"
-#include "support/program_runs.h"
-#include "support/random.h"
+#include "runtime/export/with_onnx/round_trip.h"
 
 using namespace millrace;
 using namespace millrace::testing;
 using build::Var;
-
-namespace {
-
-constexpr std::int64_t open = DDim::unknown;
-
-Tensor numbers(Random& random, const DDim& dims, double scale = 1) {
-  std::vector<float> values(static_cast<std::size_t>(dims.elements()));
-  for (float& value : values) value = static_cast<float>(scale) * random.real();
-  return Tensor::from(values, dims);
-}
-
-LoDTensor one_sequence(Tensor rows) {
-  const std::int64_t length = rows.dim(0);
-  return LoDTensor(std::move(rows), LoD::from_lengths({{length}}));
-}
-
-void check_close(const Tensor& found, const Tensor& wanted) {
-  REQUIRE(found.dtype() == wanted.dtype());
-  REQUIRE(found.dims() == wanted.dims());
-  const Tensor a = found.copy_to(CpuPlace{});
-  const Tensor b = wanted.copy_to(CpuPlace{});
-  visit_dtype(a.dtype(), [&]<class T>(std::type_identity<T>) {
-    const std::vector<T> x = a.to_vector<T>();
-    const std::vector<T> y = b.to_vector<T>();
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const auto p = convert_element<double>(x[i]);
-      const auto q = convert_element<double>(y[i]);
-      if (!(std::isnan(p) && std::isnan(q)) && p != q) CHECK(p == doctest::Approx(q).epsilon(1e-5));
-    }
-  });
-}
-
-/// For the test with ONNX Runtime: the model, its feeds and outputs.
-void keep(const std::string& name, const std::string& model, const Feeds& feeds, const RunResult& result) {
-  const char* folder = std::getenv("MILLRACE_EXPORT_CASES");
-  // ONNX Runtime's Scan refuses to go over no steps.
-  if (folder == nullptr || name == "listing_0") return;
-  const std::filesystem::path stem = std::filesystem::path(folder) / name;
-  const auto put = [&](const char* ending, const std::string& bytes) { std::ofstream(stem.string() + ending, std::ios::binary) << bytes; };
-  put(".onnx", model);
-  NpzTensors fed;
-  NpzTensors given;
-  for (const auto& [port, value] : feeds) fed.emplace(port, value.tensor().tensor());
-  for (const auto& [port, value] : result.outputs()) given.emplace(port, value.tensor().tensor());
-  put(".in.npz", format_npz(fed));
-  put(".out.npz", format_npz(given));
-}
-
-void check_again(const std::string& name, const Program& program, const Feeds& feeds, bool imported = true);
-
-/// Exports the program, imports it again, and compares outputs on feeds of one sequence.
-/// `imported`: false where the importer does not know an op of the model, which ONNX Runtime alone runs then.
-void check_round_trip(const std::string& name, const std::function<void()>& building, const Feeds& feeds, bool imported = true) {
-  INFO(name);
-  Program program;
-  program.set_title(name);
-  {
-    const build::Guard guard(program);
-    building();
-  }
-  check_again(name, program, feeds, imported);
-}
-
-void check_again(const std::string& name, const Program& program, const Feeds& feeds, bool imported) {
-  const RunResult wanted = on_cpu(program, feeds);
-  const std::string model = format_onnx(program);
-  CHECK(model == format_onnx(program));
-  keep(name, model, feeds, wanted);
-  if (!imported) return;
-  const Program again = parse_onnx(model, name);
-  Feeds plain;
-  for (const auto& [port, value] : feeds) plain.emplace(port, value.tensor().tensor());
-  const RunResult found = on_cpu(again, plain);
-  for (const auto& [port, value] : wanted.outputs()) {
-    INFO(port);
-    check_close(found[port].tensor(), value.tensor().tensor());
-  }
-}
-
-Var rows(std::int64_t width, const char* name = "x") { return build::input(name, VarType(DType::f32, {open, width}, 1)); }
-Var dense(std::int64_t width) { return build::input("x", VarType(DType::f32, {open, 2, width})); }
-
-layers::GruWeights gru_weights(Random& random, std::int64_t c, std::int64_t h) {
-  return {numbers(random, {c, 3 * h}, .5), numbers(random, {h, 3 * h}, .5), numbers(random, {3 * h}), numbers(random, {3 * h})};
-}
-
-}  // namespace
 
 TEST_CASE("The canonical listing becomes a Scan and gives its numbers again, also for a sequence without rows") {
   Random random(1);
@@ -543,109 +445,6 @@ TEST_CASE("map, fold and scan keep their numbers") {
                      output("scanned", scan([](const Var& state, const Var& row) { return state * 0.5 + row; }, x, zero));
                    },
                    {{"x", numbers(random, {5, 3})}});
-}
-
-TEST_CASE("Convolution, layer norm and what stands around them keep their numbers") {
-  using namespace build;
-  Random random(12);
-  check_round_trip(
-      "conv_norm",
-      [] {
-        Random weights(13);
-        const Var x = input("x", VarType(DType::f32, {2, 3, open}));
-        const Var y = conv1d(x, parameter("w", numbers(weights, {4, 3, 3})), parameter("b", numbers(weights, {4})), 2, 1, {1, 1});
-        const Var t = transpose(y, {0, 2, 1});
-        const Var z = layer_norm(t, parameter("s", numbers(weights, {4})), parameter("o", numbers(weights, {4})));
-        output("y", softmax(z));
-        output("gelu", call1("gelu", {z}, {{"approximate", std::string("tanh")}}));
-        output("most", call1("argmax", {z}, {{"axis", std::int64_t{-1}}}));
-        output("sums", reduce(z, "log_sum_exp", {1}, true));
-        output("running", call1("cumsum", {z}, {{"axis", std::int64_t{1}}, {"reverse", true}}));
-        output("cut", slice(z, 1, 1, 3));
-        output("padded", call1("pad", {z}, {{"pads", std::vector<std::int64_t>{0, 1, 0, 0, 0, 2}}, {"mode", std::string("reflect")}}));
-        output("turned", call1("reverse", {z}, {{"axis", std::int64_t{1}}}));
-        const std::vector<Var> parts = split(z, 2, {1, 3});
-        output("joined", concat({parts[1], parts[0]}, 2));
-        output("chosen", where(greater(z, 0.0), z, call1("leaky_relu", {z}, {{"alpha", 0.3}})));
-      },
-      {{"x", numbers(random, {2, 3, 11})}});
-}
-
-TEST_CASE("Ops over whole sequences are what they are for one sequence, empty or not") {
-  using namespace build;
-  Random random(14);
-  for (const std::int64_t length : {4, 0})
-    check_round_trip("sequences_" + std::to_string(length),
-                     [] {
-                       Random weights(15);
-                       const Var x = rows(3);
-                       for (const char* kind : {"average", "sum", "sqrt", "max", "first", "last"})
-                         output(kind, sequence_pool(x, kind, -1.0));
-                       output("backwards", sequence_reverse(x));
-                       output("soft", sequence_softmax(x));
-                       output("around", sequence_conv(x, parameter("f", numbers(weights, {9, 2})), -1, 3));
-                       output("ahead", row_conv(x, parameter("g", numbers(weights, {2, 3}))));
-                       output("twice", sequence_concat({x, x}));
-                       output("spread", sequence_expand_as(input("each", VarType(DType::f32, {open, 2})), x));
-                     },
-                     {{"x", one_sequence(numbers(random, {length, 3}))}, {"each", numbers(random, {1, 2})}});
-}
-
-TEST_CASE("Every op that works on tensors alone is exported, and imported again with its numbers") {
-  using Role = OpCase::Input::Role;
-  for (const std::uint64_t seed : seeds(3)) {
-    INFO("seed ", seed);
-    Random random(seed);
-    std::size_t number = 0;
-    for (const OpCase& one : op_cases(random)) {
-      INFO(one.to_string());
-      const bool known = random.coin();
-      Program program;
-      Op op{one.type, {}, {}, one.attributes, {}};
-      Feeds feeds;
-      for (const auto& input : one.inputs) {
-        DDim declared = input.dims;
-        for (int axis = 0; axis < declared.rank() && !known; ++axis) declared[axis] = open;
-        const std::string name = "in" + std::to_string(op.inputs.size());
-        if (input.role == Role::fed) feeds.emplace(name, input.make(random));
-        op.inputs.push_back(input.role == Role::absent  ? no_var
-                            : input.role == Role::fixed ? program.add_parameter("w", input.value)
-                                                        : program.add_input(name, VarType(input.dtype, declared)));
-      }
-      std::size_t count = 0;
-      for (const VarId output : program.append(0, std::move(op))) program.add_output("out" + std::to_string(count++), output);
-      check_again("op" + std::to_string(seed) + "_" + std::to_string(number++) + "_" + one.type, program, feeds);
-    }
-  }
-}
-
-TEST_CASE("What ONNX does not have is refused by name, all at once, and deeper LoD too") {
-  Program program;
-  program.set_title("tagger");
-  {
-    const build::Guard guard(program);
-    Random random(16);
-    const Var x = rows(5);
-    build::output("path", build::call("crf_decoding", {x, build::parameter("t", numbers(random, {7, 5}))})[0]);
-    build::output("labels", build::call("ctc_greedy", {x}, {{"blank", std::int64_t{0}}})[0]);
-  }
-  try {
-    format_onnx(program);
-    FAIL("expected a refusal");
-  } catch (const UnsupportedError& error) {
-    const std::string text = error.what();
-    INFO(text);
-    CHECK(text.starts_with("program 'tagger'"));
-    CHECK(text.find("crf_decoding") != text.npos);
-    CHECK(text.find("ctc_greedy") != text.npos);
-    CHECK(text.find("sequence_pool") == text.npos);
-  }
-  Program deep;
-  {
-    const build::Guard guard(deep);
-    build::output("y", build::tanh(build::input("x", VarType(DType::f32, {open, 2}, 2))));
-  }
-  CHECK_THROWS_WITH_AS(format_onnx(deep), doctest::Contains("at most one level of LoD"), UnsupportedError);
 }
 
 TEST_CASE("One step with named states gives, step after step, the rows of the whole") {
