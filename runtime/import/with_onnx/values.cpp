@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include <millrace/runtime/executor/fold_constants.h>
 
@@ -43,6 +44,7 @@ bool is_list(const VarType& type) {
 void Values::clear() {
   makers_.clear();
   tensors_.clear();
+  structures_.clear();
 }
 
 const Op* Values::maker(VarId var) const {
@@ -121,7 +123,16 @@ std::optional<std::vector<Element>> Values::elements(VarId var, int depth) {
   return structure(var, depth);
 }
 
-std::optional<std::vector<Element>> Values::structure(VarId var, int depth) {
+const std::optional<std::vector<Element>>& Values::structure(VarId var, int depth) {
+  const auto [found, fresh] = structures_.try_emplace(var);
+  if (fresh) {
+    std::optional<std::vector<Element>> made = structured(var, depth);
+    if (made && std::cmp_less_equal(made->size(), few)) found->second = std::move(made);
+  }
+  return found->second;
+}
+
+std::optional<std::vector<Element>> Values::structured(VarId var, int depth) {
   const VarType& type = program_.var(var).type;
   std::vector<Element> made;
   const Op* op = depth < deepest ? maker(var) : nullptr;
@@ -172,6 +183,7 @@ std::optional<std::vector<Element>> Values::joined(const Op& op, int depth) {
     const auto part = elements(input, depth + 1);
     if (!part) return std::nullopt;
     made.insert(made.end(), part->begin(), part->end());
+    if (std::cmp_greater(made.size(), few)) return std::nullopt;
   }
   return made;
 }

@@ -43,13 +43,15 @@ class Values {
   std::optional<Tensor> evaluated(VarId var, const Op& op, int depth);
   std::optional<Tensor> extents(const Op& op) const;
   std::optional<std::vector<Element>> elements(VarId var, int depth);
-  std::optional<std::vector<Element>> structure(VarId var, int depth);
+  const std::optional<std::vector<Element>>& structure(VarId var, int depth);
+  std::optional<std::vector<Element>> structured(VarId var, int depth);
   std::optional<std::vector<Element>> picked(const Op& op, int depth);
   std::optional<std::vector<Element>> joined(const Op& op, int depth);
 
   const Program& program_;
   std::map<VarId, Maker> makers_;
-  std::map<VarId, std::optional<Tensor>> tensors_;
+  std::map<VarId, std::optional<Tensor>> tensors_;  ///< each var is looked into once, however many read it
+  std::map<VarId, std::optional<std::vector<Element>>> structures_;
 };
 
 }  // namespace millrace::importing

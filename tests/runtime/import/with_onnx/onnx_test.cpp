@@ -336,6 +336,16 @@ TEST_CASE("A forward layer that has no lengths is a recurrence, whatever the lay
   CHECK_THROWS_AS(make_recurrence(parse(graph)), UnsupportedError);
 }
 
+TEST_CASE("A shape that doubles from node to node costs no more than its nodes") {
+  GraphBuilder graph;
+  graph.input("x", {-1, -1}).output("y");
+  graph.node("Shape", {"x"}, {"s0"});
+  for (int i = 0; i < 60; ++i)
+    graph.node("Concat", {"s" + std::to_string(i), "s" + std::to_string(i)}, {"s" + std::to_string(i + 1)}).set("axis", 0);
+  graph.node("Gather", {"s60", "s0"}, {"y"});
+  CHECK_NOTHROW(parse_onnx(graph.bytes(17), "m.onnx", {}));
+}
+
 TEST_CASE("An initial state and a reshape that an exporter computes from the shape of live rows leave a layer live") {
   GraphBuilder graph;
   graph.input("x", {1, -1, 3}).output("z").initializer("W", ones({1, 6, 3})).initializer("R", ones({1, 6, 2}));
