@@ -14,6 +14,10 @@ Recurrence finished(Recurrence made) {
   made.step = prune(made.step);
   made.start = prune(made.start);
   made.batched = vectorize(made.step);
+  for (Recurrence::Boundary& boundary : made.boundaries) {
+    boundary.program = prune(boundary.program);
+    boundary.batched = vectorize(boundary.program);
+  }
   return made;
 }
 
@@ -63,8 +67,24 @@ std::string Recurrence::to_string() const {
                         state.changes ? "" : ", read only");
   for (const Output& output : outputs)
     text += fmt::format("output '{}': rows of {}{}\n", output.name, name_of(output.dtype), output.row.to_string());
+  for (const Boundary& boundary : boundaries) {
+    for (const Input& input : boundary.inputs)
+      text += fmt::format("live input '{}': a row of {}{} when a sequence of level {} opens\n", input.name, name_of(input.dtype),
+                          input.row.to_string(), boundary.level);
+    for (const Output& output : boundary.outputs)
+      text += fmt::format("output '{}': a row of {}{} when a sequence of level {} closes\n", output.name, name_of(output.dtype),
+                          output.row.to_string(), boundary.level);
+    for (const auto& [state, value] : boundary.constants)
+      text += fmt::format("state '{}': begins anew when a sequence of level {} opens\n", states[state].name, boundary.level);
+    for (const std::size_t state : boundary.changes)
+      text += fmt::format("state '{}': set when a sequence of level {} {}\n", states[state].name, boundary.level,
+                          boundary.opens ? "opens" : "closes");
+  }
   for (const std::string& name : at_end) text += fmt::format("output '{}': known only at the end, not streamed\n", name);
-  return text + "\n" + step.to_string();
+  text += "\n" + step.to_string();
+  for (const Boundary& boundary : boundaries)
+    if (!boundary.program.outputs().empty()) text += "\n" + boundary.program.to_string();
+  return text;
 }
 
 }  // namespace millrace

@@ -57,15 +57,35 @@ struct Recurrence {
     DDim dims;  ///< extents that `step` gives
   };
 
+  /// What happens when an inner sequence opens or closes. Inputs of `program`: the rows of `inputs`, then all `states`; its outputs: the
+  /// rows of `outputs`, then the next values of the states that `changes` lists. `batched` is the same for N sequences at once.
+  struct Boundary {
+    int level = 1;                  ///< of the inner sequence: 1 … levels − 1
+    bool opens = true;              ///< else closes
+    std::vector<Input> inputs{};    ///< what arrives once for each sequence of the level, and is there when it opens
+    std::vector<Output> outputs{};  ///< what is given once for each, when it closes
+    std::vector<std::size_t> changes{};
+    std::vector<std::pair<std::size_t, Tensor>> constants{};  ///< states that take a value which is known now
+    Program program;
+    Program batched;
+  };
+
   Program step;
   Program batched;
   Program start;  ///< inputs: `given`; outputs: the first values of `states`, in order
-  std::vector<Input> inputs;
-  std::vector<Given> given;
-  std::vector<State> states;
-  std::vector<Output> outputs;
+  std::vector<Input> inputs{};
+  std::vector<Given> given{};
+  std::vector<State> states{};
+  std::vector<Output> outputs{};
   /// Outputs of the program that are known only when a sequence has ended, and are not streamed.
-  std::vector<std::string> at_end;
+  std::vector<std::string> at_end{};
+  /// Levels of LoD above a row of `inputs`. A session is one sequence of level 0; from level 1 on, inner sequences open and close in it.
+  int levels = 1;
+  /// Opening level 1 … levels − 1, then closing level levels − 1 … 1.
+  std::vector<Boundary> boundaries{};
+
+  const Boundary& opening(int level) const { return boundaries.at(static_cast<std::size_t>(level - 1)); }
+  const Boundary& closing(int level) const { return boundaries.at(static_cast<std::size_t>(2 * levels - level - 2)); }
 
   /// What `millrace inspect --streaming` prints.
   std::string to_string() const;

@@ -100,6 +100,7 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
   void send_piece() {
+    if (next_message_ < plan_.script.size()) return write(plan_.script[next_message_++], &Session::send_piece);
     const std::size_t left = plan_.bytes.size() - sent_;
     if (left == 0) return write(text_message(to_json(EndMessage{})), &Session::nothing_follows);
     const ClientOptions& options = group_->options;
@@ -160,22 +161,31 @@ class Session : public std::enable_shared_from_this<Session> {
     arrive();
   }
   void on(const ResultMessage& said) {
-    if (said.seq != record_.received.size())
-      throw ProtocolError(ErrorCode::bad_message,
-                          "expected seq " + std::to_string(record_.received.size()) + ", found " + std::to_string(said.seq));
+    std::uint64_t& next = next_seq_[said.level.value_or(0)];
+    if (said.seq != next)
+      throw ProtocolError(ErrorCode::bad_message, "expected seq " + std::to_string(next) + ", found " + std::to_string(said.seq));
+    next += said.steps;
     // Steps whose rows have no bytes cost the server nothing, but the client its record of them.
     if (said.steps > group_->options.limits.message)
       throw ProtocolError(ErrorCode::bad_message, "expected at most " + std::to_string(group_->options.limits.message) +
                                                       " steps in a message, found " + std::to_string(said.steps));
-    if (said.outputs.size() != record_.outputs.size())
-      throw ProtocolError(ErrorCode::bad_message,
-                          "expected " + std::to_string(record_.outputs.size()) + " outputs, found " + std::to_string(said.outputs.size()));
-    for (std::size_t i = 0; i < said.outputs.size(); ++i) record_.outputs[i] += said.outputs[i].bytes;
+    // The reader has seen that these are the outputs of their level.
+    std::size_t i = 0;
+    for (const ResultMessage::Output& output : said.outputs) {
+      while (record_.started->outputs[i].name != output.name) ++i;
+      record_.outputs[i] += output.bytes;
+    }
+    if (said.level) return;
     record_.received.resize(record_.received.size() + said.steps, Clock::now());
     group_->progress.steps += said.steps;
     group_->tell();
   }
   void on(const SegmentMessage& said) { record_.segments.push_back(said); }
+  void on(const FlushedMessage& said) { record_.flushed.push_back(said.steps); }
+  void on(const ResetDoneMessage& said) {
+    record_.resets.push_back(said.steps);
+    next_seq_.clear();
+  }
   void on(const EndedMessage& said) {
     record_.steps = said.steps;
     end({});
@@ -206,6 +216,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<MessageStream> stream_;
   asio::steady_timer timer_;
   std::size_t sent_ = 0;
+  std::size_t next_message_ = 0;
+  std::map<int, std::uint64_t> next_seq_;  // by level of a result; 0: a step
   bool arrived_ = false;
   bool over_ = false;
 };

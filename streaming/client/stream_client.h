@@ -11,6 +11,7 @@
 
 #include <millrace/streaming/protocol/control.h>
 #include <millrace/streaming/protocol/limits.h>
+#include <millrace/streaming/protocol/message.h>
 #include <millrace/streaming/transport/asio.h>
 #include <millrace/streaming/transport/connection.h>
 
@@ -23,6 +24,9 @@ struct ClientPlan {
   std::string bytes;            ///< rows, or frames of samples
   std::size_t unit_bytes = 1;   ///< of a row or a frame: paced pieces hold whole ones
   double units_per_second = 0;  ///< at speed 1; 0: has no pace of its own, and is sent as fast as the server takes it
+  /// In place of `bytes`: whole messages between `start` and `end`, sent one behind the other. For inner sequences, several inputs, `flush`
+  /// and `reset`.
+  std::vector<Message> script;
 
   ClientPlan() = default;
 };
@@ -35,6 +39,8 @@ struct ClientRecord {
   std::vector<std::string> outputs;         ///< for each of `started->outputs`: its rows, raw little-endian
   std::vector<Clock::time_point> received;  ///< of each step
   std::vector<SegmentMessage> segments;
+  std::vector<std::uint64_t> flushed;  ///< what each `flushed` said
+  std::vector<std::uint64_t> resets;   ///< what each `reset` said: the steps before it
   std::optional<std::uint64_t> steps;  ///< what `ended` said
   std::string error;                   ///< one line; empty: ended as it should
   Clock::time_point begun;             ///< when unit 0 was due; unit k is due k / (units_per_second × speed) later

@@ -14,7 +14,8 @@ struct Batcher::Sequence {
   std::uint64_t seq = 0;
   bool may_step = true;
   bool out = false;
-  bool over = false;  // failed or drained: nothing follows
+  bool over = false;                    // failed or drained: nothing follows
+  std::optional<std::size_t> crossing;  // the boundary to go over before the next row
 };
 
 Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
@@ -22,9 +23,8 @@ Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_r
 Batcher::~Batcher() = default;
 
 LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given) {
-  if (sources.size() != recurrence_->inputs.size())
-    throw ArgumentError("batcher: expected " + std::to_string(recurrence_->inputs.size()) + " sources, found " +
-                        std::to_string(sources.size()));
+  if (const std::size_t wanted = first_source(recurrence_->boundaries.size()); sources.size() != wanted)
+    throw ArgumentError("batcher: expected " + std::to_string(wanted) + " sources, found " + std::to_string(sources.size()));
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->sources = std::move(sources);
@@ -42,9 +42,48 @@ LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Te
   return id;
 }
 
+/// Where the sources of a boundary begin.
+std::size_t Batcher::first_source(std::size_t boundary) const {
+  std::size_t first = recurrence_->inputs.size();
+  for (std::size_t i = 0; i < boundary; ++i) first += recurrence_->boundaries[i].inputs.size();
+  return first;
+}
+
 bool Batcher::can_step(const Sequence& sequence) const {
+  const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
   return !sequence.out && !sequence.over && sequence.may_step &&
-         std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->rows() > 0; });
+         (sequence.crossing || std::all_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() > 0; }));
+}
+
+bool Batcher::settled(LiveId id) const {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return true;
+  const Sequence& sequence = *found->second;
+  const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
+  return !sequence.out && !sequence.crossing &&
+         std::any_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() == 0; });
+}
+
+void Batcher::cross(LiveId id, std::size_t boundary) {
+  Sequence& sequence = *sequences_.at(id);
+  const std::size_t first = first_source(boundary);
+  for (std::size_t i = 0; i < recurrence_->boundaries.at(boundary).inputs.size(); ++i)
+    if (sequence.sources[first + i]->rows() == 0)
+      throw ArgumentError("batcher: expected a row of '" + recurrence_->boundaries[boundary].inputs[i].name + "', found none");
+  if (!settled(id) || sequence.over) throw ArgumentError("batcher: expected a sequence that has settled");
+  sequence.crossing = boundary;
+  review(sequence);
+}
+
+void Batcher::restart(LiveId id, std::vector<RowSource*> sources, std::vector<Tensor> given) {
+  Sequence& sequence = *sequences_.at(id);
+  if (sequence.out) throw ArgumentError("batcher: expected a sequence that has settled or drained");
+  sequence.sources = std::move(sources);
+  sequence.seq = 0;
+  sequence.over = false;
+  std::erase_if(starts_, [&](const Tick::Start& start) { return start.slot == sequence.slot; });
+  starts_.push_back({sequence.slot, std::move(given)});
+  review(sequence);
 }
 
 /// Puts the sequence among those ready, or takes it out; says so when its last step is done.
@@ -55,9 +94,10 @@ void Batcher::review(Sequence& sequence) {
   }
   ready_.erase(sequence.id);
   if (sequence.out || sequence.over) return;
-  const bool done =
-      std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->ended(); }) &&
-      std::any_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->rows() == 0; });
+  const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
+  const bool done = !sequence.crossing && std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) {
+    return source->ended();
+  }) && std::any_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() == 0; });
   if (!done) return;
   sequence.over = true;
   sequence.sink->drained();
@@ -99,30 +139,53 @@ bool Batcher::ready() const noexcept { return !tick_out_ && !ready_.empty(); }
 
 std::size_t Batcher::live() const noexcept { return sequences_.size() - closed_out_.size(); }
 
+void Batcher::take_row(Tick& tick, Sequence& sequence, std::size_t row) const {
+  for (std::size_t i = 0; i < tick.inputs.size(); ++i) {
+    const std::span<const std::byte> bytes = sequence.sources[i]->row(0);
+    std::memcpy(static_cast<std::byte*>(tick.inputs[i].raw_mutable()) + row * bytes.size(), bytes.data(), bytes.size());
+    sequence.sources[i]->pop(1);
+  }
+}
+
+Tick::Crossing Batcher::take_crossing(Sequence& sequence) const {
+  Tick::Crossing made{sequence.slot, *sequence.crossing, {}};
+  std::size_t source = first_source(made.boundary);
+  for (const Recurrence::Input& input : recurrence_->boundaries[made.boundary].inputs) {
+    Tensor& row = made.inputs.emplace_back(input.dtype, input.dims.inserted(0, 1));
+    const std::span<const std::byte> bytes = sequence.sources[source]->row(0);
+    std::memcpy(row.raw_mutable(), bytes.data(), bytes.size());
+    row.storage()->mark_written();
+    sequence.sources[source++]->pop(1);
+  }
+  return made;
+}
+
 Tick Batcher::take() {
   if (!ready()) throw ArgumentError("batcher: expected something ready and no tick out");
   Tick tick;
   tick.starts = std::exchange(starts_, {});
-  out_.clear();
-  for (auto at = ready_.lower_bound(cursor_); out_.size() < max_rows_ && out_.size() < ready_.size(); ++at) {
+  std::vector<LiveId> chosen;
+  for (auto at = ready_.lower_bound(cursor_); chosen.size() < max_rows_ && chosen.size() < ready_.size(); ++at) {
     if (at == ready_.end()) at = ready_.begin();
-    out_.push_back(*at);
+    chosen.push_back(*at);
   }
-  cursor_ = out_.back() + 1;
-  std::sort(out_.begin(), out_.end());
+  cursor_ = chosen.back() + 1;
+  std::sort(chosen.begin(), chosen.end());
+  out_.clear();
+  for (const LiveId id : chosen) (sequences_.at(id)->crossing ? crossing_out_ : out_).push_back(id);
   const auto rows = static_cast<std::int64_t>(out_.size());
   for (const Recurrence::Input& input : recurrence_->inputs) tick.inputs.emplace_back(input.dtype, input.dims.inserted(0, rows));
   for (Tensor& tensor : tick.inputs) tensor.storage()->mark_written();
-  for (std::size_t row = 0; row < out_.size(); ++row) {
-    Sequence& sequence = *sequences_.at(out_[row]);
-    ready_.erase(sequence.id);
+  for (const LiveId id : chosen) {
+    Sequence& sequence = *sequences_.at(id);
+    ready_.erase(id);
     sequence.out = true;
-    tick.slots.push_back(sequence.slot);
-    for (std::size_t i = 0; i < tick.inputs.size(); ++i) {
-      const std::span<const std::byte> bytes = sequence.sources[i]->row(0);
-      std::memcpy(static_cast<std::byte*>(tick.inputs[i].raw_mutable()) + row * bytes.size(), bytes.data(), bytes.size());
-      sequence.sources[i]->pop(1);
+    if (sequence.crossing) {
+      tick.crossings.push_back(take_crossing(sequence));
+      continue;
     }
+    take_row(tick, sequence, tick.slots.size());
+    tick.slots.push_back(sequence.slot);
   }
   tick_out_ = true;
   ++stats_.ticks;
@@ -131,33 +194,53 @@ Tick Batcher::take() {
   return tick;
 }
 
+/// A sequence whose tick is over; null when it was closed meanwhile.
+Batcher::Sequence* Batcher::came_back(LiveId id) {
+  const auto found = sequences_.find(id);
+  Sequence& sequence = *found->second;
+  sequence.out = false;
+  if (closed_out_.erase(id) == 0) return &sequence;
+  release(sequence.slot);
+  sequences_.erase(found);
+  return nullptr;
+}
+
 void Batcher::finish(const TickResult& result) {
   tick_out_ = false;
-  const std::vector<LiveId> out = std::exchange(out_, {});
+  const std::vector<LiveId> out = std::exchange(out_, {}), crossing = std::exchange(crossing_out_, {});
   std::vector<std::exception_ptr> errors(out.size());
   for (const TickResult::Failure& failure : result.failures) errors.at(failure.row) = failure.error;
   std::vector<std::span<const std::byte>> rows(result.outputs.size());
   for (std::size_t row = 0; row < out.size(); ++row) {
-    const auto found = sequences_.find(out[row]);
-    Sequence& sequence = *found->second;
-    sequence.out = false;
-    if (closed_out_.erase(sequence.id) > 0) {
-      release(sequence.slot);
-      sequences_.erase(found);
-      continue;
-    }
-    const std::uint64_t seq = sequence.seq++;
+    Sequence* sequence = came_back(out[row]);
+    if (sequence == nullptr) continue;
+    const std::uint64_t seq = sequence->seq++;
     if (errors[row] != nullptr) {
-      sequence.over = true;
-      sequence.sink->failed(seq, errors[row]);
+      sequence->over = true;
+      sequence->sink->failed(seq, errors[row]);
       continue;
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t bytes = result.outputs[i].bytes() / out.size();
       rows[i] = {static_cast<const std::byte*>(result.outputs[i].raw()) + row * bytes, bytes};
     }
-    sequence.sink->step(seq, rows);
+    sequence->sink->step(seq, rows);
     changed(out[row]);
+  }
+  for (std::size_t n = 0; n < crossing.size(); ++n) {
+    Sequence* sequence = came_back(crossing[n]);
+    if (sequence == nullptr) continue;
+    const std::size_t boundary = *std::exchange(sequence->crossing, std::nullopt);
+    const TickResult::Crossed& crossed = result.crossed.at(n);
+    if (crossed.error != nullptr) {
+      sequence->over = true;
+      sequence->sink->failed(sequence->seq, crossed.error);
+      continue;
+    }
+    std::vector<std::span<const std::byte>> outputs;
+    for (const Tensor& row : crossed.outputs) outputs.push_back({static_cast<const std::byte*>(row.raw()), row.bytes()});
+    sequence->sink->crossed(boundary, outputs);
+    changed(crossing[n]);
   }
 }
 

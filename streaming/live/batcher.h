@@ -31,6 +31,8 @@ class Batcher {
     virtual void step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) = 0;
     /// Step `seq` failed, and the sequence is over.
     virtual void failed(std::uint64_t seq, std::exception_ptr error) = 0;
+    /// An inner sequence opened or closed, as `cross` asked: one row of each output of the boundary.
+    virtual void crossed(std::size_t, std::span<const std::span<const std::byte>>) {}
     /// All rows of ended sources were stepped. Called once, unless the sequence failed or was closed.
     virtual void drained() = 0;
   };
@@ -45,9 +47,17 @@ class Batcher {
   explicit Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows = 4096);
   ~Batcher();
 
-  /// A sequence that steps as soon as there are rows. `sources`: one per live input, owned by the caller, who tells `changed` when one got
+  /// A sequence that steps as soon as there are rows. `sources`: one per live input (those of the recurrence, then those of its boundaries,
+  /// in their order), owned by the caller, who tells `changed` when one got
   /// rows or ended. They and `sink` live until `close`. `given`: see Tick::Start.
   LiveId open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given = {});
+  /// The sequence goes over a boundary of the recurrence in a tick to come, and steps no further before. ArgumentError unless `settled`, and
+  /// unless each input of the boundary holds a row.
+  void cross(LiveId id, std::size_t boundary);
+  /// Nothing of the sequence is out, nothing can be done for it, and no crossing is to come.
+  bool settled(LiveId id) const;
+  /// The sequence begins anew: its state from `given`, its steps from 0, its rows from these sources. When it is settled or drained.
+  void restart(LiveId id, std::vector<RowSource*> sources, std::vector<Tensor> given = {});
   /// Rows arrived, or the last one has.
   void changed(LiveId id);
   /// Whether the sequence may step: false while its results have nowhere to go. True at first.
@@ -70,13 +80,18 @@ class Batcher {
   bool can_step(const Sequence& sequence) const;
   void release(Slot slot);
   void review(Sequence& sequence);
+  void take_row(Tick& tick, Sequence& sequence, std::size_t row) const;
+  Tick::Crossing take_crossing(Sequence& sequence) const;
+  Sequence* came_back(LiveId id);
+  std::size_t first_source(std::size_t boundary) const;
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::size_t max_rows_;
   std::map<LiveId, std::unique_ptr<Sequence>> sequences_;
   std::set<LiveId> ready_;  // in the order of opening, so that ticks do not depend on hashes or addresses
   std::vector<Tick::Start> starts_;
-  std::vector<LiveId> out_;      // rows of the tick that is out
+  std::vector<LiveId> out_;  // rows of the tick that is out
+  std::vector<LiveId> crossing_out_;
   std::set<LiveId> closed_out_;  // closed while out
   bool tick_out_ = false;
   std::vector<Slot> free_;

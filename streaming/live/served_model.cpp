@@ -18,7 +18,7 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
   if (config_.audio) options.rows.insert_or_assign(config_.audio->input, DDim{config_.audio->row_samples()});
   recurrence_ = std::make_shared<const Recurrence>(make_recurrence(program, options));
   for (const Recurrence::Input& input : recurrence_->inputs) {
-    PortSpec port{input.name, input.dtype, input.row, {}, {}};
+    PortSpec port{input.name, input.dtype, input.row, {}, {}, {}};
     if (config_.audio && config_.audio->input == input.name) {
       if (input.dtype != DType::f32 || input.row != DDim{config_.audio->row_samples()})
         throw ArgumentError(fmt::format("audio input '{}': expected rows of f32[{}], found {}{}", input.name, config_.audio->row_samples(),
@@ -28,7 +28,15 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
     }
     inputs_.push_back(std::move(port));
   }
-  for (const Recurrence::Output& output : recurrence_->outputs) outputs_.push_back({output.name, output.dtype, output.row, {}, {}});
+  for (const Recurrence::Output& output : recurrence_->outputs) outputs_.push_back({output.name, output.dtype, output.row, {}, {}, {}});
+  for (const Recurrence::Boundary& boundary : recurrence_->boundaries) {
+    for (const Recurrence::Input& input : boundary.inputs) inputs_.push_back({input.name, input.dtype, input.row, {}, {}, boundary.level});
+    for (const Recurrence::Output& output : boundary.outputs)
+      outputs_.push_back({output.name, output.dtype, output.row, {}, {}, boundary.level});
+  }
+  if (config_.audio && recurrence_->levels > 1)
+    throw UnsupportedError(fmt::format("audio input '{}': expected a program without inner sequences, found {} levels of LoD",
+                                       config_.audio->input, recurrence_->levels));
   const auto has = [](const std::vector<PortSpec>& ports, const std::string& name) {
     return std::any_of(ports.begin(), ports.end(), [&](const PortSpec& port) { return port.name == name; });
   };

@@ -77,6 +77,7 @@ class Server::State::Job final : public Runnable {
       // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
       result.slots = tick_.slots;
       for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
+      result.crossed.assign(tick_.crossings.size(), {{}, std::current_exception()});
     }
     asio::post(state_->context, [state = state_, made = std::move(result)]() mutable { state->tick_done(std::move(made)); });
     delete this;

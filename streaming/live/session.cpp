@@ -59,10 +59,17 @@ void Session::receive(Message message) {
     if (message.kind == MessageKind::binary) return take_data(message);
     const ClientMessage said = parse_client_message(message.payload);
     if (const auto* first = std::get_if<StartMessage>(&said)) return start(*first);
-    if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found end");
-    if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found another end");
+    if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found another");
+    if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found another message");
+    if (const auto* open = std::get_if<OpenMessage>(&said)) return take_mark(*open);
+    if (const auto* close = std::get_if<CloseMessage>(&said)) return take_mark(*close);
+    if (std::holds_alternative<FlushMessage>(said)) return take_mark({Mark::Kind::flush, 0});
+    if (std::holds_alternative<ResetMessage>(said)) {
+      open_said_ = 0;
+      return take_mark({Mark::Kind::reset, 0});
+    }
     end_said_ = true;
-    feed();
+    take_mark({Mark::Kind::end, 0});
   } catch (const ProtocolError& error) {
     end_with(error.code(), error.what(), {});
   } catch (const Error& error) {
@@ -82,10 +89,47 @@ void Session::take_data(const Message& message) {
   }
   if (chunk.source == sources_.size())
     throw ProtocolError(ErrorCode::bad_input, fmt::format("expected data for an input of the program, found '{}'", data.input));
+  const PortSpec& port = model_->inputs()[chunk.source];
+  if (const int innermost = model_->recurrence()->levels - 1; !port.level && open_said_ < innermost && !data.bytes.empty())
+    throw ProtocolError(ErrorCode::bad_message,
+                        fmt::format("expected open of level {} before data of '{}', found data", open_said_ + 1, port.name));
   chunk.bytes.assign(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size());
   incoming_bytes_ += chunk.bytes.size();
   incoming_.push_back(std::move(chunk));
   feed();
+}
+
+void Session::take_mark(Mark mark) {
+  Chunk chunk;
+  chunk.mark = mark;
+  incoming_.push_back(std::move(chunk));
+  feed();
+}
+
+void Session::take_mark(const OpenMessage& message) {
+  const int innermost = model_->recurrence()->levels - 1;
+  if (message.level < 1 || message.level > innermost)
+    throw ProtocolError(ErrorCode::bad_message,
+                        innermost == 0
+                            ? fmt::format("expected no open, as the program has no inner sequences, found one of level {}", message.level)
+                            : fmt::format("open: expected a level from 1 to {}, found {}", innermost, message.level));
+  if (message.level != open_said_ + 1)
+    throw ProtocolError(ErrorCode::bad_message,
+                        open_said_ == innermost
+                            ? fmt::format("open: expected close of level {} first, found level {}", open_said_, message.level)
+                            : fmt::format("open: expected level {}, found {}", open_said_ + 1, message.level));
+  ++open_said_;
+  take_mark({Mark::Kind::open, message.level});
+}
+
+void Session::take_mark(const CloseMessage& message) {
+  if (message.level != open_said_ || open_said_ == 0)
+    throw ProtocolError(ErrorCode::bad_message,
+                        open_said_ == 0
+                            ? fmt::format("close: expected an inner sequence that is open, found level {} and none open", message.level)
+                            : fmt::format("close: expected level {}, the innermost that is open, found {}", open_said_, message.level));
+  --open_said_;
+  take_mark({Mark::Kind::close, message.level});
 }
 
 std::unique_ptr<RowSource> Session::make_source(const PortSpec& port, const StartMessage& message, PortSpec& admitted) const {
@@ -119,13 +163,7 @@ void Session::start(const StartMessage& message) {
                                    [&wanted = name](const PortSpec& port) { return port.name == wanted; });
     if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an input of the program, found '{}'", name));
   }
-  std::vector<RowSource*> sources;
-  for (const PortSpec& port : model_->inputs()) {
-    answer.inputs.push_back(port);
-    sources_.push_back(make_source(port, message, answer.inputs.back()));
-    sources.push_back(sources_.back().get());
-    if (port.audio) audio_ = static_cast<AudioFrontEnd*>(sources.back());
-  }
+  std::vector<RowSource*> sources = make_sources(message, answer.inputs);
   for (std::size_t i = 0; i < model_->outputs().size(); ++i)
     if (!message.outputs) wanted_.push_back(i);
   for (const std::string& name : message.outputs.value_or(std::vector<std::string>())) {
@@ -135,6 +173,12 @@ void Session::start(const StartMessage& message) {
       throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an output of the program, found '{}'", name));
     wanted_.push_back(static_cast<std::size_t>(at - model_->outputs().begin()));
   }
+  // Those of a step first, then those of each level.
+  std::vector<std::size_t> grouped;
+  for (int level = recurrence.levels; level > 0; --level)
+    for (const std::size_t output : wanted_)
+      if (model_->outputs()[output].level.value_or(recurrence.levels) == level) grouped.push_back(output);
+  wanted_ = std::move(grouped);
   for (const std::size_t output : wanted_) answer.outputs.push_back(model_->outputs()[output]);
   std::vector<Tensor> given;
   for (const Recurrence::Given& value : recurrence.given) {
@@ -147,70 +191,197 @@ void Session::start(const StartMessage& message) {
     if (!known)
       throw ProtocolError(ErrorCode::bad_input, fmt::format("expected a value that the program takes at the start, found '{}'", name));
   }
-  if (message.segments && audio_ != nullptr)
-    for (const LabelConfig& label : model_->config().labels) {
-      std::size_t output = 0;
-      while (model_->outputs()[output].name != label.output) ++output;
-      labels_.push_back({Segmenter(label, model_->config().audio->step_seconds()), output, label.index});
-    }
+  start_ = message;
+  given_ = given;
+  closed_.assign(static_cast<std::size_t>(recurrence.levels), 0);
+  make_labels();
   id_ = batcher_.open(std::move(sources), *this, std::move(given));
   send(text_message(to_json(answer)));
 }
 
-/// Hands queued bytes to the sources as far as they take them, in order for each.
-void Session::feed() {
-  if (feeding_ || over_ || !started()) return;
-  feeding_ = true;
-  std::vector<bool> full(sources_.size(), false);
-  bool moved = false;
-  for (auto at = incoming_.begin(); at != incoming_.end();) {
-    if (full[at->source]) {
-      ++at;
-      continue;
-    }
-    const std::span<const std::byte> bytes = std::as_bytes(std::span<const char>(at->bytes)).subspan(at->taken);
-    std::size_t taken = 0;
-    try {
-      taken = sources_[at->source]->feed(bytes);
-    } catch (...) {
-      feeding_ = false;
-      throw;
-    }
-    at->taken += taken;
-    incoming_bytes_ -= taken;
-    moved = moved || taken > 0;
-    full[at->source] = taken < bytes.size();
-    at = full[at->source] ? std::next(at) : incoming_.erase(at);
+std::vector<RowSource*> Session::make_sources(const StartMessage& message, std::vector<PortSpec>& admitted) {
+  std::vector<std::unique_ptr<RowSource>> made;
+  std::vector<RowSource*> sources;
+  for (const PortSpec& port : model_->inputs()) {
+    admitted.push_back(port);
+    made.push_back(make_source(port, message, admitted.back()));
+    sources.push_back(made.back().get());
+    if (port.audio) audio_ = static_cast<AudioFrontEnd*>(sources.back());
   }
-  feeding_ = false;
-  if (end_said_ && incoming_.empty() && !sources_ended_)
-    finish_sources();
-  else if (moved)
-    batcher_.changed(*id_);
+  sources_ = std::move(made);
+  return sources;
 }
 
-void Session::finish_sources() {
-  sources_ended_ = true;
-  for (const auto& source : sources_) source->end();
-  batcher_.changed(*id_);
+void Session::make_labels() {
+  labels_.clear();
+  if (!start_.segments || audio_ == nullptr) return;
+  for (const LabelConfig& label : model_->config().labels) {
+    std::size_t output = 0;
+    while (model_->outputs()[output].name != label.output) ++output;
+    labels_.push_back({Segmenter(label, model_->config().audio->step_seconds()), output, label.index});
+  }
+}
+
+/// Works the queue off: bytes go to the sources as far as they take them, in order for each; a mark waits for all before it.
+void Session::feed() {
+  if (feeding_ || over_ || !started()) return;
+  struct Feeding {
+    explicit Feeding(bool& on) : flag(on) { flag = true; }
+    ~Feeding() { flag = false; }
+    bool& flag;
+  } const feeding(feeding_);
+  bool moved = false;
+  while (!over_ && !crossing_ && !resetting_) {
+    std::vector<bool> full(sources_.size(), false);
+    auto at = incoming_.begin();
+    while (at != incoming_.end() && !at->mark) {
+      if (full[at->source]) {
+        ++at;
+        continue;
+      }
+      const std::span<const std::byte> bytes = std::as_bytes(std::span<const char>(at->bytes)).subspan(at->taken);
+      const std::size_t taken = sources_[at->source]->feed(bytes);
+      at->taken += taken;
+      incoming_bytes_ -= taken;
+      moved = moved || taken > 0;
+      full[at->source] = taken < bytes.size();
+      at = full[at->source] ? std::next(at) : incoming_.erase(at);
+    }
+    if (incoming_.empty() || !incoming_.front().mark) break;
+    if (moved) batcher_.changed(*id_);
+    moved = false;
+    if (!pass(*incoming_.front().mark)) break;
+  }
+  if (moved && !over_) batcher_.changed(*id_);
+  check_not_stuck();
+}
+
+/// Only more rows of another input would help, and no more is read: the inputs are too far apart.
+void Session::check_not_stuck() const {
+  if (over_ || end_said_ || crossing_ || resetting_ || incoming_.empty() || incoming_.front().mark || wants_input()) return;
+  if (!batcher_.settled(*id_)) return;
+  const std::string& ahead = model_->inputs()[incoming_.front().source].name;
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (sources_[i]->rows() == 0 && !model_->inputs()[i].level)
+      throw ProtocolError(ErrorCode::bad_input,
+                          fmt::format("expected rows of '{}' before more of '{}', of which {} bytes wait", model_->inputs()[i].name, ahead,
+                                      sources_[incoming_.front().source]->held_bytes()));
+}
+
+/// The mark at the front of the queue takes effect and goes away. False: not yet.
+bool Session::pass(const Mark& front) {
+  const Mark mark = front;
+  if (mark.kind == Mark::Kind::end && open_ == 0) {
+    incoming_.pop_front();
+    for (const auto& source : sources_) source->end();
+    batcher_.changed(*id_);
+    return true;
+  }
+  if (!batcher_.settled(*id_)) return false;
+  if (mark.kind == Mark::Kind::flush) {
+    incoming_.pop_front();
+    send(text_message(to_json(FlushedMessage{answered_})));
+    return true;
+  }
+  if ((mark.kind == Mark::Kind::end || mark.kind == Mark::Kind::reset) && open_ > 0) {
+    // What is open closes first, from the inside.
+    pass_boundary({Mark::Kind::close, open_});
+    return true;
+  }
+  incoming_.pop_front();
+  if (mark.kind == Mark::Kind::reset) {
+    resetting_ = true;
+    for (const auto& source : sources_) source->end();
+    batcher_.changed(*id_);
+    return true;
+  }
+  pass_boundary(mark);
+  return true;
+}
+
+void Session::pass_boundary(const Mark& mark) {
+  const Recurrence& recurrence = *model_->recurrence();
+  const bool opens = mark.kind == Mark::Kind::open;
+  check_whole(opens ? "open" : "close");
+  const Recurrence::Boundary& boundary = opens ? recurrence.opening(mark.level) : recurrence.closing(mark.level);
+  const auto index = static_cast<std::size_t>(&boundary - recurrence.boundaries.data());
+  for (const Recurrence::Input& input : boundary.inputs)
+    for (std::size_t i = 0; i < sources_.size(); ++i)
+      if (model_->inputs()[i].name == input.name && sources_[i]->rows() == 0)
+        throw ProtocolError(ErrorCode::bad_input,
+                            fmt::format("expected a row of '{}' before open of level {}, found none", input.name, mark.level));
+  open_ += opens ? 1 : -1;
+  crossing_ = true;
+  batcher_.cross(*id_, index);
+}
+
+/// Sequences begin and end between steps: with whole rows, as many of each input.
+void Session::check_whole(const char* at) const {
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const PortSpec& port = model_->inputs()[i];
+    if (port.level || sources_[i]->held_bytes() == 0) continue;
+    throw ProtocolError(ErrorCode::bad_input,
+                        sources_[i]->rows() > 0 ? fmt::format("{}: expected as many rows of each input, found more of '{}'", at, port.name)
+                                                : fmt::format("{}: expected whole rows of '{}', found {} bytes of one", at, port.name,
+                                                              sources_[i]->held_bytes()));
+  }
 }
 
 // ---- Steps ----
 
-void Session::step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) {
-  ++answered_;
-  if (reply_ != ReplyFormat::none) {
-    std::vector<OutputRows> outputs;
-    for (const std::size_t output : wanted_)
-      outputs.push_back({model_->outputs()[output].name, model_->outputs()[output].dtype, rows[output]});
-    send(reply_ == ReplyFormat::json ? json_result(seq, outputs) : binary_result(seq, 1, outputs));
-  }
-  label_step(rows);
+/// What stood behind something that is done now.
+void Session::go_on() {
   try {
     feed();
   } catch (const ProtocolError& error) {
     end_with(error.code(), error.what(), {});
+  } catch (const Error& error) {
+    end_with(ErrorCode::bad_input, error.what(), {});
   }
+}
+
+/// The outputs of a step, or of an inner sequence of `level` that closed.
+void Session::send_rows(std::uint64_t seq, std::optional<int> level, std::span<const std::span<const std::byte>> rows) {
+  if (reply_ == ReplyFormat::none) return;
+  std::vector<OutputRows> outputs;
+  std::size_t first = 0;
+  while (first < model_->outputs().size() && model_->outputs()[first].level != level) ++first;
+  for (const std::size_t output : wanted_)
+    if (const PortSpec& port = model_->outputs()[output]; port.level == level)
+      outputs.push_back({port.name, port.dtype, rows[output - first]});
+  // A program whose outputs are all of inner sequences has none at a step, and the other way round.
+  if (outputs.empty() && !wanted_.empty()) return;
+  send(reply_ == ReplyFormat::json ? json_result(seq, outputs, level) : binary_result(seq, 1, outputs));
+}
+
+void Session::step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) {
+  ++answered_;
+  send_rows(seq, std::nullopt, rows);
+  label_step(rows);
+  go_on();
+}
+
+void Session::crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) {
+  crossing_ = false;
+  const Recurrence::Boundary& at = model_->recurrence()->boundaries[boundary];
+  if (!at.opens && !rows.empty()) send_rows(closed_[static_cast<std::size_t>(at.level)], at.level, rows);
+  if (!at.opens) ++closed_[static_cast<std::size_t>(at.level)];
+  go_on();
+}
+
+/// The sequence has ended for a reset: the state goes back to its start, and the counts too.
+void Session::begin_anew() {
+  send(text_message(to_json(ResetDoneMessage{answered_})));
+  resetting_ = false;
+  answered_ = 0;
+  closed_.assign(closed_.size(), 0);
+  std::vector<PortSpec> admitted;
+  // The old sources go only when the batcher has the new ones.
+  const std::vector<std::unique_ptr<RowSource>> old = std::move(sources_);
+  std::vector<RowSource*> sources = make_sources(start_, admitted);
+  make_labels();
+  batcher_.restart(*id_, std::move(sources), given_);
+  go_on();
 }
 
 void Session::label_step(std::span<const std::span<const std::byte>> rows) {
@@ -239,6 +410,7 @@ void Session::drained() {
   for (const auto& source : sources_)
     if (source->rows() > 0) return end_with(ErrorCode::bad_input, "expected as many rows of each input, found more of one", {});
   for (Labelled& label : labels_) send_segment(label.segmenter.end(audio_->seconds()));
+  if (resetting_) return begin_anew();
   send(text_message(to_json(EndedMessage{answered_})));
   leave();
 }

@@ -60,18 +60,37 @@ class Session final : private Batcher::Sink {
     std::size_t index = 0;
   };
 
+  /// A message that takes effect when all before it has: in the queue it stands among the data.
+  struct Mark {
+    enum class Kind : std::uint8_t { open, close, flush, reset, end };
+    Kind kind = Kind::end;
+    int level = 0;
+  };
+
   void start(const StartMessage& message);
   void take_data(const Message& message);
+  void take_mark(Mark mark);
+  void take_mark(const OpenMessage& message);
+  void take_mark(const CloseMessage& message);
+  bool pass(const Mark& mark);
+  void pass_boundary(const Mark& mark);
+  void check_whole(const char* at) const;
+  void check_not_stuck() const;
+  void begin_anew();
+  std::vector<RowSource*> make_sources(const StartMessage& message, std::vector<PortSpec>& admitted);
+  void make_labels();
   std::unique_ptr<RowSource> make_source(const PortSpec& port, const StartMessage& message, PortSpec& admitted) const;
   void feed();
-  void finish_sources();
   void send(Message message);
+  void send_rows(std::uint64_t seq, std::optional<int> level, std::span<const std::span<const std::byte>> rows);
+  void go_on();
   void end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms);
   void leave();
   void label_step(std::span<const std::span<const std::byte>> rows);
   void send_segment(const std::optional<Segment>& segment);
 
   void step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) override;
+  void crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) override;
   void failed(std::uint64_t seq, std::exception_ptr error) override;
   void drained() override;
 
@@ -82,19 +101,26 @@ class Session final : private Batcher::Sink {
   std::optional<LiveId> id_;
   std::vector<std::unique_ptr<RowSource>> sources_;
   AudioFrontEnd* audio_ = nullptr;
-  std::vector<std::size_t> wanted_;  // outputs of the results, by number
+  std::vector<std::size_t> wanted_;  // outputs of the results, by number: those of a level stand together
   ReplyFormat reply_ = ReplyFormat::json;
   std::vector<Labelled> labels_;
 
   struct Chunk {
     std::size_t source = 0;
-    std::string bytes;
+    std::string bytes{};
     std::size_t taken = 0;
+    std::optional<Mark> mark = std::nullopt;  // instead of bytes
   };
   std::deque<Chunk> incoming_;
   std::size_t incoming_bytes_ = 0;
+  StartMessage start_;                 // what the session began with, for a reset
+  std::vector<Tensor> given_;          // likewise
+  int open_ = 0;                       // levels of inner sequences that are open, as far as the queue has been worked off
+  int open_said_ = 0;                  // and as far as the client has said
+  std::vector<std::uint64_t> closed_;  // sequences of each level that closed
+  bool crossing_ = false;              // a boundary is on its way
+  bool resetting_ = false;             // the sequence ends, to begin anew
   bool end_said_ = false;
-  bool sources_ended_ = false;
   bool feeding_ = false;
   std::deque<Message> outgoing_;
   std::size_t outgoing_bytes_ = 0;  // with those that are being written

@@ -26,6 +26,7 @@ StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_p
       device_(device ? std::move(device) : make_cpu_device()),
       batched_(recurrence_->batched, device_),
       start_(recurrence_->start, device_) {
+  for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(zeros(given.dtype, given.dims).read_only());
   slabs_.resize(recurrence_->states.size());
 }
@@ -60,10 +61,72 @@ void StateSlab::start(const Tick::Start& start) {
   for (std::size_t i = 0; i < slabs_.size(); ++i) copy(values[i].tensor().tensor(), slabs_[i].select(0, start.slot), device_->stream(0));
 }
 
+std::vector<Value> StateSlab::with_states(std::vector<Value> inputs, const std::vector<Slot>& slots) const {
+  for (const Tensor& slab : slabs_) inputs.emplace_back(gather_rows(slab, slots, device_->stream(0)));
+  return inputs;
+}
+
+/// Opens or closes an inner sequence of several slots, by one boundary.
+void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossing*>& all, const std::vector<TickResult::Crossed*>& results,
+                      Tracer* tracer) {
+  const Recurrence::Boundary& at = recurrence_->boundaries[boundary];
+  const StreamRef stream = device_->stream(0);
+  std::vector<Slot> slots;
+  for (const Tick::Crossing* crossing : all) slots.push_back(crossing->slot);
+  std::vector<Value> made;
+  if (!at.batched.outputs().empty()) {
+    std::vector<Value> inputs;
+    for (std::size_t i = 0; i < at.inputs.size(); ++i) {
+      Tensor rows = zeros(at.inputs[i].dtype, at.inputs[i].dims.inserted(0, static_cast<std::int64_t>(all.size())));
+      for (std::size_t n = 0; n < all.size(); ++n)
+        copy(all[n]->inputs.at(i), rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1), stream);
+      inputs.emplace_back(std::move(rows));
+    }
+    made = run_straight(boundaries_[boundary], with_states(std::move(inputs), slots), tracer);
+  }
+  for (std::size_t i = 0; i < at.outputs.size(); ++i) {
+    const Tensor rows = made[i].tensor().tensor().copy_to(CpuPlace{});
+    for (std::size_t n = 0; n < all.size(); ++n)
+      results[n]->outputs.push_back(rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1));
+  }
+  for (std::size_t i = 0; i < at.changes.size(); ++i)
+    scatter_rows(made[at.outputs.size() + i].tensor().tensor(), slots, slabs_[at.changes[i]], stream);
+  for (const auto& [state, value] : at.constants)
+    for (const Slot slot : slots) copy(value, slabs_[state].select(0, slot), stream);
+}
+
+/// All crossings of a tick, those of one boundary together; when they fail together, each is tried alone.
+void StateSlab::cross(const Tick& tick, TickResult& result, Tracer* tracer) {
+  result.crossed.resize(tick.crossings.size());
+  for (std::size_t boundary = 0; boundary < boundaries_.size(); ++boundary) {
+    std::vector<const Tick::Crossing*> all;
+    std::vector<TickResult::Crossed*> results;
+    for (std::size_t n = 0; n < tick.crossings.size(); ++n) {
+      if (tick.crossings[n].boundary != boundary) continue;
+      grow(tick.crossings[n].slot);
+      all.push_back(&tick.crossings[n]);
+      results.push_back(&result.crossed[n]);
+    }
+    if (all.empty()) continue;
+    try {
+      cross(boundary, all, results, tracer);
+      continue;
+    } catch (const Error&) {
+      if (all.size() == 1) results[0]->error = std::current_exception();
+    }
+    for (std::size_t n = 0; all.size() > 1 && n < all.size(); ++n) {
+      try {
+        cross(boundary, {all[n]}, {results[n]}, tracer);
+      } catch (const Error&) {
+        results[n]->error = std::current_exception();
+      }
+    }
+  }
+}
+
 std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer) {
   const StreamRef stream = device_->stream(0);
-  std::vector<Value> values(inputs.begin(), inputs.end());
-  for (const Tensor& slab : slabs_) values.emplace_back(gather_rows(slab, slots, stream));
+  const std::vector<Value> values = with_states(std::vector<Value>(inputs.begin(), inputs.end()), slots);
   const std::vector<Value> results = run_straight(batched_, values, tracer);
   const std::size_t outputs = recurrence_->outputs.size();
   std::vector<Tensor> made;
@@ -79,6 +142,7 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
   for (const Tick::Start& first : tick.starts) start(first);
   TickResult result;
   result.slots = tick.slots;
+  cross(tick, result, tracer);
   if (tick.slots.empty()) return result;
   for (const Slot slot : tick.slots) grow(slot);
   try {

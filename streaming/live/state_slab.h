@@ -33,12 +33,17 @@ class StateSlab {
  private:
   void start(const Tick::Start& start);
   void grow(Slot slot);
+  void cross(const Tick& tick, TickResult& result, Tracer* tracer);
+  void cross(std::size_t boundary, const std::vector<const Tick::Crossing*>& all, const std::vector<TickResult::Crossed*>& results,
+             Tracer* tracer);
+  std::vector<Value> with_states(std::vector<Value> inputs, const std::vector<Slot>& slots) const;
   std::vector<Tensor> step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer);
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::shared_ptr<Device> device_;
   Executable batched_;
   Executable start_;
+  std::vector<Executable> boundaries_;
   std::vector<Tensor> zeros_;                ///< of `given`
   std::optional<std::vector<Value>> fresh_;  ///< the states of a sequence that was given nothing
   std::vector<Tensor> slabs_;                ///< one per state: [slots, its extents]

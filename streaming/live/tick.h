@@ -24,6 +24,14 @@ struct Tick {
   std::vector<Start> starts;
   std::vector<Slot> slots;     ///< row i of every input belongs to slots[i]; no slot twice
   std::vector<Tensor> inputs;  ///< one per live input of the recurrence: [N, its extents]
+
+  /// An inner sequence of a slot opens or closes. A slot that is here is not among `slots`.
+  struct Crossing {
+    Slot slot = 0;
+    std::size_t boundary = 0;    ///< of the recurrence's
+    std::vector<Tensor> inputs;  ///< one per input of the boundary: [1, its extents]
+  };
+  std::vector<Crossing> crossings{};
 };
 
 /// What a tick gave. A row that failed has an error and no outputs; the others are not touched by it.
@@ -35,6 +43,13 @@ struct TickResult {
   std::vector<Slot> slots;
   std::vector<Tensor> outputs;  ///< one per output of the recurrence: [N, its extents], on the host; rows that failed hold zeros
   std::vector<Failure> failures;
+
+  /// What came of a crossing: the outputs of its boundary, [1, its extents] each, on the host; or why it failed.
+  struct Crossed {
+    std::vector<Tensor> outputs;
+    std::exception_ptr error;
+  };
+  std::vector<Crossed> crossed{};  ///< one per crossing of the tick
 };
 
 }  // namespace millrace

@@ -47,7 +47,20 @@ struct StartMessage {
 /// Client: no more data; the server answers what is left and then `ended`.
 struct EndMessage {};
 
-using ClientMessage = std::variant<StartMessage, EndMessage>;
+/// Client: the next inner sequence of this level begins; the one that is open ends.
+struct OpenMessage {
+  int level = 1;
+};
+struct CloseMessage {
+  int level = 1;
+};
+
+/// Client: everything that can be answered is, then `flushed`, before anything that follows is looked at.
+struct FlushMessage {};
+/// Client: the sequence ends as by `end`, then `reset` is answered and it begins anew.
+struct ResetMessage {};
+
+using ClientMessage = std::variant<StartMessage, EndMessage, OpenMessage, CloseMessage, FlushMessage, ResetMessage>;
 
 /// One input or output of the served program, as a session sees it.
 struct PortSpec {
@@ -56,6 +69,9 @@ struct PortSpec {
   DDim shape;                          ///< of one row
   std::optional<AudioFormat> audio;    ///< an audio input: what the client sends instead of rows
   std::optional<double> step_seconds;  ///< an audio input: time from one row to the next
+  /// Of a program with inner sequences: an input that has one row for each sequence of this level, taken when it opens; an output that has
+  /// one, given when it closes. Absent: a row each step.
+  std::optional<int> level = std::nullopt;
 };
 
 /// Server: the session is admitted.
@@ -76,6 +92,7 @@ struct ResultMessage {
   std::uint64_t seq = 0;
   std::uint32_t steps = 1;
   std::vector<Output> outputs;
+  std::optional<int> level = std::nullopt;  ///< of the sequence that closed, whose rows these are: `seq` counts those. Absent: a step
 };
 
 /// Server: a span of time that carries a label, sent once it closed.
@@ -90,6 +107,14 @@ struct EndedMessage {
   std::uint64_t steps = 0;
 };
 
+/// Server: answers `flush` and `reset`; `steps` were answered since the session started, or was reset.
+struct FlushedMessage {
+  std::uint64_t steps = 0;
+};
+struct ResetDoneMessage {
+  std::uint64_t steps = 0;
+};
+
 /// Server: the session is over. Steps from `seq` on get no result.
 struct ErrorMessage {
   ErrorCode code = ErrorCode::failed;
@@ -98,15 +123,22 @@ struct ErrorMessage {
   std::optional<std::uint64_t> seq;
 };
 
-using ServerMessage = std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage>;
+using ServerMessage =
+    std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage, FlushedMessage, ResetDoneMessage>;
 
 /// Text of a control message.
 std::string to_json(const StartMessage& message);
 std::string to_json(const EndMessage& message);
+std::string to_json(const OpenMessage& message);
+std::string to_json(const CloseMessage& message);
+std::string to_json(const FlushMessage& message);
+std::string to_json(const ResetMessage& message);
 std::string to_json(const StartedMessage& message);
 std::string to_json(const SegmentMessage& message);
 std::string to_json(const EndedMessage& message);
 std::string to_json(const ErrorMessage& message);
+std::string to_json(const FlushedMessage& message);
+std::string to_json(const ResetDoneMessage& message);
 
 /// Reads what a client says. ProtocolError: bad_text (not UTF-8), bad_message (not JSON, deeper than 8, a key twice, an unknown type or
 /// key, a value of the wrong kind), bad_input (another version, an unknown dtype or sample format, a rate or a channel count out of range).

@@ -22,7 +22,8 @@ struct OutputRows {
 
 /// A result as JSON text, for one step: values in row-major order. Floats are the shortest decimals that read back as the same bits (−0 is
 /// "-0.0"); "nan", "inf" and "-inf" are strings, and the payload of a NaN is lost. UnsupportedError without the part json.
-Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs);
+/// `level`: of the inner sequence that closed, whose outputs these are.
+Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs, std::optional<int> level = {});
 
 /// A result as bytes, all little-endian: u64 seq, u32 steps, u8 number of outputs, then for each output u8 length of the name, the name,
 /// u32 bytes, the rows. ArgumentError for more than 255 outputs, a name above 255 bytes or rows above 2^32 − 1.

@@ -22,24 +22,63 @@ StepBuilder::StepBuilder(const Program& program, const RecurrenceOptions& option
     : program_(program),
       options_(options),
       axis_(axis),
-      made_{
-          Program(program.shared_registry()), Program(program.shared_registry()), Program(program.shared_registry()), {}, {}, {}, {}, {}} {
-  made_.step.set_title(program.title() + ", one step");
-  made_.start.set_title(program.title() + ", at the start");
-  for (const Program::Port& port : program.inputs()) ragged_ = ragged_ || program.var(port.var).type.lod_depth > 0;
+      made_{.step = Program(program.shared_registry()),
+            .batched = Program(program.shared_registry()),
+            .start = Program(program.shared_registry())} {
+  constexpr int most_levels = 8;
+  for (const Program::Port& port : program.inputs()) {
+    const int levels = program.var(port.var).type.lod_depth;
+    ragged_ = ragged_ || levels > 0;
+    if (levels > (axis < 0 ? 1 : most_levels))
+      throw UnsupportedError(fmt::format("input '{}': expected {} levels of LoD at most, found {}", port.name,
+                                         axis < 0 ? "with states that are named, 1 level" : std::to_string(most_levels), levels));
+    if (!options.constants.contains(port.name)) depth_ = std::max(depth_, levels);
+  }
   find_used();
+  made_.levels = depth_;
+  programs_.assign(static_cast<std::size_t>(2 * depth_), made_.step);
+  programs_[0].set_title(program.title() + ", at the start");
+  programs_[static_cast<std::size_t>(depth_)].set_title(program.title() + ", one step");
+  for (int phase = 1; phase < 2 * depth_; ++phase) {
+    if (phase == depth_) continue;
+    const bool opens = phase < depth_;
+    const int level = opens ? phase : 2 * depth_ - phase;
+    Program& made = programs_[static_cast<std::size_t>(phase)];
+    made.set_title(fmt::format("{}, when a sequence of level {} {}", program.title(), level, opens ? "opens" : "closes"));
+    made_.boundaries.push_back(
+        {.level = level, .opens = opens, .program = Program(program.shared_registry()), .batched = Program(program.shared_registry())});
+  }
 }
 
 Recurrence StepBuilder::build() {
   bind_inputs();
   eval_block(0);
   add_outputs();
-  for (std::size_t i = 0; i < state_vars_.size(); ++i) {
-    made_.start.add_output(made_.states[i].name, start_var(initial_[i]));
-    made_.states[i].changes = !next_[i].is(Kind::none);
-    if (made_.states[i].changes) made_.step.add_output("next " + made_.states[i].name, step_var(next_[i]));
-  }
+  // Backwards: what a phase takes from an earlier one becomes a state that the earlier one sets.
+  for (int phase = 2 * depth_ - 1; phase > 0; --phase) add_next(phase);
+  for (std::size_t i = 0; i < state_vars_.size(); ++i) programs_[0].add_output(made_.states[i].name, var_in(0, initial_[i]));
+  made_.start = std::move(programs_[0]);
+  made_.step = std::move(programs_[static_cast<std::size_t>(depth_)]);
+  for (int phase = 1; phase < 2 * depth_; ++phase)
+    if (phase != depth_) boundary(phase).program = std::move(programs_[static_cast<std::size_t>(phase)]);
   return std::move(made_);
+}
+
+/// What the states become in this phase.
+void StepBuilder::add_next(int phase) {
+  for (std::size_t i = 0; i < state_vars_.size(); ++i) {
+    const auto found = next_[i].find(phase);
+    made_.states[i].changes = made_.states[i].changes || (phase == depth_ && found != next_[i].end());
+    if (found == next_[i].end()) continue;
+    const Symbol next = found->second;
+    if (phase != depth_ && next.is(Kind::constant)) {
+      boundary(phase).constants.emplace_back(i, next.value);
+      continue;
+    }
+    if (phase != depth_) boundary(phase).changes.push_back(i);
+    const VarId var = var_in(phase, next);
+    programs_[static_cast<std::size_t>(phase)].add_output("next " + made_.states[i].name, var);
+  }
 }
 
 // ---- Inputs ----
@@ -77,8 +116,7 @@ void StepBuilder::bind_inputs() {
 
 void StepBuilder::bind_live(const Program::Port& port) {
   const VarType& type = program_.var(port.var).type;
-  if (type.lod_depth > 1)
-    throw UnsupportedError(fmt::format("input '{}': expected sequences of rows, found {} levels of LoD", port.name, type.lod_depth));
+  const int depth = std::max(type.lod_depth, 1);
   const int axis = ragged_ ? 0 : axis_;
   DDim dims = closed(type);
   if (const auto given = options_.rows.find(port.name); given != options_.rows.end()) {
@@ -93,16 +131,17 @@ void StepBuilder::bind_live(const Program::Port& port) {
   }
   const bool has_row_axis = axis >= 0 || (dims.rank() > 0 && dims[0] == 1);
   const DDim row = has_row_axis ? dims.erased(std::max(axis, 0)) : dims;
-  made_.inputs.push_back({port.name, type.dtype, row, dims});
-  const VarId var = made_.step.add_input(port.name, VarType(type.dtype, dims));
-  bind(port.var, Symbol{.kind = Kind::step, .var = var, .rows = axis, .origin = "input '" + port.name + "'"});
+  (depth == depth_ ? made_.inputs : boundary(depth).inputs).push_back({port.name, type.dtype, row, dims});
+  const VarId var = programs_[static_cast<std::size_t>(depth)].add_input(port.name, VarType(type.dtype, dims));
+  bind(port.var,
+       Symbol{.kind = Kind::step, .var = var, .phase = depth, .clock = depth, .rows = axis, .origin = "input '" + port.name + "'"});
 }
 
 void StepBuilder::bind_given(const Program::Port& port) {
   const VarType& type = program_.var(port.var).type;
   const DDim dims = closed(type);
   made_.given.push_back({port.name, type.dtype, dims});
-  const VarId var = made_.start.add_input(port.name, VarType(type.dtype, dims));
+  const VarId var = programs_[0].add_input(port.name, VarType(type.dtype, dims));
   bind(port.var, Symbol{.kind = Kind::session, .var = var, .origin = "input '" + port.name + "'"});
 }
 
@@ -117,8 +156,8 @@ void StepBuilder::bind_state_inputs() {
       throw ArgumentError(fmt::format("state {}:{}: expected an input of that name, found no '{}'", input, output, input));
     if (out == program_.outputs().end())
       throw ArgumentError(fmt::format("state {}:{}: expected an output of that name, found no '{}'", input, output, output));
-    const std::size_t state = add_state(input, fmt::format("input '{}', next from output '{}'", input, output), at(in->var), true);
-    bind(in->var, state_symbol(state, -1));
+    const std::size_t state = add_state(input, fmt::format("input '{}', next from output '{}'", input, output), at(in->var), 0);
+    bind(in->var, state_at(state, depth_, -1, depth_));
   }
 }
 
@@ -135,12 +174,14 @@ void StepBuilder::add_outputs() {
     const auto index = static_cast<std::size_t>(state - options_.states.begin());
     Symbol next = at(port.var);
     const VarType found = type_of(next);
-    if (!fits(found, type_of(state_symbol(index, -1))))
-      throw ArgumentError(fmt::format("state {}:{}: expected {}, found {}", state->first, state->second,
-                                      type_of(state_symbol(index, -1)).to_string(), found.to_string()));
-    next_[index] = std::move(next);
+    const VarType wanted = type_of(state_at(index, depth_, -1, depth_));
+    if (!fits(found, wanted))
+      throw ArgumentError(
+          fmt::format("state {}:{}: expected {}, found {}", state->first, state->second, wanted.to_string(), found.to_string()));
+    next_[index][depth_] = std::move(next);
   }
-  if (made_.outputs.empty())
+  const bool given = std::any_of(made_.boundaries.begin(), made_.boundaries.end(), [](const auto& at) { return !at.outputs.empty(); });
+  if (made_.outputs.empty() && !given)
     throw UnsupportedError(
         fmt::format("program '{}': expected an output that is known step by step, found none{}", program_.title(),
                     at_end_because_.empty() ? "" : ": " + at_end_because_ + " is known only at the end of the sequence"));
@@ -160,8 +201,10 @@ void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
     row = dims.erased(symbol.rows);
   else if (dims.rank() > 0 && dims[0] == 1)
     row = dims.erased(0);
-  made_.outputs.push_back({port.name, type_of(symbol).dtype, row, dims});
-  made_.step.add_output(port.name, symbol.var);
+  // What has a row for each sequence of a level is given when that sequence closes.
+  const int phase = sequence_closes(symbol.clock);
+  (phase == depth_ ? made_.outputs : boundary(phase).outputs).push_back({port.name, type_of(symbol).dtype, row, dims});
+  programs_[static_cast<std::size_t>(phase)].add_output(port.name, var_in(phase, symbol));
 }
 
 // ---- Symbols ----
@@ -176,66 +219,91 @@ const Symbol& StepBuilder::at(VarId var) {
   throw ProgramError("'" + program_.var(var).name + "': read before it is written");
 }
 
-VarId StepBuilder::materialize(Program& into, std::map<std::string, VarId>& known, const Symbol& constant) {
-  const std::string key = fmt::format("{} {} {}", constant.value.raw(), constant.value.to_string(), constant.value.strides().to_string());
-  if (const auto found = known.find(key); found != known.end()) return found->second;
+VarId StepBuilder::materialize(int phase, const Symbol& constant) {
+  Program& into = programs_[static_cast<std::size_t>(phase)];
+  const std::pair key(phase,
+                      fmt::format("{} {} {}", constant.value.raw(), constant.value.to_string(), constant.value.strides().to_string()));
+  if (const auto found = constants_.find(key); found != constants_.end()) return found->second;
   alive_.push_back(constant.value);
   const std::string name = constant.origin.empty() ? "constant" : constant.origin;
   constexpr std::int64_t literal_limit = 16;
-  if (constant.value.elements() > literal_limit) return known[key] = into.add_parameter(name, constant.value);
+  if (constant.value.elements() > literal_limit) return constants_[key] = into.add_parameter(name, constant.value);
   const Tensor own = constant.value.copy_to(CpuPlace{}).read_only();
-  return known[key] = into.append(0, Op{"constant", {}, {}, {{"value", own}}, {}}, {name})[0];
+  return constants_[key] = into.append(0, Op{"constant", {}, {}, {{"value", own}}, {}}, {name})[0];
 }
 
-VarId StepBuilder::step_var(const Symbol& symbol) {
-  if (symbol.is(Kind::constant)) return materialize(made_.step, step_constants_, symbol);
-  if (symbol.is(Kind::step)) return symbol.var;
+VarId StepBuilder::var_in(int phase, const Symbol& symbol) {
+  if (symbol.is(Kind::constant)) return materialize(phase, symbol);
   if (symbol.is(Kind::none)) return no_var;
-  // Known at the start: carried along unchanged.
-  const auto [kept, fresh] = kept_.emplace(symbol.var, 0);
-  if (fresh) kept->second = add_state(made_.start.var(symbol.var).name, "known at the start", symbol, false);
-  return state_vars_[kept->second];
-}
-
-VarId StepBuilder::start_var(const Symbol& symbol) {
-  return symbol.is(Kind::constant) ? materialize(made_.start, start_constants_, symbol) : symbol.is(Kind::session) ? symbol.var : no_var;
+  if (symbol.phase == phase) return symbol.var;
+  if (symbol.phase > phase) throw UnsupportedError(symbol.origin + ": is known only when the sequence has closed");
+  const auto [kept, fresh] = kept_.emplace(std::pair(symbol.phase, symbol.var), 0);
+  if (fresh && symbol.phase == 0) {
+    kept->second = add_state(programs_[0].var(symbol.var).name, "known at the start", symbol, 0);
+  } else if (fresh) {
+    kept->second = add_state(program_of(symbol).var(symbol.var).name, "carried on from " + program_of(symbol).title(), symbol, 0);
+    next_[kept->second][symbol.phase] = symbol;
+  }
+  return state_vars_[kept->second][static_cast<std::size_t>(phase)];
 }
 
 VarType StepBuilder::type_of(const Symbol& symbol) const {
   if (symbol.is(Kind::constant)) return VarType(symbol.value.dtype(), symbol.value.dims());
-  return symbol.is(Kind::session) ? made_.start.var(symbol.var).type : made_.step.var(symbol.var).type;
+  return program_of(symbol).var(symbol.var).type;
 }
 
-std::size_t StepBuilder::add_state(const std::string& name, const std::string& origin, const Symbol& initial, bool changes) {
+std::size_t StepBuilder::add_state(const std::string& name, const std::string& origin, const Symbol& initial, int level) {
   const VarType type = type_of(initial);
   if (!type.is_static()) throw UnsupportedError(fmt::format("state '{}': expected known extents, found {}", name, type.to_string()));
-  std::string unique = name;
-  const auto taken = [&] {
-    return std::any_of(made_.step.inputs().begin(), made_.step.inputs().end(), [&](const auto& port) { return port.name == unique; });
+  const auto taken = [&](const std::string& wanted) {
+    return std::any_of(programs_.begin() + 1, programs_.end(), [&](const Program& program) {
+      return std::any_of(program.inputs().begin(), program.inputs().end(), [&](const auto& port) { return port.name == wanted; });
+    });
   };
-  for (int number = 2; taken(); ++number) unique = fmt::format("{} {}", name, number);
-  made_.states.push_back({unique, type.dtype, *type.shape, origin, changes});
-  state_vars_.push_back(made_.step.add_input(unique, VarType(type.dtype, *type.shape)));
-  initial_.push_back(initial);
+  std::string unique = name;
+  for (int number = 2; taken(unique); ++number) unique = fmt::format("{} {}", name, number);
+  made_.states.push_back({unique, type.dtype, *type.shape, origin, false});
+  std::vector<VarId> vars{no_var};
+  for (int phase = 1; phase < 2 * depth_; ++phase)
+    vars.push_back(programs_[static_cast<std::size_t>(phase)].add_input(unique, VarType(type.dtype, *type.shape)));
+  state_vars_.push_back(std::move(vars));
   next_.emplace_back();
+  if (level > 0) next_.back()[level] = initial;
+  if (initial.is(Kind::step)) {
+    Tensor zeros(type.dtype, *type.shape);
+    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
+    zeros.storage()->mark_written();
+    initial_.push_back(Symbol{.kind = Kind::constant, .value = std::move(zeros), .origin = unique});
+  } else {
+    initial_.push_back(initial);
+  }
   return made_.states.size() - 1;
 }
 
-Symbol StepBuilder::state_symbol(std::size_t state, int rows) const {
-  return Symbol{.kind = Kind::step, .var = state_vars_[state], .rows = rows, .origin = made_.states[state].name};
+Symbol StepBuilder::state_at(std::size_t state, int phase, int rows, int clock) const {
+  return Symbol{.kind = Kind::step,
+                .var = state_vars_[state][static_cast<std::size_t>(phase)],
+                .phase = phase,
+                .clock = clock,
+                .rows = rows,
+                .origin = made_.states[state].name};
 }
 
-/// A step number that takes part in arithmetic: a state that counts, plus the offset.
+/// The number of an item that takes part in arithmetic: a state that counts, plus the offset.
 Symbol StepBuilder::counter_value(const Symbol& counter) {
-  if (!clock_) {
+  const int clock = counter.level + 1, begins = item_begins(counter.level), ends = item_ends(counter.level);
+  const auto [count, fresh] = counts_.emplace(counter.level, 0);
+  if (fresh) {
     const Symbol zero{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(0)};
-    clock_ = add_state("step", "the number of the step", zero, true);
+    const std::size_t made = add_state("step", "the number of the step", zero, counter.level);
     const Symbol one{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(1)};
-    next_[*clock_] = apply("add", {state_symbol(*clock_, -1), one}, {}, -1)[0];
+    next_[made][ends] = apply("add", {state_at(made, ends, -1, clock), one}, {}, -1)[0];
+    count->second = made;
   }
-  if (counter.offset == 0) return state_symbol(*clock_, -1);
+  const Symbol value = state_at(count->second, begins, -1, clock);
+  if (counter.offset == 0) return value;
   const Symbol offset{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(counter.offset)};
-  return apply("add", {state_symbol(*clock_, -1), offset}, {}, -1)[0];
+  return apply("add", {value, offset}, {}, -1)[0];
 }
 
 void StepBuilder::refuse(const Op& op, const std::string& why) const {

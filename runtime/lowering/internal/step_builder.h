@@ -32,7 +32,7 @@ class StepBuilder {
   void add_outputs();
   void add_output(const Program::Port& port, const Symbol& symbol);
 
-  // Ops (step_ops.cpp).
+  // Ops (step_ops.cpp; those along the rows in step_sequences.cpp).
   void find_used();
   bool unused(const Op& op) const;
   void eval_block(int block);
@@ -40,6 +40,7 @@ class StepBuilder {
   void eval_generic(const Op& op, int block);
   void bind_final(const Op& op, const Symbol& input);
   bool eval_control(const Op& op);
+  bool eval_pool(const Op& op, const std::vector<Symbol>& inputs);
   std::vector<Symbol> apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows);
   std::vector<Symbol> emit(const Op& op, const std::vector<Symbol>& inputs);
   std::vector<Tensor> fold(const Op& op, const std::vector<const Tensor*>& inputs) const;
@@ -58,8 +59,9 @@ class StepBuilder {
 
   // Loops (step_loops.cpp).
   void eval_while(const Op& op);
-  bool is_over_time(const Op& op);
+  std::optional<int> level_over_time(const Op& op);
   void eval_over_time(const Op& op);
+  std::optional<std::size_t> carry(const Op& op, const Block& body, std::size_t index);
   void unroll(const Op& op);
   void find_writes(const Block& body);
   std::optional<Symbol> counter_param(const Block& body, std::size_t index, const Symbol& initial) const;
@@ -68,32 +70,43 @@ class StepBuilder {
   const Symbol& at(VarId var);
   Symbol input(const Op& op, std::size_t index) { return index < op.inputs.size() ? at(op.inputs[index]) : Symbol(); }
   void bind(VarId var, Symbol symbol) { symbols_[var] = std::move(symbol); }
-  VarId step_var(const Symbol& symbol);
-  VarId start_var(const Symbol& symbol);
-  VarId materialize(Program& into, std::map<std::string, VarId>& known, const Symbol& constant);
+  /// The symbol as a var of the program of `phase`; what is known earlier is carried there by a state.
+  VarId var_in(int phase, const Symbol& symbol);
+  VarId materialize(int phase, const Symbol& constant);
   VarType type_of(const Symbol& symbol) const;
+  const Program& program_of(const Symbol& symbol) const { return programs_[static_cast<std::size_t>(symbol.phase)]; }
   Symbol counter_value(const Symbol& counter);
-  std::size_t add_state(const std::string& name, const std::string& origin, const Symbol& initial, bool changes);
-  Symbol state_symbol(std::size_t state, int rows) const;
+  /// `initial` again whenever a sequence of `level` opens (0: the session starts).
+  std::size_t add_state(const std::string& name, const std::string& origin, const Symbol& initial, int level);
+  Symbol state_at(std::size_t state, int phase, int rows, int clock) const;
+  void add_next(int phase);
+  Recurrence::Boundary& boundary(int phase) {
+    return made_.boundaries.at(static_cast<std::size_t>(phase < depth_ ? phase - 1 : phase - 2));
+  }
+  int item_begins(int level) const noexcept { return level + 1; }               ///< the phase in which an item of `level` begins
+  int item_ends(int level) const noexcept { return 2 * depth_ - level - 1; }    ///< and ends
+  int sequence_closes(int level) const noexcept { return 2 * depth_ - level; }  ///< the phase in which a sequence of `level` closes
   [[noreturn]] void refuse(const Op& op, const std::string& why) const;
 
   const Program& program_;
   const RecurrenceOptions& options_;
   const int axis_;
   bool ragged_ = false;  ///< live inputs have LoD: rows are peers in a batch, and must stay apart
+  int depth_ = 1;        ///< levels of the live rows
+  int loop_level_ = -1;  ///< over whose items the innermost loop over time goes
   Recurrence made_;
-  std::vector<bool> used_;  ///< vars that an output, a loop or an effect comes from
+  std::vector<bool> used_;         ///< vars that an output, a loop or an effect comes from
+  std::vector<Program> programs_;  // by phase; 0: at the start
   std::map<VarId, Symbol> symbols_;
-  std::vector<VarId> state_vars_;      // in the step program
-  std::vector<Symbol> initial_;        // constant or session
-  std::vector<Symbol> next_;           // step; none: does not change
-  std::map<VarId, std::size_t> kept_;  // session var → the state that carries it
-  std::map<std::string, VarId> step_constants_;
-  std::map<std::string, VarId> start_constants_;
-  std::vector<Tensor> alive_;         // keeps the storage that the two maps name by its address
-  std::optional<std::size_t> clock_;  // the state that counts steps, once somebody needs it
-  std::string at_end_because_;        ///< of the first output that is known only at the end
-  std::vector<std::string> path_;     // loops we are in, for messages
+  std::vector<std::vector<VarId>> state_vars_;              // by phase
+  std::vector<Symbol> initial_;                             // constant or session
+  std::vector<std::map<int, Symbol>> next_;                 // what the state becomes, in which phases
+  std::map<std::pair<int, VarId>, std::size_t> kept_;       // phase and var → the state that carries it
+  std::map<std::pair<int, std::string>, VarId> constants_;  // by phase
+  std::vector<Tensor> alive_;                               // keeps the storage that the map names by its address
+  std::map<int, std::size_t> counts_;                       // the states that count items of a level, once somebody needs them
+  std::string at_end_because_;                              ///< of the first output that is known only at the end
+  std::vector<std::string> path_;                           // loops we are in, for messages
 };
 
 }  // namespace millrace::lowering

@@ -9,7 +9,7 @@ namespace millrace::lowering {
 
 void StepBuilder::eval_while(const Op& op) {
   path_.push_back(op.outputs.empty() ? "a loop" : "loop '" + program_.var(op.outputs[0]).name + "'");
-  if (is_over_time(op))
+  if (level_over_time(op))
     eval_over_time(op);
   else
     unroll(op);
@@ -25,33 +25,38 @@ std::optional<Symbol> StepBuilder::counter_param(const Block& body, std::size_t 
     const VarId other = op.inputs[0] == param ? op.inputs[1] : op.inputs[1] == param ? op.inputs[0] : no_var;
     const Tensor* one = other == no_var ? nullptr : program_.constant(other);
     if (one != nullptr && one->elements() == 1 && !is_floating(one->dtype()) && one->item_int() == 1)
-      return Symbol{.kind = Kind::counter, .offset = initial.value.item_int(), .origin = program_.var(param).name};
+      return Symbol{.kind = Kind::counter, .offset = initial.value.item_int(), .level = loop_level_, .origin = program_.var(param).name};
   }
   return std::nullopt;
 }
 
-/// Whether the loop turns once for each row: its condition compares a counter with the number of rows.
-bool StepBuilder::is_over_time(const Op& op) {
-  if (axis_ < 0) return false;
+/// Whether the loop turns once for each item of a sequence, and of which level: its condition compares a counter with their number.
+std::optional<int> StepBuilder::level_over_time(const Op& op) {
+  if (axis_ < 0) return std::nullopt;
   const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
   const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
-  if (condition >= 0) return input(op, static_cast<std::size_t>(condition)).is(Kind::running);
+  if (condition >= 0) {
+    const Symbol test = input(op, static_cast<std::size_t>(condition));
+    return test.is(Kind::running) ? std::optional(test.level) : std::nullopt;
+  }
   std::vector<VarId> tests;
   for (const Op& inner : body.ops)
     if (inner.type == "break_if") tests.push_back(inner.inputs[0]);
   // The comparison itself, or a negation of it.
-  const auto compares_length = [&](VarId var) {
+  const auto compares_length = [&](VarId var) -> std::optional<int> {
     for (int step = 0; step < 4 && var != no_var; ++step) {
       const auto made = std::find_if(body.ops.begin(), body.ops.end(),
                                      [&](const Op& inner) { return !inner.outputs.empty() && inner.outputs[0] == var; });
-      if (made == body.ops.end()) return false;
+      if (made == body.ops.end()) return std::nullopt;
       for (const VarId in : made->inputs)
-        if (in != no_var && program_.var(in).block != body.idx && at(in).is(Kind::length) && at(in).offset == 0) return true;
+        if (in != no_var && program_.var(in).block != body.idx && at(in).is(Kind::length) && at(in).offset == 0) return at(in).level;
       var = made->inputs.empty() ? no_var : made->inputs[0];
     }
-    return false;
+    return std::nullopt;
   };
-  return std::any_of(tests.begin(), tests.end(), compares_length);
+  for (const VarId test : tests)
+    if (const std::optional<int> level = compares_length(test)) return level;
+  return std::nullopt;
 }
 
 /// At which step + n the arrays of the body are written: reads that come earlier in the body need to know.
@@ -73,43 +78,56 @@ void StepBuilder::find_writes(const Block& body) {
     }
     if (array.over_time) refuse(op, "writes an array that another op writes at each step");
     array.over_time = true;
+    array.level = loop_level_;
   }
   symbols_ = before;
+}
+
+/// A var that the loop carries: the number of the item, or a state, whose number is given.
+std::optional<std::size_t> StepBuilder::carry(const Op& op, const Block& body, std::size_t index) {
+  const Symbol initial = input(op, index);
+  if (auto counter = counter_param(body, index, initial)) {
+    bind(body.params[index], std::move(*counter));
+    return std::nullopt;
+  }
+  const bool early = initial.is(Kind::constant) || initial.is(Kind::session) || (initial.is(Kind::step) && initial.phase <= loop_level_);
+  if (!early) refuse(op, fmt::format("the first value of '{}' depends on the rows", program_.var(op.inputs[index]).name));
+  const std::string name = program_.var(body.params[index]).name;
+  const std::size_t state = add_state(name, fmt::format("carried by {}", path_.back()), initial, loop_level_);
+  const bool batch = ragged_ && type_of(initial).rank() > 0 && (*type_of(initial).shape)[0] == 1;
+  bind(body.params[index], state_at(state, item_begins(loop_level_), batch ? 0 : -1, loop_level_ + 1));
+  return state;
 }
 
 void StepBuilder::eval_over_time(const Op& op) {
   const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
   const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
+  const int level = *level_over_time(op);
+  if (level <= loop_level_) refuse(op, "goes over the same rows as the loop around it");
+  const int around = std::exchange(loop_level_, level);
   std::vector<std::optional<std::size_t>> states(body.params.size());
   for (std::size_t i = 0; i < body.params.size(); ++i) {
-    const Symbol initial = input(op, i);
-    if (std::cmp_equal(i, condition)) {
-      bind(body.params[i], initial);
-      continue;
-    }
-    if (auto counter = counter_param(body, i, initial)) {
-      bind(body.params[i], std::move(*counter));
-      continue;
-    }
-    if (!initial.is(Kind::constant) && !initial.is(Kind::session))
-      refuse(op, fmt::format("the first value of '{}' depends on the rows", program_.var(op.inputs[i]).name));
-    const std::string name = program_.var(body.params[i]).name;
-    states[i] = add_state(name, fmt::format("carried by {}", path_.back()), initial, true);
-    const bool batch = ragged_ && type_of(initial).rank() > 0 && (*type_of(initial).shape)[0] == 1;
-    bind(body.params[i], state_symbol(*states[i], batch ? 0 : -1));
+    if (std::cmp_equal(i, condition))
+      bind(body.params[i], input(op, i));
+    else
+      states[i] = carry(op, body, i);
   }
   find_writes(body);
   eval_block(body.idx);
+  const int ends = item_ends(level);
   for (std::size_t i = 0; i < body.params.size(); ++i) {
-    bind(op.outputs[i], Symbol{.kind = Kind::final, .origin = "what " + path_.back() + " leaves"});
-    if (states[i]) next_[*states[i]] = at(body.results[i]);
+    Symbol left{.kind = Kind::final, .origin = "what " + path_.back() + " leaves"};
+    if (states[i] && level > 0) left = state_at(*states[i], sequence_closes(level), at(body.params[i]).rows, level);
+    if (states[i]) next_[*states[i]][ends] = at(body.results[i]);
+    bind(op.outputs[i], std::move(left));
   }
   for (const Op& inner : body.ops) {
     if (inner.type != "tensor_array_write" && inner.type != "tensor_array_append") continue;
     const ArrayModel& array = *at(inner.inputs[0]).array;
     for (std::size_t lag = 0; lag < array.lags.size(); ++lag)
-      next_[array.lags[lag]] = lag == 0 ? array.latest : state_symbol(array.lags[lag - 1], -1);
+      next_[array.lags[lag]][ends] = lag == 0 ? array.latest : state_at(array.lags[lag - 1], ends, -1, level + 1);
   }
+  loop_level_ = around;
 }
 
 /// A loop whose condition is known: its turns, one after the other.

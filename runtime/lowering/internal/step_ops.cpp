@@ -67,7 +67,12 @@ void StepBuilder::eval(const Op& op, int block) {
     if (input(op, 0).is(Kind::running)) return;
     refuse(op, "ends the loop by its data, not by the length of the sequence");
   }
-  if (op.type == "shrink") return bind(op.outputs[0], input(op, 0));
+  if (op.type == "shrink") {
+    // One row for each sequence of the loop becomes one for each of its items.
+    Symbol alive = input(op, 0);
+    if (alive.is(Kind::step) || alive.is(Kind::session)) alive.clock = std::max(loop_level_ + 1, 1);
+    return bind(op.outputs[0], std::move(alive));
+  }
   if (op.type == "drop_lod") return bind(op.outputs[0], input(op, 0));
   if (op.type == "same_steps") return eval_same_steps(op);
   if (on_arrays(program_, op)) return eval_array_op(op);
@@ -83,7 +88,7 @@ bool StepBuilder::eval_control(const Op& op) {
   if (!steers(a) && !steers(b)) return false;
   const auto rows = [](const Symbol& s) { return s.is(Kind::length) && s.offset == 0; };
   if (is_comparison(op.type) && (rows(a) || rows(b))) {
-    bind(op.outputs[0], Symbol{.kind = Kind::running, .origin = "the length of the sequence"});
+    bind(op.outputs[0], Symbol{.kind = Kind::running, .level = rows(a) ? a.level : b.level, .origin = "the length of the sequence"});
     return true;
   }
   if ((op.type == "logical_not" || op.type == "identity" || op.type == "cast") && a.is(Kind::running)) {
@@ -100,7 +105,8 @@ bool StepBuilder::eval_control(const Op& op) {
     return true;
   }
   // Arrays of the rows of several inputs are equally long: a Scan over them goes on while one has a step.
-  if ((op.type == "maximum" || op.type == "minimum") && a.is(Kind::length) && b.is(Kind::length) && a.offset == b.offset) {
+  if ((op.type == "maximum" || op.type == "minimum") && a.is(Kind::length) && b.is(Kind::length) && a.offset == b.offset &&
+      a.level == b.level) {
     bind(op.outputs[0], a);
     return true;
   }
@@ -133,6 +139,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   }
   if (op.type == "conv1d" && inputs[0].rows == 2) return eval_conv(op, inputs);
   if (op.type == "sequence_conv" && inputs[0].rows == 0) return eval_sequence_conv(op, inputs);
+  if (op.type == "sequence_pool" && eval_pool(op, inputs)) return;
   if (op.type == "pad" && inputs[0].rows >= 0) {
     const Ints pads = op.attributes.get<Ints>("pads");
     const int rank = type_of(inputs[0]).rank();
@@ -148,6 +155,13 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   }
   for (const Symbol& symbol : inputs)
     if (symbol.left_pad > 0) refuse(op, "works on rows that were padded before the first, which only a causal convolution takes");
+  const Symbol* first = nullptr;
+  for (const Symbol& symbol : inputs) {
+    if (!symbol.is(Kind::step) || symbol.rows < 0) continue;
+    if (first != nullptr && first->clock != symbol.clock)
+      refuse(op, fmt::format("puts rows that have {} levels above them beside rows that have {}", first->clock, symbol.clock));
+    first = &symbol;
+  }
   const std::vector<int> rows = follow_rows(op, block, inputs);
   std::vector<Symbol> outputs = emit(op, inputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -185,7 +199,7 @@ std::vector<Tensor> StepBuilder::fold(const Op& op, const std::vector<const Tens
   return evaluate_op(one, one.block(0).ops[0], inputs);
 }
 
-/// Folds, or appends to the start or to the step program, whichever is the earliest time at which all inputs are known.
+/// Folds, or appends to the program of the earliest phase in which all inputs are known.
 std::vector<Symbol> StepBuilder::emit(const Op& op, const std::vector<Symbol>& inputs) {
   const OpDef& def = program_.registry().at(op.type);
   const auto all = [&](auto&& good) { return std::all_of(inputs.begin(), inputs.end(), good); };
@@ -202,14 +216,19 @@ std::vector<Symbol> StepBuilder::emit(const Op& op, const std::vector<Symbol>& i
     for (Tensor& value : fold(op, values)) made.push_back({.kind = Kind::constant, .value = std::move(value)});
     return made;
   }
-  const bool at_start = all([](const Symbol& s) { return s.is(Kind::constant) || s.is(Kind::none) || s.is(Kind::session); });
-  Program& into = at_start ? made_.start : made_.step;
+  int phase = 0, clock = 0;
+  for (const Symbol& symbol : inputs) {
+    phase = std::max(phase, symbol.phase);
+    clock = std::max(clock, symbol.clock);
+  }
+  Program& into = programs_[static_cast<std::size_t>(phase)];
   std::vector<VarId> ids;
-  for (const Symbol& symbol : inputs) ids.push_back(at_start ? start_var(symbol) : step_var(symbol));
+  for (const Symbol& symbol : inputs) ids.push_back(var_in(phase, symbol));
   std::vector<std::string> names;
   for (const VarId output : op.outputs) names.push_back(program_.var(output).name);
   for (const VarId id : into.append(0, Op{op.type, ids, {}, op.attributes, op.label}, names))
-    made.push_back({.kind = at_start ? Kind::session : Kind::step, .var = id, .origin = into.var(id).name});
+    made.push_back(
+        {.kind = phase == 0 ? Kind::session : Kind::step, .var = id, .phase = phase, .clock = clock, .origin = into.var(id).name});
   return made;
 }
 
@@ -218,66 +237,6 @@ std::vector<Symbol> StepBuilder::apply(const std::string& type, const std::vecto
   std::vector<Symbol> made = emit(Op{type, {}, {}, attributes, {}}, inputs);
   for (Symbol& symbol : made) symbol.rows = symbol.is(Kind::step) ? rows : -1;
   return made;
-}
-
-/// A convolution along the rows: causal when its window ends at the row itself; what lies before is its left context.
-void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
-  const Ints pads = op.attributes.get_or<Ints>("pads", Ints{0, 0});
-  const std::int64_t dilation = op.attributes.get_or<std::int64_t>("dilation", 1);
-  const std::int64_t context = dilation * ((*type_of(inputs[1]).shape)[2] - 1);
-  const std::int64_t left = pads.at(0) + inputs[0].left_pad;
-  if (op.attributes.get_or<std::int64_t>("stride", 1) != 1) refuse(op, "its stride along the rows is not 1");
-  if (inputs[1].is(Kind::step)) refuse(op, "its weights depend on the rows");
-  if (pads.at(1) > 0) refuse(op, fmt::format("needs {} rows to the right of its own", pads.at(1)));
-  if (left != context)
-    refuse(op, fmt::format("expected {} zeros before the first row, as its window reaches back, found {}", context, left));
-  Symbol x = inputs[0];
-  x.left_pad = 0;
-  if (context > 0) {
-    DDim dims = *type_of(x).shape;
-    dims[2] = context;
-    Tensor zeros(type_of(x).dtype, dims);
-    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
-    zeros.storage()->mark_written();
-    const std::string name = program_.var(op.outputs[0]).name;
-    const std::size_t state = add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context),
-                                        Symbol{.kind = Kind::constant, .value = zeros}, true);
-    x = apply("concat", {state_symbol(state, -1), x}, {{"axis", std::int64_t{2}}}, -1)[0];
-    next_[state] = apply("slice", {x}, {{"starts", Ints{1}}, {"ends", Ints{context + 1}}, {"axes", Ints{2}}, {"steps", Ints{1}}}, -1)[0];
-  }
-  Attributes attributes = op.attributes;
-  attributes.set("pads", Ints{0, 0});
-  std::vector<Symbol> all{x};
-  all.insert(all.end(), inputs.begin() + 1, inputs.end());
-  bind(op.outputs[0], apply("conv1d", all, attributes, 2)[0]);
-}
-
-/// The same for rows that lie first: a product of the row and of those that its window reaches back to.
-void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs) {
-  const auto length = op.attributes.get<std::int64_t>("context_length");
-  const std::int64_t start = op.attributes.get_or<std::int64_t>("context_start", 0);
-  if (start + length > 1) refuse(op, fmt::format("needs {} rows after its own", start + length - 1));
-  if (inputs[0].left_pad > 0) refuse(op, "works on rows that were padded before the first");
-  if (inputs[1].is(Kind::step)) refuse(op, "its filter depends on the rows");
-  if (program_.var(op.inputs[0]).type.lod_depth > 1) refuse(op, "works on inner sequences");
-  const auto rows_of = [&](const Symbol& x, std::int64_t begin, std::int64_t end) {
-    return apply("slice", {x}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{0}}, {"steps", Ints{1}}}, -1)[0];
-  };
-  Symbol x = inputs[0];
-  const std::int64_t channels = (*type_of(x).shape)[1];
-  if (start < 0) {
-    Tensor zeros(type_of(x).dtype, DDim{-start, channels});
-    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
-    zeros.storage()->mark_written();
-    const std::string name = program_.var(op.outputs[0]).name;
-    const std::size_t state = add_state("context of " + name, fmt::format("left context of sequence_conv '{}', {} rows", name, -start),
-                                        Symbol{.kind = Kind::constant, .value = zeros}, true);
-    const Symbol seen = apply("concat", {state_symbol(state, -1), x}, {{"axis", std::int64_t{0}}}, -1)[0];
-    next_[state] = rows_of(seen, 1, 1 - start);
-    x = rows_of(seen, 0, length);
-  }
-  const Symbol window = apply("reshape", {x}, {{"shape", Ints{1, length * channels}}}, -1)[0];
-  bind(op.outputs[0], apply("matmul", {window, inputs[1]}, {}, 0)[0]);
 }
 
 void StepBuilder::eval_branch(const Op& op) {
@@ -308,11 +267,12 @@ void StepBuilder::eval_array_op(const Op& op) {
   }
   if (type == "unpack" || type == "split_lod_tensor_to_timesteps") {
     if (first.rows != 0 || !first.is(Kind::step)) refuse(op, "takes apart something else than the rows of the input");
-    if (op.attributes.get_or<std::int64_t>("level", 0) != 0) refuse(op, "works on inner sequences");
     if (op.attributes.get_or("reverse", false)) refuse(op, "takes each sequence from its end, which a live one does not have yet");
     model->of_rows = model->unpacked = true;
     model->source = first;
-    bind(op.outputs[1], Symbol{.kind = Kind::order});
+    model->level =
+        first.clock - program_.var(op.inputs[0]).type.lod_depth + static_cast<int>(op.attributes.get_or<std::int64_t>("level", 0));
+    bind(op.outputs[1], Symbol{.kind = Kind::order, .level = model->level});
     return bind(op.outputs[0], Symbol{.kind = Kind::array, .array = model, .origin = model->name});
   }
   if (type == "tensor_array_unstack") {
@@ -339,13 +299,13 @@ void StepBuilder::eval_array_op(const Op& op) {
     const ArrayModel& array = *first.array;
     if (array.size) return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(*array.size)});
     if (array.of_rows || array.over_time || array.slots.empty())
-      return bind(op.outputs[0], Symbol{.kind = Kind::length, .origin = "the length of the sequence"});
+      return bind(op.outputs[0], Symbol{.kind = Kind::length, .level = array.level, .origin = "the length of the sequence"});
     return bind(op.outputs[0], Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(array.slots.rbegin()->first + 1)});
   }
   if (type == "tensor_array_append") {
     ArrayModel& array = *first.array;
     const auto end = array.slots.empty() ? 0 : array.slots.rbegin()->first + 1;
-    const Symbol index = array.over_time ? Symbol{.kind = Kind::counter, .offset = array.write_at}
+    const Symbol index = array.over_time ? Symbol{.kind = Kind::counter, .offset = array.write_at, .level = array.level}
                                          : Symbol{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(end)};
     return eval_write(op, index, input(op, 1));
   }
@@ -364,7 +324,14 @@ void StepBuilder::eval_same_steps(const Op& op) {
 /// Ops that take an order: one sequence is in any order.
 bool StepBuilder::eval_ordered(const Op& op) {
   if (op.type == "last_rows") {
-    bind(op.outputs[0], Symbol{.kind = Kind::final, .origin = "the last state in '" + input(op, 0).origin + "'"});
+    ArrayModel& array = *input(op, 0).array;
+    Symbol last{.kind = Kind::final, .origin = "the last state in '" + input(op, 0).origin + "'"};
+    if (array.over_time && array.level > 0) {
+      earlier(array, 1, input(op, 2));
+      last = state_at(array.lags[0], sequence_closes(array.level), 0, array.level);
+      next_[array.lags[0]][item_ends(array.level)] = array.latest;
+    }
+    bind(op.outputs[0], std::move(last));
     return true;
   }
   if (op.type == "constant_rows") {
@@ -378,7 +345,9 @@ bool StepBuilder::eval_ordered(const Op& op) {
   }
   if (op.type != "reorder") return false;
   const Symbol x = input(op, 0);
-  if (x.rows >= 0) refuse(op, "takes the rows of a live input as something that a sequence has once");
+  const int level = input(op, 1).level;
+  const bool once = level == 0 ? x.rows < 0 : x.is(Kind::constant) || x.clock == level;
+  if (!once) refuse(op, "takes what does not have one row for each sequence as if it had");
   bind(op.outputs[0], x);
   return true;
 }
@@ -402,12 +371,15 @@ Symbol StepBuilder::earlier(ArrayModel& array, std::int64_t lag, const Symbol& b
     if (slot == array.slots.end() && (index != -1 || boot.is(Kind::none)))
       throw UnsupportedError(fmt::format("reads slot {} of '{}' at the first step, which nothing wrote", index, array.name));
     const Symbol& initial = slot == array.slots.end() ? boot : slot->second;
-    if (!initial.is(Kind::constant) && !initial.is(Kind::session))
-      throw UnsupportedError(fmt::format("the first value of '{}' depends on the rows", array.name));
+    const bool early = initial.is(Kind::constant) || initial.is(Kind::session) || (initial.is(Kind::step) && initial.phase <= array.level);
+    if (!early) throw UnsupportedError(fmt::format("the first value of '{}' depends on the rows", array.name));
+    if (array.level > 0 && !initial.is(Kind::constant) && initial.clock != array.level)
+      throw UnsupportedError(fmt::format("the first value of '{}' has {} levels above a row, and its sequences have {}", array.name,
+                                         initial.clock, array.level));
     array.lags.push_back(add_state(array.lags.empty() ? array.name : fmt::format("{} {} ago", array.name, back),
-                                   fmt::format("array '{}', read {} back", array.name, back), initial, true));
+                                   fmt::format("array '{}', read {} back", array.name, back), initial, array.level));
   }
-  return state_symbol(array.lags[static_cast<std::size_t>(lag - 1)], ragged_ ? 0 : -1);
+  return state_at(array.lags[static_cast<std::size_t>(lag - 1)], item_begins(array.level), ragged_ ? 0 : -1, array.level + 1);
 }
 
 void StepBuilder::eval_read(const Op& op) {

@@ -20,19 +20,24 @@ struct Symbol {
     none,
     constant,  ///< `value`, known now
     session,   ///< known when a sequence starts: var of the start program
-    step,      ///< known at each step: var of the step program
-    length,    ///< the number of steps of the sequence, plus `offset`: known only at its end
-    counter,   ///< the number of the step, plus `offset`
-    running,   ///< a condition that only says whether the sequence goes on
+    step,      ///< known at each step, or when an inner sequence opens or closes: var of the program of `phase`
+    length,    ///< the number of items of a sequence of `level`, plus `offset`: known only at its end
+    counter,   ///< the number of the item, plus `offset`
+    running,   ///< a condition that only says whether the sequence of `level` goes on
     array,
-    order,
-    final  ///< what a loop over time leaves: known only at the end
+    order,  ///< of the sequences of `level`
+    final   ///< what a loop over time leaves: known only at the end
   };
   Kind kind = Kind::none;
   Tensor value{};
   VarId var = no_var;
   std::int64_t offset = 0;
-  int rows = -1;              ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
+  /// When it is known. Of a program whose live inputs have `depth` levels: 0 when the session starts, k < depth when a sequence of level k
+  /// opens, depth at a row, 2·depth − k when a sequence of level k closes.
+  int phase = 0;
+  int clock = 0;  ///< how many levels lie above one of its rows: depth for the rows that arrive, 1 for a row to each sequence of level 1
+  int level = 0;  ///< of length, counter, running and order
+  int rows = -1;  ///< the axis along which the sequence's rows lie (extent 1 in the step); −1: none
   std::int64_t left_pad = 0;  ///< zeros before the first row, which a causal convolution takes
   std::shared_ptr<ArrayModel> array{};
   std::string origin{};  ///< for messages
@@ -48,12 +53,13 @@ struct ArrayModel {
   Symbol source;
   int axis = 0;
   bool unpacked = false;
+  int level = 0;  ///< whose items are the slots
 
   /// Slots written at known indices, and the size where it is known.
   std::map<std::int64_t, Symbol> slots;
   std::optional<std::int64_t> size;
 
-  /// Written once a turn by a loop over time, at step + `write_at`.
+  /// Written once a turn by a loop over the items of `level`, at step + `write_at`.
   bool over_time = false;
   std::int64_t write_at = 0;
   Symbol latest;                  ///< what this turn writes; none before it has

@@ -124,6 +124,10 @@ std::string to_json(const StartMessage& message) {
 }
 
 std::string to_json(const EndMessage&) { return R"({"type":"end"})"; }
+std::string to_json(const OpenMessage& message) { return text_of({{"type", "open"}, {"level", message.level}}); }
+std::string to_json(const CloseMessage& message) { return text_of({{"type", "close"}, {"level", message.level}}); }
+std::string to_json(const FlushMessage&) { return R"({"type":"flush"})"; }
+std::string to_json(const ResetMessage&) { return R"({"type":"reset"})"; }
 
 std::string to_json(const StartedMessage& message) {
   Json json = {{"type", "started"}, {"version", message.version}, {"session", message.session}};
@@ -141,6 +145,9 @@ std::string to_json(const SegmentMessage& message) {
 
 std::string to_json(const EndedMessage& message) { return text_of({{"type", "ended"}, {"steps", message.steps}}); }
 
+std::string to_json(const FlushedMessage& message) { return text_of({{"type", "flushed"}, {"steps", message.steps}}); }
+std::string to_json(const ResetDoneMessage& message) { return text_of({{"type", "reset"}, {"steps", message.steps}}); }
+
 std::string to_json(const ErrorMessage& message) {
   Json json = {{"type", "error"}, {"code", name_of(message.code)}, {"message", message.message}};
   if (message.retry_after_ms) json["retry_after_ms"] = *message.retry_after_ms;
@@ -148,14 +155,35 @@ std::string to_json(const ErrorMessage& message) {
   return text_of(json);
 }
 
+namespace {
+
+/// Any number is read here: which levels there are is the program's matter.
+int parse_level(const JsonObject& object) {
+  object.only({"type", "level"});
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  return static_cast<int>(object.required("level", object.integer("level", -most, most)));
+}
+
+template <class T>
+T without_keys(const JsonObject& object) {
+  object.only({"type"});
+  return T();
+}
+
+}  // namespace
+
 ClientMessage parse_client_message(std::string_view text) {
   const nlohmann::json json = parse_strict_json(text);
   const JsonObject object(json, "control");
   const std::string type = object.required("type", object.text("type"));
   if (type == "start") return parse_start(JsonObject(json, "start"));
-  if (type != "end") throw ProtocolError(ErrorCode::bad_message, "control.type: expected start or end, found '" + type + "'");
-  JsonObject(json, "end").only({"type"});
-  return EndMessage();
+  const JsonObject said(json, type);
+  if (type == "end") return without_keys<EndMessage>(said);
+  if (type == "open") return OpenMessage{parse_level(said)};
+  if (type == "close") return CloseMessage{parse_level(said)};
+  if (type == "flush") return without_keys<FlushMessage>(said);
+  if (type == "reset") return without_keys<ResetMessage>(said);
+  throw ProtocolError(ErrorCode::bad_message, "control.type: expected start, open, close, flush, reset or end, found '" + type + "'");
 }
 
 }  // namespace millrace

@@ -39,6 +39,7 @@ Json json_of_port(const PortSpec& port) {
     json["rate"] = port.audio->rate;
     json["channels"] = port.audio->channels;
   }
+  if (port.level) json["level"] = *port.level;
   if (port.step_seconds) json["step_seconds"] = *port.step_seconds;
   return json;
 }
@@ -50,6 +51,7 @@ PortSpec parse_port(const nlohmann::json& value, const std::string& where) {
   port.dtype = dtype_named(object.required("dtype", object.text("dtype")));
   port.shape = parse_shape(object.at("shape"), object.where("shape"));
   port.step_seconds = object.number("step_seconds");
+  if (const auto level = object.integer("level", 1, 1 << 20)) port.level = static_cast<int>(*level);
   if (const auto format = object.text("format")) {
     AudioFormat audio;
     const auto named = sample_format_named(*format);

@@ -50,7 +50,9 @@ ResultMessage parse_result(const JsonObject& object, const StartedMessage& start
   ResultMessage result;
   result.seq = static_cast<std::uint64_t>(object.required("seq", object.integer("seq", 0, most)));
   const JsonObject outputs(object.at("outputs"), "result.outputs");
+  if (const auto level = object.integer("level", 1, 1 << 20)) result.level = static_cast<int>(*level);
   for (const PortSpec& port : started.outputs) {
+    if (port.level != result.level) continue;
     const nlohmann::json& values = outputs.at(port.name.c_str());
     const std::string where = "result.outputs." + port.name;
     if (!values.is_array()) unexpected_json(where, "an array", values);
@@ -94,11 +96,14 @@ SegmentMessage parse_segment(const JsonObject& object) {
 
 // Each row of a binary result must be whole: what the session was admitted with says how long it is.
 void check_rows(const ResultMessage& result, const StartedMessage& started) {
-  if (result.outputs.size() != started.outputs.size())
-    throw ProtocolError(ErrorCode::bad_message, "result: expected " + std::to_string(started.outputs.size()) + " outputs, found " +
-                                                    std::to_string(result.outputs.size()));
+  std::vector<PortSpec> ports;
+  for (const PortSpec& port : started.outputs)
+    if (port.level == result.level) ports.push_back(port);
+  if (result.outputs.size() != ports.size())
+    throw ProtocolError(ErrorCode::bad_message,
+                        "result: expected " + std::to_string(ports.size()) + " outputs, found " + std::to_string(result.outputs.size()));
   for (std::size_t k = 0; k < result.outputs.size(); ++k) {
-    const PortSpec& port = started.outputs[k];
+    const PortSpec& port = ports[k];
     const auto& output = result.outputs[k];
     const auto row = static_cast<std::size_t>(port.shape.elements()) * size_of(port.dtype);
     if (output.name == port.name && output.bytes.size() == row * result.steps) continue;
@@ -109,8 +114,9 @@ void check_rows(const ResultMessage& result, const StartedMessage& started) {
 
 }  // namespace
 
-Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs) {
-  std::string text = "{\"type\":\"result\",\"seq\":" + std::to_string(seq) + ",\"outputs\":{";
+Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs, std::optional<int> level) {
+  std::string text = "{\"type\":\"result\"," + (level ? "\"level\":" + std::to_string(*level) + "," : std::string()) +
+                     "\"seq\":" + std::to_string(seq) + ",\"outputs\":{";
   for (const OutputRows& output : outputs) {
     if (&output != outputs.data()) text += ',';
     text += nlohmann::json(output.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + ":[";
@@ -140,10 +146,15 @@ ServerMessage read_reply(const Message& message, std::optional<StartedMessage>& 
   if (!started) throw ProtocolError(ErrorCode::bad_message, "reply: expected 'started' or 'error' first, found '" + type + "'");
   if (type == "result") {
     ResultMessage result = binary ? parse_binary_result(message.bytes()) : parse_result(object, *started);
+    // The outputs of a level stand together, so the first name says which level it is.
+    for (const PortSpec& port : started->outputs)
+      if (binary && !result.outputs.empty() && port.name == result.outputs[0].name) result.level = port.level;
     check_rows(result, *started);
     return result;
   }
   if (type == "segment") return parse_segment(object);
+  if (type == "flushed") return FlushedMessage{static_cast<std::uint64_t>(object.required("steps", object.integer("steps", 0, most)))};
+  if (type == "reset") return ResetDoneMessage{static_cast<std::uint64_t>(object.required("steps", object.integer("steps", 0, most)))};
   if (type != "ended") throw ProtocolError(ErrorCode::bad_message, "reply.type: expected a reply of the protocol, found '" + type + "'");
   EndedMessage ended;
   ended.steps = static_cast<std::uint64_t>(object.required("steps", object.integer("steps", 0, most)));

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops along the rows of a sequence: what they need of the rows before becomes a state.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/lowering/internal/step_builder.h>
+
+namespace millrace::lowering {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+}  // namespace
+
+/// A convolution along the rows: causal when its window ends at the row itself; what lies before is its left context.
+void StepBuilder::eval_conv(const Op& op, const std::vector<Symbol>& inputs) {
+  const Ints pads = op.attributes.get_or<Ints>("pads", Ints{0, 0});
+  const std::int64_t dilation = op.attributes.get_or<std::int64_t>("dilation", 1);
+  const std::int64_t context = dilation * ((*type_of(inputs[1]).shape)[2] - 1);
+  const std::int64_t left = pads.at(0) + inputs[0].left_pad;
+  if (op.attributes.get_or<std::int64_t>("stride", 1) != 1) refuse(op, "its stride along the rows is not 1");
+  if (inputs[1].is(Kind::step)) refuse(op, "its weights depend on the rows");
+  if (pads.at(1) > 0) refuse(op, fmt::format("needs {} rows to the right of its own", pads.at(1)));
+  if (left != context)
+    refuse(op, fmt::format("expected {} zeros before the first row, as its window reaches back, found {}", context, left));
+  Symbol x = inputs[0];
+  x.left_pad = 0;
+  if (context > 0) {
+    DDim dims = *type_of(x).shape;
+    dims[2] = context;
+    Tensor zeros(type_of(x).dtype, dims);
+    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
+    zeros.storage()->mark_written();
+    const std::string name = program_.var(op.outputs[0]).name;
+    const std::size_t state = add_state("context of " + name, fmt::format("left context of conv1d '{}', {} rows", name, context),
+                                        Symbol{.kind = Kind::constant, .value = zeros}, 0);
+    const int phase = x.phase;
+    x = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{2}}}, -1)[0];
+    next_[state][phase] =
+        apply("slice", {x}, {{"starts", Ints{1}}, {"ends", Ints{context + 1}}, {"axes", Ints{2}}, {"steps", Ints{1}}}, -1)[0];
+  }
+  Attributes attributes = op.attributes;
+  attributes.set("pads", Ints{0, 0});
+  std::vector<Symbol> all{x};
+  all.insert(all.end(), inputs.begin() + 1, inputs.end());
+  bind(op.outputs[0], apply("conv1d", all, attributes, 2)[0]);
+}
+
+/// The same for rows that lie first: a product of the row and of those that its window reaches back to.
+void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& inputs) {
+  const auto length = op.attributes.get<std::int64_t>("context_length");
+  const std::int64_t start = op.attributes.get_or<std::int64_t>("context_start", 0);
+  if (start + length > 1) refuse(op, fmt::format("needs {} rows after its own", start + length - 1));
+  if (inputs[0].left_pad > 0) refuse(op, "works on rows that were padded before the first");
+  if (inputs[1].is(Kind::step)) refuse(op, "its filter depends on the rows");
+  const auto rows_of = [&](const Symbol& x, std::int64_t begin, std::int64_t end) {
+    return apply("slice", {x}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{0}}, {"steps", Ints{1}}}, -1)[0];
+  };
+  Symbol x = inputs[0];
+  const std::int64_t channels = (*type_of(x).shape)[1];
+  if (start < 0) {
+    Tensor zeros(type_of(x).dtype, DDim{-start, channels});
+    std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
+    zeros.storage()->mark_written();
+    const std::string name = program_.var(op.outputs[0]).name;
+    const std::size_t state = add_state("context of " + name, fmt::format("left context of sequence_conv '{}', {} rows", name, -start),
+                                        Symbol{.kind = Kind::constant, .value = zeros}, x.clock - 1);
+    const int phase = x.phase;
+    const Symbol seen = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{0}}}, -1)[0];
+    next_[state][phase] = rows_of(seen, 1, 1 - start);
+    x = rows_of(seen, 0, length);
+  }
+  const Symbol window = apply("reshape", {x}, {{"shape", Ints{1, length * channels}}}, -1)[0];
+  bind(op.outputs[0], apply("matmul", {window, inputs[1]}, {}, 0)[0]);
+}
+
+/// The last row of an inner sequence, known when it closes. False: not that.
+bool StepBuilder::eval_pool(const Op& op, const std::vector<Symbol>& inputs) {
+  const Symbol& x = inputs[0];
+  const int depth = program_.var(op.inputs[0]).type.lod_depth;
+  const auto wanted = static_cast<int>(op.attributes.get_or<std::int64_t>("level", -1));
+  const int level = x.clock - depth + (wanted < 0 ? wanted + depth : wanted);
+  if (!x.is(Kind::step) || x.rows != 0 || x.left_pad > 0 || level < 1 || op.attributes.get<std::string>("kind") != "last") return false;
+  const VarType type = type_of(x);
+  const Tensor empty = Tensor::scalar(op.attributes.get_or("empty", 0.0));
+  Ints extents;
+  for (int axis = 0; axis < type.rank(); ++axis) extents.push_back((*type.shape)[axis]);
+  const Symbol shape{.kind = Kind::constant, .value = Tensor::from(extents, DDim{type.rank()})};
+  const Symbol rows = apply("constant_of_shape", {shape}, {{"value", empty}}, -1)[0];
+  const Symbol initial = apply("cast", {rows}, {{"to", type.dtype}}, -1)[0];
+  const std::string name = program_.var(op.outputs[0]).name;
+  const std::size_t state = add_state(name, fmt::format("last row of '{}' in a sequence of level {}", x.origin, level), initial, level);
+  next_[state][x.phase] = x;
+  bind(op.outputs[0], state_at(state, sequence_closes(level), 0, level));
+  return true;
+}
+
+}  // namespace millrace::lowering
