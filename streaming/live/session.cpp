@@ -350,7 +350,7 @@ void Session::send_rows(std::uint64_t seq, std::optional<int> level, std::span<c
     if (const PortSpec& port = model_->outputs()[output]; port.level == level)
       outputs.push_back({port.name, port.dtype, rows[output - first]});
   // A program whose outputs are all of inner sequences has none at a step, and the other way round.
-  if (outputs.empty() && !wanted_.empty()) return;
+  if (outputs.empty() && (level || !wanted_.empty())) return;
   send(reply_ == ReplyFormat::json ? json_result(seq, outputs, level) : binary_result(seq, 1, outputs));
 }
 

@@ -9,6 +9,10 @@ namespace millrace::demo {
 /// Needs no file. 0: all bits equal.
 int offline();
 
+/// LAC-small of Debian's python3-jieba: two sentences tagged, then dialogues live, sentence by sentence, to a `millrace serve` of its forward
+/// half, against one run over LoD of two levels. Says so and does nothing where the package is not installed. 0: all bits equal.
+int dialogue(const std::string& bin);
+
 /// What the demo of speech is made of.
 struct Speech {
   std::string bin;     ///< where `millrace` is

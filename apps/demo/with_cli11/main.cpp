@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -16,7 +17,9 @@ int main(int argc, char** argv) {
   app.add_option("--sounds", speech.sounds, "The folder of Asterisk's sounds");
   try {
     app.parse(argc, argv);
-    return offline ? millrace::demo::offline() : millrace::demo::speech(speech);
+    if (offline) return millrace::demo::offline();
+    const int dialogue = millrace::demo::dialogue(speech.bin);
+    return std::max(dialogue, millrace::demo::speech(speech));
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : (std::fprintf(stderr, "demo: %s\n", error.what()), 2);
   } catch (const std::exception& error) {

@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <support/child.h>
 
@@ -16,6 +15,7 @@
 #include <millrace/streaming/config/stream_config.h>
 
 #include "demos.h"
+#include "serving.h"
 
 namespace millrace::demo {
 namespace {
@@ -28,26 +28,6 @@ struct Prompt {
   fs::path path;
   std::string name;
   double seconds = 0;
-};
-
-/// A folder that goes away with its contents.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "millrace-demo.XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw IoError(pattern + ": cannot make the folder");
-    path_ = pattern;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
 };
 
 /// The longest English prompts, ties by name.
@@ -83,11 +63,7 @@ struct Pass {
 Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, const Scratch& scratch, double speed) {
   const fs::path stats = scratch / "stats.json";
   Child server({given.bin + "/millrace", "serve", given.model, "--config", given.config, "--port", "0", "--stats-json", stats.string()});
-  const std::string line = server.read_line();
-  const auto colon = line.rfind(' ');
-  if (!line.starts_with("millrace: serving ") || colon == line.npos)
-    throw IoError("millrace serve: expected 'millrace: serving MODEL on ADDRESS:PORT', found '" + line + "'");
-  const StreamUrl url = parse_stream_url("tcp://" + line.substr(colon + 1));
+  const StreamUrl url = url_of(server);
   const StartedMessage described = describe_server(url);
   std::vector<ClientPlan> plans;
   for (const Prompt& prompt : prompts) plans.push_back(plan_file(prompt.path, described));

@@ -136,4 +136,24 @@ Program tagging_program(const Model& model) {
   return program;
 }
 
+Program live_program(const Model& model) {
+  Program program;
+  program.set_title("LAC-small, forward");
+  const build::Guard guard(program);
+  const std::int64_t classes = model.emission.weight.dim(1);
+  const build::Var words = build::input("words", VarType(DType::i64, {DDim::unknown, 1}, 2));
+  const build::Var prior = build::input("prior", VarType(DType::f32, {DDim::unknown, classes}, 2));
+  build::Var h = layers::embedding(words, model.embedding, {}, "word_emb");
+  for (std::size_t layer = 0; layer < layers_of_model; ++layer) {
+    layers::GruWeights weights = model.gru[2 * layer];
+    const std::int64_t hidden = weights.recurrent.dim(0);
+    // Behind the first layer, the first rows are those of the forward direction.
+    if (layer > 0) weights.input = weights.input.rows(0, hidden);
+    h = layers::gru(h, {weights}, fluid_gru("gru_" + std::to_string(layer), layers::Direction::forward)).y;
+  }
+  const layers::LinearWeights emission{model.emission.weight.rows(0, model.emission.weight.dim(0) / 2), model.emission.bias};
+  build::output("emission", layers::linear(h, emission, "emission") + prior);
+  return program;
+}
+
 }  // namespace millrace::lac

@@ -37,4 +37,9 @@ Model read_model(const std::filesystem::path& folder);
 /// words i64[rows, 1] lod=1 → path i64[rows, 1] lod=1, the best tags, and score, one for each sentence.
 Program tagging_program(const Model& model);
 
+/// The forward half, which can be fed live: words i64[rows, 1] and prior f32[rows, K], lod=2 (the sentences of a dialogue) → emission
+/// f32[rows, K] lod=2 = the forward layers' share of the emission + prior: what is known of each character beforehand, such as from a
+/// dictionary. Each sentence begins at zeros.
+Program live_program(const Model& model);
+
 }  // namespace millrace::lac

@@ -11,6 +11,7 @@
 #include <lac_tagger/library/line_reader.h>
 #include <lac_tagger/library/tagger.h>
 #include <lac_tagger/library/text.h>
+#include <millrace/runtime/program/storage.h>
 #include <support/standard_streams.h>
 
 namespace {
@@ -24,6 +25,7 @@ struct Flags {
   std::size_t batch = 256;
   std::size_t threads = 1;
   bool score = false;
+  std::string save_live;
 };
 
 lac::Model read_model(const Flags& flags) {
@@ -32,6 +34,14 @@ lac::Model read_model(const Flags& flags) {
         fmt::format("{}: expected word.dic, tag.dic and model_baseline of LAC-small, as Debian's python3-jieba has them in {}, found none",
                     flags.model, lac::default_folder().string()));
   return lac::read_model(flags.model);
+}
+
+/// The forward half as a program for `millrace serve`.
+int save_live(const Flags& flags) {
+  const std::filesystem::path folder(flags.save_live);
+  std::filesystem::create_directories(folder);
+  save_program(lac::live_program(read_model(flags)), folder / "lac_forward.mr");
+  return 0;
 }
 
 int tag(const Flags& flags) {
@@ -64,6 +74,9 @@ void add_flags(CLI::App& command, Flags& flags) {
   command.add_option("--threads", flags.threads, "Threads that a kernel may use; results do not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command.add_option(
+      "--save-live", flags.save_live,
+      "Reads no sentence, but writes the forward half for 'millrace serve' into this folder: lac_forward.mr and its weights");
   command.add_flag("--score", flags.score, "Behind each sentence a tab and the score of its best path");
 }
 
@@ -80,7 +93,7 @@ int main(int argc, char** argv) {
   add_flags(command, flags);
   try {
     command.parse(argc, argv);
-    return tag(flags);
+    return flags.save_live.empty() ? tag(flags) : save_live(flags);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app::flushed(name, command.exit(error));  // --help, --version
     app::complain(name, std::string(error.what()) + " (--help explains)");

@@ -24,7 +24,13 @@ std::string bytes_of(const Program& program, bool plain_names) {
 
 std::string format_onnx(const Program& program) { return bytes_of(program, false); }
 void write_onnx(const std::filesystem::path& path, const Program& program) { write_file(path, format_onnx(program)); }
-std::string format_onnx_step(const Recurrence& recurrence) { return bytes_of(recurrence.step, true); }
+std::string format_onnx_step(const Recurrence& recurrence) {
+  if (recurrence.levels > 1)
+    throw UnsupportedError("program '" + recurrence.step.title() +
+                           "': expected one level of LoD, as a step alone does not say where inner " + "sequences open and close, found " +
+                           std::to_string(recurrence.levels));
+  return bytes_of(recurrence.step, true);
+}
 std::string format_onnx_start(const Recurrence& recurrence) { return bytes_of(recurrence.start, true); }
 void write_onnx_step(const std::filesystem::path& path, const Recurrence& recurrence) { write_file(path, format_onnx_step(recurrence)); }
 

@@ -10,7 +10,12 @@
 #include <apps/lac_small_files.h>
 #include <lac_tagger/library/tagger.h>
 #include <lac_tagger/library/text.h>
+#include <millrace/kernels/crf.h>
 #include <millrace/runtime/import/file.h>
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/storage.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/error.h>
 
 using namespace millrace;
@@ -116,6 +121,49 @@ TEST_CASE("Any batch of sentences has the bits of each alone, empty ones include
     CHECK(one.tag({{}, {}})[1].to_string() == "");
     CHECK(one.tag({}).empty());
   }
+}
+
+TEST_CASE("The forward half is the whole network whose backward weights are zero, and its saved program streams sentence by sentence") {
+  Random random(21);
+  const SmallLac files(random);
+  lac::Model model = lac::read_model(files.path());
+  const auto forward_alone = [](const Tensor& weights) {
+    std::vector<float> values = weights.to_vector<float>();
+    std::fill(values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end(), 0.0f);
+    return Tensor::from(values, weights.dims());
+  };
+  model.gru[2].input = forward_alone(model.gru[2].input);
+  model.emission.weight = forward_alone(model.emission.weight);
+  const std::vector<Sentence> sentences = random_sentences(model, 6, 9, random);
+  const std::vector<lac::Tagged> wanted = lac::Tagger(model).tag(sentences);
+
+  const ScratchFolder folder;
+  save_program(lac::live_program(model), folder / "live.mr");
+  std::vector<std::int64_t> ids;
+  LoD::Level lengths;
+  for (const Sentence& sentence : sentences) {
+    lengths.push_back(static_cast<std::int64_t>(sentence.size()));
+    for (const std::string& character : sentence) ids.push_back(model.ids.contains(character) ? model.ids.at(character) : model.unknown);
+  }
+  const auto rows = static_cast<std::int64_t>(ids.size()), classes = static_cast<std::int64_t>(model.tags.size());
+  const LoD lod = LoD::from_lengths({{2, 4}, lengths});
+  const LoDTensor words(Tensor::from(ids, DDim{rows, 1}), lod);
+  const LoDTensor prior(Tensor::from(std::vector<float>(static_cast<std::size_t>(rows * classes), 0.0f), DDim{rows, classes}), lod);
+  ThreadExecutor executor(1);
+  const RunResult result = sync_wait(executor, run(load_program(folder / "live.mr"), {{"words", words}, {"prior", prior}}));
+  CpuDevice device(1);
+  const CrfPath best = crf_viterbi(result["emission"].tensor(), model.transition, LoD::from_lengths({lengths}), device.stream(0));
+  const std::vector<std::int64_t> path = best.tags.to_vector<std::int64_t>();
+  std::vector<std::int64_t> tags;
+  for (const lac::Tagged& tagged : wanted) tags.insert(tags.end(), tagged.tags.begin(), tagged.tags.end());
+  CHECK(path == tags);
+
+  CHECK(tagger_command("--model " + files.path().string() + " --save-live " + (folder / "made").string(), "").code == 0);
+  const Recurrence recurrence = make_recurrence(load_program(folder / "made" / "lac_forward.mr"));
+  CHECK(recurrence.levels == 2);
+  CHECK(recurrence.inputs.size() == 2);
+  CHECK(recurrence.outputs.size() == 1);
+  CHECK(recurrence.opening(1).constants.size() == 2);
 }
 
 TEST_CASE("A line becomes its code points without the white space around it, and what is no UTF-8 shows as U+FFFD") {
