@@ -8,8 +8,7 @@
 
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/tensor/error.h>
-
-#include "child.h"
+#include <support/child.h>
 
 namespace millrace::demo {
 
@@ -34,7 +33,7 @@ class Scratch {
 };
 
 /// Where `millrace serve` says that it listens. IoError when it says something else.
-inline StreamUrl url_of(Child& server) {
+inline StreamUrl url_of(app::Child& server) {
   const std::string line = server.read_line();
   const auto space = line.rfind(' ');
   if (!line.starts_with("millrace: serving ") || space == line.npos)

@@ -16,6 +16,7 @@
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/device.h>
 #include <millrace/tensor/error.h>
 
 using namespace millrace;

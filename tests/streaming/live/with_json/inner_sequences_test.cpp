@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs over LoD of two levels, fed live: sentences open and close while their dialogue lives.
+// Programs over LoD of several levels, fed live: sentences open and close while their dialogue lives.
 #include <functional>
 #include <memory>
 
@@ -96,21 +96,36 @@ void hierarchy(Random& random) {
   build::output("sentence", layers::gru(sentences, {gru_weights(random, hidden + voices)}).y);
 }
 
+/// Words, sentences and parts, each a recurrence over what is inside, and a row for each part.
+void three_levels(Random& random) {
+  const Var x = build::input("x", rows_type(features, 3));
+  const Var part = build::input("part", rows_type(hidden, 1));
+  const Var words = layers::gru(x, {gru_weights(random, features)}, {.name = "words"}).y;
+  const Var sentences = layers::gru(build::sequence_last_step(words), {gru_weights(random, hidden)}, {.name = "sentences"}).y;
+  const Var parts = layers::gru(build::sequence_last_step(sentences) + part, {gru_weights(random, hidden)}, {.name = "parts"}).y;
+  build::output("y", build::tanh(words));
+  build::output("sentence", sentences);
+  build::output("part_state", parts);
+}
+
 /// One run of the whole, with what each dialogue gets of it.
 struct Whole {
   Whole(const Program& program, Random& random, std::int64_t dialogues) {
-    LoD::Level sentences, words;
-    std::int64_t rows = 0;
-    for (std::int64_t i = 0; i < dialogues; ++i)
-      for (std::int64_t left = sentences.emplace_back(random.between(0, 4)); left > 0; --left)
-        rows += words.emplace_back(random.between(0, 5));
-    lod = LoD::from_lengths({sentences, words});
+    for (const Program::Port& port : program.inputs()) levels = std::max(levels, program.var(port.var).type.lod_depth);
+    std::vector<LoD::Level> lengths;
+    std::int64_t count = dialogues;
+    for (int level = 0; level < levels; ++level) {
+      LoD::Level& own = lengths.emplace_back();
+      std::int64_t items = 0;
+      for (std::int64_t i = 0; i < count; ++i) items += own.emplace_back(random.between(0, 4));
+      count = items;
+    }
+    lod = LoD::from_lengths(lengths);
     Feeds feeds;
     for (const Program::Port& port : program.inputs()) {
       const VarType& type = program.var(port.var).type;
-      const std::int64_t count = type.lod_depth == 2 ? rows : type.lod_depth == 1 ? static_cast<std::int64_t>(words.size()) : dialogues;
-      const Tensor values = random_tensor(random, {count, (*type.shape)[1]});
-      const LoD own = type.lod_depth == 2 ? lod : type.lod_depth == 1 ? LoD::from_lengths({sentences}) : LoD();
+      const LoD own = lod.levels(0, type.lod_depth);
+      const Tensor values = random_tensor(random, {own.empty() ? dialogues : own.rows(), (*type.shape)[1]});
       fed.emplace(port.name, LoDTensor(values, own));
       feeds.emplace(port.name, fed.at(port.name));
     }
@@ -118,7 +133,7 @@ struct Whole {
     const RunResult result = sync_wait(executor, run(program, feeds));
     for (const Program::Port& port : program.outputs()) outputs.emplace(port.name, result[port.name]);
   }
-  /// The bytes of sequences [begin, end) of level 0, or of level 1.
+  /// The bytes of sequences [begin, end) of a level; of rows, where there is none.
   static std::string bytes(const LoDTensor& rows, int level, std::int64_t begin, std::int64_t end) {
     if (rows.lod().depth() <= level) return WholeRun::bytes(rows.tensor().rows(begin, end));
     const auto [first, last] = rows.lod().row_range(level, begin, end);
@@ -126,6 +141,7 @@ struct Whole {
   }
 
   LoD lod;
+  int levels = 1;
   std::map<std::string, LoDTensor> fed, outputs;
 };
 
@@ -164,29 +180,38 @@ struct Client {
     for (const auto piece : cut_anywhere(std::as_bytes(std::span<const char>(elements)), random)) made.push_back(data(input, piece));
     return made;
   }
-  /// A dialogue of the whole run, the inputs of a sentence in turns.
-  void say(const Whole& whole, std::int64_t dialogue, Random& random) {
-    const auto sentences = whole.lod.offsets(0);
-    for (std::int64_t s = sentences[static_cast<std::size_t>(dialogue)]; s < sentences[static_cast<std::size_t>(dialogue) + 1]; ++s) {
-      std::vector<std::vector<Message>> inner;
-      for (const auto& [name, rows] : whole.fed) {
-        if (rows.lod().depth() == 1)
-          for (Message& message : pieces(name, Whole::bytes(rows, 1, s, s + 1), random)) messages.push_back(std::move(message));
-        if (rows.lod().depth() == 2) inner.push_back(pieces(name, Whole::bytes(rows, 1, s, s + 1), random));
-      }
-      messages.push_back(said(OpenMessage{1}));
-      std::vector<std::size_t> sent_of(inner.size(), 0);
-      const auto left = [&] {
-        for (std::size_t i = 0; i < inner.size(); ++i)
-          if (sent_of[i] < inner[i].size()) return true;
-        return false;
-      };
-      while (left()) {
-        const auto which = static_cast<std::size_t>(random.next() % inner.size());
-        if (sent_of[which] < inner[which].size()) messages.push_back(inner[which][sent_of[which]++]);
-        if (random.between(0, 9) == 0) messages.push_back(said(FlushMessage{})), ++flushes;
-      }
-      messages.push_back(said(CloseMessage{1}));
+  /// A dialogue of the whole run.
+  void say(const Whole& whole, std::int64_t dialogue, Random& random) { say_inside(whole, 0, dialogue, random); }
+  /// What is inside sequence `at` of a level.
+  void say_inside(const Whole& whole, int level, std::int64_t at, Random& random) {
+    if (level == whole.levels - 1) return say_rows(whole, at, random);
+    const auto items = whole.lod.offsets(level);
+    for (std::int64_t item = items[static_cast<std::size_t>(at)]; item < items[static_cast<std::size_t>(at) + 1]; ++item) {
+      for (const auto& [name, rows] : whole.fed)
+        if (rows.lod().depth() == level + 1)
+          for (Message& message : pieces(name, Whole::bytes(rows, level + 1, item, item + 1), random))
+            messages.push_back(std::move(message));
+      messages.push_back(said(OpenMessage{level + 1}));
+      say_inside(whole, level + 1, item, random);
+      messages.push_back(said(CloseMessage{level + 1}));
+    }
+  }
+  /// The rows of an innermost sequence, the inputs in turns.
+  void say_rows(const Whole& whole, std::int64_t sequence, Random& random) {
+    std::vector<std::vector<Message>> inner;
+    for (const auto& [name, rows] : whole.fed)
+      if (rows.lod().depth() == whole.levels)
+        inner.push_back(pieces(name, Whole::bytes(rows, whole.levels - 1, sequence, sequence + 1), random));
+    std::vector<std::size_t> sent_of(inner.size(), 0);
+    const auto left = [&] {
+      for (std::size_t i = 0; i < inner.size(); ++i)
+        if (sent_of[i] < inner[i].size()) return true;
+      return false;
+    };
+    while (left()) {
+      const auto which = static_cast<std::size_t>(random.next() % inner.size());
+      if (sent_of[which] < inner[which].size()) messages.push_back(inner[which][sent_of[which]++]);
+      if (random.between(0, 9) == 0) messages.push_back(said(FlushMessage{})), ++flushes;
     }
   }
   bool read() {
@@ -334,6 +359,10 @@ TEST_CASE("a dialogue's memory, a row for each sentence and a boot: the bits of 
 
 TEST_CASE("what sentences came to goes on to a recurrence over them, live, and is given when they close") {
   for (const std::uint64_t seed : seeds(40)) check_live(hierarchy, seed);
+}
+
+TEST_CASE("three levels, live: each begins anew inside the one around it") {
+  for (const std::uint64_t seed : seeds(30)) check_live(three_levels, seed);
 }
 
 TEST_CASE("messages about inner sequences that make no sense are typed errors, and leave others alone") {
