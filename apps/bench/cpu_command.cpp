@@ -115,7 +115,7 @@ std::string in_build(const std::filesystem::path& programs, const std::string& n
 Context make_context(const Flags& flags) {
   Context context;
   context.quick = flags.quick;
-  if (flags.quick) context.effort = {1, 0.002};
+  if (flags.quick) context.effort = {1, 1, 0.002, 0};
   context.threads = flags.threads;
   const std::filesystem::path programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   context.programs = programs.string();
@@ -158,7 +158,11 @@ int cpu_command(const std::vector<std::string>& words) {
     try {
       family.measure(context);
     } catch (const std::exception& error) {
-      fmt::print(stderr, "millrace: bench {}: {}\n", family.id, error.what());
+      Row row;
+      row.id = family.id;
+      row.shape = family.about;
+      row.note = std::string("not measured: ") + error.what();
+      context.emit(std::move(row));
       code = 1;
     }
   }

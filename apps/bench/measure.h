@@ -13,10 +13,13 @@ namespace millrace::bench {
 /// Calls what is measured for about so many seconds; gives the seconds that one call took.
 using Timer = std::function<double(double seconds)>;
 
-/// How long each row is measured.
+/// How long each row is measured. Turns are short and many, so that the median is one that nothing else on the machine interrupted; where
+/// one call takes longer than a turn, there are fewer.
 struct Effort {
-  int turns = 9;
-  double seconds = 0.03;  ///< of one turn of one side
+  int turns = 41;
+  int least_turns = 7;
+  double seconds = 0.005;  ///< of one turn of one side
+  double most = 2;         ///< seconds after which `least_turns` are enough
 };
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -44,9 +47,10 @@ inline double median(std::vector<double> all) {
 /// Medians of both, measured by turns: ours, peer, ours, …, ours. An empty `peer`: {ours, 0}.
 inline std::pair<double, double> by_turns(const Timer& ours, const Timer& peer, const Effort& effort) {
   std::vector<double> of_ours, of_peer;
+  const auto start = std::chrono::steady_clock::now();
   ours(effort.seconds / 4);
   if (peer) peer(effort.seconds / 4);
-  for (int turn = 0; turn < effort.turns; ++turn) {
+  for (int turn = 0; turn < effort.turns && (turn < effort.least_turns || seconds_since(start) < effort.most); ++turn) {
     of_ours.push_back(ours(effort.seconds));
     if (peer) of_peer.push_back(peer(effort.seconds));
   }
