@@ -59,15 +59,6 @@ void each_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, F
   });
 }
 
-/// The greatest of n ≥ 1 elements; NaN wins.
-template <class T>
-T greatest(const T* x, std::int64_t n) {
-  T most = x[0];
-  for (std::int64_t i = 1; i < n; ++i)
-    if (x[i] > most || x[i] != x[i]) most = x[i];
-  return most;
-}
-
 /// Calls f(T{}, Wide{}) for a float dtype and the type it is computed in.
 template <class F>
 void visit_floats(DType dtype, F&& f) {

@@ -2,6 +2,8 @@
 // What a TensorArray says of itself, and what it refuses.
 #include <millrace/runtime/array/array_core.h>
 
+#include <utility>
+
 #include <millrace/runtime/array/errors.h>
 
 namespace millrace::detail {
@@ -58,14 +60,14 @@ void ArrayCore::check_write(std::int64_t index, const LoDTensor& value) const {
   if (!orphaned_by_.empty())
     throw ClosedError(slot_text(index) + ": a write after its last writer " + orphaned_by_ +
                       " was gone; register a writer before the last one goes");
-  const auto at = slots_.find(index);
-  const bool written = at != slots_.end() && at->second.written;
+  const bool written = is_written(index);
   bool parked = false;
   for (const ArrayWaiter* other = parked_; other != nullptr; other = other->next_) parked = parked || other->index == index;
   if (!written && !parked && index >= base_) return;
   const std::string first = index < base_                       ? "a value that has left"
-                            : parked || at->second.readings > 0 ? "a value"
-                                                                : at->second.value.to_string();
+                            : filled_ != nullptr                ? filled_->slot(index).to_string()
+                            : parked || slots_.at(index).readings > 0 ? "a value"
+                                                                      : slots_.at(index).value.to_string();
   throw WrittenTwiceError(slot_text(index) + ": already written with " + first + ", found a second write of " + value.to_string() +
                           ": a slot is written once; write another slot, or carry the value in a variable");
 }
@@ -86,6 +88,21 @@ void ArrayCore::check_value(std::int64_t index, const LoDTensor& value) {
   if (dims_) return;
   dims_ = dims;
   if (dims.rank() > 0) (*dims_)[0] = DDim::unknown;  // a ragged batch: steps differ in rows
+}
+
+void ArrayCore::check_fill(const FilledSlots& slots) {
+  if (kind_ != Kind::fixed) throw ArgumentError(text() + ": only a fixed array is filled at once");
+  if (std::cmp_not_equal(slots.offsets.size(), limit_ + 1) || slots.whole.rank() == 0 || slots.offsets.back() != slots.whole.dim(0))
+    throw ShapeError(text() + ": expected rows for each slot, found " + slots.whole.to_string());
+  for (std::int64_t index = 0; index < limit_; ++index) {
+    const auto at = static_cast<std::size_t>(index);
+    const bool fits = !order_ || order_->live(index) == slots.offsets[at + 1] - slots.offsets[at];
+    // The slots differ in rows alone: one of them stands for all.
+    if (index > 0 && fits && !is_written(index)) continue;
+    const LoDTensor value(slots.slot(index));
+    check_write(index, value);
+    check_value(index, value);
+  }
 }
 
 void ArrayCore::check_rows(std::int64_t index, const LoDTensor& value) const {

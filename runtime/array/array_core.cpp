@@ -10,6 +10,11 @@
 
 namespace millrace::detail {
 
+Tensor FilledSlots::slot(std::int64_t index) const {
+  if (items) return whole.select(0, index);
+  return whole.rows(offsets[static_cast<std::size_t>(index)], offsets[static_cast<std::size_t>(index) + 1]);
+}
+
 /// Waiters taken off their lists; the destructor tells them, so it must stand before the lock whose end frees the mutex.
 class ArrayCore::Told {
  public:
@@ -81,6 +86,12 @@ ArrayCore::~ArrayCore() = default;
 
 // ---- State ----------------------------------------------------------------------------------------------------------
 
+bool ArrayCore::is_written(std::int64_t index) const {
+  if (filled_ != nullptr) return index >= 0 && index < limit_;
+  const auto at = slots_.find(index);
+  return at != slots_.end() && at->second.written;
+}
+
 std::int64_t ArrayCore::size() const {
   const std::lock_guard lock(mutex_);
   return kind_ == Kind::fixed ? limit_ : size_;
@@ -94,7 +105,7 @@ bool ArrayCore::closed() const {
 SlotState ArrayCore::state(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
   const auto at = slots_.find(index);
-  if ((at != slots_.end() && at->second.written) || index < base_) return SlotState::written;
+  if (is_written(index) || index < base_) return SlotState::written;
   if (failed_) return cancelled_ ? SlotState::cancelled : SlotState::failed;
   if (is_decided(index)) return SlotState::failed;
   return at != slots_.end() && at->second.first != nullptr ? SlotState::waited : SlotState::empty;
@@ -102,17 +113,16 @@ SlotState ArrayCore::state(std::int64_t index) const {
 
 std::optional<LoDTensor> ArrayCore::peek(std::int64_t index) const {
   const std::lock_guard lock(mutex_);
-  const auto at = slots_.find(index);
-  if (at == slots_.end() || !at->second.written || kind_ == Kind::window) return std::nullopt;
-  return at->second.value;
+  if (!is_written(index) || kind_ == Kind::window) return std::nullopt;
+  if (filled_ != nullptr) return LoDTensor(filled_->slot(index));
+  return slots_.at(index).value;
 }
 
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
 /// No waiting will change what is known about the slot.
 bool ArrayCore::is_decided(std::int64_t index) const {
-  const auto at = slots_.find(index);
-  if (at != slots_.end() && at->second.written) return true;
+  if (is_written(index)) return true;
   for (const ArrayWaiter* waiter = parked_; waiter != nullptr; waiter = waiter->next_)
     if (waiter->index == index) return false;
   return closed_ || failed_ != nullptr || !orphaned_by_.empty() || index < base_;
@@ -161,6 +171,7 @@ std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who
 LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   Told told;
   const std::lock_guard lock(mutex_);
+  if (filled_ != nullptr && is_written(index)) return LoDTensor(filled_->slot(index));
   const auto at = slots_.find(index);
   if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
     throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) +
@@ -178,8 +189,7 @@ LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
 bool ArrayCore::exists(std::int64_t index, const TaskInfo* who) const {
   const std::lock_guard lock(mutex_);
   if (kind_ == Kind::fixed) return index >= 0 && index < limit_;
-  const auto at = slots_.find(index);
-  if ((at != slots_.end() && at->second.written) || index < base_) return true;
+  if (is_written(index) || index < base_) return true;
   if (closed_ && !failed_) return index < size_;
   std::rethrow_exception(failure_of(index, who));
 }
@@ -209,6 +219,22 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   return false;
 }
 
+void ArrayCore::fill(FilledSlots slots) {
+  Told told;
+  const std::lock_guard lock(mutex_);
+  check_fill(slots);
+  slots.whole.storage()->freeze();
+  filled_ = std::make_shared<const FilledSlots>(std::move(slots));
+  for (auto& [index, slot] : slots_) tell_slot(slot, told);
+  slots_.clear();
+  advance_watermark(told);
+}
+
+std::shared_ptr<const FilledSlots> ArrayCore::filled() const {
+  const std::lock_guard lock(mutex_);
+  return filled_;
+}
+
 void ArrayCore::place(std::int64_t index, LoDTensor value, Told& told) {
   Slot& slot = slots_[index];
   slot.value = std::move(value);
@@ -231,8 +257,7 @@ void ArrayCore::tell_all(Told& told) {
   if (watermark_ == nullptr) return;
   advance_watermark(told);
   if (kind_ == Kind::fixed && marked_ == limit_) return;
-  const auto at = slots_.find(marked_);
-  if (at == slots_.end() || !at->second.written) told.mark_failed(watermark_, failure_of(marked_, nullptr));
+  if (!is_written(marked_)) told.mark_failed(watermark_, failure_of(marked_, nullptr));
 }
 
 /// Lets the front of a window go, as far as it was read and its elements are there, and places what was parked.
@@ -379,9 +404,8 @@ std::shared_ptr<Timeline> ArrayCore::watermark() {
 void ArrayCore::advance_watermark(Told& told) {
   if (watermark_ == nullptr || mark_at_->armed) return;
   for (;;) {
-    const auto at = slots_.find(marked_);
-    if (at == slots_.end() || !at->second.written) return;
-    const Point ready = at->second.value.ready();
+    if (!is_written(marked_)) return;
+    const Point ready = filled_ != nullptr ? filled_->whole.ready() : slots_.at(marked_).value.ready();
     mark_at_->armed = mark_at_->arm(ready);
     if (mark_at_->armed) return;
     if (const std::exception_ptr error = ready.error()) return told.mark_failed(watermark_, error);

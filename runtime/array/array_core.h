@@ -55,6 +55,17 @@ struct WriterEntry {
   bool outside = false;      ///< belongs to no run: see TensorArray::feeder
 };
 
+/// All slots of a fixed array as one tensor: slot t is the rows [offsets[t], offsets[t + 1]) of `whole`, or, with `items`, its item t along
+/// axis 0, which goes away.
+struct FilledSlots {
+  Tensor whole;
+  std::vector<std::int64_t> offsets;  ///< with `items`: 0, 1, 2, …
+  bool items = false;
+
+  Tensor slot(std::int64_t index) const;
+};
+
+
 /// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots.
 /// Thread-safe: one mutex, never held while a waiter is told.
 class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
@@ -93,6 +104,10 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is
   /// parked in `waiter`.
   bool write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer);
+  /// Writes all slots of a fixed array at once, none of which was written before. Errors as of `write`.
+  void fill(FilledSlots slots);
+  /// What `fill` was given; null when the slots were written one by one.
+  std::shared_ptr<const FilledSlots> filled() const;
   /// A parked write that nobody awaited: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;
   bool placed(const ArrayWaiter& waiter) const;
@@ -131,6 +146,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   class Told;
   class AtPoint;
 
+  bool is_written(std::int64_t index) const;
   std::string text() const;
   std::string slot_text(std::int64_t index) const;
   bool is_decided(std::int64_t index) const;
@@ -138,6 +154,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void check_index(std::int64_t index) const;
   void check_write(std::int64_t index, const LoDTensor& value) const;
   void check_value(std::int64_t index, const LoDTensor& value);
+  void check_fill(const FilledSlots& slots);
   void check_rows(std::int64_t index, const LoDTensor& value) const;
   void place(std::int64_t index, LoDTensor value, Told& told);
   void tell_slot(Slot& slot, Told& told);
@@ -152,6 +169,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   mutable std::mutex mutex_;
   std::string name_ = "array";
   std::map<std::int64_t, Slot> slots_;
+  std::shared_ptr<const FilledSlots> filled_;
   std::int64_t size_ = 0;  // growable, window: one past the highest slot written or parked
   std::int64_t base_ = 0;  // window: the first slot that has not left it
   int readers_ = 1;

@@ -24,15 +24,30 @@ void check_slots(const TensorArray& array, const std::vector<SlotValue>& values,
   }
 }
 
+/// The same of slots that were filled at once.
+void check_rows(const TensorArray& array, const Indices& offsets, const SequenceOrder& order) {
+  bool fits = std::cmp_equal(offsets.size(), order.steps() + 1);
+  for (std::size_t t = 0; fits && t + 1 < offsets.size(); ++t)
+    fits = offsets[t + 1] - offsets[t] == order.live(static_cast<std::int64_t>(t));
+  if (!fits)
+    throw LoDError("last_rows: expected a row in each slot for each sequence that lives in " + order.to_string() + ", found " +
+                   array.to_string());
+}
+
 }  // namespace
 
 task<Tensor> last_rows(TensorArray array, SequenceOrder order, Tensor boot, StreamRef stream) {
   if (boot.rank() == 0 || boot.dim(0) != order.sequences())
     throw LoDError("last_rows: expected a boot of " + std::to_string(order.sequences()) + " rows, one for each sequence, found " +
                    boot.to_string());
-  const std::vector<SlotValue> values = co_await array.values();
-  check_slots(array, values, order);
-  if (values.empty()) co_return boot;
+  const auto filled = array.filled();
+  if (filled == nullptr || filled->items) {
+    const std::vector<SlotValue> values = co_await array.values();
+    check_slots(array, values, order);
+  } else {
+    check_rows(array, filled->offsets, order);
+  }
+  if (array.size() == 0) co_return boot;
   const LoDTensor joined = co_await array.concat(stream);
   const Indices sources = last_sources(order);
   if (std::find(sources.begin(), sources.end(), -1) == sources.end()) co_return gather_rows(joined.tensor(), sources, stream);

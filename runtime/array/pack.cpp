@@ -18,12 +18,21 @@ LoDTensor pack_values(const std::vector<SlotValue>& values, const LoDTensor& joi
   return LoDTensor(plan.identity ? joined.tensor() : gather_rows(joined.tensor(), plan.sources, stream), plan.lod);
 }
 
+LoDTensor pack_filled(const detail::FilledSlots& slots, const SequenceOrder& order, StreamRef stream) {
+  std::vector<std::int64_t> rows;
+  for (std::size_t t = 0; t + 1 < slots.offsets.size(); ++t) rows.push_back(slots.offsets[t + 1] - slots.offsets[t]);
+  const PackPlan plan = make_pack_plan(order, rows, {});
+  return LoDTensor(plan.identity ? slots.whole : gather_rows(slots.whole, plan.sources, stream), plan.lod);
+}
+
 }  // namespace
 
 task<LoDTensor> pack(TensorArray array, int level, SequenceOrder order, StreamRef stream) {
   if (level != order.level())
     throw LoDError("pack: expected level " + std::to_string(order.level()) + " of " + order.to_string() + ", found level " +
                    std::to_string(level));
+  if (const auto filled = array.filled(); filled != nullptr && !filled->items && std::cmp_equal(array.size(), order.steps()))
+    co_return pack_filled(*filled, order, stream);
   std::vector<SlotValue> values = co_await array.values();
   if (static_cast<std::int64_t>(values.size()) != order.steps())
     throw ArgumentError("pack: expected " + std::to_string(order.steps()) + " slots, the steps of " + order.to_string() + ", found " +

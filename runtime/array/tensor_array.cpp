@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/array/tensor_array.h>
 
+#include <numeric>
 #include <string>
 
 #include <millrace/runtime/array/join.h>
@@ -44,6 +45,12 @@ TensorArray TensorArray::unstack(const Tensor& x, int axis) {
   const std::int64_t count = x.dim(axis);
   TensorArray made(count);
   made.core_->expect(x.dtype(), x.dims().erased(x.dims().checked_axis(axis)));
+  if (x.dims().checked_axis(axis) == 0) {
+    std::vector<std::int64_t> offsets(static_cast<std::size_t>(count) + 1);
+    std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
+    made.core_->fill({x, std::move(offsets), true});
+    return made;
+  }
   for (std::int64_t i = 0; i < count; ++i) made.write(i, x.select(axis, i));
   return made;
 }
@@ -116,6 +123,7 @@ task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {
 }
 
 task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
+  if (const auto filled = array.filled(); filled != nullptr && filled->items) co_return filled->whole;
   std::vector<SlotValue> values = co_await array.values();
   for (std::size_t i = 1; i < values.size(); ++i)
     if (values[i].dims() != values[0].dims())
@@ -125,6 +133,7 @@ task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
 }
 
 task<LoDTensor> TensorArray::concat_of(TensorArray array, StreamRef stream) {
+  if (const auto filled = array.filled(); filled != nullptr && !filled->items) co_return LoDTensor(filled->whole);
   std::vector<SlotValue> values = co_await array.values();
   co_return detail::concat_values(values, array.core_->slab(), array.core_->empty_like(), stream);
 }

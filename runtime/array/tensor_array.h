@@ -102,11 +102,19 @@ class TensorArray {
   /// at or before i. Of a fixed array it is known at once.
   SlotHas has(SlotIndex index) const { return SlotHas(core_, index.value()); }
 
+  /// The value of a slot that was written, without waiting and without taking it; nothing otherwise, and of windows.
+  std::optional<LoDTensor> peek(SlotIndex index) const { return core_->peek(index.value()); }
+
   // ---- Writing ----
   SlotWrite write(SlotIndex index, LoDTensor value, Mode mode = share) const;
   SlotWrite write(SlotIndex index, LoDTensor value, Mode mode, StreamRef stream) const;
   /// Writes the slot behind the highest written.
   SlotWrite append(LoDTensor value) const { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), nullptr); }
+  /// Writes all slots of a fixed array at once: slot t is the rows [offsets[t], offsets[t + 1]) of `rows`, a view. Costs next to nothing for
+  /// a slot; none may be written already.
+  void fill(Tensor rows, std::vector<std::int64_t> offsets) const { core_->fill({std::move(rows), std::move(offsets), false}); }
+  /// What an array that was filled, or made by `unpack` or `unstack` (axis 0), holds as a whole; null for others.
+  std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
   /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its
   /// own.

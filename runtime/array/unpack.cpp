@@ -12,6 +12,10 @@ std::pair<TensorArray, SequenceOrder> unpack(const LoDTensor& x, int level, bool
   DDim dims = x.dims();
   dims[0] = DDim::unknown;
   const TensorArray steps = TensorArray(plan.steps(), plan.order).named("steps").of(x.dtype(), dims);
+  if (plan.order.depth_below() == 0) {
+    steps.fill(slab, plan.step_offsets);
+    return {steps, plan.order};
+  }
   for (std::size_t t = 0; t < plan.step_lods.size(); ++t)
     steps.write(t, LoDTensor(slab.rows(plan.step_offsets[t], plan.step_offsets[t + 1]), plan.step_lods[t]));
   return {steps, plan.order};

@@ -177,6 +177,7 @@ class Compiler {
       made.kernel = made.def->prepare(PrepareContext(program_, op, state_.device.get()));
     } else if (op.type == "while") {
       made.kind = Kind::while_loop;
+      made.fused = std::make_shared<FusedForm>();
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
     } else if (op.type == "break_if") {
       made.kind = Kind::break_if;

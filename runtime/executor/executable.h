@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include <millrace/runtime/executor/gear.h>
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
@@ -44,6 +45,7 @@ class Executable {
     bool brings = false;  ///< runs on a device that is not the host: inputs may have to be copied there
     int sub_block = -1;
     int else_block = -1;
+    std::shared_ptr<FusedForm> fused;  ///< of a loop
   };
   struct CompiledBlock {
     const Block* block = nullptr;

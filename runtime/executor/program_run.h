@@ -62,6 +62,12 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
                            std::vector<GatePtr> before, GatePtr done);
   static task<void> do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  std::shared_ptr<const FusedLoop> fused_form(const CompiledOp& op, const VarScope& scope) const;
+  static task<bool> run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
+                                            ScopePtr scope);
+  static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
+  static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
                               std::vector<Promised>* carried);
   static task<void> run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);

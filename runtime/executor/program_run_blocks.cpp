@@ -206,6 +206,8 @@ task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const Compiled
 }
 
 task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+  const bool done = co_await run_fused(run, op, scope);
+  if (done) co_return;
   TaskInfo& me = co_await this_task::info();
   Scope turns(me);
   std::vector<Promised> carried;

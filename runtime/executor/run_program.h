@@ -25,6 +25,7 @@ struct RunOptions {
   Tracer* tracer = nullptr;
   /// The run is cancelled and fails with a DeadlineError when it takes longer.
   std::optional<Duration> deadline;
+  Gear gear = Gear::automatic;
   /// Keeps the scope of every iteration in the result. Else a scope goes as soon as its iteration is over.
   bool keep_step_scopes = false;
 };

@@ -116,6 +116,12 @@ const UnaryName* find_activation(const std::string& name) {
   return nullptr;
 }
 
+const UnaryName* find_unary(const std::string& name) {
+  for (const UnaryName& each : unaries)
+    if (name == each.name) return &each;
+  return find_activation(name);
+}
+
 void add_activation_ops(OpRegistry& registry) {
   for (const UnaryName& each : unaries) registry.add(unary_op(each));
   for (const UnaryName& each : activations) registry.add(unary_op(each));

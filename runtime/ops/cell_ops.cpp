@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/ops/internal/batching.h>
 #include <millrace/runtime/ops/internal/families.h>
 #include <millrace/runtime/ops/internal/inference.h>
+#include <millrace/runtime/ops/internal/lstm_form.h>
 #include <millrace/runtime/ops/internal/packing.h>
 #include <millrace/runtime/ops/internal/rows.h>
 #include <millrace/runtime/ops/internal/unary_names.h>
 
 namespace millrace::ops {
 namespace {
-
-/// Places of the inputs.
-enum : std::size_t { in_x, in_h, in_c, in_w, in_r, in_bias, in_peephole };
 
 /// The function named by place `which` of `activations`, with its numbers from `alphas` and `betas`.
 Activation activation_of(const Attributes& attributes, std::size_t which) {
@@ -36,19 +35,25 @@ Activation activation_of(const Attributes& attributes, std::size_t which) {
 
 bool has_input(const Op& op, std::size_t input) { return input < op.inputs.size() && op.inputs[input] != no_var; }
 
-/// The description, less what the weights tell.
-LstmDesc desc_of(const Op& op) {
+}  // namespace
+
+LstmDesc lstm_form(const Op& op, bool projected) {
+  const std::size_t bias = in_bias - (projected ? 1 : 0);
   LstmDesc desc;
   desc.gate = activation_of(op.attributes, 0);
   desc.candidate = activation_of(op.attributes, 1);
   desc.output = activation_of(op.attributes, 2);
-  desc.bias = has_input(op, in_bias);
-  desc.peepholes = has_input(op, in_peephole);
+  desc.bias = has_input(op, bias);
+  desc.peepholes = has_input(op, bias + 1);
   desc.couple_input_forget = op.attributes.get_or("input_forget", false);
   desc.clip = op.attributes.get_or("clip", 0.0);
   if (!(desc.clip >= 0)) throw ProgramError("attribute 'clip': expected 0 (none) or more, found " + std::to_string(desc.clip));
   return desc;
 }
+
+namespace {
+
+LstmDesc desc_of(const Op& op) { return lstm_form(op, false); }
 
 LstmDesc with_weights(LstmDesc desc, const Tensor& w, const Tensor& r) {
   desc.input = w.dim(0);
@@ -145,9 +150,80 @@ void vectorize_lstm_cell(Vectorizer& v, const Op& op) {
   for (std::size_t output = 0; output < 2; ++output) v.bind(op.outputs[output], split_leading(v, made[output], like), true);
 }
 
+// ---- With the input projected before ----
+
+/// Places of the inputs of `lstm_cell_projected`.
+enum : std::size_t { at_projection, at_h, at_c, at_r, at_bias, at_peephole };
+
+void infer_projected(InferContext& context) {
+  lstm_form(context.op(), true);
+  expect_float(context, at_projection);
+  for (std::size_t input = at_h; input <= at_peephole; ++input)
+    if (context.has(input)) expect_same_dtype(context, at_projection, input);
+  for (std::size_t input = at_projection; input <= at_r; ++input) expect_rank(context, input, 2);
+  for (const std::size_t input : {at_bias, at_peephole})
+    if (context.has(input)) expect_rank(context, input, 1);
+  const std::int64_t batch = same_extent(same_extent(extent(context, at_projection, 0), extent(context, at_h, 0), "rows of XW and H"),
+                                         extent(context, at_c, 0), "rows of XW and C");
+  std::int64_t hidden = same_extent(extent(context, at_h, 1), extent(context, at_c, 1), "units of H and C");
+  hidden = same_extent(hidden, extent(context, at_r, 0), "units of H and rows of R");
+  if (hidden != DDim::unknown) {
+    for (const std::size_t input : {at_projection, at_r}) expect_extent(context, input, 1, 4 * hidden);
+    if (context.has(at_bias)) expect_extent(context, at_bias, 0, 4 * hidden);
+    if (context.has(at_peephole)) expect_extent(context, at_peephole, 0, 3 * hidden);
+  }
+  for (int output = 0; output < 2; ++output) context.result(VarType(context.tensor(at_projection).dtype, DDim{batch, hidden}));
+}
+
+/// The plan of a cell that knows no W, and its weights.
+std::pair<LstmPlan, PackedLstm> pack_projected(LstmDesc desc, const Tensor& r, const Tensor* bias, const Tensor* peephole,
+                                               StreamRef stream) {
+  desc.hidden = r.dim(0);
+  desc.dtype = r.dtype();
+  const LstmPlan plan = make_lstm_cell(desc);
+  return {plan, pack(plan, zeros(DDim{0, 4 * desc.hidden}, desc.dtype, stream), r, bias, peephole, stream)};
+}
+
+void run_projected_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
+  const DDim dims{context.tensor(at_projection).dim(0), plan.desc().hidden};
+  Tensor h(plan.desc().dtype, dims, context.stream().memory());
+  Tensor c(plan.desc().dtype, dims, context.stream().memory());
+  run_projected(plan, packed, context.tensor(at_projection), context.tensor(at_h), context.tensor(at_c), h, c, context.stream());
+  context.set(0, std::move(h));
+  context.set(1, std::move(c));
+}
+
+OpKernel prepare_projected(const PrepareContext& context) {
+  const LstmDesc form = lstm_form(context.op(), true);
+  const auto held = [&](std::size_t input) { return has_input(context.op(), input) ? context.constant(input) : nullptr; };
+  const bool known = held(at_r) != nullptr && (!form.bias || held(at_bias) != nullptr) && (!form.peepholes || held(at_peephole) != nullptr);
+  if (!known) {
+    return [form](OpContext& run) {
+      const auto part = [&](std::size_t input) { return run.has(input) ? &run.tensor(input) : nullptr; };
+      const auto [plan, packed] = pack_projected(form, run.tensor(at_r), part(at_bias), part(at_peephole), run.stream());
+      run_projected_cell(plan, packed, run);
+    };
+  }
+  PackingStream stream;
+  auto [plan, packed] = pack_projected(form, *held(at_r), held(at_bias), held(at_peephole), stream);
+  for (Tensor* part : {&packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
+  return [cell = plan, weights = packed](OpContext& run) { run_projected_cell(cell, weights, run); };
+}
+
+OpDef projected_op() {
+  OpDef def;
+  def.name = "lstm_cell_projected";
+  def.inputs = {"XW", "H", "C", "R", "Bias?", "Peephole?"};
+  def.outputs = {"Hn", "Cn"};
+  def.infer = infer_projected;
+  def.prepare = prepare_projected;
+  return def;
+}
+
 }  // namespace
 
 void add_cell_ops(OpRegistry& registry) {
+  registry.add(projected_op());
   OpDef def;
   def.name = "lstm_cell";
   def.inputs = {"X", "H", "C", "W", "R", "Bias?", "Peephole?"};

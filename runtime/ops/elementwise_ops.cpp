@@ -7,6 +7,7 @@
 #include <millrace/runtime/ops/internal/families.h>
 #include <millrace/runtime/ops/internal/inference.h>
 #include <millrace/runtime/ops/internal/rows.h>
+#include <millrace/runtime/ops/internal/unary_names.h>
 
 namespace millrace::ops {
 namespace {
@@ -135,6 +136,12 @@ OpDef clip_op() {
 }
 
 }  // namespace
+
+std::optional<Binary> find_binary(const std::string& name) {
+  for (const Named& each : binaries)
+    if (name == each.name) return each.kind;
+  return std::nullopt;
+}
 
 void add_elementwise_ops(OpRegistry& registry) {
   for (const Named& each : binaries) registry.add(binary_op(each.name, each.kind));

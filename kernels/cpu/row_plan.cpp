@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/row_plan.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/lstm_cell.h>
+#include <millrace/kernels/cpu/lstm_kernels.h>
+#include <millrace/kernels/cpu/norm_rows.h>
+#include <millrace/kernels/cpu/packing.h>
+#include <millrace/kernels/cpu/span_kernels.h>
+#include <millrace/kernels/cpu/unary_kernels.h>
+
+namespace millrace::cpu {
+namespace {
+
+using Kind = RowOp::Kind;
+
+/// Sums as ordered_sums does, each element through `f` first.
+template <class T, class F>
+T fold_sum(const T* x, std::int64_t n, F f) {
+  T total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += k_block) {
+    T part = 0;
+    for (std::int64_t i = begin; i < std::min(n, begin + k_block); ++i) part += f(x[i]);
+    total = begin == 0 ? part : total + part;
+  }
+  return total;
+}
+
+template <class T>
+T fold_other(Reduction kind, const T* x, std::int64_t n) {
+  using Limits = std::numeric_limits<T>;
+  T best = kind == Reduction::max ? -Limits::infinity() : Limits::infinity();
+  switch (kind) {
+    case Reduction::max:
+      for (std::int64_t i = 0; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;
+      return best;
+    case Reduction::min:
+      for (std::int64_t i = 0; i < n; ++i) best = x[i] < best || x[i] != x[i] ? x[i] : best;
+      return best;
+    case Reduction::l1: return fold_sum(x, n, [](T v) { return std::abs(v); });
+    case Reduction::l2: return std::sqrt(fold_sum(x, n, [](T v) { return v * v; }));
+    default: return fold_sum(x, n, [](T v) { return v * v; });
+  }
+}
+
+/// One block of rows on its way through a plan.
+template <class T>
+class Machine {
+ public:
+  Machine(const RowPlan::State& plan, const RowWeights& weights, void* workspace)
+      : plan_(plan), weights_(weights), registers_(static_cast<Register*>(workspace)) {
+    data_ = reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + plan.table_bytes);
+    for (std::size_t i = 0; i < plan.desc.registers.size(); ++i) {
+      const RowRegister& reg = plan.desc.registers[i];
+      registers_[i] = {nullptr, 0, 0};
+      if (reg.kind == RowRegister::Kind::constant)
+        registers_[i].first = const_cast<T*>(static_cast<const T*>(weights.constants[reg.place].raw()));
+      else if (reg.kind == RowRegister::Kind::scratch)
+        registers_[i] = {data_ + plan.places[i].offset, reg.width, 0};
+    }
+  }
+
+  /// Rows [first, first + rows) of the views.
+  void run(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t first, std::int64_t rows) {
+    for (std::size_t i = 0; i < plan_.desc.registers.size(); ++i) {
+      const RowRegister& reg = plan_.desc.registers[i];
+      if (reg.kind != RowRegister::Kind::input && reg.kind != RowRegister::Kind::output) continue;
+      const RowView& view = reg.kind == RowRegister::Kind::input ? inputs[reg.place] : outputs[reg.place];
+      registers_[i] = {static_cast<T*>(view.first) + first * view.stride, view.stride, 0};
+    }
+    for (const RowPlan::State::Group& group : plan_.groups) {
+      if (group.tile == 0) {
+        heavy(plan_.desc.ops[group.first], rows);
+        continue;
+      }
+      for (std::int64_t at = 0; at < rows; at += group.tile) run_tile(group, at, std::min(group.tile, rows - at));
+    }
+  }
+
+ private:
+  struct Register {
+    T* first;
+    std::int64_t stride;
+    std::int64_t origin;  // the row that lies at `first`
+  };
+  static_assert(sizeof(Register) <= 24);
+
+  T* at(const RowOperand& operand, std::int64_t row) const {
+    const Register& reg = registers_[operand.reg];
+    return reg.first + (row - reg.origin) * reg.stride + operand.begin;
+  }
+  std::int64_t stride(const RowOperand& operand) const { return registers_[operand.reg].stride; }
+
+  void run_tile(const RowPlan::State::Group& group, std::int64_t first, std::int64_t rows) {
+    for (std::size_t i = group.first; i < group.last; ++i) {
+      const RowOp& op = plan_.desc.ops[i];
+      if (plan_.places[static_cast<std::size_t>(op.out.reg)].local) registers_[op.out.reg].origin = first;
+      light(op, first, rows);
+    }
+  }
+
+  // ---- Row-wise ops ----
+
+  void light(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    switch (op.kind) {
+      case Kind::unary:
+        return each_run<1>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) { unary(op, in[0], out, n); });
+      case Kind::binary:
+        return each_run<2>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
+          binary_span(op.binary, in[0], in[1], out, static_cast<std::size_t>(n));
+        });
+      case Kind::where:
+        return each_run<3>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
+          where_span(in[0], in[1], in[2], out, static_cast<std::size_t>(n));
+        });
+      case Kind::copy: return copy(op, first, rows);
+      case Kind::reduce: return reduce(op, first, rows);
+      default: return norm(op, first, rows);
+    }
+  }
+
+  static void unary(const RowOp& op, const Span<T>& in, T* out, std::int64_t n) {
+    if (!in.repeats) return unary_run(op.unary, op.params, in.first, out, static_cast<std::size_t>(n));
+    T one;
+    unary_run(op.unary, op.params, in.first, &one, 1);
+    std::fill_n(out, n, one);
+  }
+
+  /// Whether the elements of a row lie side by side, or are one.
+  static bool whole(const RowOp& op, const RowOperand& x) {
+    return op.outer == 1 || x.outer_step == op.inner * x.inner_step;
+  }
+  /// Whether the same holds from row to row.
+  bool whole_rows(const RowOp& op, const RowOperand& x) const {
+    return whole(op, x) && stride(x) == (x.inner_step == 0 ? 0 : op.outer * op.inner);
+  }
+
+  /// Calls f(out, in, n) on the longest runs of elements that lie side by side in all operands.
+  template <int Inputs, class F>
+  void each_run(const RowOp& op, std::int64_t first, std::int64_t rows, F f) const {
+    bool all_whole = whole(op, op.out);
+    bool all_rows = rows == 1 || whole_rows(op, op.out);
+    Span<T> in[Inputs];
+    for (int k = 0; k < Inputs; ++k) {
+      all_whole = all_whole && whole(op, op.in[k]);
+      all_rows = all_rows && (rows == 1 || whole_rows(op, op.in[k]));
+      in[k].repeats = op.in[k].inner_step == 0;
+    }
+    const std::int64_t steps = all_whole && all_rows ? 1 : rows;
+    const std::int64_t outer = all_whole ? 1 : op.outer;
+    const std::int64_t n = (all_whole ? op.outer * op.inner : op.inner) * (steps == 1 ? rows : 1);
+    if (n == 0) return;
+    for (std::int64_t row = 0; row < steps; ++row) {
+      for (std::int64_t o = 0; o < outer; ++o) {
+        for (int k = 0; k < Inputs; ++k) in[k].first = at(op.in[k], first + row) + o * op.in[k].outer_step;
+        f(at(op.out, first + row) + o * op.out.outer_step, in, n);
+      }
+    }
+  }
+
+  void copy(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      for (std::int64_t o = 0; o < op.outer; ++o) {
+        const T* from = at(op.in[0], row) + o * op.in[0].outer_step;
+        T* to = at(op.out, row) + o * op.out.outer_step;
+        if (op.in[0].inner_step == 1 && op.out.inner_step == 1) {
+          std::memmove(to, from, static_cast<std::size_t>(op.inner) * sizeof(T));
+        } else {
+          for (std::int64_t i = 0; i < op.inner; ++i) to[i * op.out.inner_step] = from[i * op.in[0].inner_step];
+        }
+      }
+    }
+  }
+
+  /// Calls f(from, to, count) for up to sum_rows rows at a time.
+  template <class F>
+  void each_few(const RowOp& op, std::int64_t first, std::int64_t rows, F f) const {
+    const T* from[sum_rows];
+    T* to[sum_rows];
+    int count = 0;
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      for (std::int64_t o = 0; o < op.outer; ++o) {
+        from[count] = at(op.in[0], row) + o * op.in[0].outer_step;
+        to[count] = at(op.out, row) + o * op.out.outer_step;
+        if (++count < sum_rows) continue;
+        f(from, to, count);
+        count = 0;
+      }
+    }
+    if (count > 0) f(from, to, count);
+  }
+
+  void reduce(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    each_few(op, first, rows, [&](const T* const* from, T* const* to, int count) {
+      if (op.reduction != Reduction::sum && op.reduction != Reduction::mean) {
+        for (int r = 0; r < count; ++r) *to[r] = fold_other(op.reduction, from[r], op.inner);
+        return;
+      }
+      T sums[sum_rows];
+      ordered_sums<T>(from, count, op.inner, sums);
+      for (int r = 0; r < count; ++r) *to[r] = op.reduction == Reduction::mean ? sums[r] / static_cast<T>(op.inner) : sums[r];
+    });
+  }
+
+  void norm(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    if (op.inner == 0) return;
+    each_few(op, first, rows, [&](const T* const* from, T* const* to, int count) {
+      for (int r = 0; r < count; ++r)
+        if (to[r] != from[r]) std::memcpy(to[r], from[r], static_cast<std::size_t>(op.inner) * sizeof(T));
+      if (op.kind == Kind::softmax) return softmax_rows(to, count, op.inner);
+      if (op.kind == Kind::log_softmax) return log_softmax_rows(to, count, op.inner, data_ + plan_.room);
+      layer_norm_rows<T>(to, count, op.inner, at(op.in[1], first), op.in[2].reg < 0 ? nullptr : at(op.in[2], first),
+                         static_cast<T>(op.epsilon), data_ + plan_.room);
+    });
+  }
+
+  // ---- Products and cells ----
+
+  void heavy(const RowOp& op, std::int64_t rows) const { op.kind == Kind::matmul ? matmul(op, rows) : cell(op, rows); }
+
+  void matmul(const RowOp& op, std::int64_t rows) const {
+    const RowWeights::Matrix& matrix = weights_.matrices[op.weights];
+    const PackedLayout layout{matrix.plan.desc().k, matrix.plan.desc().n, matrix.plan.kernels().lanes<T>()};
+    const T* a[max_rows];
+    T* out[max_rows];
+    MatrixCall<T> call;
+    call.a = a;
+    call.out = out;
+    call.k = layout.k;
+    call.b = static_cast<const T*>(matrix.packed.data.raw());
+    call.panel_stride = layout.panel_stride();
+    call.columns = layout.columns;
+    call.last_panel = layout.panels();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t o = 0; o < op.outer; ++o) {
+        a[call.rows] = at(op.in[0], row) + o * op.in[0].outer_step;
+        out[call.rows] = at(op.out, row) + o * op.out.outer_step;
+        if (++call.rows < max_rows) continue;
+        matrix.plan.kernels().run(call);
+        call.rows = 0;
+      }
+    }
+    if (call.rows > 0) matrix.plan.kernels().run(call);
+  }
+
+  void cell(const RowOp& op, std::int64_t rows) const {
+    const RowWeights::Cell& cell = weights_.cells[op.weights];
+    const LstmDesc& desc = cell.plan.desc();
+    const T* from[3][max_rows];
+    T* to[2][max_rows];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (int k = 0; k < 3; ++k) from[k][row] = at(op.in[k], row);
+      to[0][row] = at(op.out, row);
+      to[1][row] = at(op.out2, row);
+    }
+    LstmCall<T> call;
+    call.desc = &desc;
+    call.rows = rows;
+    (op.projected ? call.projection : call.x) = from[0];
+    call.h = from[1];
+    call.c = from[2];
+    call.h_out = to[0];
+    call.c_out = to[1];
+    const auto data = [](const Tensor& part, bool used) { return used ? static_cast<const T*>(part.raw()) : nullptr; };
+    call.input = data(cell.packed.input, !op.projected);
+    call.recurrent = data(cell.packed.recurrent, true);
+    call.bias = data(cell.packed.bias, desc.bias);
+    call.peepholes = data(cell.packed.peepholes, desc.peepholes);
+    call.last_block = lstm_layout(cell.plan).blocks();
+    cell.plan.kernels().run(call);
+  }
+
+  const RowPlan::State& plan_;
+  const RowWeights& weights_;
+  Register* registers_;
+  T* data_;
+};
+
+}  // namespace
+
+template <class T>
+void run_rows(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
+              std::int64_t rows, void* workspace) {
+  Machine<T> machine(plan, weights, workspace);
+  for (std::int64_t first = 0; first < rows; first += plan.block_rows)
+    machine.run(inputs, outputs, first, std::min(plan.block_rows, rows - first));
+}
+
+template void run_rows<float>(const RowPlan::State&, const RowWeights&, std::span<const RowView>, std::span<const RowView>, std::int64_t,
+                              void*);
+template void run_rows<double>(const RowPlan::State&, const RowWeights&, std::span<const RowView>, std::span<const RowView>, std::int64_t,
+                               void*);
+
+}  // namespace millrace::cpu

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/span_kernels.h>
+
+#include <cstring>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/span_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Vector `i` of a span, of which `count` elements are there.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> LoadSpan(D d, const Span<T>& span, std::size_t i, std::size_t count) {
+  if (span.repeats) return hn::Set(d, *span.first);
+  if (count == hn::Lanes(d)) return hn::LoadU(d, span.first + i);
+  HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
+  std::memcpy(lanes, span.first + i, count * sizeof(T));
+  return hn::Load(d, lanes);
+}
+
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE void StoreSpan(D d, hn::Vec<D> value, T* out, std::size_t count) {
+  if (count == hn::Lanes(d)) return hn::StoreU(value, d, out);
+  HWY_ALIGN T lanes[hn::MaxLanes(d)];
+  hn::Store(value, d, lanes);
+  std::memcpy(out, lanes, count * sizeof(T));
+}
+
+template <class T, class F>
+HWY_INLINE void Sweep(const Span<T>& a, const Span<T>& b, T* out, std::size_t count, F f) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  if (!a.repeats && !b.repeats) {
+    for (; i + lanes <= count; i += lanes) hn::StoreU(f(d, hn::LoadU(d, a.first + i), hn::LoadU(d, b.first + i)), d, out + i);
+  }
+  for (; i < count; i += lanes) {
+    const std::size_t some = count - i < lanes ? count - i : lanes;
+    StoreSpan(d, f(d, LoadSpan(d, a, i, some), LoadSpan(d, b, i, some)), out + i, some);
+  }
+}
+
+template <class D, class M>
+HWY_INLINE hn::Vec<D> Truth(D d, M mask) {
+  return hn::IfThenElseZero(mask, hn::Set(d, hn::TFromD<D>{1}));
+}
+template <class D, class V>
+HWY_INLINE auto IsTrue(D d, V v) {
+  return hn::Ne(v, hn::Zero(d));
+}
+
+#define MILLRACE_SPAN(expression)                                 \
+  return Sweep(a, b, out, count, [](auto d, auto x, auto y) HWY_ATTR { \
+    (void)d;                                                      \
+    return expression;                                            \
+  })
+
+template <class T>
+void RunSpan(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
+  switch (kind) {
+    case Binary::add: MILLRACE_SPAN(hn::Add(x, y));
+    case Binary::sub: MILLRACE_SPAN(hn::Sub(x, y));
+    case Binary::mul: MILLRACE_SPAN(hn::Mul(x, y));
+    case Binary::div: MILLRACE_SPAN(hn::Div(x, y));
+    case Binary::min: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), hn::Ne(x, x)), x, y));
+    case Binary::max: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), hn::Ne(x, x)), x, y));
+    case Binary::equal: MILLRACE_SPAN(Truth(d, hn::Eq(x, y)));
+    case Binary::not_equal: MILLRACE_SPAN(Truth(d, hn::Ne(x, y)));
+    case Binary::less: MILLRACE_SPAN(Truth(d, hn::Lt(x, y)));
+    case Binary::less_or_equal: MILLRACE_SPAN(Truth(d, hn::Le(x, y)));
+    case Binary::greater: MILLRACE_SPAN(Truth(d, hn::Gt(x, y)));
+    case Binary::greater_or_equal: MILLRACE_SPAN(Truth(d, hn::Ge(x, y)));
+    case Binary::logical_and: MILLRACE_SPAN(Truth(d, hn::And(IsTrue(d, x), IsTrue(d, y))));
+    case Binary::logical_or: MILLRACE_SPAN(Truth(d, hn::Or(IsTrue(d, x), IsTrue(d, y))));
+    case Binary::logical_xor: MILLRACE_SPAN(Truth(d, hn::Xor(IsTrue(d, x), IsTrue(d, y))));
+    default: break;
+  }
+}
+#undef MILLRACE_SPAN
+
+template <class T>
+void RunWhere(const Span<T>& condition, const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = 0; i < count; i += lanes) {
+    const std::size_t some = count - i < lanes ? count - i : lanes;
+    const auto chosen = IsTrue(d, LoadSpan(d, condition, i, some));
+    StoreSpan(d, hn::IfThenElse(chosen, LoadSpan(d, a, i, some), LoadSpan(d, b, i, some)), out + i, some);
+  }
+}
+
+void RunSpanF32(Binary kind, const Span<float>& a, const Span<float>& b, float* out, std::size_t count) { RunSpan(kind, a, b, out, count); }
+void RunSpanF64(Binary kind, const Span<double>& a, const Span<double>& b, double* out, std::size_t count) {
+  RunSpan(kind, a, b, out, count);
+}
+void RunWhereF32(const Span<float>& c, const Span<float>& a, const Span<float>& b, float* out, std::size_t count) {
+  RunWhere(c, a, b, out, count);
+}
+void RunWhereF64(const Span<double>& c, const Span<double>& a, const Span<double>& b, double* out, std::size_t count) {
+  RunWhere(c, a, b, out, count);
+}
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(RunSpanF32);
+HWY_EXPORT(RunSpanF64);
+HWY_EXPORT(RunWhereF32);
+HWY_EXPORT(RunWhereF64);
+
+void binary_span(Binary kind, Span<float> a, Span<float> b, float* out, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(RunSpanF32)(kind, a, b, out, count);
+}
+void binary_span(Binary kind, Span<double> a, Span<double> b, double* out, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(RunSpanF64)(kind, a, b, out, count);
+}
+void where_span(Span<float> condition, Span<float> a, Span<float> b, float* out, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(RunWhereF32)(condition, a, b, out, count);
+}
+void where_span(Span<double> condition, Span<double> a, Span<double> b, double* out, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(RunWhereF64)(condition, a, b, out, count);
+}
+
+}  // namespace millrace::cpu
+#endif

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/row_plan.h>
+
+#include <algorithm>
+#include <string>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/ordered_sum.h>
+#include <millrace/kernels/cpu/row_plan.h>
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+namespace {
+
+using Kind = RowOp::Kind;
+
+/// What a block holds beside its views should stay in the second cache, what a tile touches in the first.
+constexpr std::int64_t block_bytes = 384 << 10;
+constexpr std::int64_t tile_bytes = 24 << 10;
+constexpr std::int64_t line = 16;  // elements
+
+bool is_heavy(const RowOp& op) { return op.kind == Kind::matmul || op.kind == Kind::lstm_cell; }
+bool is_elementwise(const RowOp& op) { return op.kind == Kind::unary || op.kind == Kind::binary || op.kind == Kind::where; }
+
+std::int64_t lines(std::int64_t elements) { return (elements + line - 1) / line * line; }
+
+/// Lays registers out so that two whose lives overlap never share an element.
+class Layout {
+ public:
+  std::int64_t place(std::int64_t size, std::int64_t from, std::int64_t to) {
+    std::vector<Held> near = alive(from, to);
+    std::sort(near.begin(), near.end(), [](const Held& a, const Held& b) { return a.offset < b.offset; });
+    std::int64_t offset = 0;
+    for (const Held& held : near) {
+      if (offset + size <= held.offset) break;
+      offset = std::max(offset, held.offset + held.size);
+    }
+    held_.push_back({offset, size, from, to});
+    size_ = std::max(size_, offset + size);
+    return offset;
+  }
+  /// Puts it exactly where one lies that ends when it begins. False when something else lives there.
+  bool follow(std::int64_t offset, std::int64_t size, std::int64_t from, std::int64_t to) {
+    for (const Held& held : alive(from, to)) {
+      const bool ends = held.offset == offset && held.size == size && held.to == from + 1;
+      if (!ends && held.offset < offset + size && offset < held.offset + held.size) return false;
+    }
+    held_.push_back({offset, size, from, to});
+    return true;
+  }
+  std::int64_t size() const { return size_; }
+
+ private:
+  struct Held {
+    std::int64_t offset, size, from, to;
+  };
+  std::vector<Held> alive(std::int64_t from, std::int64_t to) const {
+    std::vector<Held> found;
+    for (const Held& held : held_)
+      if (held.from <= to && from <= held.to) found.push_back(held);
+    return found;
+  }
+  std::vector<Held> held_;
+  std::int64_t size_ = 0;
+};
+
+/// Operands that an op reads, in `in` alone.
+std::size_t operands(const RowOp& op) {
+  switch (op.kind) {
+    case Kind::binary: return 2;
+    case Kind::where:
+    case Kind::lstm_cell: return 3;
+    case Kind::layer_norm: return op.in[2].reg >= 0 ? 3 : 2;
+    default: return 1;
+  }
+}
+
+class Planner {
+ public:
+  explicit Planner(RowPlan::State& state) : state_(state), desc_(state.desc) {}
+
+  void run() {
+    check();
+    find_groups();
+    find_lives();
+    place_block();
+    place_tiles();
+    const auto registers = static_cast<std::int64_t>(desc_.registers.size());
+    state_.table_bytes = lines(registers * 3) * 8;
+  }
+
+ private:
+  struct Life {
+    std::int64_t first = -1;  // 2·op of the first write
+    std::int64_t last = -1;   // 2·op + 1 of the last read
+    std::int64_t first_group = -1;
+    std::int64_t last_group = -1;
+    bool used = false;
+  };
+
+  [[noreturn]] static void refuse(std::size_t op, const std::string& why) {
+    throw ArgumentError("row plan: op " + std::to_string(op) + ": " + why);
+  }
+
+  void check_operand(std::size_t at, const RowOperand& operand, std::int64_t outer, std::int64_t inner) const {
+    if (operand.reg < 0 || std::cmp_greater_equal(operand.reg, desc_.registers.size())) refuse(at, "expected a register");
+    const std::int64_t last =
+        operand.begin + std::max<std::int64_t>(outer - 1, 0) * operand.outer_step + std::max<std::int64_t>(inner - 1, 0) * operand.inner_step;
+    if (operand.begin < 0 || operand.outer_step < 0 || operand.inner_step < 0 ||
+        (outer * inner > 0 && last >= desc_.registers[static_cast<std::size_t>(operand.reg)].width))
+      refuse(at, "an operand leaves its register of " + std::to_string(desc_.registers[static_cast<std::size_t>(operand.reg)].width));
+  }
+
+  void check() const {
+    if (desc_.dtype != DType::f32 && desc_.dtype != DType::f64)
+      throw DTypeError("row plan: expected f32 or f64, found " + std::string(name_of(desc_.dtype)));
+    std::vector<bool> written;
+    for (const RowRegister& reg : desc_.registers)
+      written.push_back(reg.kind == RowRegister::Kind::input || reg.kind == RowRegister::Kind::constant);
+    for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+      const RowOp& op = desc_.ops[i];
+      for (std::size_t k = 0; k < operands(op); ++k) {
+        const bool whole = !is_heavy(op) && !(op.kind == Kind::layer_norm && k > 0);
+        check_operand(i, op.in[k], whole ? op.outer : 1, whole ? op.inner : 1);
+        if (!written[static_cast<std::size_t>(op.in[k].reg)]) refuse(i, "reads a register that nothing wrote");
+        if (is_elementwise(op) && op.in[k].inner_step > 1) refuse(i, "expected elements side by side");
+      }
+      for (const RowOperand* out : {&op.out, &op.out2}) {
+        if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell) continue;
+        check_operand(i, *out, 1, 1);
+        const RowRegister::Kind kind = desc_.registers[static_cast<std::size_t>(out->reg)].kind;
+        if (kind != RowRegister::Kind::output && kind != RowRegister::Kind::scratch) refuse(i, "writes what is not its own");
+        written[static_cast<std::size_t>(out->reg)] = true;
+      }
+      if ((op.kind == Kind::unary && !row_plan_has(op.unary)) || (op.kind == Kind::binary && !row_plan_has(op.binary)) ||
+          (op.kind == Kind::reduce && !row_plan_has(op.reduction)))
+        refuse(i, "a function that row plans do not have");
+    }
+  }
+
+  void find_groups() {
+    for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+      const bool heavy = is_heavy(desc_.ops[i]);
+      if (heavy || state_.groups.empty() || state_.groups.back().tile == 0)
+        state_.groups.push_back({i, i + 1, heavy ? 0 : 1});
+      else
+        state_.groups.back().last = i + 1;
+    }
+  }
+
+  /// An op may write where it reads when each element depends on that one alone.
+  static bool in_place(const RowOp& op, const RowOperand& in) {
+    const bool flat = in.inner_step == 1 && (op.outer == 1 || in.outer_step == op.inner);
+    const bool flat_out = op.out.inner_step == 1 && (op.outer == 1 || op.out.outer_step == op.inner);
+    return is_elementwise(op) && flat && flat_out && in.begin == 0 && op.out.begin == 0;
+  }
+
+  void find_lives() {
+    lives_.resize(desc_.registers.size());
+    for (std::size_t g = 0; g < state_.groups.size(); ++g) {
+      for (std::size_t i = state_.groups[g].first; i < state_.groups[g].last; ++i) {
+        const RowOp& op = desc_.ops[i];
+        const auto at = static_cast<std::int64_t>(2 * i);
+        const auto touch = [&](const RowOperand& operand, std::int64_t end) {
+          if (operand.reg < 0) return;
+          Life& life = lives_[static_cast<std::size_t>(operand.reg)];
+          if (!life.used) life = {at, at, static_cast<std::int64_t>(g), static_cast<std::int64_t>(g), true};
+          life.last = std::max(life.last, end);
+          life.last_group = static_cast<std::int64_t>(g);
+        };
+        for (std::size_t k = 0; k < operands(op); ++k) touch(op.in[k], at + 1);
+        touch(op.out, at);
+        touch(op.out2, at);
+      }
+    }
+  }
+
+  bool is_scratch(std::size_t reg) const { return desc_.registers[reg].kind == RowRegister::Kind::scratch && lives_[reg].used; }
+  bool is_local(std::size_t reg) const {
+    const Life& life = lives_[reg];
+    return is_scratch(reg) && life.first_group == life.last_group && state_.groups[static_cast<std::size_t>(life.first_group)].tile > 0;
+  }
+  std::int64_t element_bytes() const { return desc_.dtype == DType::f64 ? 8 : 4; }
+
+  void place_block() {
+    std::int64_t width = 0;
+    for (std::size_t reg = 0; reg < lives_.size(); ++reg)
+      if (is_scratch(reg) && !is_local(reg)) width += desc_.registers[reg].width;
+    state_.block_rows = std::clamp<std::int64_t>(block_bytes / std::max<std::int64_t>(1, width * element_bytes()), 8, cpu::max_rows);
+    state_.places.resize(lives_.size());
+    Layout layout;
+    for (std::size_t reg = 0; reg < lives_.size(); ++reg) {
+      if (!is_scratch(reg) || is_local(reg)) continue;
+      const Life& life = lives_[reg];
+      state_.places[reg] = {layout.place(lines(desc_.registers[reg].width * state_.block_rows), life.first_group, life.last_group), false};
+    }
+    state_.elements = layout.size();
+  }
+
+  void place_tiles() {
+    std::int64_t most = 0;
+    std::int64_t room = 0;
+    for (std::size_t g = 0; g < state_.groups.size(); ++g) {
+      RowPlan::State::Group& group = state_.groups[g];
+      if (group.tile == 0) continue;
+      std::int64_t width = 0;
+      for (std::size_t reg = 0; reg < lives_.size(); ++reg)
+        if (lives_[reg].used && touches(group, static_cast<int>(reg)) && desc_.registers[reg].kind != RowRegister::Kind::constant)
+          width += desc_.registers[reg].width;
+      group.tile = std::clamp<std::int64_t>(tile_bytes / std::max<std::int64_t>(1, width * element_bytes()), 1, state_.block_rows);
+      most = std::max(most, place_tile(static_cast<std::int64_t>(g)));
+      for (std::size_t i = group.first; i < group.last; ++i)
+        if (desc_.ops[i].kind == Kind::layer_norm || desc_.ops[i].kind == Kind::log_softmax)
+          room = std::max(room, desc_.ops[i].inner * cpu::sum_rows);
+    }
+    state_.room = state_.elements + most;
+    state_.elements = state_.room + lines(room);
+  }
+
+  /// The local registers of one group; returns how much they take.
+  std::int64_t place_tile(std::int64_t group) {
+    const std::int64_t tile = state_.groups[static_cast<std::size_t>(group)].tile;
+    std::vector<std::size_t> locals;
+    for (std::size_t reg = 0; reg < lives_.size(); ++reg)
+      if (is_local(reg) && lives_[reg].first_group == group) locals.push_back(reg);
+    std::sort(locals.begin(), locals.end(), [&](std::size_t a, std::size_t b) { return lives_[a].first < lives_[b].first; });
+    Layout layout;
+    for (const std::size_t reg : locals) {
+      const Life& life = lives_[reg];
+      const std::int64_t size = lines(desc_.registers[reg].width * tile);
+      const std::optional<std::int64_t> same = dying(life.first, reg);
+      const bool follows = same && layout.follow(*same, size, life.first, life.last);
+      state_.places[reg] = {state_.elements + (follows ? *same : layout.place(size, life.first, life.last)), true};
+    }
+    return layout.size();
+  }
+  /// Where a register of the same width lies that the op which first writes `reg` is the last to read, element by element.
+  std::optional<std::int64_t> dying(std::int64_t at, std::size_t reg) const {
+    const RowOp& op = desc_.ops[static_cast<std::size_t>(at / 2)];
+    for (std::size_t k = 0; k < operands(op); ++k) {
+      if (!in_place(op, op.in[k])) continue;
+      const auto in = static_cast<std::size_t>(op.in[k].reg);
+      if (is_local(in) && lives_[in].last == at + 1 && desc_.registers[in].width == desc_.registers[reg].width &&
+          lives_[in].first_group == lives_[reg].first_group)
+        return state_.places[in].offset - state_.elements;
+    }
+    return std::nullopt;
+  }
+
+  bool touches(const RowPlan::State::Group& group, int reg) const {
+    for (std::size_t i = group.first; i < group.last; ++i) {
+      const RowOp& op = desc_.ops[i];
+      if (op.out.reg == reg || op.out2.reg == reg) return true;
+      for (std::size_t k = 0; k < operands(op); ++k)
+        if (op.in[k].reg == reg) return true;
+    }
+    return false;
+  }
+
+  RowPlan::State& state_;
+  const RowDesc& desc_;
+  std::vector<Life> lives_;
+};
+
+}  // namespace
+
+RowPlan::RowPlan(RowDesc desc) {
+  auto state = std::make_shared<State>();
+  state->desc = std::move(desc);
+  Planner(*state).run();
+  state_ = std::move(state);
+}
+
+const RowDesc& RowPlan::desc() const noexcept { return state_->desc; }
+std::int64_t RowPlan::block_rows() const noexcept { return state_->block_rows; }
+std::int64_t RowPlan::workspace_bytes() const noexcept {
+  return state_->table_bytes + state_->elements * (state_->desc.dtype == DType::f64 ? 8 : 4);
+}
+
+bool row_plan_has(Unary kind) { return kind != Unary::is_nan && kind != Unary::is_inf && kind != Unary::logical_not; }
+bool row_plan_has(Binary kind) {
+  return kind != Binary::pow && kind != Binary::mod && kind != Binary::fmod && kind != Binary::prelu;
+}
+bool row_plan_has(Reduction kind) {
+  switch (kind) {
+    case Reduction::sum:
+    case Reduction::mean:
+    case Reduction::max:
+    case Reduction::min:
+    case Reduction::l1:
+    case Reduction::l2:
+    case Reduction::sum_square: return true;
+    default: return false;
+  }
+}
+
+void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
+         std::int64_t rows, void* workspace) {
+  if (plan.desc().dtype == DType::f64) return cpu::run_rows<double>(plan.state(), weights, inputs, outputs, rows, workspace);
+  cpu::run_rows<float>(plan.state(), weights, inputs, outputs, rows, workspace);
+}
+
+}  // namespace millrace

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <millrace/kernels/binary.h>
+#include <millrace/kernels/gemm.h>
+#include <millrace/kernels/lstm_cell.h>
+#include <millrace/kernels/reduce.h>
+#include <millrace/kernels/unary.h>
+#include <millrace/tensor/tensor.h>
+
+/// **A chain of row-wise ops as one kernel.** Rows do not see each other; what one row needs of a whole step of a
+/// recurrence is written down once, as ops over registers, and runs a block of rows at a time: products over all rows
+/// of the block, what lies between them a few rows at a time, so that intermediate values never leave the first cache.
+/// Each op computes exactly what the kernel of its name computes, so a chain has the bits of its parts, whatever the
+/// number of rows.
+namespace millrace {
+
+/// `width` elements for each row: given by the caller, taken by the caller, or held while a block runs; a constant has
+/// the same elements for all rows.
+struct RowRegister {
+  enum class Kind : std::uint8_t { input, output, scratch, constant };
+  Kind kind = Kind::scratch;
+  std::int64_t width = 0;
+  std::size_t place = 0;  ///< among the inputs, outputs or constants
+};
+
+/// Elements begin, begin + inner_step, … of a register, `inner` of them, and that `outer` times `outer_step` apart. A step of 0 repeats.
+struct RowOperand {
+  int reg = -1;
+  std::int64_t begin = 0;
+  std::int64_t outer_step = 0;
+  std::int64_t inner_step = 1;
+};
+
+struct RowOp {
+  enum class Kind : std::uint8_t {
+    unary,       ///< out = f(in[0])
+    binary,      ///< out = in[0] ∘ in[1]; comparisons and logic give 1 or 0
+    where,       ///< out = in[0] ≠ 0 ? in[1] : in[2]
+    copy,        ///< out = in[0]
+    matmul,      ///< out[outer, n] = in[0][outer, k] · matrix `weights`
+    lstm_cell,   ///< out, out2 = cell `weights` of in[0] (rows of C, or, `projected`, of 4·H), h in[1], c in[2]
+    reduce,      ///< out[outer] = in[0][outer, inner] folded
+    softmax,     ///< of each of `outer` rows of `inner`
+    log_softmax,
+    layer_norm   ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
+  };
+  Kind kind = Kind::copy;
+  RowOperand out;
+  RowOperand out2;
+  RowOperand in[3];
+  std::int64_t outer = 1;
+  std::int64_t inner = 0;
+  Unary unary = Unary::identity;
+  UnaryParams params = {};
+  Binary binary = Binary::add;
+  Reduction reduction = Reduction::sum;
+  double epsilon = 0;
+  std::size_t weights = 0;
+  bool projected = false;
+};
+
+/// What a plan computes. Registers are written before they are read, scratch and outputs by ops alone.
+struct RowDesc {
+  DType dtype = DType::f32;  ///< f32 or f64
+  std::vector<RowRegister> registers;
+  std::vector<RowOp> ops;
+};
+
+/// The weights of a plan; several may share a plan.
+struct RowWeights {
+  struct Matrix {
+    GemmPlan plan;
+    PackedMatrix packed;
+  };
+  struct Cell {
+    LstmPlan plan;
+    PackedLstm packed;
+  };
+  std::vector<Tensor> constants;  ///< contiguous, of the plan's dtype
+  std::vector<Matrix> matrices;
+  std::vector<Cell> cells;
+};
+
+/// Rows in memory: `stride` elements from one to the next.
+struct RowView {
+  void* first = nullptr;
+  std::int64_t stride = 0;
+};
+
+/// Immutable, cheap to copy, shareable between threads.
+class RowPlan {
+ public:
+  /// ArgumentError, DTypeError for a description that makes no sense: registers read before they are written, operands
+  /// that leave their register, ops that the dtype does not have.
+  explicit RowPlan(RowDesc desc);
+
+  const RowDesc& desc() const noexcept;
+  /// Rows of a block: more than that run one block after another.
+  std::int64_t block_rows() const noexcept;
+  /// What `run` needs beside its views, aligned to 64 bytes.
+  std::int64_t workspace_bytes() const noexcept;
+
+  struct State;
+  const State& state() const noexcept { return *state_; }
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+/// Whether the kernel has that function (the rest are left to kernels of their own).
+bool row_plan_has(Unary kind);
+bool row_plan_has(Binary kind);
+bool row_plan_has(Reduction kind);
+
+/// Runs the ops for `rows` rows, in the calling thread. `inputs` and `outputs` are the views in the order of their places; an output may
+/// not overlap an input unless they are the same rows of an op that reads nothing else of them. Allocates nothing.
+void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
+         std::int64_t rows, void* workspace);
+
+}  // namespace millrace

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/array/tensor_array.h>
+#include <millrace/runtime/lowering/loop_form.h>
+#include <millrace/runtime/lowering/passes.h>
+#include <millrace/runtime/lowering/row_kernel.h>
+
+namespace millrace {
+
+/// A while op made ready to run as one piece of work on the CPU: products that depend on no state for a run of turns at once, the rest turn
+/// by turn on rows that stay in cache, over as many threads as there are. Immutable, shared. The same bits as the loop turn by turn.
+class FusedLoop {
+ public:
+  /// UnsupportedError says what does not fit.
+  FusedLoop(const Program& program, int block, const Op& loop);
+
+  const LoopForm& form() const noexcept { return form_; }
+  /// The turn before and after each pass, and what runs when.
+  std::string to_string() const;
+
+ private:
+  friend class FusedRun;
+  /// One part of a turn and its kernel; none when the part is empty.
+  struct Part {
+    std::vector<passes::Source> inputs;
+    std::optional<RowKernel> kernel;
+    std::vector<std::size_t> shared;  ///< places of the shared ones among `inputs`
+  };
+  static Part part_of(const passes::Phase& phase);
+  std::string describe() const;
+
+  LoopForm form_;
+  std::vector<std::pair<std::string, std::string>> passes_;  ///< name, program behind it
+  std::optional<Program> invariant_;
+  std::vector<passes::Source> invariant_inputs_;
+  Part ahead_, step_, behind_;
+  std::vector<passes::Source> outputs_;  ///< of the form, then the next states that change
+  std::size_t step_outputs_ = 0;
+};
+
+/// What a fused loop works on.
+struct FusedOperands {
+  std::vector<TensorArray> inputs;
+  std::vector<std::int64_t> first_read;  ///< the slot of each input at the first turn
+  std::vector<TensorArray> outputs;
+  std::vector<std::int64_t> first_written;
+  std::vector<SlotValue> states;  ///< before the first turn; with an order: as the batch wants them
+  std::vector<Tensor> shared;
+  std::int64_t turns = 0;
+};
+
+/// One run of a fused loop. Nothing is written before `finish`.
+class FusedRun {
+ public:
+  /// Null when the values do not fit after all (slots that are not there yet, extents that differ, …): then the loop must run turn by turn,
+  /// which says what is wrong, if anything is.
+  static std::unique_ptr<FusedRun> prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream);
+  ~FusedRun();
+
+  /// Some milliseconds of turns, on the team of `stream`. False when there are none left.
+  bool advance(StreamRef stream);
+  /// Writes the arrays and gives the last states, in the order of the form.
+  std::vector<SlotValue> finish(StreamRef stream);
+  std::int64_t turns() const noexcept;
+
+ private:
+  struct State;
+  explicit FusedRun(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a fused loop runs: its rows in parts, its turns in runs.
+#include <millrace/runtime/lowering/fused_loop.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <millrace/runtime/array/reorder.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/tensor/ragged.h>
+
+namespace millrace {
+namespace {
+
+using passes::Source;
+using From = Source::From;
+
+/// What comes ahead of the turns of a run should stay in the second cache until they take it.
+constexpr std::int64_t run_bytes = 256 << 10;
+/// Rows of a part, and of a run of turns.
+constexpr std::int64_t most_rows = 64;
+/// Multiply-adds after which somebody may ask whether to go on, and below which a second thread costs more than it saves.
+constexpr std::int64_t slice_work = 200 << 20;
+constexpr std::int64_t thread_work = 1 << 20;
+
+/// Memory on a line of the cache.
+class Buffer {
+ public:
+  void resize(std::int64_t bytes) {
+    held_.resize(static_cast<std::size_t>(bytes) + 64);
+    const auto address = reinterpret_cast<std::uintptr_t>(held_.data());
+    first_ = held_.data() + (64 - address % 64) % 64;
+  }
+  std::byte* data() const { return first_; }
+
+ private:
+  std::vector<std::byte> held_;
+  std::byte* first_ = nullptr;
+};
+
+/// Rows of all turns of one thing, wherever each turn's lie.
+struct TurnRows {
+  std::vector<const std::byte*> first;  // by turn
+  std::int64_t width = 0;
+};
+
+bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_contiguous() && x.place().is_cpu(); }
+
+}  // namespace
+
+struct FusedRun::State {
+  /// Rows [first, last) of every turn, with what they carry.
+  struct Part {
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+    std::vector<RowView> states;                       // now
+    std::vector<Buffer> held;                          // two for each state, where nothing else keeps it
+    std::vector<int> turned;                           // which of the two is now
+    std::vector<Buffer> ahead;                         // outputs of `ahead` that are not outputs of the loop
+    std::vector<Buffer> step;                          // outputs of `step` for `behind`
+    Buffer workspace;
+    std::vector<RowView> in, out;
+  };
+  /// Where an output of a part of the turn goes.
+  struct Target {
+    std::int64_t whole = -1;  // an output of the loop
+    std::int64_t state = -1;  // held for the next turn alone
+  };
+
+  std::shared_ptr<const FusedLoop> loop;
+  FusedOperands operands;
+  std::int64_t size = 4;  // bytes of an element
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> rows;     // by turn
+  std::vector<std::int64_t> offsets;  // of a turn's rows among all
+  std::vector<TurnRows> inputs;
+  std::optional<SequenceOrder> order;
+  bool moves = false;  // rows that stay may have to move together
+  std::vector<Tensor> initial;
+  std::vector<Tensor> shared;     // of the form
+  std::vector<Tensor> invariant;  // outputs of `invariant`
+  RowWeights ahead_weights, step_weights, behind_weights;
+  std::vector<Tensor> whole;  // by output of the loop
+  std::vector<Target> ahead_targets, step_targets, behind_targets;
+  std::vector<std::size_t> changing;  // the states that change, in the order of their next values
+  std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the turn
+  std::vector<Part> parts;
+  std::int64_t run_rows = most_rows;
+  std::int64_t work = 1;  // multiply-adds of a row
+  std::int64_t done = 0;
+
+  bool read_inputs(StreamRef stream);
+  bool read_states(StreamRef stream);
+  bool read_shared(StreamRef stream);
+  bool check_outputs() const;
+  void make_outputs(StreamRef stream);
+  void make_parts(int threads);
+  void run_part(Part& part, std::int64_t begin, std::int64_t end);
+  void run_turns(Part& part, std::int64_t begin, std::int64_t end);
+  std::int64_t live(const Part& part, std::int64_t turn) const {
+    return std::clamp<std::int64_t>(rows[static_cast<std::size_t>(turn)] - part.first, 0, part.last - part.first);
+  }
+  RowView source(const Part& part, const Source& from, std::int64_t turn, std::int64_t row) const;
+  RowView target(Part& part, const Target& target, std::size_t place, std::vector<Buffer>& buffers, std::int64_t width, std::int64_t turn,
+                 std::int64_t row) const;
+  void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+              std::vector<Buffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count);
+  void move_rows(Part& part, std::int64_t turn);
+  void take_states(Part& part, std::int64_t turn, std::int64_t row);
+  void keep_states(Part& part, std::int64_t count);
+};
+
+FusedRun::FusedRun(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FusedRun::~FusedRun() = default;
+std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
+
+// ---- What there is to work on ----
+
+bool FusedRun::State::read_inputs(StreamRef stream) {
+  const auto turns = static_cast<std::size_t>(operands.turns);
+  for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
+    const TensorArray& array = operands.inputs[i];
+    const std::int64_t first = operands.first_read[i];
+    const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
+    const std::int64_t width = dims.erased(0).elements();
+    if (first < 0 || (i > 0 && array.order() != order)) return false;
+    if (i == 0) order = array.order();
+    if (order && first != 0) return false;
+    TurnRows made{{}, width};
+    std::vector<std::int64_t> counts;
+    const auto filled = array.filled();
+    const std::int64_t slots = array.is_window() ? 0 : array.size();
+    if (first + operands.turns > slots) return false;
+    if (filled != nullptr) {
+      if (!plain(filled->whole, dtype)) return false;
+      stream.wait(filled->whole.ready());
+      const DDim slot = filled->items ? filled->whole.dims().erased(0) : filled->whole.dims();
+      if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
+      const std::int64_t step = filled->items ? slot[0] : 1;
+      const auto* data = static_cast<const std::byte*>(filled->whole.raw());
+      for (std::size_t t = 0; t < turns; ++t) {
+        const auto at = static_cast<std::size_t>(first) + t;
+        made.first.push_back(data + filled->offsets[at] * step * width * size);
+        counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
+      }
+    } else {
+      for (std::size_t t = 0; t < turns; ++t) {
+        const std::optional<LoDTensor> slot = array.peek(first + static_cast<std::int64_t>(t));
+        if (!slot || !slot->lod().empty() || !plain(slot->tensor(), dtype) || slot->dims().rank() != dims.rank() ||
+            slot->dims().erased(0) != dims.erased(0))
+          return false;
+        stream.wait(slot->ready());
+        made.first.push_back(static_cast<const std::byte*>(slot->tensor().raw()));
+        counts.push_back(slot->dims()[0]);
+      }
+    }
+    if (i > 0 && counts != rows) return false;
+    rows = std::move(counts);
+    inputs.push_back(std::move(made));
+  }
+  // Without step inputs the states say how many rows there are.
+  if (operands.inputs.empty() && !operands.states.empty() && operands.states[0].dims().rank() > 0)
+    rows.assign(turns, operands.states[0].dims()[0]);
+  if (rows.size() != turns || !std::is_sorted(rows.rbegin(), rows.rend())) return false;
+  if (rows.front() != rows.back() && !order) return false;
+  offsets.assign(1, 0);
+  for (const std::int64_t count : rows) offsets.push_back(offsets.back() + count);
+  return true;
+}
+
+bool FusedRun::State::read_states(StreamRef stream) {
+  const std::vector<Program::Port>& ports = loop->form().step.inputs();
+  for (std::size_t i = 0; i < operands.states.size(); ++i) {
+    const SlotValue& value = operands.states[i];
+    const LoopForm::State& form = loop->form().states[i];
+    const DDim& dims = loop->form().step.var(ports[operands.inputs.size() + i].var).type.shape.value();
+    if (value.dims().rank() != dims.rank() || value.dims().erased(0) != dims.erased(0) || !value.lod().empty()) return false;
+    if (value.dtype() != dtype || !value.tensor().place().is_cpu()) return false;
+    Tensor held = value.tensor();
+    if (order) {
+      if (!form.shrinks && (rows.front() != rows.back() || held.dim(0) != rows.front())) return false;
+      if (value.has_order() && (value.order() != *order || value.turn() != -1)) return false;
+      if (form.shrinks && held.dim(0) != order->sequences()) return false;
+      if (form.shrinks && !value.has_order()) held = reorder(value, *order, stream).tensor();
+      if (form.shrinks) {
+        const RowSelection first = shrink_rows(*order, -1, 0);
+        if (!first.prefix) return false;
+        held = held.rows(0, rows.front());
+      }
+    }
+    if (held.dim(0) != rows.front()) return false;
+    stream.wait(held.ready());
+    if (!held.is_contiguous()) return false;
+    initial.push_back(std::move(held));
+  }
+  if (!order || rows.front() == rows.back()) return true;
+  moves = !order->sorted();
+  return true;
+}
+
+bool FusedRun::State::read_shared(StreamRef stream) {
+  const std::vector<Program::Port>& ports = loop->form().step.inputs();
+  const std::size_t before = operands.inputs.size() + operands.states.size();
+  for (std::size_t i = 0; i < operands.shared.size(); ++i) {
+    const VarType& type = loop->form().step.var(ports[before + i].var).type;
+    const Tensor& value = operands.shared[i];
+    if (value.dtype() != type.dtype || value.dims() != *type.shape || !value.place().is_cpu() || !value.is_contiguous()) return false;
+    stream.wait(value.ready());
+    shared.push_back(value);
+  }
+  const auto given = [&](const Source& from) { return from.from == From::shared ? shared[from.place] : invariant[from.place]; };
+  if (loop->invariant_) {
+    std::vector<Value> values;
+    for (const Source& from : loop->invariant_inputs_) values.emplace_back(given(from));
+    const Executable once(*loop->invariant_);
+    if (!once.straight_line()) return false;
+    for (const Value& value : run_straight(once, values)) {
+      stream.wait(value.tensor().tensor().ready());
+      if (!value.tensor().tensor().is_contiguous()) return false;
+      invariant.push_back(value.tensor().tensor());
+    }
+  }
+  const auto pack = [&](const FusedLoop::Part& part) {
+    std::vector<Tensor> values;
+    for (const std::size_t at : part.shared) values.push_back(given(part.inputs[at]));
+    return part.kernel ? part.kernel->weights(values) : RowWeights();
+  };
+  ahead_weights = pack(loop->ahead_);
+  step_weights = pack(loop->step_);
+  behind_weights = pack(loop->behind_);
+  return true;
+}
+
+bool FusedRun::State::check_outputs() const {
+  for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
+    const TensorArray& array = operands.outputs[i];
+    const std::int64_t first = operands.first_written[i];
+    if (array.is_window() || array.closed() || first < 0 || (array.is_fixed() && first + operands.turns > array.size())) return false;
+    for (std::int64_t t = 0; t < operands.turns; ++t) {
+      const SlotState slot = array.state(first + t);
+      if (slot != SlotState::empty && slot != SlotState::waited) return false;
+      if (array.order() && array.order()->live(first + t) != rows[static_cast<std::size_t>(t)]) return false;
+    }
+  }
+  return true;
+}
+
+// ---- Where it goes ----
+
+void FusedRun::State::make_outputs(StreamRef stream) {
+  const std::size_t outputs = operands.outputs.size();
+  next_of.resize(loop->form().states.size());
+  for (std::size_t i = 0; i < next_of.size(); ++i) {
+    if (!loop->form().states[i].changes) continue;
+    next_of[i] = outputs + changing.size();
+    changing.push_back(i);
+  }
+  const auto targets = [](const FusedLoop::Part& part) { return std::vector<Target>(part.kernel ? part.kernel->outputs().size() : 0); };
+  ahead_targets = targets(loop->ahead_);
+  step_targets = targets(loop->step_);
+  behind_targets = targets(loop->behind_);
+  for (std::size_t i = 0; i < loop->outputs_.size(); ++i) {
+    const Source& from = loop->outputs_[i];
+    const bool is_behind = from.from == From::step && from.place >= loop->step_outputs_;
+    const FusedLoop::Part& part = from.from == From::ahead ? loop->ahead_ : is_behind ? loop->behind_ : loop->step_;
+    const std::size_t place = is_behind ? from.place - loop->step_outputs_ : from.place;
+    Target& target = (from.from == From::ahead ? ahead_targets : is_behind ? behind_targets : step_targets)[place];
+    if (i >= outputs) {  // a next state
+      if (target.whole < 0 && target.state < 0 && from.from == From::step && !is_behind) target.state = static_cast<std::int64_t>(changing[i - outputs]);
+      continue;
+    }
+    if (target.whole < 0) {
+      target.whole = static_cast<std::int64_t>(whole.size());
+      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offsets.back()), stream.memory());
+      whole.back().storage()->mark_written();
+    }
+  }
+  // What `behind` reads of the turns is kept for a run of them.
+  for (const Source& from : loop->behind_.inputs)
+    if (from.from == From::step) step_targets[from.place].state = -1;
+}
+
+void FusedRun::State::make_parts(int threads) {
+  const std::int64_t n = rows.front();
+  std::int64_t pieces = std::max<std::int64_t>(1, (n + most_rows - 1) / most_rows);
+  if (threads > 1 && n > 1 && offsets.back() * work >= 2 * thread_work)
+    pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
+  pieces = moves ? 1 : std::min(pieces, n);
+  std::int64_t ahead_width = 1;
+  if (loop->ahead_.kernel)
+    for (const RowKernel::Port& port : loop->ahead_.kernel->outputs()) ahead_width += port.width;
+  if (loop->behind_.kernel && loop->step_.kernel)
+    for (const RowKernel::Port& port : loop->step_.kernel->outputs()) ahead_width += port.width;
+  run_rows = std::max<std::int64_t>(8, std::min<std::int64_t>(256, run_bytes / (ahead_width * size)));
+  std::vector<std::int64_t> dealt(static_cast<std::size_t>(pieces));
+  std::iota(dealt.begin(), dealt.end(), std::int64_t{0});
+  // Long sequences stand in front: each thread gets some of the front and some of the back.
+  if (pieces > 2)
+    for (std::int64_t i = 0; i < pieces; ++i) dealt[static_cast<std::size_t>(i)] = i % 2 == 0 ? i / 2 : pieces - 1 - i / 2;
+  const RowKernel* kernels[3] = {nullptr, nullptr, nullptr};
+  const FusedLoop::Part* all[3] = {&loop->ahead_, &loop->step_, &loop->behind_};
+  std::int64_t workspace = 64;
+  for (int k = 0; k < 3; ++k) {
+    if (!all[k]->kernel) continue;
+    kernels[k] = &*all[k]->kernel;
+    workspace = std::max(workspace, kernels[k]->plan().workspace_bytes());
+  }
+  for (const std::int64_t at : dealt) {
+    Part part;
+    part.first = n * at / pieces;
+    part.last = n * (at + 1) / pieces;
+    const std::int64_t count = part.last - part.first;
+    const std::int64_t room = std::max(run_rows, count);
+    part.workspace.resize(workspace);
+    part.held.resize(2 * operands.states.size());
+    part.turned.assign(operands.states.size(), 0);
+    for (std::size_t i = 0; i < operands.states.size(); ++i) {
+      const std::int64_t width = initial[i].dims().erased(0).elements();
+      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size);
+      const auto* from = static_cast<const std::byte*>(initial[i].raw()) + part.first * width * size;
+      std::memcpy(part.held[2 * i].data(), from, static_cast<std::size_t>(count * width * size));
+      part.states.push_back({part.held[2 * i].data(), width});
+    }
+    for (int k = 0; k < 2; ++k) {
+      std::vector<Buffer>& buffers = k == 0 ? part.ahead : part.step;
+      if (kernels[k] == nullptr) continue;
+      buffers.resize(kernels[k]->outputs().size());
+      const std::vector<Target>& targets = k == 0 ? ahead_targets : step_targets;
+      for (std::size_t i = 0; i < buffers.size(); ++i)
+        if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size);
+    }
+    parts.push_back(std::move(part));
+  }
+}
+
+std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
+  if (operands.turns <= 0) return nullptr;
+  auto state = std::make_unique<State>();
+  state->loop = std::move(loop);
+  state->operands = std::move(operands);
+  for (const FusedLoop::Part* part : {&state->loop->ahead_, &state->loop->step_, &state->loop->behind_}) {
+    if (!part->kernel) continue;
+    state->dtype = part->kernel->plan().desc().dtype;
+    for (const RowOp& op : part->kernel->plan().desc().ops) {
+      if (op.kind == RowOp::Kind::matmul) state->work += op.outer * op.inner * part->kernel->plan().desc().registers[op.in[0].reg].width;
+      if (op.kind == RowOp::Kind::lstm_cell) state->work += 4 * op.inner * op.inner;
+    }
+  }
+  state->size = static_cast<std::int64_t>(size_of(state->dtype));
+  if (!state->read_inputs(stream) || state->rows.front() == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
+      !state->check_outputs())
+    return nullptr;
+  state->make_outputs(stream);
+  int threads = 1;
+  stream.enqueue([&threads](ThreadTeam& team) { threads = team.size(); });
+  state->make_parts(threads);
+  return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
+}
+
+// ---- Turns ----
+
+/// `row`: rows of the part before this turn in the run.
+RowView FusedRun::State::source(const Part& part, const Source& from, std::int64_t turn, std::int64_t row) const {
+  const auto at = static_cast<std::size_t>(turn);
+  switch (from.from) {
+    case From::input: {
+      const TurnRows& input = inputs[from.place];
+      return {const_cast<std::byte*>(input.first[at]) + part.first * input.width * size, input.width};
+    }
+    case From::state: return part.states[from.place];
+    case From::shared: return {const_cast<void*>(shared[from.place].raw()), 0};
+    case From::invariant: return {const_cast<void*>(invariant[from.place].raw()), 0};
+    case From::ahead: {
+      const Target& target = ahead_targets[from.place];
+      const std::int64_t width = loop->ahead_.kernel->outputs()[from.place].width;
+      if (target.whole >= 0)
+        return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offsets[at] + part.first) * width * size,
+                width};
+      return {part.ahead[from.place].data() + row * width * size, width};
+    }
+    case From::step: break;
+  }
+  const Target& target = step_targets[from.place];
+  const std::int64_t width = loop->step_.kernel->outputs()[from.place].width;
+  if (target.whole >= 0)
+    return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offsets[at] + part.first) * width * size,
+            width};
+  return {part.step[from.place].data() + row * width * size, width};
+}
+
+RowView FusedRun::State::target(Part& part, const Target& target, std::size_t place, std::vector<Buffer>& buffers, std::int64_t width,
+                                std::int64_t turn, std::int64_t row) const {
+  if (target.whole >= 0) {
+    auto* data = static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable());
+    return {data + (offsets[static_cast<std::size_t>(turn)] + part.first) * width * size, width};
+  }
+  if (target.state < 0) return {buffers[place].data() + row * width * size, width};
+  const auto state = static_cast<std::size_t>(target.state);
+  return {part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(), width};
+}
+
+void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+                             std::vector<Buffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count) {
+  if (!what.kernel || count == 0) return;
+  part.in.clear();
+  part.out.clear();
+  for (const Source& from : what.inputs) part.in.push_back(source(part, from, turn, row));
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    part.out.push_back(target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, turn, row));
+  what.kernel->run(weights, part.in, part.out, count, part.workspace.data());
+}
+
+/// Rows that live on move together, in the order of the batch.
+void FusedRun::State::move_rows(Part& part, std::int64_t turn) {
+  const RowSelection kept = shrink_rows(*order, turn - 1, turn);
+  if (kept.prefix) return;
+  for (std::size_t i = 0; i < part.states.size(); ++i) {
+    const std::int64_t width = part.states[i].stride;
+    Buffer& to = part.held[2 * i + static_cast<std::size_t>(1 - part.turned[i])];
+    for (std::size_t row = 0; row < kept.rows.size(); ++row)
+      std::memcpy(to.data() + static_cast<std::int64_t>(row) * width * size,
+                  static_cast<const std::byte*>(part.states[i].first) + kept.rows[row] * width * size, static_cast<std::size_t>(width * size));
+    part.turned[i] = 1 - part.turned[i];
+    part.states[i].first = to.data();
+  }
+}
+
+/// States that lie where the next run will write are put aside.
+void FusedRun::State::keep_states(Part& part, std::int64_t count) {
+  for (std::size_t i = 0; i < part.states.size(); ++i) {
+    if (!loop->form().states[i].changes) continue;
+    const Source& from = loop->outputs_[next_of[i]];
+    const Target& target = (from.from == From::ahead ? ahead_targets : step_targets)[from.place];
+    if (target.whole >= 0 || target.state >= 0) continue;
+    const std::int64_t width = part.states[i].stride;
+    Buffer& to = part.held[2 * i];
+    if (part.states[i].first == to.data()) continue;
+    std::memcpy(to.data(), part.states[i].first, static_cast<std::size_t>(count * width * size));
+    part.turned[i] = 0;
+    part.states[i].first = to.data();
+  }
+}
+
+/// What the turn left becomes what the next one takes.
+void FusedRun::State::take_states(Part& part, std::int64_t turn, std::int64_t row) {
+  const auto held_now = [&](std::size_t state) { return part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(); };
+  for (const std::size_t state : changing) {
+    const Source& from = loop->outputs_[next_of[state]];
+    const bool held = from.from == From::step && step_targets[from.place].state >= 0;
+    part.states[state].first =
+        held ? held_now(static_cast<std::size_t>(step_targets[from.place].state)) : source(part, from, turn, row).first;
+  }
+  for (const Target& target : step_targets)
+    if (target.state >= 0) part.turned[static_cast<std::size_t>(target.state)] ^= 1;
+}
+
+void FusedRun::State::run_turns(Part& part, std::int64_t begin, std::int64_t end) {
+  const auto together = [&](std::int64_t turn) {
+    for (const TurnRows& input : inputs) {
+      const auto at = static_cast<std::size_t>(turn);
+      if (input.first[at] + rows[at] * input.width * size != input.first[at + 1]) return false;
+    }
+    return true;
+  };
+  // One part has all rows of a turn: the rows of a run stand one behind the other.
+  bool joined = parts.size() == 1;
+  std::int64_t total = 0;
+  for (std::int64_t t = begin; t < end; ++t) {
+    total += live(part, t);
+    joined = joined && (t + 1 == end || together(t));
+  }
+  std::int64_t row = 0;
+  if (joined) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, begin, 0, total);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t count = live(part, t);
+    if (count == 0) break;
+    if (moves && t > 0) move_rows(part, t);
+    if (!joined) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, t, row, count);
+    launch(loop->step_, step_weights, part, step_targets, part.step, t, row, count);
+    take_states(part, t, row);
+    if (!joined) launch(loop->behind_, behind_weights, part, behind_targets, part.step, t, row, count);
+    row += count;
+    total = count;
+  }
+  if (joined) launch(loop->behind_, behind_weights, part, behind_targets, part.step, begin, 0, row);
+  keep_states(part, total);
+}
+
+void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = begin; t < end && live(part, t) > 0;) {
+    std::int64_t next = t;
+    for (std::int64_t sum = 0; next < end && (next == t || sum + live(part, next) <= run_rows); ++next) sum += live(part, next);
+    run_turns(part, t, next);
+    t = next;
+  }
+}
+
+bool FusedRun::advance(StreamRef stream) {
+  State& state = *state_;
+  const std::int64_t begin = state.done;
+  std::int64_t end = begin;
+  for (std::int64_t sum = 0; end < state.operands.turns && sum < slice_work; ++end) sum += state.rows[static_cast<std::size_t>(end)] * state.work;
+  if (begin == end) return false;
+  stream.enqueue([&](ThreadTeam& team) {
+    team.parallel(static_cast<std::int64_t>(state.parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) state.run_part(state.parts[static_cast<std::size_t>(i)], begin, end);
+    });
+  });
+  state.done = end;
+  return true;
+}
+
+// ---- The end ----
+
+std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
+  State& state = *state_;
+  const auto turns = static_cast<std::size_t>(state.operands.turns);
+  for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
+    const Source& from = state.loop->outputs_[i];
+    const bool is_behind = from.from == From::step && from.place >= state.loop->step_outputs_;
+    const State::Target& target = from.from == From::ahead ? state.ahead_targets[from.place]
+                                  : is_behind              ? state.behind_targets[from.place - state.loop->step_outputs_]
+                                                           : state.step_targets[from.place];
+    const Tensor& whole = state.whole[static_cast<std::size_t>(target.whole)];
+    const TensorArray& array = state.operands.outputs[i];
+    const std::int64_t first = state.operands.first_written[i];
+    if (array.is_fixed() && first == 0 && std::cmp_equal(array.size(), turns)) {
+      array.fill(whole, state.offsets);
+      continue;
+    }
+    for (std::size_t t = 0; t < turns; ++t)
+      array.write(first + static_cast<std::int64_t>(t), LoDTensor(whole.rows(state.offsets[t], state.offsets[t + 1])));
+  }
+  std::vector<SlotValue> last;
+  for (std::size_t i = 0; i < state.initial.size(); ++i) {
+    DDim dims = state.initial[i].dims();
+    dims[0] = state.rows.back();
+    Tensor made(state.dtype, dims, stream.memory());
+    const std::int64_t width = dims.erased(0).elements();
+    for (const State::Part& part : state.parts) {
+      const std::int64_t count = state.live(part, state.operands.turns - 1);
+      if (count == 0) continue;
+      std::memcpy(static_cast<std::byte*>(made.raw_mutable()) + part.first * width * state.size, part.states[i].first,
+                  static_cast<std::size_t>(count * width * state.size));
+    }
+    made.storage()->mark_written();
+    last.emplace_back(LoDTensor(std::move(made)), state.order, state.operands.turns - 1);
+  }
+  return last;
+}
+
+}  // namespace millrace

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// How each op treats rows that lie in registers.
+#include <millrace/runtime/lowering/internal/row_compiler.h>
+
+#include <algorithm>
+#include <map>
+
+#include <millrace/runtime/ops/internal/inference.h>
+#include <millrace/runtime/ops/internal/lstm_form.h>
+#include <millrace/runtime/ops/internal/unary_names.h>
+
+namespace millrace {
+namespace {
+
+using View = RowCompiler::View;
+using Ints = std::vector<std::int64_t>;
+
+RowOp unary_op(Unary kind, UnaryParams params = {}) {
+  RowOp made;
+  made.kind = RowOp::Kind::unary;
+  made.unary = kind;
+  made.params = params;
+  return made;
+}
+
+RowOp binary_op(Binary kind) {
+  RowOp made;
+  made.kind = RowOp::Kind::binary;
+  made.binary = kind;
+  return made;
+}
+
+// ---- Elementwise ----
+
+void unary_rule(RowCompiler& c, const Op& op) {
+  const ops::UnaryName* named = ops::find_unary(op.type);
+  if (!row_plan_has(named->kind)) RowCompiler::refuse(op, "is not in fused loops");
+  c.elementwise(unary_op(named->kind, ops::params_of(*named, op.attributes)), {c.at(op.inputs[0])}, op.outputs[0]);
+}
+
+void gelu_rule(RowCompiler& c, const Op& op) {
+  const bool tanh = op.attributes.get_or("approximate", std::string("none")) == "tanh";
+  c.elementwise(unary_op(tanh ? Unary::gelu_tanh : Unary::gelu), {c.at(op.inputs[0])}, op.outputs[0]);
+}
+
+void binary_rule(RowCompiler& c, const Op& op) {
+  const Binary kind = ops::find_binary(op.type).value();
+  const View a = c.at(op.inputs[0]);
+  const View b = c.at(op.inputs[1]);
+  if (kind == Binary::pow) {  // x² is x·x; other powers are the C library's
+    const Tensor* exponent = c.program().constant(op.inputs[1]);
+    if (exponent == nullptr || exponent->elements() != 1 || !is_floating(exponent->dtype()) || exponent->item() != 2)
+      RowCompiler::refuse(op, "is in fused loops as a square alone");
+    return c.elementwise(unary_op(Unary::square), {a}, op.outputs[0]);
+  }
+  if (!row_plan_has(kind)) RowCompiler::refuse(op, "is not in fused loops");
+  c.elementwise(binary_op(kind), {a, b}, op.outputs[0]);
+}
+
+/// Truth is 1 or 0 in a register.
+void logical_not_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const View none = c.elementwise(binary_op(Binary::sub), {x, x}, x.dims);
+  c.elementwise(binary_op(Binary::equal), {x, none}, op.outputs[0]);
+}
+
+void where_rule(RowCompiler& c, const Op& op) {
+  RowOp made;
+  made.kind = RowOp::Kind::where;
+  c.elementwise(made, {c.at(op.inputs[0]), c.at(op.inputs[1]), c.at(op.inputs[2])}, op.outputs[0]);
+}
+
+void clip_rule(RowCompiler& c, const Op& op) {
+  View x = c.at(op.inputs[0]);
+  for (const std::size_t bound : {std::size_t{1}, std::size_t{2}}) {
+    if (!c.has(op, bound)) continue;
+    View limit = c.at(op.inputs[bound]);
+    if (limit.rows) RowCompiler::refuse(op, "has a bound that changes from row to row");
+    limit.dims = limit.strides = DDim{};
+    x = c.elementwise(binary_op(bound == 1 ? Binary::max : Binary::min), {x, limit}, x.dims);
+  }
+  c.bind(op.outputs[0], x);
+}
+
+void cast_rule(RowCompiler& c, const Op& op) {
+  const DType from = c.program().var(op.inputs[0]).type.dtype;
+  const DType to = c.program().var(op.outputs[0]).type.dtype;
+  if (to == DType::boolean && from != DType::boolean) RowCompiler::refuse(op, "makes truth of numbers");
+  c.bind(op.outputs[0], c.at(op.inputs[0]));
+}
+
+void same_rule(RowCompiler& c, const Op& op) { c.bind(op.outputs[0], c.at(op.inputs[0])); }
+
+// ---- Products and cells ----
+
+void matmul_rule(RowCompiler& c, const Op& op) { c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0])); }
+
+void gemm_rule(RowCompiler& c, const Op& op) {
+  const double beta = op.attributes.get_or("beta", 1.0);
+  const bool adds = c.has(op, 2) && beta != 0;
+  if (op.attributes.get_or("alpha", 1.0) != 1 || (adds && beta != 1) || op.attributes.get_or("trans_a", false))
+    RowCompiler::refuse(op, "is in fused loops without factors and without transposing rows alone");
+  const View product = c.make(c.program().var(op.outputs[0]).type.shape->erased(0));
+  c.matmul(op, op.inputs[0], op.inputs[1], op.attributes.get_or("trans_b", false), product);
+  if (!adds) return c.bind(op.outputs[0], product);
+  c.elementwise(binary_op(Binary::add), {product, c.at(op.inputs[2])}, op.outputs[0]);
+}
+
+LstmDesc sized(RowCompiler& c, LstmDesc desc, VarId w, VarId r) {
+  desc.input = w == no_var ? 0 : (*c.program().var(w).type.shape)[0];
+  desc.hidden = (*c.program().var(r).type.shape)[0];
+  desc.dtype = c.desc().dtype;
+  return desc;
+}
+
+void lstm_cell_rule(RowCompiler& c, const Op& op) {
+  const auto part = [&](std::size_t at) { return c.has(op, at) ? op.inputs[at] : no_var; };
+  c.lstm_cell(op, sized(c, ops::lstm_form(op, false), part(ops::in_w), part(ops::in_r)), false,
+              {part(ops::in_w), part(ops::in_r), part(ops::in_bias), part(ops::in_peephole)});
+}
+
+void lstm_cell_projected_rule(RowCompiler& c, const Op& op) {
+  const auto part = [&](std::size_t at) { return c.has(op, at) ? op.inputs[at] : no_var; };
+  c.lstm_cell(op, sized(c, ops::lstm_form(op, true), no_var, part(3)), true, {no_var, part(3), part(4), part(5)});
+}
+
+// ---- Folds and norms ----
+
+/// The first of the last axes that an op works over, as an axis of one row's extents.
+int last_axes(RowCompiler& c, const Op& op, Ints axes) {
+  const int rank = c.program().var(op.inputs[0]).type.rank();
+  if (axes.empty()) RowCompiler::refuse(op, "works along the rows");
+  for (std::int64_t& axis : axes) axis = c.axis_of(op, op.inputs[0], axis);
+  std::sort(axes.begin(), axes.end());
+  for (std::size_t i = 0; i < axes.size(); ++i)
+    if (axes[i] != rank - 1 - static_cast<std::int64_t>(axes.size() - i)) RowCompiler::refuse(op, "is in fused loops over the last axes alone");
+  return static_cast<int>(axes[0]);
+}
+
+/// An op over `inner` elements side by side, `outer` times.
+RowOp along(RowOp::Kind kind, const View& x, int axis) {
+  RowOp made;
+  made.kind = kind;
+  made.inner = x.dims.slice(axis, x.dims.rank()).elements();
+  made.outer = x.dims.slice(0, axis).elements();
+  made.in[0] = {x.reg, x.begin, made.inner, 1};
+  return made;
+}
+
+void reduce_rule(RowCompiler& c, const Op& op) {
+  static const std::map<std::string, Reduction> kinds{{"sum", Reduction::sum}, {"mean", Reduction::mean}, {"max", Reduction::max},
+                                                      {"min", Reduction::min}, {"l1", Reduction::l1},     {"l2", Reduction::l2}};
+  const auto kind = kinds.find(op.attributes.get<std::string>("kind"));
+  if (kind == kinds.end()) RowCompiler::refuse(op, "of that kind is not in fused loops");
+  const int axis = last_axes(c, op, op.attributes.get_or("axes", Ints{}));
+  const View x = c.contiguous(c.at(op.inputs[0]));
+  RowOp made = along(RowOp::Kind::reduce, x, axis);
+  if (made.inner == 0) RowCompiler::refuse(op, "folds no elements");
+  made.reduction = kind->second;
+  const View out = c.make(op.outputs[0]);
+  made.out = {out.reg, 0, 1, 1};
+  c.emit(made);
+}
+
+void norm(RowCompiler& c, const Op& op, RowOp::Kind kind, int axis) {
+  const View x = c.contiguous(c.at(op.inputs[0]));
+  RowOp made = along(kind, x, axis);
+  const View out = c.make(op.outputs[0]);
+  made.out = {out.reg, 0, made.inner, 1};
+  made.epsilon = op.attributes.get_or("epsilon", 1e-5);
+  for (std::size_t part = 1; kind == RowOp::Kind::layer_norm && part < 3; ++part) {
+    if (!c.has(op, part)) continue;
+    const View factor = c.at(op.inputs[part]);
+    if (factor.rows || factor.elements() != made.inner) RowCompiler::refuse(op, "expected a scale and a bias for each element, the same for all rows");
+    made.in[part] = c.operand(factor);
+  }
+  c.emit(made);
+}
+
+void softmax_rule(RowCompiler& c, const Op& op) {
+  const int axis = last_axes(c, op, {op.attributes.get_or("axis", std::int64_t{-1})});
+  norm(c, op, op.type == "softmax" ? RowOp::Kind::softmax : RowOp::Kind::log_softmax, axis);
+}
+
+void layer_norm_rule(RowCompiler& c, const Op& op) {
+  norm(c, op, RowOp::Kind::layer_norm, c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{-1})));
+}
+
+// ---- Shapes ----
+
+/// Extents change, elements stay as they lie.
+void reshape_rule(RowCompiler& c, const Op& op) {
+  View view = c.contiguous(c.at(op.inputs[0]));
+  view.dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  view.strides = view.dims.row_major();
+  if (view.elements() != c.at(op.inputs[0]).elements()) RowCompiler::refuse(op, "moves elements from row to row");
+  c.bind(op.outputs[0], view);
+}
+
+void transpose_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  Ints perm = op.attributes.get_or("perm", Ints{});
+  if (perm.empty())
+    for (int axis = x.dims.rank(); axis >= 0; --axis) perm.push_back(axis);
+  if (perm[0] != 0) RowCompiler::refuse(op, "moves the rows");
+  View made = x;
+  for (int axis = 0; axis < x.dims.rank(); ++axis) {
+    const auto from = static_cast<int>(perm[static_cast<std::size_t>(axis) + 1]) - 1;
+    made.dims[axis] = x.dims[from];
+    made.strides[axis] = x.strides[from];
+  }
+  c.bind(op.outputs[0], made);
+}
+
+void split_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const int axis = c.axis_of(op, op.inputs[0], op.attributes.get<std::int64_t>("axis"));
+  std::int64_t begin = 0;
+  for (const VarId output : op.outputs) {
+    View part = x;
+    part.dims[axis] = (*c.program().var(output).type.shape)[axis + 1];
+    part.begin += begin * x.strides[axis];
+    begin += part.dims[axis];
+    c.bind(output, part);
+  }
+}
+
+void slice_rule(RowCompiler& c, const Op& op) {
+  View view = c.at(op.inputs[0]);
+  const Ints& starts = op.attributes.get<Ints>("starts");
+  Ints axes = op.attributes.get_or("axes", Ints{});
+  const Ints steps = op.attributes.get_or("steps", Ints(starts.size(), 1));
+  for (std::size_t i = axes.size(); axes.size() < starts.size(); ++i) axes.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const int axis = c.axis_of(op, op.inputs[0], axes[i]);
+    const std::int64_t extent = view.dims[axis];
+    if (steps[i] < 1) RowCompiler::refuse(op, "runs backwards");
+    const std::int64_t start = std::clamp<std::int64_t>(starts[i] < 0 ? starts[i] + extent : starts[i], 0, extent);
+    view.begin += start * view.strides[axis];
+    view.strides[axis] *= steps[i];
+    view.dims[axis] = (*c.program().var(op.outputs[0]).type.shape)[axis + 1];
+  }
+  c.bind(op.outputs[0], view);
+}
+
+void concat_rule(RowCompiler& c, const Op& op) {
+  const int axis = c.axis_of(op, op.outputs[0], op.attributes.get<std::int64_t>("axis"));
+  const View out = c.make(op.outputs[0]);
+  std::int64_t begin = 0;
+  for (const VarId input : op.inputs) {
+    View part = c.at(input);
+    if (!part.rows && part.dims.rank() == out.dims.rank() + 1 && part.dims[0] == 1) {
+      part.dims = part.dims.erased(0);
+      part.strides = part.strides.erased(0);
+    }
+    if (part.dims.rank() != out.dims.rank()) RowCompiler::refuse(op, "joins rows with something else");
+    c.copy(part, {true, out.reg, out.begin + begin * out.strides[axis], part.dims, out.strides});
+    begin += part.dims[axis];
+  }
+}
+
+void expand_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  if (!x.rows || x.dims.rank() != dims.rank()) RowCompiler::refuse(op, "stretches the rows");
+  View made = x;
+  for (int axis = 0; axis < dims.rank(); ++axis) {
+    if (x.dims[axis] != dims[axis]) made.strides[axis] = 0;
+    made.dims[axis] = dims[axis];
+  }
+  c.bind(op.outputs[0], made);
+}
+
+}  // namespace
+
+RowRule find_row_rule(const std::string& type) {
+  static const std::map<std::string, RowRule> rules{
+      {"gelu", gelu_rule},       {"where", where_rule},           {"clip", clip_rule},
+      {"cast", cast_rule},       {"identity", same_rule},         {"matmul", matmul_rule},
+      {"gemm", gemm_rule},       {"lstm_cell", lstm_cell_rule},   {"lstm_cell_projected", lstm_cell_projected_rule},
+      {"reduce", reduce_rule},   {"softmax", softmax_rule},       {"log_softmax", softmax_rule},
+      {"reshape", reshape_rule}, {"squeeze", reshape_rule},       {"unsqueeze", reshape_rule},
+      {"flatten", reshape_rule}, {"reshape_to", reshape_rule},    {"transpose", transpose_rule},
+      {"split", split_rule},     {"slice", slice_rule},           {"concat", concat_rule},
+      {"expand", expand_rule},   {"layer_norm", layer_norm_rule}, {"logical_not", logical_not_rule}};
+  const auto rule = rules.find(type);
+  if (rule != rules.end()) return rule->second;
+  if (ops::find_unary(type) != nullptr) return unary_rule;
+  return ops::find_binary(type) ? binary_rule : nullptr;
+}
+
+}  // namespace millrace
