@@ -2,6 +2,7 @@
 // How ProgramRun runs a loop in one piece.
 #include <millrace/runtime/executor/program_run.h>
 
+#include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -36,6 +37,20 @@ task<std::int64_t> ProgramRun::integer_of(std::shared_ptr<ProgramRun> run, VarId
   co_return value.tensor().tensor().item_int();
 }
 
+namespace {
+
+/// What stands before slot 0, as the batch wants it; nothing when it does not fit: the loop says why, turn by turn.
+std::optional<SlotValue> booted(const TensorArray& array, const SlotValue& boot, StreamRef stream) {
+  if (!array.order()) return boot;
+  try {
+    return reorder(boot, *array.order(), stream);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 /// Everything a fused loop works on, awaited. What the loop reads was made before it, and nobody waits for what it writes: waiting is safe.
 task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
                                                ScopePtr scope) {
@@ -67,8 +82,10 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     const std::int64_t slot = at(state.index);
     if (slot == -1 && state.boot != no_var) {
       const Value boot = co_await value_of(run, state.boot, scope);
-      SlotValue first = co_await array.array().read(-1, boot.tensor(), run->stream(*op, *scope));
-      made.states.push_back(std::move(first));
+      std::optional<SlotValue> first = booted(array.array(), boot.tensor(), run->stream(*op, *scope));
+      if (!first) made.turns = -1;
+      if (!first) co_return made;
+      made.states.push_back(std::move(*first));
     } else if (const std::optional<LoDTensor> held = array.array().peek(slot)) {
       made.states.emplace_back(*held);
     } else {
@@ -83,6 +100,19 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
   co_return made;
 }
 
+namespace {
+
+/// What is wrong with the values, the loop says better turn by turn.
+std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop, FusedOperands operands, StreamRef stream) {
+  try {
+    return FusedRun::prepare(loop, std::move(operands), stream);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
 /// False when the loop has to run turn by turn after all.
 task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   const std::shared_ptr<const FusedLoop> loop = run->fused_form(*op, *scope);
@@ -91,7 +121,7 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (limit >= 0 && operands.turns > limit) co_return false;
   const StreamRef stream = run->stream(*op, *scope);
-  const std::unique_ptr<FusedRun> fused = FusedRun::prepare(loop, std::move(operands), stream);
+  const std::unique_ptr<FusedRun> fused = prepared(loop, std::move(operands), stream);
   if (fused == nullptr) co_return false;
   const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", fused", run->track(*op, *scope), scope->turn());
   while (fused->advance(stream)) co_await this_task::checkpoint();

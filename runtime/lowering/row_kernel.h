@@ -54,8 +54,10 @@ class RowKernel {
     LstmDesc desc;
     /// W, R, bias, peepholes: a shared input, or a constant.
     std::optional<std::size_t> input[4];
-    Tensor constant[4];
+    std::optional<Tensor> constant[4];
   };
+  static PackedLstm packed_cell(const LateCell& late, std::span<const Tensor> shared);
+
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
   std::optional<RowPlan> plan_;

@@ -119,6 +119,7 @@ OpKernel prepare_lstm_cell(const PrepareContext& context) {
   return [plan, packed](OpContext& run) { run_cell(plan, packed, run); };
 }
 
+/// Both forms: X or XW, H and C have rows, then come the weights.
 std::vector<int> follow_lstm_cell(const InferContext& context, const std::vector<int>& axes) {
   bool any = false;
   std::int64_t count = DDim::unknown;
@@ -146,7 +147,7 @@ void vectorize_lstm_cell(Vectorizer& v, const Op& op) {
   for (const std::size_t input : {in_x, in_h, in_c})
     inputs.push_back(merge_leading(v, batched_var(v, op.inputs[input], like), op.inputs[input]));
   for (std::size_t input = in_w; input < op.inputs.size(); ++input) inputs.push_back(v.get(op.inputs[input]));
-  const std::vector<VarId> made = v.emit("lstm_cell", inputs, op.attributes);
+  const std::vector<VarId> made = v.emit(op.type, inputs, op.attributes);
   for (std::size_t output = 0; output < 2; ++output) v.bind(op.outputs[output], split_leading(v, made[output], like), true);
 }
 
@@ -217,6 +218,8 @@ OpDef projected_op() {
   def.outputs = {"Hn", "Cn"};
   def.infer = infer_projected;
   def.prepare = prepare_projected;
+  def.follow_rows = follow_lstm_cell;
+  def.vectorize = vectorize_lstm_cell;
   return def;
 }
 

@@ -331,22 +331,27 @@ void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, bool projected, const s
     known = known && value != nullptr;
     if (value != nullptr) late.constant[i] = *value;
   }
-  const LstmPlan plan = make_lstm_cell(desc);
-  made_.known_.cells.push_back({plan, {}});
-  if (known) {
-    ops::PackingStream stream;
-    const auto part = [&](std::size_t i) { return i < weights.size() && weights[i] != no_var ? &late.constant[i] : nullptr; };
-    // A cell whose input was projected before has no W of its own.
-    const Tensor none = part(0) != nullptr ? *part(0) : zeros(DDim{desc.input, 4 * desc.hidden}, desc.dtype, stream);
-    made_.known_.cells.back().packed = pack(plan, none, *part(1), part(2), part(3), stream);
-  } else {
+  made_.known_.cells.push_back({make_lstm_cell(desc), {}});
+  if (known)
+    made_.known_.cells.back().packed = RowKernel::packed_cell(late, {});
+  else
     made_.late_cells_.push_back(std::move(late));
-  }
   for (std::size_t i = 0; i < 3; ++i) made.in[i] = operand(contiguous(at(op.inputs[i])));
   made.inner = desc.hidden;
   made.out = operand(make(op.outputs[0]));
   made.out2 = operand(make(op.outputs[1]));
   emit(made);
+}
+
+PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> shared) {
+  ops::PackingStream stream;
+  const auto part = [&](std::size_t i) -> const Tensor* {
+    if (late.input[i]) return &shared[*late.input[i]];
+    return late.constant[i] ? &*late.constant[i] : nullptr;
+  };
+  // A cell whose input was projected before has no W of its own.
+  const Tensor w = part(0) != nullptr ? *part(0) : zeros(DDim{late.desc.input, 4 * late.desc.hidden}, late.desc.dtype, stream);
+  return pack(make_lstm_cell(late.desc), w, *part(1), part(2), part(3), stream);
 }
 
 RowKernel::RowKernel(const Program& program) { RowCompiler(program, *this).compile(); }
@@ -358,14 +363,7 @@ RowWeights RowKernel::weights(std::span<const Tensor> shared) const {
     const Tensor& value = shared[late.input];
     made.matrices[late.place].packed = pack(made.matrices[late.place].plan, late.transposed ? value.permute({1, 0}) : value, stream);
   }
-  for (const LateCell& late : late_cells_) {
-    const Tensor* parts[4];
-    for (std::size_t i = 0; i < 4; ++i) parts[i] = late.input[i] ? &shared[*late.input[i]] : &late.constant[i];
-    const auto present = [&](std::size_t i) { return late.input[i] || !late.constant[i].dims().is_scalar() ? parts[i] : nullptr; };
-    const Tensor w = present(0) != nullptr ? *parts[0] : zeros(DDim{late.desc.input, 4 * late.desc.hidden}, late.desc.dtype, stream);
-    made.cells[late.place].packed =
-        pack(made.cells[late.place].plan, w, *parts[1], late.desc.bias ? parts[2] : nullptr, late.desc.peepholes ? parts[3] : nullptr, stream);
-  }
+  for (const LateCell& late : late_cells_) made.cells[late.place].packed = packed_cell(late, shared);
   return made;
 }
 
