@@ -124,7 +124,10 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   const std::unique_ptr<FusedRun> fused = prepared(loop, std::move(operands), stream);
   if (fused == nullptr) co_return false;
   const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", fused", run->track(*op, *scope), scope->turn());
-  while (fused->advance(stream)) co_await this_task::checkpoint();
+  while (fused->advance(stream)) {
+    co_await this_task::yield();  // timers, and other runs of the executor, get their turn
+    co_await this_task::checkpoint();
+  }
   const std::vector<SlotValue> last = fused->finish(stream);
   const LoopForm& form = loop->form();
   for (std::size_t i = 0; i < op->outputs.size(); ++i) {
@@ -138,6 +141,7 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
     scope->set(op->outputs[i], Value(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(begin + fused->turns())) : count));
   }
   run->result_.turns += fused->turns();
+  ++run->result_.fused_loops;
   co_return true;
 }
 

@@ -47,6 +47,8 @@ class RunResult {
   std::int64_t live_step_scopes() const noexcept { return count_->live - static_cast<std::int64_t>(step_scopes_.size()); }
   /// Iterations of all loops together. A turn that ends at the body's test is none: see `Executable::CompiledBlock::test`.
   std::int64_t turns = 0;
+  /// Loops, as often as they were run, that ran in one piece (Gear::fused).
+  std::int64_t fused_loops = 0;
 
  private:
   friend class ProgramRun;

@@ -72,8 +72,9 @@ struct FusedRun::State {
   FusedOperands operands;
   std::int64_t size = 4;  // bytes of an element
   DType dtype = DType::f32;
-  std::vector<std::int64_t> rows;     // by turn
-  std::vector<std::int64_t> offsets;  // of a turn's rows among all
+  std::int64_t first_rows = 0;        // of the first turn
+  std::vector<std::int64_t> rows;     // by turn; empty: all turns have as many as the first
+  std::vector<std::int64_t> offsets;  // of a turn's rows among all; empty with `rows`
   std::vector<TurnRows> inputs;
   std::optional<SequenceOrder> order;
   bool moves = false;  // rows that stay may have to move together
@@ -98,8 +99,10 @@ struct FusedRun::State {
   void make_parts(int threads);
   void run_part(Part& part, std::int64_t begin, std::int64_t end);
   void run_turns(Part& part, std::int64_t begin, std::int64_t end);
+  std::int64_t rows_of(std::int64_t turn) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(turn)]; }
+  std::int64_t offset(std::int64_t turn) const { return rows.empty() ? first_rows * turn : offsets[static_cast<std::size_t>(turn)]; }
   std::int64_t live(const Part& part, std::int64_t turn) const {
-    return std::clamp<std::int64_t>(rows[static_cast<std::size_t>(turn)] - part.first, 0, part.last - part.first);
+    return std::clamp<std::int64_t>(rows_of(turn) - part.first, 0, part.last - part.first);
   }
   RowView source(const Part& part, const Source& from, std::int64_t turn, std::int64_t row) const;
   RowView target(Part& part, const Target& target, std::size_t place, std::vector<Buffer>& buffers, std::int64_t width, std::int64_t turn,
@@ -159,14 +162,20 @@ bool FusedRun::State::read_inputs(StreamRef stream) {
     rows = std::move(counts);
     inputs.push_back(std::move(made));
   }
-  // Without step inputs the states say how many rows there are.
-  if (operands.inputs.empty() && !operands.states.empty() && operands.states[0].dims().rank() > 0)
-    rows.assign(turns, operands.states[0].dims()[0]);
-  if (rows.size() != turns || !std::is_sorted(rows.rbegin(), rows.rend())) return false;
-  if (rows.front() != rows.back() && !order) return false;
+  if (operands.inputs.empty()) {  // the states say how many rows there are
+    if (operands.states.empty() || operands.states[0].dims().rank() == 0) return false;
+    first_rows = operands.states[0].dims()[0];
+    return true;
+  }
+  if (!std::is_sorted(rows.rbegin(), rows.rend())) return false;
+  first_rows = rows.front();
+  if (rows.back() == first_rows) {
+    rows.clear();
+    return true;
+  }
   offsets.assign(1, 0);
   for (const std::int64_t count : rows) offsets.push_back(offsets.back() + count);
-  return true;
+  return order.has_value();
 }
 
 bool FusedRun::State::read_states(StreamRef stream) {
@@ -179,23 +188,22 @@ bool FusedRun::State::read_states(StreamRef stream) {
     if (value.dtype() != dtype || !value.tensor().place().is_cpu()) return false;
     Tensor held = value.tensor();
     if (order) {
-      if (!form.shrinks && (rows.front() != rows.back() || held.dim(0) != rows.front())) return false;
+      if (!form.shrinks && (!rows.empty() || held.dim(0) != first_rows)) return false;
       if (value.has_order() && (value.order() != *order || value.turn() != -1)) return false;
       if (form.shrinks && held.dim(0) != order->sequences()) return false;
       if (form.shrinks && !value.has_order()) held = reorder(value, *order, stream).tensor();
       if (form.shrinks) {
         const RowSelection first = shrink_rows(*order, -1, 0);
         if (!first.prefix) return false;
-        held = held.rows(0, rows.front());
+        held = held.rows(0, first_rows);
       }
     }
-    if (held.dim(0) != rows.front()) return false;
+    if (held.dim(0) != first_rows) return false;
     stream.wait(held.ready());
     if (!held.is_contiguous()) return false;
     initial.push_back(std::move(held));
   }
-  if (!order || rows.front() == rows.back()) return true;
-  moves = !order->sorted();
+  moves = !rows.empty() && !order->sorted();
   return true;
 }
 
@@ -240,7 +248,7 @@ bool FusedRun::State::check_outputs() const {
     for (std::int64_t t = 0; t < operands.turns; ++t) {
       const SlotState slot = array.state(first + t);
       if (slot != SlotState::empty && slot != SlotState::waited) return false;
-      if (array.order() && array.order()->live(first + t) != rows[static_cast<std::size_t>(t)]) return false;
+      if (array.order() && array.order()->live(first + t) != rows_of(t)) return false;
     }
   }
   return true;
@@ -272,7 +280,7 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     }
     if (target.whole < 0) {
       target.whole = static_cast<std::int64_t>(whole.size());
-      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offsets.back()), stream.memory());
+      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.turns)), stream.memory());
       whole.back().storage()->mark_written();
     }
   }
@@ -282,9 +290,9 @@ void FusedRun::State::make_outputs(StreamRef stream) {
 }
 
 void FusedRun::State::make_parts(int threads) {
-  const std::int64_t n = rows.front();
+  const std::int64_t n = first_rows;
   std::int64_t pieces = std::max<std::int64_t>(1, (n + most_rows - 1) / most_rows);
-  if (threads > 1 && n > 1 && offsets.back() * work >= 2 * thread_work)
+  if (threads > 1 && n > 1 && offset(operands.turns) * work >= 2 * thread_work)
     pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
   pieces = moves ? 1 : std::min(pieces, n);
   std::int64_t ahead_width = 1;
@@ -348,7 +356,7 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
     }
   }
   state->size = static_cast<std::int64_t>(size_of(state->dtype));
-  if (!state->read_inputs(stream) || state->rows.front() == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
+  if (!state->read_inputs(stream) || state->first_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
       !state->check_outputs())
     return nullptr;
   state->make_outputs(stream);
@@ -375,7 +383,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
       const Target& target = ahead_targets[from.place];
       const std::int64_t width = loop->ahead_.kernel->outputs()[from.place].width;
       if (target.whole >= 0)
-        return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offsets[at] + part.first) * width * size,
+        return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offset(turn) + part.first) * width * size,
                 width};
       return {part.ahead[from.place].data() + row * width * size, width};
     }
@@ -384,7 +392,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   const Target& target = step_targets[from.place];
   const std::int64_t width = loop->step_.kernel->outputs()[from.place].width;
   if (target.whole >= 0)
-    return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offsets[at] + part.first) * width * size,
+    return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offset(turn) + part.first) * width * size,
             width};
   return {part.step[from.place].data() + row * width * size, width};
 }
@@ -393,7 +401,7 @@ RowView FusedRun::State::target(Part& part, const Target& target, std::size_t pl
                                 std::int64_t turn, std::int64_t row) const {
   if (target.whole >= 0) {
     auto* data = static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable());
-    return {data + (offsets[static_cast<std::size_t>(turn)] + part.first) * width * size, width};
+    return {data + (offset(turn) + part.first) * width * size, width};
   }
   if (target.state < 0) return {buffers[place].data() + row * width * size, width};
   const auto state = static_cast<std::size_t>(target.state);
@@ -459,7 +467,7 @@ void FusedRun::State::run_turns(Part& part, std::int64_t begin, std::int64_t end
   const auto together = [&](std::int64_t turn) {
     for (const TurnRows& input : inputs) {
       const auto at = static_cast<std::size_t>(turn);
-      if (input.first[at] + rows[at] * input.width * size != input.first[at + 1]) return false;
+      if (input.first[at] + rows_of(turn) * input.width * size != input.first[at + 1]) return false;
     }
     return true;
   };
@@ -500,7 +508,7 @@ bool FusedRun::advance(StreamRef stream) {
   State& state = *state_;
   const std::int64_t begin = state.done;
   std::int64_t end = begin;
-  for (std::int64_t sum = 0; end < state.operands.turns && sum < slice_work; ++end) sum += state.rows[static_cast<std::size_t>(end)] * state.work;
+  for (std::int64_t sum = 0; end < state.operands.turns && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
   if (begin == end) return false;
   stream.enqueue([&](ThreadTeam& team) {
     team.parallel(static_cast<std::int64_t>(state.parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
@@ -526,16 +534,18 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
     const TensorArray& array = state.operands.outputs[i];
     const std::int64_t first = state.operands.first_written[i];
     if (array.is_fixed() && first == 0 && std::cmp_equal(array.size(), turns)) {
-      array.fill(whole, state.offsets);
+      std::vector<std::int64_t> offsets;
+      for (std::size_t t = 0; t <= turns; ++t) offsets.push_back(state.offset(static_cast<std::int64_t>(t)));
+      array.fill(whole, std::move(offsets));
       continue;
     }
-    for (std::size_t t = 0; t < turns; ++t)
-      array.write(first + static_cast<std::int64_t>(t), LoDTensor(whole.rows(state.offsets[t], state.offsets[t + 1])));
+    for (std::int64_t turn = 0; turn < state.operands.turns; ++turn)
+      array.write(first + turn, LoDTensor(whole.rows(state.offset(turn), state.offset(turn + 1))));
   }
   std::vector<SlotValue> last;
   for (std::size_t i = 0; i < state.initial.size(); ++i) {
     DDim dims = state.initial[i].dims();
-    dims[0] = state.rows.back();
+    dims[0] = state.rows_of(state.operands.turns - 1);
     Tensor made(state.dtype, dims, stream.memory());
     const std::int64_t width = dims.erased(0).elements();
     for (const State::Part& part : state.parts) {
