@@ -104,8 +104,8 @@ class Planner {
 
   void check_operand(std::size_t at, const RowOperand& operand, std::int64_t outer, std::int64_t inner) const {
     if (operand.reg < 0 || std::cmp_greater_equal(operand.reg, desc_.registers.size())) refuse(at, "expected a register");
-    const std::int64_t last =
-        operand.begin + std::max<std::int64_t>(outer - 1, 0) * operand.outer_step + std::max<std::int64_t>(inner - 1, 0) * operand.inner_step;
+    const std::int64_t last = operand.begin + std::max<std::int64_t>(outer - 1, 0) * operand.outer_step +
+                              std::max<std::int64_t>(inner - 1, 0) * operand.inner_step;
     if (operand.begin < 0 || operand.outer_step < 0 || operand.inner_step < 0 ||
         (outer * inner > 0 && last >= desc_.registers[static_cast<std::size_t>(operand.reg)].width))
       refuse(at, "an operand leaves its register of " + std::to_string(desc_.registers[static_cast<std::size_t>(operand.reg)].width));
@@ -278,9 +278,7 @@ std::int64_t RowPlan::workspace_bytes() const noexcept {
 }
 
 bool row_plan_has(Unary kind) { return kind != Unary::is_nan && kind != Unary::is_inf && kind != Unary::logical_not; }
-bool row_plan_has(Binary kind) {
-  return kind != Binary::pow && kind != Binary::mod && kind != Binary::fmod && kind != Binary::prelu;
-}
+bool row_plan_has(Binary kind) { return kind != Binary::pow && kind != Binary::mod && kind != Binary::fmod && kind != Binary::prelu; }
 bool row_plan_has(Reduction kind) {
   switch (kind) {
     case Reduction::sum:

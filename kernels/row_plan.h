@@ -40,16 +40,16 @@ struct RowOperand {
 
 struct RowOp {
   enum class Kind : std::uint8_t {
-    unary,       ///< out = f(in[0])
-    binary,      ///< out = in[0] ∘ in[1]; comparisons and logic give 1 or 0
-    where,       ///< out = in[0] ≠ 0 ? in[1] : in[2]
-    copy,        ///< out = in[0]
-    matmul,      ///< out[outer, n] = in[0][outer, k] · matrix `weights`
-    lstm_cell,   ///< out, out2 = cell `weights` of in[0] (rows of C, or, `projected`, of 4·H), h in[1], c in[2]
-    reduce,      ///< out[outer] = in[0][outer, inner] folded
-    softmax,     ///< of each of `outer` rows of `inner`
+    unary,      ///< out = f(in[0])
+    binary,     ///< out = in[0] ∘ in[1]; comparisons and logic give 1 or 0
+    where,      ///< out = in[0] ≠ 0 ? in[1] : in[2]
+    copy,       ///< out = in[0]
+    matmul,     ///< out[outer, n] = in[0][outer, k] · matrix `weights`
+    lstm_cell,  ///< out, out2 = cell `weights` of in[0] (rows of C, or, `projected`, of 4·H), h in[1], c in[2]
+    reduce,     ///< out[outer] = in[0][outer, inner] folded
+    softmax,    ///< of each of `outer` rows of `inner`
     log_softmax,
-    layer_norm   ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
+    layer_norm  ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
   };
   Kind kind = Kind::copy;
   RowOperand out;

@@ -108,8 +108,7 @@ class Machine {
 
   void light(const RowOp& op, std::int64_t first, std::int64_t rows) const {
     switch (op.kind) {
-      case Kind::unary:
-        return each_run<1>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) { unary(op, in[0], out, n); });
+      case Kind::unary: return each_run<1>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) { unary(op, in[0], out, n); });
       case Kind::binary:
         return each_run<2>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
           binary_span(op.binary, in[0], in[1], out, static_cast<std::size_t>(n));
@@ -132,9 +131,7 @@ class Machine {
   }
 
   /// Whether the elements of a row lie side by side, or are one.
-  static bool whole(const RowOp& op, const RowOperand& x) {
-    return op.outer == 1 || x.outer_step == op.inner * x.inner_step;
-  }
+  static bool whole(const RowOp& op, const RowOperand& x) { return op.outer == 1 || x.outer_step == op.inner * x.inner_step; }
   /// Whether the same holds from row to row.
   bool whole_rows(const RowOp& op, const RowOperand& x) const {
     return whole(op, x) && stride(x) == (x.inner_step == 0 ? 0 : op.outer * op.inner);

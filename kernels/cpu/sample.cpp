@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include <millrace/kernels/cpu/index.h>
-#include <millrace/kernels/cpu/philox.h>
 #include <millrace/kernels/cpu/norm_rows.h>
+#include <millrace/kernels/cpu/philox.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
 #include <millrace/kernels/cpu/unary_kernels.h>

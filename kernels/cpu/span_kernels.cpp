@@ -54,10 +54,10 @@ HWY_INLINE auto IsTrue(D d, V v) {
   return hn::Ne(v, hn::Zero(d));
 }
 
-#define MILLRACE_SPAN(expression)                                 \
+#define MILLRACE_SPAN(expression)                                      \
   return Sweep(a, b, out, count, [](auto d, auto x, auto y) HWY_ATTR { \
-    (void)d;                                                      \
-    return expression;                                            \
+    (void)d;                                                           \
+    return expression;                                                 \
   })
 
 template <class T>

@@ -64,8 +64,8 @@ void ArrayCore::check_write(std::int64_t index, const LoDTensor& value) const {
   bool parked = false;
   for (const ArrayWaiter* other = parked_; other != nullptr; other = other->next_) parked = parked || other->index == index;
   if (!written && !parked && index >= base_) return;
-  const std::string first = index < base_                       ? "a value that has left"
-                            : filled_ != nullptr                ? filled_->slot(index).to_string()
+  const std::string first = index < base_                             ? "a value that has left"
+                            : filled_ != nullptr                      ? filled_->slot(index).to_string()
                             : parked || slots_.at(index).readings > 0 ? "a value"
                                                                       : slots_.at(index).value.to_string();
   throw WrittenTwiceError(slot_text(index) + ": already written with " + first + ", found a second write of " + value.to_string() +

@@ -65,7 +65,6 @@ struct FilledSlots {
   Tensor slot(std::int64_t index) const;
 };
 
-
 /// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots.
 /// Thread-safe: one mutex, never held while a waiter is told.
 class ArrayCore : public std::enable_shared_from_this<ArrayCore> {

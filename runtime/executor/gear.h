@@ -12,7 +12,7 @@ namespace millrace {
 
 /// How loops run. All gears give the same bits.
 enum class Gear : std::uint8_t {
-  automatic,    ///< fused where a loop fits; turn by turn where it does not, or where somebody wants to see its turns (a trace, step scopes)
+  automatic,  ///< fused where a loop fits; turn by turn where it does not, or where somebody wants to see its turns (a trace, step scopes)
   interpreted,  ///< each turn a task
   fused         ///< the same as automatic, also when the run is traced
 };

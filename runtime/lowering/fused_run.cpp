@@ -54,11 +54,11 @@ struct FusedRun::State {
   struct Part {
     std::int64_t first = 0;
     std::int64_t last = 0;
-    std::vector<RowView> states;                       // now
-    std::vector<Buffer> held;                          // two for each state, where nothing else keeps it
-    std::vector<int> turned;                           // which of the two is now
-    std::vector<Buffer> ahead;                         // outputs of `ahead` that are not outputs of the loop
-    std::vector<Buffer> step;                          // outputs of `step` for `behind`
+    std::vector<RowView> states;  // now
+    std::vector<Buffer> held;     // two for each state, where nothing else keeps it
+    std::vector<int> turned;      // which of the two is now
+    std::vector<Buffer> ahead;    // outputs of `ahead` that are not outputs of the loop
+    std::vector<Buffer> step;     // outputs of `step` for `behind`
     Buffer workspace;
     std::vector<RowView> in, out;
   };
@@ -275,7 +275,8 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     const std::size_t place = is_behind ? from.place - loop->step_outputs_ : from.place;
     Target& target = (from.from == From::ahead ? ahead_targets : is_behind ? behind_targets : step_targets)[place];
     if (i >= outputs) {  // a next state
-      if (target.whole < 0 && target.state < 0 && from.from == From::step && !is_behind) target.state = static_cast<std::int64_t>(changing[i - outputs]);
+      if (target.whole < 0 && target.state < 0 && from.from == From::step && !is_behind)
+        target.state = static_cast<std::int64_t>(changing[i - outputs]);
       continue;
     }
     if (target.whole < 0) {
@@ -383,7 +384,8 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
       const Target& target = ahead_targets[from.place];
       const std::int64_t width = loop->ahead_.kernel->outputs()[from.place].width;
       if (target.whole >= 0)
-        return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offset(turn) + part.first) * width * size,
+        return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
+                    (offset(turn) + part.first) * width * size,
                 width};
       return {part.ahead[from.place].data() + row * width * size, width};
     }
@@ -392,8 +394,9 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   const Target& target = step_targets[from.place];
   const std::int64_t width = loop->step_.kernel->outputs()[from.place].width;
   if (target.whole >= 0)
-    return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offset(turn) + part.first) * width * size,
-            width};
+    return {
+        static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offset(turn) + part.first) * width * size,
+        width};
   return {part.step[from.place].data() + row * width * size, width};
 }
 
@@ -428,7 +431,8 @@ void FusedRun::State::move_rows(Part& part, std::int64_t turn) {
     Buffer& to = part.held[2 * i + static_cast<std::size_t>(1 - part.turned[i])];
     for (std::size_t row = 0; row < kept.rows.size(); ++row)
       std::memcpy(to.data() + static_cast<std::int64_t>(row) * width * size,
-                  static_cast<const std::byte*>(part.states[i].first) + kept.rows[row] * width * size, static_cast<std::size_t>(width * size));
+                  static_cast<const std::byte*>(part.states[i].first) + kept.rows[row] * width * size,
+                  static_cast<std::size_t>(width * size));
     part.turned[i] = 1 - part.turned[i];
     part.states[i].first = to.data();
   }

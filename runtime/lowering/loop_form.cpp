@@ -16,10 +16,10 @@ namespace {
 struct Symbol {
   enum class Kind : std::uint8_t { outside, counter, rows, condition };
   Kind kind = Kind::outside;
-  LoopForm::Index index = {};   // counter
-  VarId var = no_var;      // rows: in the step program; outside: in the program
-  VarId stop = no_var;     // condition: true when `index` has come to `stop`
-  bool negated = false;    // condition
+  LoopForm::Index index = {};  // counter
+  VarId var = no_var;          // rows: in the step program; outside: in the program
+  VarId stop = no_var;         // condition: true when `index` has come to `stop`
+  bool negated = false;        // condition
 };
 
 class LoopReader {
@@ -154,8 +154,8 @@ class LoopReader {
   }
   std::string port_name(const std::string& wanted) const {
     std::string made = wanted;
-    for (int i = 2; std::any_of(form_.step.inputs().begin(), form_.step.inputs().end(), [&](const auto& port) { return port.name == made; });
-         ++i)
+    for (int i = 2;
+         std::any_of(form_.step.inputs().begin(), form_.step.inputs().end(), [&](const auto& port) { return port.name == made; }); ++i)
       made = wanted + "_" + std::to_string(i);
     return made;
   }
@@ -279,7 +279,8 @@ class LoopReader {
       window.push_back(add_state(called, program_.var(op.outputs[0]).type, std::move(state)));
     }
     const std::size_t state = window[static_cast<std::size_t>(lag - 1)];
-    if (boot != no_var && form_.states[state].boot != no_var && form_.states[state].boot != boot) refuse(op, "has another boot than a read before");
+    if (boot != no_var && form_.states[state].boot != no_var && form_.states[state].boot != boot)
+      refuse(op, "has another boot than a read before");
     if (boot != no_var) form_.states[state].boot = boot;
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = state_vars_[state]};
   }
@@ -365,7 +366,8 @@ class LoopReader {
         next_[state] = rows({}, body_.results[i]);
     }
     for (const auto& [array, window] : windows_) {
-      for (std::size_t lag = 0; lag < window.size(); ++lag) next_[window[lag]] = lag == 0 ? latest_.at(array).var : state_vars_[window[lag - 1]];
+      for (std::size_t lag = 0; lag < window.size(); ++lag)
+        next_[window[lag]] = lag == 0 ? latest_.at(array).var : state_vars_[window[lag - 1]];
       if (std::none_of(form_.outputs.begin(), form_.outputs.end(), [&, held = array](const auto& output) { return output.array == held; }))
         refuse("it reads '" + name(array) + "' and never writes it");
     }

@@ -320,8 +320,7 @@ class Splitter {
       if (i < inputs_) return {From::input, i};
       return i < inputs_ + states_ ? Source{From::state, i - inputs_} : Source{From::shared, i - inputs_ - states_};
     }
-    if (step_.constant(var) != nullptr)
-      throw UnsupportedError("'" + step_.var(var).name + "' is the same in every turn");
+    if (step_.constant(var) != nullptr) throw UnsupportedError("'" + step_.var(var).name + "' is the same in every turn");
     const int level = level_.at(var);
     const std::vector<VarId>& gives = parts_[level].gives;
     auto place = static_cast<std::size_t>(std::find(gives.begin(), gives.end(), var) - gives.begin());

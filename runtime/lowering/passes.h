@@ -22,12 +22,12 @@ Program merge_products(const Program& step);
 /// Where a value of a turn comes from.
 struct Source {
   enum class From : std::uint8_t {
-    input,       ///< a step input
-    state,       ///< what the turn before left
-    shared,      ///< the same for all rows and turns
-    invariant,   ///< an output of `invariant`
-    ahead,       ///< an output of `ahead`
-    step         ///< an output of `step`
+    input,      ///< a step input
+    state,      ///< what the turn before left
+    shared,     ///< the same for all rows and turns
+    invariant,  ///< an output of `invariant`
+    ahead,      ///< an output of `ahead`
+    step        ///< an output of `step`
   };
   From from = From::input;
   std::size_t place = 0;
@@ -41,10 +41,10 @@ struct Phase {
 
 /// A turn taken apart by what depends on what.
 struct Phases {
-  Phase invariant;  ///< depends on shared values alone: once for the whole loop
-  Phase ahead;      ///< depends on no state: for a run of turns at once, before them
-  Phase step;       ///< turn by turn
-  Phase behind;     ///< no state depends on it: for a run of turns at once, behind them. Empty unless it holds a product
+  Phase invariant;              ///< depends on shared values alone: once for the whole loop
+  Phase ahead;                  ///< depends on no state: for a run of turns at once, before them
+  Phase step;                   ///< turn by turn
+  Phase behind;                 ///< no state depends on it: for a run of turns at once, behind them. Empty unless it holds a product
   std::vector<Source> outputs;  ///< of the turn: where the values come from; `behind` is meant by From::step with a place past its outputs
 };
 /// `inputs` step inputs, then `states` states, then shared values; `outputs` outputs, then the next states.

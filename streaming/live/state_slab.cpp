@@ -24,7 +24,7 @@ Tensor zeros(DType dtype, const DDim& dims) {
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device)
     : recurrence_(std::move(recurrence)),
       device_(device ? std::move(device) : make_cpu_device()),
-      batched_(recurrence_->batched, device_),
+      step_(recurrence_->batched, device_),
       start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(zeros(given.dtype, given.dims).read_only());
@@ -126,14 +126,15 @@ void StateSlab::cross(const Tick& tick, TickResult& result, Tracer* tracer) {
 
 std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer) {
   const StreamRef stream = device_->stream(0);
-  const std::vector<Value> values = with_states(std::vector<Value>(inputs.begin(), inputs.end()), slots);
-  const std::vector<Value> results = run_straight(batched_, values, tracer);
+  std::vector<Tensor> values = inputs;
+  for (const Tensor& slab : slabs_) values.push_back(gather_rows(slab, slots, stream));
+  const std::vector<Tensor> results = step_.run(values, tracer);
   const std::size_t outputs = recurrence_->outputs.size();
   std::vector<Tensor> made;
-  for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].tensor().tensor().copy_to(CpuPlace{}));
+  for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].copy_to(CpuPlace{}));
   std::size_t next = outputs;
   for (std::size_t i = 0; i < slabs_.size(); ++i)
-    if (recurrence_->states[i].changes) scatter_rows(results[next++].tensor().tensor(), slots, slabs_[i], stream);
+    if (recurrence_->states[i].changes) scatter_rows(results[next++], slots, slabs_[i], stream);
   return made;
 }
 

@@ -7,6 +7,7 @@
 
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/lowering/step_runner.h>
 #include <millrace/streaming/live/tick.h>
 
 namespace millrace {
@@ -41,7 +42,7 @@ class StateSlab {
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::shared_ptr<Device> device_;
-  Executable batched_;
+  StepRunner step_;
   Executable start_;
   std::vector<Executable> boundaries_;
   std::vector<Tensor> zeros_;                ///< of `given`

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/lowering/fused_loop.h>
+
 #include "commands.h"
 #include "model_flags.h"
 
@@ -12,7 +15,25 @@ namespace {
 struct InspectFlags {
   ModelFlags model;
   bool streaming = false;
+  bool passes = false;
 };
+
+/// Each loop before and after each pass, and the gear it runs in.
+void print_passes(const Program& program) {
+  const Executable executable(program);
+  for (const Block& block : executable.program().blocks()) {
+    for (const Op& op : block.ops) {
+      if (op.type != "while") continue;
+      fmt::print("
+loop of block {} in block {}\n", op.attributes.get<BlockId>("sub_block").index, block.idx);
+      try {
+        fmt::print("{}", FusedLoop(executable.program(), block.idx, op).to_string());
+      } catch (const UnsupportedError& error) {
+        fmt::print("gear: interpreted, because {}\n", error.what());
+      }
+    }
+  }
+}
 
 void print_ports(const char* what, const Program& program, const std::vector<Program::Port>& ports) {
   for (const Program::Port& port : ports) fmt::print("{} {}: {}\n", what, port.name, program.var(port.var).type.to_string());
@@ -26,6 +47,7 @@ int inspect(const InspectFlags& flags) {
   print_ports("output", model.program, model.program.outputs());
   fmt::print("\n{}", model.program.to_string());
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
+  if (flags.passes) print_passes(model.program);
   return 0;
 }
 
@@ -36,6 +58,7 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("inspect", "Prints inputs, outputs and the program of a model");
   flags->model.add_to(*command);
   command->add_flag("--streaming", flags->streaming, "Also what one step takes and gives, and what becomes state");
+  command->add_flag("--passes", flags->passes, "Also what each pass makes of each loop, and the gear it runs in");
   command->callback([flags, &action] { action = [flags] { return inspect(*flags); }; });
 }
 

@@ -250,7 +250,8 @@ RowCompiler::View RowCompiler::elementwise(RowOp op, const std::vector<View>& op
   std::vector<View> views;
   for (const View& operand : operands) {
     const auto view = stretched(operand, dims);
-    if (!view) throw UnsupportedError("rows of " + dims.to_string() + " meet " + operand.dims.to_string() + ", which does not keep them apart");
+    if (!view)
+      throw UnsupportedError("rows of " + dims.to_string() + " meet " + operand.dims.to_string() + ", which does not keep them apart");
     views.push_back(*view);
   }
   const auto fits = [&](const std::vector<DDim>& strides) {

@@ -133,7 +133,8 @@ int last_axes(RowCompiler& c, const Op& op, Ints axes) {
   for (std::int64_t& axis : axes) axis = c.axis_of(op, op.inputs[0], axis);
   std::sort(axes.begin(), axes.end());
   for (std::size_t i = 0; i < axes.size(); ++i)
-    if (axes[i] != rank - 1 - static_cast<std::int64_t>(axes.size() - i)) RowCompiler::refuse(op, "is in fused loops over the last axes alone");
+    if (axes[i] != rank - 1 - static_cast<std::int64_t>(axes.size() - i))
+      RowCompiler::refuse(op, "is in fused loops over the last axes alone");
   return static_cast<int>(axes[0]);
 }
 
@@ -171,7 +172,8 @@ void norm(RowCompiler& c, const Op& op, RowOp::Kind kind, int axis) {
   for (std::size_t part = 1; kind == RowOp::Kind::layer_norm && part < 3; ++part) {
     if (!c.has(op, part)) continue;
     const View factor = c.at(op.inputs[part]);
-    if (factor.rows || factor.elements() != made.inner) RowCompiler::refuse(op, "expected a scale and a bias for each element, the same for all rows");
+    if (factor.rows || factor.elements() != made.inner)
+      RowCompiler::refuse(op, "expected a scale and a bias for each element, the same for all rows");
     made.in[part] = c.operand(factor);
   }
   c.emit(made);

@@ -355,7 +355,8 @@ TEST_CASE("loops that do not fit say why and run turn by turn") {
     return std::string();
   };
   CHECK(reason([](const Var&, const Var&, const Var& x) { return sigmoid(x); }).empty());
-  CHECK(reason([](const Var&, const Var&, const Var& x) { return call1("cumsum", {x}, {{"axis", std::int64_t{0}}}); }).find("cumsum") != std::string::npos);
+  CHECK(reason([](const Var&, const Var&, const Var& x) { return call1("cumsum", {x}, {{"axis", std::int64_t{0}}}); }).find("cumsum") !=
+        std::string::npos);
   CHECK(reason([](const Var&, const Var&, const Var& x) { return reduce(x, "sum", {0}, true) + x; }).find("gives no rows") !=
         std::string::npos);
   CHECK(reason([](const Var& step, const Var&, const Var& x) { return x * cast(step, DType::f32); }).find("a count of turns") !=
