@@ -24,8 +24,7 @@ void print_passes(const Program& program) {
   for (const Block& block : executable.program().blocks()) {
     for (const Op& op : block.ops) {
       if (op.type != "while") continue;
-      fmt::print("
-loop of block {} in block {}\n", op.attributes.get<BlockId>("sub_block").index, block.idx);
+      fmt::print("\nloop of block {} in block {}\n", op.attributes.get<BlockId>("sub_block").index, block.idx);
       try {
         fmt::print("{}", FusedLoop(executable.program(), block.idx, op).to_string());
       } catch (const UnsupportedError& error) {

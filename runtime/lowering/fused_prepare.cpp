@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a fused loop works on: values that fit, and room for what it makes.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <millrace/runtime/array/reorder.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/lowering/internal/fused_state.h>
+#include <millrace/tensor/ragged.h>
+
+namespace millrace {
+namespace {
+
+using passes::Source;
+using From = Source::From;
+
+/// What comes ahead of the turns of a run should stay in the second cache until they take it.
+constexpr std::int64_t run_bytes = 256 << 10;
+/// Rows of a part.
+constexpr std::int64_t most_rows = 64;
+/// Multiply-adds below which a second thread costs more than it saves.
+constexpr std::int64_t thread_work = 1 << 20;
+
+bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_contiguous() && x.place().is_cpu(); }
+
+}  // namespace
+
+FusedRun::FusedRun(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FusedRun::~FusedRun() = default;
+std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
+
+// ---- What there is to work on ----
+
+bool FusedRun::State::read_inputs(StreamRef stream) {
+  const auto turns = static_cast<std::size_t>(operands.turns);
+  for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
+    const TensorArray& array = operands.inputs[i];
+    const std::int64_t first = operands.first_read[i];
+    const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
+    const std::int64_t width = dims.erased(0).elements();
+    if (first < 0 || (i > 0 && array.order() != order)) return false;
+    if (i == 0) order = array.order();
+    if (order && first != 0) return false;
+    TurnRows made{{}, width};
+    std::vector<std::int64_t> counts;
+    const auto filled = array.filled();
+    const std::int64_t slots = array.is_window() ? 0 : array.size();
+    if (first + operands.turns > slots) return false;
+    if (filled != nullptr) {
+      if (!plain(filled->whole, dtype)) return false;
+      stream.wait(filled->whole.ready());
+      const DDim slot = filled->items ? filled->whole.dims().erased(0) : filled->whole.dims();
+      if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
+      const std::int64_t step = filled->items ? slot[0] : 1;
+      const auto* data = static_cast<const std::byte*>(filled->whole.raw());
+      for (std::size_t t = 0; t < turns; ++t) {
+        const auto at = static_cast<std::size_t>(first) + t;
+        made.first.push_back(data + filled->offsets[at] * step * width * size);
+        counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
+      }
+    } else {
+      for (std::size_t t = 0; t < turns; ++t) {
+        const std::optional<LoDTensor> slot = array.peek(first + static_cast<std::int64_t>(t));
+        if (!slot || !slot->lod().empty() || !plain(slot->tensor(), dtype) || slot->dims().rank() != dims.rank() ||
+            slot->dims().erased(0) != dims.erased(0))
+          return false;
+        stream.wait(slot->ready());
+        made.first.push_back(static_cast<const std::byte*>(slot->tensor().raw()));
+        counts.push_back(slot->dims()[0]);
+      }
+    }
+    if (i > 0 && counts != rows) return false;
+    rows = std::move(counts);
+    inputs.push_back(std::move(made));
+  }
+  if (operands.inputs.empty()) {  // the states say how many rows there are
+    if (operands.states.empty() || operands.states[0].dims().rank() == 0) return false;
+    first_rows = operands.states[0].dims()[0];
+    return true;
+  }
+  if (!std::is_sorted(rows.rbegin(), rows.rend())) return false;
+  first_rows = rows.front();
+  if (rows.back() == first_rows) {
+    rows.clear();
+    return true;
+  }
+  offsets.assign(1, 0);
+  for (const std::int64_t count : rows) offsets.push_back(offsets.back() + count);
+  return order.has_value();
+}
+
+bool FusedRun::State::read_states(StreamRef stream) {
+  const std::vector<Program::Port>& ports = loop->form().step.inputs();
+  for (std::size_t i = 0; i < operands.states.size(); ++i) {
+    const SlotValue& value = operands.states[i];
+    const LoopForm::State& form = loop->form().states[i];
+    const DDim& dims = loop->form().step.var(ports[operands.inputs.size() + i].var).type.shape.value();
+    if (value.dims().rank() != dims.rank() || value.dims().erased(0) != dims.erased(0) || !value.lod().empty()) return false;
+    if (value.dtype() != dtype || !value.tensor().place().is_cpu()) return false;
+    Tensor held = value.tensor();
+    if (order) {
+      if (!form.shrinks && (!rows.empty() || held.dim(0) != first_rows)) return false;
+      if (value.has_order() && (value.order() != *order || value.turn() != -1)) return false;
+      if (form.shrinks && held.dim(0) != order->sequences()) return false;
+      if (form.shrinks && !value.has_order()) held = reorder(value, *order, stream).tensor();
+      if (form.shrinks) {
+        const RowSelection first = shrink_rows(*order, -1, 0);
+        if (!first.prefix) return false;
+        held = held.rows(0, first_rows);
+      }
+    }
+    if (held.dim(0) != first_rows) return false;
+    stream.wait(held.ready());
+    if (!held.is_contiguous()) return false;
+    initial.push_back(std::move(held));
+  }
+  moves = !rows.empty() && !order->sorted();
+  return true;
+}
+
+bool FusedRun::State::read_shared(StreamRef stream) {
+  const std::vector<Program::Port>& ports = loop->form().step.inputs();
+  const std::size_t before = operands.inputs.size() + operands.states.size();
+  for (std::size_t i = 0; i < operands.shared.size(); ++i) {
+    const VarType& type = loop->form().step.var(ports[before + i].var).type;
+    const Tensor& value = operands.shared[i];
+    if (value.dtype() != type.dtype || value.dims() != *type.shape || !value.place().is_cpu() || !value.is_contiguous()) return false;
+    stream.wait(value.ready());
+    shared.push_back(value);
+  }
+  const auto given = [&](const Source& from) { return from.from == From::shared ? shared[from.place] : invariant[from.place]; };
+  if (loop->invariant_) {
+    std::vector<Value> values;
+    for (const Source& from : loop->invariant_inputs_) values.emplace_back(given(from));
+    const Executable once(*loop->invariant_);
+    if (!once.straight_line()) return false;
+    for (const Value& value : run_straight(once, values)) {
+      stream.wait(value.tensor().tensor().ready());
+      if (!value.tensor().tensor().is_contiguous()) return false;
+      invariant.push_back(value.tensor().tensor());
+    }
+  }
+  const auto pack = [&](const FusedLoop::Part& part) {
+    std::vector<Tensor> values;
+    for (const std::size_t at : part.shared) values.push_back(given(part.inputs[at]));
+    return part.kernel ? part.kernel->weights(values) : RowWeights();
+  };
+  ahead_weights = pack(loop->ahead_);
+  step_weights = pack(loop->step_);
+  behind_weights = pack(loop->behind_);
+  return true;
+}
+
+bool FusedRun::State::check_outputs() const {
+  for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
+    const TensorArray& array = operands.outputs[i];
+    const std::int64_t first = operands.first_written[i];
+    if (array.is_window() || array.closed() || first < 0 || (array.is_fixed() && first + operands.turns > array.size())) return false;
+    for (std::int64_t t = 0; t < operands.turns; ++t) {
+      const SlotState slot = array.state(first + t);
+      if (slot != SlotState::empty && slot != SlotState::waited) return false;
+      if (array.order() && array.order()->live(first + t) != rows_of(t)) return false;
+    }
+  }
+  return true;
+}
+
+// ---- Where it goes ----
+
+void FusedRun::State::make_outputs(StreamRef stream) {
+  const std::size_t outputs = operands.outputs.size();
+  next_of.resize(loop->form().states.size());
+  for (std::size_t i = 0; i < next_of.size(); ++i) {
+    if (!loop->form().states[i].changes) continue;
+    next_of[i] = outputs + changing.size();
+    changing.push_back(i);
+  }
+  const auto targets = [](const FusedLoop::Part& part) { return std::vector<Target>(part.kernel ? part.kernel->outputs().size() : 0); };
+  ahead_targets = targets(loop->ahead_);
+  step_targets = targets(loop->step_);
+  behind_targets = targets(loop->behind_);
+  for (std::size_t i = 0; i < loop->outputs_.size(); ++i) {
+    const Source& from = loop->outputs_[i];
+    const bool is_behind = from.from == From::step && from.place >= loop->step_outputs_;
+    const FusedLoop::Part& part = from.from == From::ahead ? loop->ahead_ : is_behind ? loop->behind_ : loop->step_;
+    const std::size_t place = is_behind ? from.place - loop->step_outputs_ : from.place;
+    Target& target = (from.from == From::ahead ? ahead_targets : is_behind ? behind_targets : step_targets)[place];
+    if (i >= outputs) {  // a next state
+      if (target.whole < 0 && target.state < 0 && from.from == From::step && !is_behind)
+        target.state = static_cast<std::int64_t>(changing[i - outputs]);
+      continue;
+    }
+    if (target.whole < 0) {
+      target.whole = static_cast<std::int64_t>(whole.size());
+      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.turns)), stream.memory());
+      whole.back().storage()->mark_written();
+    }
+  }
+  // What `behind` reads of the turns is kept for a run of them.
+  for (const Source& from : loop->behind_.inputs)
+    if (from.from == From::step) step_targets[from.place].state = -1;
+}
+
+void FusedRun::State::make_parts(int threads) {
+  const std::int64_t n = first_rows;
+  std::int64_t pieces = std::max<std::int64_t>(1, (n + most_rows - 1) / most_rows);
+  if (threads > 1 && n > 1 && offset(operands.turns) * work >= 2 * thread_work)
+    pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
+  pieces = moves ? 1 : std::min(pieces, n);
+  std::int64_t ahead_width = 1;
+  if (loop->ahead_.kernel)
+    for (const RowKernel::Port& port : loop->ahead_.kernel->outputs()) ahead_width += port.width;
+  if (loop->behind_.kernel && loop->step_.kernel)
+    for (const RowKernel::Port& port : loop->step_.kernel->outputs()) ahead_width += port.width;
+  run_rows = std::max<std::int64_t>(8, std::min<std::int64_t>(256, run_bytes / (ahead_width * size)));
+  std::vector<std::int64_t> dealt(static_cast<std::size_t>(pieces));
+  std::iota(dealt.begin(), dealt.end(), std::int64_t{0});
+  // Long sequences stand in front: each thread gets some of the front and some of the back.
+  if (pieces > 2)
+    for (std::int64_t i = 0; i < pieces; ++i) dealt[static_cast<std::size_t>(i)] = i % 2 == 0 ? i / 2 : pieces - 1 - i / 2;
+  const RowKernel* kernels[3] = {nullptr, nullptr, nullptr};
+  const FusedLoop::Part* all[3] = {&loop->ahead_, &loop->step_, &loop->behind_};
+  std::int64_t workspace = 64;
+  for (int k = 0; k < 3; ++k) {
+    if (!all[k]->kernel) continue;
+    kernels[k] = &*all[k]->kernel;
+    workspace = std::max(workspace, kernels[k]->plan().workspace_bytes());
+  }
+  for (const std::int64_t at : dealt) {
+    Part part;
+    part.first = n * at / pieces;
+    part.last = n * (at + 1) / pieces;
+    const std::int64_t count = part.last - part.first;
+    const std::int64_t room = std::max(run_rows, count);
+    part.workspace.resize(workspace);
+    part.held.resize(2 * operands.states.size());
+    part.turned.assign(operands.states.size(), 0);
+    for (std::size_t i = 0; i < operands.states.size(); ++i) {
+      const std::int64_t width = initial[i].dims().erased(0).elements();
+      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size);
+      const auto* from = static_cast<const std::byte*>(initial[i].raw()) + part.first * width * size;
+      std::memcpy(part.held[2 * i].data(), from, static_cast<std::size_t>(count * width * size));
+      part.states.push_back({part.held[2 * i].data(), width});
+    }
+    for (int k = 0; k < 2; ++k) {
+      std::vector<LineBuffer>& buffers = k == 0 ? part.ahead : part.step;
+      if (kernels[k] == nullptr) continue;
+      buffers.resize(kernels[k]->outputs().size());
+      const std::vector<Target>& targets = k == 0 ? ahead_targets : step_targets;
+      for (std::size_t i = 0; i < buffers.size(); ++i)
+        if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size);
+    }
+    parts.push_back(std::move(part));
+  }
+}
+
+std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
+  if (operands.turns <= 0) return nullptr;
+  auto state = std::make_unique<State>();
+  state->loop = std::move(loop);
+  state->operands = std::move(operands);
+  for (const FusedLoop::Part* part : {&state->loop->ahead_, &state->loop->step_, &state->loop->behind_}) {
+    if (!part->kernel) continue;
+    state->dtype = part->kernel->plan().desc().dtype;
+    for (const RowOp& op : part->kernel->plan().desc().ops) {
+      if (op.kind == RowOp::Kind::matmul) state->work += op.outer * op.inner * part->kernel->plan().desc().registers[op.in[0].reg].width;
+      if (op.kind == RowOp::Kind::lstm_cell) state->work += 4 * op.inner * op.inner;
+    }
+  }
+  state->size = static_cast<std::int64_t>(size_of(state->dtype));
+  if (!state->read_inputs(stream) || state->first_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
+      !state->check_outputs())
+    return nullptr;
+  state->make_outputs(stream);
+  int threads = 1;
+  stream.enqueue([&threads](ThreadTeam& team) { threads = team.size(); });
+  state->make_parts(threads);
+  return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
+}
+
+}  // namespace millrace

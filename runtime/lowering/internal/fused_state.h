@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/tensor/sequence_order.h>
+
+namespace millrace {
+
+/// Memory on a line of the cache.
+class LineBuffer {
+ public:
+  void resize(std::int64_t bytes) {
+    held_.resize(static_cast<std::size_t>(bytes) + 64);
+    const auto address = reinterpret_cast<std::uintptr_t>(held_.data());
+    first_ = held_.data() + (64 - address % 64) % 64;
+  }
+  std::byte* data() const { return first_; }
+
+ private:
+  std::vector<std::byte> held_;
+  std::byte* first_ = nullptr;
+};
+
+/// Rows of all turns of one thing, wherever each turn's lie.
+struct TurnRows {
+  std::vector<const std::byte*> first;  // by turn
+  std::int64_t width = 0;
+};
+
+/// A run of a fused loop: what it works on (fused_prepare.cpp), and how its rows go through the turns (fused_run.cpp).
+struct FusedRun::State {
+  /// Rows [first, last) of every turn, with what they carry.
+  struct Part {
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+    std::vector<RowView> states;    // now
+    std::vector<LineBuffer> held;   // two for each state, where nothing else keeps it
+    std::vector<int> turned;        // which of the two is now
+    std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
+    std::vector<LineBuffer> step;   // outputs of `step` for `behind`
+    LineBuffer workspace;
+    std::vector<RowView> in, out;
+  };
+  /// Where an output of a part of the turn goes.
+  struct Target {
+    std::int64_t whole = -1;  // an output of the loop
+    std::int64_t state = -1;  // held for the next turn alone
+  };
+
+  std::shared_ptr<const FusedLoop> loop;
+  FusedOperands operands;
+  std::int64_t size = 4;  // bytes of an element
+  DType dtype = DType::f32;
+  std::int64_t first_rows = 0;        // of the first turn
+  std::vector<std::int64_t> rows;     // by turn; empty: all turns have as many as the first
+  std::vector<std::int64_t> offsets;  // of a turn's rows among all; empty with `rows`
+  std::vector<TurnRows> inputs;
+  std::optional<SequenceOrder> order;
+  bool moves = false;  // rows that stay may have to move together
+  std::vector<Tensor> initial;
+  std::vector<Tensor> shared;     // of the form
+  std::vector<Tensor> invariant;  // outputs of `invariant`
+  RowWeights ahead_weights, step_weights, behind_weights;
+  std::vector<Tensor> whole;  // by output of the loop
+  std::vector<Target> ahead_targets, step_targets, behind_targets;
+  std::vector<std::size_t> changing;  // the states that change, in the order of their next values
+  std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the turn
+  std::vector<Part> parts;
+  std::int64_t run_rows = 64;  // of a run of turns
+  std::int64_t work = 1;       // multiply-adds of a row
+  std::int64_t done = 0;
+
+  bool read_inputs(StreamRef stream);
+  bool read_states(StreamRef stream);
+  bool read_shared(StreamRef stream);
+  bool check_outputs() const;
+  void make_outputs(StreamRef stream);
+  void make_parts(int threads);
+  void run_part(Part& part, std::int64_t begin, std::int64_t end);
+  void run_turns(Part& part, std::int64_t begin, std::int64_t end);
+  std::int64_t rows_of(std::int64_t turn) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(turn)]; }
+  std::int64_t offset(std::int64_t turn) const { return rows.empty() ? first_rows * turn : offsets[static_cast<std::size_t>(turn)]; }
+  std::int64_t live(const Part& part, std::int64_t turn) const {
+    return std::clamp<std::int64_t>(rows_of(turn) - part.first, 0, part.last - part.first);
+  }
+  RowView source(const Part& part, const passes::Source& from, std::int64_t turn, std::int64_t row) const;
+  RowView target(Part& part, const Target& target, std::size_t place, std::vector<LineBuffer>& buffers, std::int64_t width,
+                 std::int64_t turn, std::int64_t row) const;
+  void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+              std::vector<LineBuffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count);
+  void move_rows(Part& part, std::int64_t turn);
+  void take_states(Part& part, std::int64_t turn, std::int64_t row);
+  void keep_states(Part& part, std::int64_t count);
+};
+
+}  // namespace millrace
