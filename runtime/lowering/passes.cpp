@@ -180,20 +180,23 @@ Program merge_products(const Program& step) {
       continue;
     }
     const Family& family = found->second;
+    const std::string name = step.var(op.outputs[0]).name + "_all";
     std::vector<Tensor> values;
-    std::vector<VarId> parts;
     for (const Op* member : family.members) {
       const Tensor* value = step.constant(member->inputs[1]);
       if (value != nullptr) values.push_back(*value);
-      parts.push_back(rewriter.at(member->inputs[1]));
       done.insert(member);
     }
-    const std::string name = step.var(op.outputs[0]).name + "_all";
     VarId weights = no_var;
-    if (values.size() == parts.size()) {
+    if (values.size() == family.members.size()) {
       ops::PackingStream stream;
       weights = rewriter.to().add_parameter(name + "_weights", concat(values, 1, stream));
     } else {
+      std::vector<VarId> parts;  // a literal may stand further behind
+      for (const Op* member : family.members) {
+        const Tensor* value = step.constant(member->inputs[1]);
+        parts.push_back(value == nullptr ? rewriter.at(member->inputs[1]) : rewriter.to().add_parameter(name + "_part", *value));
+      }
       weights = rewriter.emit("concat", parts, {{"axis", std::int64_t{1}}}, name + "_weights")[0];
     }
     const VarId all = rewriter.emit("matmul", {rewriter.at(op.inputs[0]), weights}, {}, name)[0];

@@ -123,6 +123,11 @@ TEST_CASE("products take rows of any rank, transposed weights and a bias") {
   compare("merged", [](const Var& a, const Var& b, const Var&, const Var& w) {
     return concat({matmul(a, w), matmul(a, weights_of(a, {6, 3})), matmul(b, w)}, 1);
   });
+  compare("merged with a literal", [](const Var& a, const Var&, const Var&, const Var& w) {
+    Random random(4);
+    const Var first = matmul(a, w);
+    return first + matmul(a, constant(numbers(random, {6, 5}, a.type().dtype)));
+  });
 }
 
 TEST_CASE("folds and norms go over the last axes") {
