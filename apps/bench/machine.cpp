@@ -14,6 +14,7 @@
 namespace millrace::bench {
 namespace {
 
+constexpr int tries = 60;          // the best of which nothing else interrupted
 constexpr std::size_t lanes = 64;  // eight vectors of the widest kind
 
 #if defined(__x86_64__)
@@ -46,9 +47,9 @@ double Machine::flops() {
   if (flops_ > 0) return flops_;
   const GemmPair pair(64, 512, 2048);
   double least = HUGE_VAL;
-  for (int turn = 0; turn < 9; ++turn) {
-    least = std::min(least, pair.ours()(0.01));
-    if (pair.peer()) least = std::min(least, pair.peer()(0.01));
+  for (int turn = 0; turn < tries; ++turn) {
+    least = std::min(least, pair.ours()(0.001));
+    if (pair.peer()) least = std::min(least, pair.peer()(0.001));
   }
   flops_ = 2.0 * 64 * 512 * 2048 / least;
   return flops_;
@@ -61,7 +62,7 @@ double Machine::read_rate(std::int64_t bytes) {
   volatile std::uint64_t sum = 0;
   const Timer timer = timer_of([&] { sum = sum + sum_of(memory.data(), memory.size()); });
   double least = HUGE_VAL;
-  for (int turn = 0; turn < 9; ++turn) least = std::min(least, timer(0.005));
+  for (int turn = 0; turn < tries; ++turn) least = std::min(least, timer(0.0005));
   rate = static_cast<double>(memory.size() * sizeof(std::uint64_t)) / least;
   return rate;
 }
