@@ -16,6 +16,7 @@
 #include <millrace/tensor/point.h>
 #include <millrace/tensor/sequence_order.h>
 #include <millrace/tensor/tensor.h>
+#include <millrace/tensor/tensor_list.h>
 
 /// fmt formatters for the values of `tensor/`. They take the format of a string (width, alignment). No public header includes this one.
 namespace millrace {
@@ -38,6 +39,7 @@ inline std::string describe(const BackendPlace& place) { return Place(place).to_
 inline std::string describe(const DDim& dims) { return dims.to_string(); }
 inline std::string describe(const LoD& lod) { return lod.to_string(); }
 inline std::string describe(const SequenceOrder& order) { return order.to_string(); }
+inline std::string describe(const TensorList& list) { return list.to_string(); }
 
 /// Formats a T as `describe` does.
 template <class T>
@@ -65,6 +67,7 @@ MILLRACE_FORMATTER(LoD);
 MILLRACE_FORMATTER(SequenceOrder);
 MILLRACE_FORMATTER(Tensor);
 MILLRACE_FORMATTER(LoDTensor);
+MILLRACE_FORMATTER(TensorList);
 MILLRACE_FORMATTER(Point);
 #undef MILLRACE_FORMATTER
 

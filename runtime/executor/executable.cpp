@@ -84,7 +84,8 @@ class Compiler {
   }
   bool demote(const Op& op) {
     if (op.type == "while") return demote_carried(op);
-    if (op.type == "tensor_array_size" || op.type == "break_if" || op.type == "constant") return false;
+    static const std::set<std::string> told_on_host{"tensor_array_size", "list_length", "optional_has", "break_if", "constant"};
+    if (told_on_host.contains(op.type)) return false;
     const bool computed = program_.registry().at(op.type).prepare != nullptr;
     const bool steered = computed && std::all_of(op.inputs.begin(), op.inputs.end(),
                                                  [&](VarId in) { return in == no_var || host_[static_cast<std::size_t>(in)]; });

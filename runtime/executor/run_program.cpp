@@ -22,11 +22,27 @@ std::string names_of(const std::vector<std::pair<std::string, Value>>& outputs) 
 /// What a fed value is, as a type: for the comparison with what the program declares.
 VarType type_of(const Value& value) {
   if (value.is_tensor()) return VarType(value.tensor().dtype(), value.tensor().dims(), value.tensor().lod().depth());
+  if (value.is_list())
+    return value.list().size() > 0 ? VarType::list_of(type_of(Value(value.list().at(0)))) : VarType::empty_list(DType::f32);
   return value.is_array() ? VarType::open_array(value.array().order().has_value()) : VarType::order();
 }
 
+void check_feed(const std::string& name, const VarType& wanted, const Value& value);
+
+void check_list(const std::string& name, const VarType& wanted, const Value& value) {
+  if (!value.is_list())
+    throw ArgumentError(fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), type_of(value).to_string()));
+  if (wanted.empty && value.list().size() > 0)
+    throw ShapeError(fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), value.list().to_string()));
+  for (std::int64_t i = 0; i < value.list().size(); ++i)
+    check_feed(fmt::format("{}[{}]", name, i), wanted.element(), Value(value.list().at(i)));
+}
+
 void check_feed(const std::string& name, const VarType& wanted, const Value& value) {
+  if (wanted.is_optional() && value.empty()) return;
+  if (wanted.is_optional()) return check_feed(name, wanted.held(), value);
   if (value.empty()) throw ArgumentError(fmt::format("run: input '{}': expected {}, found nothing", name, wanted.to_string()));
+  if (wanted.is_list()) return check_list(name, wanted, value);
   const VarType found = type_of(value);
   const std::string message = fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), found.to_string());
   if (found.kind != wanted.kind) throw ArgumentError(message);
@@ -37,6 +53,11 @@ void check_feed(const std::string& name, const VarType& wanted, const Value& val
 }
 
 Value place(const Value& value, const Place& wanted, StreamRef stream) {
+  if (value.is_list()) {
+    std::vector<Tensor> elements;
+    for (const Tensor& element : value.list().elements()) elements.push_back(place(Value(element), wanted, stream).tensor().tensor());
+    return TensorList(std::move(elements));
+  }
   if (!value.is_tensor() || value.tensor().place() == wanted) return value;
   const LoDTensor& from = value.tensor();
   return LoDTensor(clone(from.tensor(), stream), from.lod());
@@ -80,11 +101,12 @@ void ProgramRun::feed(const Feeds& feeds) {
   }
   for (const Program::Port& port : program.inputs()) {
     const auto fed = feeds.find(port.name);
-    check_feed(port.name, program.var(port.var).type, fed == feeds.end() ? Value() : fed->second);
+    const Value value = fed == feeds.end() ? Value() : fed->second;
+    check_feed(port.name, program.var(port.var).type, value);
     Device& device = executable_.device();
     const bool on_host = executable_.on_host(port.var);
     root_->set(executable_.index_of(port.var),
-               on_host ? place(fed->second, CpuPlace{}, executable_.host_stream()) : place(fed->second, device.place(), device.stream(0)));
+               on_host ? place(value, CpuPlace{}, executable_.host_stream()) : place(value, device.place(), device.stream(0)));
   }
 }
 
@@ -97,6 +119,12 @@ task<RunResult> ProgramRun::collect() {
     if (value.is_tensor()) {
       const Point point = value.tensor().ready();
       co_await ready(point);
+    }
+    if (value.is_list()) {
+      for (const Tensor& element : value.list().elements()) {
+        const Point point = element.ready();
+        co_await ready(point);
+      }
     }
     result_.outputs_.emplace_back(port.name, std::move(value));
   }

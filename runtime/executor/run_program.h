@@ -18,7 +18,8 @@ namespace millrace {
 
 class Tracer;
 
-/// Inputs by name: tensors, rows with LoD, or arrays that somebody else fills while the program runs.
+/// Inputs by name: tensors, rows with LoD, lists, or arrays that somebody else fills while the program runs. An optional input that is not
+/// fed, or fed an empty Value, holds nothing.
 using Feeds = std::map<std::string, Value>;
 
 struct RunOptions {

@@ -8,11 +8,12 @@
 #include <millrace/runtime/array/tensor_array.h>
 #include <millrace/tensor/lod_tensor.h>
 #include <millrace/tensor/sequence_order.h>
+#include <millrace/tensor/tensor_list.h>
 
 namespace millrace {
 
-/// What a var holds while a program runs: rows with their LoD (and, when they were read from an ordered array, order and turn), an array,
-/// or an order. Copies share the contents.
+/// What a var holds while a program runs: rows with their LoD (and, when they were read from an ordered array, order and turn), an array, an
+/// order, or a list of tensors. An optional that holds nothing is an empty Value. Copies share the contents.
 class Value {
  public:
   Value() = default;
@@ -21,17 +22,20 @@ class Value {
   Value(Tensor tensor) : held_(SlotValue(LoDTensor(std::move(tensor)))) {}
   Value(TensorArray array) : held_(std::move(array)) {}
   Value(SequenceOrder order) : held_(std::move(order)) {}
+  Value(TensorList list) : held_(std::move(list)) {}
 
   bool empty() const noexcept { return std::holds_alternative<std::monostate>(held_); }
   bool is_tensor() const noexcept { return std::holds_alternative<SlotValue>(held_); }
   bool is_array() const noexcept { return std::holds_alternative<TensorArray>(held_); }
+  bool is_list() const noexcept { return std::holds_alternative<TensorList>(held_); }
   /// std::bad_variant_access when it holds something else: a program's types were checked when it was built.
   const SlotValue& tensor() const { return std::get<SlotValue>(held_); }
   const TensorArray& array() const { return std::get<TensorArray>(held_); }
   const SequenceOrder& order() const { return std::get<SequenceOrder>(held_); }
+  const TensorList& list() const { return std::get<TensorList>(held_); }
 
  private:
-  std::variant<std::monostate, SlotValue, TensorArray, SequenceOrder> held_;
+  std::variant<std::monostate, SlotValue, TensorArray, SequenceOrder, TensorList> held_;
 };
 
 }  // namespace millrace

@@ -21,9 +21,10 @@ struct OnnxOptions {
 };
 
 /// An ONNX model of the default domain, opset 6 to 24, as a program of the standard ops. Nothing else evaluates it:
-/// LSTM, Loop and Scan become `while` loops, If becomes `if`. Inputs and outputs keep their names, an extent with a
-/// name (`dim_param`) is unknown, an input with an initializer is a weight. Values are not computed here, but shapes,
-/// axes and pads that the file holds become attributes.
+/// RNN, GRU, LSTM, Loop, Scan and SequenceMap become `while` loops, If becomes `if`; a sequence is a list, an optional an
+/// optional. Inputs and outputs keep their names, an extent with a name (`dim_param`) is unknown, an input with an
+/// initializer is a weight. Values are not computed here, but shapes, axes and pads that the file holds become
+/// attributes.
 ///
 /// One line names file, node, expected and found:
 ///   IoError           the file cannot be read

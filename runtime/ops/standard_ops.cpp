@@ -25,6 +25,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_sequence_row_ops(*registry);
     ops::add_lod_level_ops(*registry);
     ops::add_array_ops(*registry);
+    ops::add_list_ops(*registry);
     ops::add_recurrent_ops(*registry);
     ops::add_control_ops(*registry);
     ops::add_crf_ops(*registry);

@@ -130,6 +130,13 @@ class Parser {
 
   VarType parse_type() {
     if (tokens_.accept("order")) return VarType::order();
+    if (tokens_.accept("list")) return parse_list();
+    if (tokens_.accept("optional")) {
+      tokens_.expect("<");
+      const VarType held = tokens_.accept("list") ? parse_list() : parse_element();
+      tokens_.expect(">");
+      return VarType::optional_of(held);
+    }
     const bool array = tokens_.accept("array");
     if (array) tokens_.expect("<");
     VarType type;
@@ -152,6 +159,24 @@ class Parser {
       type.kind = VarKind::array;
     }
     type.ordered = tokens_.accept("ordered");
+    return type;
+  }
+  VarType parse_list() {
+    tokens_.expect("<");
+    const VarType element = parse_element();
+    tokens_.expect(">");
+    return VarType::list_of(element);
+  }
+  /// What a list or an optional holds: "f32[2, ?]", "f32[*]", or "f32 empty" when that is nothing.
+  VarType parse_element() {
+    VarType type = VarType::unranked(parse_dtype());
+    type.empty = tokens_.accept("empty");
+    if (type.empty) return type;
+    tokens_.expect("[");
+    if (!tokens_.accept("*"))
+      type.shape = extents();
+    else
+      tokens_.expect("]");
     return type;
   }
   DType parse_dtype() {

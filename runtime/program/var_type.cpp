@@ -31,6 +31,40 @@ VarType VarType::unranked(DType dtype) {
   return type;
 }
 
+VarType VarType::list_of(const VarType& element) {
+  VarType type = element;
+  type.kind = VarKind::list;
+  type.ordered = false;
+  return type;
+}
+
+VarType VarType::empty_list(DType dtype) {
+  VarType type = list_of(unranked(dtype));
+  type.empty = true;
+  return type;
+}
+
+VarType VarType::optional_of(const VarType& held) {
+  VarType type = held;
+  type.kind = held.is_list() ? VarKind::optional_list : VarKind::optional;
+  type.ordered = false;
+  return type;
+}
+
+VarType VarType::element() const {
+  VarType type = *this;
+  type.kind = VarKind::tensor;
+  type.empty = false;
+  return type;
+}
+
+VarType VarType::held() const {
+  if (kind == VarKind::optional) return element();
+  VarType type = *this;
+  type.kind = VarKind::list;
+  return type;
+}
+
 bool VarType::is_static() const noexcept {
   if (!shape) return false;
   for (const std::int64_t extent : *shape)
@@ -40,15 +74,18 @@ bool VarType::is_static() const noexcept {
 
 std::string VarType::to_string() const {
   if (kind == VarKind::order) return "order";
-  std::string text = std::string(name_of(dtype)) + (shape ? shape->to_string() : "[*]");
+  std::string text = std::string(name_of(dtype)) + (empty ? " empty" : shape ? shape->to_string() : "[*]");
   if (lod_depth > 0) text += " lod=" + std::to_string(lod_depth);
   if (kind == VarKind::array) text = open ? "array<?>" : "array<" + text + ">";
+  if (kind == VarKind::list || kind == VarKind::optional_list) text = "list<" + text + ">";
+  if (is_optional()) text = "optional<" + text + ">";
   return ordered ? text + " ordered" : text;
 }
 
 bool fits(const VarType& found, const VarType& wanted) {
   if (found.kind == VarKind::array && wanted.kind == VarKind::array && (found.open || wanted.open)) return true;
   if (found.kind != wanted.kind || found.dtype != wanted.dtype || found.lod_depth != wanted.lod_depth) return false;
+  if (found.empty || wanted.empty) return found.empty;
   if (!found.shape || !wanted.shape) return true;
   if (found.rank() != wanted.rank()) return false;
   for (int axis = 0; axis < found.rank(); ++axis) {
@@ -60,6 +97,7 @@ bool fits(const VarType& found, const VarType& wanted) {
 }
 
 VarType common(const VarType& a, const VarType& b) {
+  if (a.empty || b.empty) return a.empty ? b : a;
   VarType type = a;
   type.ordered = a.ordered && b.ordered;
   if (!a.shape || !b.shape || a.rank() != b.rank()) {

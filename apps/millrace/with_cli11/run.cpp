@@ -58,7 +58,8 @@ int run_model(const RunFlags& flags) {
 
 void add_run(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run", "Evaluates a model on files, and writes NAME.npy for each output NAME");
+  CLI::App* command =
+      app.add_subcommand("run", "Evaluates a model on files, and writes NAME.npy for each output NAME (NAME.0.npy … for a list)");
   flags->model.add_to(*command);
   command
       ->add_option("--input", flags->inputs,

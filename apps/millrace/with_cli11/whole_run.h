@@ -19,7 +19,7 @@ struct Outcome {
   std::string stats;
 };
 
-/// Evaluates the program once.
+/// Evaluates the program once. A list NAME becomes outputs NAME.0, NAME.1, … and NAME.length; an optional NAME.has, and what it holds.
 Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer);
 
 /// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give,

@@ -42,7 +42,7 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
        {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
-        piece_rules(), recurrent_rules(), control_rules()})
+        piece_rules(), recurrent_rules(), control_rules(), list_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
@@ -217,6 +217,26 @@ std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vect
   initializers(graph);
   nodes(graph);
   return outputs(graph);
+}
+
+VarId Importer::add_param(const std::string& name, const VarType& type) {
+  const VarId made = program_.add_var(name, type, block());
+  program_.block(block()).params.push_back(made);
+  return made;
+}
+
+std::vector<VarId> Importer::inlined(const onnx::GraphProto& graph) {
+  Scope scope;
+  scope.block = block();
+  scopes_.push_back(std::move(scope));
+  std::vector<VarId> results = body(graph, {});
+  scopes_.pop_back();
+  return results;
+}
+
+void Importer::back_to(const Mark& mark) {
+  scopes_.resize(mark.scopes);
+  label_ = mark.label;
 }
 
 int Importer::leave(std::vector<VarId> results) {

@@ -71,10 +71,23 @@ class Importer {
     VarType type;
   };
   std::vector<VarId> enter(const std::vector<Param>& params);
+  /// One more parameter of the innermost block.
+  VarId add_param(const std::string& name, const VarType& type);
   /// Imports a sub-graph into the innermost block. Returns what its outputs are, each a var of that block.
   std::vector<VarId> body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs);
   /// Ends the innermost block with its results, and returns its index.
   int leave(std::vector<VarId> results);
+
+  /// Imports a sub-graph without inputs as ops of the innermost block itself.
+  std::vector<VarId> inlined(const onnx::GraphProto& graph);
+
+  /// Where the import is, and the way back there after an error: what was appended since is left behind, so `again`.
+  struct Mark {
+    std::size_t scopes;
+    std::string label;
+  };
+  Mark mark() const { return {scopes_.size(), label_}; }
+  void back_to(const Mark& mark);
 
   /// Types of what a loop carries, as wide as attempts at this graph found them to be. Where an attempt failed, `again`
   /// says so: once all is imported, and all such types are known, the program is made anew without what the attempts

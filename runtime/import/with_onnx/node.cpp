@@ -67,6 +67,11 @@ const onnx::TensorProto* Node::tensor(const std::string& name) const {
   return attribute == nullptr ? nullptr : &attribute->t();
 }
 
+const onnx::TypeProto* Node::type(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::TYPE_PROTO, "a type");
+  return attribute == nullptr ? nullptr : &attribute->tp();
+}
+
 const onnx::GraphProto& Node::graph(const std::string& name) const {
   const AttributeProto* attribute = find(name, AttributeProto::GRAPH, "a graph");
   if (attribute == nullptr) throw ParseError("attribute " + name + ": expected a graph, found none");

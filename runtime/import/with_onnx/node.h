@@ -40,6 +40,7 @@ class Node {
   std::vector<std::string> texts(const std::string& name) const;
   /// Null when absent.
   const onnx::TensorProto* tensor(const std::string& name) const;
+  const onnx::TypeProto* type(const std::string& name) const;
   /// ParseError when absent.
   const onnx::GraphProto& graph(const std::string& name) const;
 

@@ -26,6 +26,7 @@ std::span<const Rule> shape_rules();
 std::span<const Rule> piece_rules();
 std::span<const Rule> recurrent_rules();
 std::span<const Rule> control_rules();
+std::span<const Rule> list_rules();
 
 /// The rule of an op of the default domain, or null.
 const Rule* find_rule(std::string_view onnx);

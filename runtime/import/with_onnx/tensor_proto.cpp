@@ -115,7 +115,18 @@ DType dtype_of_onnx(int element_type, const std::string& where) {
 }
 
 VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where) {
-  if (!type.has_tensor_type()) throw UnsupportedError(where + ": expected a tensor, found another type (a sequence, a map or an optional)");
+  if (type.has_optional_type()) {
+    const VarType held = type_of_onnx(type.optional_type().elem_type(), where);
+    if (held.is_optional()) throw UnsupportedError(where + ": expected an optional tensor or sequence, found an optional of an optional");
+    return VarType::optional_of(held);
+  }
+  if (type.has_sequence_type()) {
+    const VarType element = type_of_onnx(type.sequence_type().elem_type(), where);
+    if (!element.is_tensor()) throw UnsupportedError(where + ": expected a sequence of tensors, found one of other values");
+    return VarType::list_of(element);
+  }
+  if (!type.has_tensor_type())
+    throw UnsupportedError(where + ": expected a tensor, a sequence or an optional, found another type (a map or a sparse tensor)");
   const DType dtype = dtype_of_onnx(type.tensor_type().elem_type(), where);
   if (!type.tensor_type().has_shape()) return VarType::unranked(dtype);
   std::vector<std::int64_t> extents;

@@ -13,7 +13,7 @@ namespace millrace::importing {
 
 /// The dtype of ONNX's element type. UnsupportedError opens with `where` and names the type.
 DType dtype_of_onnx(int element_type, const std::string& where);
-/// The type of a graph's input. UnsupportedError when it is no tensor.
+/// The type of a graph's input: a tensor, a sequence of tensors (a list), or an optional of either. UnsupportedError for any other.
 VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where);
 /// The elements of a tensor in a model, or beside it. ParseError and UnsupportedError open with `where`.
 Tensor tensor_of_onnx(const onnx::TensorProto& proto, Source& source, const std::string& where);

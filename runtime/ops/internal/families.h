@@ -25,6 +25,7 @@ void add_sequence_ops(OpRegistry& registry);      ///< sequence_pool, _softmax, 
 void add_sequence_row_ops(OpRegistry& registry);  ///< sequence_reverse, _slice, _concat, _expand …: rows that move
 void add_lod_level_ops(OpRegistry& registry);     ///< split_by_mask, merge_by_mask, lod_reset, lod_append, sequence_mask
 void add_array_ops(OpRegistry& registry);         ///< tensor_array …
+void add_list_ops(OpRegistry& registry);          ///< list_of, list_insert …, optional_of, optional_get, optional_has
 void add_recurrent_ops(OpRegistry& registry);     ///< reorder, constant_rows, same_steps, step_mask, last_rows
 void add_control_ops(OpRegistry& registry);       ///< while, break_if, if
 void add_crf_ops(OpRegistry& registry);           ///< crf_decoding, linear_chain_crf

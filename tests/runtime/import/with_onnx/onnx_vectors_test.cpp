@@ -9,7 +9,7 @@
 #include <map>
 #include <optional>
 
-#include <millrace_onnx.pb.h>
+#include <onnx_values.pb.h>
 
 #include <runtime/import/with_onnx/unsupported_vectors.h>
 #include <support/drive.h>
@@ -27,19 +27,40 @@ namespace fs = std::filesystem;
 
 const fs::path root = "/usr/share/libonnx-testdata/data";
 
-Tensor read_tensor(const fs::path& path) {
-  onnx::TensorProto proto;
-  if (!proto.ParseFromString(read_file(path))) throw ParseError(path.string() + ": expected a tensor");
-  importing::Source source(path.string());
-  return importing::tensor_of_onnx(proto, source, path.string());
+template <class Proto>
+Proto read_proto(const fs::path& path) {
+  Proto proto;
+  if (!proto.ParseFromString(read_file(path))) throw ParseError(path.string() + ": expected another message");
+  return proto;
+}
+
+Tensor tensor_of(const onnx::TensorProto& proto, const std::string& where) {
+  importing::Source source(where);
+  return importing::tensor_of_onnx(proto, source, where);
+}
+
+Value list_of(const onnx::SequenceProto& proto, const std::string& where) {
+  std::vector<Tensor> elements;
+  for (const onnx::TensorProto& element : proto.tensor_values()) elements.push_back(tensor_of(element, where));
+  return TensorList(std::move(elements));
+}
+
+/// A file holds what the type of its input or output says.
+Value read_value(const fs::path& path, const onnx::TypeProto& type) {
+  if (type.has_sequence_type()) return list_of(read_proto<onnx::SequenceProto>(path), path.string());
+  if (!type.has_optional_type()) return tensor_of(read_proto<onnx::TensorProto>(path), path.string());
+  const auto held = read_proto<onnx::OptionalProto>(path);
+  if (held.has_sequence_value()) return list_of(held.sequence_value(), path.string());
+  return held.has_tensor_value() ? Value(tensor_of(held.tensor_value(), path.string())) : Value();
 }
 
 /// input_0.pb, input_1.pb, … or output_….
-std::vector<Tensor> read_tensors(const fs::path& folder, const std::string& kind) {
-  std::vector<Tensor> tensors;
-  for (int i = 0; fs::exists(folder / (kind + "_" + std::to_string(i) + ".pb")); ++i)
-    tensors.push_back(read_tensor(folder / (kind + "_" + std::to_string(i) + ".pb")));
-  return tensors;
+template <class Ports>
+std::vector<Value> read_values(const fs::path& folder, const std::string& kind, const Ports& ports) {
+  std::vector<Value> values;
+  for (int i = 0; i < ports.size() && fs::exists(folder / (kind + "_" + std::to_string(i) + ".pb")); ++i)
+    values.push_back(read_value(folder / (kind + "_" + std::to_string(i) + ".pb"), ports.Get(i).type()));
+  return values;
 }
 
 std::vector<double> numbers(const Tensor& tensor) {
@@ -66,6 +87,18 @@ std::string compare(const Tensor& found, const Tensor& expected, double relative
   return "";
 }
 
+std::string compare(const Value& found, const Value& expected, double relative) {
+  if (found.empty() || expected.empty()) return found.empty() == expected.empty() ? "" : "one of the two holds nothing";
+  if (found.is_tensor() && expected.is_tensor()) return compare(found.tensor().tensor(), expected.tensor().tensor(), relative);
+  if (!found.is_list() || !expected.is_list()) return "expected another kind of value";
+  if (found.list().size() != expected.list().size())
+    return "expected " + expected.list().to_string() + ", found " + found.list().to_string();
+  for (std::int64_t i = 0; i < found.list().size(); ++i)
+    if (const std::string wrong = compare(found.list().at(i), expected.list().at(i), relative); !wrong.empty())
+      return "[" + std::to_string(i) + "] " + wrong;
+  return "";
+}
+
 /// The program of a vector: where a node needs a value when it is built, the inputs of whole numbers are made constant.
 Program import_vector(const fs::path& folder) {
   try {
@@ -73,35 +106,28 @@ Program import_vector(const fs::path& folder) {
   } catch (const UnsupportedError& error) {
     if (std::string(error.what()).find("that the file holds") == std::string::npos) throw;
   }
-  const std::vector<Tensor> inputs = read_tensors(folder / "test_data_set_0", "input");
-  onnx::ModelProto model;
-  model.ParseFromString(read_file(folder / "model.onnx"));
+  const auto model = read_proto<onnx::ModelProto>(folder / "model.onnx");
+  const std::vector<Value> inputs = read_values(folder / "test_data_set_0", "input", model.graph().input());
   OnnxOptions options;
-  for (int i = 0; i < model.graph().input_size(); ++i) {
-    const Tensor& value = inputs.at(static_cast<std::size_t>(i));
-    if (value.dtype() == DType::i64 || value.dtype() == DType::i32) options.constants.emplace(model.graph().input(i).name(), value);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].is_tensor()) continue;
+    const Tensor& value = inputs[i].tensor().tensor();
+    if (value.dtype() == DType::i64 || value.dtype() == DType::i32)
+      options.constants.emplace(model.graph().input(static_cast<int>(i)).name(), value);
   }
   return import_onnx(folder / "model.onnx", options);
 }
 
-/// The order of the inputs in the file, by name.
-std::vector<std::string> input_names(const fs::path& folder) {
-  onnx::ModelProto model;
-  model.ParseFromString(read_file(folder / "model.onnx"));
-  std::vector<std::string> names;
-  for (const onnx::ValueInfoProto& input : model.graph().input()) names.push_back(input.name());
-  return names;
-}
-
 /// Empty when the vector passes; nothing when it needs what this library does not have.
 std::optional<std::string> try_vector(const fs::path& folder) {
-  std::vector<Tensor> inputs;
-  std::vector<Tensor> outputs;
+  const auto model = read_proto<onnx::ModelProto>(folder / "model.onnx");
+  std::vector<Value> inputs;
+  std::vector<Value> outputs;
   std::optional<Program> program;
   try {
     program = import_vector(folder);
-    inputs = read_tensors(folder / "test_data_set_0", "input");
-    outputs = read_tensors(folder / "test_data_set_0", "output");
+    inputs = read_values(folder / "test_data_set_0", "input", model.graph().input());
+    outputs = read_values(folder / "test_data_set_0", "output", model.graph().output());
   } catch (const UnsupportedError&) {
     return std::nullopt;
   } catch (const std::exception& error) {
@@ -109,16 +135,17 @@ std::optional<std::string> try_vector(const fs::path& folder) {
   }
   try {
     Feeds feeds;
-    const std::vector<std::string> names = input_names(folder);
-    for (std::size_t i = 0; i < names.size(); ++i)
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const std::string& name = model.graph().input(static_cast<int>(i)).name();
       for (const Program::Port& port : program->inputs())
-        if (port.name == names[i]) feeds.emplace(names[i], inputs.at(i));
+        if (port.name == name) feeds.emplace(name, inputs[i]);
+    }
     const RunResult result = testing::run_fifo(run(*program, feeds));
     // The expected windows were computed with another π.
     const double relative = folder.filename().string().find("window") == std::string::npos ? 1e-5 : 1e-3;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const std::string& name = program->outputs().at(i).name;
-      if (const std::string wrong = compare(result[name].tensor(), outputs[i], relative); !wrong.empty())
+      if (const std::string wrong = compare(result.value(name), outputs[i], relative); !wrong.empty())
         return "output " + name + ": " + wrong;
     }
   } catch (const std::exception& error) {
