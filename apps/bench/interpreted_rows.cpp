@@ -35,7 +35,8 @@ OurProgram counting_loop(std::int64_t ops) {
   }
   build::output("x_out", x);
   build::output("turns", step);
-  return OurProgram(std::move(program), {{"n", Value(Tensor::scalar(turns))}, {"x", Value(random_tensor(DDim{1, width}, 2))}}, 1);
+  return OurProgram(std::move(program), {{"n", Value(Tensor::scalar(turns))}, {"x", Value(random_tensor(DDim{1, width}, 2))}}, 1,
+                    Gear::interpreted);
 }
 
 /// The addition of such a turn, called by itself.

@@ -15,12 +15,14 @@ std::shared_ptr<Runtime> make_runtime(int threads) {
   return std::make_shared<Runtime>(std::move(options));
 }
 
-task<double> runs_for(Executable executable, Feeds feeds, double seconds) {
+task<double> runs_for(Executable executable, Feeds feeds, Gear gear, double seconds) {
+  RunOptions options;
+  options.gear = gear;
   const auto start = std::chrono::steady_clock::now();
   std::int64_t runs = 0;
   double passed = 0;
   while (passed < seconds) {
-    RunResult result = co_await run(executable, feeds);
+    RunResult result = co_await run(executable, feeds, options);
     ++runs;
     passed = seconds_since(start);
   }
@@ -30,7 +32,7 @@ task<double> runs_for(Executable executable, Feeds feeds, double seconds) {
 Program step_program(const LstmProblem& problem) {
   Program program;
   build::Guard guard(program);
-  const VarType rows(DType::f32, {problem.sequences(), problem.hidden});
+  const VarType rows(DType::f32, {DDim::unknown, problem.hidden});
   const build::Var x = build::input("x", rows), h = build::input("h", rows), c = build::input("c", rows);
   const build::LstmState next = build::lstm_cell(x, {h, c}, build::parameter("w", problem.w), build::parameter("r", problem.r),
                                                  build::parameter("bias", problem.bias));
@@ -41,12 +43,12 @@ Program step_program(const LstmProblem& problem) {
 
 }  // namespace
 
-OurProgram::OurProgram(Program program, Feeds feeds, int threads)
-    : runtime_(make_runtime(threads)), executable_(runtime_->compile(std::move(program))), feeds_(std::move(feeds)) {}
+OurProgram::OurProgram(Program program, Feeds feeds, int threads, Gear gear)
+    : runtime_(make_runtime(threads)), executable_(runtime_->compile(std::move(program))), feeds_(std::move(feeds)), gear_(gear) {}
 
 Timer OurProgram::timer() const {
-  return [runtime = runtime_, executable = executable_, feeds = feeds_](double seconds) {
-    return sync_wait(runtime->executor(), runs_for(executable, feeds, seconds), "bench");
+  return [runtime = runtime_, executable = executable_, feeds = feeds_, gear = gear_](double seconds) {
+    return sync_wait(runtime->executor(), runs_for(executable, feeds, gear, seconds), "bench");
   };
 }
 
@@ -69,14 +71,25 @@ Program lstm_program(const LstmProblem& problem) {
 Feeds feeds_of(const LstmProblem& problem) { return {{"x", Value(LoDTensor(problem.x, LoD::from_lengths({problem.lengths})))}}; }
 
 OurStep::OurStep(const LstmProblem& problem, int threads)
-    : runtime_(make_runtime(threads)),
-      executable_(runtime_->compile(step_program(problem))),
-      inputs_{Value(problem.x), Value(problem.h), Value(problem.c)} {}
-
-Timer OurStep::timer() const {
-  return timer_of([runtime = runtime_, executable = executable_, inputs = inputs_] { run_straight(executable, inputs); });
+    : runner_(std::make_shared<StepRunner>(step_program(problem), make_cpu_device(threads))),
+      inputs_{problem.x, problem.h, problem.c},
+      rows_(problem.sequences()) {
+  for (int output = 0; output < 2; ++output) {
+    outputs_.emplace_back(DType::f32, DDim{rows_, problem.hidden});
+    outputs_.back().storage()->mark_written();
+  }
+  for (const Tensor& input : inputs_) in_.push_back({const_cast<void*>(input.raw()), problem.hidden});
+  for (const Tensor& output : outputs_) out_.push_back({output.raw_mutable(), problem.hidden});
 }
 
-Tensor OurStep::h() const { return run_straight(executable_, inputs_).at(0).tensor().tensor(); }
+Timer OurStep::timer() const {
+  return timer_of(
+      [runner = runner_, in = in_, out = out_, inputs = inputs_, outputs = outputs_, rows = rows_] { runner->run(in, out, rows); });
+}
+
+Tensor OurStep::h() const {
+  runner_->run(in_, out_, rows_);
+  return outputs_[0];
+}
 
 }  // namespace millrace::bench

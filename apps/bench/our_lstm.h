@@ -6,6 +6,7 @@
 #include <bench/lstm_problem.h>
 #include <bench/measure.h>
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/lowering/step_runner.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/runtime.h>
 
@@ -15,7 +16,7 @@ namespace millrace::bench {
 /// a kernel.
 class OurProgram {
  public:
-  OurProgram(Program program, Feeds feeds, int threads);
+  OurProgram(Program program, Feeds feeds, int threads, Gear gear = Gear::automatic);
   /// Of one run.
   Timer timer() const;
   /// The output `name` of one run.
@@ -25,6 +26,7 @@ class OurProgram {
   std::shared_ptr<Runtime> runtime_;
   Executable executable_;
   Feeds feeds_;
+  Gear gear_;
 };
 
 /// The built-in layer over the sequences of a problem, x to y, through the public API.
@@ -41,9 +43,10 @@ class OurStep {
   Tensor h() const;
 
  private:
-  std::shared_ptr<Runtime> runtime_;
-  Executable executable_;
-  std::vector<Value> inputs_;
+  std::shared_ptr<StepRunner> runner_;
+  std::vector<Tensor> inputs_, outputs_;
+  std::vector<RowView> in_, out_;
+  std::int64_t rows_;
 };
 
 }  // namespace millrace::bench

@@ -15,6 +15,18 @@ Tensor FilledSlots::slot(std::int64_t index) const {
   return whole.rows(offsets[static_cast<std::size_t>(index)], offsets[static_cast<std::size_t>(index) + 1]);
 }
 
+std::optional<Tensor> FilledSlots::stacked() const {
+  if (items) return whole;
+  const auto slots = static_cast<std::int64_t>(offsets.size()) - 1;
+  if (slots < 1) return std::nullopt;
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    if (offsets[static_cast<std::size_t>(slot)] != slot * offsets[1]) return std::nullopt;
+  if (offsets.back() != slots * offsets[1]) return std::nullopt;
+  DDim dims = whole.dims().inserted(0, slots);
+  dims[1] = offsets[1];
+  return whole.reshape(dims);
+}
+
 /// Waiters taken off their lists; the destructor tells them, so it must stand before the lock whose end frees the mutex.
 class ArrayCore::Told {
  public:

@@ -63,6 +63,8 @@ struct FilledSlots {
   bool items = false;
 
   Tensor slot(std::int64_t index) const;
+  /// All slots with an axis 0 of their number; nothing when they differ in rows.
+  std::optional<Tensor> stacked() const;
 };
 
 /// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots.

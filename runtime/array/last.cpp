@@ -40,7 +40,7 @@ task<Tensor> last_rows(TensorArray array, SequenceOrder order, Tensor boot, Stre
   if (boot.rank() == 0 || boot.dim(0) != order.sequences())
     throw LoDError("last_rows: expected a boot of " + std::to_string(order.sequences()) + " rows, one for each sequence, found " +
                    boot.to_string());
-  const auto filled = array.filled();
+  const auto filled = co_await array.once_filled();
   if (filled == nullptr || filled->items) {
     const std::vector<SlotValue> values = co_await array.values();
     check_slots(array, values, order);

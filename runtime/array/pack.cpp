@@ -31,8 +31,8 @@ task<LoDTensor> pack(TensorArray array, int level, SequenceOrder order, StreamRe
   if (level != order.level())
     throw LoDError("pack: expected level " + std::to_string(order.level()) + " of " + order.to_string() + ", found level " +
                    std::to_string(level));
-  if (const auto filled = array.filled(); filled != nullptr && !filled->items && std::cmp_equal(array.size(), order.steps()))
-    co_return pack_filled(*filled, order, stream);
+  const auto filled = co_await array.once_filled();
+  if (filled != nullptr && !filled->items && std::cmp_equal(array.size(), order.steps())) co_return pack_filled(*filled, order, stream);
   std::vector<SlotValue> values = co_await array.values();
   if (static_cast<std::int64_t>(values.size()) != order.steps())
     throw ArgumentError("pack: expected " + std::to_string(order.steps()) + " slots, the steps of " + order.to_string() + ", found " +

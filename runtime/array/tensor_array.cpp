@@ -122,8 +122,14 @@ task<std::vector<SlotValue>> TensorArray::values_of(TensorArray array) {
   co_return values;
 }
 
+task<std::shared_ptr<const detail::FilledSlots>> TensorArray::filled_of(TensorArray array) {
+  if (array.is_fixed() && array.size() > 0) co_await array.read(0);
+  co_return array.filled();
+}
+
 task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
-  if (const auto filled = array.filled(); filled != nullptr && filled->items) co_return filled->whole;
+  const auto filled = co_await array.once_filled();
+  if (const std::optional<Tensor> stacked = filled == nullptr ? std::nullopt : filled->stacked()) co_return *stacked;
   std::vector<SlotValue> values = co_await array.values();
   for (std::size_t i = 1; i < values.size(); ++i)
     if (values[i].dims() != values[0].dims())
@@ -133,7 +139,8 @@ task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
 }
 
 task<LoDTensor> TensorArray::concat_of(TensorArray array, StreamRef stream) {
-  if (const auto filled = array.filled(); filled != nullptr && !filled->items) co_return LoDTensor(filled->whole);
+  const auto filled = co_await array.once_filled();
+  if (filled != nullptr && !filled->items) co_return LoDTensor(filled->whole);
   std::vector<SlotValue> values = co_await array.values();
   co_return detail::concat_values(values, array.core_->slab(), array.core_->empty_like(), stream);
 }

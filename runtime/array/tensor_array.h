@@ -115,6 +115,8 @@ class TensorArray {
   void fill(Tensor rows, std::vector<std::int64_t> offsets) const { core_->fill({std::move(rows), std::move(offsets), false}); }
   /// What an array that was filled, or made by `unpack` or `unstack` (axis 0), holds as a whole; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
+  /// The same once slot 0 is issued: an array that is filled is filled all at once. Null for arrays of no fixed size.
+  task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
   /// Memory for slot `index`, to be written in place and then given to `write`, which neither copies it nor takes it for foreign. Of a
   /// fixed array it is part of one slab, sized by the order or by the first call; else, or when it does not fit there, it is memory of its
   /// own.
@@ -166,6 +168,7 @@ class TensorArray {
   explicit TensorArray(std::shared_ptr<detail::ArrayCore> core) noexcept : core_(std::move(core)) {}
   static TensorArray make(detail::ArrayCore::Kind kind, std::int64_t size, std::optional<SequenceOrder> order);
   static task<std::vector<SlotValue>> values_of(TensorArray array);
+  static task<std::shared_ptr<const detail::FilledSlots>> filled_of(TensorArray array);
   static task<Tensor> stack_of(TensorArray array, StreamRef stream);
   static task<LoDTensor> concat_of(TensorArray array, StreamRef stream);
   static task<Tensor> gather_of(TensorArray array, std::vector<std::int64_t> indices, StreamRef stream);

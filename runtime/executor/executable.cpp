@@ -6,6 +6,7 @@
 #include <set>
 
 #include <millrace/runtime/executor/array_classes.h>
+#include <millrace/runtime/executor/drop_unread.h>
 #include <millrace/runtime/executor/fold_constants.h>
 #include <millrace/runtime/ops/array_ops.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -278,6 +279,7 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : make_cpu_device());
   state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
   fold_constants(state->program);
+  drop_unread(state->program);
   Compiler(*state).run();
   state_ = std::move(state);
 }

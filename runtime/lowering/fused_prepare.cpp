@@ -202,7 +202,7 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     if (from.from == From::step) step_targets[from.place].state = -1;
 }
 
-void FusedRun::State::make_parts(int threads) {
+void FusedRun::State::make_parts(int threads, StreamRef stream) {
   const std::int64_t n = first_rows;
   std::int64_t pieces = std::max<std::int64_t>(1, (n + most_rows - 1) / most_rows);
   if (threads > 1 && n > 1 && offset(operands.turns) * work >= 2 * thread_work)
@@ -233,12 +233,12 @@ void FusedRun::State::make_parts(int threads) {
     part.last = n * (at + 1) / pieces;
     const std::int64_t count = part.last - part.first;
     const std::int64_t room = std::max(run_rows, count);
-    part.workspace.resize(workspace);
+    part.workspace.resize(workspace, stream);
     part.held.resize(2 * operands.states.size());
     part.turned.assign(operands.states.size(), 0);
     for (std::size_t i = 0; i < operands.states.size(); ++i) {
       const std::int64_t width = initial[i].dims().erased(0).elements();
-      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size);
+      for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, stream);
       const auto* from = static_cast<const std::byte*>(initial[i].raw()) + part.first * width * size;
       std::memcpy(part.held[2 * i].data(), from, static_cast<std::size_t>(count * width * size));
       part.states.push_back({part.held[2 * i].data(), width});
@@ -249,7 +249,7 @@ void FusedRun::State::make_parts(int threads) {
       buffers.resize(kernels[k]->outputs().size());
       const std::vector<Target>& targets = k == 0 ? ahead_targets : step_targets;
       for (std::size_t i = 0; i < buffers.size(); ++i)
-        if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size);
+        if (targets[i].whole < 0 && targets[i].state < 0) buffers[i].resize(room * kernels[k]->outputs()[i].width * size, stream);
     }
     parts.push_back(std::move(part));
   }
@@ -275,7 +275,7 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
   state->make_outputs(stream);
   int threads = 1;
   stream.enqueue([&threads](ThreadTeam& team) { threads = team.size(); });
-  state->make_parts(threads);
+  state->make_parts(threads, stream);
   return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
 }
 

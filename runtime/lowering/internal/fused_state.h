@@ -13,18 +13,18 @@
 
 namespace millrace {
 
-/// Memory on a line of the cache.
+/// Memory of a stream, on a line of the cache: what one run gives back, the next one takes.
 class LineBuffer {
  public:
-  void resize(std::int64_t bytes) {
-    held_.resize(static_cast<std::size_t>(bytes) + 64);
-    const auto address = reinterpret_cast<std::uintptr_t>(held_.data());
-    first_ = held_.data() + (64 - address % 64) % 64;
+  void resize(std::int64_t bytes, StreamRef stream) {
+    held_ = Tensor(DType::u8, DDim{bytes + 64}, stream.memory());
+    const auto address = reinterpret_cast<std::uintptr_t>(held_.raw());
+    first_ = static_cast<std::byte*>(held_.raw_mutable()) + (64 - address % 64) % 64;
   }
   std::byte* data() const { return first_; }
 
  private:
-  std::vector<std::byte> held_;
+  Tensor held_;
   std::byte* first_ = nullptr;
 };
 
@@ -82,7 +82,7 @@ struct FusedRun::State {
   bool read_shared(StreamRef stream);
   bool check_outputs() const;
   void make_outputs(StreamRef stream);
-  void make_parts(int threads);
+  void make_parts(int threads, StreamRef stream);
   void run_part(Part& part, std::int64_t begin, std::int64_t end);
   void run_turns(Part& part, std::int64_t begin, std::int64_t end);
   std::int64_t rows_of(std::int64_t turn) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(turn)]; }
