@@ -208,6 +208,7 @@ class Planner {
         if (lives_[reg].used && touches(group, static_cast<int>(reg)) && desc_.registers[reg].kind != RowRegister::Kind::constant)
           width += desc_.registers[reg].width;
       group.tile = std::clamp<std::int64_t>(tile_bytes / std::max<std::int64_t>(1, width * element_bytes()), 1, state_.block_rows);
+      if (folds(group)) group.tile = std::clamp<std::int64_t>(cpu::sum_rows, group.tile, state_.block_rows);
       most = std::max(most, place_tile(static_cast<std::int64_t>(g)));
       for (std::size_t i = group.first; i < group.last; ++i)
         if (desc_.ops[i].kind == Kind::layer_norm || desc_.ops[i].kind == Kind::log_softmax)
@@ -215,6 +216,13 @@ class Planner {
     }
     state_.room = state_.elements + most;
     state_.elements = state_.room + lines(room);
+  }
+
+  /// Sums go side by side, several rows at a time: one chain of additions alone would leave the adder idle.
+  bool folds(const RowPlan::State::Group& group) const {
+    return std::any_of(desc_.ops.begin() + static_cast<std::ptrdiff_t>(group.first),
+                       desc_.ops.begin() + static_cast<std::ptrdiff_t>(group.last),
+                       [](const RowOp& op) { return op.kind == Kind::reduce || op.kind >= Kind::softmax; });
   }
 
   /// The local registers of one group; returns how much they take.

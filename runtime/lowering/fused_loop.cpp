@@ -8,6 +8,10 @@ namespace millrace {
 FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {
   const std::size_t inputs = form_.inputs.size();
   const std::size_t states = form_.states.size();
+  for (const std::vector<Program::Port>* ports : {&form_.step.inputs(), &form_.step.outputs()})
+    for (const Program::Port& port : *ports)
+      if (form_.step.var(port.var).type.dtype == DType::boolean)
+        throw UnsupportedError("'" + port.name + "' is of " + form_.step.var(port.var).type.to_string());
   const auto note = [this](const char* name, const Program& made) { passes_.emplace_back(name, made.to_string()); };
   note("recurrence", form_.step);
   Program step = passes::project_cells(form_.step, inputs, inputs + states);
@@ -36,7 +40,7 @@ FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
   Part made;
   made.inputs = phase.inputs;
   if (phase.program.outputs().empty()) return made;
-  made.kernel.emplace(phase.program);
+  made.kernel.emplace(phase.program, RowKernel::Truth::numbers);
   for (std::size_t i = 0; i < made.inputs.size(); ++i)
     if (made.kernel->inputs()[i].shared) made.shared.push_back(i);
   return made;

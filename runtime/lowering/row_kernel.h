@@ -17,8 +17,9 @@ namespace millrace {
 /// row. Each op must treat each row alone. Bits are those of the ops run one by one.
 class RowKernel {
  public:
-  /// UnsupportedError names the op that has no rule for rows, or does not keep them apart.
-  explicit RowKernel(const Program& program);
+  /// UnsupportedError names the op that has no rule for rows, or does not keep them apart. `truth`: what inputs and outputs of bool are.
+  enum class Truth : std::uint8_t { refused, numbers };  ///< numbers: 1 or 0 in the dtype of the plan
+  explicit RowKernel(const Program& program, Truth truth = Truth::refused);
 
   /// What one row of an input or output is; of a shared input, all of it.
   struct Port {

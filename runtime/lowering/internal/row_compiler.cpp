@@ -69,9 +69,10 @@ bool is_number(DType dtype) { return dtype == DType::f32 || dtype == DType::f64;
 
 }  // namespace
 
-RowCompiler::RowCompiler(const Program& program, RowKernel& made) : program_(program), made_(made) {
-  for (const Program::Port& port : program.outputs())
-    if (is_number(program.var(port.var).type.dtype)) desc_.dtype = program.var(port.var).type.dtype;
+RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth) : program_(program), made_(made), truth_(truth) {
+  for (const auto* ports : {&program.inputs(), &program.outputs()})
+    for (const Program::Port& port : *ports)
+      if (is_number(program.var(port.var).type.dtype)) desc_.dtype = program.var(port.var).type.dtype;
 }
 
 void RowCompiler::compile() {
@@ -102,6 +103,11 @@ void RowCompiler::eval(const Op& op) {
 
 // ---- Inputs and outputs ----
 
+/// Whether inputs and outputs of that dtype are registers.
+bool RowCompiler::is_held(DType dtype) const {
+  return dtype == desc_.dtype || (dtype == DType::boolean && truth_ == RowKernel::Truth::numbers);
+}
+
 void RowCompiler::bind_inputs() {
   for (std::size_t i = 0; i < program_.inputs().size(); ++i) {
     const Program::Port& port = program_.inputs()[i];
@@ -114,7 +120,7 @@ void RowCompiler::bind_inputs() {
       if (extent == DDim::unknown) throw UnsupportedError("input '" + port.name + "': expected known extents, found " + type.to_string());
     made.width = made.dims.elements();
     if (made.shared) shared_.emplace(port.var, shared_.size());
-    if (type.dtype == desc_.dtype) {
+    if (type.dtype == desc_.dtype || (!made.shared && is_held(type.dtype))) {
       desc_.registers.push_back({RowRegister::Kind::input, made.width, i});
       const int reg = static_cast<int>(desc_.registers.size()) - 1;
       bind(port.var, {!made.shared, reg, 0, made.dims, made.dims.row_major()});
@@ -131,7 +137,7 @@ void RowCompiler::bind_outputs() {
     const Program::Port& port = program_.outputs()[i];
     const View view = at(port.var);
     if (!view.rows) throw UnsupportedError("output '" + port.name + "': does not depend on the rows");
-    if (program_.var(port.var).type.dtype != desc_.dtype)
+    if (!is_held(program_.var(port.var).type.dtype))
       throw UnsupportedError("output '" + port.name + "': gives " + program_.var(port.var).type.to_string());
     RowRegister& reg = desc_.registers[static_cast<std::size_t>(view.reg)];
     if (reg.kind == RowRegister::Kind::scratch && reg.width == view.elements() && view.begin == 0 && is_contiguous(view)) {
@@ -355,7 +361,7 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
   return pack(make_lstm_cell(late.desc), w, *part(1), part(2), part(3), stream);
 }
 
-RowKernel::RowKernel(const Program& program) { RowCompiler(program, *this).compile(); }
+RowKernel::RowKernel(const Program& program, Truth truth) { RowCompiler(program, *this, truth).compile(); }
 
 RowWeights RowKernel::weights(std::span<const Tensor> shared) const {
   RowWeights made = known_;

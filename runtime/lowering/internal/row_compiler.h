@@ -26,7 +26,7 @@ class RowCompiler {
     std::int64_t elements() const { return dims.elements(); }
   };
 
-  RowCompiler(const Program& program, RowKernel& made);
+  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth);
   void compile();
 
   // ---- For the rules of ops (row_rules.cpp) ----
@@ -57,6 +57,7 @@ class RowCompiler {
 
  private:
   View literal(const Tensor& value);
+  bool is_held(DType dtype) const;
   void bind_inputs();
   void bind_outputs();
   void eval(const Op& op);
@@ -64,6 +65,7 @@ class RowCompiler {
 
   const Program& program_;
   RowKernel& made_;
+  const RowKernel::Truth truth_;
   RowDesc desc_;
   std::map<VarId, View> views_;
   std::map<VarId, std::size_t> shared_;  // var → place among the shared inputs
