@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,7 +111,7 @@ class Session final : private Batcher::Sink {
     std::size_t taken = 0;
     std::optional<Mark> mark = std::nullopt;  // instead of bytes
   };
-  std::deque<Chunk> incoming_;
+  std::list<Chunk> incoming_;  // lists: an idle session holds no block of an empty queue
   std::size_t incoming_bytes_ = 0;
   StartMessage start_;                 // what the session began with, for a reset
   std::vector<Tensor> given_;          // likewise
@@ -122,7 +122,7 @@ class Session final : private Batcher::Sink {
   bool resetting_ = false;             // the sequence ends, to begin anew
   bool end_said_ = false;
   bool feeding_ = false;
-  std::deque<Message> outgoing_;
+  std::list<Message> outgoing_;
   std::size_t outgoing_bytes_ = 0;  // with those that are being written
   std::uint64_t answered_ = 0;
   bool over_ = false;

@@ -55,6 +55,9 @@ void RowAssembler::pop(std::size_t count) {
   if (count > rows())
     throw IndexError("input '" + input_ + "': dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
   begin_ += count * row_bytes_;
+  if (begin_ < bytes_.size()) return;
+  std::vector<std::byte>().swap(bytes_);  // who waits for more holds no memory for it
+  begin_ = 0;
 }
 
 // Moving what is left only once it is the smaller part keeps the cost per byte constant.
