@@ -104,10 +104,11 @@ class Planner {
 
   void check_operand(std::size_t at, const RowOperand& operand, std::int64_t outer, std::int64_t inner) const {
     if (operand.reg < 0 || std::cmp_greater_equal(operand.reg, desc_.registers.size())) refuse(at, "expected a register");
-    const std::int64_t last = operand.begin + std::max<std::int64_t>(outer - 1, 0) * operand.outer_step +
-                              std::max<std::int64_t>(inner - 1, 0) * operand.inner_step;
-    if (operand.begin < 0 || operand.outer_step < 0 || operand.inner_step < 0 ||
-        (outer * inner > 0 && last >= desc_.registers[static_cast<std::size_t>(operand.reg)].width))
+    const std::int64_t out = std::max<std::int64_t>(outer - 1, 0) * operand.outer_step;
+    const std::int64_t in = std::max<std::int64_t>(inner - 1, 0) * operand.inner_step;
+    const std::int64_t first = operand.begin + std::min<std::int64_t>(out, 0) + std::min<std::int64_t>(in, 0);
+    const std::int64_t last = operand.begin + std::max<std::int64_t>(out, 0) + std::max<std::int64_t>(in, 0);
+    if (operand.begin < 0 || (outer * inner > 0 && (first < 0 || last >= desc_.registers[static_cast<std::size_t>(operand.reg)].width)))
       refuse(at, "an operand leaves its register of " + std::to_string(desc_.registers[static_cast<std::size_t>(operand.reg)].width));
   }
 
@@ -123,7 +124,7 @@ class Planner {
         const bool whole = !is_heavy(op) && !(op.kind == Kind::layer_norm && k > 0);
         check_operand(i, op.in[k], whole ? op.outer : 1, whole ? op.inner : 1);
         if (!written[static_cast<std::size_t>(op.in[k].reg)]) refuse(i, "reads a register that nothing wrote");
-        if (is_elementwise(op) && op.in[k].inner_step > 1) refuse(i, "expected elements side by side");
+        if (is_elementwise(op) && op.in[k].inner_step != 0 && op.in[k].inner_step != 1) refuse(i, "expected elements side by side");
       }
       for (const RowOperand* out : {&op.out, &op.out2}) {
         if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell) continue;

@@ -30,7 +30,8 @@ struct RowRegister {
   std::size_t place = 0;  ///< among the inputs, outputs or constants
 };
 
-/// Elements begin, begin + inner_step, … of a register, `inner` of them, and that `outer` times `outer_step` apart. A step of 0 repeats.
+/// Elements begin, begin + inner_step, … of a register, `inner` of them, and that `outer` times `outer_step` apart. A step of 0 repeats,
+/// one below 0 goes backwards.
 struct RowOperand {
   int reg = -1;
   std::int64_t begin = 0;

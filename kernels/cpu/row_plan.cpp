@@ -161,11 +161,12 @@ class Machine {
   }
 
   void copy(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    constexpr std::int64_t few = 8;  // so many elements are moved before a call is made
     for (std::int64_t row = first; row < first + rows; ++row) {
       for (std::int64_t o = 0; o < op.outer; ++o) {
         const T* from = at(op.in[0], row) + o * op.in[0].outer_step;
         T* to = at(op.out, row) + o * op.out.outer_step;
-        if (op.in[0].inner_step == 1 && op.out.inner_step == 1) {
+        if (op.inner >= few && op.in[0].inner_step == 1 && op.out.inner_step == 1) {
           std::memmove(to, from, static_cast<std::size_t>(op.inner) * sizeof(T));
         } else {
           for (std::int64_t i = 0; i < op.inner; ++i) to[i * op.out.inner_step] = from[i * op.in[0].inner_step];

@@ -2,6 +2,7 @@
 #include <millrace/runtime/lowering/internal/row_compiler.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -250,19 +251,63 @@ std::optional<RowCompiler::View> stretched(const RowCompiler::View& view, const 
 
 }  // namespace
 
-RowCompiler::View RowCompiler::elementwise(RowOp op, const std::vector<View>& operands, const DDim& dims) {
+namespace {
+
+/// The axes in the order in which a view's elements lie, when they lie side by side in some order; else as they come.
+std::vector<int> lying_order(const RowCompiler::View& view) {
+  std::vector<int> axes(static_cast<std::size_t>(view.dims.rank()));
+  std::iota(axes.begin(), axes.end(), 0);
+  std::vector<int> sorted = axes;
+  std::sort(sorted.begin(), sorted.end(),
+            [&](int a, int b) { return view.strides[a] != view.strides[b] ? view.strides[a] > view.strides[b] : a < b; });
+  std::int64_t step = 1;
+  for (std::size_t i = sorted.size(); i-- > 0;) {
+    if (view.dims[sorted[i]] != 1 && view.strides[sorted[i]] != step) return axes;
+    step *= view.dims[sorted[i]];
+  }
+  return sorted;
+}
+
+DDim in_order(const DDim& dims, const std::vector<int>& order) {
+  DDim made = dims;
+  for (std::size_t i = 0; i < order.size(); ++i) made[static_cast<int>(i)] = dims[order[i]];
+  return made;
+}
+
+}  // namespace
+
+/// The result lies as the first operand does that has all its elements, so that what was turned stays turned.
+RowCompiler::View RowCompiler::elementwise(RowOp op, const std::vector<View>& operands, const DDim& out_dims) {
+  std::vector<int> order(static_cast<std::size_t>(out_dims.rank()));
+  std::iota(order.begin(), order.end(), 0);
+  for (const View& operand : operands) {
+    if (!operand.rows || operand.dims != out_dims) continue;
+    order = lying_order(operand);
+    break;
+  }
+  std::vector<View> turned;
+  for (const View& operand : operands) {
+    const auto view = stretched(operand, out_dims);
+    if (!view)
+      throw UnsupportedError("rows of " + out_dims.to_string() + " meet " + operand.dims.to_string() + ", which does not keep them apart");
+    turned.push_back(*view);
+    turned.back().dims = in_order(view->dims, order);
+    turned.back().strides = in_order(view->strides, order);
+  }
+  View out = elementwise_of(op, std::move(turned), in_order(out_dims, order));
+  const DDim strides = out.strides;
+  for (std::size_t i = 0; i < order.size(); ++i) out.strides[order[i]] = strides[static_cast<int>(i)];
+  out.dims = out_dims;
+  return out;
+}
+
+RowCompiler::View RowCompiler::elementwise_of(RowOp op, std::vector<View> views, const DDim& dims) {
   const View out = make(dims);
   if (dims.elements() == 0) return out;
-  std::vector<View> views;
-  for (const View& operand : operands) {
-    const auto view = stretched(operand, dims);
-    if (!view)
-      throw UnsupportedError("rows of " + dims.to_string() + " meet " + operand.dims.to_string() + ", which does not keep them apart");
-    views.push_back(*view);
-  }
   const auto fits = [&](const std::vector<DDim>& strides) {
     const auto merged = merge(dims, strides);
-    return merged && std::all_of(merged->inner_steps.begin(), merged->inner_steps.end(), [](std::int64_t step) { return step <= 1; });
+    return merged &&
+           std::all_of(merged->inner_steps.begin(), merged->inner_steps.end(), [](std::int64_t step) { return step == 0 || step == 1; });
   };
   for (View& view : views)
     if (!fits({out.strides, view.strides})) view = contiguous(view);
@@ -297,21 +342,35 @@ void RowCompiler::matmul(const Op& op, VarId x, VarId weights, bool transposed, 
   const std::optional<std::size_t> late = shared_input(weights);
   const Tensor* value = program_.constant(weights);
   if (type.rank() != 2 || (!late && value == nullptr)) refuse(op, "multiplies rows by what is no matrix of weights");
-  RowOp made;
-  made.kind = RowOp::Kind::matmul;
-  made.weights = made_.known_.matrices.size();
   const std::int64_t k = (*type.shape)[transposed ? 1 : 0];
   const std::int64_t n = (*type.shape)[transposed ? 0 : 1];
   made_.known_.matrices.push_back({make_gemm_plan({k, n, desc_.dtype, desc_.dtype}), {}});
-  if (late) {
-    made_.late_matrices_.push_back({made.weights, *late, transposed});
-  } else {
-    ops::PackingStream stream;
-    RowWeights::Matrix& matrix = made_.known_.matrices.back();
-    matrix.packed = pack(matrix.plan, transposed ? value->permute({1, 0}) : *value, stream);
-  }
-  // Rows of a row may be any step apart, as long as it is one step.
-  const auto merged = merge(from.dims.slice(0, from.dims.rank() - 1), {from.strides.slice(0, from.dims.rank() - 1)});
+  if (late)
+    made_.late_matrices_.push_back({made_.known_.matrices.size() - 1, *late, transposed});
+  else
+    pack_last(transposed ? value->permute({1, 0}) : *value);
+  emit_product(from, k, n, out);
+}
+
+void RowCompiler::product(const View& from, const Tensor& weights, const View& out) {
+  made_.known_.matrices.push_back({make_gemm_plan({weights.dim(0), weights.dim(1), desc_.dtype, desc_.dtype}), {}});
+  pack_last(weights);
+  emit_product(from, weights.dim(0), weights.dim(1), out);
+}
+
+void RowCompiler::pack_last(const Tensor& weights) {
+  ops::PackingStream stream;
+  RowWeights::Matrix& matrix = made_.known_.matrices.back();
+  matrix.packed = pack(matrix.plan, weights, stream);
+}
+
+/// By the matrix that was added last. Rows of a row may be any step apart, as long as it is one step.
+void RowCompiler::emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out) {
+  RowOp made;
+  made.kind = RowOp::Kind::matmul;
+  made.weights = made_.known_.matrices.size() - 1;
+  const int last = from.dims.rank() - 1;
+  const auto merged = merge(from.dims.slice(0, last), {from.strides.slice(0, last)});
   const bool direct = from.strides[-1] == 1 && merged && merged->outer == 1;
   const View rows = direct || from.dims[-1] == 1 ? from : contiguous(from);
   made.outer = rows.elements() / std::max<std::int64_t>(k, 1);
@@ -321,6 +380,11 @@ void RowCompiler::matmul(const Op& op, VarId x, VarId weights, bool transposed, 
   made.out = {out.reg, out.begin, n, 1};
   made.inner = n;
   emit(made);
+}
+
+RowCompiler::View RowCompiler::number(double value) {
+  ops::PackingStream stream;
+  return literal(full(DDim{1}, value, desc_.dtype, stream));
 }
 
 void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, bool projected, const std::vector<VarId>& weights) {

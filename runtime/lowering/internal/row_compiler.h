@@ -46,6 +46,10 @@ class RowCompiler {
   void elementwise(RowOp op, const std::vector<View>& operands, VarId var);
   View elementwise(RowOp op, const std::vector<View>& operands, const DDim& dims);
   void matmul(const Op& op, VarId x, VarId weights, bool transposed, const View& out);
+  /// Rows of `from`, along its last axis, times weights that are known.
+  void product(const View& from, const Tensor& weights, const View& out);
+  /// A register of one number for all rows.
+  View number(double value);
   void lstm_cell(const Op& op, LstmDesc desc, bool projected, const std::vector<VarId>& weights);
   /// The operand of a view that is contiguous, or whose axes but the last merge.
   RowOperand rows_of(const View& view) const;
@@ -57,6 +61,9 @@ class RowCompiler {
 
  private:
   View literal(const Tensor& value);
+  void pack_last(const Tensor& weights);
+  void emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out);
+  View elementwise_of(RowOp op, std::vector<View> views, const DDim& dims);
   bool is_held(DType dtype) const;
   void bind_inputs();
   void bind_outputs();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include <millrace/runtime/ops/internal/inference.h>
 #include <millrace/runtime/ops/internal/lstm_form.h>
@@ -190,12 +191,57 @@ void layer_norm_rule(RowCompiler& c, const Op& op) {
 
 // ---- Shapes ----
 
+/// The same view when only axes of one element come or go.
+std::optional<View> without_ones(const View& view, const DDim& dims) {
+  View made = view;
+  made.dims = made.strides = dims;
+  int from = 0;
+  for (int axis = 0; axis < dims.rank(); ++axis) {
+    made.strides[axis] = 0;
+    if (dims[axis] == 1) continue;
+    while (from < view.dims.rank() && view.dims[from] == 1) ++from;
+    if (from == view.dims.rank() || view.dims[from] != dims[axis]) return std::nullopt;
+    made.strides[axis] = view.strides[from++];
+  }
+  while (from < view.dims.rank() && view.dims[from] == 1) ++from;
+  return from == view.dims.rank() ? std::optional(made) : std::nullopt;
+}
+
 /// Extents change, elements stay as they lie.
 void reshape_rule(RowCompiler& c, const Op& op) {
-  View view = c.contiguous(c.at(op.inputs[0]));
-  view.dims = c.program().var(op.outputs[0]).type.shape->erased(0);
-  view.strides = view.dims.row_major();
-  if (view.elements() != c.at(op.inputs[0]).elements()) RowCompiler::refuse(op, "moves elements from row to row");
+  const View x = c.at(op.inputs[0]);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  if (!x.rows || dims.elements() != x.elements()) RowCompiler::refuse(op, "moves elements from row to row");
+  if (const auto same = without_ones(x, dims)) return c.bind(op.outputs[0], *same);
+  View view = c.contiguous(x);
+  view.dims = dims;
+  view.strides = dims.row_major();
+  c.bind(op.outputs[0], view);
+}
+
+/// Places that are known, one step apart, are a view.
+void gather_rule(RowCompiler& c, const Op& op) {
+  const Tensor* index = c.program().constant(op.inputs[1]);
+  View view = c.at(op.inputs[0]);
+  const int axis = c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{0}));
+  if (index == nullptr || index->rank() > 1 || !view.rows || index->elements() == 0)
+    RowCompiler::refuse(op, "is in fused loops at places that are known, in a line");
+  const auto place = [&](std::int64_t i) {
+    const std::int64_t found = (index->rank() == 0 ? *index : index->select(0, i)).item_int();
+    if (found < -view.dims[axis] || found >= view.dims[axis]) RowCompiler::refuse(op, "looks outside of its input");
+    return found < 0 ? found + view.dims[axis] : found;
+  };
+  const std::int64_t count = index->elements();
+  const std::int64_t step = count > 1 ? place(1) - place(0) : 1;
+  for (std::int64_t i = 1; i < count; ++i)
+    if (place(i) - place(i - 1) != step) RowCompiler::refuse(op, "is in fused loops at places one step apart");
+  view.begin += place(0) * view.strides[axis];
+  view.strides[axis] *= step;
+  view.dims[axis] = count;
+  if (index->rank() == 0) {
+    view.dims = view.dims.erased(axis);
+    view.strides = view.strides.erased(axis);
+  }
   c.bind(op.outputs[0], view);
 }
 
@@ -273,18 +319,115 @@ void expand_rule(RowCompiler& c, const Op& op) {
   c.bind(op.outputs[0], made);
 }
 
+/// `view` with `before` and `behind` elements around its last axis: zeros, another number, or, reflected, those inside, from the edge on.
+View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t behind, bool reflect, double value) {
+  if (before == 0 && behind == 0) return view;
+  const int last = view.dims.rank() - 1;
+  const std::int64_t n = view.dims[last];
+  DDim dims = view.dims;
+  dims[last] += before + behind;
+  const View made = c.make(dims);
+  const auto part = [&](std::int64_t begin, std::int64_t count) {
+    View piece = made;
+    piece.begin += begin;
+    piece.dims[last] = count;
+    return piece;
+  };
+  const auto side = [&](std::int64_t begin, std::int64_t count, std::int64_t first) {
+    if (count == 0) return;
+    View from = view;
+    from.dims[last] = count;
+    if (reflect) {  // backwards from element `first`
+      from.begin += first * view.strides[last];
+      from.strides[last] = -view.strides[last];
+    } else {
+      from = c.number(value);
+      from.dims = part(begin, count).dims;
+      from.strides = from.dims;
+      for (int axis = 0; axis <= last; ++axis) from.strides[axis] = 0;
+    }
+    c.copy(from, part(begin, count));
+  };
+  side(0, before, before);
+  c.copy(view, part(before, n));
+  side(before + n, behind, n - 2);
+  return made;
+}
+
+void pad_rule(RowCompiler& c, const Op& op) {
+  const Ints& pads = op.attributes.get<Ints>("pads");
+  const std::string mode = op.attributes.get_or("mode", std::string("constant"));
+  const View x = c.at(op.inputs[0]);
+  const auto rank = pads.size() / 2;
+  for (std::size_t axis = 0; axis + 1 < rank; ++axis)
+    if (pads[axis] != 0 || pads[axis + rank] != 0) RowCompiler::refuse(op, "is in fused loops along the last axis alone");
+  const std::int64_t before = pads[rank - 1];
+  const std::int64_t behind = pads[2 * rank - 1];
+  if (rank < 2 || (mode != "constant" && mode != "reflect") || before < 0 || behind < 0)
+    RowCompiler::refuse(op, "of that kind is not in fused loops");
+  if (mode == "reflect" && std::max(before, behind) >= x.dims[-1]) RowCompiler::refuse(op, "reflects more than there is");
+  c.bind(op.outputs[0], padded(c, x, before, behind, mode == "reflect", op.attributes.get_or("value", 0.0)));
+}
+
+/// Each output is a product of the elements that it sees, channel by channel: a view where they lie side by side, else a copy.
+void conv1d_rule(RowCompiler& c, const Op& op) {
+  const Ints pads = op.attributes.get_or("pads", Ints{0, 0});
+  const std::int64_t stride = op.attributes.get_or("stride", std::int64_t{1});
+  const std::int64_t dilation = op.attributes.get_or("dilation", std::int64_t{1});
+  const Tensor* weights = c.program().constant(op.inputs[1]);
+  if (weights == nullptr || op.attributes.get_or("group", std::int64_t{1}) != 1 || weights->elements() == 0)
+    RowCompiler::refuse(op, "is in fused loops with known weights and one group");
+  const View x = padded(c, c.at(op.inputs[0]), pads[0], pads[1], false, 0);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);  // units, length
+  const std::int64_t kernel = weights->dim(2);
+  View seen = x;
+  seen.dims = DDim{dims[1], x.dims[0], kernel};
+  seen.strides = DDim{stride * x.strides[1], x.strides[0], dilation * x.strides[1]};
+  if (x.dims[0] == 1) {
+    seen.dims = DDim{dims[1], kernel};
+    seen.strides = DDim{stride * x.strides[1], dilation * x.strides[1]};
+  } else {
+    seen = c.contiguous(seen);
+    seen.dims = DDim{dims[1], x.dims[0] * kernel};
+    seen.strides = seen.dims.row_major();
+  }
+  View out = c.make(DDim{dims[1], dims[0]});
+  const Tensor flat = weights->is_contiguous() ? *weights : weights->copy_to(CpuPlace{});
+  c.product(seen, flat.reshape(DDim{dims[0], x.dims[0] * kernel}).permute({1, 0}), out);
+  if (c.has(op, 2)) out = c.elementwise(binary_op(Binary::add), {out, c.at(op.inputs[2])}, out.dims);
+  c.bind(op.outputs[0], {true, out.reg, out.begin, dims, DDim{out.strides[1], out.strides[0]}});
+}
+
 }  // namespace
 
 RowRule find_row_rule(const std::string& type) {
-  static const std::map<std::string, RowRule> rules{
-      {"gelu", gelu_rule},       {"where", where_rule},           {"clip", clip_rule},
-      {"cast", cast_rule},       {"identity", same_rule},         {"matmul", matmul_rule},
-      {"gemm", gemm_rule},       {"lstm_cell", lstm_cell_rule},   {"lstm_cell_projected", lstm_cell_projected_rule},
-      {"reduce", reduce_rule},   {"softmax", softmax_rule},       {"log_softmax", softmax_rule},
-      {"reshape", reshape_rule}, {"squeeze", reshape_rule},       {"unsqueeze", reshape_rule},
-      {"flatten", reshape_rule}, {"reshape_to", reshape_rule},    {"transpose", transpose_rule},
-      {"split", split_rule},     {"slice", slice_rule},           {"concat", concat_rule},
-      {"expand", expand_rule},   {"layer_norm", layer_norm_rule}, {"logical_not", logical_not_rule}};
+  static const std::map<std::string, RowRule> rules{{"gelu", gelu_rule},
+                                                    {"pad", pad_rule},
+                                                    {"gather", gather_rule},
+                                                    {"conv1d", conv1d_rule},
+                                                    {"where", where_rule},
+                                                    {"clip", clip_rule},
+                                                    {"cast", cast_rule},
+                                                    {"identity", same_rule},
+                                                    {"matmul", matmul_rule},
+                                                    {"gemm", gemm_rule},
+                                                    {"lstm_cell", lstm_cell_rule},
+                                                    {"lstm_cell_projected", lstm_cell_projected_rule},
+                                                    {"reduce", reduce_rule},
+                                                    {"softmax", softmax_rule},
+                                                    {"log_softmax", softmax_rule},
+                                                    {"reshape", reshape_rule},
+                                                    {"squeeze", reshape_rule},
+                                                    {"unsqueeze", reshape_rule},
+                                                    {"flatten", reshape_rule},
+                                                    {"reshape_to", reshape_rule},
+                                                    {"transpose", transpose_rule},
+                                                    {"split", split_rule},
+                                                    {"slice", slice_rule},
+                                                    {"concat", concat_rule},
+                                                    {"expand", expand_rule},
+                                                    {"layer_norm", layer_norm_rule},
+                                                    {"logical_not", logical_not_rule}};
   const auto rule = rules.find(type);
   if (rule != rules.end()) return rule->second;
   if (ops::find_unary(type) != nullptr) return unary_rule;

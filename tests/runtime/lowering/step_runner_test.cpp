@@ -158,7 +158,38 @@ TEST_CASE("shapes cost nothing and lose nothing") {
   compare("squeeze", [](const Var&, const Var&, const Var& wide, const Var&) {
     return call1("squeeze", {slice(wide, 1, 1, 2)}, {{"axes", std::vector<std::int64_t>{1}}});
   });
+  for (const std::vector<std::int64_t>& places : {std::vector<std::int64_t>{2}, {0, 2}, {3, 2, 1}, {-1, -4}})
+    compare("gather", [&](const Var&, const Var&, const Var& wide, const Var&) {
+      return tanh(gather(wide, constant(Tensor::from(places, {static_cast<std::int64_t>(places.size())})), 1));
+    });
+  compare("gather one", [](const Var& a, const Var&, const Var& wide, const Var&) { return gather(wide, constant(-2), 1) + a; });
+  compare("axes of one", [](const Var&, const Var&, const Var& wide, const Var&) {
+    const Var turned = transpose(wide, {0, 2, 1});
+    return tanh(reshape(reshape(turned, {-1, 1, 6, 1, 4}), {-1, 6, 4})) + reshape(turned, {-1, 6, 4});
+  });
   compare("as it came", [](const Var& a, const Var&, const Var&, const Var&) { return identity(a); });
+}
+
+TEST_CASE("convolutions see what their kernel sees, and pads are zeros, numbers or reflections") {
+  for (const std::int64_t stride : {1, 2})
+    for (const std::int64_t dilation : {1, 2})
+      for (const bool one_channel : {true, false}) {
+        const Attributes attributes{{"stride", stride}, {"dilation", dilation}, {"pads", std::vector<std::int64_t>{1, 2}}};
+        compare("conv1d", [&](const Var& a, const Var&, const Var& wide, const Var&) {
+          const Var x = one_channel ? reshape(a, {-1, 1, 6}) : wide;
+          const Var y = call1("conv1d", {x, weights_of(a, {3, one_channel ? 1 : 4, 2}), weights_of(a, {3})}, attributes);
+          return concat({relu(y) * y, call1("conv1d", {tanh(y), weights_of(a, {2, 3, 1})})}, 1);
+        });
+      }
+  for (const char* mode : {"constant", "reflect"})
+    compare(mode, [mode](const Var& a, const Var&, const Var& wide, const Var&) {
+      const Attributes attributes{{"pads", std::vector<std::int64_t>{0, 0, 2, 0, 0, 3}}, {"mode", std::string(mode)}, {"value", 1.5}};
+      return call1("pad", {transpose(wide, {0, 2, 1}) + reshape(a, {-1, 6, 1})}, attributes);
+    });
+  compare("turned and added", [](const Var& a, const Var&, const Var& wide, const Var&) {
+    const Var turned = call1("conv1d", {wide, weights_of(a, {4, 4, 1})});
+    return concat({turned * wide, wide - turned, sigmoid(turned) + turned}, 1);
+  });
 }
 
 TEST_CASE("what does not keep rows apart is refused by name and runs op by op") {
