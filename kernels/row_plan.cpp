@@ -183,19 +183,22 @@ class Planner {
   }
   std::int64_t element_bytes() const { return desc_.dtype == DType::f64 ? 8 : 4; }
 
-  void place_block() {
-    std::int64_t width = 0;
-    for (std::size_t reg = 0; reg < lives_.size(); ++reg)
-      if (is_scratch(reg) && !is_local(reg)) width += desc_.registers[reg].width;
-    state_.block_rows = std::clamp<std::int64_t>(block_bytes / std::max<std::int64_t>(1, width * element_bytes()), 8, cpu::max_rows);
-    state_.places.resize(lives_.size());
+  /// Lays out what lives from group to group, for `rows` rows; returns how much it takes.
+  std::int64_t lay_block(std::int64_t rows) {
     Layout layout;
     for (std::size_t reg = 0; reg < lives_.size(); ++reg) {
       if (!is_scratch(reg) || is_local(reg)) continue;
       const Life& life = lives_[reg];
-      state_.places[reg] = {layout.place(lines(desc_.registers[reg].width * state_.block_rows), life.first_group, life.last_group), false};
+      state_.places[reg] = {layout.place(lines(desc_.registers[reg].width * rows), life.first_group, life.last_group), false};
     }
-    state_.elements = layout.size();
+    return layout.size();
+  }
+
+  void place_block() {
+    state_.places.resize(lives_.size());
+    const std::int64_t width = lay_block(1);
+    state_.block_rows = std::clamp<std::int64_t>(block_bytes / std::max<std::int64_t>(1, width * element_bytes()), 8, cpu::max_rows);
+    state_.elements = lay_block(state_.block_rows);
   }
 
   void place_tiles() {
