@@ -22,6 +22,13 @@ constexpr std::int64_t most_rows = 64;
 /// Multiply-adds below which a second thread costs more than it saves.
 constexpr std::int64_t thread_work = 1 << 20;
 
+/// Multiply-adds of a row, or what takes as long.
+std::int64_t work_of(const RowOp& op, const RowDesc& desc) {
+  if (op.kind == RowOp::Kind::matmul) return op.outer * op.inner * desc.registers[static_cast<std::size_t>(op.in[0].reg)].width;
+  if (op.kind == RowOp::Kind::lstm_cell) return 4 * op.inner * (op.inner + 32);
+  return 64 + 8 * op.outer * op.inner;
+}
+
 bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_contiguous() && x.place().is_cpu(); }
 
 }  // namespace
@@ -263,10 +270,7 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
   for (const FusedLoop::Part* part : {&state->loop->ahead_, &state->loop->step_, &state->loop->behind_}) {
     if (!part->kernel) continue;
     state->dtype = part->kernel->plan().desc().dtype;
-    for (const RowOp& op : part->kernel->plan().desc().ops) {
-      if (op.kind == RowOp::Kind::matmul) state->work += op.outer * op.inner * part->kernel->plan().desc().registers[op.in[0].reg].width;
-      if (op.kind == RowOp::Kind::lstm_cell) state->work += 4 * op.inner * op.inner;
-    }
+    for (const RowOp& op : part->kernel->plan().desc().ops) state->work += work_of(op, part->kernel->plan().desc());
   }
   state->size = static_cast<std::int64_t>(size_of(state->dtype));
   if (!state->read_inputs(stream) || state->first_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||

@@ -469,29 +469,31 @@ TEST_CASE("a window of earlier states is carried") {
 }
 
 TEST_CASE("a run that is cancelled while a fused loop turns ends soon") {
-  Program program;
-  {
-    const Guard guard(program);
-    const Var x = input("x", VarType(DType::f32, {8, 64}));
-    const Var n = input("n", VarType(DType::i64, {}));
-    const Var w = parameter("w", Tensor::from(std::vector<float>(64 * 64, 0.01f), {64, 64}));
-    Var step = 0;
-    Var state = x;
-    auto loop = while_loop({step, state});
+  for (const bool product : {true, false}) {
+    Program program;
     {
-      auto frame = loop.frame();
-      loop.break_if(equal(step, n));
-      state.update(tanh(matmul(state, w)));
-      step.update(step + 1);
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {8, 64}));
+      const Var n = input("n", VarType(DType::i64, {}));
+      const Var w = parameter("w", Tensor::from(std::vector<float>(64 * 64, 0.01f), {64, 64}));
+      Var step = 0;
+      Var state = x;
+      auto loop = while_loop({step, state});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        state.update(tanh(product ? matmul(state, w) : -state));
+        step.update(step + 1);
+      }
+      output("y", state);
     }
-    output("y", state);
+    Random random(4);
+    RunOptions options;
+    options.deadline = std::chrono::milliseconds(20);
+    const Feeds feeds{{"x", numbers(random, {8, 64})}, {"n", Tensor::scalar<std::int64_t>(100'000'000)}};
+    ThreadExecutor executor(1);
+    CHECK_THROWS_AS(start_run(executor, run(program, feeds, options), "a long loop").get(), DeadlineError);
   }
-  Random random(4);
-  RunOptions options;
-  options.deadline = std::chrono::milliseconds(20);
-  const Feeds feeds{{"x", numbers(random, {8, 64})}, {"n", Tensor::scalar<std::int64_t>(100'000'000)}};
-  ThreadExecutor executor(1);
-  CHECK_THROWS_AS(start_run(executor, run(program, feeds, options), "a long loop").get(), DeadlineError);
 }
 
 TEST_CASE("a traced run shows its turns, unless the fused gear is asked for by name") {
