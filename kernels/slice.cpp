@@ -41,7 +41,8 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
                      std::to_string(ends.size()) + ", " + std::to_string(axes.size()) + " and " + std::to_string(steps.size()));
   DDim dims = x.dims();
   DDim strides = x.strides();
-  std::int64_t offset = (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
+  const std::int64_t begin = (static_cast<const std::byte*>(x.raw()) - x.storage()->data()) / static_cast<std::int64_t>(size_of(x.dtype()));
+  std::int64_t offset = begin;
   bool seen[max_rank] = {};
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const int axis = internal::checked_axis("slice", axes[i], x.dims());
@@ -54,7 +55,8 @@ Tensor slice_view(const Tensor& x, const std::vector<std::int64_t>& starts, cons
     // One element alone needs no stride, however large the step.
     strides[axis] = range.count > 1 ? x.strides()[axis] * steps[i] : x.strides()[axis];
   }
-  const Tensor view(x.dtype(), dims, strides, offset, x.storage());
+  // Of an empty tensor nothing is stored where strides would lead.
+  const Tensor view(x.dtype(), dims, strides, dims.elements() == 0 ? begin : offset, x.storage());
   return x.is_read_only() ? view.read_only() : view;
 }
 

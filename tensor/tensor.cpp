@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/tensor.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include <millrace/tensor/checked.h>
@@ -50,7 +51,10 @@ void Tensor::measure() {
     if (dims_[axis] != 1 && strides_[axis] != step) contiguous_ = false;
     step *= dims_[axis];
   }
-  if (elements_ == 0) contiguous_ = true;
+  if (elements_ > 0) return;
+  contiguous_ = true;
+  // Strides of nothing lead anywhere.
+  offset_ = std::min(offset_, static_cast<std::int64_t>(storage_->bytes() / size_of(dtype_)));
 }
 
 void Tensor::check_count(std::size_t count) const {

@@ -44,6 +44,7 @@ TEST_CASE("several axes are sliced at once, as a view too") {
   CHECK(view.to_vector<std::int64_t>() == List{6, 7, 0, 1});
   CHECK(view.storage() == x.storage());
   CHECK(slice_view(Tensor(DType::f32, DDim{0, 3}), {0}, {far}, {0}, {-1}).dims() == DDim{0, 3});
+  CHECK(slice_view(Tensor(DType::f32, DDim{0, 8}), {4}, {8}, {1}, {1}).dims() == DDim{0, 4});
   CHECK_THROWS_AS(slice_view(x, {0}, {1}, {0}, {0}), ArgumentError);
   CHECK_THROWS_AS(slice_view(x, {0, 0}, {1, 1}, {1, -1}, {1, 1}), ShapeError);
   CHECK_THROWS_AS(slice_view(x, {0}, {1, 1}, {1}, {1}), ShapeError);

@@ -113,6 +113,25 @@ def growing(m):
     m.give(info(s), info(totals))
 
 
+def growing_in_a_branch(m):
+    """Tokens that a loop in a loop collects, from none, in those of its turns that find one: a greedy transducer."""
+    x = m.random("x", 5, 4, names=(0,))
+    n = m("Gather", m("Shape", x), m.ints(0))
+    inner = Nodes()
+    best = inner("ArgMax", inner("Gather", x, inner("Unsqueeze", inner("Add", "i", "j"), inner.ints([0])), axis=0), axis=-1, keepdims=0)
+    same, longer = Nodes(), Nodes()
+    kept = same("Identity", "found")
+    joined = longer("Concat", "found", best, axis=0)
+    found = inner("If", inner("Equal", inner("Squeeze", best, inner.ints([0])), inner.ints(0)), then_branch=same.graph([], [info(kept, INT64)]), else_branch=longer.graph([], [info(joined, INT64)]))
+    outer = Nodes()
+    go = inner("Identity", "go_inner")
+    turns = outer("Min", outer("Sub", n, "i"), outer.ints(2))
+    last = loop_of(outer, turns, "", ["all"], inner.graph([scalar("j", INT64), scalar("go_inner", BOOL), info("found", INT64)], [scalar(go, BOOL), info(found, INT64)]), 1)
+    outer_go = outer("Identity", "go")
+    body = outer.graph([scalar("i", INT64), scalar("go", BOOL), info("all", INT64)], [scalar(outer_go, BOOL), info(last, INT64)])
+    m.give(info(loop_of(m, n, "", [m.ints(np.zeros(0))], body, 1), INT64))
+
+
 def ends_by_condition(m):
     """No trip count; the condition is computed; zero turns when it is false at the start."""
     x = m.random("x", 4)
@@ -341,6 +360,7 @@ def greedy_decoder(m):
 
 CASES = {
     "a loop whose value grows": (growing, (11, 13, 17, 21)),
+    "a value that grows in a branch": (growing_in_a_branch, (13, 17)),
     "a loop that ends by its condition": (ends_by_condition, (11, 17)),
     "loops and branches in each other": (nested, (13, 18)),
     "scan": (scan9, (13, 17, 20)),

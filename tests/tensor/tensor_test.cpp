@@ -206,3 +206,9 @@ TEST_CASE("any chain of views reads the elements that its coordinates name") {
     CHECK(values(view) == expected);
   }
 }
+
+TEST_CASE("A slice of a tensor that has no elements can be reshaped, wherever it begins") {
+  const Tensor none(DType::f32, DDim{0, 16});
+  CHECK(none.slice(1, 4, 8).reshape(DDim{4, 0}).dims() == DDim{4, 0});
+  CHECK(none.permute({1, 0}).rows(12, 16).reshape(DDim{0}).elements() == 0);
+}

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include <unistd.h>
 
@@ -31,6 +32,7 @@ std::vector<std::string> LineReader::next(std::size_t most) {
     begin_ = 0;
     constexpr std::size_t piece = std::size_t{64} << 10;
     const std::size_t held = bytes_.size();
+    if (held > longest) throw ParseError("stdin: expected lines of at most " + std::to_string(longest) + " bytes, found a longer one");
     bytes_.resize(held + piece);
     const ssize_t got = ::read(descriptor_, bytes_.data() + held, piece);
     const int error = errno;

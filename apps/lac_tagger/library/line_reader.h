@@ -10,10 +10,12 @@ namespace millrace::lac {
 /// Lines of a descriptor as they come: who types gets an answer to each line, and a file comes in batches. Not thread-safe.
 class LineReader {
  public:
+  static constexpr std::size_t longest = std::size_t{1} << 20;
+
   explicit LineReader(int descriptor) : descriptor_(descriptor) {}
 
   /// Lines that are there, without their ends, at most `most`; waits until there is one. Empty: nothing follows. The last line may lack its
-  /// end. IoError when reading fails.
+  /// end. IoError when reading fails; ParseError when more than `longest` bytes came without an end of a line.
   std::vector<std::string> next(std::size_t most);
 
  private:

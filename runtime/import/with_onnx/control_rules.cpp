@@ -108,17 +108,21 @@ std::vector<VarId> finish(Importer& to, const While& loop) {
   return last;
 }
 
-/// Widens the types of `params` to what the body hands on. False when nothing had to change: then the body stands.
+/// Widens the types of `params` to what the body hands on. False when nothing had to change: then the body stands. An extent that is known of
+/// what goes in and not of what comes out is no longer known: whoever took it for known would read the shape of the first turn in all of them.
+/// (A rank that inference lost is taken to stay.)
 bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector<VarId>& results) {
   bool changed = false;
   for (std::size_t i = 0; i < params.size(); ++i) {
     const VarType& found = to.type(results[i]);
-    if (fits(found, params[i].type)) continue;
-    if (found.kind != params[i].type.kind || found.dtype != params[i].type.dtype)
+    const bool fitting = fits(found, params[i].type);
+    if (!fitting && (found.kind != params[i].type.kind || found.dtype != params[i].type.dtype))
       throw ProgramError("expected a body that hands on " + internal::printable(params[i].name) + " as " + params[i].type.to_string() +
                          ", found " + found.to_string());
-    params[i].type = common(params[i].type, found);
-    changed = true;
+    if (fitting && !found.shape) continue;
+    const VarType wider = common(params[i].type, found);
+    changed = changed || wider != params[i].type;
+    params[i].type = wider;
   }
   return changed;
 }

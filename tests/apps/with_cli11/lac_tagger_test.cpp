@@ -3,11 +3,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <doctest/doctest.h>
 
 #include <apps/lac_small_files.h>
+#include <lac_tagger/library/line_reader.h>
 #include <lac_tagger/library/tagger.h>
 #include <lac_tagger/library/text.h>
 #include <millrace/kernels/crf.h>
@@ -249,4 +252,16 @@ TEST_CASE("The program gives a line for each line, whatever the batch, and names
   check_refused(tagger_command("--model /nowhere", a), 1, "/nowhere");
   std::filesystem::resize_file(files.path() / "model_baseline/word_emb", 50);
   check_refused(tagger_command(model, a), 1, "word_emb");
+}
+
+TEST_CASE("Lines are read as they come, and one that does not end is refused behind those before it") {
+  const ScratchFolder folder;
+  write_file(folder / "in", "a\n\nb\n" + std::string(lac::LineReader::longest + 1, 'x'));
+  const int file = ::open((folder / "in").c_str(), O_RDONLY);
+  REQUIRE(file >= 0);
+  lac::LineReader reader(file);
+  CHECK(reader.next(2) == std::vector<std::string>{"a", ""});
+  CHECK(reader.next(2) == std::vector<std::string>{"b"});
+  CHECK_THROWS_AS(reader.next(2), ParseError);
+  ::close(file);
 }

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include <functional>
 
 #include <millrace/runtime/array/errors.h>
@@ -146,6 +148,13 @@ TEST_CASE("gather picks slots, concat joins their rows, split and unstack make t
                       },
                       {{"x", Tensor::from<float>({1, 2})}}),
                   NeverWrittenError);
+  CHECK_THROWS_AS(built(
+                      [] {
+                        const b::Var places = b::constant(Tensor::from<std::int64_t>({std::numeric_limits<std::int64_t>::max(), 0}));
+                        return b::TensorArray::of(b::call1("tensor_array_scatter", {places, rows({2})})).stack();
+                      },
+                      {{"x", Tensor::from<float>({1, 2})}}),
+                  OverflowError);
 }
 
 TEST_CASE("an array of no slots stacks to no rows of the type it was declared with") {

@@ -199,5 +199,25 @@ TEST_CASE("A damaged model with lists is read or refused in one line and never m
   }
 }
 
+TEST_CASE("A value that grows in one branch of a turn is not taken to stay empty") {
+  GraphBuilder as_is;
+  as_is.output("same");
+  as_is.node("Identity", {"s"}, {"same"});
+  GraphBuilder grown;
+  grown.output("longer");
+  grown.node("Concat", {"s", "x"}, {"longer"}).set("axis", 0);
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {}).output("go").output("next");
+  body.node("If", {"add"}, {"next"}).set("then_branch", grown.graph).set("else_branch", as_is.graph);
+  GraphBuilder graph;
+  graph.input("x", {2}).input("n", {}, onnx::TensorProto::INT64).input("add", {}, onnx::TensorProto::BOOL).output("y").output("extents");
+  graph.initializer("none", Tensor(DType::f32, DDim{0}));
+  graph.node("Loop", {"n", "", "none"}, {"y"}).set("body", body.graph);
+  graph.node("Shape", {"y"}, {"extents"});
+  const Program program = parse(graph);
+  CHECK(type_of(program, 0) == "f32[?]");
+  CHECK(holds(program, "shape"));
+}
+
 }  // namespace
 }  // namespace millrace
