@@ -266,7 +266,7 @@ OpDef scatter_op() {
     const std::string name = context.program().var(context.op().outputs.at(0)).name;
     return [name](OpContext& run) {
       const std::vector<std::int64_t> places = run.integers(0);
-      const std::int64_t size = places.empty() ? 0 : checked_add(*std::max_element(places.begin(), places.end()), 1);
+      const std::int64_t size = places.empty() ? 0 : checked_add(*std::max_element(places.begin(), places.end()), std::int64_t{1});
       const TensorArray array = TensorArray(size).named(name);
       array.scatter(places, run.tensor(1));
       array.close();
