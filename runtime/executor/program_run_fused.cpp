@@ -95,7 +95,13 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
   }
   for (const VarId var : form.shared) {
     const Value value = co_await value_of(run, var, scope);
+    const Point point = value.tensor().ready();
+    co_await ready(point);
     made.shared.push_back(value.tensor().tensor());
+  }
+  for (const SlotValue& state : made.states) {
+    const Point point = state.ready();
+    co_await ready(point);
   }
   co_return made;
 }
@@ -103,9 +109,9 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
 namespace {
 
 /// What is wrong with the values, the loop says better turn by turn.
-std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop, FusedOperands operands, StreamRef stream) {
+std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop, FusedOperands operands, int threads, StreamRef stream) {
   try {
-    return FusedRun::prepare(loop, std::move(operands), stream);
+    return FusedRun::prepare(loop, std::move(operands), threads, stream);
   } catch (const Error&) {
     return nullptr;
   }
@@ -121,10 +127,17 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (limit >= 0 && operands.turns > limit) co_return false;
   const StreamRef stream = run->stream(*op, *scope);
-  const std::unique_ptr<FusedRun> fused = prepared(loop, std::move(operands), stream);
+  const auto threads = std::make_shared<int>(1);
+  stream.enqueue([threads](ThreadTeam& team) { *threads = team.size(); });
+  const Point known = stream.position();
+  co_await ready(known);
+  const std::unique_ptr<FusedRun> fused = prepared(loop, std::move(operands), *threads, stream);
   if (fused == nullptr) co_return false;
   const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", fused", run->track(*op, *scope), scope->turn());
   while (fused->advance(stream)) {
+    // Another thread may be on the stream: then it runs the turns, later.
+    const Point turned = stream.position();
+    co_await ready(turned);
     co_await this_task::yield();  // timers, and other runs of the executor, get their turn
     co_await this_task::checkpoint();
   }

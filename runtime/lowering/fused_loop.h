@@ -61,20 +61,21 @@ struct FusedOperands {
 class FusedRun {
  public:
   /// Null when the values do not fit after all (slots that are not there yet, extents that differ, …): then the loop must run turn by turn,
-  /// which says what is wrong, if anything is.
-  static std::unique_ptr<FusedRun> prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream);
+  /// which says what is wrong, if anything is. States and shared values are ready, not just issued; `threads` is the size of the stream's team.
+  static std::unique_ptr<FusedRun> prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, int threads, StreamRef stream);
   ~FusedRun();
 
-  /// Some milliseconds of turns, on the team of `stream`. False when there are none left.
+  /// Some milliseconds of turns, on the team of `stream`, done when its position is reached: where others use the stream too, that may be
+  /// later. False when there are none left.
   bool advance(StreamRef stream);
-  /// Writes the arrays and gives the last states, in the order of the form.
+  /// Writes the arrays and gives the last states, in the order of the form. What `advance` began is done.
   std::vector<SlotValue> finish(StreamRef stream);
   std::int64_t turns() const noexcept;
 
  private:
   struct State;
-  explicit FusedRun(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit FusedRun(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;  // shared with work that is still on the stream
 };
 
 }  // namespace millrace

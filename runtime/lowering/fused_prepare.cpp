@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a fused loop works on: values that fit, and room for what it makes.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include <millrace/runtime/array/reorder.h>
@@ -33,7 +32,7 @@ bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_con
 
 }  // namespace
 
-FusedRun::FusedRun(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FusedRun::FusedRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FusedRun::~FusedRun() = default;
 std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
 
@@ -246,8 +245,6 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     for (std::size_t i = 0; i < operands.states.size(); ++i) {
       const std::int64_t width = initial[i].dims().erased(0).elements();
       for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, stream);
-      const auto* from = static_cast<const std::byte*>(initial[i].raw()) + part.first * width * size;
-      std::memcpy(part.held[2 * i].data(), from, static_cast<std::size_t>(count * width * size));
       part.states.push_back({part.held[2 * i].data(), width});
     }
     for (int k = 0; k < 2; ++k) {
@@ -262,9 +259,9 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   }
 }
 
-std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
+std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, int threads, StreamRef stream) {
   if (operands.turns <= 0) return nullptr;
-  auto state = std::make_unique<State>();
+  auto state = std::make_shared<State>();
   state->loop = std::move(loop);
   state->operands = std::move(operands);
   for (const FusedLoop::Part* part : {&state->loop->ahead_, &state->loop->step_, &state->loop->behind_}) {
@@ -277,8 +274,6 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
       !state->check_outputs())
     return nullptr;
   state->make_outputs(stream);
-  int threads = 1;
-  stream.enqueue([&threads](ThreadTeam& team) { threads = team.size(); });
   state->make_parts(threads, stream);
   return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
 }

@@ -149,7 +149,17 @@ void FusedRun::State::run_turns(Part& part, std::int64_t begin, std::int64_t end
   keep_states(part, total);
 }
 
+/// The rows of the states that the part begins with; they may have been made on the stream itself.
+void FusedRun::State::take_initial(Part& part) const {
+  for (std::size_t i = 0; i < initial.size(); ++i) {
+    const std::int64_t row = part.states[i].stride * size;
+    std::memcpy(part.held[2 * i].data(), static_cast<const std::byte*>(initial[i].raw()) + part.first * row,
+                static_cast<std::size_t>((part.last - part.first) * row));
+  }
+}
+
 void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end) {
+  if (begin == 0) take_initial(part);
   for (std::int64_t t = begin; t < end && live(part, t) > 0;) {
     std::int64_t next = t;
     for (std::int64_t sum = 0; next < end && (next == t || sum + live(part, next) <= run_rows); ++next) sum += live(part, next);
@@ -164,9 +174,9 @@ bool FusedRun::advance(StreamRef stream) {
   std::int64_t end = begin;
   for (std::int64_t sum = 0; end < state.operands.turns && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
   if (begin == end) return false;
-  stream.enqueue([&](ThreadTeam& team) {
-    team.parallel(static_cast<std::int64_t>(state.parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) state.run_part(state.parts[static_cast<std::size_t>(i)], begin, end);
+  stream.enqueue([kept = state_, begin, end](ThreadTeam& team) {
+    team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) kept->run_part(kept->parts[static_cast<std::size_t>(i)], begin, end);
     });
   });
   state.done = end;

@@ -83,6 +83,7 @@ struct FusedRun::State {
   bool check_outputs() const;
   void make_outputs(StreamRef stream);
   void make_parts(int threads, StreamRef stream);
+  void take_initial(Part& part) const;
   void run_part(Part& part, std::int64_t begin, std::int64_t end);
   void run_turns(Part& part, std::int64_t begin, std::int64_t end);
   std::int64_t rows_of(std::int64_t turn) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(turn)]; }

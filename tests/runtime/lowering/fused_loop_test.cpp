@@ -496,6 +496,46 @@ TEST_CASE("a run that is cancelled while a fused loop turns ends soon") {
   }
 }
 
+TEST_CASE("runs of one executable at once, on several threads, give the bits of each alone") {
+  Random random(8);
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    std::vector<layers::GruWeights> weights;
+    for (const std::int64_t c : {4, 4, 12, 12})
+      weights.push_back({numbers(random, {c, 18}), numbers(random, {6, 18}), numbers(random, {18}), numbers(random, {18})});
+    layers::GruOptions options;
+    options.direction = layers::Direction::bidirectional;
+    const layers::GruResult made = layers::gru({x}, weights, options);
+    output("y", made.y);
+    output("h", made.h[3]);
+  }
+  constexpr std::size_t count = 8;
+  std::vector<Feeds> feeds;
+  std::vector<std::string> wanted;
+  for (std::size_t i = 0; i < count; ++i) {
+    const LoD lod = random_lod(random, 1, 60);
+    feeds.push_back({{"x", LoDTensor(numbers(random, {lod.rows(), 4}), lod)}});
+    wanted.push_back(bits(on_cpu(program, feeds.back(), interpreted())));
+  }
+  const Executable executable(program, make_cpu_device(2, 2));
+  ThreadExecutor executor(3);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Running<RunResult>> running;
+    for (const Feeds& fed : feeds) running.push_back(start_run(executor, run(executable, fed), "one of many"));
+    running[static_cast<std::size_t>(round) % count].cancel();
+    for (std::size_t i = 0; i < count; ++i) {
+      try {
+        const RunResult found = running[i].get();
+        CHECK(bits(found) == wanted[i]);
+      } catch (const CancelledError&) {
+        CHECK(i == static_cast<std::size_t>(round) % count);
+      }
+    }
+  }
+}
+
 TEST_CASE("a traced run shows its turns, unless the fused gear is asked for by name") {
   Random random(8);
   const Feeds feeds{{"x", LoDTensor(numbers(random, {10, 3}), LoD::from_lengths({{3, 6, 1}}))},
