@@ -184,7 +184,7 @@ class Archive {
 // ---- Writing ----
 
 void put(std::string& to, std::uint64_t value, std::size_t count) {
-  for (std::size_t byte = 0; byte < count; ++byte) to += static_cast<char>(value >> 8 * byte & 0xff);
+  for (std::size_t byte = 0; byte < count; ++byte, value >>= 8) to += static_cast<char>(value & 0xff);
 }
 
 /// What both headers of a member say alike: version, flags, stored, the first day that zip knows, CRC-32, sizes, length of the name.

@@ -102,7 +102,7 @@ void expect_dims(Importer& to, const Node& node, std::size_t input, const char* 
 void check_inputs(Importer& to, const Node& node, const Kind& kind, const Form& form, VarId x) {
   const auto d = static_cast<std::int64_t>(form.directions);
   const std::int64_t gates = static_cast<std::int64_t>(kind.gates) * form.hidden;
-  const DDim& shape = *to.type(x).shape;
+  const DDim shape = *to.type(x).shape;  // a copy: looking at inputs may add vars
   expect_dims(to, node, 1, "W", {d, gates, shape[2]});
   expect_dims(to, node, 2, "R", {d, gates, form.hidden});
   expect_dims(to, node, 3, "B", {d, 2 * gates});
@@ -121,7 +121,7 @@ Form read_form(Importer& to, const Node& node, const Kind& kind) {
   form.directions = direction == "bidirectional" ? 2 : 1;
   form.reverse = direction == "reverse";
   form.batch_first = node.integer("layout", 0) != 0;
-  const VarType& recurrent = to.type(to.in(node, 2));
+  const VarType recurrent = to.type(to.in(node, 2));
   const std::int64_t found = recurrent.rank() == 3 ? (*recurrent.shape)[2] : DDim::unknown;
   form.hidden = node.integer("hidden_size", found);
   if (form.hidden < 1 || form.hidden > largest_hidden)
@@ -136,9 +136,9 @@ Form read_form(Importer& to, const Node& node, const Kind& kind) {
 /// X as [T, B, C], of known rank and, where W knows it, known C.
 VarId sequences(Importer& to, const Node& node, const Form& form) {
   VarId x = to.in(node, 0);
-  const VarType& w = to.type(to.in(node, 1));
+  const VarType w = to.type(to.in(node, 1));
   const std::int64_t features = w.rank() == 3 ? (*w.shape)[2] : DDim::unknown;
-  const std::optional<DDim>& shape = to.type(x).shape;
+  const std::optional<DDim> shape = to.type(x).shape;
   if (shape && shape->rank() != 3) throw ProgramError("input X: expected rank 3, found " + to.type(x).to_string());
   if (!shape || ((*shape)[2] < 0 && features > 0))
     x = to.emit1("reshape", {x}, {{"shape", Ints{0, 0, std::max<std::int64_t>(features, 0)}}});
