@@ -74,7 +74,8 @@ std::vector<Tensor> StepRunner::run(const std::vector<Tensor>& inputs, Tracer* t
 
 void StepRunner::run(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
   const auto size = static_cast<std::int64_t>(size_of(kernel_->plan().desc().dtype));
-  device_->stream(0).enqueue([&](ThreadTeam& team) {
+  const StreamRef stream = device_->stream(0);
+  stream.enqueue([&](ThreadTeam& team) {
     const std::int64_t pieces = std::clamp<std::int64_t>(rows / rows_of_thread, 1, team.size());
     while (std::cmp_less(rooms_.size(), pieces)) {
       rooms_.push_back(std::make_unique<Room>());
@@ -94,6 +95,7 @@ void StepRunner::run(std::span<const RowView> inputs, std::span<const RowView> o
       }
     });
   });
+  stream.position().wait();  // reached, unless somebody else was on the stream
 }
 
 }  // namespace millrace

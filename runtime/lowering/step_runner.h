@@ -27,7 +27,7 @@ class StepRunner {
   bool fused() const noexcept { return kernel_.has_value(); }
   const std::string& reason() const noexcept { return reason_; }
 
-  /// `inputs`: contiguous, all with the same number of rows. The outputs may still be under way on a device. Traced, it runs op by op.
+  /// `inputs`: contiguous, all with the same number of rows. On a device the outputs may still be under way. Traced, it runs op by op.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs, Tracer* tracer = nullptr);
   /// The same from and to memory of the caller, of `rows` rows; only when `fused`. Allocates nothing once it ran with so many threads.
   void run(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows);
