@@ -10,10 +10,11 @@
 #include <sys/resource.h>
 
 #include <bench/live_client.h>
-#include <bench/python_peer.h>
 #include <bench/registry.h>
 #include <millrace/runtime/import/file.h>
+#include <millrace/tensor/error.h>
 #include <support/child.h>
+#include <support/scratch_folder.h>
 
 namespace millrace::bench {
 namespace {
@@ -142,7 +143,7 @@ class Trials {
   const Context& context_;
   std::int64_t windows_;
   std::size_t most_;
-  Scratch scratch_;
+  app::ScratchFolder scratch_{"millrace-bench"};
 };
 
 Row live_row(std::int64_t windows, const std::string& what) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <support/child.h>
+#include <support/scratch_folder.h>
 
 #include <millrace/runtime/import/file.h>
 
@@ -17,9 +18,9 @@ namespace {
 
 /// The process, with the folder that its problem lies in.
 struct Talk {
-  std::shared_ptr<const Scratch> scratch;
+  std::shared_ptr<const app::ScratchFolder> scratch;
   app::Child child;
-  Talk(const std::string& python, std::shared_ptr<const Scratch> folder)
+  Talk(const std::string& python, std::shared_ptr<const app::ScratchFolder> folder)
       : scratch(std::move(folder)), child({python, "-u", "-c", scripts::peers}, true) {}
 
   std::string ask(const std::string& line) {
@@ -42,7 +43,7 @@ struct Talk {
 };
 
 PythonPeer started(const std::string& python, const std::string& name, const std::vector<std::string>& set_up,
-                   std::shared_ptr<const Scratch> scratch) {
+                   std::shared_ptr<const app::ScratchFolder> scratch) {
   PythonPeer peer;
   peer.name = name;
   try {
@@ -69,24 +70,13 @@ void write_raw(const std::filesystem::path& file, const void* bytes, std::size_t
 
 }  // namespace
 
-Scratch::Scratch() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-bench.XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw IoError(pattern + ": cannot make the folder");
-  path_ = pattern;
-}
-
-Scratch::~Scratch() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::vector<std::string>& set_up) {
-  return started(python, name, set_up, std::make_shared<const Scratch>());
+  return started(python, name, set_up, std::make_shared<const app::ScratchFolder>("millrace-bench"));
 }
 
 PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::string& set_up, const LstmProblem& problem,
                             int threads) {
-  auto scratch = std::make_shared<const Scratch>();
+  auto scratch = std::make_shared<const app::ScratchFolder>("millrace-bench");
   const std::pair<const char*, const Tensor*> tensors[] = {{"w", &problem.w}, {"r", &problem.r}, {"bias", &problem.bias},
                                                            {"x", &problem.x}, {"h", &problem.h}, {"c", &problem.c}};
   for (const auto& [file, tensor] : tensors) write_raw(*scratch / file, tensor->raw(), tensor->bytes());

@@ -19,17 +19,7 @@ except ImportError as error:
 
 import onnx_recurrent_test
 import onnx_test
-
-BIN = os.environ.get("MILLRACE_BIN", "build/release/bin")
-MILLRACE = onnx_test.MILLRACE
-MODELS = os.environ.get("MILLRACE_MODELS", os.path.join(BIN, "..", "..", "models"))
-
-
-def session_of(path):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+from oracle import MILLRACE, MODELS, TEST_RUNTIME, same, session_of
 
 
 def check(path):
@@ -37,12 +27,6 @@ def check(path):
     model = onnx.load(path)
     if all(output.type.tensor_type.HasField("shape") for output in model.graph.output):
         onnx.checker.check_model(model)
-
-
-def same(found, expected, what):
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.dtype == expected.dtype and found.shape == expected.shape, (what, found.dtype, found.shape, expected.dtype, expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(what))
 
 
 def export(model, path, *flags):
@@ -90,11 +74,10 @@ def recurrent(folder):
 
 def built(folder):
     """Programs of test_runtime: NAME.onnx, and by ports NAME.in.npz and NAME.out.npz, which this library wrote."""
-    program = os.path.join(BIN, "test_runtime")
-    if not os.path.exists(program):
-        print(f"left out: no {program}")
+    if not os.path.exists(TEST_RUNTIME):
+        print(f"left out: no {TEST_RUNTIME}")
         return
-    subprocess.run([program, "--source-file=*export/with_onnx/*_test.cpp"], check=True, timeout=200, stdout=subprocess.DEVNULL,
+    subprocess.run([TEST_RUNTIME, "--source-file=*export/with_onnx/*_test.cpp"], check=True, timeout=200, stdout=subprocess.DEVNULL,
                    env={**os.environ, "MILLRACE_EXPORT_CASES": folder})
     models = sorted(glob.glob(os.path.join(folder, "*.onnx")))
     assert len(models) > 10, models

@@ -6,7 +6,8 @@ import subprocess
 import struct
 import tempfile
 
-TEST = os.path.join(os.environ.get("MILLRACE_BIN", "build/release/bin"), "test_runtime")
+from oracle import TEST_RUNTIME
+
 TYPES = {"float32": "F32", "int64": "I64"}
 
 
@@ -36,10 +37,6 @@ class Vectors:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "vectors.safetensors")
             self.save(path)
-            run = subprocess.run([TEST, "--test-case=layers give what an oracle*"], env={**os.environ, "MILLRACE_LAYER_VECTORS": path}, capture_output=True, text=True, timeout=250)
+            run = subprocess.run([TEST_RUNTIME, "--test-case=layers give what an oracle*"], env={**os.environ, "MILLRACE_LAYER_VECTORS": path}, capture_output=True, text=True, timeout=250)
         print(run.stdout, run.stderr)
         assert run.returncode == 0 and "1 passed" in run.stdout, "the layers differ from the oracle"
-
-
-def seeds():
-    return [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else range(1, 4)

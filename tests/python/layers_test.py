@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recurrent layers give what ONNX Runtime gives on random weights: f32 within 1e-5. Prints the seed; MILLRACE_SEED runs one."""
-import os
 import sys
 
 try:
@@ -11,7 +10,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from layer_vectors import TEST, Vectors, seeds
+from layer_vectors import Vectors
+from oracle import TEST_RUNTIME, need, seeds
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 FORMS = [
@@ -83,9 +83,7 @@ def vectors_of(seed):
 
 
 if __name__ == "__main__":
-    if not os.path.exists(TEST):
-        print(f"skipped: no {TEST}")
-        sys.exit(77)
-    for seed in seeds():
+    need(TEST_RUNTIME)
+    for seed in seeds(range(1, 4)):
         print(f"seed {seed}", flush=True)
         vectors_of(seed).check()

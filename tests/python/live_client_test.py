@@ -16,7 +16,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-MILLRACE = os.path.join(os.environ.get("MILLRACE_BIN", "build/release/bin"), "millrace")
+from oracle import MILLRACE, need, seeds
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FEATURES, HIDDEN, SESSIONS = 40, 64, 6
 
@@ -83,9 +84,7 @@ def check(seed):
 
 
 if __name__ == "__main__":
-    if not os.path.exists(MILLRACE):
-        print(f"skipped: no {MILLRACE}")
-        sys.exit(77)
-    for seed in [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else [1, 2]:
+    need(MILLRACE)
+    for seed in seeds([1, 2]):
         print("seed", seed, flush=True)
         check(seed)

@@ -3,23 +3,21 @@
 
 Prints the seed; MILLRACE_SEED runs one."""
 import os
-import subprocess
 import sys
 import tempfile
 
 try:
     import numpy as np
     import onnx
-    import onnxruntime
+    import onnxruntime  # noqa: F401: oracle.session_of
     from onnx import TensorProto, helper, numpy_helper
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-MILLRACE = os.path.join(os.environ.get("MILLRACE_BIN", "build/release/bin"), "millrace")
-if not os.path.exists(MILLRACE):
-    print(f"skipped: no {MILLRACE}")
-    sys.exit(77)
+import oracle
+
+oracle.need(oracle.MILLRACE)
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 TYPES = {np.dtype("f4"): FLOAT, np.dtype("i8"): INT64, np.dtype("?"): BOOL}
@@ -378,37 +376,22 @@ CASES = {
 }
 
 
-def close(where, found, expected):
-    expected = np.asarray(expected)
-    assert found.dtype == expected.dtype and found.shape == expected.shape, (where, found.dtype, found.shape, expected.dtype, expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=where)
-
-
 def compare(name, m, folder):
     path = os.path.join(folder, "model.onnx")
     onnx.save(m.model(), path)
-    command = [MILLRACE, "run", path, "--output-dir", os.path.join(folder, "out")]
-    for key, value in m.feeds.items():
-        np.save(os.path.join(folder, f"{key}.npy"), value)
-        command += ["--input", f"{key}={folder}/{key}.npy"]
-    subprocess.run(command, check=True, timeout=60)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    load = oracle.run(path, m.feeds, folder)
     names = [output.name for output in m.outputs]
-    for output, expected in zip(names, session.run(names, m.feeds)):
-        load = lambda file: np.load(os.path.join(folder, "out", f"{file}.npy"))
+    for output, expected in zip(names, oracle.session_of(path).run(names, m.feeds)):
         if not isinstance(expected, list):
-            close(f"{name}: {output}", load(output), expected)
+            oracle.same(load(output), expected, f"{name}: {output}")
             continue
         assert load(f"{output}.length") == len(expected), (name, output, load(f"{output}.length"), len(expected))
         for i, element in enumerate(expected):
-            close(f"{name}: {output}[{i}]", load(f"{output}.{i}"), element)
+            oracle.same(load(f"{output}.{i}"), element, f"{name}: {output}[{i}]")
 
 
 def main():
-    seeds = [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else range(1, 4)
-    for seed in seeds:
+    for seed in oracle.seeds(range(1, 4)):
         for name, (build, opsets) in CASES.items():
             for opset in opsets:
                 print(f"seed {seed}: {name}, opset {opset}", flush=True)

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`millrace run` gives what ONNX Runtime gives on small random graphs: f32 within 1e-5 relative. Prints the seed; MILLRACE_SEED runs one."""
 import os
-import subprocess
 import sys
 import tempfile
 
 try:
     import numpy as np
     import onnx
-    import onnxruntime
+    import onnxruntime  # noqa: F401: oracle.session_of
     from onnx import TensorProto, helper
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-MILLRACE = os.path.join(os.environ.get("MILLRACE_BIN", "build/release/bin"), "millrace")
-if not os.path.exists(MILLRACE):
-    print(f"skipped: no {MILLRACE}")
-    sys.exit(77)
+import oracle
+
+oracle.need(oracle.MILLRACE)
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 TYPES = {np.dtype("f4"): FLOAT, np.dtype("i8"): INT64, np.dtype("?"): BOOL}
@@ -167,21 +165,13 @@ CASES = {
 def compare(name, g, folder):
     path = os.path.join(folder, "model.onnx")
     onnx.save(g.model(), path)
-    command = [MILLRACE, "run", path, "--output-dir", os.path.join(folder, "out")]
-    for key, value in g.inputs.items():
-        np.save(os.path.join(folder, f"{key}.npy"), value)
-        command += ["--input", f"{key}={folder}/{key}.npy"]
-    subprocess.run(command, check=True, timeout=60)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    for output, expected in zip(g.outputs, session.run(g.outputs, g.inputs)):
-        found = np.load(os.path.join(folder, "out", f"{output}.npy"))
-        assert found.dtype == expected.dtype and found.shape == expected.shape, (name, output, found.dtype, found.shape, expected.dtype, expected.shape)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=f"{name}: {output}")
+    load = oracle.run(path, g.inputs, folder)
+    for output, expected in zip(g.outputs, oracle.session_of(path).run(g.outputs, g.inputs)):
+        oracle.same(load(output), expected, f"{name}: {output}")
 
 
 def main():
-    seeds = [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else range(1, 4)
-    for seed in seeds:
+    for seed in oracle.seeds(range(1, 4)):
         for name, build in CASES.items():
             for opset in (13, 17, 20) if build is pieces else (17,):
                 print(f"seed {seed}: {name}, opset {opset}", flush=True)

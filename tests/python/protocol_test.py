@@ -13,10 +13,9 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-MILLRACE = os.path.join(os.environ.get("MILLRACE_BIN", "build/release/bin"), "millrace")
-if not os.path.exists(MILLRACE):
-    print(f"skipped: no {MILLRACE}")
-    sys.exit(77)
+from oracle import MILLRACE, need
+
+need(MILLRACE)
 
 # [client]
 import json, socket, struct

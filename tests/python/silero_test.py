@@ -19,9 +19,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-BIN = os.environ.get("MILLRACE_BIN", "build/release/bin")
-MILLRACE = os.path.join(BIN, "millrace")
-MODELS = os.environ.get("MILLRACE_MODELS", os.path.join(BIN, "..", "..", "models"))
+from oracle import MILLRACE, MODELS, need, seeds
+
 SOUNDS = "/usr/share/asterisk/sounds/en*/**/*.wav"
 FILES, WINDOW, CONTEXT = 3, 512, 64
 CONFIG = """[audio]
@@ -139,12 +138,12 @@ def check(name, kind, paths, rng):
 
 
 if __name__ == "__main__":
-    missing = [p for p in [MILLRACE] + [os.path.join(MODELS, name) for name in KINDS] if not os.path.exists(p)]
+    need(MILLRACE, *(os.path.join(MODELS, name) for name in KINDS))
     longest = sorted(glob.glob(SOUNDS, recursive=True), key=lambda p: (-os.path.getsize(p), p))[:FILES]
-    if missing or not longest:
-        print("skipped: no", ", ".join(missing) or SOUNDS)
+    if not longest:
+        print("skipped: no", SOUNDS)
         sys.exit(77)
-    for seed in [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else [1]:
+    for seed in seeds([1]):
         print("seed", seed, flush=True)
         for model, of in KINDS.items():
             check(model, of, longest, np.random.default_rng(seed))

@@ -15,9 +15,10 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+import oracle
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "..", "..", "apps", "convert", "weights.py")
-TEST = os.path.join(os.environ.get("MILLRACE_BIN", "build/release/bin"), "test_runtime")
 spec = importlib.util.spec_from_file_location("weights", SCRIPT)
 weights = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(weights)
@@ -197,11 +198,9 @@ def refusals(scratch):
 
 
 def main():
-    if not os.path.exists(TEST):
-        print(f"skipped: no {TEST}")
-        sys.exit(77)
+    oracle.need(oracle.TEST_RUNTIME)
     other_layers()
-    for seed in [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else (1, 2):
+    for seed in oracle.seeds((1, 2)):
         print(f"seed {seed}", flush=True)
         rng = np.random.default_rng(seed)
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as scratch:
@@ -213,7 +212,7 @@ def main():
                 keras_case(rng, folder, scratch, f"keras_{kind}_both", kind, directions=2, numbered=True, bias=kind != "lstm")
             torch_case(rng, folder, scratch, "torch_lstm_projection", "lstm", levels=2, directions=2, projection=2)
             keras_case(rng, folder, scratch, "keras_gru_before", "gru", reset="before")
-            run = subprocess.run([TEST, "--test-case=weights that the script converted*"], env={**os.environ, "MILLRACE_CONVERTED_WEIGHTS": folder}, capture_output=True, text=True, timeout=200)
+            run = subprocess.run([oracle.TEST_RUNTIME, "--test-case=weights that the script converted*"], env={**os.environ, "MILLRACE_CONVERTED_WEIGHTS": folder}, capture_output=True, text=True, timeout=200)
             print(run.stdout, run.stderr)
             assert run.returncode == 0 and "skipped:" not in run.stdout
 

@@ -13,14 +13,17 @@
 
 namespace millrace::testing {
 
+/// What `building` appends, as a program.
+inline Program built_program(const std::function<void()>& building) {
+  Program program;
+  const build::Guard guard(program);
+  building();
+  return program;
+}
+
 /// Builds a program whose output "y" is what `make` gives, and runs it.
 inline LoDTensor built(const std::function<build::Var()>& make, Feeds feeds = {}) {
-  Program program;
-  {
-    const build::Guard guard(program);
-    build::output("y", make());
-  }
-  const RunResult result = run_fifo(run(std::move(program), std::move(feeds)));
+  const RunResult result = run_fifo(run(built_program([&] { build::output("y", make()); }), std::move(feeds)));
   return result["y"];
 }
 

@@ -10,6 +10,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/data.h>
+#include <support/scratch_folder.h>
 
 #include "demos.h"
 #include "serving.h"
@@ -90,7 +91,7 @@ int dialogue(const std::string& bin) {
   const lac::Model model = lac::read_model(lac::default_folder());
   tag_two(model);
 
-  const Scratch scratch;
+  const app::ScratchFolder scratch("millrace-demo");
   const std::filesystem::path path = scratch / "lac_forward.mr";
   save_program(lac::live_program(model), path);
   const Inputs inputs(model);

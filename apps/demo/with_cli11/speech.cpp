@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <support/child.h>
+#include <support/scratch_folder.h>
 
 #include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/npy.h>
@@ -60,7 +61,7 @@ struct Pass {
 };
 
 /// All prompts at once, to a server that lives for this pass alone.
-Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, const Scratch& scratch, double speed) {
+Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, const app::ScratchFolder& scratch, double speed) {
   const fs::path stats = scratch / "stats.json";
   Child server({given.bin + "/millrace", "serve", given.model, "--config", given.config, "--port", "0", "--stats-json", stats.string()});
   const StreamUrl url = url_of(server);
@@ -113,7 +114,7 @@ double percentile(const std::vector<double>& sorted, double p) {
 
 /// The output of the whole file, computed in another process on two threads.
 std::string offline_bytes(const Speech& given, const Prompt& prompt, const AudioConfig& audio, const std::string& output,
-                          const Scratch& scratch) {
+                          const app::ScratchFolder& scratch) {
   const fs::path folder = scratch / "offline";
   Child run({given.bin + "/millrace", "run", given.model, "--config", given.config, "--input", audio.input + "=" + prompt.path.string(),
              "--threads", "2", "--output-dir", folder.string()});
@@ -134,7 +135,7 @@ int speech(const Speech& given) {
   const StreamConfig config = read_stream_config(given.config);
   if (!config.audio) throw ArgumentError(given.config + ": expected [audio], found none");
   const std::vector<Prompt> prompts = longest_prompts(given.sounds);
-  const Scratch scratch;
+  const app::ScratchFolder scratch("millrace-demo");
   double audio_seconds = 0;
   for (const Prompt& prompt : prompts) audio_seconds += prompt.seconds;
 

@@ -29,16 +29,9 @@ Var ragged(const std::string& name, int levels = 1) { return input(name, VarType
 Var plain(const std::string& name) { return input(name, VarType(DType::f32, {DDim::unknown, 1})); }
 Floats of(const RunResult& result, const std::string& name) { return result[name].tensor().to_vector<float>(); }
 
-Program program_of(const std::function<void()>& building) {
-  Program program;
-  const Guard guard(program);
-  building();
-  return program;
-}
-
 /// h = h·decay + x, every state as "y", the last ones as "last".
 Program decaying(float decay, DynamicRNN::Options options) {
-  return program_of([&] {
+  return built_program([&] {
     const Var x = ragged("x", options.level + 1);
     const Var boot = plain("boot");
     DynamicRNN rnn(options);
@@ -93,7 +86,7 @@ TEST_CASE("case 21: sums over ragged sequences with boots, in the caller's order
 }
 
 TEST_CASE("case 20: h = (h + x) / 2 from 4") {
-  const RunResult result = on_cpu(program_of([] {
+  const RunResult result = on_cpu(built_program([] {
                                     const Var x = ragged("x");
                                     DynamicRNN rnn;
                                     {
@@ -151,7 +144,7 @@ TEST_CASE("outer levels and their empty sequences come back when the steps are t
 // ---- Static inputs ----
 
 TEST_CASE("case 6: a static input with sub-sequences is re-ordered with the batch and shrinks with it") {
-  const Program program = program_of([] {
+  const Program program = built_program([] {
     const Var x = ragged("x");
     const Var still = ragged("still");
     DynamicRNN rnn;
@@ -181,7 +174,7 @@ TEST_CASE("case 6: a static input with sub-sequences is re-ordered with the batc
 TEST_CASE("a static input of one row for each sequence, sorted, unsorted and reversed") {
   for (const bool sorted : {true, false})
     for (const bool reverse : {true, false}) {
-      const Program program = program_of([&] {
+      const Program program = built_program([&] {
         const Var x = ragged("x");
         const Var still = plain("still");
         DynamicRNN rnn({.sort_by_length = sorted, .reverse = reverse});
@@ -200,7 +193,7 @@ TEST_CASE("a static input of one row for each sequence, sorted, unsorted and rev
 // ---- Several of everything ----
 
 TEST_CASE("several inputs, memories and outputs, one of which is an input as it came") {
-  const RunResult result = on_cpu(program_of([] {
+  const RunResult result = on_cpu(built_program([] {
                                     const Var a = ragged("a"), b = ragged("b");
                                     DynamicRNN rnn({.reverse = true});
                                     Var sum, count;
@@ -228,7 +221,7 @@ TEST_CASE("several inputs, memories and outputs, one of which is an input as it 
 }
 
 TEST_CASE("case 23: a second step input of other lengths is an error that names both, on every schedule") {
-  const Program program = program_of([] {
+  const Program program = built_program([] {
     const Var first = ragged("first"), second = ragged("second");
     DynamicRNN rnn;
     {
@@ -258,7 +251,7 @@ TEST_CASE("case 23: a second step input of other lengths is an error that names 
 }
 
 TEST_CASE("a step input may have levels below: its sub-sequences go with the rows of another") {
-  const RunResult result = on_cpu(program_of([] {
+  const RunResult result = on_cpu(built_program([] {
                                     const Var words = ragged("words", 2), weight = ragged("weight");
                                     DynamicRNN rnn;
                                     {
@@ -278,7 +271,7 @@ TEST_CASE("a step input may have levels below: its sub-sequences go with the row
 namespace {
 
 Program nested(bool sort_outer, bool sort_inner) {
-  return program_of([&] {
+  return built_program([&] {
     const Var x = ragged("x", 2);
     const Var boot = plain("boot");
     DynamicRNN outer({.sort_by_length = sort_outer});

@@ -22,16 +22,9 @@ const VarType time_first(DType::f32, {DDim::unknown, DDim::unknown, 1});
 
 Floats of(const RunResult& result, const std::string& name) { return result[name].tensor().to_vector<float>(); }
 
-Program program_of(const std::function<void()>& building) {
-  Program program;
-  const Guard guard(program);
-  building();
-  return program;
-}
-
 /// h = h / 2 + x·still, from `boot` or from 3.
 Program halving(bool boots, StaticRNN::Options options) {
-  return program_of([&] {
+  return built_program([&] {
     const Var x = input("x", time_first), still = input("still", VarType(DType::f32, {DDim::unknown, 1}));
     const Var boot = boots ? input("boot", VarType(DType::f32, {DDim::unknown, 1})) : Var();
     StaticRNN rnn(options);
@@ -54,7 +47,7 @@ Program halving(bool boots, StaticRNN::Options options) {
 }  // namespace
 
 TEST_CASE("case 20, time first: h = (h + x) / 2 from 4") {
-  const RunResult result = everywhere(program_of([] {
+  const RunResult result = everywhere(built_program([] {
                                         const Var x = input("x", time_first);
                                         StaticRNN rnn;
                                         Var h;
@@ -112,7 +105,7 @@ TEST_CASE("any extents, with and without boot, forward and reversed: the plain l
 }
 
 TEST_CASE("case 23: a second step input with other steps or sequences is an error that names both") {
-  const Program program = program_of([] {
+  const Program program = built_program([] {
     const Var first = input("first", time_first), second = input("second", time_first);
     StaticRNN rnn;
     {

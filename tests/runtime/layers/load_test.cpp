@@ -11,18 +11,12 @@
 #include <millrace/runtime/builder/ops.h>
 
 #include "support/program_runs.h"
-#include "support/random.h"
+#include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::testing;
 
 namespace {
-
-Tensor numbers(Random& random, const DDim& dims) {
-  std::vector<float> values(static_cast<std::size_t>(dims.elements()));
-  for (float& value : values) value = random.real();
-  return Tensor::from(values, dims);
-}
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.copy_to(CpuPlace{});
@@ -37,7 +31,7 @@ TEST_CASE("a file's layers are loaded by name, as many levels and directions as 
   SafeTensors file;
   for (const char* name :
        {"enc_0_input", "enc_0_recurrent", "enc_1_input", "enc_1_recurrent", "enc_1_bias", "out_weight", "norm_scale", "words_table"})
-    file.tensors.emplace_back(name, numbers(random, {2, 4}));
+    file.tensors.emplace_back(name, random_tensor(random, {2, 4}));
   const auto lstm = layers::load_lstm(file, "enc");
   REQUIRE(lstm.size() == 2);
   CHECK(same_bits(lstm[1].input, *file.find("enc_1_input")));
@@ -74,12 +68,12 @@ TEST_CASE("the example of docs/import_weights.md runs ragged rows through what a
   SafeTensors file;
   for (const auto& [name, dims] : std::vector<std::pair<std::string, DDim>>{
            {"lstm_0_input", {3, 16}}, {"lstm_0_recurrent", {4, 16}}, {"lstm_0_bias", {16}}, {"out_weight", {4, 2}}, {"out_bias", {2}}})
-    file.tensors.emplace_back(name, numbers(random, dims));
+    file.tensors.emplace_back(name, random_tensor(random, dims));
   const std::filesystem::path path = std::filesystem::temp_directory_path() / ("load_test_" + std::to_string(getpid()) + ".safetensors");
   write_safetensors(path, file);
   const Program program = tagger_of(path);
   std::filesystem::remove(path);
-  const LoDTensor x(numbers(random, {5, 3}), LoD::from_lengths({{2, 0, 3}}));
+  const LoDTensor x(random_tensor(random, {5, 3}), LoD::from_lengths({{2, 0, 3}}));
   const LoDTensor scores = on_cpu(program, {{"x", x}})["scores"];
   CHECK(scores.lod() == x.lod());
   CHECK(scores.dims() == DDim{5, 2});
@@ -88,7 +82,7 @@ TEST_CASE("the example of docs/import_weights.md runs ragged rows through what a
 TEST_CASE("a layer that the file does not have is named, with what it has") {
   SafeTensors file;
   Random random(2);
-  file.tensors.emplace_back("enc_0_input", numbers(random, {2, 4}));
+  file.tensors.emplace_back("enc_0_input", random_tensor(random, {2, 4}));
   CHECK_THROWS_WITH_AS(layers::load_gru(file, "dec"), "expected a tensor 'dec_0_input', found 'enc_0_input'", ArgumentError);
   CHECK_THROWS_WITH_AS(layers::load_gru(file, "enc"), doctest::Contains("'enc_0_recurrent'"), ArgumentError);
   CHECK_THROWS_WITH_AS(layers::load_embedding({}, "words"), "expected a tensor 'words_table', found none", ArgumentError);

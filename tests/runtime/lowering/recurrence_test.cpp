@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <support/random.h>
+#include <support/random_tensor.h>
 #include <support/step_by_step.h>
 
 #include <millrace/runtime/builder/loop.h>
@@ -13,16 +13,10 @@
 using namespace millrace;
 using millrace::testing::bytes_of;
 using millrace::testing::Random;
+using millrace::testing::random_tensor;
 using millrace::testing::StepByStep;
 
 namespace {
-
-Tensor random_tensor(Random& random, const DDim& dims) {
-  Tensor made(DType::f32, dims);
-  float* to = made.mutable_data<float>();
-  for (std::int64_t i = 0; i < made.elements(); ++i) to[i] = random.real();
-  return made;
-}
 
 /// h' = sigmoid(h·U + x·W), over sequences of f32 rows, in the ways of writing the loop that designs and users have.
 enum class Form { listing, memories_ahead, carried, condition };

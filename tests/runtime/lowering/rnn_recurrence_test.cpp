@@ -4,7 +4,7 @@
 
 #include <support/built.h>
 #include <support/program_runs.h>
-#include <support/random.h>
+#include <support/random_tensor.h>
 #include <support/step_by_step.h>
 
 #include <millrace/runtime/builder/dynamic_rnn.h>
@@ -12,8 +12,10 @@
 #include <millrace/runtime/builder/static_rnn.h>
 
 using namespace millrace;
+using millrace::testing::built_program;
 using millrace::testing::bytes_of;
 using millrace::testing::Random;
+using millrace::testing::random_tensor;
 using millrace::testing::says;
 using millrace::testing::StepByStep;
 
@@ -21,13 +23,6 @@ namespace {
 
 constexpr std::int64_t features = 3;
 constexpr std::int64_t hidden = 5;
-
-Tensor random_tensor(Random& random, const DDim& dims) {
-  Tensor made(DType::f32, dims);
-  float* to = made.mutable_data<float>();
-  for (std::int64_t i = 0; i < made.elements(); ++i) to[i] = random.real();
-  return made;
-}
 
 struct Net {
   explicit Net(Random& random) : w(random_tensor(random, {features, hidden})), u(random_tensor(random, {hidden, hidden})) {}
@@ -42,13 +37,6 @@ build::Var cell(RNN& rnn, const build::Var& x, const build::Var& h, const Net& n
   const build::Var next = net.step(x, h);
   rnn.update_memory(h, next);
   return next;
-}
-
-Program program_of(const std::function<void()>& building) {
-  Program program;
-  const build::Guard guard(program);
-  building();
-  return program;
 }
 
 std::string refusal(const Program& program) {
@@ -68,7 +56,7 @@ TEST_CASE("a DynamicRNN with a boot, a filled memory and a static input: the sam
     Random random(seed);
     const Net net(random);
     const bool sorted = random.coin();
-    const Program program = program_of([&] {
+    const Program program = built_program([&] {
       const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, features}, 1));
       const build::Var boot = build::input("boot", VarType(DType::f32, {DDim::unknown, hidden}));
       const build::Var still = build::input("still", VarType(DType::f32, {DDim::unknown, hidden}));
@@ -111,7 +99,7 @@ TEST_CASE("stacked DynamicRNNs stream") {
   Random random(4);
   const Net first(random);
   const Net second(random);
-  const Program program = program_of([&] {
+  const Program program = built_program([&] {
     build::Var rows = build::input("x", VarType(DType::f32, {DDim::unknown, features}, 1));
     for (const Net* net : {&first, &second}) {
       build::DynamicRNN rnn;
@@ -134,7 +122,7 @@ TEST_CASE("stacked DynamicRNNs stream") {
 }
 
 TEST_CASE("two step inputs are two live inputs, of which a step takes one row each") {
-  const Program program = program_of([] {
+  const Program program = built_program([] {
     const build::Var a = build::input("a", VarType(DType::f32, {DDim::unknown, 1}, 1));
     const build::Var b = build::input("b", VarType(DType::f32, {DDim::unknown, 1}, 1));
     build::DynamicRNN rnn;
@@ -161,7 +149,7 @@ TEST_CASE("two step inputs are two live inputs, of which a step takes one row ea
 TEST_CASE("a StaticRNN over one sequence streams, from a boot that it fills itself") {
   Random random(6);
   const Net net(random);
-  const Program program = program_of([&] {
+  const Program program = built_program([&] {
     const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 1, features}));
     build::StaticRNN rnn;
     {
@@ -180,7 +168,7 @@ TEST_CASE("a StaticRNN over one sequence streams, from a boot that it fills itse
 
 TEST_CASE("what is not causal, or puts what a sequence has not once beside its steps, is refused by name") {
   const auto reversed = [](int levels, bool reverse, bool live_static) {
-    return program_of([&] {
+    return built_program([&] {
       const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 1}, levels));
       build::DynamicRNN rnn({.reverse = reverse});
       {
@@ -195,7 +183,7 @@ TEST_CASE("what is not causal, or puts what a sequence has not once beside its s
   CHECK(says(refusal(reversed(2, true, false)), {"unpack", "from its end"}));
   CHECK(make_recurrence(reversed(2, false, false)).levels == 2);
   CHECK(says(refusal(reversed(1, false, true)), {"reorder", "one row for each sequence"}));
-  CHECK(says(refusal(program_of([] {
+  CHECK(says(refusal(built_program([] {
                const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 1, 1}));
                build::StaticRNN rnn({.reverse = true});
                {

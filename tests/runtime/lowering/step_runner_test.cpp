@@ -13,24 +13,13 @@
 #include <millrace/tensor/device.h>
 
 #include "support/random.h"
+#include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::testing;
 using namespace millrace::build;
 
 namespace {
-
-Tensor numbers(Random& random, const DDim& dims, DType dtype) {
-  Tensor made(dtype, dims);
-  for (std::int64_t i = 0; i < made.elements(); ++i) {
-    const double value = 3.0 * static_cast<double>(random.real());
-    if (dtype == DType::f64)
-      made.mutable_data<double>()[i] = value;
-    else
-      made.mutable_data<float>()[i] = static_cast<float>(value);
-  }
-  return made;
-}
 
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
@@ -49,7 +38,7 @@ void compare(const std::string& name, const Make& make) {
       const Var a = input("a", VarType(dtype, {DDim::unknown, 6}));
       const Var b = input("b", VarType(dtype, {DDim::unknown, 6}));
       const Var wide = input("wide", VarType(dtype, {DDim::unknown, 4, 6}));
-      output("y", make(a, b, wide, parameter("w", numbers(random, {6, 5}, dtype))));
+      output("y", make(a, b, wide, parameter("w", random_tensor(random, {6, 5}, 3, dtype))));
     }
     for (const int threads : {1, 2}) {
       StepRunner runner(program, make_cpu_device(threads));
@@ -57,7 +46,8 @@ void compare(const std::string& name, const Make& make) {
       REQUIRE(runner.fused());
       const Executable apart(program);
       for (const std::int64_t n : {1, 7, 70}) {
-        const std::vector<Tensor> inputs{numbers(random, {n, 6}, dtype), numbers(random, {n, 6}, dtype), numbers(random, {n, 4, 6}, dtype)};
+        const std::vector<Tensor> inputs{random_tensor(random, {n, 6}, 3, dtype), random_tensor(random, {n, 6}, 3, dtype),
+                                         random_tensor(random, {n, 4, 6}, 3, dtype)};
         const std::vector<Value> values(inputs.begin(), inputs.end());
         const Tensor wanted = run_straight(apart, values)[0].tensor().tensor().copy_to(CpuPlace{});
         const Tensor found = runner.run(inputs)[0];
@@ -69,7 +59,7 @@ void compare(const std::string& name, const Make& make) {
 
 Var weights_of(const Var& like, const DDim& dims) {
   Random random(9);
-  return parameter("v", numbers(random, dims, like.type().dtype));
+  return parameter("v", random_tensor(random, dims, 3, like.type().dtype));
 }
 Var scalar_of(const Var& like, double value) { return cast(constant(value), like.type().dtype); }
 
@@ -126,7 +116,7 @@ TEST_CASE("products take rows of any rank, transposed weights and a bias") {
   compare("merged with a literal", [](const Var& a, const Var&, const Var&, const Var& w) {
     Random random(4);
     const Var first = matmul(a, w);
-    return first + matmul(a, constant(numbers(random, {6, 5}, a.type().dtype)));
+    return first + matmul(a, constant(random_tensor(random, {6, 5}, 3, a.type().dtype)));
   });
 }
 

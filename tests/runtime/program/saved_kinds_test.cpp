@@ -25,7 +25,7 @@
 #include <millrace/runtime/program/check.h>
 
 #include "support/program_runs.h"
-#include "support/random.h"
+#include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -34,12 +34,6 @@ using build::Var;
 namespace {
 
 constexpr std::int64_t open = DDim::unknown;
-
-Tensor numbers(Random& random, const DDim& dims) {
-  std::vector<float> values(static_cast<std::size_t>(dims.elements()));
-  for (float& value : values) value = random.real();
-  return Tensor::from(values, dims);
-}
 
 Tensor whole(Random& random, std::int64_t count, std::int64_t bound) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(count));
@@ -83,31 +77,32 @@ Var rows(std::int64_t width, int levels = 1) { return build::input("x", VarType(
 
 Feeds ragged(Random& random, std::int64_t width) {
   const LoD::Level lengths = lengths_of(random);
-  return {{"x", LoDTensor(numbers(random, {sum_of(lengths), width}), LoD::from_lengths({lengths}))}};
+  return {{"x", LoDTensor(random_tensor(random, {sum_of(lengths), width}), LoD::from_lengths({lengths}))}};
 }
 
 Feeds layers_of_all_kinds(Random& random) {
   const LoD::Level lengths = lengths_of(random);
-  const Var words = layers::embedding(build::input("x", VarType(DType::i64, {open, 1}, 1)), numbers(random, {11, 3}));
-  const Var wide = layers::conv1d({words}, {numbers(random, {2, 3, 4}), numbers(random, {4})});
+  const Var words = layers::embedding(build::input("x", VarType(DType::i64, {open, 1}, 1)), random_tensor(random, {11, 3}));
+  const Var wide = layers::conv1d({words}, {random_tensor(random, {2, 3, 4}), random_tensor(random, {4})});
   layers::LstmOptions lstm;
   lstm.direction = layers::Direction::bidirectional;
   lstm.cell_clip = 0.7;
   lstm.forget_bias = 1;
   const auto cell = [&] {
-    return layers::LstmWeights{numbers(random, {4, 12}), numbers(random, {2, 12}), numbers(random, {12}), numbers(random, {9}),
-                               numbers(random, {3, 2})};
+    return layers::LstmWeights{random_tensor(random, {4, 12}), random_tensor(random, {2, 12}), random_tensor(random, {12}),
+                               random_tensor(random, {9}), random_tensor(random, {3, 2})};
   };
   const auto first = layers::lstm({wide}, {cell(), cell()}, lstm);
   layers::GruOptions gru;
   gru.reset = layers::GruReset::before;
   gru.candidate = {"leaky_relu", 0.1};
-  const auto second = layers::gru({first.y}, {{numbers(random, {4, 9}), numbers(random, {3, 9}), numbers(random, {9}), {}}}, gru);
+  const auto second =
+      layers::gru({first.y}, {{random_tensor(random, {4, 9}), random_tensor(random, {3, 9}), random_tensor(random, {9}), {}}}, gru);
   layers::RnnOptions rnn;
   rnn.direction = layers::Direction::reverse;
-  const auto third = layers::rnn({second.y}, {{numbers(random, {3, 3}), numbers(random, {3, 3}), {}}}, rnn);
-  const Var normed = layers::layer_norm(third.y, {numbers(random, {3}), numbers(random, {3})});
-  build::output("y", layers::linear(normed, {numbers(random, {3, 5}), numbers(random, {5})}));
+  const auto third = layers::rnn({second.y}, {{random_tensor(random, {3, 3}), random_tensor(random, {3, 3}), {}}}, rnn);
+  const Var normed = layers::layer_norm(third.y, {random_tensor(random, {3}), random_tensor(random, {3})});
+  build::output("y", layers::linear(normed, {random_tensor(random, {3, 5}), random_tensor(random, {5})}));
   build::output("c", first.c[1]);
   return {{"x", LoDTensor(whole(random, sum_of(lengths), 11), LoD::from_lengths({lengths}))}};
 }
@@ -115,7 +110,7 @@ Feeds layers_of_all_kinds(Random& random) {
 Feeds nested_rnn(Random& random) {
   using namespace build;
   const Var x = rows(2, 2);
-  const Var w = parameter("w", numbers(random, {2, 2}));
+  const Var w = parameter("w", random_tensor(random, {2, 2}));
   DynamicRNN outer({.level = 0});
   Var memory;
   {
@@ -138,7 +133,7 @@ Feeds nested_rnn(Random& random) {
   output("y", outer.outputs()[0]);
   output("last", outer.last(memory));
   const LoD lod = LoD::from_lengths({{2, 1}, {3, 1, 2}});
-  return {{"x", LoDTensor(numbers(random, {6, 2}), lod)}};
+  return {{"x", LoDTensor(random_tensor(random, {6, 2}), lod)}};
 }
 
 Feeds sequence_ops(Random& random) {
@@ -147,8 +142,8 @@ Feeds sequence_ops(Random& random) {
   for (const char* kind : {"average", "max", "last"}) output(kind, sequence_pool(x, kind, 0.5));
   output("soft", sequence_softmax(x));
   output("backwards", sequence_reverse(x));
-  output("around", sequence_conv(x, parameter("f", numbers(random, {9, 2})), -1, 3));
-  output("ahead", row_conv(x, parameter("g", numbers(random, {2, 3}))));
+  output("around", sequence_conv(x, parameter("f", random_tensor(random, {9, 2})), -1, 3));
+  output("ahead", row_conv(x, parameter("g", random_tensor(random, {2, 3}))));
   const PaddedSequences padded = sequence_pad(x);
   output("padded", padded.rows);
   output("again", sequence_unpad(padded.rows, padded.length));
@@ -160,7 +155,7 @@ Feeds sequence_ops(Random& random) {
 Feeds decoders(Random& random) {
   using namespace build;
   const Var x = rows(4);
-  const CrfDecoded tags = crf_decoding(x, parameter("transition", numbers(random, {6, 4})));
+  const CrfDecoded tags = crf_decoding(x, parameter("transition", random_tensor(random, {6, 4})));
   output("path", tags.path);
   output("score", tags.score);
   output("greedy", ctc_greedy_decode(x, 0).labels);
@@ -170,9 +165,9 @@ Feeds decoders(Random& random) {
 
 Feeds generation(Random& random) {
   using namespace build;
-  const Var w = parameter("w", numbers(random, {3, 3}));
-  const Var table = parameter("table", numbers(random, {5, 3}));
-  const Var out = parameter("out", numbers(random, {3, 5}));
+  const Var w = parameter("w", random_tensor(random, {3, 3}));
+  const Var table = parameter("table", random_tensor(random, {5, 3}));
+  const Var out = parameter("out", random_tensor(random, {3, 5}));
   const Model model = [&](const Var& tokens, const std::vector<Var>& states, const Var&) {
     const Var h = build::tanh(matmul(states[0], w) + reshape(embedding(table, tokens), {-1, 3}));
     return ModelStep{log(softmax(matmul(h, out))), {h}};
@@ -187,7 +182,7 @@ Feeds generation(Random& random) {
   output("totals", beam.totals);
   output("sampled", generate_sampled(model, start, {state}, start, {.seed = 5, .temperature = 0.8, .top = 3}, options).tokens);
   const std::int64_t sources = random.between(1, 4);
-  return {{"start", whole(random, sources, 5)}, {"h", numbers(random, {sources, 3})}};
+  return {{"start", whole(random, sources, 5)}, {"h", random_tensor(random, {sources, 3})}};
 }
 
 Feeds loops_and_branches(Random& random) {
@@ -211,7 +206,7 @@ Feeds loops_and_branches(Random& random) {
   }
   output("kept", kept.stack());
   output("mapped", map_fn([](const Var& row) { return sigmoid(row); }, x));
-  return {{"x", numbers(random, {random.between(1, 7), 3})}};
+  return {{"x", random_tensor(random, {random.between(1, 7), 3})}};
 }
 
 }  // namespace

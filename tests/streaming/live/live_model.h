@@ -12,15 +12,10 @@
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/runtime/task/sync_wait.h>
-#include <support/random.h>
+#include <support/listing.h>
+#include <support/random_tensor.h>
 
 namespace millrace::testing {
-
-inline Tensor random_tensor(Random& random, const DDim& dims) {
-  std::vector<float> values;
-  for (std::int64_t i = 0; i < dims.elements(); ++i) values.push_back(random.real());
-  return Tensor::from(values, dims);
-}
 
 /// The canonical listing with weights that the seed decides.
 inline Program live_listing(Random& random, std::int64_t features, std::int64_t hidden) {
@@ -32,22 +27,7 @@ inline Program live_listing(Random& random, std::int64_t features, std::int64_t 
   const Var boot_state = input("boot", VarType(DType::f32, {DDim::unknown, hidden}));
   const Var U = parameter("U", random_tensor(random, {hidden, hidden}));
   const Var W = parameter("W", random_tensor(random, {features, hidden}));
-  auto [steps, order] = unpack(x, 0, true);
-  auto n = steps.size();
-  build::TensorArray states(n, order, "states"), outputs(n, order, "outputs");
-  Var step = constant(0);
-  auto loop = while_loop({step});
-  {
-    auto frame = loop.frame();
-    loop.break_if(equal(step, n));
-    auto step_input = steps.read(step);
-    auto pre_state = shrink(states.read(step - 1, boot_state), step_input);
-    auto state = sigmoid(matmul(pre_state, U) + matmul(step_input, W));
-    states.write(step, state);
-    outputs.write(step, state, share);
-    step.update(step + 1);
-  }
-  output("y", pack(outputs, 0, order));
+  output("y", listing(x, boot_state, U, W));
   return program;
 }
 

@@ -12,6 +12,8 @@
 #include <millrace/runtime/layers/rnn.h>
 
 #include "runtime/export/with_onnx/round_trip.h"
+#include "support/built.h"
+#include "support/listing.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -19,44 +21,22 @@ using build::Var;
 
 TEST_CASE("The canonical listing becomes a Scan and gives its numbers again, also for a sequence without rows") {
   Random random(1);
-  const Tensor u = numbers(random, {3, 3});
-  const Tensor w = numbers(random, {4, 3});
-  const auto listing = [&] {
-    using namespace build;
+  const Tensor u = random_tensor(random, {3, 3});
+  const Tensor w = random_tensor(random, {4, 3});
+  const auto building = [&] {
     const Var x = rows(4);
-    const Var boot_state = input("boot", VarType(DType::f32, {open, 3}));
-    const Var U = parameter("U", u);
-    const Var W = parameter("W", w);
-    auto [steps, order] = unpack(x, 0, sort_by_length);
-    auto n = steps.size();
-    build::TensorArray states(n, order), outputs(n, order);
-    Var step = constant(0);
-    auto loop = while_loop({step});
-    {
-      auto frame = loop.frame();
-      loop.break_if(equal(step, n));
-      auto step_input = steps.read(step);
-      auto pre_state = shrink(states.read(step - 1, boot_state), step_input);
-      auto state = sigmoid(matmul(pre_state, U) + matmul(step_input, W));
-      states.write(step, state);
-      outputs.write(step, state, share);
-      step.update(step + 1);
-    }
-    output("y", pack(outputs, 0, order));
+    const Var boot_state = build::input("boot", VarType(DType::f32, {open, 3}));
+    build::output("y", listing(x, boot_state, build::parameter("U", u), build::parameter("W", w)));
   };
   for (const std::int64_t length : {5, 1, 0})
-    check_round_trip("listing_" + std::to_string(length), listing,
-                     {{"x", one_sequence(numbers(random, {length, 4}))}, {"boot", numbers(random, {1, 3})}});
+    check_round_trip("listing_" + std::to_string(length), building,
+                     {{"x", one_sequence(random_tensor(random, {length, 4}))}, {"boot", random_tensor(random, {1, 3})}});
 }
 
 TEST_CASE("What streams is imported as a recurrence again: layers with last states, several step inputs, boots, convolutions") {
   Random random(2);
   const auto check_streams = [](const std::function<void()>& building, std::size_t at_end) {
-    Program program;
-    {
-      const build::Guard guard(program);
-      building();
-    }
+    const Program program = built_program(building);
     const Recurrence wanted = make_recurrence(program);
     const Recurrence found = make_recurrence(parse_onnx(format_onnx(program), "again"));
     CHECK(found.outputs.size() == wanted.outputs.size());
@@ -121,8 +101,8 @@ TEST_CASE("Layers over one sequence, in both directions and several deep, keep t
           options.direction = layers::Direction::bidirectional;
           options.reset = layers::GruReset::before;
           options.keeps = layers::GruKeeps::complement;
-          const Var words =
-              build::embedding(build::parameter("table", numbers(weights, {20, 5})), build::input("words", VarType(DType::i64, {open}, 1)));
+          const Var words = build::embedding(build::parameter("table", random_tensor(weights, {20, 5})),
+                                             build::input("words", VarType(DType::i64, {open}, 1)));
           const auto both = layers::gru(
               {words}, {gru_weights(weights, 5, 4), gru_weights(weights, 5, 4), gru_weights(weights, 8, 4), gru_weights(weights, 8, 4)},
               options);
@@ -136,14 +116,15 @@ TEST_CASE("Layers over one sequence, in both directions and several deep, keep t
                        layers::LstmOptions options;
                        options.cell_clip = 0.5;
                        options.gate_clip = 2;
-                       const auto made = layers::lstm({rows(3)},
-                                                      {{numbers(weights, {3, 16}), numbers(weights, {2, 16}), numbers(weights, {16}),
-                                                        numbers(weights, {12}), numbers(weights, {4, 2})}},
-                                                      options);
+                       const auto made =
+                           layers::lstm({rows(3)},
+                                        {{random_tensor(weights, {3, 16}), random_tensor(weights, {2, 16}), random_tensor(weights, {16}),
+                                          random_tensor(weights, {12}), random_tensor(weights, {4, 2})}},
+                                        options);
                        build::output("y", made.y);
                        build::output("c", made.c[0]);
                      },
-                     {{"x", one_sequence(numbers(random, {length, 3}))}});
+                     {{"x", one_sequence(random_tensor(random, {length, 3}))}});
   }
 }
 
@@ -158,13 +139,14 @@ TEST_CASE("Layers over a dense batch with lengths keep their numbers") {
                      options.candidate = {"scaled_tanh", 1.5, 0.7};
                      const Var lengths = build::input("lengths", VarType(DType::i64, {2}));
                      const auto cell = [&] {
-                       return layers::LstmWeights{numbers(weights, {3, 16}), numbers(weights, {4, 16}), numbers(weights, {16}), {}, {}};
+                       return layers::LstmWeights{
+                           random_tensor(weights, {3, 16}), random_tensor(weights, {4, 16}), random_tensor(weights, {16}), {}, {}};
                      };
                      const auto made = layers::lstm({dense(3), lengths}, {cell(), cell()}, options);
                      build::output("y", made.y);
                      build::output("h", made.h[1]);
                    },
-                   {{"x", numbers(random, {5, 2, 3})}, {"lengths", Tensor::from<std::int64_t>({5, 3})}});
+                   {{"x", random_tensor(random, {5, 2, 3})}, {"lengths", Tensor::from<std::int64_t>({5, 3})}});
   check_round_trip("rnn_dense_reverse",
                    [] {
                      Random weights(8);
@@ -172,38 +154,40 @@ TEST_CASE("Layers over a dense batch with lengths keep their numbers") {
                      options.direction = layers::Direction::reverse;
                      options.activation = {"hard_sigmoid", 0.3, 0.4};
                      options.clip = 0.8;
-                     const auto made = layers::rnn({dense(3)}, {{numbers(weights, {3, 4}), numbers(weights, {4, 4}), {}}}, options);
+                     const auto made =
+                         layers::rnn({dense(3)}, {{random_tensor(weights, {3, 4}), random_tensor(weights, {4, 4}), {}}}, options);
                      build::output("y", made.y);
                      build::output("h", made.h[0]);
                    },
-                   {{"x", numbers(random, {5, 2, 3})}});
+                   {{"x", random_tensor(random, {5, 2, 3})}});
 }
 
 TEST_CASE("A DynamicRNN with two step inputs, a static input and last states keeps its numbers") {
   Random random(9);
   for (const bool reverse : {false, true})
-    check_round_trip(
-        reverse ? "dynamic_rnn_reverse" : "dynamic_rnn",
-        [&] {
-          using namespace build;
-          const Var x = rows(2);
-          const Var y = rows(2, "y");
-          const Var each = input("each", VarType(DType::f32, {open, 2}));
-          DynamicRNN rnn({.reverse = reverse});
-          Var memory;
-          {
-            const auto block = rnn.block();
-            const Var a = rnn.step_input(x);
-            const Var b = rnn.step_input(y);
-            memory = rnn.memory(DType::f32, {2}, 0.5);
-            const Var next = build::tanh(memory * b + a + rnn.static_input(each));
-            rnn.update_memory(memory, next);
-            rnn.output(next * 2.0);
-          }
-          output("z", rnn.outputs()[0]);
-          output("last", rnn.last(memory));
-        },
-        {{"x", one_sequence(numbers(random, {4, 2}))}, {"y", one_sequence(numbers(random, {4, 2}))}, {"each", numbers(random, {1, 2})}});
+    check_round_trip(reverse ? "dynamic_rnn_reverse" : "dynamic_rnn",
+                     [&] {
+                       using namespace build;
+                       const Var x = rows(2);
+                       const Var y = rows(2, "y");
+                       const Var each = input("each", VarType(DType::f32, {open, 2}));
+                       DynamicRNN rnn({.reverse = reverse});
+                       Var memory;
+                       {
+                         const auto block = rnn.block();
+                         const Var a = rnn.step_input(x);
+                         const Var b = rnn.step_input(y);
+                         memory = rnn.memory(DType::f32, {2}, 0.5);
+                         const Var next = build::tanh(memory * b + a + rnn.static_input(each));
+                         rnn.update_memory(memory, next);
+                         rnn.output(next * 2.0);
+                       }
+                       output("z", rnn.outputs()[0]);
+                       output("last", rnn.last(memory));
+                     },
+                     {{"x", one_sequence(random_tensor(random, {4, 2}))},
+                      {"y", one_sequence(random_tensor(random, {4, 2}))},
+                      {"each", random_tensor(random, {1, 2})}});
 }
 
 TEST_CASE("Loops that are no recurrence become Loops: conditions, late exits, nesting, trip limits") {
@@ -264,7 +248,7 @@ TEST_CASE("Loops that are no recurrence become Loops: conditions, late exits, ne
 TEST_CASE("Arrays that are written backwards, before a loop, or read further back keep their slots") {
   using namespace build;
   Random random(10);
-  const Feeds feeds{{"x", numbers(random, {6, 3})}};
+  const Feeds feeds{{"x", random_tensor(random, {6, 3})}};
   const auto x_input = [] { return input("x", VarType(DType::f32, {open, 3})); };
   check_round_trip(
       "backwards",
@@ -308,7 +292,7 @@ TEST_CASE("Arrays that are written backwards, before a loop, or read further bac
 TEST_CASE("Arrays that a branch writes, that grow, or that are made in a loop keep their slots") {
   using namespace build;
   Random random(18);
-  const Feeds feeds{{"x", numbers(random, {6, 3})}};
+  const Feeds feeds{{"x", random_tensor(random, {6, 3})}};
   check_round_trip(
       "growing",
       [] {
@@ -377,7 +361,7 @@ TEST_CASE("Slots of different rows are a sequence of ONNX") {
         }
         output("y", out.concat());
       },
-      {{"x", numbers(random, {6, 3})}}, false);
+      {{"x", random_tensor(random, {6, 3})}}, false);
 }
 
 TEST_CASE("A StaticRNN inside a DynamicRNN, and arrays of one loop that another one reads, keep their numbers") {
@@ -405,7 +389,7 @@ TEST_CASE("A StaticRNN inside a DynamicRNN, and arrays of one loop that another 
                      output("y", second.stack());
                      output("some", second.gather(constant(Tensor::from<std::int64_t>({2, 0}))));
                    },
-                   {{"x", numbers(random, {5, 3})}});
+                   {{"x", random_tensor(random, {5, 3})}});
   check_round_trip("inner_rnn",
                    [] {
                      const Var x = rows(3);
@@ -430,7 +414,7 @@ TEST_CASE("A StaticRNN inside a DynamicRNN, and arrays of one loop that another 
                      }
                      output("y", outer.outputs()[0]);
                    },
-                   {{"x", one_sequence(numbers(random, {4, 3}))}});
+                   {{"x", one_sequence(random_tensor(random, {4, 3}))}});
 }
 
 TEST_CASE("map, fold and scan keep their numbers") {
@@ -444,7 +428,7 @@ TEST_CASE("map, fold and scan keep their numbers") {
                      output("folded", fold([](const Var& state, const Var& row) { return state * 0.5 + row; }, x, zero));
                      output("scanned", scan([](const Var& state, const Var& row) { return state * 0.5 + row; }, x, zero));
                    },
-                   {{"x", numbers(random, {5, 3})}});
+                   {{"x", random_tensor(random, {5, 3})}});
 }
 
 TEST_CASE("One step with named states gives, step after step, the rows of the whole") {
@@ -454,7 +438,7 @@ TEST_CASE("One step with named states gives, step after step, the rows of the wh
     const build::Guard guard(program);
     build::output("y", layers::gru({rows(4)}, {gru_weights(random, 4, 3), gru_weights(random, 3, 3)}).y);
   }
-  const Tensor x = numbers(random, {5, 4});
+  const Tensor x = random_tensor(random, {5, 4});
   const Tensor wanted = on_cpu(program, {{"x", one_sequence(x)}})["y"].tensor();
   const Recurrence recurrence = make_recurrence(program);
   const Program step = parse_onnx(format_onnx_step(recurrence), "step");

@@ -20,9 +20,10 @@ TEST_CASE("Convolution, layer norm and what stands around them keep their number
       [] {
         Random weights(13);
         const Var x = input("x", VarType(DType::f32, {2, 3, open}));
-        const Var y = conv1d(x, parameter("w", numbers(weights, {4, 3, 3})), parameter("b", numbers(weights, {4})), 2, 1, {1, 1});
+        const Var y =
+            conv1d(x, parameter("w", random_tensor(weights, {4, 3, 3})), parameter("b", random_tensor(weights, {4})), 2, 1, {1, 1});
         const Var t = transpose(y, {0, 2, 1});
-        const Var z = layer_norm(t, parameter("s", numbers(weights, {4})), parameter("o", numbers(weights, {4})));
+        const Var z = layer_norm(t, parameter("s", random_tensor(weights, {4})), parameter("o", random_tensor(weights, {4})));
         output("y", softmax(z));
         output("gelu", call1("gelu", {z}, {{"approximate", std::string("tanh")}}));
         output("most", call1("argmax", {z}, {{"axis", std::int64_t{-1}}}));
@@ -35,7 +36,7 @@ TEST_CASE("Convolution, layer norm and what stands around them keep their number
         output("joined", concat({parts[1], parts[0]}, 2));
         output("chosen", where(greater(z, 0.0), z, call1("leaky_relu", {z}, {{"alpha", 0.3}})));
       },
-      {{"x", numbers(random, {2, 3, 11})}});
+      {{"x", random_tensor(random, {2, 3, 11})}});
 }
 
 TEST_CASE("Ops over whole sequences are what they are for one sequence, empty or not") {
@@ -50,12 +51,12 @@ TEST_CASE("Ops over whole sequences are what they are for one sequence, empty or
                          output(kind, sequence_pool(x, kind, -1.0));
                        output("backwards", sequence_reverse(x));
                        output("soft", sequence_softmax(x));
-                       output("around", sequence_conv(x, parameter("f", numbers(weights, {9, 2})), -1, 3));
-                       output("ahead", row_conv(x, parameter("g", numbers(weights, {2, 3}))));
+                       output("around", sequence_conv(x, parameter("f", random_tensor(weights, {9, 2})), -1, 3));
+                       output("ahead", row_conv(x, parameter("g", random_tensor(weights, {2, 3}))));
                        output("twice", sequence_concat({x, x}));
                        output("spread", sequence_expand_as(input("each", VarType(DType::f32, {open, 2})), x));
                      },
-                     {{"x", one_sequence(numbers(random, {length, 3}))}, {"each", numbers(random, {1, 2})}});
+                     {{"x", one_sequence(random_tensor(random, {length, 3}))}, {"each", random_tensor(random, {1, 2})}});
 }
 
 TEST_CASE("Every op that works on tensors alone is exported, and imported again with its numbers") {
@@ -93,7 +94,7 @@ TEST_CASE("What ONNX does not have is refused by name, all at once, and deeper L
     const build::Guard guard(program);
     Random random(16);
     const Var x = rows(5);
-    build::output("path", build::call("crf_decoding", {x, build::parameter("t", numbers(random, {7, 5}))})[0]);
+    build::output("path", build::call("crf_decoding", {x, build::parameter("t", random_tensor(random, {7, 5}))})[0]);
     build::output("labels", build::call("ctc_greedy", {x}, {{"blank", std::int64_t{0}}})[0]);
   }
   try {

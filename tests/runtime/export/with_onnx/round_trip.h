@@ -15,7 +15,7 @@
 #include <millrace/runtime/layers/gru.h>
 
 #include "support/program_runs.h"
-#include "support/random.h"
+#include "support/random_tensor.h"
 
 /// Programs that are exported, imported again, and compared.
 namespace millrace::testing {
@@ -23,12 +23,6 @@ namespace millrace::testing {
 using build::Var;
 
 inline constexpr std::int64_t open = DDim::unknown;
-
-inline Tensor numbers(Random& random, const DDim& dims, double scale = 1) {
-  std::vector<float> values(static_cast<std::size_t>(dims.elements()));
-  for (float& value : values) value = static_cast<float>(scale) * random.real();
-  return Tensor::from(values, dims);
-}
 
 inline LoDTensor one_sequence(Tensor rows) {
   const std::int64_t length = rows.dim(0);
@@ -102,7 +96,8 @@ inline Var rows(std::int64_t width, const char* name = "x") { return build::inpu
 inline Var dense(std::int64_t width) { return build::input("x", VarType(DType::f32, {open, 2, width})); }
 
 inline layers::GruWeights gru_weights(Random& random, std::int64_t c, std::int64_t h) {
-  return {numbers(random, {c, 3 * h}, .5), numbers(random, {h, 3 * h}, .5), numbers(random, {3 * h}), numbers(random, {3 * h})};
+  return {random_tensor(random, {c, 3 * h}, .5), random_tensor(random, {h, 3 * h}, .5), random_tensor(random, {3 * h}),
+          random_tensor(random, {3 * h})};
 }
 
 }  // namespace millrace::testing

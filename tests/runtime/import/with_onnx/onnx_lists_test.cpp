@@ -6,28 +6,16 @@
 #include <algorithm>
 #include <string>
 
-#include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 #include <support/bytes.h>
 #include <support/random.h>
 
-#include "model_builder.h"
+#include "imported.h"
 
 namespace millrace {
 namespace {
 
-using testing::GraphBuilder;
-
-Program parse(const GraphBuilder& graph, int opset = 17) {
-  const Program program = parse_onnx(graph.bytes(opset), "m.onnx");
-  check(program);
-  CHECK(print(parse_program(print(program), [&] {
-          std::map<std::string, Tensor> weights;
-          for (const auto& [var, value] : program.parameters()) weights.emplace(program.var(var).name, value);
-          return weights;
-        }())) == print(program));
-  return program;
-}
+using testing::GraphBuilder, testing::parse;
 
 template <class E>
 std::string refused(const GraphBuilder& graph, int opset = 17) {

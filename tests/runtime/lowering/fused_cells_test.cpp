@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/lowering/fused_loop.h>
+
+#include "runtime/lowering/fused_cells.h"
+#include "support/random_lod.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+CellCase spelled_lstm(std::int64_t c, std::int64_t h) {
+  return {"lstm of its parts", c, {h, h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(1);
+            const auto gate = [&] { return matmul(s[0], w({h, h})) + w({h}) + matmul(x, w({c, h})); };
+            const Var i = sigmoid(gate());
+            const Var f = sigmoid(gate());
+            const Var next = f * s[1] + i * tanh(gate());
+            const Var y = sigmoid(gate()) * tanh(next);
+            return CellStep{y, {y, next}};
+          }};
+}
+
+CellCase peephole_lstm(std::int64_t c, std::int64_t h) {
+  return {"peepholes and coupled gates", c, {h, h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(2);
+            const Var i = sigmoid(matmul(x, w({c, h})) + matmul(s[0], w({h, h})) + w({h}) * s[1]);
+            const Var next = (1.0f - i) * s[1] + i * tanh(matmul(x, w({c, h})) + matmul(s[0], w({h, h})));
+            const Var y = sigmoid(matmul(x, w({c, h})) + matmul(s[0], w({h, h})) + w({h}) * next) * tanh(next);
+            return CellStep{y, {y, next}};
+          }};
+}
+
+CellCase norm_lstm(std::int64_t c, std::int64_t h) {
+  return {"layer norm and a projection", c, {h / 2, h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(3);
+            const Var all = layer_norm(matmul(s[0], w({h / 2, 4 * h})) + matmul(x, w({c, 4 * h})), w({4 * h}), w({4 * h}));
+            const std::vector<Var> a = split(all, -1, {h, h, h, h});
+            const Var next = layer_norm(sigmoid(a[1]) * s[1] + sigmoid(a[0]) * tanh(a[2]), w({h}), w({h}));
+            const Var y = matmul(sigmoid(a[3]) * tanh(next), w({h, h / 2}));
+            return CellStep{y, {y, next}};
+          }};
+}
+
+/// Exponential gates with a normaliser and a stabiliser: four states.
+CellCase exponential_lstm(std::int64_t c, std::int64_t h) {
+  return {"exponential gates", c, {h, h, h, h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(4);
+            const auto pre = [&] { return matmul(x, w({c, h})) + matmul(s[0], w({h, h})) + w({h}); };
+            const Var in = pre();
+            const Var keep = pre();
+            const Var high = maximum(keep + s[3], in);
+            const Var i = exp(in - high);
+            const Var f = exp(keep + s[3] - high);
+            const Var next = f * s[1] + i * tanh(pre());
+            const Var norm = f * s[2] + i;
+            const Var y = sigmoid(pre()) * (next / maximum(abs(norm), constant(1.0f)));
+            return CellStep{y, {y, next, norm, high}};
+          }};
+}
+
+CellCase minimal_unit(std::int64_t c, std::int64_t h) {
+  return {"minimal gated unit", c, {h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(5);
+            const Var f = sigmoid(matmul(x, w({c, h})) + matmul(s[0], w({h, h})));
+            const Var y = (1.0f - f) * s[0] + f * tanh(matmul(x, w({c, h})) + matmul(f * s[0], w({h, h})));
+            return CellStep{y, {y}};
+          }};
+}
+
+/// The output comes of two products that no state needs.
+CellCase with_head(std::int64_t c, std::int64_t h) {
+  return {"a head behind the state", c, {h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(6);
+            const Var state = tanh(matmul(x, w({c, h})) + matmul(s[0], w({h, h})));
+            return CellStep{softmax(matmul(relu(matmul(state, w({h, 2 * h}))), w({2 * h, 5}))), {state}};
+          }};
+}
+
+/// Attends over what it carries of three states, and chooses by comparing.
+CellCase window_cell(std::int64_t c, std::int64_t h) {
+  return {"attention over a window", c, {h, h, h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(7);
+            const Var query = tanh(matmul(x, w({c, h})));
+            std::vector<Var> rows;
+            std::vector<Var> scores;
+            for (const Var& state : s) {
+              rows.push_back(reshape(state, {-1, 1, h}));
+              scores.push_back(reduce(state * query, "sum", {-1}, true));
+            }
+            const Var weights = softmax(concat(scores, -1));
+            const Var past = reduce(transpose(concat(rows, 1) * reshape(weights, {-1, 3, 1}), {0, 2, 1}), "sum", {2});
+            const Var mixed = past + slice(weights, -1, 0, 1) * s[0] - slice(weights, -1, 2, 3) * s[2];
+            const Var y = where(greater(mixed, query), mixed * 0.5f, query - mixed);
+            return CellStep{y, {y, s[0], s[1]}};
+          }};
+}
+
+std::vector<CellCase> cells(std::int64_t c, std::int64_t h) {
+  return {spelled_lstm(c, h), peephole_lstm(c, h), norm_lstm(c, h),  exponential_lstm(c, h),
+          minimal_unit(c, h), with_head(c, h),     window_cell(c, h)};
+}
+
+TEST_CASE("cells of many kinds run in one piece and give the bits of their turns one by one, on ragged batches with empty sequences") {
+  for (const std::uint64_t seed : seeds(6)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const std::int64_t c = random.between(1, 9);
+    const std::int64_t h = 2 * random.between(1, 20);
+    for (const CellCase& each : cells(c, h)) {
+      INFO("cell: ", each.name);
+      const bool boots = random.coin();
+      const LoD lod = random_lod(random, 1, 12);
+      const Feeds feeds = feeds_for(random, each, lod, boots);
+      const std::int64_t fused = compare(over_rows(each, boots, random.coin()), feeds);
+      CHECK(fused == (lod.rows() > 0 ? 1 : 0));
+    }
+  }
+}
+
+/// A cell drawn at random: a few dozen ops over what there is, then a product for each next state.
+class RandomCell {
+ public:
+  RandomCell(std::uint64_t seed, std::vector<std::int64_t> widths) : weights_(seed), widths_(std::move(widths)) {}
+
+  CellStep operator()(const Var& x, const std::vector<Var>& states) {
+    made_ = states;
+    made_.push_back(x);
+    const std::int64_t ops = random().between(3, 25);
+    for (std::int64_t i = 0; i < ops; ++i) made_.push_back(draw());
+    std::vector<Var> next;
+    for (const std::int64_t width : widths_) next.push_back(tanh(sized(any(), width)));
+    return {sized(any(), random().between(1, 7)), next};
+  }
+
+ private:
+  Random& random() { return weights_.random; }
+  Var any() { return made_[static_cast<std::size_t>(random().between(0, static_cast<std::int64_t>(made_.size()) - 1))]; }
+  static std::int64_t width(const Var& x) { return (*x.type().shape)[1]; }
+  Var sized(const Var& x, std::int64_t columns) { return matmul(x, weights_({width(x), columns})); }
+  /// Another of the same width, or one column, or weights.
+  Var beside(const Var& x) {
+    const Var other = any();
+    if (width(other) == width(x)) return other;
+    switch (random().between(0, 3)) {
+      case 0: return weights_({width(x)});
+      case 1: return reduce(other, random().coin() ? "sum" : "max", {-1}, true);
+      case 2: return weights_({1});
+      default: return sized(other, width(x));
+    }
+  }
+  Var draw() {
+    static const std::vector<std::string> unaries{"sigmoid", "tanh", "relu", "abs", "neg", "softsign", "hard_sigmoid", "floor"};
+    static const std::vector<std::string> binaries{"add", "sub", "mul", "minimum", "maximum"};
+    const auto one_of = [this](const std::vector<std::string>& names) {
+      return names[static_cast<std::size_t>(random().between(0, static_cast<std::int64_t>(names.size()) - 1))];
+    };
+    const Var x = any();
+    const std::int64_t n = width(x);
+    switch (random().between(0, 9)) {
+      case 0: return call1(one_of(unaries), {x});
+      case 1: {
+        const Var other = beside(x);
+        return random().coin() ? call1(one_of(binaries), {x, other}) : call1(one_of(binaries), {other, x});
+      }
+      case 2: return sized(x, random().between(1, 20));
+      case 3: {
+        const std::int64_t begin = random().between(0, n - 1);
+        return slice(x, -1, begin, random().between(begin + 1, n));
+      }
+      case 4: return concat({x, tanh(any())}, 1);
+      case 5: return softmax(x);
+      case 6: return layer_norm(x, weights_({n}), weights_({n}));
+      case 7: return where(greater(x, beside(x)), x, beside(x));
+      case 8: return n % 2 != 0 ? exp(-abs(x)) : reshape(transpose(reshape(x, {-1, 2, n / 2}), {0, 2, 1}), {-1, n});
+      default: return n % 2 != 0 ? x * 0.5f : reduce(reshape(x, {-1, n / 2, 2}) * weights_({n / 2, 1}), "mean", {-1});
+    }
+  }
+
+  Weights weights_;
+  std::vector<std::int64_t> widths_;
+  std::vector<Var> made_;
+};
+
+TEST_CASE("cells drawn at random give the bits of their turns one by one") {
+  for (const std::uint64_t seed : seeds(40)) {
+    INFO("seed ", seed);
+    Random random(seed * 7919);
+    CellCase each{"random", random.between(1, 9), {}, {}};
+    for (std::int64_t states = random.between(1, 3); states > 0; --states) each.widths.push_back(random.between(1, 18));
+    each.cell = [&](const Var& x, const std::vector<Var>& states) { return RandomCell(seed, each.widths)(x, states); };
+    const bool boots = random.coin();
+    const LoD lod = random_lod(random, 1, 9);
+    const std::int64_t fused = compare(over_rows(each, boots, random.coin()), feeds_for(random, each, lod, boots));
+    CHECK(fused == (lod.rows() > 0 ? 1 : 0));
+  }
+}
+
+TEST_CASE("a batch of more sequences than a block holds gives each the bits that it has alone") {
+  Random random(11);
+  const CellCase each = spelled_lstm(5, 24);
+  const Program program = over_rows(each, false, false);
+  LoD::Level lengths;
+  for (int i = 0; i < 150; ++i) lengths.push_back(random.between(0, 9));
+  const LoD lod = LoD::from_lengths({lengths});
+  const LoDTensor x(random_tensor(random, {lod.rows(), 5}), lod);
+  CHECK(compare(program, {{"x", x}}) == 1);
+  const RunResult whole = on_cpu(program, {{"x", x}});
+  const std::vector<LoDTensor> apart = whole["y"].peel();
+  const std::vector<LoDTensor> alone = x.peel();
+  for (std::size_t i = 0; i < alone.size(); i += 7) {
+    if (alone[i].rows() == 0) continue;
+    const RunResult one = on_cpu(program, {{"x", LoDTensor(alone[i].tensor(), LoD::from_lengths({{alone[i].rows()}}))}});
+    CHECK(one["y"].tensor().to_vector<float>() == apart[i].tensor().to_vector<float>());
+  }
+}
+
+TEST_CASE("double precision fuses as single does") {
+  Random random(5);
+  CellCase each{"tanh", 3, {6}, [](const Var& x, const std::vector<Var>& s) {
+                  Weights w(9, DType::f64);
+                  const Var y = tanh(matmul(x, w({3, 6})) + matmul(s[0], w({6, 6})));
+                  return CellStep{y, {y}};
+                }};
+  const LoD lod = LoD::from_lengths({{4, 0, 2}});
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f64, {DDim::unknown, 3}, 1));
+    const Var boot = input("boot0", VarType(DType::f64, {DDim::unknown, 6}));
+    output("y", layers::unroll(each.cell, {x}, {{6, boot}}).output);
+  }
+  CHECK(compare(program, feeds_for(random, each, lod, true, DType::f64)) == 1);
+}
+
+}  // namespace
