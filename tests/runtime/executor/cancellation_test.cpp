@@ -11,29 +11,23 @@
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/task/errors.h>
+#include <support/built.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
 using millrace::CancelledError, millrace::DDim, millrace::DeadlineError, millrace::DType, millrace::Executable, millrace::Feeds,
     millrace::IndexError, millrace::Program, millrace::run, millrace::RunOptions, millrace::RunResult, millrace::ShapeError,
     millrace::Tensor, millrace::VarType;
-using millrace::testing::borrow, millrace::testing::on_cpu, millrace::testing::on_sim, millrace::testing::Schedule;
+using millrace::testing::borrow, millrace::testing::built_program, millrace::testing::on_cpu, millrace::testing::on_sim,
+    millrace::testing::Schedule;
 
 namespace {
 
 const VarType scalar(DType::f32, {});
 
-Program built(const std::function<void()>& building) {
-  Program program;
-  program.set_title("test");
-  const Guard guard(program);
-  building();
-  return program;
-}
-
 /// Loops that read each other, nested loops, branches, a window and a growable array.
 Program busy() {
-  return built([] {
+  return built_program([] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}));
     const TensorArray rows = TensorArray::unstack(x);
     const Var n = rows.size();
@@ -148,7 +142,7 @@ TEST_CASE("a run that is cancelled after any number of steps says so and leaves 
 }
 
 TEST_CASE("a run that takes longer than its deadline is cancelled and says so") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var fed = input("fed", VarType::array_of(DType::f32, DDim{}, false));
     output("x", ArrayVar::of(fed).read(constant(3)));
   });

@@ -10,36 +10,21 @@
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <support/built.h>
+#include <support/loop_over.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
 using millrace::DDim, millrace::DType, millrace::Executable, millrace::Feeds, millrace::Program, millrace::run, millrace::RunResult,
     millrace::Tensor, millrace::VarType;
-using millrace::testing::everywhere, millrace::testing::on_cpu, millrace::testing::on_sim, millrace::testing::Schedule;
+using millrace::testing::built_program, millrace::testing::loop_over, millrace::testing::everywhere, millrace::testing::on_cpu,
+    millrace::testing::on_sim, millrace::testing::Schedule;
 using Floats = std::vector<float>;
 using Ints = std::vector<std::int64_t>;
 
 namespace {
 
 const VarType scalar(DType::f32, {});
-
-Program built(const std::function<void()>& building) {
-  Program program;
-  program.set_title("test");
-  const Guard guard(program);
-  building();
-  return program;
-}
-
-/// `turns` turns of `body(step)`.
-void loop_over(const Var& turns, const std::function<void(const Var&)>& body, LoopOptions options = {}) {
-  Var step = constant(0);
-  WhileLoop loop = while_loop({step}, options);
-  const auto frame = loop.frame();
-  loop.break_if(equal(step, turns));
-  body(step);
-  step.update(step + 1);
-}
 
 Floats floats(const RunResult& result, const std::string& name) { return result[name].tensor().to_vector<float>(); }
 Ints ints(const RunResult& result, const std::string& name) { return result[name].tensor().to_vector<std::int64_t>(); }
@@ -74,7 +59,7 @@ constexpr std::int64_t many = 250000;
 
 /// Two loops that read each other's previous turn.
 Program mutual(std::int64_t turns) {
-  return built([&] {
+  return built_program([&] {
     const Var x = input("x", scalar);
     const Var y = input("y", scalar);
     const TensorArray a = TensorArray::typed(constant(turns), scalar, "a");
@@ -105,7 +90,7 @@ TEST_CASE("two loops that read each other's previous turn give equal bits over 1
 }
 
 TEST_CASE("a reader that is built before its writer gets every slot") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const TensorArray late = TensorArray::typed(constant(9), VarType(DType::i64, {}), "late");
     const TensorArray doubled(constant(9), "doubled");
     output("early", late.read(constant(8)));
@@ -119,7 +104,7 @@ TEST_CASE("a reader that is built before its writer gets every slot") {
 }
 
 TEST_CASE("a loop starts while what it carries is still under way") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const TensorArray first = TensorArray::typed(constant(1), scalar, "first");
     Var carried = first.read(constant(0));
     const TensorArray seen = TensorArray::typed(constant(4), scalar, "seen");
@@ -139,7 +124,7 @@ TEST_CASE("a loop starts while what it carries is still under way") {
 }
 
 TEST_CASE("several ops wait for what the turn before left, and outlive it") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const TensorArray late = TensorArray::typed(constant(6), scalar, "late");
     const TensorArray more(constant(6), "more");
     const TensorArray twice(constant(6), "twice");
@@ -164,7 +149,7 @@ TEST_CASE("several ops wait for what the turn before left, and outlive it") {
 }
 
 TEST_CASE("what is appended keeps the program's order, whatever had to wait") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown}));
     const TensorArray items = TensorArray::unstack(x);
     const Var n = items.size();
@@ -195,7 +180,7 @@ TEST_CASE("what is appended keeps the program's order, whatever had to wait") {
 }
 
 TEST_CASE("an array that a loop carries is the same array inside and outside") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const TensorArray slow = TensorArray::typed(constant(5), scalar, "slow");
     Var carried = TensorArray::growable("carried").var();
     ArrayVar::of(carried).append(constant(-1.0));
@@ -218,7 +203,7 @@ TEST_CASE("an array that a loop carries is the same array inside and outside") {
 }
 
 TEST_CASE("an array whose size comes late is written by several loops, each when it can") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const TensorArray sizes = TensorArray::typed(constant(1), VarType(DType::i64, {}), "sizes");
     const TensorArray slow = TensorArray::typed(constant(6), scalar, "slow");
     const TensorArray late = TensorArray::typed(sizes.read(constant(0)), scalar, "late");
@@ -232,7 +217,7 @@ TEST_CASE("an array whose size comes late is written by several loops, each when
 }
 
 TEST_CASE("an array that somebody else fills is read while it grows") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var fed = input("fed", VarType::array_of(DType::f32, DDim{}, false));
     const ArrayVar items = ArrayVar::of(fed);
     const TensorArray sums = TensorArray::typed(constant(4), scalar, "sums");
@@ -257,7 +242,7 @@ TEST_CASE("an array that somebody else fills is read while it grows") {
 }
 
 TEST_CASE("slots of several arrays are chosen by what another array holds") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var where = input("where", VarType(DType::i64, {6}));
     const TensorArray places = TensorArray::unstack(where);
     const TensorArray chain = TensorArray::typed(constant(6), VarType(DType::i64, {}), "chain");
@@ -276,7 +261,7 @@ TEST_CASE("slots of several arrays are chosen by what another array holds") {
 
 TEST_CASE("a window carries any number of items from loop to loop in constant memory") {
   const auto pump = [](std::int64_t count, bool append) {
-    return built([&] {
+    return built_program([&] {
       const TensorArray window = TensorArray::window(4, "window");
       const Var n = constant(count);
       loop_over(n, [&](const Var& t) { append ? window.append(t) : window.write(t, t); });

@@ -10,34 +10,19 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/task/errors.h>
+#include <support/built.h>
+#include <support/loop_over.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
 using millrace::DDim, millrace::DeadlockError, millrace::DType, millrace::Error, millrace::Feeds, millrace::NeverWrittenError,
     millrace::Program, millrace::run, millrace::Tensor, millrace::VarType;
-using millrace::testing::on_cpu, millrace::testing::on_sim, millrace::testing::Schedule;
+using millrace::testing::built_program, millrace::testing::loop_over, millrace::testing::on_cpu, millrace::testing::on_sim,
+    millrace::testing::Schedule;
 
 namespace {
 
 const VarType scalar(DType::f32, {});
-
-Program built(const std::function<void()>& building) {
-  Program program;
-  program.set_title("test");
-  const Guard guard(program);
-  building();
-  return program;
-}
-
-/// `turns` turns of `body(step)`.
-void loop_over(const Var& turns, const std::function<void(const Var&)>& body) {
-  Var step = constant(0);
-  WhileLoop loop = while_loop({step});
-  const auto frame = loop.frame();
-  loop.break_if(equal(step, turns));
-  body(step);
-  step.update(step + 1);
-}
 
 void check_says(const std::string& message, const std::vector<std::string>& parts) {
   INFO(message);
@@ -73,7 +58,7 @@ std::string ends_with(const Program& program, std::uint64_t count = 100) {
 }  // namespace
 
 TEST_CASE("two loops that read each other's unwritten slots are a deadlock that names arrays, slot, waiters, loops and turn") {
-  const std::string message = ends_with<DeadlockError>(built([] {
+  const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray a = TensorArray::typed(constant(3), scalar, "a");
     const TensorArray b = TensorArray::typed(constant(3), scalar, "b");
     loop_over(constant(3), [&](const Var& t) { a.write(t, b.read(t) + 1.0); });
@@ -84,7 +69,7 @@ TEST_CASE("two loops that read each other's unwritten slots are a deadlock that 
 }
 
 TEST_CASE("a loop that reads a slot which it writes only later in the same turn is named") {
-  const std::string message = ends_with<DeadlockError>(built([] {
+  const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray states = TensorArray::typed(constant(3), scalar, "states");
     loop_over(constant(3), [&](const Var& t) { states.write(t, states.read(t) * 0.5); });
     output("states", states.stack());
@@ -93,12 +78,12 @@ TEST_CASE("a loop that reads a slot which it writes only later in the same turn 
 }
 
 TEST_CASE("a read of a slot that nobody writes is named, with the last writer where there was one") {
-  const std::string never = ends_with<DeadlockError>(built([] {
+  const std::string never = ends_with<DeadlockError>(built_program([] {
     const TensorArray states = TensorArray::typed(constant(3), scalar, "states");
     output("x", states.read(constant(2)));
   }));
   check_says(never, {"'tensor_array_read'", "slot 2 of array 'states' of 3 slots"});
-  const std::string missed = ends_with<NeverWrittenError>(built([] {
+  const std::string missed = ends_with<NeverWrittenError>(built_program([] {
     const TensorArray states = TensorArray::typed(constant(3), scalar, "states");
     output("x", states.read(constant(2)));
     loop_over(constant(2), [&](const Var& t) { states.write(t, cast(t, DType::f32)); });
@@ -107,7 +92,7 @@ TEST_CASE("a read of a slot that nobody writes is named, with the last writer wh
 }
 
 TEST_CASE("a loop that starts at step 1 leaves slot 0 unwritten, and stack fails by its name") {
-  const std::string message = ends_with<NeverWrittenError>(built([] {
+  const std::string message = ends_with<NeverWrittenError>(built_program([] {
     const TensorArray states = TensorArray::typed(constant(3), scalar, "states");
     Var step = constant(1);
     WhileLoop loop = while_loop({step});
@@ -123,7 +108,7 @@ TEST_CASE("a loop that starts at step 1 leaves slot 0 unwritten, and stack fails
 }
 
 TEST_CASE("a read inside nested loops and a branch says in which turn of each") {
-  const std::string message = ends_with<DeadlockError>(built([] {
+  const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray absent = TensorArray::typed(constant(9), scalar, "absent");
     Var total = constant(0.0);
     Var i = constant(0);
@@ -145,7 +130,7 @@ TEST_CASE("a read inside nested loops and a branch says in which turn of each") 
 }
 
 TEST_CASE("a window whose reader is gone is a deadlock that names window, capacity and slot") {
-  const std::string message = ends_with<DeadlockError>(built([] {
+  const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray window = TensorArray::window(2, "window");
     loop_over(constant(9), [&](const Var& t) { window.append(t); });
     loop_over(constant(3), [&](const Var& t) { static_cast<void>(window.read(t)); });
@@ -154,8 +139,8 @@ TEST_CASE("a window whose reader is gone is a deadlock that names window, capaci
 }
 
 TEST_CASE("a deadlock in one run leaves other runs of the executor alone") {
-  const Program stuck = built([] { output("x", TensorArray::typed(constant(1), scalar, "absent").read(constant(0))); });
-  const Program fine = built([] {
+  const Program stuck = built_program([] { output("x", TensorArray::typed(constant(1), scalar, "absent").read(constant(0))); });
+  const Program fine = built_program([] {
     const TensorArray states = TensorArray::typed(constant(20), scalar, "states");
     loop_over(constant(20), [&](const Var& t) { states.write(t, states.read(t - 1, constant(0.0)) + 1.0); });
     output("y", states.read(constant(19)));

@@ -8,26 +8,18 @@
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <support/built.h>
 #include <support/program_runs.h>
 
 using namespace millrace::build;
 using millrace::DDim, millrace::DType, millrace::Feeds, millrace::LoD, millrace::LoDTensor, millrace::Program, millrace::RunResult,
     millrace::Tensor, millrace::VarType;
-using millrace::testing::everywhere, millrace::testing::on_cpu;
+using millrace::testing::built_program, millrace::testing::everywhere, millrace::testing::on_cpu;
 using Floats = std::vector<float>;
 
 namespace {
 
 const VarType scalar(DType::f32, {});
-
-/// A program that `building` builds.
-Program built(const std::function<void()>& building) {
-  Program program;
-  program.set_title("test");
-  const Guard guard(program);
-  building();
-  return program;
-}
 
 Floats floats(const RunResult& result, const std::string& name) { return result[name].tensor().to_vector<float>(); }
 float number(const RunResult& result, const std::string& name) { return static_cast<float>(result[name].tensor().item()); }
@@ -39,7 +31,7 @@ Tensor rows(std::initializer_list<float> values, std::int64_t columns) {
 }  // namespace
 
 TEST_CASE("outputs that gather rows of a changing memory have the values of case 16") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var v0 = input("v0", VarType(DType::f32, {3, 5}));
     const Var var = input("var", VarType(DType::f32, {5}));
     Var s = input("s", VarType(DType::f32, {5}));
@@ -63,7 +55,7 @@ TEST_CASE("outputs that gather rows of a changing memory have the values of case
 }
 
 TEST_CASE("a loop counts to 10000") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     Var step = constant(0);
     WhileLoop loop = while_loop({step});
     {
@@ -80,7 +72,7 @@ TEST_CASE("a loop counts to 10000") {
 
 TEST_CASE("a trip limit of 3 makes three turns, and one of 0 none") {
   for (const std::int64_t limit : {0, 3}) {
-    const Program program = built([&] {
+    const Program program = built_program([&] {
       Var x = input("x", VarType(DType::f32, {2}));
       WhileLoop loop = while_loop({x}, {.max_trips = limit});
       {
@@ -96,7 +88,7 @@ TEST_CASE("a trip limit of 3 makes three turns, and one of 0 none") {
 }
 
 TEST_CASE("zero turns return the inputs") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     Var x = input("x", VarType(DType::f32, {2}));
     Var more = input("more", VarType(DType::boolean, {}));
     WhileLoop loop = while_op(more, {x, more});
@@ -115,7 +107,7 @@ TEST_CASE("zero turns return the inputs") {
 }
 
 TEST_CASE("nested loops take 2 to 1048576: the inner doubles to 20, the outer squares to 3000") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     Var x = input("x", scalar);
     WhileLoop outer = while_loop({x});
     {
@@ -137,7 +129,7 @@ TEST_CASE("nested loops take 2 to 1048576: the inner doubles to 20, the outer sq
 }
 
 TEST_CASE("loops that square, multiply and double have the values of case 18") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var two = input("two", scalar);
     const Var a = input("a", scalar);
     Var squared = Var::of(two.id());
@@ -174,7 +166,7 @@ TEST_CASE("loops that square, multiply and double have the values of case 18") {
 }
 
 TEST_CASE("loops whose condition reads what they carry have the values of case 19") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     Var i = input("i", scalar);
     Var x = Var::of(i.id());
     Var square = Var::of(i.id());
@@ -202,7 +194,7 @@ TEST_CASE("loops whose condition reads what they carry have the values of case 1
 }
 
 TEST_CASE("a memory that is halved has the values of cases 20 and 22") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown}));
     const Var h0 = input("h0", scalar);
     const Var half_of_both = scan([](const Var& h, const Var& item) { return (h + item) / 2.0; }, x, h0);
@@ -219,7 +211,7 @@ TEST_CASE("a memory that is halved has the values of cases 20 and 22") {
 }
 
 TEST_CASE("map_fn, fold and scan of no, one and many rows") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}));
     const Var zero = input("zero", VarType(DType::f32, {2}));
     output("mapped", map_fn([](const Var& row) { return row * row + 1.0; }, x));
@@ -239,7 +231,7 @@ TEST_CASE("map_fn, fold and scan of no, one and many rows") {
 }
 
 TEST_CASE("what follows a break_if in the middle of a turn does not run, and what stands before it counts") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     Var step = constant(0);
     Var before = constant(0);
     Var after = constant(0);
@@ -270,7 +262,7 @@ TEST_CASE("what follows a break_if in the middle of a turn does not run, and wha
 }
 
 TEST_CASE("break_if leaves the innermost loop alone") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     Var i = constant(0);
     Var total = constant(0);
     WhileLoop outer = while_loop({i, total});
@@ -295,7 +287,7 @@ TEST_CASE("break_if leaves the innermost loop alone") {
 }
 
 TEST_CASE("outer vars are seen from any depth, and a var that the body never uses passes through") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var x = input("x", VarType(DType::f32, {2}));
     Var unused = input("unused", VarType(DType::f32, {3}));
     Var i = constant(0);
@@ -324,7 +316,7 @@ TEST_CASE("outer vars are seen from any depth, and a var that the body never use
 }
 
 TEST_CASE("branches inside loops and loops inside branches") {
-  const Program program = built([] {
+  const Program program = built_program([] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown}));
     const Var flip = input("flip", VarType(DType::boolean, {}));
     const Var signs = map_fn(
@@ -357,7 +349,7 @@ TEST_CASE("branches inside loops and loops inside branches") {
 
 TEST_CASE("ragged rows are added up in the caller's order, as in case 21") {
   for (const bool sorted : {true, false}) {
-    const Program program = built([&] {
+    const Program program = built_program([&] {
       const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
       const Var boot = input("boot", VarType(DType::f32, {DDim::unknown, 1}));
       auto [steps, order] = unpack(x, 0, sorted);

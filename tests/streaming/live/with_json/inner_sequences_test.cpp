@@ -10,10 +10,10 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/rnn.h>
 #include <millrace/streaming/live/session.h>
-#include <millrace/streaming/live/state_slab.h>
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
 #include <streaming/live/live_model.h>
+#include <streaming/live/table.h>
 #include <support/pieces.h>
 
 using namespace millrace;
@@ -143,25 +143,6 @@ struct Whole {
   LoD lod;
   int levels = 1;
   std::map<std::string, LoDTensor> fed, outputs;
-};
-
-/// A server without sockets or threads.
-struct Table {
-  explicit Table(const Program& program, const Limits& given = {})
-      : model(std::make_shared<const ServedModel>(program, StreamConfig())),
-        limits(given),
-        batcher(model->recurrence()),
-        slab(model->recurrence()) {}
-  void tick() {
-    if (batcher.ready()) batcher.finish(slab.run(batcher.take()));
-  }
-  void tick_all() {
-    while (batcher.ready()) tick();
-  }
-  std::shared_ptr<const ServedModel> model;
-  Limits limits;
-  Batcher batcher;
-  StateSlab slab;
 };
 
 Message said(const auto& message) { return text_message(to_json(message)); }

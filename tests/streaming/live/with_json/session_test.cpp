@@ -5,10 +5,10 @@
 
 #include <doctest/doctest.h>
 
-#include <millrace/streaming/live/state_slab.h>
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
 #include <streaming/live/live_model.h>
+#include <streaming/live/table.h>
 #include <support/pieces.h>
 
 using namespace millrace;
@@ -17,29 +17,6 @@ using namespace millrace::testing;
 namespace {
 
 constexpr std::int64_t features = 3, hidden = 4;
-
-/// A server without sockets or threads: sessions, their batcher, and ticks that happen when they are told to.
-struct Table {
-  explicit Table(const Program& program, const Limits& given = {}, StreamConfig config = {},
-                 std::vector<std::pair<std::string, std::string>> states = {})
-      : model(std::make_shared<const ServedModel>(program, std::move(config), std::move(states))),
-        limits(given),
-        batcher(model->recurrence()),
-        slab(model->recurrence()) {}
-
-  std::unique_ptr<Session> sit() { return std::make_unique<Session>(model, batcher, limits); }
-  void tick() {
-    if (batcher.ready()) batcher.finish(slab.run(batcher.take()));
-  }
-  void tick_all() {
-    while (batcher.ready()) tick();
-  }
-
-  std::shared_ptr<const ServedModel> model;
-  Limits limits;
-  Batcher batcher;
-  StateSlab slab;
-};
 
 /// What a client has read of one session.
 struct Reader {
