@@ -432,7 +432,7 @@ std::shared_ptr<Slab> ArrayCore::slab() const {
 
 Tensor ArrayCore::empty_like() const {
   const std::lock_guard lock(mutex_);
-  DDim dims = dims_ ? *dims_ : DDim{0};
+  DDim dims = dims_ ? *dims_ : DDim{};
   for (int axis = 0; axis < dims.rank(); ++axis)
     if (dims[axis] == DDim::unknown) dims[axis] = 0;
   return Tensor(dtype_.value_or(DType::f32), dims);

@@ -20,6 +20,12 @@ ArrayVar ArrayVar::typed(const Var& size, const VarType& slot, const std::string
   if (slot.shape) attributes.set("shape", std::vector<std::int64_t>(slot.shape->begin(), slot.shape->end()));
   return of(make_array({size}, name, attributes));
 }
+ArrayVar ArrayVar::with_extents(const Var& size, const Var& extents, const std::string& name) {
+  Guard& guard = Guard::current();
+  const std::string given = name.empty() ? "array" : name;
+  const Op op{"tensor_array", {size.id(), no_var, extents.id()}, {}, {{"name", given}}, {}};
+  return of(Var::of(guard.program().append(guard.block(), op, {given}).at(0)));
+}
 ArrayVar ArrayVar::growable(const std::string& name) { return of(make_array({}, name, {{"growable", true}})); }
 ArrayVar ArrayVar::window(std::int64_t capacity, const std::string& name) { return of(make_array({}, name, {{"window", capacity}})); }
 ArrayVar ArrayVar::unstack(const Var& x, int axis) {

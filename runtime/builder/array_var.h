@@ -31,6 +31,8 @@ class ArrayVar {
   ArrayVar(const Var& size, const Order& order, const std::string& name = {});
   /// `size` slots of a given type: for arrays that are read, in the order of building, before anything is written to them.
   static ArrayVar typed(const Var& size, const VarType& slot, const std::string& name = {});
+  /// `size` slots; should it be 0, then `extents`, an i64 list, holds for the first axes of a slot where building knew none.
+  static ArrayVar with_extents(const Var& size, const Var& extents, const std::string& name = {});
   /// As many slots as get written.
   static ArrayVar growable(const std::string& name = {});
   /// At most `capacity` unread slots at a time.

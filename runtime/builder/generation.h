@@ -29,7 +29,7 @@ struct GenerationOptions {
   std::int64_t max_length = 100;  ///< tokens at most, the end token included; ≥ 1
   double length_penalty = 0;      ///< hypotheses are ranked by score / lengthᵃ
   DType dtype = DType::f32;       ///< of the model's scores
-  CandidateHook hook;
+  CandidateHook hook = {};
 };
 
 struct Generated {

@@ -42,6 +42,27 @@ struct Rows {
   Var n;
 };
 
+/// Whether a value of `found` may have other extents than `declared` says. One row beside rows of any number is not told from one that is
+/// broadcast: an extent of 1 is taken to stay.
+bool may_differ(const VarType& declared, const VarType& found) {
+  if (!declared.is_tensor() || !found.is_tensor() || !declared.shape) return false;
+  for (int axis = 0; axis < declared.rank(); ++axis) {
+    const std::int64_t extent = (*declared.shape)[axis];
+    if (extent >= 0 && extent != 1 && (!found.shape || (*found.shape)[axis] < 0)) return true;
+  }
+  return false;
+}
+
+/// What follows in the body, and behind the loop, went by the declared extents.
+void expect_declared(const Program& program, VarId param, VarId next) {
+  const VarType& declared = program.var(param).type;
+  const VarType& found = program.var(next).type;
+  if (fits(found, declared) && may_differ(declared, found))
+    throw ProgramError("while: '" + program.var(param).name + "' is carried as " + declared.to_string() + ", and its next value is " +
+                       found.to_string() + ", which may have other extents: reshape that, or carry varying('" + program.var(param).name +
+                       "')");
+}
+
 }  // namespace
 
 WhileLoop::WhileLoop(std::vector<Var> carried, LoopOptions options) : carried_(std::move(carried)), options_(options) {
@@ -76,6 +97,8 @@ void WhileLoop::end() {
   std::vector<std::string> names;
   for (const VarId id : initial_) names.push_back(program.var(id).name);
   restore();
+  const Block& body = program.block(block_);
+  for (std::size_t i = 0; i < body.params.size(); ++i) expect_declared(program, body.params[i], body.results[i]);
   const std::vector<VarId> last = program.append(guard.block(), Op{"while", initial_, {}, attributes, {}}, names);
   for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].rebind(last[i]);
 }

@@ -20,7 +20,7 @@ struct LoopOptions {
 
 /// A while op that is being built. The variables it carries are listed at the start; in the frame they stand for the values of the turn,
 /// `update` sets those of the next, and after the frame they stand for the last. A body that can never end, an undeclared change of shape
-/// and a condition that is no boolean scalar are ProgramErrors.
+/// (`varying` in ops.h declares one; an extent of 1 is taken to stay) and a condition that is no boolean scalar are ProgramErrors.
 class WhileLoop {
  public:
   WhileLoop(std::vector<Var> carried, LoopOptions options);

@@ -80,6 +80,8 @@ Var log(const Var& x) { return call1("log", {x}); }
 Var sqrt(const Var& x) { return call1("sqrt", {x}); }
 Var abs(const Var& x) { return call1("abs", {x}); }
 Var softmax(const Var& x, int axis) { return call1("softmax", {x}, {{"axis", std::int64_t{axis}}}); }
+Var log_softmax(const Var& x, int axis) { return call1("log_softmax", {x}, {{"axis", std::int64_t{axis}}}); }
+Var argmax(const Var& x, int axis, bool keepdims) { return call1("argmax", {x}, {{"axis", std::int64_t{axis}}, {"keepdims", keepdims}}); }
 Var layer_norm(const Var& x, const Var& scale, const Var& bias, int axis, double epsilon) {
   return call1("layer_norm", {x, scale, bias}, {{"axis", std::int64_t{axis}}, {"epsilon", epsilon}});
 }
@@ -90,7 +92,10 @@ Var reduce(const Var& x, const std::string& kind, const std::vector<std::int64_t
 }
 Var cast(const Var& x, DType to) { return call1("cast", {x}, {{"to", to}}); }
 Var identity(const Var& x) { return call1("identity", {x}); }
+Var varying(const Var& x, const std::vector<std::int64_t>& axes) { return call1("identity", {x}, {{"varying", axes}}, x.name()); }
 Var reshape(const Var& x, const std::vector<std::int64_t>& shape) { return call1("reshape", {x}, {{"shape", shape}}); }
+Var squeeze(const Var& x, const std::vector<std::int64_t>& axes) { return call1("squeeze", {x}, {{"axes", axes}}); }
+Var unsqueeze(const Var& x, const std::vector<std::int64_t>& axes) { return call1("unsqueeze", {x}, {{"axes", axes}}); }
 Var transpose(const Var& x, const std::vector<std::int64_t>& perm) { return call1("transpose", {x}, {{"perm", perm}}); }
 Var concat(const std::vector<Var>& xs, int axis) { return call1("concat", xs, {{"axis", std::int64_t{axis}}}); }
 std::vector<Var> split(const Var& x, int axis, const std::vector<std::int64_t>& sizes) {

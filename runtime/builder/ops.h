@@ -57,6 +57,9 @@ Var log(const Var& x);
 Var sqrt(const Var& x);
 Var abs(const Var& x);
 Var softmax(const Var& x, int axis = -1);
+Var log_softmax(const Var& x, int axis = -1);
+/// The place of the greatest, the first of equal ones: i64.
+Var argmax(const Var& x, int axis = -1, bool keepdims = false);
 Var layer_norm(const Var& x, const Var& scale, const Var& bias, int axis = -1, double epsilon = 1e-5);
 
 Var matmul(const Var& a, const Var& b);
@@ -67,7 +70,13 @@ inline Var mean(const Var& x, const std::vector<std::int64_t>& axes = {}, bool k
 }
 Var cast(const Var& x, DType to);
 Var identity(const Var& x);
+/// x itself, of whose extents along `axes` (none: all) nothing counts as known: what a loop carries may then have others in the next turn.
+///
+///     Var tokens = varying(constant(Tensor::from<std::int64_t>({})));   // i64[?]
+Var varying(const Var& x, const std::vector<std::int64_t>& axes = {});
 Var reshape(const Var& x, const std::vector<std::int64_t>& shape);
+Var squeeze(const Var& x, const std::vector<std::int64_t>& axes);
+Var unsqueeze(const Var& x, const std::vector<std::int64_t>& axes);
 Var transpose(const Var& x, const std::vector<std::int64_t>& perm);
 Var concat(const std::vector<Var>& xs, int axis);
 std::vector<Var> split(const Var& x, int axis, const std::vector<std::int64_t>& sizes);

@@ -16,7 +16,11 @@ Var StaticRNN::step_input(const Var& input) {
     const Var agreed = has_steps() ? call1("same_steps", {x, source_}, {{"level", std::int64_t{-1}}}, x.name()) : x;
     return ArrayVar::unstack(turned(agreed));
   });
-  if (!has_steps()) source_ = Var::of(x.id());
+  if (!has_steps()) {
+    source_ = Var::of(x.id());
+    const VarType& type = source_.type();
+    if (type.rank() > 1 && (*type.shape)[1] < 0) sequences_ = outside([&] { return sequences(); });
+  }
   return this_step(steps);
 }
 
@@ -26,16 +30,19 @@ Var StaticRNN::static_input(const Var& input) {
   return x;
 }
 
-ArrayVar StaticRNN::make_array(const std::string& name) const { return ArrayVar(steps(), name); }
+Var StaticRNN::sequences() const { return call1("shape", {source_}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}}, "sequences"); }
+
+ArrayVar StaticRNN::make_array(const std::string& name) const {
+  return sequences_.defined() ? ArrayVar::with_extents(steps(), sequences_, name) : ArrayVar(steps(), name);
+}
 
 Var StaticRNN::boot_rows(DType dtype, const std::vector<std::int64_t>& row_shape, double value) const {
   if (source_.type().rank() >= 0 && source_.type().rank() < 2)
     refuse("memory: expected a first step input of [T, B, …] to know how many sequences there are, found '" + source_.name() + "' of " +
            source_.type().to_string() + ": give a boot");
-  const Var sequences = call1("shape", {source_}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}});
-  const Var extents = row_shape.empty()
-                          ? sequences
-                          : concat({sequences, constant(Tensor::from(row_shape, DDim{static_cast<std::int64_t>(row_shape.size())}))}, 0);
+  const Var count = sequences_.defined() ? sequences_ : sequences();
+  const Var extents =
+      row_shape.empty() ? count : concat({count, constant(Tensor::from(row_shape, DDim{static_cast<std::int64_t>(row_shape.size())}))}, 0);
   const Var filled = cast(call1("constant_of_shape", {extents}, {{"value", Tensor::scalar(value)}}), dtype);
   // What is known of the row is said, for the inference of what follows.
   std::vector<std::int64_t> shape{0};

@@ -17,8 +17,8 @@ struct StaticRNNOptions {
 ///
 /// step_input(x): [T, B, …] gives [B, …]. Several inputs must have as many steps and sequences: refused when the program is built where
 /// extents are known then, else a ShapeError that names both.
-/// static_input(x): x itself. memory(boot): boot [B, …]. outputs(): [T, B, …]; where T is 0 no step says what B is, and it counts 0 unless
-/// it was known when the program was built.
+/// static_input(x): x itself. memory(boot): boot [B, …]. outputs(): [T, B, …], also where T is 0; then what building did not know of the
+/// other axes counts 0.
 class StaticRNN : public RnnBlock {
  public:
   using Options = StaticRNNOptions;
@@ -36,9 +36,12 @@ class StaticRNN : public RnnBlock {
 
  private:
   Var turned(const Var& x) const;
+  /// How many there are, as a list of one number.
+  Var sequences() const;
 
   Options options_;
-  Var source_;  ///< the first step input, whole
+  Var source_;     ///< the first step input, whole
+  Var sequences_;  ///< where only a run knows it
 };
 
 }  // namespace millrace::build

@@ -3,12 +3,17 @@
 
 #include <cstddef>
 #include <cstring>
+#include <limits>
 
+#include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/layers/internal/cells.h>
 
 namespace millrace::layers {
 namespace {
+
+using Ints = std::vector<std::int64_t>;
 
 /// One way along the sequences: taps [begin, end) of `weights`, in the order from the farthest row to the nearest, of which the last lies
 /// `nearest` · dilation rows back (0: the row itself).
@@ -55,14 +60,26 @@ Var along(const Sequences& sequences, const Way& way, const Conv1dWeights& weigh
   return unroll(cell, sequences, states, way.reverse).output;
 }
 
-}  // namespace
+/// Rows 0, stride, 2·stride, … of each sequence.
+Var every(const Var& y, std::int64_t stride) {
+  const int depth = y.type().lod_depth;
+  if (depth == 0) {
+    const auto all = std::numeric_limits<std::int64_t>::max();
+    return build::call1("slice", {y}, {{"starts", Ints{0}}, {"ends", Ints{all}}, {"axes", Ints{0}}, {"steps", Ints{stride}}});
+  }
+  build::DynamicRNN rnn({.level = depth - 1});
+  {
+    const auto block = rnn.block();
+    rnn.step_input(y);
+    const Var count = rnn.memory(DType::i64, {1});
+    rnn.update_memory(count, build::where(build::equal(count, Var(stride - 1)), Var(0), count + Var(1)));
+    rnn.output(build::equal(count, Var(0)));
+  }
+  return build::split_by_mask(y, build::drop_lod(rnn.outputs()[0]), depth).set;
+}
 
-Var conv1d(const Sequences& sequences, const Conv1dWeights& weights, const Conv1dOptions& options) {
-  if (weights.weight.rank() != 3 || weights.weight.dim(0) < 1)
-    throw ShapeError(options.name + ", weight: expected [K, C, M], found " + weights.weight.to_string());
-  if (weights.bias) internal::expect_dims(options.name, "bias", *weights.bias, {weights.weight.dim(2)});
-  if (options.dilation < 1)
-    throw ProgramError(options.name + ": expected a dilation of 1 or more, found " + std::to_string(options.dilation));
+/// With a row for each of x.
+Var at_each_row(const Sequences& sequences, const Conv1dWeights& weights, const Conv1dOptions& options) {
   const std::int64_t taps = weights.weight.dim(0);
   const std::int64_t left = options.causal ? taps - 1 : (taps - 1) / 2;
   Way behind;
@@ -72,6 +89,19 @@ Var conv1d(const Sequences& sequences, const Conv1dWeights& weights, const Conv1
   Way ahead{{}, 1, true};
   for (std::int64_t tap = taps - 1; tap > left; --tap) ahead.taps.push_back(tap);
   return y + along(sequences, ahead, weights, options, Var());
+}
+
+}  // namespace
+
+Var conv1d(const Sequences& sequences, const Conv1dWeights& weights, const Conv1dOptions& options) {
+  if (weights.weight.rank() != 3 || weights.weight.dim(0) < 1)
+    throw ShapeError(options.name + ", weight: expected [K, C, M], found " + weights.weight.to_string());
+  if (weights.bias) internal::expect_dims(options.name, "bias", *weights.bias, {weights.weight.dim(2)});
+  if (options.dilation < 1)
+    throw ProgramError(options.name + ": expected a dilation of 1 or more, found " + std::to_string(options.dilation));
+  if (options.stride < 1) throw ProgramError(options.name + ": expected a stride of 1 or more, found " + std::to_string(options.stride));
+  const Var y = at_each_row(sequences, weights, options);
+  return options.stride == 1 ? y : every(y, options.stride);
 }
 
 Conv1dWeights conv1d_from_pytorch(const Tensor& weight, const std::optional<Tensor>& bias) {

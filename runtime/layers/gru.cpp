@@ -54,16 +54,28 @@ Var internal::gru_step(const Var& x, const Var& h, const GruParameters& p, std::
   return kept ? z * h + complement(z) * n : complement(z) * h + z * n;
 }
 
+namespace {
+
+/// The step of `weights`, whose parameters it appends here.
+Cell cell_of(const std::string& name, const GruWeights& weights, std::int64_t hidden, const GruOptions& options) {
+  return [p = parameters_of(name, weights, hidden), hidden, options](const Var& x, const std::vector<Var>& state) {
+    if (state.size() != 1) throw ProgramError(options.name + ": expected the state h, found " + std::to_string(state.size()) + " states");
+    const Var next = gru_step(x, state[0], p, hidden, options);
+    return CellStep{next, {next}};
+  };
+}
+
+}  // namespace
+
+Cell gru_cell(const GruWeights& weights, const GruOptions& options) {
+  return cell_of(options.name, weights, hidden_of(options.name, weights), options);
+}
+
 GruResult gru(const Sequences& sequences, const std::vector<GruWeights>& weights, const GruOptions& options, const std::vector<Var>& h) {
   const auto run = [&](std::size_t k, const Sequences& over, bool reverse) {
     const std::string name = options.name + "_" + std::to_string(k);
     const std::int64_t hidden = hidden_of(name, weights[k]);
-    const GruParameters p = parameters_of(name, weights[k], hidden);
-    const Cell cell = [&](const Var& x, const std::vector<Var>& state) {
-      const Var next = gru_step(x, state[0], p, hidden, options);
-      return CellStep{next, {next}};
-    };
-    return unroll(cell, over, {{hidden, initial(h, k, weights.size(), options.name)}}, reverse);
+    return unroll(cell_of(name, weights[k], hidden, options), over, {{hidden, initial(h, k, weights.size(), options.name)}}, reverse);
   };
   const Stacked made = stack(layers_of(options.name, weights.size(), options.direction), options.direction, sequences, run);
   GruResult result{made.output, {}};

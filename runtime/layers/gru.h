@@ -41,6 +41,11 @@ struct GruOptions {
   std::string name = "gru";      ///< of the parameters: gru_0_input, …
 };
 
+/// One step, for a loop of one's own: a decoder that `generate_beam` calls, a DynamicRNN with several inputs. From x [B, C] and the state
+/// {h}, [B, H], to h as output and next state. Its parameters are appended here, named options.name_input, …; call the cell in the loop.
+/// ShapeError as `gru`.
+Cell gru_cell(const GruWeights& weights, const GruOptions& options = {});
+
 struct GruResult {
   Var y;               ///< rows [.., H], or both directions side by side
   std::vector<Var> h;  ///< [N, H] of each layer and direction, k = layer · directions + direction: behind the last step

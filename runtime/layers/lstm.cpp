@@ -105,21 +105,29 @@ CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Paramet
   return {h, {h, next}};
 }
 
+/// The step of `weights`, whose parameters it appends here.
+Cell cell_of(const std::string& name, const LstmWeights& weights, std::int64_t hidden, const LstmOptions& options) {
+  const Parameters p = parameters_of(name, weights, hidden, options);
+  const bool plain = !p.projection.defined() && options.cell_clip == 0;
+  return [p, plain, hidden, options, attributes = attributes_of(options)](const Var& x, const std::vector<Var>& state) {
+    if (state.size() != 2) throw ProgramError(options.name + ": expected the states h and c, found " + std::to_string(state.size()));
+    return plain ? plain_step(x, state, p, attributes) : spelled_step(x, state, p, hidden, options);
+  };
+}
+
 }  // namespace
+
+Cell lstm_cell(const LstmWeights& weights, const LstmOptions& options) {
+  return cell_of(options.name, weights, extents_of(options.name, weights).hidden, options);
+}
 
 LstmResult lstm(const Sequences& sequences, const std::vector<LstmWeights>& weights, const LstmOptions& options, const std::vector<Var>& h,
                 const std::vector<Var>& c) {
-  const Attributes attributes = attributes_of(options);
   const auto run = [&](std::size_t k, const Sequences& over, bool reverse) {
     const std::string name = options.name + "_" + std::to_string(k);
     const Extents extents = extents_of(name, weights[k]);
-    const Parameters p = parameters_of(name, weights[k], extents.hidden, options);
-    const bool plain = !p.projection.defined() && options.cell_clip == 0;
-    const Cell cell = [&](const Var& x, const std::vector<Var>& state) {
-      return plain ? plain_step(x, state, p, attributes) : spelled_step(x, state, p, extents.hidden, options);
-    };
     return unroll(
-        cell, over,
+        cell_of(name, weights[k], extents.hidden, options), over,
         {{extents.projected, initial(h, k, weights.size(), options.name)}, {extents.hidden, initial(c, k, weights.size(), options.name)}},
         reverse);
   };

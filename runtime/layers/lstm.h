@@ -41,6 +41,11 @@ struct LstmOptions {
   std::string name = "lstm";  ///< of the parameters: lstm_0_input, …
 };
 
+/// One step, for a loop of one's own: a decoder that `generate_beam` calls, a DynamicRNN with several inputs. From x [B, C] and the states
+/// {h, c}, [B, P] and [B, H], to h as output and the next {h, c}. Its parameters are appended here, named options.name_input, …; call the
+/// cell in the loop. ShapeError as `lstm`.
+Cell lstm_cell(const LstmWeights& weights, const LstmOptions& options = {});
+
 struct LstmResult {
   Var y;               ///< rows [.., P], or both directions side by side
   std::vector<Var> h;  ///< [N, P] of each layer and direction, k = layer · directions + direction: behind the last step

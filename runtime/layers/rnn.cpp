@@ -9,23 +9,42 @@ namespace millrace::layers {
 
 using namespace internal;
 
+namespace {
+
+std::int64_t hidden_of(const std::string& layer, const RnnWeights& weights) {
+  for (const Tensor* matrix : {&weights.input, &weights.recurrent})
+    if (matrix->rank() != 2) throw ShapeError(layer + ": expected matrices W [C, H] and R [H, H], found " + matrix->to_string());
+  const std::int64_t hidden = weights.recurrent.dim(0);
+  expect_dims(layer, "input", weights.input, {weights.input.dim(0), hidden});
+  expect_dims(layer, "recurrent", weights.recurrent, {hidden, hidden});
+  if (weights.bias) expect_dims(layer, "bias", *weights.bias, {hidden});
+  return hidden;
+}
+
+/// The step of `weights`, whose parameters it appends here.
+Cell cell_of(const std::string& name, const RnnWeights& weights, const RnnOptions& options) {
+  const Var w = parameter(name + "_input", weights.input);
+  const Var r = parameter(name + "_recurrent", weights.recurrent);
+  const Var bias = parameter(name + "_bias", weights.bias);
+  return [w, r, bias, options](const Var& x, const std::vector<Var>& state) {
+    if (state.size() != 1) throw ProgramError(options.name + ": expected the state h, found " + std::to_string(state.size()) + " states");
+    const Var next = apply(options.activation, clipped(preactivation(x, w, state[0], r, bias), options.clip));
+    return CellStep{next, {next}};
+  };
+}
+
+}  // namespace
+
+Cell rnn_cell(const RnnWeights& weights, const RnnOptions& options) {
+  hidden_of(options.name, weights);
+  return cell_of(options.name, weights, options);
+}
+
 RnnResult rnn(const Sequences& sequences, const std::vector<RnnWeights>& weights, const RnnOptions& options, const std::vector<Var>& h) {
   const auto run = [&](std::size_t k, const Sequences& over, bool reverse) {
     const std::string name = options.name + "_" + std::to_string(k);
-    const RnnWeights& own = weights[k];
-    for (const Tensor* matrix : {&own.input, &own.recurrent})
-      if (matrix->rank() != 2) throw ShapeError(name + ": expected matrices W [C, H] and R [H, H], found " + matrix->to_string());
-    const std::int64_t hidden = own.recurrent.dim(0);
-    expect_dims(name, "input", own.input, {own.input.dim(0), hidden});
-    expect_dims(name, "recurrent", own.recurrent, {hidden, hidden});
-    if (own.bias) expect_dims(name, "bias", *own.bias, {hidden});
-    const Var w = parameter(name + "_input", own.input);
-    const Var r = parameter(name + "_recurrent", own.recurrent);
-    const Var bias = parameter(name + "_bias", own.bias);
-    const Cell cell = [&](const Var& x, const std::vector<Var>& state) {
-      const Var next = apply(options.activation, clipped(preactivation(x, w, state[0], r, bias), options.clip));
-      return CellStep{next, {next}};
-    };
+    const std::int64_t hidden = hidden_of(name, weights[k]);
+    const Cell cell = cell_of(name, weights[k], options);
     return unroll(cell, over, {{hidden, initial(h, k, weights.size(), options.name)}}, reverse);
   };
   const Stacked made = stack(layers_of(options.name, weights.size(), options.direction), options.direction, sequences, run);

@@ -25,6 +25,10 @@ struct RnnOptions {
   std::string name = "rnn";  ///< of the parameters: rnn_0_input, …
 };
 
+/// One step, for a loop of one's own: from x [B, C] and the state {h}, [B, H], to h as output and next state. Its parameters are appended
+/// here, named options.name_input, …; call the cell in the loop. ShapeError as `rnn`.
+Cell rnn_cell(const RnnWeights& weights, const RnnOptions& options = {});
+
 struct RnnResult {
   Var y;               ///< rows [.., H], or both directions side by side
   std::vector<Var> h;  ///< [N, H] of each layer and direction, k = layer · directions + direction: behind the last step

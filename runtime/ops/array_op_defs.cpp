@@ -57,6 +57,13 @@ OpDef array_op(const char* name, std::vector<std::string> inputs, std::vector<st
 
 // ---- tensor_array ----
 
+/// The slots of an array with an order differ in rows.
+void expect_extents(const InferContext& context) {
+  expect_index(context, 2);
+  list_length(context, 2);
+  if (context.has(1)) throw ProgramError("expected an order or the extents of a slot, found both");
+}
+
 void infer_tensor_array(InferContext& context) {
   const Attributes& attributes = context.attributes();
   const std::int64_t window = attributes.get_or("window", std::int64_t{0});
@@ -69,6 +76,7 @@ void infer_tensor_array(InferContext& context) {
   if (context.has(0)) expect_place(context, 0);
   if (context.has(1)) expect_order(context, 1);
   if (context.has(1) && !context.has(0)) throw ProgramError("expected a size for an array that is made with an order, found none");
+  if (context.has(2)) expect_extents(context);
   if (!attributes.has("dtype")) return context.result(VarType::open_array(context.has(1)));
   std::optional<DDim> slot;
   if (attributes.has("shape")) slot = DDim(attributes.get<Ints>("shape"));
@@ -81,6 +89,18 @@ TensorArray make_array(const OpContext& context, std::int64_t window) {
   return context.has(1) ? TensorArray(SlotIndex(context.tensor(0)), context.in(1).order()) : TensorArray(context.tensor(0));
 }
 
+/// What is known of a slot; where no slot will say more, with the given extents.
+DDim slot_dims(const OpContext& run, const TensorArray& array, DDim dims) {
+  if (!run.has(2) || !array.is_fixed() || array.size() > 0) return dims;
+  const std::vector<std::int64_t> given = run.integers(2);
+  for (int axis = 0; axis < dims.rank() && std::cmp_less(axis, given.size()); ++axis) {
+    const std::int64_t extent = given[static_cast<std::size_t>(axis)];
+    if (extent < 0) throw ShapeError(array.to_string() + ": expected extents of 0 or more for a slot, found " + list_text(given));
+    if (dims[axis] == DDim::unknown) dims[axis] = extent;
+  }
+  return dims;
+}
+
 OpKernel prepare_tensor_array(const PrepareContext& context) {
   const Attributes& attributes = context.attributes();
   const auto& var = context.program().var(context.op().outputs.at(0));
@@ -89,14 +109,14 @@ OpKernel prepare_tensor_array(const PrepareContext& context) {
   // dtype and a shape.
   return [name = attributes.get_or("name", var.name), type = var.type, window](OpContext& run) {
     const TensorArray array = make_array(run, window).named(name);
-    run.set(0, type.open || !type.shape ? array : array.of(type.dtype, *type.shape));
+    run.set(0, type.open || !type.shape ? array : array.of(type.dtype, slot_dims(run, array, *type.shape)));
   };
 }
 
 OpDef tensor_array_op() {
-  OpDef def = array_op("tensor_array", {"Size?", "Order?"}, {"Array"}, infer_tensor_array);
+  OpDef def = array_op("tensor_array", {"Size?", "Order?", "Extents?"}, {"Array"}, infer_tensor_array);
   def.prepare = prepare_tensor_array;
-  def.host_inputs = {0};
+  def.host_inputs = {0, 2};
   def.pure = false;
   return def;
 }

@@ -162,13 +162,24 @@ OpDef cast_op() {
   return def;
 }
 
+/// The type of the input; along the axes of the attribute `varying` (none named: all) nothing is said of extents.
+void infer_identity(InferContext& context) {
+  VarType type = context.type(0);
+  if (context.attributes().has("varying") && context.tensor(0).shape) {
+    const Ints axes = context.attributes().get<Ints>("varying");
+    for (const std::int64_t axis : axes) (*type.shape)[checked_axis(axis, type.rank())] = DDim::unknown;
+    for (int axis = 0; axes.empty() && axis < type.rank(); ++axis) (*type.shape)[axis] = DDim::unknown;
+  }
+  context.result(std::move(type));
+}
+
 /// The value itself, of any kind, with its LoD and its turn.
 OpDef identity_op() {
   OpDef def;
   def.name = "identity";
   def.inputs = {"X"};
   def.outputs = {"Out"};
-  def.infer = [](InferContext& context) { context.result(context.type(0)); };
+  def.infer = infer_identity;
   def.prepare = [](const PrepareContext&) -> OpKernel { return [](OpContext& run) { run.set(0, run.in(0)); }; };
   def.follow_rows = follow_same();
   def.vectorize = [](Vectorizer& v, const Op& op) { v.bind(op.outputs[0], v.get(op.inputs[0]), true); };

@@ -68,7 +68,7 @@ class Model(Nodes):
     def __init__(self, rng, opset=17):
         super().__init__()
         self.rng, self.opset = rng, opset
-        self.feeds, self.infos, self.outputs = {}, [], []
+        self.feeds, self.infos, self.outputs, self.functions = {}, [], [], []
 
     def input(self, name, value, names=()):
         """Axes in `names` have no known extent."""
@@ -89,7 +89,41 @@ class Model(Nodes):
 
     def model(self):
         graph = helper.make_graph(self.nodes, "graph", self.infos, self.outputs)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        sets = [helper.make_opsetid("", self.opset)] + [helper.make_opsetid("my", 1)] * bool(self.functions)
+        return helper.make_model(graph, opset_imports=sets, ir_version=8, functions=self.functions)
+
+    def function(self, text):
+        """A function of domain "my", as onnxscript's exporters write one for each op of theirs."""
+        self.functions.append(onnx.parser.parse_function(f'<opset_import: ["": {self.opset}, "my": 1], domain: "my"> {text}'))
+
+
+# ---- Functions
+
+
+def functions(m):
+    """An LSTM that was unrolled into calls of functions, which call functions."""
+    steps, units = int(m.rng.integers(1, 5)), 3
+    m.function("""addmm <alpha: float = 1.0, beta: float = 1.0> (self, a, b) => (y) { y = Gemm <alpha: float = @alpha, beta: float = @beta> (a, b, self) }""")
+    m.function("""chunk <axis: int> (x) => (a, b, c, d) { a, b, c, d = Split <axis: int = @axis> (x) }""")
+    m.function("""lstm_cell (x, h, c, w, r, b) => (y, z) {
+        p = my.addmm <alpha: float = 0.5> (b, x, w) q = my.addmm <beta: float = 0.5> (p, h, r) i, f, g, o = my.chunk <axis: int = 1> (q)
+        i1 = Sigmoid (i) f1 = Sigmoid (f) g1 = Tanh (g) o1 = Sigmoid (o) keep = Mul (f1, c) take = Mul (i1, g1) z = Add (keep, take) t = Tanh (z) y = Mul (o1, t) }""")
+    h, c = m.random("h", 2, units), m.random("c", 2, units)
+    w, r, b = m.weights(5, 4 * units), m.weights(units, 4 * units), m.weights(4 * units)
+    for step in range(steps):
+        h, c = m("lstm_cell", m.random(f"x{step}", 2, 5), h, c, w, r, b, outputs=2, domain="my")
+    m.give(info(h), info(c))
+
+
+def loop_in_a_function(m):
+    m.function("""steps <n: int = 3> (h, x) => (last, all) {
+        n = Constant <value_int: int = @n> () go = Constant <value = bool {1}> ()
+        last, all = Loop (n, go, h) <body = turn (int64 i, bool on, float[k, 3] s) => (bool again, float[k, 3] next, float[k, 3] shown) {
+            again = Identity (on) sum = Add (s, x) next = Tanh (sum) shown = Neg (next) }> }""")
+    x = m.random("x", 2, 3, names=(0,))
+    h, _ = m("steps", m.random("h", 2, 3, names=(0,)), x, outputs=2, domain="my")
+    last, shown = m("steps", h, x, outputs=2, domain="my", n=int(m.rng.integers(1, 4)))
+    m.give(info(last), info(shown))
 
 
 # ---- Loops
@@ -371,6 +405,8 @@ CASES = {
     "a list that a loop builds": (built_in_loop, (13, 17)),
     "a list that a loop changes": (replaced_in_loop, (13, 17)),
     "optionals": (optionals, (15, 18)),
+    "functions of the model": (functions, (13, 17)),
+    "a loop in a function": (loop_in_a_function, (13, 17)),
     "attention decoder": (attention_decoder, (13, 17)),
     "greedy decoder": (greedy_decoder, (13, 17)),
 }

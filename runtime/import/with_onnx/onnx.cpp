@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <millrace/runtime/import/internal/descriptor.h>
+#include <millrace/runtime/import/with_onnx/functions.h>
 #include <millrace/runtime/import/with_onnx/importer.h>
 
 namespace millrace {
@@ -33,7 +34,8 @@ bool parse(google::protobuf::io::ZeroCopyInputStream& bytes, onnx::ModelProto& m
   throw ParseError(name + ": expected an ONNX model, found bytes that are no such message");
 }
 
-Program import(importing::Source source, const onnx::ModelProto& model, const OnnxOptions& options) {
+Program import(importing::Source source, onnx::ModelProto& model, const OnnxOptions& options) {
+  importing::expand_functions(model, source.name());
   return importing::Importer(source, options, model).run();
 }
 

@@ -289,14 +289,18 @@ Cell rnn_cell(const Weights& read) {
 
 // ---- the loop
 
+/// B of x [T, B, C], as a list of one number.
+VarId batch_of(Importer& to, VarId x) { return to.emit1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}}); }
+
 /// h or c before the first step, [B, H]: the part of the input that is given, or zeros. `x` is [T, B, C].
 VarId initial(Importer& to, const Node& node, const Form& form, std::size_t input, std::size_t direction, VarId x) {
-  if (node.has(input)) return select(to, to.in(node, input), form.batch_first ? 1 : 0, direction, form.directions);
   const std::int64_t known = (*to.type(x).shape)[1];
-  const auto dims_of_x = [&] {
-    const VarId batch = to.emit1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}});
-    return to.emit1("concat", {batch, to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}});
-  };
+  const auto dims_of_x = [&] { return to.emit1("concat", {batch_of(to, x), to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}}); };
+  if (node.has(input)) {
+    const VarId given = select(to, to.in(node, input), form.batch_first ? 1 : 0, direction, form.directions);
+    // One row would do for any number of sequences, and the other way round: broadcasting would not tell.
+    return known < 0 ? to.emit1("reshape_to", {given, dims_of_x()}, {{"allowzero", true}}) : given;
+  }
   const VarId dims = known < 0 ? dims_of_x() : to.literal(Ints{known, form.hidden});
   return to.emit1("constant_of_shape", {dims}, {{"value", scalar_of(to.type(x).dtype, 0).reshape(DDim{1}).read_only()}});
 }
@@ -336,8 +340,10 @@ Results loop(Importer& to, const Cell& cell, const Steps& over, const std::vecto
   const VarId live = over.mask == no_var ? no_var : unstacked(to, over.mask, "live");
   const VarId n = to.emit1("tensor_array_size", {steps}, {}, "n");
   const Ints slot(state.shape->begin(), state.shape->end());
+  std::vector<VarId> sizes = {n};
+  if (slot[0] < 0) sizes.insert(sizes.end(), {no_var, batch_of(to, over.x)});
   const VarId outputs =
-      to.emit1("tensor_array", {n}, {{"dtype", state.dtype}, {"shape", slot}, {"name", std::string("outputs")}}, "outputs");
+      to.emit1("tensor_array", sizes, {{"dtype", state.dtype}, {"shape", slot}, {"name", std::string("outputs")}}, "outputs");
 
   std::vector<VarId> carried = {to.literal(Tensor::scalar(std::int64_t{0}), "zero")};
   std::vector<Importer::Param> declared = {{"step", VarType(DType::i64, DDim{})}};

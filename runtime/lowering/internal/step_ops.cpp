@@ -44,7 +44,8 @@ void StepBuilder::find_used() {
     for (auto block = program_.blocks().rbegin(); block != program_.blocks().rend(); ++block)
       for (auto op = block->ops.rbegin(); op != block->ops.rend(); ++op)
         if (!unused(*op))
-          for (const VarId input : op->inputs) more = mark(input) || more;
+          for (std::size_t i = 0; i < op->inputs.size(); ++i)
+            if (op->type != "tensor_array" || i != 2) more = mark(op->inputs[i]) || more;  // live steps tell their extents themselves
   }
 }
 

@@ -275,3 +275,24 @@ TEST_CASE("a fold whose state changes its shape, and rows with LoD, are refused"
   CHECK(says(build_refusal([] { map_fn([](const Var& row) { return row; }, input("x", VarType(DType::f32, {DDim::unknown}, 1))); }),
              {"'x' of f32[?] lod=1", "use unpack, or drop_lod first"}));
 }
+
+TEST_CASE("a loop carries what grows where it was said to vary, and a body that may change a known extent is refused") {
+  const auto grown = [](bool said) {
+    return [said] {
+      const Var more = input("more", VarType(DType::i64, {DDim::unknown}));
+      Var i = 0, all = constant(Tensor::from(Ints{}, DDim{0}));
+      if (said) all = varying(all, {0});
+      {
+        WhileLoop loop = while_loop({i, all});
+        const auto frame = loop.frame();
+        loop.break_if(equal(i, 3));
+        all.update(concat({all, more}, 0));
+        i.update(i + 1);
+      }
+      return all;
+    };
+  };
+  CHECK(built_values<std::int64_t>(grown(true), {{"more", Tensor::from(Ints{7, 8}, DDim{2})}}) == Ints{7, 8, 7, 8, 7, 8});
+  const std::string refused = build_refusal([&] { grown(false)(); });
+  CHECK(says(refused, {"is carried as i64[0]", "its next value is i64[?]", "varying("}));
+}

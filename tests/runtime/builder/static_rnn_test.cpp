@@ -155,3 +155,17 @@ TEST_CASE("steps of scalars take a boot, and are refused without one") {
   CHECK(built_values<float>(counting(true), {{"x", Tensor::from<float>({1, 2, 3})}}) == Floats{16});
   CHECK(says(build_refusal([&] { counting(false)(); }), {"StaticRNN: memory", "[T, B, …]", "'x' of f32[?]", "give a boot"}));
 }
+
+TEST_CASE("over no steps, time first, outputs have as many sequences as the run brought") {
+  for (const bool boots : {true, false}) {
+    const Tensor rows = Tensor::from(Floats{1, 2, 3}, DDim{3, 1});
+    Feeds feeds{{"x", Tensor::from(Floats{}, DDim{0, 3, 1})}, {"still", rows}};
+    if (boots) feeds["boot"] = rows;
+    for (const bool reverse : {true, false}) {
+      const RunResult result = everywhere(halving(boots, {.reverse = reverse}), feeds, 5);
+      CHECK(result["y"].dims() == DDim{0, 3, 1});
+      CHECK(result["same"].dims() == DDim{0, 3, 1});
+      CHECK(of(result, "last") == (boots ? Floats{1, 2, 3} : Floats{3, 3, 3}));
+    }
+  }
+}
