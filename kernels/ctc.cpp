@@ -11,8 +11,7 @@
 namespace millrace {
 namespace {
 
-/// Checks what both searches take, and makes room for what they give.
-CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::int64_t blank, StreamRef stream) {
+void check_frames(const char* op, const Tensor& scores, const LoD& lod, std::int64_t blank) {
   internal::check_floating(op, scores);
   if (scores.rank() != 2 || scores.dim(1) < 1)
     throw ShapeError(std::string(op) + ": expected scores of [rows, classes], found " + scores.to_string());
@@ -20,19 +19,24 @@ CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::in
     throw IndexError(std::string(op) + ": expected a blank of " + std::to_string(scores.dim(1)) + " classes, found " +
                      std::to_string(blank));
   internal::check_sequences(op, lod, scores.dim(0));
+}
+
+/// Checks what both searches take, and makes room for what they give.
+CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::int64_t blank, std::int64_t paths, StreamRef stream) {
+  check_frames(op, scores, lod, blank);
   internal::check_places(op, stream, {&scores});
-  const DDim each{lod.sequences(lod.depth() - 1), 1};
-  return {Tensor(DType::i64, DDim{scores.dim(0), 1}, stream.memory()), Tensor(DType::i64, each, stream.memory()),
+  const DDim each{lod.sequences(lod.depth() - 1), paths};
+  return {Tensor(DType::i64, DDim{scores.dim(0), paths}, stream.memory()), Tensor(DType::i64, each, stream.memory()),
           Tensor(scores.dtype(), each, stream.memory())};
 }
 
 }  // namespace
 
-CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, std::int64_t blank, StreamRef stream) {
-  CtcLabels found = room_for("ctc_greedy", scores, lod, blank, stream);
+CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, StreamRef stream) {
+  CtcLabels found = room_for("ctc_greedy", scores, lod, options.blank, 1, stream);
   launch(
       TensorRefs<1>{&scores}, TensorRefs<3>{&found.labels, &found.lengths, &found.scores},
-      [=](ThreadTeam& team) { cpu::ctc_greedy(scores, lod, blank, found, team); }, stream);
+      [=](ThreadTeam& team) { cpu::ctc_greedy(scores, lod, options, found, team); }, stream);
   return found;
 }
 
@@ -40,11 +44,32 @@ CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const
   if (options.width < 1 || options.top < 0)
     throw ArgumentError("ctc_beam_search: expected a width of 1 or more and a top of 0 or more, found " + std::to_string(options.width) +
                         " and " + std::to_string(options.top));
-  CtcLabels found = room_for("ctc_beam_search", log_probabilities, lod, options.blank, stream);
+  if (options.paths < 1 || options.paths > options.width)
+    throw ArgumentError("ctc_beam_search: expected 1 to " + std::to_string(options.width) + " paths, the width, found " +
+                        std::to_string(options.paths));
+  CtcLabels found = room_for("ctc_beam_search", log_probabilities, lod, options.blank, options.paths, stream);
   launch(
       TensorRefs<1>{&log_probabilities}, TensorRefs<3>{&found.labels, &found.lengths, &found.scores},
       [=](ThreadTeam& team) { cpu::ctc_beam_search(log_probabilities, lod, options, found, team); }, stream);
   return found;
+}
+
+Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options,
+                StreamRef stream) {
+  check_frames("ctc_loss", log_probabilities, lod, options.blank);
+  internal::check_index_dtype("ctc_loss", labels);
+  if (labels.rank() != 1 && !(labels.rank() == 2 && labels.dim(1) == 1))
+    throw ShapeError("ctc_loss: expected labels of [L] or [L, 1], found " + labels.to_string());
+  internal::check_sequences("ctc_loss", label_lod, labels.dim(0));
+  const std::int64_t sequences = lod.sequences(lod.depth() - 1);
+  if (label_lod.sequences(label_lod.depth() - 1) != sequences)
+    throw LoDError("ctc_loss: expected labels for each sequence of frames, found " + lod.to_string() + " and " + label_lod.to_string());
+  internal::check_places("ctc_loss", stream, {&log_probabilities, &labels});
+  Tensor loss(log_probabilities.dtype(), DDim{sequences, 1}, stream.memory());
+  launch(
+      TensorRefs<2>{&log_probabilities, &labels}, TensorRefs<1>{&loss},
+      [=](ThreadTeam& team) { cpu::ctc_loss(log_probabilities, lod, labels, label_lod, options, loss, team); }, stream);
+  return loss;
 }
 
 }  // namespace millrace

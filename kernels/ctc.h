@@ -19,9 +19,14 @@ struct CtcLabels {
   Tensor scores;   ///< [N, 1], of the dtype of the input
 };
 
+struct CtcGreedy {
+  CtcGreedy(std::int64_t blank_class = 0, bool merge = true) : blank(blank_class), merge_repeated(merge) {}
+  std::int64_t blank;
+  bool merge_repeated;  ///< false: a label that goes on for several frames is as many labels (TensorFlow's option)
+};
 /// The best class of each frame (the lowest of those as good), repeats merged, blanks dropped. The score is the sum of the
 /// frames' best, ascending, in f64 for f64 and in f32 otherwise: a log-probability when the input is.
-CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, std::int64_t blank, StreamRef stream);
+CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, StreamRef stream);
 
 struct CtcBeam {
   std::int64_t blank = 0;
@@ -29,13 +34,29 @@ struct CtcBeam {
   /// Classes that may go on a prefix in a frame: so many of the best, the lowest among those as good. 0: all. The blank and
   /// the repeat of a prefix's last label are always tried.
   std::int64_t top = 0;
+  /// How many of the best labellings to give, 1 … width. Of P, labels are [rows, P], lengths and scores [N, P], best first;
+  /// where there are fewer: no labels with −∞.
+  std::int64_t paths = 1;
 };
 /// Prefix beam search (Graves 2012; Hannun 2014, without a language model): the labels with the greatest sum of the
 /// probabilities of all their alignments that stay within the beam. `log_probabilities` are natural logarithms; −∞ is
 /// impossible. Prefixes as good are kept in the order of their labels, shorter first. Sums run in f64, whatever the dtype,
 /// each as m + log1p(exp(least − m)) with m the greater, over prefixes and classes in ascending order. The score is the
 /// logarithm of that sum; −∞ and no labels when nothing is possible.
-/// ArgumentError for a width below 1 or a negative `top`. A NaN counts as impossible.
+/// ArgumentError for a width below 1, a negative `top`, or `paths` outside 1 … width. A NaN counts as impossible.
 CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const CtcBeam& options, StreamRef stream);
+
+struct CtcLoss {
+  std::int64_t blank = 0;
+  bool zero_infinity = false;  ///< 0 instead of ∞ for labels that their frames cannot say, as PyTorch has it and Fluid's warpctc does
+};
+/// −log of the probability of given labels, over all their alignments (Graves 2006): [N, 1] of the dtype of the input. `labels`
+/// are i64 or i32, [L] or [L, 1]; sequence n of `label_lod` (its last level) belongs to sequence n of `lod`. The prefixes' sums run
+/// in f64, over frames ascending, each as above: the state itself, then the one before, then the one before a blank. No labels
+/// in no frames cost 0. A NaN that is met gives NaN.
+/// LoDError, naming both, for another number of sequences; a label that is the blank, or no class, is an IndexError that fails
+/// the stream and names row and label.
+Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options,
+                StreamRef stream);
 
 }  // namespace millrace

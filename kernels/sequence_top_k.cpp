@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/sequence_top_k.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/transpose.h>
+#include <millrace/tensor/checked.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
@@ -38,6 +39,36 @@ SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& of
   internal::check_row_offsets("sequence_top_k", x, offsets);
   if (k < 0) throw ArgumentError("sequence_top_k: expected k of 0 or more, found " + std::to_string(k));
   return top_rows("sequence_top_k", x, offsets, k, true, stream);
+}
+
+Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& row_lengths,
+                              const std::vector<std::int64_t>& column_lengths, const SequenceTopKAverage& options, StreamRef stream) {
+  constexpr const char* op = "sequence_top_k_average";
+  internal::check_places(op, stream, {&x});
+  internal::check_floating(op, x);
+  if (x.rank() != 1 && !(x.rank() == 2 && x.dim(1) == 1))
+    throw ShapeError(std::string(op) + ": expected elements of [T] or [T, 1], found " + x.to_string());
+  internal::check_row_offsets(op, x, offsets);
+  if (options.channels < 1 || std::any_of(options.ks.begin(), options.ks.end(), [](std::int64_t k) { return k < 1; }))
+    throw ArgumentError(std::string(op) + ": expected 1 or more channels and each k of 1 or more");
+  if (row_lengths.size() + 1 != offsets.size() || column_lengths.size() + 1 != offsets.size())
+    throw LoDError(std::string(op) + ": expected as many sequences of rows and of columns as the " + std::to_string(offsets.size() - 1) +
+                   " of scores, found " + std::to_string(row_lengths.size()) + " and " + std::to_string(column_lengths.size()));
+  std::vector<std::int64_t> firsts{0};
+  for (std::size_t i = 0; i < row_lengths.size(); ++i) {
+    const std::int64_t wanted = checked_mul(checked_mul(row_lengths[i], column_lengths[i]), options.channels);
+    if (wanted != offsets[i + 1] - offsets[i])
+      throw LoDError(std::string(op) + ": expected " + std::to_string(options.channels) + " channels of " + std::to_string(row_lengths[i]) +
+                     " by " + std::to_string(column_lengths[i]) + " elements in sequence " + std::to_string(i) + ", found " +
+                     std::to_string(offsets[i + 1] - offsets[i]));
+    firsts.push_back(checked_add(firsts.back(), row_lengths[i]));
+  }
+  const Tensor rows = contiguous(x, stream);
+  Tensor out(x.dtype(), DDim{firsts.back(), checked_mul(options.channels, static_cast<std::int64_t>(options.ks.size()))}, stream.memory());
+  launch(
+      TensorRefs<1>{&rows}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { cpu::sequence_top_k_average(rows, offsets, firsts, column_lengths, options, out, team); }, stream);
+  return out;
 }
 
 TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef stream) {

@@ -20,14 +20,27 @@ struct SequenceTopK {
 /// rows; NaN counts as the greatest. ArgumentError for a negative k, LoDError when the offsets do not fit the rows.
 SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream);
 
+/// What `sequence_top_k_average` asks for.
+struct SequenceTopKAverage {
+  std::vector<std::int64_t> ks;  ///< each ≥ 1
+  std::int64_t channels = 1;     ///< ≥ 1
+};
+/// PaddlePaddle Fluid's sequence_topk_avg_pooling, of scores that two sequences give each other: x [T] or [T, 1] in floats, whose sequence
+/// i holds `channels` matrices of row_lengths[i] × column_lengths[i], one behind the other. Gives [Σ row_lengths, channels · |ks|]: for
+/// each row of sequence i, channel by channel, for each k the sum of the k greatest elements of the row of that matrix, greatest first,
+/// divided by k; where a row has fewer than k, of all of them. NaN counts as the greatest. Sums run in f64 for f64 and in f32 otherwise.
+/// ArgumentError for a k or channels below 1, LoDError when lengths and offsets do not fit one another.
+Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& row_lengths,
+                              const std::vector<std::int64_t>& column_lengths, const SequenceTopKAverage& options, StreamRef stream);
+
 /// The k greatest elements along an axis, or the k least, both in order.
 struct TopK {
   Tensor values;  ///< extent k along the axis
   Tensor places;  ///< i64 of the same extents: where along the axis each one was
 };
 
-/// ONNX TopK of floats, i64 or i32. Equal elements come in their order; NaN counts as the greatest. ArgumentError for a k that is negative or
-/// above the extent of the axis.
+/// ONNX TopK of floats, i64 or i32. Equal elements come in their order; NaN counts as the greatest. ArgumentError for a k that is negative
+/// or above the extent of the axis.
 TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef stream);
 
 }  // namespace millrace

@@ -158,7 +158,12 @@ SequencePlan make_keep_plan(const LoD& lod, const std::vector<bool>& keep) {
   return plan;
 }
 
-SequencePlan make_window_plan(const LoD& lod, std::int64_t start, std::int64_t length) {
+namespace {
+
+/// outside(i) says what stands for a place outside the sequence: i rows behind it, the nearest being 0, or −i before it, the nearest being
+/// −1.
+template <class Outside>
+SequencePlan window_plan(const LoD& lod, std::int64_t start, std::int64_t length, Outside outside) {
   if (length < 1) throw ArgumentError("sequence window: expected a length of at least 1, found " + text(length));
   checked_add(start, length);
   const auto offsets = lod.offsets(sequence_level(lod, -1));
@@ -172,10 +177,23 @@ SequencePlan make_window_plan(const LoD& lod, std::int64_t start, std::int64_t l
       for (std::int64_t k = 0; k < length; ++k) {
         // Compared as distances: start may be anything.
         const std::int64_t away = start + k;
-        plan.rows.push_back(away < begin - row || away >= end - row ? -1 : row + away);
+        plan.rows.push_back(away < begin - row  ? outside(away + (row - begin))
+                            : away >= end - row ? outside(away - (end - row))
+                                                : row + away);
       }
   }
   return plan;
+}
+
+}  // namespace
+
+SequencePlan make_window_plan(const LoD& lod, std::int64_t start, std::int64_t length) {
+  return window_plan(lod, start, length, [](std::int64_t) { return std::int64_t{-1}; });
+}
+
+SequencePlan make_bordered_window_plan(const LoD& lod, std::int64_t start, std::int64_t length) {
+  const std::int64_t first_behind = checked_add(lod.rows(), std::max<std::int64_t>(0, checked_mul(start, std::int64_t{-1})));
+  return window_plan(lod, start, length, [=](std::int64_t i) { return first_behind + i; });
 }
 
 std::int64_t padded_room(const LoD& lod, std::int64_t length) {

@@ -51,6 +51,9 @@ SequencePlan make_keep_plan(const LoD& lod, const std::vector<bool>& keep);
 /// For each row the rows start, start + 1, … start + length − 1 from it on: `length` entries, −1 where the innermost sequence has ended or
 /// not begun. [[3]] from −1 on, 2 long: −1 0, 0 1, 1 2. ArgumentError for a length below 1.
 SequencePlan make_window_plan(const LoD& lod, std::int64_t start, std::int64_t length);
+/// The same, where a place outside its sequence is a row of its own behind those of the input: first max(0, −start) rows that stand before
+/// each sequence, then max(0, start + length − 1) that stand behind each. [[3]] from −1 on, 3 long: 3 0 1, 0 1 2, 1 2 4.
+SequencePlan make_bordered_window_plan(const LoD& lod, std::int64_t start, std::int64_t length);
 /// The room that each sequence gets when they are padded to `length`; −1 means the longest. ArgumentError, naming both, when a sequence is
 /// longer.
 std::int64_t padded_room(const LoD& lod, std::int64_t length);

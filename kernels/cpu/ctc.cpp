@@ -4,7 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <utility>
 
+#include <millrace/kernels/cpu/index.h>
 #include <millrace/kernels/cpu/rows_along.h>
 #include <millrace/kernels/cpu/sequences.h>
 
@@ -40,15 +43,18 @@ class BeamSearch {
   BeamSearch(const WideRows<T, double>& scores, const CtcBeam& options)
       : scores_(scores), options_(options), row_(static_cast<std::size_t>(scores.columns())), order_(row_.size()), tried_(row_.size()) {}
 
-  /// The labels of the best prefix; its score.
-  double sequence(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& labels) {
+  void sequence(std::int64_t begin, std::int64_t end) {
     nodes_.assign(1, {-1, -1});
     beam_.assign(1, {0, -1, 0, impossible, 0});
     for (std::int64_t t = begin; t < end && !beam_.empty(); ++t) frame(t);
+  }
+  /// The labels of the prefix that came out as number `place`; its score.
+  double path(std::int64_t place, std::vector<std::int64_t>& labels) const {
     labels.clear();
-    if (beam_.empty()) return impossible;
-    labels_of(beam_.front(), labels);
-    return beam_.front().total;
+    if (std::cmp_greater_equal(place, beam_.size())) return impossible;
+    const Prefix& prefix = beam_[static_cast<std::size_t>(place)];
+    labels_of(prefix, labels);
+    return prefix.total;
   }
 
  private:
@@ -146,38 +152,103 @@ class BeamSearch {
   std::vector<std::int64_t> left_, right_;
 };
 
-/// One sequence's labels to their rows, −1 behind them.
-void put(const std::vector<std::int64_t>& labels, std::int64_t begin, std::int64_t end, std::int64_t* to) {
-  std::fill(std::copy(labels.begin(), labels.end(), to + begin), to + end, std::int64_t{-1});
+/// One sequence's labels to column `path` of its rows, −1 behind them.
+void put(const std::vector<std::int64_t>& labels, std::int64_t begin, std::int64_t end, std::int64_t path, const Tensor& to) {
+  const std::int64_t paths = to.dim(1);
+  auto* rows = static_cast<std::int64_t*>(to.raw_mutable());
+  for (std::int64_t row = begin; row < end; ++row)
+    rows[row * paths + path] = std::cmp_less(row - begin, labels.size()) ? labels[static_cast<std::size_t>(row - begin)] : -1;
 }
 
 template <class T, class Wide>
-Wide greedy(const WideRows<T, Wide>& scores, std::int64_t begin, std::int64_t end, std::int64_t blank, std::vector<Wide>& row,
+Wide greedy(const WideRows<T, Wide>& scores, std::int64_t begin, std::int64_t end, const CtcGreedy& options, std::vector<Wide>& row,
             std::vector<std::int64_t>& labels) {
   labels.clear();
   Wide sum{};
-  std::int64_t before = blank;
+  std::int64_t before = options.blank;
   for (std::int64_t t = begin; t < end; ++t) {
     scores.row(t, row.data());
     std::int64_t best = 0;
     for (std::int64_t c = 1; c < scores.columns(); ++c)
       if (row[static_cast<std::size_t>(c)] > row[static_cast<std::size_t>(best)]) best = c;
     sum += row[static_cast<std::size_t>(best)];
-    if (best != blank && best != before) labels.push_back(best);
+    if (best != options.blank && !(options.merge_repeated && best == before)) labels.push_back(best);
     before = best;
   }
   return sum;
 }
 
+/// The labels with blanks around them: the states of an alignment. alpha[s] is the logarithm of the sum over all that stand in s.
+template <class T>
+class Alignments {
+ public:
+  Alignments(const WideRows<T, double>& scores, std::int64_t blank) : scores_(scores), blank_(blank) {}
+
+  /// Over all alignments of `labels` with the frames [begin, end).
+  double log_sum(std::int64_t begin, std::int64_t end, std::span<const std::int64_t> labels) {
+    const std::size_t states = 2 * labels.size() + 1;
+    alpha_.assign(states, impossible);
+    alpha_[0] = 0;  // in front of the first frame: before the first blank, which costs nothing
+    for (std::int64_t t = begin; t < end; ++t) frame(t, t == begin, labels);
+    return states == 1 ? alpha_[0] : begin == end ? impossible : added(alpha_[states - 1], alpha_[states - 2]);
+  }
+
+ private:
+  /// log_add, but a NaN stays one.
+  static double added(double a, double b) { return a != a || b != b ? a + b : log_add(a, b); }
+
+  void frame(std::int64_t t, bool first, std::span<const std::int64_t> labels) {
+    for (std::size_t s = alpha_.size(); s-- > 0;) {
+      const bool labelled = s % 2 == 1;
+      double sum = alpha_[s];
+      if (s > 0) sum = added(sum, alpha_[s - 1]);
+      if (!first && labelled && s > 1 && labels[s / 2] != labels[s / 2 - 1]) sum = added(sum, alpha_[s - 2]);
+      alpha_[s] = sum + scores_.at(t, labelled ? labels[s / 2] : blank_);
+    }
+  }
+
+  const WideRows<T, double>& scores_;
+  const std::int64_t blank_;
+  std::vector<double> alpha_;
+};
+
+std::vector<std::int64_t> checked_labels(const Tensor& labels, std::int64_t blank, std::int64_t classes) {
+  std::vector<std::int64_t> values = index_values(labels);
+  for (std::size_t row = 0; row < values.size(); ++row)
+    if (values[row] < 0 || values[row] >= classes || values[row] == blank)
+      throw IndexError("ctc_loss: expected a label of " + std::to_string(classes) + " classes that is not the blank " +
+                       std::to_string(blank) + ", found " + std::to_string(values[row]) + " in row " + std::to_string(row));
+  return values;
+}
+
 }  // namespace
 
-void ctc_greedy(const Tensor& scores, const LoD& lod, std::int64_t blank, const CtcLabels& to, ThreadTeam& team) {
+void ctc_loss(const Tensor& scores, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options, const Tensor& to,
+              ThreadTeam& team) {
+  const std::vector<std::int64_t> all = checked_labels(labels, options.blank, scores.dim(1));
+  visit_floats(scores.dtype(), [&](auto element, auto) {
+    using T = decltype(element);
+    const WideRows<T, double> rows(scores);
+    const auto frames = row_offsets(lod), said = row_offsets(label_lod);
+    T* losses = static_cast<T*>(to.raw_mutable());
+    team.parallel(to.dim(0), 1, [&](std::int64_t first, std::int64_t last) {
+      Alignments<T> alignments(rows, options.blank);
+      for (std::int64_t n = first; n < last; ++n) {
+        const auto i = static_cast<std::size_t>(n);
+        const std::span<const std::int64_t> wanted(all.data() + said[i], static_cast<std::size_t>(said[i + 1] - said[i]));
+        const double loss = -alignments.log_sum(frames[i], frames[i + 1], wanted);
+        losses[n] = convert_element<T>(options.zero_infinity && std::isinf(loss) && loss > 0 ? 0.0 : loss + 0.0);
+      }
+    });
+  });
+}
+
+void ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, const CtcLabels& to, ThreadTeam& team) {
   visit_floats(scores.dtype(), [&](auto element, auto wide) {
     using T = decltype(element);
     using Wide = decltype(wide);
     const WideRows<T, Wide> rows(scores);
     const auto offsets = row_offsets(lod);
-    auto* places = static_cast<std::int64_t*>(to.labels.raw_mutable());
     auto* lengths = static_cast<std::int64_t*>(to.lengths.raw_mutable());
     T* sums = static_cast<T*>(to.scores.raw_mutable());
     team.parallel(to.lengths.dim(0), sequences_grain(lod, rows.columns()), [&](std::int64_t first, std::int64_t last) {
@@ -185,9 +256,9 @@ void ctc_greedy(const Tensor& scores, const LoD& lod, std::int64_t blank, const 
       std::vector<std::int64_t> labels;
       for (std::int64_t n = first; n < last; ++n) {
         const std::int64_t begin = offsets[static_cast<std::size_t>(n)], end = offsets[static_cast<std::size_t>(n) + 1];
-        sums[n] = convert_element<T>(greedy(rows, begin, end, blank, row, labels));
+        sums[n] = convert_element<T>(greedy(rows, begin, end, options, row, labels));
         lengths[n] = static_cast<std::int64_t>(labels.size());
-        put(labels, begin, end, places);
+        put(labels, begin, end, 0, to.labels);
       }
     });
   });
@@ -198,7 +269,6 @@ void ctc_beam_search(const Tensor& scores, const LoD& lod, const CtcBeam& option
     using T = decltype(element);
     const WideRows<T, double> rows(scores);
     const auto offsets = row_offsets(lod);
-    auto* places = static_cast<std::int64_t*>(to.labels.raw_mutable());
     auto* lengths = static_cast<std::int64_t*>(to.lengths.raw_mutable());
     T* totals = static_cast<T*>(to.scores.raw_mutable());
     team.parallel(to.lengths.dim(0), 1, [&](std::int64_t first, std::int64_t last) {
@@ -206,9 +276,12 @@ void ctc_beam_search(const Tensor& scores, const LoD& lod, const CtcBeam& option
       std::vector<std::int64_t> labels;
       for (std::int64_t n = first; n < last; ++n) {
         const std::int64_t begin = offsets[static_cast<std::size_t>(n)], end = offsets[static_cast<std::size_t>(n) + 1];
-        totals[n] = convert_element<T>(search.sequence(begin, end, labels));
-        lengths[n] = static_cast<std::int64_t>(labels.size());
-        put(labels, begin, end, places);
+        search.sequence(begin, end);
+        for (std::int64_t path = 0; path < options.paths; ++path) {
+          totals[n * options.paths + path] = convert_element<T>(search.path(path, labels));
+          lengths[n * options.paths + path] = static_cast<std::int64_t>(labels.size());
+          put(labels, begin, end, path, to.labels);
+        }
       }
     });
   });

@@ -6,7 +6,9 @@
 
 namespace millrace::cpu {
 
-void ctc_greedy(const Tensor& scores, const LoD& lod, std::int64_t blank, const CtcLabels& to, ThreadTeam& team);
+void ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, const CtcLabels& to, ThreadTeam& team);
 void ctc_beam_search(const Tensor& scores, const LoD& lod, const CtcBeam& options, const CtcLabels& to, ThreadTeam& team);
+void ctc_loss(const Tensor& scores, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options, const Tensor& to,
+              ThreadTeam& team);
 
 }  // namespace millrace::cpu

@@ -40,7 +40,41 @@ void run_type(const Tensor& x, const std::vector<std::int64_t>& offsets, bool la
   });
 }
 
+/// The averages of one row of a matrix, whose elements are in `row`; puts its greatest in front.
+template <class T, class Wide>
+void averages(std::vector<Wide>& row, const std::vector<std::int64_t>& ks, T* to) {
+  const std::int64_t most = ks.empty() ? 0 : std::min<std::int64_t>(*std::max_element(ks.begin(), ks.end()), std::ssize(row));
+  std::partial_sort(row.begin(), row.begin() + most, row.end(), [](Wide a, Wide b) { return a > b || (a != a && b == b); });
+  for (const std::int64_t k : ks) {
+    Wide sum{};
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(k, std::ssize(row)); ++i) sum += row[static_cast<std::size_t>(i)];
+    *to++ = convert_element<T>(sum / static_cast<Wide>(k));
+  }
+}
+
 }  // namespace
+
+void sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& firsts,
+                            const std::vector<std::int64_t>& columns, const SequenceTopKAverage& options, const Tensor& out,
+                            ThreadTeam& team) {
+  const auto kinds = static_cast<std::int64_t>(options.ks.size());
+  if (out.elements() == 0) return;
+  visit_floats(x.dtype(), [&](auto element, auto wide) {
+    using T = decltype(element);
+    const T* from = static_cast<const T*>(x.raw());
+    T* to = static_cast<T*>(out.raw_mutable());
+    each_segment(firsts, out.dim(1), team, [&](std::int64_t n, std::int64_t first, std::int64_t last) {
+      const std::int64_t width = columns[static_cast<std::size_t>(n)];
+      const T* matrix = from + offsets[static_cast<std::size_t>(n)];
+      std::vector<decltype(wide)> row(static_cast<std::size_t>(width));
+      for (std::int64_t channel = 0; channel < options.channels; ++channel)
+        for (std::int64_t r = first; r < last; ++r) {
+          for (auto& value : row) value = convert_element<decltype(wide)>(*matrix++);
+          averages(row, options.ks, to + (r * options.channels + channel) * kinds);
+        }
+    });
+  });
+}
 
 void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
                     const std::vector<std::int64_t>& made, ThreadTeam& team) {

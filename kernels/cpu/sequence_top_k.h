@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <millrace/kernels/sequence_top_k.h>
 #include <millrace/tensor/tensor.h>
 #include <millrace/tensor/thread_team.h>
 
@@ -12,5 +13,10 @@ namespace millrace::cpu {
 /// The first elements of each sequence, greatest first, as many as `made` has rows for it. All tensors are row-major.
 void sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, bool largest, const Tensor& values, const Tensor& places,
                     const std::vector<std::int64_t>& made, ThreadTeam& team);
+
+/// Of row-major elements; `firsts`: the first row of each sequence in `out`.
+void sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& firsts,
+                            const std::vector<std::int64_t>& columns, const SequenceTopKAverage& options, const Tensor& out,
+                            ThreadTeam& team);
 
 }  // namespace millrace::cpu

@@ -31,8 +31,9 @@ Var sequence_erase(const Var& ids, const std::vector<std::int64_t>& tokens) { re
 Var sequence_mask(const Var& lengths, std::int64_t maxlen, DType to) {
   return call1("sequence_mask", {lengths}, {{"maxlen", maxlen}, {"to", to}});
 }
-Var sequence_conv(const Var& x, const Var& filter, std::int64_t context_start, std::int64_t context_length) {
-  return call1("sequence_conv", {x, filter}, {{"context_start", context_start}, {"context_length", context_length}});
+Var sequence_mask(const Var& lengths, const Var& maxlen, DType to) { return call1("sequence_mask", {lengths, maxlen}, {{"to", to}}); }
+Var sequence_conv(const Var& x, const Var& filter, std::int64_t context_start, std::int64_t context_length, const Var& padding) {
+  return call1("sequence_conv", {x, filter, padding}, {{"context_start", context_start}, {"context_length", context_length}});
 }
 Var row_conv(const Var& x, const Var& filter) { return call1("row_conv", {x, filter}); }
 PaddedSequences sequence_pad(const Var& x, const Var& pad_value, std::int64_t padded_length) {
@@ -44,6 +45,9 @@ Var sequence_scatter(const Var& x, const Var& ids, const Var& updates) { return 
 TopRows sequence_top_k(const Var& x, std::int64_t k) {
   const std::vector<Var> made = call("sequence_top_k", {x}, {{"k", k}}, {"values", "index"});
   return {made[0], made[1]};
+}
+Var sequence_top_k_average(const Var& x, const Var& rows, const Var& columns, const std::vector<std::int64_t>& ks, std::int64_t channels) {
+  return call1("sequence_topk_avg_pooling", {x, rows, columns}, {{"topks", ks}, {"channel_num", channels}});
 }
 MaskHalves split_by_mask(const Var& x, const Var& mask, int level) {
   const std::vector<Var> made = call("split_by_mask", {x, mask}, {{"level", wide(level)}}, {"set", "unset"});

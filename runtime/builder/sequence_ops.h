@@ -33,11 +33,14 @@ Var sequence_reshape(const Var& x, std::int64_t new_dim);
 Var sequence_enumerate(const Var& ids, std::int64_t win_size, std::int64_t pad_value = 0);
 /// The ids that are none of `tokens`.
 Var sequence_erase(const Var& ids, const std::vector<std::int64_t>& tokens);
-/// lengths [N] → [N, maxlen]: 1 in front of a length, 0 behind; `maxlen` −1 is the greatest length.
+/// lengths [N] → [N, maxlen]: 1 in front of a length, 0 behind; `maxlen` (a scalar of i64 or i32 where it is a Var) −1 is the greatest
+/// length.
 Var sequence_mask(const Var& lengths, std::int64_t maxlen = -1, DType to = DType::i64);
+Var sequence_mask(const Var& lengths, const Var& maxlen, DType to = DType::i64);
 /// x [T, C], filter [context_length·C, M]: the rows context_start … context_start + context_length − 1 from each row on, zeros outside its
-/// sequence, times the filter. With context_start = 1 − context_length it is causal.
-Var sequence_conv(const Var& x, const Var& filter, std::int64_t context_start, std::int64_t context_length);
+/// sequence, times the filter. With context_start = 1 − context_length it is causal. Where `padding` is given, its rows stand in for the
+/// zeros: max(0, −context_start) that lie before each sequence, then max(0, context_start + context_length − 1) that lie behind.
+Var sequence_conv(const Var& x, const Var& filter, std::int64_t context_start, std::int64_t context_length, const Var& padding = {});
 /// x [T, C], filter [K, C]: each column of the next K rows, its own included, weighted and summed.
 Var row_conv(const Var& x, const Var& filter);
 
@@ -58,6 +61,11 @@ struct TopRows {
 };
 /// The min(k, n) greatest of the n rows of each sequence, greatest first, each column on its own.
 TopRows sequence_top_k(const Var& x, std::int64_t k);
+
+/// Of scores that two sequences give each other: sequence i of x [T] holds `channels` matrices with a row for each row of sequence i of
+/// `rows`, and a column for each of `columns`. One result row for each row: channel by channel, for each k the sum of the k greatest, over
+/// k.
+Var sequence_top_k_average(const Var& x, const Var& rows, const Var& columns, const std::vector<std::int64_t>& ks, std::int64_t channels);
 
 struct MaskHalves {
   Var set;

@@ -12,12 +12,14 @@ namespace millrace::layers {
 
 /// Where the gates of other frameworks' weights stand, as the names of ours in their order. Ours: LSTM i f g o, GRU r z n.
 namespace gate_order {
-inline constexpr const char* lstm = "ifgo";          ///< ours, PyTorch, Keras (which writes c for g)
-inline constexpr const char* onnx_lstm = "iofg";     ///< ONNX writes c for g
-inline constexpr const char* onnx_peephole = "iof";  ///< ours: i f o
-inline constexpr const char* gru = "rzn";            ///< ours, PyTorch
-inline constexpr const char* onnx_gru = "zrn";       ///< ONNX and Keras write h for n
-inline constexpr const char* fluid_gru = "zrn";      ///< Fluid writes u for z and c for n
+inline constexpr const char* lstm = "ifgo";             ///< ours, PyTorch, Keras (which writes c for g)
+inline constexpr const char* onnx_lstm = "iofg";        ///< ONNX writes c for g
+inline constexpr const char* onnx_peephole = "iof";     ///< ours: i f o
+inline constexpr const char* fluid_lstm = "gifo";       ///< Fluid writes c for g
+inline constexpr const char* tensorflow_lstm = "igfo";  ///< TensorFlow's cells write j for g
+inline constexpr const char* gru = "rzn";               ///< ours, PyTorch
+inline constexpr const char* onnx_gru = "zrn";          ///< ONNX and Keras write h for n
+inline constexpr const char* fluid_gru = "zrn";         ///< Fluid writes u for z and c for n
 }  // namespace gate_order
 
 /// `w`, whose axis `axis` holds one block for each letter of `from`, with the blocks in the order of the letters of `to`. A copy, of the

@@ -110,6 +110,17 @@ GruWeights gru_from_keras(const Tensor& kernel, const Tensor& recurrent_kernel, 
   return made;
 }
 
+GruWeights gru_from_tensorflow(const Tensor& gates_kernel, const Tensor& gates_bias, const Tensor& candidate_kernel,
+                               const Tensor& candidate_bias) {
+  const bool matrices = gates_kernel.rank() == 2 && candidate_kernel.rank() == 2 && gates_kernel.dim(0) == candidate_kernel.dim(0);
+  const std::int64_t hidden = matrices ? candidate_kernel.dim(1) : 0, features = matrices ? gates_kernel.dim(0) - hidden : 0;
+  if (!matrices || features < 0 || gates_kernel.dim(1) != 2 * hidden)
+    throw ShapeError("gru_from_tensorflow: expected kernels of [C + H, 2H] and [C + H, H], found " + gates_kernel.to_string() + " and " +
+                     candidate_kernel.to_string());
+  const Tensor both = joined({gates_kernel, candidate_kernel}, 1);
+  return {both.rows(0, features), both.rows(features, both.dim(0)), joined({gates_bias, candidate_bias}, 0), std::nullopt};
+}
+
 GruWeights gru_from_fluid(const Tensor& projection, const Tensor& weight, const std::optional<Tensor>& bias) {
   const auto ours = [](const Tensor& from, int axis) { return reorder_gates(from, axis, gate_order::fluid_gru, gate_order::gru); };
   if (weight.rank() != 2 || weight.dim(1) != 3 * weight.dim(0))

@@ -64,6 +64,10 @@ GruWeights gru_from_pytorch(const Tensor& weight_ih, const Tensor& weight_hh, co
 GruWeights gru_from_onnx(const Tensor& w, const Tensor& r, const std::optional<Tensor>& b = {}, std::int64_t direction = 0);
 /// Keras: kernel [C, 3H], recurrent_kernel [H, 3H], bias [2, 3H] (reset_after) or [3H], gates z r h. Reset after with reset_after, z keeps.
 GruWeights gru_from_keras(const Tensor& kernel, const Tensor& recurrent_kernel, const std::optional<Tensor>& bias = {});
+/// TensorFlow's GRUCell: gates kernel [C + H, 2H] and bias [2H] of r u, candidate kernel [C + H, H] and bias [H]; the rows of the input
+/// first. Reset before, z keeps.
+GruWeights gru_from_tensorflow(const Tensor& gates_kernel, const Tensor& gates_bias, const Tensor& candidate_kernel,
+                               const Tensor& candidate_bias);
 /// PaddlePaddle Fluid's dynamic_gru: `weight` [H, 3H] holds a matrix [H, 2H] of u r, and behind it one [H, H] of c; `bias` [1, 3H] or [3H]
 /// of u r c. Its input comes multiplied already: `projection` [C, 3H] of u r c is the fc before it (its own bias, if it has one, may be
 /// added to `bias`). Reset before; complement keeps, unless origin_mode.

@@ -86,6 +86,10 @@ CellStep plain_step(const Var& x, const std::vector<Var>& state, const Parameter
   return {next[0], next};
 }
 
+Var projected(const Var& h, const LstmOptions& options) {
+  return clipped(options.projected.name == "identity" ? h : apply(options.projected, h), options.projection_clip);
+}
+
 /// The same from its parts, with a projection or a clip of the cell.
 CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Parameters& p, std::int64_t hidden, const LstmOptions& options) {
   const Var& c = state[1];
@@ -101,7 +105,7 @@ CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Paramet
   const Var next = clipped(f * c + i * g, options.cell_clip);
   const Var o = gate(peeped(3, 2, next));
   const Var shown = o * apply(options.output, next);
-  const Var h = p.projection.defined() ? build::matmul(shown, p.projection) : shown;
+  const Var h = p.projection.defined() ? projected(build::matmul(shown, p.projection), options) : shown;
   return {h, {h, next}};
 }
 
@@ -161,6 +165,43 @@ LstmWeights lstm_from_onnx(const Tensor& w, const Tensor& r, const std::optional
     made.bias = summed(bias(0), bias(half));
   }
   if (p) made.peepholes = reorder_gates(direction_of(*p, direction), 0, gate_order::onnx_peephole, "ifo");
+  return made;
+}
+
+LstmWeights lstm_from_tensorflow(const Tensor& kernel, const std::optional<Tensor>& bias, const std::vector<Tensor>& peepholes,
+                                 const std::optional<Tensor>& projection) {
+  if (kernel.rank() != 2 || kernel.dim(1) % 4 != 0)
+    throw ShapeError("lstm_from_tensorflow, kernel: expected [C + P, 4H], found " + kernel.to_string());
+  if (projection && projection->rank() != 2)
+    throw ShapeError("lstm_from_tensorflow, projection: expected [H, P], found " + projection->to_string());
+  const std::int64_t carried = projection ? projection->dim(1) : kernel.dim(1) / 4;
+  const std::int64_t features = kernel.dim(0) - carried;
+  if (features < 0)
+    throw ShapeError("lstm_from_tensorflow, kernel: expected more than " + std::to_string(carried) + " rows, found " + kernel.to_string());
+  if (!peepholes.empty() && peepholes.size() != 3)
+    throw ShapeError("lstm_from_tensorflow: expected peepholes of i, f and o, found " + std::to_string(peepholes.size()));
+  const auto ours = [](const Tensor& from, int axis) { return reorder_gates(from, axis, gate_order::tensorflow_lstm, gate_order::lstm); };
+  LstmWeights made{ours(kernel.rows(0, features), 1), ours(kernel.rows(features, kernel.dim(0)), 1), std::nullopt, std::nullopt,
+                   projection};
+  if (bias) made.bias = ours(*bias, 0);
+  if (!peepholes.empty()) made.peepholes = joined(peepholes, 0);
+  return made;
+}
+
+LstmWeights lstm_from_fluid(const Tensor& projection, const Tensor& weight, const std::optional<Tensor>& bias,
+                            const std::optional<Tensor>& projected) {
+  const auto ours = [](const Tensor& from, int axis) { return reorder_gates(from, axis, gate_order::fluid_lstm, gate_order::lstm); };
+  if (weight.rank() != 2 || weight.dim(1) % 4 != 0)
+    throw ShapeError("lstm_from_fluid, weight: expected [P, 4H], found " + weight.to_string());
+  const std::int64_t hidden = weight.dim(1) / 4;
+  LstmWeights made{ours(projection, 1), ours(weight, 1), std::nullopt, std::nullopt, projected};
+  if (!bias) return made;
+  if (bias->elements() != 4 * hidden && bias->elements() != 7 * hidden)
+    throw ShapeError("lstm_from_fluid, bias: expected " + std::to_string(4 * hidden) + " elements, or with peepholes " +
+                     std::to_string(7 * hidden) + ", found " + bias->to_string());
+  const Tensor flat = bias->copy_to(CpuPlace{}).reshape({bias->elements()});
+  made.bias = ours(flat.rows(0, 4 * hidden), 0);
+  if (flat.elements() > 4 * hidden) made.peepholes = flat.rows(4 * hidden, 7 * hidden);
   return made;
 }
 

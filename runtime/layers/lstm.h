@@ -25,7 +25,7 @@ struct LstmWeights {
 ///   i = f(a_i);   f = f(a_f);   g = g(a_g)
 ///   c' = f·c + i·g, clipped to [−cell_clip, cell_clip]
 ///   a_o += p_o·c'                                               o looks at the new c
-///   o = f(a_o);   h' = (o·h(c'))·projection
+///   o = f(a_o);   h' = p((o·h(c'))·projection), clipped to [−projection_clip, projection_clip]
 ///
 /// Every a is clipped to [−gate_clip, gate_clip] before its function. What `lstm_cell` knows (all but projection and cell_clip) is that op.
 struct LstmOptions {
@@ -35,6 +35,8 @@ struct LstmOptions {
   Activation output{"tanh"};         ///< h
   double gate_clip = 0;              ///< ONNX's clip; 0: none
   double cell_clip = 0;              ///< of the new c; 0: none
+  Activation projected{"identity"};  ///< p, where there is a projection: Fluid's proj_activation
+  double projection_clip = 0;        ///< of what p gives; 0: none. TensorFlow's and Fluid's proj_clip
   bool couple_input_forget = false;  ///< f = 1 − i
   /// Added to the bias of f, as TensorFlow's older cells do.
   double forget_bias = 0;
@@ -63,6 +65,15 @@ LstmWeights lstm_from_pytorch(const Tensor& weight_ih, const Tensor& weight_hh, 
 /// ONNX's LSTM, direction `direction` of it: W [D, 4H, C], R [D, 4H, H], B [D, 8H] (W's, then R's; gates i o f c), P [D, 3H] (i o f).
 LstmWeights lstm_from_onnx(const Tensor& w, const Tensor& r, const std::optional<Tensor>& b = {}, const std::optional<Tensor>& p = {},
                            std::int64_t direction = 0);
+/// TensorFlow's cells (BasicLSTMCell, LSTMCell): kernel [C + P, 4H], the rows of the input first, bias [4H] (gates i j f o), where there
+/// are peepholes their diagonals w_i, w_f, w_o [H], projection kernel [H, P]. The cells' forget_bias (1 unless set) is `forget_bias`.
+LstmWeights lstm_from_tensorflow(const Tensor& kernel, const std::optional<Tensor>& bias = {}, const std::vector<Tensor>& peepholes = {},
+                                 const std::optional<Tensor>& projection = {});
+/// PaddlePaddle Fluid's dynamic_lstm and dynamic_lstmp: `weight` [P, 4H] and `bias` [1, 4H] or [4H] of c i f o, with peepholes 7H: behind
+/// them those of i f o; `projected` [H, P] where there is one. Its input comes multiplied already: `projection` [C, 4H] of c i f o is the
+/// fc before it. Fluid's proj_activation is tanh unless set: the option `projected`.
+LstmWeights lstm_from_fluid(const Tensor& projection, const Tensor& weight, const std::optional<Tensor>& bias = {},
+                            const std::optional<Tensor>& projected = {});
 /// Keras: kernel [C, 4H], recurrent_kernel [H, 4H], bias [4H], gates i f c o.
 LstmWeights lstm_from_keras(const Tensor& kernel, const Tensor& recurrent_kernel, const std::optional<Tensor>& bias = {});
 

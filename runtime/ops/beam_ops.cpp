@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/beam_search.h>
 #include <millrace/kernels/fill.h>
+#include <millrace/kernels/gather_tree.h>
 #include <millrace/kernels/sample.h>
 #include <millrace/runtime/ops/internal/arrays.h>
 #include <millrace/runtime/ops/internal/beams.h>
@@ -126,6 +127,43 @@ OpDef beam_search_decode_op() {
   return def;
 }
 
+// ---- gather_tree ----
+
+OpDef gather_tree_op() {
+  OpDef def;
+  def.name = "gather_tree";
+  def.inputs = {"Ids", "Parents", "Lengths?"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    expect_index(context, 0);
+    expect_same_dtype(context, 0, 1);
+    expect_rank(context, 0, 3);
+    expect_rank(context, 1, 3);
+    DDim dims{DDim::unknown, DDim::unknown, DDim::unknown};
+    for (int axis = 0; axis < 3; ++axis)
+      dims[axis] = same_extent(extent(context, 0, axis), extent(context, 1, axis), "extents of ids and parents");
+    if (context.has(2)) {
+      expect_index(context, 2);
+      expect_rank(context, 2, 1);
+      dims[1] = same_extent(dims[1], extent(context, 2, 0), "sources of ids and lengths");
+    }
+    context.attributes().get_or("end_token", std::int64_t{-1});
+    context.result(VarType(context.tensor(0).dtype, dims));
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    std::optional<std::int64_t> end;
+    if (context.attributes().has("end_token")) end = context.attributes().get<std::int64_t>("end_token");
+    return [end](OpContext& run) {
+      run.set(0, gather_tree(run.tensor(0), run.tensor(1), run.has(2) ? &run.tensor(2) : nullptr, end, run.stream()));
+    };
+  };
+  def.follow_rows = [](const InferContext&, const std::vector<int>& axes) -> std::vector<int> {
+    if (std::any_of(axes.begin(), axes.end(), [](int axis) { return axis >= 0; })) refuse_rows("traces back from the last step");
+    return {-1};
+  };
+  return def;
+}
+
 // ---- sample_tokens ----
 
 SampleOptions sample_options(const Attributes& attributes) {
@@ -177,6 +215,7 @@ void add_beam_ops(OpRegistry& registry) {
   registry.add(beam_search_start_op());
   registry.add(beam_search_step_op());
   registry.add(beam_search_decode_op());
+  registry.add(gather_tree_op());
   registry.add(sample_tokens_op());
 }
 

@@ -122,6 +122,11 @@ DType mask_dtype(const Attributes& attributes) { return attributes.get_or("to", 
 void infer_mask(InferContext& context) {
   const std::int64_t length = mask_length(context.attributes());
   if (length < -1) throw ProgramError("attribute 'maxlen': expected 0 or more, or -1 for the longest, found " + std::to_string(length));
+  if (context.has(1)) {
+    expect_index(context, 1);
+    expect_scalar(context, 1);
+    if (context.attributes().has("maxlen")) throw ProgramError("expected one of the input MaxLen and the attribute 'maxlen', found both");
+  }
   mask_dtype(context.attributes());
   expect_index(context, 0);
   const VarType& x = context.tensor(0);
@@ -142,7 +147,10 @@ OpKernel prepare_mask(const PrepareContext& context) {
       longest = std::max(longest, length);
     }
     const StreamRef stream = run.stream();
-    const std::int64_t room = wanted < 0 ? longest : wanted;
+    const std::int64_t asked = run.has(1) ? run.integers(1).at(0) : wanted;
+    if (asked < -1)
+      throw ArgumentError("sequence_mask: expected a MaxLen of 0 or more, or -1 for the longest, found " + std::to_string(asked));
+    const std::int64_t room = asked < 0 ? longest : asked;
     // First, so that lengths which no memory holds end here.
     Tensor out(dtype, x.dims().inserted(x.rank(), room), stream.memory());
     const Tensor lengths = contiguous(cast(x, DType::i64, stream), stream).reshape(x.dims().inserted(x.rank(), 1));
@@ -155,17 +163,18 @@ OpKernel prepare_mask(const PrepareContext& context) {
 }  // namespace
 
 void add_lod_level_ops(OpRegistry& registry) {
-  const auto on_host = [&](OpDef def, std::size_t input) {
-    def.host_inputs = {input};
+  const auto on_host = [&](OpDef def, std::vector<std::size_t> inputs) {
+    def.host_inputs = std::move(inputs);
     registry.add(std::move(def));
   };
-  on_host(sequence_op("split_by_mask", {"X", "Mask"}, {"OutTrue", "OutFalse"}, infer_split, prepare_split, "picks some of the rows"), 1);
-  on_host(sequence_op("merge_by_mask", {"InTrue", "InFalse", "Mask"}, {"Out"}, infer_merge, prepare_merge, "joins rows of two inputs"), 2);
+  on_host(sequence_op("split_by_mask", {"X", "Mask"}, {"OutTrue", "OutFalse"}, infer_split, prepare_split, "picks some of the rows"), {1});
+  on_host(sequence_op("merge_by_mask", {"InTrue", "InFalse", "Mask"}, {"Out"}, infer_merge, prepare_merge, "joins rows of two inputs"),
+          {2});
   on_host(sequence_op("lod_reset", {"X", "Lengths?", "Like?"}, {"Out"}, infer_reset, prepare_reset, "cuts the rows into other sequences"),
-          in_lengths);
+          {in_lengths});
   on_host(sequence_op("lod_append", {"X", "Lengths?"}, {"Out"}, infer_append, prepare_append, "cuts the rows into other sequences"),
-          in_lengths);
-  on_host(sequence_op("sequence_mask", {"X"}, {"Out"}, infer_mask, prepare_mask, "reads its lengths on the host"), 0);
+          {in_lengths});
+  on_host(sequence_op("sequence_mask", {"X", "MaxLen?"}, {"Out"}, infer_mask, prepare_mask, "reads its lengths on the host"), {0, 1});
 }
 
 }  // namespace millrace::ops

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/concat.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/row_conv.h>
@@ -73,6 +74,8 @@ OpKernel prepare_softmax(const PrepareContext& context) {
 struct Window {
   std::int64_t start;
   std::int64_t length;
+  std::int64_t before() const { return std::max<std::int64_t>(0, -start); }
+  std::int64_t behind() const { return std::max<std::int64_t>(0, start + length - 1); }
   explicit Window(const Attributes& attributes)
       : start(attributes.get_or("context_start", std::int64_t{0})), length(attributes.get<std::int64_t>("context_length")) {
     constexpr std::int64_t most = std::int64_t{1} << 31;
@@ -93,10 +96,27 @@ void infer_conv(InferContext& context) {
   const int depth = expect_lod(context, 0);
   const std::int64_t channels = extent(context, 0, 1);
   if (channels != DDim::unknown) expect_extent(context, 1, 0, checked_mul(channels, window.length));
+  if (context.has(2)) {
+    expect_same_dtype(context, 0, 2);
+    expect_rank(context, 2, 2);
+    expect_extent(context, 2, 0, window.before() + window.behind());
+    same_extent(channels, extent(context, 2, 1), "columns of " + context.describe(0) + " and " + context.describe(2));
+  }
   context.result(VarType(context.tensor(0).dtype, DDim{extent(context, 0, 0), extent(context, 1, 1)}, depth));
 }
 
 GemmPlan conv_plan(const Tensor& filter) { return make_gemm_plan({filter.dim(0), filter.dim(1), filter.dtype(), filter.dtype()}); }
+
+/// The rows of each window, with those of the input Padding in place of rows outside the sequence.
+void gather_bordered(const Window& window, OpContext& context, Tensor& windows) {
+  const Tensor& x = context.tensor(0);
+  const Tensor& padding = context.tensor(2);
+  if (padding.dims() != DDim{window.before() + window.behind(), x.dim(1)})
+    throw ShapeError("sequence_conv: expected padding of " + std::to_string(window.before()) + " rows before and " +
+                     std::to_string(window.behind()) + " behind a sequence of " + x.to_string() + ", found " + padding.to_string());
+  const Tensor all = concat({x, padding}, 0, context.stream());
+  gather_rows(all, make_bordered_window_plan(context.lod(0), window.start, window.length).rows, windows, context.stream());
+}
 
 void run_conv(const Window& window, const GemmPlan& plan, const PackedMatrix& packed, OpContext& context) {
   const Tensor& x = context.tensor(0);
@@ -106,7 +126,10 @@ void run_conv(const Window& window, const GemmPlan& plan, const PackedMatrix& pa
                      std::to_string(plan.desc().k) + " rows");
   // Before the plan, so that windows which no memory holds end here.
   Tensor windows(x.dtype(), DDim{checked_mul(x.dim(0), window.length), x.dim(1)}, stream.memory());
-  if (windows.elements() > 0) gather_rows(x, make_window_plan(context.lod(0), window.start, window.length).rows, windows, stream);
+  if (windows.elements() > 0 && context.has(2))
+    gather_bordered(window, context, windows);
+  else if (windows.elements() > 0)
+    gather_rows(x, make_window_plan(context.lod(0), window.start, window.length).rows, windows, stream);
   Tensor out(x.dtype(), DDim{x.dim(0), plan.desc().n}, stream.memory());
   run(plan, packed, windows.reshape(DDim{x.dim(0), plan.desc().k}), out, stream);
   context.set(0, LoDTensor(std::move(out), context.lod(0)));
@@ -191,17 +214,49 @@ OpKernel prepare_top_k(const PrepareContext& context) {
   };
 }
 
+// ---- sequence_topk_avg_pooling ----
+
+SequenceTopKAverage top_k_average(const Attributes& attributes) {
+  SequenceTopKAverage options{attributes.get<Ints>("topks"), attributes.get<std::int64_t>("channel_num")};
+  if (options.channels < 1) throw ProgramError("attribute 'channel_num': expected 1 or more, found " + std::to_string(options.channels));
+  for (const std::int64_t k : options.ks)
+    if (k < 1) throw ProgramError("attribute 'topks': expected 1 or more, found " + std::to_string(k));
+  return options;
+}
+
+void infer_top_k_average(InferContext& context) {
+  const SequenceTopKAverage options = top_k_average(context.attributes());
+  expect_float(context, 0);
+  expect_column(context, 0);
+  expect_lod(context, 0);
+  const int depth = expect_lod(context, 1);
+  expect_lod(context, 2);
+  const std::int64_t columns = checked_mul(options.channels, static_cast<std::int64_t>(options.ks.size()));
+  context.result(VarType(context.tensor(0).dtype, DDim{extent(context, 1, 0), columns}, depth));
+}
+
+OpKernel prepare_top_k_average(const PrepareContext& context) {
+  return [options = top_k_average(context.attributes())](OpContext& run) {
+    const auto lengths = [&](std::size_t input) { return run.lod(input).lengths(sequence_level(run.lod(input), -1)); };
+    Tensor made = sequence_top_k_average(run.tensor(0), inner_offsets(run.lod(0)), lengths(1), lengths(2), options, run.stream());
+    run.set(0, LoDTensor(std::move(made), run.lod(1)));
+  };
+}
+
 }  // namespace
 
 void add_sequence_ops(OpRegistry& registry) {
   registry.add(sequence_op("sequence_pool", {"X"}, {"Out"}, infer_pool, prepare_pool, "pools over the rows of a sequence"));
   registry.add(sequence_op("sequence_softmax", {"X"}, {"Out"}, infer_softmax, prepare_softmax, "normalises over the rows of a sequence"));
-  registry.add(sequence_op("sequence_conv", {"X", "Filter"}, {"Out"}, infer_conv, prepare_conv, "reads several rows for each result"));
+  registry.add(
+      sequence_op("sequence_conv", {"X", "Filter", "Padding?"}, {"Out"}, infer_conv, prepare_conv, "reads several rows for each result"));
   registry.add(
       sequence_op("row_conv", {"X", "Filter"}, {"Out"}, infer_row_conv, prepare_row_conv, "reads the rows that come after each row"));
   registry.add(sequence_op("sequence_scatter", {"X", "Ids", "Updates"}, {"Out"}, infer_scatter, prepare_scatter,
                            "adds a whole sequence to each row"));
   registry.add(sequence_op("sequence_top_k", {"X"}, {"Out", "Index"}, infer_top_k, prepare_top_k, "sorts the rows of a sequence"));
+  registry.add(sequence_op("sequence_topk_avg_pooling", {"X", "Row", "Column"}, {"Out"}, infer_top_k_average, prepare_top_k_average,
+                           "reads all columns for each row"));
 }
 
 }  // namespace millrace::ops

@@ -98,7 +98,8 @@ OpKernel prepare_expand(const PrepareContext& context) {
 void infer_expand_as(InferContext& context) {
   const int level = expect_level(context, 1);
   const int depth = context.tensor(0).lod_depth;
-  if (depth != 0 && depth != level)
+  // Beside outermost sequences X may have some of its own, as Fluid's has: they say nothing about those of Y.
+  if (depth != 0 && depth != level && level != 0)
     throw ProgramError("expected a row for each sequence of level " + std::to_string(level) + ", with the levels above it or none, found " +
                        context.describe(0) + " and " + context.describe(1));
   context.result(other_rows(context, 0, context.tensor(1).lod_depth));
@@ -109,7 +110,7 @@ OpKernel prepare_expand_as(const PrepareContext& context) {
     const LoD& lod = run.lod(1);
     const Tensor& x = run.tensor(0);
     const int level = sequence_level(lod, wanted);
-    if (x.dim(0) != lod.sequences(level) || (!run.lod(0).empty() && run.lod(0) != lod.levels(0, level)))
+    if (x.dim(0) != lod.sequences(level) || (level > 0 && !run.lod(0).empty() && run.lod(0) != lod.levels(0, level)))
       throw LoDError("sequence_expand_as: expected a row for each of the " + std::to_string(lod.sequences(level)) + " sequences at level " +
                      std::to_string(level) + " of " + lod.to_string() + ", found " + LoDTensor(x, run.lod(0)).to_string());
     run.set(0, gathered(x, {lod.row_ids(level), lod}, run.stream()));

@@ -150,6 +150,130 @@ TEST_CASE("prefixes as good come in the order of their labels, shorter first") {
   CHECK(searched(logs({0.3f, 0.3f, 0.3f, 0.1f}, 4), lod, {3, 4, 0}).labels[0] == Labels{0});
 }
 
+TEST_CASE("TensorFlow's decoders: its two sequences greedily, its two best paths of a beam of two") {
+  // tensorflow/python/kernel_tests/nn_ops/ctc_decoder_ops_test.py; the blank is its last class.
+  Backend on = cpu_backend(1);
+  const Tensor x = logs({1,    0,    0, 0, 0, 0,    0.4f, 0.6f, 0, 0, 0.4f, 0.6f, 0, 0.9f, 0.1f, 0,  //
+                         0.1f, 0.9f, 0, 0, 0, 0.9f, 0.1f, 0,    0, 0, 0.1f, 0.9f, 0, 0.9f, 0.1f, 0.1f, 0.9f, 0.1f, 0, 0},
+                        4);
+  const LoD lod = LoD::from_lengths({{4, 5}});
+  const Found greedy = on_host(on, ctc_greedy(x, lod, 3, on.stream()), lod);
+  CHECK(greedy.labels == std::vector<Labels>{{0, 1}, {1, 1, 0}});
+  CHECK(greedy.scores[0] == doctest::Approx(2 * std::log(0.6) + std::log(0.9)));
+  CHECK(greedy.scores[1] == doctest::Approx(5 * std::log(0.9)));
+  CHECK(on_host(on, ctc_greedy(x, lod, {3, false}, on.stream()), lod).labels == std::vector<Labels>{{0, 1}, {1, 1, 1, 0}});
+
+  // Their softmax, of what they call probabilities.
+  const double said[5][6] = {{0.30999, 0.309938, 0.0679938, 0.0673362, 0.0708352, 0.173908},
+                             {0.215136, 0.439699, 0.0370931, 0.0393967, 0.0381581, 0.230517},
+                             {0.199959, 0.489485, 0.0233221, 0.0251417, 0.0233289, 0.238763},
+                             {0.279611, 0.452966, 0.0204795, 0.0209126, 0.0194803, 0.20655},
+                             {0.51286, 0.288951, 0.0243026, 0.0220788, 0.0219297, 0.129878}};
+  std::vector<double> values;
+  for (const auto& frame : said) {
+    double sum = 0;
+    for (const double logit : frame) sum += std::exp(logit);
+    for (const double logit : frame) values.push_back(logit - std::log(sum));
+  }
+  const CtcLabels two = ctc_beam_search(Tensor::from(values, DDim{5, 6}), LoD::from_lengths({{5}}), {5, 2, 0, 2}, on.stream());
+  CHECK(two.labels.to_vector<std::int64_t>() == Labels{1, 1, 0, -1, -1, -1, -1, -1, -1, -1});
+  CHECK(two.lengths.to_vector<std::int64_t>() == Labels{2, 1});
+  const std::vector<double> scores = two.scores.to_vector<double>();
+  CHECK(scores[0] == doctest::Approx(-5.811451).epsilon(1e-6));
+  CHECK(scores[1] == doctest::Approx(-6.63339).epsilon(1e-6));
+}
+
+TEST_CASE("the best labellings come in order, and where there are fewer, empty ones that are impossible") {
+  each_backend([](Backend& on) {
+    Random random(7);
+    const LoD lod = LoD::from_lengths({{3, 0, 2}});
+    const Tensor x = random_tensor(random, DType::f64, DDim{5, 3}, 2);
+    const CtcLabels found = ctc_beam_search(on.up(x), lod, {0, 500, 0, 40}, on.stream());
+    const Labels labels = on.down(found.labels).to_vector<std::int64_t>(), lengths = on.down(found.lengths).to_vector<std::int64_t>();
+    const std::vector<double> scores = on.down(found.scores).to_vector<double>();
+    for (std::size_t n = 0; n < 3; ++n) {
+      std::map<Labels, double> all = enumerate(x, lod.offsets(0)[n], lod.offsets(0)[n + 1], 0);
+      for (std::size_t path = 0; path < 40; ++path) {
+        Labels one;
+        for (std::int64_t t = 0; t < lengths[n * 40 + path]; ++t)
+          one.push_back(labels[static_cast<std::size_t>((lod.offsets(0)[n] + t) * 40) + path]);
+        if (all.empty()) {
+          CHECK(one.empty());
+          CHECK(scores[n * 40 + path] == -std::numeric_limits<double>::infinity());
+          continue;
+        }
+        if (path > 0) CHECK(scores[n * 40 + path] <= scores[n * 40 + path - 1]);
+        REQUIRE(all.contains(one));
+        CHECK(std::exp(scores[n * 40 + path]) == doctest::Approx(all.at(one)));
+        all.erase(one);
+      }
+      CHECK(all.empty());
+    }
+  });
+}
+
+TEST_CASE("the loss is the sum over all alignments, on every backend and dtype") {
+  for (const std::uint64_t seed : seeds(20)) {
+    INFO("seed ", seed);
+    each_backend([&](Backend& on) {
+      for (const DType dtype : floats) {
+        Random random(seed);
+        const std::int64_t classes = random.between(2, 4), blank = random.between(0, classes - 1);
+        LoD::Level frames, said;
+        Labels labels;
+        for (std::int64_t n = random.between(1, 3); n > 0; --n) {
+          frames.push_back(random.between(0, 5));
+          said.push_back(random.between(0, 3));
+          for (std::int64_t i = 0; i < said.back(); ++i) labels.push_back((blank + random.between(1, classes - 1)) % classes);
+        }
+        const LoD lod = LoD::from_lengths({frames}), label_lod = LoD::from_lengths({said});
+        const Tensor x = random_tensor(random, dtype, DDim{lod.rows(), classes}, 2);
+        const Tensor wanted = Tensor::from(labels, DDim{label_lod.rows(), 1});
+        const Tensor loss = on.down(ctc_loss(on.up(x), lod, on.up(wanted), label_lod, {blank, false}, on.stream()));
+        const Tensor finite = on.down(ctc_loss(on.up(x), lod, on.up(wanted), label_lod, {blank, true}, on.stream()));
+        for (std::size_t n = 0; n < frames.size(); ++n) {
+          const auto all = enumerate(x, lod.offsets(0)[n], lod.offsets(0)[n + 1], blank);
+          const auto found = all.find(Labels(labels.begin() + label_lod.offsets(0)[n], labels.begin() + label_lod.offsets(0)[n + 1]));
+          const double here = loss[DDim{static_cast<std::int64_t>(n), 0}], there = finite[DDim{static_cast<std::int64_t>(n), 0}];
+          if (found == all.end()) {
+            CHECK(here == std::numeric_limits<double>::infinity());
+            CHECK(there == 0);
+          } else {
+            const double exact = -std::log(found->second);
+            CHECK(std::abs(here - exact) <= 2 * rounding(dtype) * std::max(1.0, std::abs(exact)) + 1e-12);
+            CHECK(there == here);
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("the loss is TensorFlow's for its two sequences, and does not depend on what else is there") {
+  // tensorflow/python/kernel_tests/nn_ops/ctc_loss_op_test.py, testBasic; the blank is its last class.
+  Backend on = cpu_backend(1);
+  const Tensor x = logs({0.633766f,  0.221185f, 0.0917319f, 0.0129757f,  0.0142857f,  0.0260553f,   //
+                         0.111121f,  0.588392f, 0.278779f,  0.0055756f,  0.00569609f, 0.010436f,    //
+                         0.0357786f, 0.633813f, 0.321418f,  0.00249248f, 0.00272882f, 0.0037688f,   //
+                         0.0663296f, 0.643849f, 0.280111f,  0.00283995f, 0.0035545f,  0.00331533f,  //
+                         0.458235f,  0.396634f, 0.123377f,  0.00648837f, 0.00903441f, 0.00623107f,  //
+                         0.30176f,   0.28562f,  0.0831517f, 0.0862751f,  0.0816851f,  0.161508f,    //
+                         0.24082f,   0.397533f, 0.0557226f, 0.0546814f,  0.0557528f,  0.19549f,     //
+                         0.230246f,  0.450868f, 0.0389607f, 0.038309f,   0.0391602f,  0.202456f,    //
+                         0.280884f,  0.429522f, 0.0326593f, 0.0339046f,  0.0326856f,  0.190345f,    //
+                         0.423286f,  0.315517f, 0.0338439f, 0.0393744f,  0.0339315f,  0.154046f},
+                        6);
+  const LoD lod = LoD::from_lengths({{2}, {5, 5}}), said = LoD::from_lengths({{5, 4}});
+  const Tensor labels = Tensor::from<std::int32_t>({0, 1, 2, 1, 0, 0, 1, 1, 0});
+  const Tensor loss = ctc_loss(x, lod, labels, said, {5, false}, on.stream());
+  CHECK(loss.dims() == DDim{2, 1});
+  CHECK(loss[DDim{0, 0}] == doctest::Approx(3.34211).epsilon(1e-5));
+  CHECK(loss[DDim{1, 0}] == doctest::Approx(5.42262).epsilon(1e-5));
+  const Tensor alone =
+      ctc_loss(x.rows(5, 10), LoD::from_lengths({{5}}), labels.rows(5, 9), LoD::from_lengths({{4}}), {5, false}, on.stream());
+  CHECK(same_bits(alone, loss.rows(1, 2)));
+}
+
 TEST_CASE("nothing possible is no labels with a score of minus infinity, and a NaN is impossible") {
   const double never = -std::numeric_limits<double>::infinity(), odd = std::numeric_limits<double>::quiet_NaN();
   const LoD lod = LoD::from_lengths({{2, 0}});
@@ -194,6 +318,17 @@ TEST_CASE("what CTC cannot take is an error that names it") {
   CHECK_THROWS_WITH_AS(ctc_beam_search(x, lod, {0, 0, 0}, device.stream(0)), doctest::Contains("expected a width of 1 or more"),
                        ArgumentError);
   CHECK_THROWS_AS(ctc_beam_search(x, lod, {0, 1, -1}, device.stream(0)), ArgumentError);
+  CHECK_THROWS_WITH_AS(ctc_beam_search(x, lod, {0, 2, 0, 3}, device.stream(0)),
+                       "ctc_beam_search: expected 1 to 2 paths, the width, found 3", ArgumentError);
+  const Tensor label = Tensor::from<std::int64_t>({1});
+  const LoD one = LoD::from_lengths({{1}});
+  CHECK_THROWS_WITH_AS(ctc_loss(x, lod, Tensor::from<std::int64_t>({3}), one, {}, device.stream(0)),
+                       "ctc_loss: expected a label of 3 classes that is not the blank 0, found 3 in row 0", IndexError);
+  CHECK_THROWS_AS(ctc_loss(x, lod, label, one, {1, false}, device.stream(0)), IndexError);
+  CHECK_THROWS_WITH_AS(ctc_loss(x, lod, label, LoD::from_lengths({{1, 0}}), {}, device.stream(0)), doctest::Contains("[[2]] and [[1,0]]"),
+                       LoDError);
+  CHECK_THROWS_AS(ctc_loss(x, lod, label.reshape(DDim{1, 1, 1}), one, {}, device.stream(0)), ShapeError);
+  CHECK_THROWS_AS(ctc_loss(x, lod, x, lod, {}, device.stream(0)), DTypeError);
 }
 
 }  // namespace millrace::testing

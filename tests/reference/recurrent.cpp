@@ -39,8 +39,11 @@ void LstmCell::step(const Numbers& x, Numbers& state, Numbers& c) const {
     return;
   }
   state.assign(static_cast<std::size_t>(projected), 0);
-  for (std::int64_t p = 0; p < projected; ++p)
-    for (std::int64_t j = 0; j < hidden; ++j) state[static_cast<std::size_t>(p)] += shown[static_cast<std::size_t>(j)] * projection(j, p);
+  for (std::int64_t to = 0; to < projected; ++to) {
+    double& sum = state[static_cast<std::size_t>(to)];
+    for (std::int64_t j = 0; j < hidden; ++j) sum += shown[static_cast<std::size_t>(j)] * projection(j, to);
+    sum = clipped(p ? p(sum) : sum, projection_clip);
+  }
 }
 
 void GruCell::step(const Numbers& x, Numbers& h) const {

@@ -30,7 +30,8 @@ struct LstmCell {
   std::function<double(std::int64_t from, std::int64_t to)> projection;
   std::int64_t projected = 0;
   OfElement f = sigmoid, g = hyperbolic_tangent, h = hyperbolic_tangent;
-  double gate_clip = 0, cell_clip = 0;
+  OfElement p;  ///< of the projection; empty: none
+  double gate_clip = 0, cell_clip = 0, projection_clip = 0;
   bool coupled = false;
   void step(const Numbers& x, Numbers& h, Numbers& c) const;
 };

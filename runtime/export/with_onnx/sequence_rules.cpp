@@ -76,12 +76,23 @@ std::string shifted(Exporter& to, const std::string& padded, const std::string& 
   return to.node("Slice", {padded, begin, to.node("Add", {count, begin}), to.ints({rows})});
 }
 
+/// The rows of input 0 between those of input 2, of which the first `before` come first.
+std::string with_borders(Exporter& to, const Op& op, std::int64_t before) {
+  const auto part = [&](std::int64_t begin, std::int64_t end) {
+    return to.node("Slice", {to.in(op, 2), to.ints({begin}), to.ints({end}), to.ints({rows})});
+  };
+  const std::int64_t far = std::numeric_limits<std::int64_t>::max();
+  return to.node("Concat", {part(0, before), to.in(op, 0), part(before, far)}, {{"axis", std::int64_t{0}}});
+}
+
 void sequence_conv(Exporter& to, const Op& op, const char* onnx) {
   expect_one_level(to, op);
   const std::int64_t length = op.attributes.get<std::int64_t>("context_length");
   const std::int64_t start = op.attributes.get_or("context_start", std::int64_t{0});
   const std::int64_t before = std::max<std::int64_t>(0, -start);
-  const std::string all = padded(to, op, before, std::max<std::int64_t>(0, start + length - 1));
+  const bool bordered = Exporter::has(op, 2);
+  const std::int64_t behind = std::max<std::int64_t>(0, start + length - 1);
+  const std::string all = bordered ? with_borders(to, op, before) : padded(to, op, before, behind);
   const std::string n = to.length_of(to.in(op, 0));
   Names windows;
   for (std::int64_t k = 0; k < length; ++k) windows.push_back(shifted(to, all, n, before + start + k));
@@ -116,6 +127,7 @@ void expand_as(Exporter& to, const Op& op, const char* onnx) {
 void mask(Exporter& to, const Op& op, const char*) {
   const std::string lengths = to.node("Cast", to.all_in(op), {{"to", std::int64_t{onnx_type(DType::i64)}}});
   const std::int64_t most = op.attributes.get_or("maxlen", std::int64_t{-1});
+  if (Exporter::has(op, 1)) throw UnsupportedError("takes its length from an input");
   const std::string longest = most >= 0 ? to.whole(most) : to.node("ReduceMax", {lengths}, {{"keepdims", std::int64_t{0}}});
   const std::string places = to.node("Range", {to.whole(0), longest, to.whole(1)});
   const std::string in_front = to.node("Less", {places, to.node("Unsqueeze", {lengths, to.ints({-1})})});

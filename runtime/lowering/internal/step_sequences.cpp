@@ -54,6 +54,8 @@ void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& in
   if (start + length > 1) refuse(op, fmt::format("needs {} rows after its own", start + length - 1));
   if (inputs[0].left_pad > 0) refuse(op, "works on rows that were padded before the first");
   if (inputs[1].is(Kind::step)) refuse(op, "its filter depends on the rows");
+  const bool bordered = inputs.size() > 2 && op.inputs[2] != no_var;
+  if (bordered && inputs[2].is(Kind::step)) refuse(op, "its padding depends on the rows");
   const auto rows_of = [&](const Symbol& x, std::int64_t begin, std::int64_t end) {
     return apply("slice", {x}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{0}}, {"steps", Ints{1}}}, -1)[0];
   };
@@ -63,9 +65,10 @@ void StepBuilder::eval_sequence_conv(const Op& op, const std::vector<Symbol>& in
     Tensor zeros(type_of(x).dtype, DDim{-start, channels});
     std::fill_n(static_cast<std::byte*>(zeros.raw_mutable()), zeros.bytes(), std::byte{0});
     zeros.storage()->mark_written();
+    const Symbol before = bordered ? inputs[2] : Symbol{.kind = Kind::constant, .value = zeros};
     const std::string name = program_.var(op.outputs[0]).name;
-    const std::size_t state = add_state("context of " + name, fmt::format("left context of sequence_conv '{}', {} rows", name, -start),
-                                        Symbol{.kind = Kind::constant, .value = zeros}, x.clock - 1);
+    const std::size_t state =
+        add_state("context of " + name, fmt::format("left context of sequence_conv '{}', {} rows", name, -start), before, x.clock - 1);
     const int phase = x.phase;
     const Symbol seen = apply("concat", {state_at(state, phase, -1, x.clock), x}, {{"axis", std::int64_t{0}}}, -1)[0];
     next_[state][phase] = rows_of(seen, 1, 1 - start);

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include <millrace/runtime/builder/sequence_ops.h>
+
 #include "support/built.h"
 #include "support/straight_line.h"
 
@@ -104,6 +106,79 @@ TEST_CASE("sequences are trimmed to what their lengths say, and to no more than 
   CHECK(says(run_failure<LoDError>(trim, {{"x", x}, {"n", Tensor::from<std::int64_t>({-1, 0, 1})}}), {"sequence 0, found -1"}));
   CHECK(says(run_failure<LoDError>(trim, {{"x", x}, {"n", Tensor::from<std::int64_t>({1, 0})}}),
              {"a length for each of 3 sequences, found 2"}));
+}
+
+TEST_CASE("classes are aligned as Fluid's ctc_align does it, ragged and padded") {
+  // PaddlePaddle, python/paddle/fluid/tests/unittests/test_ctc_align.py
+  const auto ragged = [](const Ints& values, const LoD::Level& lengths, bool merge) {
+    return built([&] { return b::ctc_align(b::input("x", VarType(DType::i64, DDim{DDim::unknown, 1}, 1)), 0, merge); },
+                 {{"x", LoDTensor(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()), 1}), LoD::from_lengths({lengths}))}});
+  };
+  const LoDTensor all = ragged({0, 1, 2, 2, 0, 4, 0, 4, 5, 0, 6, 6, 0, 0, 7, 7, 7, 0}, {11, 7}, false);
+  CHECK(all.tensor().to_vector<std::int64_t>() == Ints{1, 2, 2, 4, 4, 5, 6, 6, 7, 7, 7});
+  CHECK(all.lod() == LoD::from_lengths({{7, 4}}));
+  const LoDTensor merged = ragged({0, 1, 2, 2, 0, 4, 0, 4, 5, 0, 6, 6, 0, 0, 7, 7, 7, 0, 0}, {11, 8}, true);
+  CHECK(merged.tensor().to_vector<std::int64_t>() == Ints{1, 2, 4, 4, 5, 6, 6, 7});
+  CHECK(merged.lod() == LoD::from_lengths({{6, 2}}));
+  CHECK(ragged({0, 0, 0, 0}, {4}, true).lod() == LoD::from_lengths({{0}}));
+  const auto padded = [] {
+    const b::Var rows = b::sequence_unpad(b::input("x", VarType(DType::i64, DDim{DDim::unknown, 11})),
+                                          b::input("n", VarType(DType::i64, DDim{DDim::unknown, 1})));
+    return b::sequence_pad(b::ctc_align(rows, 0), b::Var(std::int64_t{0}), 11).rows;
+  };
+  const LoDTensor wide =
+      built(padded, {{"x", Tensor::from(Ints{0, 2, 4, 4, 0, 6, 3, 6, 6, 0, 0, 1, 1, 3, 0, 0, 4, 5, 6, 0, 0, 0}, DDim{2, 11})},
+                     {"n", Tensor::from(Ints{9, 8}, DDim{2, 1})}});
+  CHECK(wide.tensor().to_vector<std::int64_t>() == Ints{2, 4, 6, 3, 6, 0, 0, 0, 0, 0, 0, 1, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0});
+}
+
+TEST_CASE("the best labellings are ragged lists, one for each rank, and the loss of the labels is theirs") {
+  const std::vector<float> values{-0.1f, -3, -3, -0.1f, -3, -0.1f, -0.1f, -3, -3, -0.1f};
+  const LoDTensor x(Tensor::from(values, DDim{5, 2}), LoD::from_lengths({{2, 1}, {3, 0, 2}}));
+  Program program;
+  {
+    const b::Guard guard(program);
+    const b::Var frames = b::input("x", VarType(DType::f32, DDim{DDim::unknown, 2}, 2));
+    const std::vector<b::CtcDecoded> best = b::ctc_beam_search_paths(frames, 0, 8, 2);
+    for (const std::size_t rank : {0U, 1U}) {
+      b::output("labels" + std::to_string(rank), best[rank].labels);
+      b::output("score" + std::to_string(rank), best[rank].score);
+    }
+    b::output("loss", b::ctc_loss(frames, best[0].labels, 0));
+  }
+  const RunResult result = run_fifo(run(program, {{"x", x}}));
+  CHECK(result["labels0"].lod() == LoD::from_lengths({{2, 1}, {1, 0, 1}}));
+  CHECK(result["labels1"].lod() == LoD::from_lengths({{2, 1}, {0, 0, 0}}));
+  const std::vector<float> score = result["score0"].tensor().to_vector<float>(), loss = result["loss"].tensor().to_vector<float>();
+  for (const std::size_t n : {0U, 1U, 2U}) CHECK(loss[n] == doctest::Approx(-score[n]));
+  CHECK(result["loss"].lod() == LoD::from_lengths({{2, 1}}));
+  CHECK(std::isinf(result["score1"].tensor().to_vector<float>()[1]));
+}
+
+TEST_CASE("given the right tags, the best path says where it is right") {
+  // PaddlePaddle, test_crf_decoding_op.py: each row and each transition favours the last tag.
+  std::vector<double> weights, emission;
+  for (int row = 0; row < 7; ++row)
+    for (int tag = 0; tag < 5; ++tag) weights.push_back(tag);
+  for (int row = 0; row < 5; ++row)
+    for (int tag = 0; tag < 5; ++tag) emission.push_back(tag);
+  const LoD lod = LoD::from_lengths({{0, 2, 3, 0}});
+  const auto decode = [&] {
+    return b::crf_decoding(b::input("e", VarType(DType::f64, DDim{DDim::unknown, 5}, 1)),
+                           b::parameter("w", Tensor::from(weights, DDim{7, 5})),
+                           b::input("l", VarType(DType::i32, DDim{DDim::unknown, 1}, 1)))
+        .path;
+  };
+  const auto right = [&](const std::vector<std::int32_t>& label) {
+    return Feeds{{"e", LoDTensor(Tensor::from(emission, DDim{5, 5}), lod)},
+                 {"l", LoDTensor(Tensor::from(label, DDim{5, 1}), LoD::from_lengths({{0, 2, 3, 0}}))}};
+  };
+  const LoDTensor found = built(decode, right({4, 0, 3, 4, 4}));
+  CHECK(found.tensor().to_vector<std::int64_t>() == Ints{1, 0, 0, 1, 1});
+  CHECK(found.lod() == lod);
+  Feeds other = right({4, 0, 3, 4, 4});
+  other["l"] = LoDTensor(Tensor::from(std::vector<std::int32_t>(5, 4), DDim{5, 1}), LoD::from_lengths({{1, 2, 2}}));
+  CHECK(says(run_failure<LoDError>(decode, other), {"[[0,2,3,0]]", "[[1,2,2]]", "crf_decoding"}));
 }
 
 TEST_CASE("CTC without LoD, or with a blank that is no class, is refused when the program is built") {

@@ -143,6 +143,45 @@ TEST_CASE("case 27: Fluid's GRU: u r in one matrix and c in another, reset befor
   }
 }
 
+TEST_CASE("case 27: TensorFlow's GRUCell: r u and c in two kernels of input and state, and the numbers of its test") {
+  // tensorflow/contrib/rnn/python/kernel_tests/core_rnn_cell_test.py, testGRUCell: kernels 0.5, the gates' bias 1, the state 0.1.
+  for (const std::int64_t inputs : {2, 3}) {
+    const auto halves = [&](std::int64_t columns) {
+      return f32_tensor(Numbers(place((inputs + 2) * columns), 0.5), {inputs + 2, columns});
+    };
+    const GruWeights weights =
+        layers::gru_from_tensorflow(halves(4), f32_tensor(Numbers(4, 1), {4}), halves(2), f32_tensor(Numbers(2, 0), {2}));
+    GruOptions options;
+    options.reset = GruReset::before;
+    const LoDTensor found = built(
+        [&] {
+          const build::Var state = build::parameter("state", f32_tensor(Numbers(2, 0.1), {1, 2}));
+          return layers::gru({build::input("x", VarType(DType::f32, {DDim::unknown, inputs}, 1))}, {weights}, options, {state}).h[0];
+        },
+        {{"x", ragged({{Numbers(place(inputs), 1)}}, inputs)}});
+    const double wanted = inputs == 2 ? 0.175991 : 0.156736;
+    for (const float h : found.tensor().to_vector<float>()) CHECK(h == doctest::Approx(wanted).epsilon(1e-5));
+  }
+  Random random(8);
+  const Source s(random);
+  GruCell cell = cell_of(s, "rzn", false);
+  cell.recurrent_bias = nullptr;
+  cell.reset_after = false;
+  Numbers gates, candidate;
+  const auto deal = [](const Numbers& rows, std::int64_t count, Numbers& first, Numbers& last) {
+    for (std::int64_t i = 0; i < count * 3 * hidden; ++i) (i % (3 * hidden) < 2 * hidden ? first : last).push_back(rows[place(i)]);
+  };
+  deal(s.w, features, gates, candidate);
+  deal(s.r, hidden, gates, candidate);
+  GruOptions options;
+  options.reset = GruReset::before;
+  check_layer(random,
+              layers::gru_from_tensorflow(
+                  f32_tensor(gates, {features + hidden, 2 * hidden}), vector(Numbers(s.b.begin(), s.b.begin() + 2 * hidden)),
+                  f32_tensor(candidate, {features + hidden, hidden}), vector(Numbers(s.b.begin() + 2 * hidden, s.b.end()))),
+              cell, options);
+}
+
 TEST_CASE("clip and activations with numbers") {
   Random random(5);
   const Source s(random);

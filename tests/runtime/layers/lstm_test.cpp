@@ -198,6 +198,77 @@ TEST_CASE("a projection, as PyTorch's proj_size, carries fewer units than it com
               cell);
 }
 
+TEST_CASE("case 27: Fluid's LSTM with projection: gates c i f o, peepholes behind the bias, an activation and two clips") {
+  // PaddlePaddle, python/paddle/fluid/tests/unittests/test_lstmp_op.py
+  for (const std::uint64_t seed : seeds(6)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Source source(random, random.between(1, 5), 4, random.between(1, 6));
+    LstmCell cell = source.by_columns("gifo");
+    cell.peephole = [&](char gate, std::int64_t unit) {
+      return source.p[static_cast<std::size_t>(Source::at("ifo", gate) * source.hidden + unit)];
+    };
+    cell.projected = source.projected;
+    cell.projection = [&](std::int64_t from, std::int64_t to) { return source.q[static_cast<std::size_t>(from * source.projected + to)]; };
+    Numbers bias = source.b;
+    bias.insert(bias.end(), source.p.begin(), source.p.end());
+    const LstmWeights weights = layers::lstm_from_fluid(f32_tensor(source.w, {source.c, 16}), f32_tensor(source.r, {source.projected, 16}),
+                                                        f32_tensor(bias, {1, 28}), f32_tensor(source.q, {4, source.projected}));
+    check_layer(random, source, weights, cell);
+    cell.p = reference::hyperbolic_tangent;
+    cell.cell_clip = cell.projection_clip = 0.1;
+    LstmOptions options;
+    options.projected = {"tanh"};
+    options.cell_clip = options.projection_clip = 0.1;
+    check_layer(random, source, weights, cell, options);
+  }
+  CHECK_THROWS_WITH_AS(
+      layers::lstm_from_fluid(f32_tensor(Numbers(8, 0), {2, 4}), f32_tensor(Numbers(4, 0), {1, 4}), f32_tensor(Numbers(5, 0), {5})),
+      doctest::Contains("expected 4 elements, or with peepholes 7, found"), ShapeError);
+}
+
+TEST_CASE("case 27: TensorFlow's cells: gates i j f o in one kernel of input and state, a forget bias, and the numbers of its test") {
+  // tensorflow/contrib/rnn/python/kernel_tests/core_rnn_cell_test.py, testBasicLSTMCellWithStateTuple: all weights 0.5, all states 0.1.
+  const LstmWeights half = layers::lstm_from_tensorflow(f32_tensor(Numbers(32, 0.5), {4, 8}), f32_tensor(Numbers(8, 0), {8}));
+  LstmOptions options;
+  options.forget_bias = 1;
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var tenth = build::parameter("tenth", f32_tensor(Numbers(2, 0.1), {1, 2}));
+    const auto made = layers::lstm({build::input("x", VarType(DType::f32, {DDim::unknown, 2}, 1))}, {half, half}, options, {tenth, tenth},
+                                   {tenth, tenth});
+    for (std::size_t k = 0; k < 2; ++k) {
+      build::output("h" + std::to_string(k), made.h[k]);
+      build::output("c" + std::to_string(k), made.c[k]);
+    }
+  }
+  const RunResult result = on_cpu(program, {{"x", ragged({{{1, 1}}}, 2)}});
+  check_close(result["c0"].tensor(), f32_tensor({0.68967271, 0.68967271}, {1, 2}));
+  check_close(result["h0"].tensor(), f32_tensor({0.44848421, 0.44848421}, {1, 2}));
+  check_close(result["c1"].tensor(), f32_tensor({0.39897051, 0.39897051}, {1, 2}));
+  check_close(result["h1"].tensor(), f32_tensor({0.24024698, 0.24024698}, {1, 2}));
+
+  Random random(3);
+  const Source source(random, 3, 4, 2);
+  LstmCell cell = source.by_columns("igfo");
+  cell.peephole = [&](char gate, std::int64_t unit) {
+    return source.p[static_cast<std::size_t>(Source::at("ifo", gate) * source.hidden + unit)];
+  };
+  cell.projected = 2;
+  cell.projection = [&](std::int64_t from, std::int64_t to) { return source.q[static_cast<std::size_t>(from * 2 + to)]; };
+  cell.projection_clip = 0.2;
+  Numbers kernel = source.w;
+  kernel.insert(kernel.end(), source.r.begin(), source.r.end());
+  const auto diagonal = [&](std::int64_t at) { return f32_tensor(Numbers(source.p.begin() + 4 * at, source.p.begin() + 4 * at + 4), {4}); };
+  LstmOptions clipped;
+  clipped.projection_clip = 0.2;
+  check_layer(random, source,
+              layers::lstm_from_tensorflow(f32_tensor(kernel, {5, 16}), source.vector(source.b), {diagonal(0), diagonal(1), diagonal(2)},
+                                           f32_tensor(source.q, {4, 2})),
+              cell, clipped);
+}
+
 TEST_CASE("two layers of two directions from given states, ragged and dense with lengths, are each sequence alone") {
   for (const std::uint64_t seed : seeds(6)) {
     INFO("seed ", seed);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tuple>
+
 #include <doctest/doctest.h>
 
 #include <support/random_tensor.h>
@@ -181,18 +183,19 @@ TEST_CASE("a causal convolution carries its left context, and one that looks ahe
 
 TEST_CASE("a context window that reads no later row keeps its left context, and one that does is refused") {
   Random random(7);
-  const auto conv = [&](std::int64_t start, std::int64_t length) {
+  const auto conv = [&](std::int64_t start, std::int64_t length, bool padded = false) {
     Program program;
     const build::Guard guard(program);
     const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
     const build::Var filter = build::parameter("w", random_tensor(random, {3 * length, 6}));
-    build::output("y", build::sequence_conv(build::tanh(build::sequence_conv(x, filter, start, length)),
+    const build::Var before = padded ? build::parameter("before", random_tensor(random, {-start, 3})) : build::Var();
+    build::output("y", build::sequence_conv(build::tanh(build::sequence_conv(x, filter, start, length, before)),
                                             build::parameter("v", random_tensor(random, {12, 2})), -1, 2));
     return program;
   };
-  for (const auto& [start, length] : {std::pair{-2, 3}, {-3, 2}, {0, 1}, {-4, 1}}) {
-    INFO("start ", start, ", length ", length);
-    const Program program = conv(start, length);
+  for (const auto& [start, length, padded] : {std::tuple{-2, 3, false}, {-3, 2, false}, {0, 1, false}, {-4, 1, false}, {-3, 2, true}}) {
+    INFO("start ", start, ", length ", length, padded ? ", padded" : "");
+    const Program program = conv(start, length, padded);
     const Recurrence recurrence = make_recurrence(program);
     REQUIRE(recurrence.states.size() == (start < 0 ? 2 : 1));
     if (start < 0) CHECK(recurrence.states[0].dims == DDim{-start, 3});

@@ -233,7 +233,8 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
                                      "constant",
                                      "beam_search_decode"};
   const std::set<std::string> decoding{"crf_decoding",  "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
-                                       "edit_distance", "beam_search_start", "beam_search_step", "sample_tokens"};
+                                       "edit_distance", "beam_search_start", "beam_search_step", "sample_tokens",
+                                       "ctc_align",     "ctc_loss",          "gather_tree"};
   // What works on whole sequences says so when rows are live, and never stands in a step.
   const auto over_sequences = [&decoding](const std::string& name) {
     return decoding.contains(name) || name.starts_with("sequence_") || name.starts_with("lod_") || name.ends_with("_by_mask") ||

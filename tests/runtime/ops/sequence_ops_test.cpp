@@ -143,6 +143,9 @@ TEST_CASE("Fluid's expand_as: a row for each row of a sequence") {
   check(op_on("sequence_expand_as", {LoDTensor(Tensor::from<float>({1, 2})), rows(counted(3), "[[2,0],[1,2]]")},
               {{"level", std::int64_t{0}}}),
         {1, 1, 1}, "[[2,0],[1,2]]");
+  // test_sequence_expand_as.py: sequences of X itself say nothing about those of Y.
+  check(op_on("sequence_expand_as", {rows({1, 2, 3, 4, 5}, "[[2,3]]"), rows(counted(10), "[[2,2,0,3,3]]")}), {1, 1, 2, 2, 4, 4, 4, 5, 5, 5},
+        "[[2,2,0,3,3]]");
   CHECK(says(failure<LoDError>("sequence_expand_as", {x, rows({1}, "[[1]]")}), {"each of the 1 sequences", "f32[4]"}));
   CHECK(says(failure<LoDError>("sequence_expand_as", {rows({1, 2}, "[[1,1]]"), rows(counted(3), "[[2,0],[0,3]]")}),
              {"[[2,0],[0,3]]", "[[1,1]]"}));
@@ -159,6 +162,11 @@ TEST_CASE("Fluid's enumerate, erase, mask and reshape give the numbers of its ma
   const LoDTensor wide =
       op_on("sequence_mask", {LoDTensor(Tensor::from<std::int32_t>({3, 1}))}, {{"maxlen", std::int64_t{2}}, {"to", DType::f32}});
   check(wide, {1, 1, 1, 0}, "[]");
+  const LoDTensor lengths(Tensor::from<std::int64_t>({1, 3}));
+  check<std::int64_t>(op_on("sequence_mask", {lengths, Tensor::from<std::int32_t>({2})}), {1, 0, 1, 1}, "[]");
+  check<std::int64_t>(op_on("sequence_mask", {lengths, Tensor::scalar(std::int64_t{-1})}), {1, 0, 0, 1, 1, 1}, "[]");
+  CHECK(says(failure<ArgumentError>("sequence_mask", {lengths, Tensor::from<std::int32_t>({-2})}), {"MaxLen of 0 or more", "found -2"}));
+  CHECK(says(refusal("sequence_mask", {VarType(DType::i64, {2}), VarType(DType::i64, {})}, {{"maxlen", std::int64_t{2}}}), {"found both"}));
   const LoDTensor reshaped = op_on("sequence_reshape", {rows(counted(12), DDim{6, 2}, "[[2,0,4]]")}, {{"new_dim", std::int64_t{4}}});
   check(reshaped, counted(12), "[[1,0,2]]");
   CHECK(reshaped.dims() == DDim{3, 4});
@@ -251,6 +259,40 @@ TEST_CASE("a context window sees zeros outside its own sequence") {
   check(conv(-1, {1, 10, 100}), {210, 321, 32, 40}, "[[3,1]]");
   check(conv(-1, {1, 10}), {10, 21, 32, 40}, "[[3,1]]");
   check(conv(1, {1}), {2, 3, 0, 0}, "[[3,1]]");
+}
+
+TEST_CASE("rows outside a sequence can be padding, those before it and those behind") {
+  // PaddlePaddle, test_sequence_conv.py with paddingTrainable: rows −1 and −2 stand before, 100 and 200 behind each sequence.
+  const LoDTensor x = rows({1, 2, 3, 4}, DDim{4, 1}, "[[3,0,1]]");
+  const auto conv = [&](std::int64_t start, const Floats& filter, const Floats& padding) {
+    const auto column = [](const Floats& values) {
+      return LoDTensor(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()), 1}));
+    };
+    return op_on("sequence_conv", {x, column(filter), column(padding)},
+                 {{"context_start", start}, {"context_length", static_cast<std::int64_t>(filter.size())}});
+  };
+  check(conv(-1, {1, 10, 100}, {-1, 100}), {-1 + 10 + 200, 1 + 20 + 300, 2 + 30 + 10000, -1 + 40 + 10000}, "[[3,0,1]]");
+  check(conv(-2, {1, 10}, {-2, -1}), {-2 - 10, -1 + 10, 1 + 20, -2 - 10}, "[[3,0,1]]");
+  check(conv(2, {1, 10}, {5, 6, 7}), {3 + 50, 5 + 60, 6 + 70, 6 + 70}, "[[3,0,1]]");
+  CHECK(says(refusal("sequence_conv", {VarType(DType::f32, {any, 1}, 1), VarType(DType::f32, {3, 1}), VarType(DType::f32, {1, 1})},
+                     {{"context_start", std::int64_t{-1}}, {"context_length", std::int64_t{3}}}),
+             {"2", "'in2' of f32[1, 1]"}));
+}
+
+TEST_CASE("Fluid's top-k average pooling: for each row the greatest of its columns, channel by channel") {
+  // PaddlePaddle, test_sequence_topk_avg_pooling.py: fewer columns than k are divided by k all the same.
+  const LoDTensor x = rows({1, 5, 3, 2, 8, 4, 7, 9, 0, 6, 1, 1, 2, 3}, "[[12,0,2]]");
+  const LoDTensor row = rows(counted(5), "[[2,2,1]]"), column = rows(counted(4), "[[3,0,1]]");
+  const Attributes two{{"topks", Ints{1, 2}}, {"channel_num", std::int64_t{2}}};
+  const LoDTensor found = op_on("sequence_topk_avg_pooling", {x, row, column}, two);
+  check(found, {5, 4, 9, 8, 8, 6, 6, 3.5f, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 3, 1.5f}, "[[2,2,1]]");
+  CHECK(found.dims() == DDim{5, 4});
+  CHECK(says(failure<LoDError>("sequence_topk_avg_pooling", {x, row, rows(counted(4), "[[2,1,1]]")}, two),
+             {"sequence 0", "2 by 2", "found 12"}));
+  CHECK(says(
+      refusal("sequence_topk_avg_pooling", {VarType(DType::f32, {any}, 1), VarType(DType::f32, {any}, 1), VarType(DType::f32, {any}, 1)},
+              {{"topks", Ints{0}}, {"channel_num", std::int64_t{1}}}),
+      {"topks", "found 0"}));
 }
 
 TEST_CASE("look-ahead, scatter and top-k as ops") {
