@@ -52,10 +52,11 @@ int sessions_command(std::int64_t count) {
   const auto model = std::make_shared<const ServedModel>(lstm_program(make_problem(128, {1})), StreamConfig());
   StateSlab slab(model->recurrence());
   Batcher batcher(model->recurrence());
+  const Limits limits;
   const std::string start = to_json(StartMessage()), row(128 * sizeof(float), '\1');
   std::vector<std::unique_ptr<Session>> sessions;
   const auto add = [&] {
-    sessions.push_back(std::make_unique<Session>(model, batcher, Limits()));
+    sessions.push_back(std::make_unique<Session>(model, batcher, limits));
     sessions.back()->receive(text_message(start));
     take_replies(*sessions.back());
     sessions.back()->receive(binary_message(row));

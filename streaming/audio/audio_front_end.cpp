@@ -31,22 +31,39 @@ const AudioFormat& checked(const AudioFormat& format) {
   return format;
 }
 
-float sample_at(SampleFormat format, const std::byte* at) {
-  if (format == SampleFormat::f32) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  std::int16_t value;
+template <class Sample>
+float sample_at(const std::byte* at) {
+  Sample value;
   std::memcpy(&value, at, sizeof value);
-  return static_cast<float>(value) / 32768.0f;
+  if constexpr (std::is_same_v<Sample, std::int16_t>)
+    return static_cast<float>(value) / 32768.0f;
+  else
+    return value;
+}
+
+/// Appends the mean of the channels of each of `count` frames.
+template <class Sample>
+void append_means(std::vector<float>& means, const std::byte* frames, std::size_t count, std::size_t channels) {
+  const std::size_t old = means.size();
+  means.resize(old + count);
+  float* const to = means.data() + old;
+  if (channels == 1) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = sample_at<Sample>(frames + i * sizeof(Sample));
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::byte* frame = frames + i * channels * sizeof(Sample);
+    float sum = sample_at<Sample>(frame);
+    for (std::size_t c = 1; c < channels; ++c) sum += sample_at<Sample>(frame + c * sizeof(Sample));
+    to[i] = sum / static_cast<float>(channels);
+  }
 }
 
 }  // namespace
 
 AudioFrontEnd::AudioFrontEnd(const AudioConfig& config, const AudioFormat& format, std::size_t capacity)
-    : format_(checked(format)),
-      rate_(checked(config).rate),
+    : config_(checked(config)),
+      format_(checked(format)),
       row_samples_(static_cast<std::size_t>(config.row_samples())),
       window_(static_cast<std::size_t>(config.window)),
       hop_(static_cast<std::size_t>(config.hop)),
@@ -73,10 +90,10 @@ std::size_t AudioFrontEnd::feed(std::span<const std::byte> bytes) {
 void AudioFrontEnd::take_frames(std::span<const std::byte> bytes) {
   const std::size_t frame = format_.frame_bytes();
   mono_.clear();
-  const auto take = [&](const std::byte* at) {
-    float sum = sample_at(format_.format, at);
-    for (int c = 1; c < format_.channels; ++c) sum += sample_at(format_.format, at + static_cast<std::size_t>(c) * format_.sample_bytes());
-    mono_.push_back(format_.channels == 1 ? sum : sum / static_cast<float>(format_.channels));
+  const auto take = [&](const std::byte* frames, std::size_t count) {
+    const auto channels = static_cast<std::size_t>(format_.channels);
+    format_.format == SampleFormat::f32 ? append_means<float>(mono_, frames, count, channels)
+                                        : append_means<std::int16_t>(mono_, frames, count, channels);
   };
   std::size_t at = 0;
   if (partial_size_ > 0) {
@@ -84,9 +101,11 @@ void AudioFrontEnd::take_frames(std::span<const std::byte> bytes) {
     std::copy_n(bytes.begin(), at, partial_.begin() + static_cast<std::ptrdiff_t>(partial_size_));
     partial_size_ += at;
     if (partial_size_ < frame) return;
-    take(partial_.data());
+    take(partial_.data(), 1);
   }
-  for (; bytes.size() - at >= frame; at += frame) take(bytes.data() + at);
+  const std::size_t whole = (bytes.size() - at) / frame;
+  take(bytes.data() + at, whole);
+  at += whole * frame;
   partial_size_ = bytes.size() - at;
   std::copy_n(bytes.data() + at, partial_size_, partial_.begin());
   const std::size_t before = samples_.size();

@@ -30,18 +30,20 @@ class AudioFrontEnd final : public RowSource {
   std::size_t rows() const override;
   std::span<const std::byte> row(std::size_t k) const override;
   void pop(std::size_t count) override;
+  std::unique_ptr<RowSource> anew() const override { return std::make_unique<AudioFrontEnd>(config_, format_, capacity_); }
   std::size_t held_bytes() const override { return (samples_.size() - std::min(begin_, samples_.size())) * sizeof(float); }
 
+  const AudioFormat& format() const noexcept { return format_; }
   /// Samples at the config's rate so far, without padding. After `end`: all of them.
   std::uint64_t samples() const noexcept { return total_; }
-  double seconds() const noexcept { return static_cast<double>(total_) / rate_; }
+  double seconds() const noexcept { return static_cast<double>(total_) / config_.rate; }
 
  private:
   void take_frames(std::span<const std::byte> bytes);
   void compact();
 
+  AudioConfig config_;
   AudioFormat format_;
-  int rate_;
   std::size_t row_samples_;
   std::size_t window_;
   std::size_t hop_;

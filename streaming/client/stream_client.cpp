@@ -100,7 +100,12 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
   void send_piece() {
-    if (next_message_ < plan_.script.size()) return write(plan_.script[next_message_++], &Session::send_piece);
+    if (next_message_ < plan_.script.size()) {
+      const Message& next = plan_.script[next_message_++];
+      group_->progress.sent += next.payload.size();
+      group_->tell();
+      return write(next, &Session::send_piece);
+    }
     const std::size_t left = plan_.bytes.size() - sent_;
     if (left == 0) return write(text_message(to_json(EndMessage{})), &Session::nothing_follows);
     const ClientOptions& options = group_->options;
@@ -233,7 +238,10 @@ void Group::begin(const StreamUrl& url, std::vector<ClientPlan> plans) {
       if (self && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
         asio::post(self->executor, [self] { self->abort(); });
     });
-  for (const ClientPlan& plan : plans) progress.bytes += plan.bytes.size();
+  for (const ClientPlan& plan : plans) {
+    progress.bytes += plan.bytes.size();
+    for (const Message& message : plan.script) progress.bytes += message.payload.size();
+  }
   for (std::size_t i = 0; i < plans.size(); ++i) sessions_.push_back(std::make_shared<Session>(shared_from_this(), i, std::move(plans[i])));
   const auto all = sessions_;
   for (const auto& session : all) session->connect(url);

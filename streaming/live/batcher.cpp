@@ -6,39 +6,25 @@
 
 namespace millrace {
 
-struct Batcher::Sequence {
-  LiveId id = 0;
-  Slot slot = 0;
-  std::vector<RowSource*> sources;
-  Sink* sink = nullptr;
-  std::uint64_t seq = 0;
-  bool may_step = true;
-  bool out = false;
-  bool over = false;                    // failed or drained: nothing follows
-  std::optional<std::size_t> crossing;  // the boundary to go over before the next row
-};
-
 Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
     : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)) {}
-Batcher::~Batcher() = default;
 
 LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given) {
   if (const std::size_t wanted = first_source(recurrence_->boundaries.size()); sources.size() != wanted)
     throw ArgumentError("batcher: expected " + std::to_string(wanted) + " sources, found " + std::to_string(sources.size()));
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = next_id_++;
-  sequence->sources = std::move(sources);
-  sequence->sink = &sink;
+  const LiveId id = next_id_++;
+  Sequence& sequence = sequences_[id];
+  sequence.id = id;
+  sequence.sources = std::move(sources);
+  sequence.sink = &sink;
   if (free_.empty()) {
-    sequence->slot = next_slot_++;
+    sequence.slot = next_slot_++;
   } else {
-    sequence->slot = free_.back();
+    sequence.slot = free_.back();
     free_.pop_back();
   }
-  starts_.push_back({sequence->slot, std::move(given)});
-  const LiveId id = sequence->id;
-  Sequence& kept = *sequences_.emplace(id, std::move(sequence)).first->second;
-  review(kept);
+  starts_.push_back({sequence.slot, std::move(given)});
+  review(sequence);
   return id;
 }
 
@@ -52,31 +38,32 @@ std::size_t Batcher::first_source(std::size_t boundary) const {
 bool Batcher::can_step(const Sequence& sequence) const {
   const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
   return !sequence.out && !sequence.over && sequence.may_step &&
-         (sequence.crossing || std::all_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() > 0; }));
+         (sequence.crossing != no_crossing ||
+          std::all_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() > 0; }));
 }
 
 bool Batcher::settled(LiveId id) const {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return true;
-  const Sequence& sequence = *found->second;
+  const Sequence& sequence = found->second;
   const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
-  return !sequence.out && !sequence.crossing &&
+  return !sequence.out && sequence.crossing == no_crossing &&
          std::any_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() == 0; });
 }
 
 void Batcher::cross(LiveId id, std::size_t boundary) {
-  Sequence& sequence = *sequences_.at(id);
+  Sequence& sequence = sequences_.at(id);
   const std::size_t first = first_source(boundary);
   for (std::size_t i = 0; i < recurrence_->boundaries.at(boundary).inputs.size(); ++i)
     if (sequence.sources[first + i]->rows() == 0)
       throw ArgumentError("batcher: expected a row of '" + recurrence_->boundaries[boundary].inputs[i].name + "', found none");
   if (!settled(id) || sequence.over) throw ArgumentError("batcher: expected a sequence that has settled");
-  sequence.crossing = boundary;
+  sequence.crossing = static_cast<std::int32_t>(boundary);
   review(sequence);
 }
 
 void Batcher::restart(LiveId id, std::vector<RowSource*> sources, std::vector<Tensor> given) {
-  Sequence& sequence = *sequences_.at(id);
+  Sequence& sequence = sequences_.at(id);
   if (sequence.out) throw ArgumentError("batcher: expected a sequence that has settled or drained");
   sequence.sources = std::move(sources);
   sequence.seq = 0;
@@ -95,9 +82,10 @@ void Batcher::review(Sequence& sequence) {
   ready_.erase(sequence.id);
   if (sequence.out || sequence.over) return;
   const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
-  const bool done = !sequence.crossing && std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) {
-    return source->ended();
-  }) && std::any_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() == 0; });
+  const bool done =
+      sequence.crossing == no_crossing &&
+      std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->ended(); }) &&
+      std::any_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() == 0; });
   if (!done) return;
   sequence.over = true;
   sequence.sink->drained();
@@ -105,14 +93,14 @@ void Batcher::review(Sequence& sequence) {
 
 void Batcher::changed(LiveId id) {
   const auto found = sequences_.find(id);
-  if (found != sequences_.end()) review(*found->second);
+  if (found != sequences_.end()) review(found->second);
 }
 
 void Batcher::allow(LiveId id, bool may_step) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  found->second->may_step = may_step;
-  review(*found->second);
+  found->second.may_step = may_step;
+  review(found->second);
 }
 
 void Batcher::release(Slot slot) {
@@ -125,13 +113,13 @@ void Batcher::close(LiveId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   ready_.erase(id);
-  if (found->second->out) {
+  if (found->second.out) {
     closed_out_.insert(id);
-    found->second->sink = nullptr;
-    found->second->over = true;
+    found->second.sink = nullptr;
+    found->second.over = true;
     return;
   }
-  release(found->second->slot);
+  release(found->second.slot);
   sequences_.erase(found);
 }
 
@@ -148,7 +136,7 @@ void Batcher::take_row(Tick& tick, Sequence& sequence, std::size_t row) const {
 }
 
 Tick::Crossing Batcher::take_crossing(Sequence& sequence) const {
-  Tick::Crossing made{sequence.slot, *sequence.crossing, {}};
+  Tick::Crossing made{sequence.slot, static_cast<std::size_t>(sequence.crossing), {}};
   std::size_t source = first_source(made.boundary);
   for (const Recurrence::Input& input : recurrence_->boundaries[made.boundary].inputs) {
     Tensor& row = made.inputs.emplace_back(input.dtype, input.dims.inserted(0, 1));
@@ -172,15 +160,15 @@ Tick Batcher::take() {
   cursor_ = chosen.back() + 1;
   std::sort(chosen.begin(), chosen.end());
   out_.clear();
-  for (const LiveId id : chosen) (sequences_.at(id)->crossing ? crossing_out_ : out_).push_back(id);
+  for (const LiveId id : chosen) (sequences_.at(id).crossing != no_crossing ? crossing_out_ : out_).push_back(id);
   const auto rows = static_cast<std::int64_t>(out_.size());
   for (const Recurrence::Input& input : recurrence_->inputs) tick.inputs.emplace_back(input.dtype, input.dims.inserted(0, rows));
   for (Tensor& tensor : tick.inputs) tensor.storage()->mark_written();
   for (const LiveId id : chosen) {
-    Sequence& sequence = *sequences_.at(id);
+    Sequence& sequence = sequences_.at(id);
     ready_.erase(id);
     sequence.out = true;
-    if (sequence.crossing) {
+    if (sequence.crossing != no_crossing) {
       tick.crossings.push_back(take_crossing(sequence));
       continue;
     }
@@ -197,7 +185,7 @@ Tick Batcher::take() {
 /// A sequence whose tick is over; null when it was closed meanwhile.
 Batcher::Sequence* Batcher::came_back(LiveId id) {
   const auto found = sequences_.find(id);
-  Sequence& sequence = *found->second;
+  Sequence& sequence = found->second;
   sequence.out = false;
   if (closed_out_.erase(id) == 0) return &sequence;
   release(sequence.slot);
@@ -230,7 +218,7 @@ void Batcher::finish(const TickResult& result) {
   for (std::size_t n = 0; n < crossing.size(); ++n) {
     Sequence* sequence = came_back(crossing[n]);
     if (sequence == nullptr) continue;
-    const std::size_t boundary = *std::exchange(sequence->crossing, std::nullopt);
+    const auto boundary = static_cast<std::size_t>(std::exchange(sequence->crossing, no_crossing));
     const TickResult::Crossed& crossed = result.crossed.at(n);
     if (crossed.error != nullptr) {
       sequence->over = true;

@@ -45,7 +45,6 @@ class Batcher {
 
   /// `max_rows`: of one tick.
   explicit Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows = 4096);
-  ~Batcher();
 
   /// A sequence that steps as soon as there are rows. `sources`: one per live input (those of the recurrence, then those of its boundaries,
   /// in their order), owned by the caller, who tells `changed` when one got
@@ -76,7 +75,19 @@ class Batcher {
   const Stats& stats() const noexcept { return stats_; }
 
  private:
-  struct Sequence;
+  static constexpr std::int32_t no_crossing = -1;
+  /// Small: there are as many as live sessions.
+  struct Sequence {
+    LiveId id = 0;
+    Slot slot = 0;
+    std::vector<RowSource*> sources;
+    Sink* sink = nullptr;
+    std::uint64_t seq = 0;
+    std::int32_t crossing = no_crossing;  // the boundary to go over before the next row
+    bool may_step = true;
+    bool out = false;
+    bool over = false;  // failed or drained: nothing follows
+  };
   bool can_step(const Sequence& sequence) const;
   void release(Slot slot);
   void review(Sequence& sequence);
@@ -87,7 +98,7 @@ class Batcher {
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::size_t max_rows_;
-  std::map<LiveId, std::unique_ptr<Sequence>> sequences_;
+  std::map<LiveId, Sequence> sequences_;
   std::set<LiveId> ready_;  // in the order of opening, so that ticks do not depend on hashes or addresses
   std::vector<Tick::Start> starts_;
   std::vector<LiveId> out_;  // rows of the tick that is out

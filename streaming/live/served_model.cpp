@@ -34,6 +34,10 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
     for (const Recurrence::Output& output : boundary.outputs)
       outputs_.push_back({output.name, output.dtype, output.row, {}, {}, boundary.level});
   }
+  for (int level = recurrence_->levels; level > 0; --level)
+    for (std::size_t output = 0; output < outputs_.size(); ++output)
+      if (outputs_[output].level.value_or(recurrence_->levels) == level) all_outputs_.push_back(output);
+  for (const PortSpec& port : inputs_) rows_.push_back(std::make_shared<const RowAssembler::Kind>(port.name, port.dtype, port.shape));
   if (config_.audio && recurrence_->levels > 1)
     throw UnsupportedError(fmt::format("audio input '{}': expected a program without inner sequences, found {} levels of LoD",
                                        config_.audio->input, recurrence_->levels));

@@ -12,6 +12,7 @@
 #include <millrace/runtime/program/program.h>
 #include <millrace/streaming/config/stream_config.h>
 #include <millrace/streaming/protocol/control.h>
+#include <millrace/streaming/protocol/row_assembler.h>
 
 namespace millrace {
 
@@ -27,12 +28,18 @@ class ServedModel {
   const StreamConfig& config() const noexcept { return config_; }
   const std::vector<PortSpec>& inputs() const noexcept { return inputs_; }
   const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
+  /// Their numbers: those of a step, then those of each level, from the inside.
+  const std::vector<std::size_t>& all_outputs() const noexcept { return all_outputs_; }
+  /// What the rows of `inputs()[input]` are.
+  const std::shared_ptr<const RowAssembler::Kind>& rows_of(std::size_t input) const { return rows_.at(input); }
 
  private:
   StreamConfig config_;
   std::shared_ptr<const Recurrence> recurrence_;
   std::vector<PortSpec> inputs_;
   std::vector<PortSpec> outputs_;
+  std::vector<std::size_t> all_outputs_;
+  std::vector<std::shared_ptr<const RowAssembler::Kind>> rows_;
 };
 
 }  // namespace millrace

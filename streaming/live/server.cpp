@@ -39,6 +39,7 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   void accept();
   void drain();
   void pump();
+  void pump_soon();
   void closed(const std::shared_ptr<Connection>& connection);
   void shut_down() noexcept;
 
@@ -62,6 +63,7 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   StateSlab slab_;
   asio::steady_timer drain_timer_;
   bool pumping_ = false;
+  bool pump_posted_ = false;
   bool told_ = false;
   ThreadExecutor worker_{1};
 };
@@ -97,7 +99,10 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
         server_(std::move(server)),
         session_(server_->model, server_->batcher, server_->options.limits),
         timer_(server_->context) {
-    session_.on_output = [this] { write(); };
+    session_.on_change = [this] {
+      write();
+      read();
+    };
   }
 
   void begin(asio::ip::tcp::socket socket) {
@@ -143,8 +148,6 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
   }
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
-  /// Rows were taken from the session's queue: there may be room again.
-  void resume() { read(); }
 
   const std::string address;
 
@@ -169,7 +172,7 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
     }
     deadline_ = Clock::now() + server_->options.limits.idle;
     session_.receive(std::move(message));
-    server_->pump();
+    server_->pump_soon();
     read();
   }
 
@@ -291,6 +294,16 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   }
 }
 
+/// As `pump`, behind what is there to be handled already: all messages of one round of the sockets share a tick.
+void Server::State::pump_soon() {
+  if (!batcher.ready()) return pump();
+  if (std::exchange(pump_posted_, true)) return;
+  asio::post(context, [self = shared_from_this()] {
+    self->pump_posted_ = false;
+    self->pump();
+  });
+}
+
 /// Sends a tick off when one is ready. Called after everything that may have made a sequence ready.
 void Server::State::pump() {
   if (pumping_) return;
@@ -304,8 +317,6 @@ void Server::State::tick_done(TickResult result) {
   pumping_ = true;
   batcher.finish(result);
   pumping_ = false;
-  const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
-  for (const auto& connection : all) connection->resume();
   pump();
 }
 

@@ -8,7 +8,6 @@
 
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
-#include <millrace/streaming/protocol/row_assembler.h>
 
 namespace millrace {
 namespace {
@@ -21,19 +20,6 @@ double element(DType dtype, std::span<const std::byte> row, std::size_t index) {
   });
 }
 
-/// What a client gave for the start, as the program takes it.
-Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& values) {
-  if (std::cmp_not_equal(values.size(), wanted.dims.elements()))
-    throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected {} values for {}, found {}", wanted.name,
-                                                          wanted.dims.elements(), wanted.dims.to_string(), values.size()));
-  return visit_dtype(wanted.dtype, [&]<class T>(std::type_identity<T>) {
-    Tensor made(wanted.dtype, wanted.dims);
-    T* to = made.mutable_data<T>();
-    for (std::size_t i = 0; i < values.size(); ++i) to[i] = convert_element<T>(values[i]);
-    return made;
-  });
-}
-
 }  // namespace
 
 Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits)
@@ -42,7 +28,7 @@ Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, con
 Session::~Session() { leave(); }
 
 void Session::leave() {
-  if (id_ && !over_) batcher_.close(*id_);
+  if (started() && !over_) batcher_.close(id_);
   over_ = true;
 }
 
@@ -56,7 +42,7 @@ bool Session::wants_input() const noexcept {
 void Session::receive(Message message) {
   if (over_) return;
   try {
-    if (message.kind == MessageKind::binary) return take_data(message);
+    if (message.kind == MessageKind::binary) return take_data(std::move(message));
     const ClientMessage said = parse_client_message(message.payload);
     if (const auto* first = std::get_if<StartMessage>(&said)) return start(*first);
     if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found another");
@@ -77,7 +63,7 @@ void Session::receive(Message message) {
   }
 }
 
-void Session::take_data(const Message& message) {
+void Session::take_data(Message message) {
   if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found data");
   if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found data");
   const bool named = sources_.size() > 1;
@@ -93,8 +79,9 @@ void Session::take_data(const Message& message) {
   if (const int innermost = model_->recurrence()->levels - 1; !port.level && open_said_ < innermost && !data.bytes.empty())
     throw ProtocolError(ErrorCode::bad_message,
                         fmt::format("expected open of level {} before data of '{}', found data", open_said_ + 1, port.name));
-  chunk.bytes.assign(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size());
-  incoming_bytes_ += chunk.bytes.size();
+  incoming_bytes_ += data.bytes.size();
+  chunk.taken = message.payload.size() - data.bytes.size();
+  chunk.bytes = std::move(message.payload);
   incoming_.push_back(std::move(chunk));
   feed();
 }
@@ -132,95 +119,7 @@ void Session::take_mark(const CloseMessage& message) {
   take_mark({Mark::Kind::close, message.level});
 }
 
-std::unique_ptr<RowSource> Session::make_source(const PortSpec& port, const StartMessage& message, PortSpec& admitted) const {
-  const auto asked = message.inputs.find(port.name);
-  const InputRequest request = asked == message.inputs.end() ? InputRequest() : asked->second;
-  const auto refuse = [&](const std::string& expected, const std::string& found) {
-    throw ProtocolError(ErrorCode::bad_input, fmt::format("input '{}': expected {}, found {}", port.name, expected, found));
-  };
-  if (request.dtype && *request.dtype != port.dtype) refuse(std::string(name_of(port.dtype)), std::string(name_of(*request.dtype)));
-  if (request.shape && *request.shape != port.shape) refuse("rows of " + port.shape.to_string(), request.shape->to_string());
-  if (!port.audio) {
-    if (request.format || request.rate || request.channels) refuse("rows", "a format, rate or channels of audio");
-    return std::make_unique<RowAssembler>(port.name, port.dtype, port.shape, limits_.queued_in);
-  }
-  AudioFormat format = *port.audio;
-  format.format = request.format.value_or(format.format);
-  format.rate = request.rate.value_or(format.rate);
-  format.channels = request.channels.value_or(format.channels);
-  admitted.audio = format;
-  return std::make_unique<AudioFrontEnd>(*model_->config().audio, format, limits_.queued_in);
-}
-
-void Session::start(const StartMessage& message) {
-  if (started()) throw ProtocolError(ErrorCode::bad_message, "expected one start, found another");
-  StartedMessage answer;
-  answer.session = label_ = message.session;
-  answer.reply = reply_ = message.reply;
-  const Recurrence& recurrence = *model_->recurrence();
-  for (const auto& [name, request] : message.inputs) {
-    const bool known = std::any_of(model_->inputs().begin(), model_->inputs().end(),
-                                   [&wanted = name](const PortSpec& port) { return port.name == wanted; });
-    if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an input of the program, found '{}'", name));
-  }
-  std::vector<RowSource*> sources = make_sources(message, answer.inputs);
-  for (std::size_t i = 0; i < model_->outputs().size(); ++i)
-    if (!message.outputs) wanted_.push_back(i);
-  for (const std::string& name : message.outputs.value_or(std::vector<std::string>())) {
-    const auto at =
-        std::find_if(model_->outputs().begin(), model_->outputs().end(), [&](const PortSpec& port) { return port.name == name; });
-    if (at == model_->outputs().end())
-      throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an output of the program, found '{}'", name));
-    wanted_.push_back(static_cast<std::size_t>(at - model_->outputs().begin()));
-  }
-  // Those of a step first, then those of each level.
-  std::vector<std::size_t> grouped;
-  for (int level = recurrence.levels; level > 0; --level)
-    for (const std::size_t output : wanted_)
-      if (model_->outputs()[output].level.value_or(recurrence.levels) == level) grouped.push_back(output);
-  wanted_ = std::move(grouped);
-  for (const std::size_t output : wanted_) answer.outputs.push_back(model_->outputs()[output]);
-  std::vector<Tensor> given;
-  for (const Recurrence::Given& value : recurrence.given) {
-    const auto found = message.given.find(value.name);
-    given.push_back(found == message.given.end() ? Tensor() : given_tensor(value, found->second));
-  }
-  for (const auto& [name, values] : message.given) {
-    const bool known =
-        std::any_of(recurrence.given.begin(), recurrence.given.end(), [&wanted = name](const auto& value) { return value.name == wanted; });
-    if (!known)
-      throw ProtocolError(ErrorCode::bad_input, fmt::format("expected a value that the program takes at the start, found '{}'", name));
-  }
-  start_ = message;
-  given_ = given;
-  closed_.assign(static_cast<std::size_t>(recurrence.levels), 0);
-  make_labels();
-  id_ = batcher_.open(std::move(sources), *this, std::move(given));
-  send(text_message(to_json(answer)));
-}
-
-std::vector<RowSource*> Session::make_sources(const StartMessage& message, std::vector<PortSpec>& admitted) {
-  std::vector<std::unique_ptr<RowSource>> made;
-  std::vector<RowSource*> sources;
-  for (const PortSpec& port : model_->inputs()) {
-    admitted.push_back(port);
-    made.push_back(make_source(port, message, admitted.back()));
-    sources.push_back(made.back().get());
-    if (port.audio) audio_ = static_cast<AudioFrontEnd*>(sources.back());
-  }
-  sources_ = std::move(made);
-  return sources;
-}
-
-void Session::make_labels() {
-  labels_.clear();
-  if (!start_.segments || audio_ == nullptr) return;
-  for (const LabelConfig& label : model_->config().labels) {
-    std::size_t output = 0;
-    while (model_->outputs()[output].name != label.output) ++output;
-    labels_.push_back({Segmenter(label, model_->config().audio->step_seconds()), output, label.index});
-  }
-}
+// ---- The queue ----
 
 /// Works the queue off: bytes go to the sources as far as they take them, in order for each; a mark waits for all before it.
 void Session::feed() {
@@ -248,18 +147,18 @@ void Session::feed() {
       at = full[at->source] ? std::next(at) : incoming_.erase(at);
     }
     if (incoming_.empty() || !incoming_.front().mark) break;
-    if (moved) batcher_.changed(*id_);
+    if (moved) batcher_.changed(id_);
     moved = false;
     if (!pass(*incoming_.front().mark)) break;
   }
-  if (moved && !over_) batcher_.changed(*id_);
+  if (moved && !over_) batcher_.changed(id_);
   check_not_stuck();
 }
 
 /// Only more rows of another input would help, and no more is read: the inputs are too far apart.
 void Session::check_not_stuck() const {
   if (over_ || end_said_ || crossing_ || resetting_ || incoming_.empty() || incoming_.front().mark || wants_input()) return;
-  if (!batcher_.settled(*id_)) return;
+  if (!batcher_.settled(id_)) return;
   const std::string& ahead = model_->inputs()[incoming_.front().source].name;
   for (std::size_t i = 0; i < sources_.size(); ++i)
     if (sources_[i]->rows() == 0 && !model_->inputs()[i].level)
@@ -274,10 +173,10 @@ bool Session::pass(const Mark& front) {
   if (mark.kind == Mark::Kind::end && open_ == 0) {
     incoming_.pop_front();
     for (const auto& source : sources_) source->end();
-    batcher_.changed(*id_);
+    batcher_.changed(id_);
     return true;
   }
-  if (!batcher_.settled(*id_)) return false;
+  if (!batcher_.settled(id_)) return false;
   if (mark.kind == Mark::Kind::flush) {
     incoming_.pop_front();
     send(text_message(to_json(FlushedMessage{answered_})));
@@ -292,7 +191,7 @@ bool Session::pass(const Mark& front) {
   if (mark.kind == Mark::Kind::reset) {
     resetting_ = true;
     for (const auto& source : sources_) source->end();
-    batcher_.changed(*id_);
+    batcher_.changed(id_);
     return true;
   }
   pass_boundary(mark);
@@ -312,7 +211,7 @@ void Session::pass_boundary(const Mark& mark) {
                             fmt::format("expected a row of '{}' before open of level {}, found none", input.name, mark.level));
   open_ += opens ? 1 : -1;
   crossing_ = true;
-  batcher_.cross(*id_, index);
+  batcher_.cross(id_, index);
 }
 
 /// Sequences begin and end between steps: with whole rows, as many of each input.
@@ -338,6 +237,7 @@ void Session::go_on() {
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
   }
+  if (on_change) on_change();
 }
 
 /// The outputs of a step, or of an inner sequence of `level` that closed.
@@ -346,11 +246,11 @@ void Session::send_rows(std::uint64_t seq, std::optional<int> level, std::span<c
   std::vector<OutputRows> outputs;
   std::size_t first = 0;
   while (first < model_->outputs().size() && model_->outputs()[first].level != level) ++first;
-  for (const std::size_t output : wanted_)
+  for (const std::size_t output : wanted())
     if (const PortSpec& port = model_->outputs()[output]; port.level == level)
       outputs.push_back({port.name, port.dtype, rows[output - first]});
   // A program whose outputs are all of inner sequences has none at a step, and the other way round.
-  if (outputs.empty() && (level || !wanted_.empty())) return;
+  if (outputs.empty() && (level || !wanted().empty())) return;
   send(reply_ == ReplyFormat::json ? json_result(seq, outputs, level) : binary_result(seq, 1, outputs));
 }
 
@@ -364,8 +264,11 @@ void Session::step(std::uint64_t seq, std::span<const std::span<const std::byte>
 void Session::crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) {
   crossing_ = false;
   const Recurrence::Boundary& at = model_->recurrence()->boundaries[boundary];
-  if (!at.opens && !rows.empty()) send_rows(closed_[static_cast<std::size_t>(at.level)], at.level, rows);
-  if (!at.opens) ++closed_[static_cast<std::size_t>(at.level)];
+  if (!at.opens) {
+    std::uint64_t& closed = special_->closed[static_cast<std::size_t>(at.level)];
+    if (!rows.empty()) send_rows(closed, at.level, rows);
+    ++closed;
+  }
   go_on();
 }
 
@@ -374,18 +277,20 @@ void Session::begin_anew() {
   send(text_message(to_json(ResetDoneMessage{answered_})));
   resetting_ = false;
   answered_ = 0;
-  closed_.assign(closed_.size(), 0);
-  std::vector<PortSpec> admitted;
+  std::vector<std::unique_ptr<RowSource>> fresh;
+  for (const auto& source : sources_) fresh.push_back(source->anew());
   // The old sources go only when the batcher has the new ones.
-  const std::vector<std::unique_ptr<RowSource>> old = std::move(sources_);
-  std::vector<RowSource*> sources = make_sources(start_, admitted);
-  make_labels();
-  batcher_.restart(*id_, std::move(sources), given_);
+  fresh.swap(sources_);
+  if (special_) special_->closed.assign(special_->closed.size(), 0);
+  find_audio();
+  if (!special().labels.empty()) make_labels();
+  batcher_.restart(id_, sources(), special().given);
   go_on();
 }
 
 void Session::label_step(std::span<const std::span<const std::byte>> rows) {
-  for (Labelled& label : labels_)
+  if (!special_) return;
+  for (Labelled& label : special_->labels)
     send_segment(label.segmenter.step(element(model_->outputs()[label.output].dtype, rows[label.output], label.index)));
 }
 
@@ -409,10 +314,11 @@ void Session::drained() {
   // Sources of several inputs must have ended with the same number of rows.
   for (const auto& source : sources_)
     if (source->rows() > 0) return end_with(ErrorCode::bad_input, "expected as many rows of each input, found more of one", {});
-  for (Labelled& label : labels_) send_segment(label.segmenter.end(audio_->seconds()));
+  if (special_)
+    for (Labelled& label : special_->labels) send_segment(label.segmenter.end(special_->audio->seconds()));
   if (resetting_) return begin_anew();
-  send(text_message(to_json(EndedMessage{answered_})));
   leave();
+  send(text_message(to_json(EndedMessage{answered_})));
 }
 
 // ---- Out ----
@@ -420,8 +326,8 @@ void Session::drained() {
 void Session::send(Message message) {
   outgoing_bytes_ += message.payload.size();
   outgoing_.push_back(std::move(message));
-  if (on_output) on_output();
-  if (outgoing_bytes_ > limits_.queued_out && id_) batcher_.allow(*id_, false);
+  if (on_change) on_change();
+  if (outgoing_bytes_ > limits_.queued_out && started() && !over_) batcher_.allow(id_, false);
 }
 
 Message Session::take_output() {
@@ -432,16 +338,16 @@ Message Session::take_output() {
 
 void Session::written(std::size_t bytes) {
   outgoing_bytes_ -= bytes;
-  if (!over_ && id_ && outgoing_bytes_ <= limits_.queued_out) batcher_.allow(*id_, true);
+  if (!over_ && started() && outgoing_bytes_ <= limits_.queued_out) batcher_.allow(id_, true);
 }
 
 void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) {
   if (over_) return;
   ErrorMessage message{code, why, retry_after_ms, {}};
   if (started()) message.seq = answered_;
-  send(text_message(to_json(message)));
   close_code_ = close_code_of(code);
   leave();
+  send(text_message(to_json(message)));
 }
 
 void Session::refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) {

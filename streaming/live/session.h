@@ -23,7 +23,9 @@ namespace millrace {
 /// for what a client sends: it answers and ends. Not thread-safe; lives on its batcher's thread.
 class Session final : private Batcher::Sink {
  public:
+  /// `batcher` and `limits` outlive it.
   Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits);
+  Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, Limits&& limits) = delete;
   /// Leaves the batcher, in whatever state.
   ~Session() override;
   Session(const Session&) = delete;
@@ -35,10 +37,10 @@ class Session final : private Batcher::Sink {
   void abandon();
   /// Ends the session with an error message: `code` is idle, slow_reader, draining or overload.
   void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms = {});
-  /// Called whenever there is output that was not there before. Set once; must not destroy the session.
-  std::function<void()> on_output;
+  /// Called whenever there is output that was not there before, or may be room for input. Set once; must not destroy the session.
+  std::function<void()> on_change;
 
-  bool started() const noexcept { return id_.has_value(); }
+  bool started() const noexcept { return id_ != 0; }
   /// False: read no further for now.
   bool wants_input() const noexcept;
   /// The next message for the client; call `written` when it has gone.
@@ -51,13 +53,23 @@ class Session final : private Batcher::Sink {
 
   /// The ledger: steps whose rows were taken, and those answered.
   std::uint64_t steps() const noexcept { return answered_; }
-  const std::string& label() const noexcept { return label_; }
+  const std::string& label() const noexcept { return special().label; }
 
  private:
   struct Labelled {
     Segmenter segmenter;
     std::size_t output = 0;
     std::size_t index = 0;
+  };
+
+  /// What few sessions have. The others hold no memory for it.
+  struct Special {
+    std::string label{};
+    std::optional<std::vector<std::size_t>> wanted{};  // outputs of the results, by number: those of a level stand together. None: all
+    std::vector<Tensor> given{};                       // for the start, and each reset
+    AudioFrontEnd* audio = nullptr;
+    std::vector<Labelled> labels{};
+    std::vector<std::uint64_t> closed{};  // sequences of each inner level that closed
   };
 
   /// A message that takes effect when all before it has: in the queue it stands among the data.
@@ -68,7 +80,7 @@ class Session final : private Batcher::Sink {
   };
 
   void start(const StartMessage& message);
-  void take_data(const Message& message);
+  void take_data(Message message);
   void take_mark(Mark mark);
   void take_mark(const OpenMessage& message);
   void take_mark(const CloseMessage& message);
@@ -77,9 +89,16 @@ class Session final : private Batcher::Sink {
   void check_whole(const char* at) const;
   void check_not_stuck() const;
   void begin_anew();
-  std::vector<RowSource*> make_sources(const StartMessage& message, std::vector<PortSpec>& admitted);
+  const Special& special() const noexcept;
+  Special& make_special();
+  const std::vector<std::size_t>& wanted() const;
+  void choose_outputs(const StartMessage& message);
+  std::vector<Tensor> take_given(const StartMessage& message);
+  void make_sources(const StartMessage& message);
+  void find_audio();
+  std::vector<RowSource*> sources() const;
   void make_labels();
-  std::unique_ptr<RowSource> make_source(const PortSpec& port, const StartMessage& message, PortSpec& admitted) const;
+  std::unique_ptr<RowSource> make_source(std::size_t input, const StartMessage& message) const;
   void feed();
   void send(Message message);
   void send_rows(std::uint64_t seq, std::optional<int> level, std::span<const std::span<const std::byte>> rows);
@@ -94,37 +113,31 @@ class Session final : private Batcher::Sink {
   void failed(std::uint64_t seq, std::exception_ptr error) override;
   void drained() override;
 
-  std::shared_ptr<const ServedModel> model_;
-  Batcher& batcher_;
-  Limits limits_;
-  std::string label_;
-  std::optional<LiveId> id_;
-  std::vector<std::unique_ptr<RowSource>> sources_;
-  AudioFrontEnd* audio_ = nullptr;
-  std::vector<std::size_t> wanted_;  // outputs of the results, by number: those of a level stand together
-  ReplyFormat reply_ = ReplyFormat::json;
-  std::vector<Labelled> labels_;
-
   struct Chunk {
     std::size_t source = 0;
     std::string bytes{};
-    std::size_t taken = 0;
+    std::size_t taken = 0;                    // of bytes: a name, and what the source has
     std::optional<Mark> mark = std::nullopt;  // instead of bytes
   };
+
+  std::shared_ptr<const ServedModel> model_;
+  Batcher& batcher_;
+  const Limits& limits_;
+  LiveId id_ = 0;  // 0: not started
+  std::vector<std::unique_ptr<RowSource>> sources_;
+  std::unique_ptr<Special> special_;
   std::list<Chunk> incoming_;  // lists: an idle session holds no block of an empty queue
   std::size_t incoming_bytes_ = 0;
-  StartMessage start_;                 // what the session began with, for a reset
-  std::vector<Tensor> given_;          // likewise
-  int open_ = 0;                       // levels of inner sequences that are open, as far as the queue has been worked off
-  int open_said_ = 0;                  // and as far as the client has said
-  std::vector<std::uint64_t> closed_;  // sequences of each level that closed
-  bool crossing_ = false;              // a boundary is on its way
-  bool resetting_ = false;             // the sequence ends, to begin anew
-  bool end_said_ = false;
-  bool feeding_ = false;
   std::list<Message> outgoing_;
   std::size_t outgoing_bytes_ = 0;  // with those that are being written
   std::uint64_t answered_ = 0;
+  int open_ = 0;       // levels of inner sequences that are open, as far as the queue has been worked off
+  int open_said_ = 0;  // and as far as the client has said
+  ReplyFormat reply_ = ReplyFormat::json;
+  bool crossing_ = false;   // a boundary is on its way
+  bool resetting_ = false;  // the sequence ends, to begin anew
+  bool end_said_ = false;
+  bool feeding_ = false;
   bool over_ = false;
   std::uint16_t close_code_ = close_code_normal;
 };

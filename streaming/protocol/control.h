@@ -126,7 +126,7 @@ struct ErrorMessage {
 using ServerMessage =
     std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage, FlushedMessage, ResetDoneMessage>;
 
-/// Text of a control message.
+/// Text of a control message. What an error says is cut at 1 KiB.
 std::string to_json(const StartMessage& message);
 std::string to_json(const EndMessage& message);
 std::string to_json(const OpenMessage& message);

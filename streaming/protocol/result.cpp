@@ -34,6 +34,8 @@ class Cursor {
   std::span<const std::byte> bytes_;
 };
 
+constexpr std::size_t most_named = 255;  // a count, and a length of a name, are a byte
+
 void check_fits(const char* what, std::size_t found, std::size_t most) {
   if (found > most)
     throw ArgumentError("result: expected at most " + std::to_string(most) + " " + what + ", found " + std::to_string(found));
@@ -42,13 +44,13 @@ void check_fits(const char* what, std::size_t found, std::size_t most) {
 }  // namespace
 
 Message binary_result(std::uint64_t seq, std::uint32_t steps, std::span<const OutputRows> outputs) {
-  check_fits("outputs", outputs.size(), 255);
+  check_fits("outputs", outputs.size(), most_named);
   std::string payload;
   append_little_endian(payload, seq);
   append_little_endian(payload, steps);
   payload += static_cast<char>(outputs.size());
   for (const OutputRows& output : outputs) {
-    check_fits("bytes of an output's name", output.name.size(), 255);
+    check_fits("bytes of an output's name", output.name.size(), most_named);
     check_fits("bytes of an output", output.bytes.size(), std::numeric_limits<std::uint32_t>::max());
     payload += static_cast<char>(output.name.size());
     payload += output.name;
@@ -56,6 +58,15 @@ Message binary_result(std::uint64_t seq, std::uint32_t steps, std::span<const Ou
     payload.append(reinterpret_cast<const char*>(output.bytes.data()), output.bytes.size());
   }
   return binary_message(std::move(payload));
+}
+
+void check_binary_result(std::span<const std::string_view> names) {
+  try {
+    check_fits("outputs", names.size(), most_named);
+    for (const std::string_view name : names) check_fits("bytes of an output's name", name.size(), most_named);
+  } catch (const ArgumentError& error) {
+    throw ProtocolError(ErrorCode::bad_input, error.what());
+  }
 }
 
 ResultMessage parse_binary_result(std::span<const std::byte> bytes) {

@@ -29,6 +29,9 @@ Message json_result(std::uint64_t seq, std::span<const OutputRows> outputs, std:
 /// u32 bytes, the rows. ArgumentError for more than 255 outputs, a name above 255 bytes or rows above 2^32 − 1.
 Message binary_result(std::uint64_t seq, std::uint32_t steps, std::span<const OutputRows> outputs);
 
+/// ProtocolError (bad_input) when `binary_result` would refuse outputs of these names.
+void check_binary_result(std::span<const std::string_view> names);
+
 /// Reads a binary result. ProtocolError (bad_message) when it is cut, or holds more than it says.
 ResultMessage parse_binary_result(std::span<const std::byte> bytes);
 

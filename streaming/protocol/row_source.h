@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include <millrace/tensor/ddim.h>
@@ -36,6 +37,8 @@ class RowSource {
   virtual void pop(std::size_t count) = 0;
   /// Bytes held, rows and parts of rows.
   virtual std::size_t held_bytes() const = 0;
+  /// A source like this one was when it was made.
+  virtual std::unique_ptr<RowSource> anew() const = 0;
 };
 
 inline constexpr std::size_t default_row_capacity = std::size_t{256} << 10;

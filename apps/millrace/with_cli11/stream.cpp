@@ -9,10 +9,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <millrace/runtime/import/file.h>
 #include <millrace/streaming/client/file_plan.h>
+#include <millrace/streaming/client/session_plan.h>
 #include <millrace/streaming/client/stream_client.h>
 
 #include "commands.h"
+#include "feeds.h"
 #include "model_flags.h"
 #include "output_files.h"
 
@@ -22,6 +25,9 @@ namespace {
 struct StreamFlags {
   std::string url;
   std::vector<std::string> files;
+  std::vector<std::string> inputs;
+  std::vector<std::string> lods;
+  SessionPlanOptions sessions;
   double speed = 1;
   double piece_ms = 20;
   std::string folder;
@@ -80,7 +86,76 @@ std::vector<std::string> folders_of(const std::vector<std::string>& files) {
   return names;
 }
 
+struct Answers {
+  std::vector<ClientRecord> records;
+  double seconds = 0;
+};
+
+Answers send(const StreamUrl& url, std::vector<ClientPlan> plans, const StreamFlags& flags) {
+  ClientOptions options;
+  options.speed = flags.speed;
+  options.paced_piece = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.piece_ms)));
+  const auto begin = std::chrono::steady_clock::now();
+  Answers answers;
+  Bar bar(::isatty(STDERR_FILENO) != 0);
+  options.on_progress = [&bar](const ClientProgress& progress) { bar.show(progress); };
+  answers.records = stream_plans(url, std::move(plans), std::move(options));
+  answers.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return answers;
+}
+
+std::uint64_t steps_of(const ClientRecord& record) {
+  std::uint64_t steps = record.steps.value_or(0);
+  for (const std::uint64_t before : record.resets) steps += before;
+  return record.steps ? steps : std::max<std::uint64_t>(steps, record.received.size());
+}
+
+/// Says what went wrong in which session, and how it was in all; whether all is well. `names`: of the sessions.
+bool report(const Answers& answers, const std::vector<std::string>& names) {
+  std::size_t good = 0;
+  std::uint64_t steps = 0;
+  for (std::size_t i = 0; i < answers.records.size(); ++i) {
+    const ClientRecord& record = answers.records[i];
+    steps += steps_of(record);
+    for (const SegmentMessage& segment : record.segments)
+      fmt::print("{}: {} {:.3f} {:.3f}\n", names[i], segment.label, segment.start, segment.end);
+    if (!record.error.empty()) fmt::print(stderr, "millrace: {}: {}\n", names[i], record.error);
+    good += record.error.empty() ? 1 : 0;
+  }
+  fmt::print("millrace: sessions={} ended={} steps={} seconds={:.3f}\n", answers.records.size(), good, steps, answers.seconds);
+  return good == answers.records.size();
+}
+
+int stream_files(const StreamFlags& flags, const StreamUrl& url, const StartedMessage& server) {
+  if (server.inputs.size() > 1)
+    throw UsageError(fmt::format("FILE: expected --input NAME=FILE for each of {} inputs", server.inputs.size()));
+  std::vector<ClientPlan> plans;
+  for (const std::string& file : flags.files) plans.push_back(plan_file(file, server));
+  const Answers answers = send(url, std::move(plans), flags);
+  const std::vector<std::string> folders = folders_of(flags.files);
+  for (std::size_t i = 0; i < answers.records.size() && !flags.folder.empty(); ++i)
+    if (const ClientRecord& record = answers.records[i]; record.error.empty())
+      write_outputs(std::filesystem::path(flags.folder) / folders[i], outputs_of(record));
+  return report(answers, flags.files) ? 0 : 1;
+}
+
+/// Ragged rows of named inputs: what `millrace run` takes whole.
+int stream_sequences(const StreamFlags& flags, const StreamUrl& url, const StartedMessage& server) {
+  for (const std::string& text : flags.inputs)
+    if (ending_of(text) == ".wav") throw UsageError(fmt::format("--input: expected sound as FILE, found '{}'", text));
+  SessionPlan plan(read_feeds(flags.inputs, flags.lods, StreamConfig()), server, flags.sessions);
+  const Answers answers = send(url, plan.take(), flags);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < answers.records.size(); ++i) names.push_back(fmt::format("sequence {}", i));
+  const bool good = report(answers, names);
+  if (good && !flags.folder.empty()) write_outputs(flags.folder, plan.outputs(answers.records));
+  return good ? 0 : 1;
+}
+
 int stream(const StreamFlags& flags) {
+  if (flags.files.empty() == flags.inputs.empty()) throw UsageError("stream: expected either FILE… or --input NAME=FILE…");
+  if (flags.inputs.empty() && (!flags.lods.empty() || flags.sessions.flush || flags.sessions.one_session))
+    throw UsageError("--lod, --flush, --one-session: expected rows of --input");
   StreamUrl url;
   try {
     url = parse_stream_url(flags.url);
@@ -88,36 +163,7 @@ int stream(const StreamFlags& flags) {
     throw UsageError(error.what());
   }
   const StartedMessage server = describe_server(url);
-  std::vector<ClientPlan> plans;
-  for (const std::string& file : flags.files) plans.push_back(plan_file(file, server));
-  ClientOptions options;
-  options.speed = flags.speed;
-  options.paced_piece = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.piece_ms)));
-  std::vector<ClientRecord> records;
-  const auto begin = std::chrono::steady_clock::now();
-  {
-    Bar bar(::isatty(STDERR_FILENO) != 0);
-    options.on_progress = [&bar](const ClientProgress& progress) { bar.show(progress); };
-    records = stream_plans(url, std::move(plans), std::move(options));
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-
-  const std::vector<std::string> folders = folders_of(flags.files);
-  std::size_t good = 0, steps = 0;
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    const ClientRecord& record = records[i];
-    steps += record.received.size();
-    for (const SegmentMessage& segment : record.segments)
-      fmt::print("{}: {} {:.3f} {:.3f}\n", flags.files[i], segment.label, segment.start, segment.end);
-    if (!record.error.empty()) {
-      fmt::print(stderr, "millrace: {}: {}\n", flags.files[i], record.error);
-      continue;
-    }
-    ++good;
-    if (!flags.folder.empty()) write_outputs(std::filesystem::path(flags.folder) / folders[i], outputs_of(record));
-  }
-  fmt::print("millrace: sessions={} ended={} steps={} seconds={:.3f}\n", records.size(), good, steps, seconds);
-  return good == records.size() ? 0 : 1;
+  return flags.inputs.empty() ? stream_files(flags, url, server) : stream_sequences(flags, url, server);
 }
 
 }  // namespace
@@ -126,12 +172,28 @@ void add_stream(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<StreamFlags>();
   CLI::App* command = app.add_subcommand("stream", "Sends files to a server as concurrent live sessions");
   command->add_option("URL", flags->url, "tcp://HOST:PORT or ws://HOST:PORT/stream")->required();
-  command->add_option("FILE", flags->files, "FILE.wav for a server that takes audio, else FILE.npy with time as axis 0")->required();
+  command->add_option("FILE", flags->files, "FILE.wav for a server that takes audio, else FILE.npy with time as axis 0: a session each");
+  command
+      ->add_option(
+          "--input", flags->inputs,
+          "NAME=FILE.npy or NAME=FILE.npz:TENSOR, in place of FILE: the rows of an input, as 'millrace run' takes them; a session for each "
+          "outermost sequence. A name that is no input of the server's is given at the start, a row for each session")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--lod", flags->lods,
+                   "NAME=[[2,1],[3,1,2]]: lengths of its sequences, level by level, outermost first: inner ones open and close in their "
+                   "session. Inputs "
+                   "without levels have those of the others")
+      ->allow_extra_args(false);
+  command->add_flag("--flush", flags->sessions.flush, "With --input: sends flush behind every innermost sequence");
+  command->add_flag("--one-session", flags->sessions.one_session,
+                    "With --input: sends the outermost sequences through one session, with reset between them");
   command->add_option("--speed", flags->speed, "Times real time, for sound; 0: as fast as the server takes it")
       ->check(within(0, 1e6))
       ->capture_default_str();
   command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")->check(within(1, 10000))->capture_default_str();
-  command->add_option("--output-dir", flags->folder, "Writes DIR/FILE/NAME.npy for each file and output NAME");
+  command->add_option("--output-dir", flags->folder,
+                      "Writes DIR/FILE/NAME.npy for each file and output NAME; with --input DIR/NAME.npy, as 'millrace run' does");
   command->callback([flags, &action] { action = [flags] { return stream(*flags); }; });
 }
 

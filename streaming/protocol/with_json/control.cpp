@@ -15,6 +15,15 @@ constexpr std::size_t max_label = 128;
 // Text of ours may quote what a peer sent: a byte that is no UTF-8 becomes U+FFFD instead of an error about an error.
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+/// Errors quote what a client sent: a name of a megabyte need not go back whole.
+std::string clipped(const std::string& why) {
+  constexpr std::size_t most = 1024;
+  if (why.size() <= most) return why;
+  std::size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(why[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  return why.substr(0, end) + "…";
+}
+
 template <class Parse>
 auto as_input_error(const std::string& where, Parse&& parse) {
   try {
@@ -149,7 +158,7 @@ std::string to_json(const FlushedMessage& message) { return text_of({{"type", "f
 std::string to_json(const ResetDoneMessage& message) { return text_of({{"type", "reset"}, {"steps", message.steps}}); }
 
 std::string to_json(const ErrorMessage& message) {
-  Json json = {{"type", "error"}, {"code", name_of(message.code)}, {"message", message.message}};
+  Json json = {{"type", "error"}, {"code", name_of(message.code)}, {"message", clipped(message.message)}};
   if (message.retry_after_ms) json["retry_after_ms"] = *message.retry_after_ms;
   if (message.seq) json["seq"] = *message.seq;
   return text_of(json);

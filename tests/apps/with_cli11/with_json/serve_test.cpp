@@ -74,6 +74,34 @@ TEST_CASE("files streamed to a server give the bits of millrace run, over TCP an
   CHECK(read_file(serving.folder / "stats.json").find("\"rows\": 150") != std::string::npos);
 }
 
+TEST_CASE("what run takes whole is streamed by the same flags, a session a sequence, and gives the same files") {
+  Serving serving;
+  write_npy(serving.folder / "x.npy", random_tensor(serving.random, {9, features}));
+  write_npy(serving.folder / "boot.npy", random_tensor(serving.random, {3, hidden}));
+  std::vector<std::string> rows{"--input",    "x=" + serving.path("x.npy"), "--input", "boot=" + serving.path("boot.npy"), "--lod",
+                                "x=[[4,0,5]]"};
+  const auto command = [&](std::vector<std::string> words, const std::string& folder) {
+    words.insert(words.end(), rows.begin(), rows.end());
+    words.insert(words.end(), {"--output-dir", serving.path(folder)});
+    return millrace_command(words);
+  };
+  const std::string url = "tcp://127.0.0.1:" + serving.port;
+  REQUIRE(command({"run", serving.model()}, "run").code == 0);
+  const Ended streamed = command({"stream", url, "--flush"}, "streamed");
+  CHECK(streamed.err == "");
+  CHECK(streamed.out.find("sessions=3 ended=3 steps=9") != std::string::npos);
+  for (const char* file : {"y.npy", "y.lod.json"})
+    CHECK(read_file(serving.folder / "streamed" / file) == read_file(serving.folder / "run" / file));
+  const Ended one = millrace_command({"stream", url, "--one-session", "--input", "x=" + serving.path("x.npy"), "--lod", "x=[[4,0,5]]"});
+  CHECK(one.out.find("sessions=1 ended=1 steps=9") != std::string::npos);
+  check_refused({"stream", url}, 2, {"FILE", "--input"});
+  check_refused({"stream", url, serving.path("x.npy"), "--flush"}, 2, {"--input"});
+  check_refused({"stream", url, serving.path("x.npy"), "--input", "x=" + serving.path("x.npy")}, 2, {"FILE", "--input"});
+  check_refused({"stream", url, "--input", "x=a.wav"}, 2, {"a.wav"});
+  check_refused({"stream", url, "--input", "x=" + serving.path("x.npy"), "--lod", "x=[[4,6]]"}, 1, {"x.npy", "--lod"});
+  check_refused({"stream", url, "--input", "q=" + serving.path("x.npy")}, 1, {"'x'"});
+}
+
 TEST_CASE("a port in use, an address outside and a program that cannot be fed live are one line and exit code 1") {
   Serving serving;
   check_refused({"serve", serving.model(), "--port", serving.port}, 1, {serving.port});

@@ -143,6 +143,17 @@ TEST_CASE("damaged control text gives a message or a typed error") {
   }
 }
 
+TEST_CASE("an error quotes no more than a kilobyte of what a peer sent, and cuts no character") {
+  for (std::size_t before = 0; before < 3; ++before) {
+    ErrorMessage error;
+    error.message = std::string(before, 'a');
+    for (int i = 0; i < 300000; ++i) error.message += "\u5bb6";
+    const std::string text = to_json(error);
+    CHECK(text.size() < 1100);
+    CHECK(text.find("\xef\xbf\xbd") == std::string::npos);
+  }
+}
+
 TEST_CASE("an error message survives text that is not UTF-8") {
   ErrorMessage error;
   error.message = "input '\xff'";

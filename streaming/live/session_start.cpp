@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a session begins: what of session.h has to do with `start`.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <millrace/streaming/live/session.h>
+#include <millrace/streaming/protocol/result.h>
+#include <millrace/streaming/protocol/row_assembler.h>
+
+namespace millrace {
+namespace {
+
+/// What a client gave for the start, as the program takes it.
+Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& values) {
+  if (std::cmp_not_equal(values.size(), wanted.dims.elements()))
+    throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected {} values for {}, found {}", wanted.name,
+                                                          wanted.dims.elements(), wanted.dims.to_string(), values.size()));
+  return visit_dtype(wanted.dtype, [&]<class T>(std::type_identity<T>) {
+    Tensor made(wanted.dtype, wanted.dims);
+    T* to = made.mutable_data<T>();
+    for (std::size_t i = 0; i < values.size(); ++i) to[i] = convert_element<T>(values[i]);
+    return made;
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<RowSource> Session::make_source(std::size_t input, const StartMessage& message) const {
+  const PortSpec& port = model_->inputs()[input];
+  const auto asked = message.inputs.find(port.name);
+  const InputRequest request = asked == message.inputs.end() ? InputRequest() : asked->second;
+  const auto refuse = [&](const std::string& expected, const std::string& found) {
+    throw ProtocolError(ErrorCode::bad_input, fmt::format("input '{}': expected {}, found {}", port.name, expected, found));
+  };
+  if (request.dtype && *request.dtype != port.dtype) refuse(std::string(name_of(port.dtype)), std::string(name_of(*request.dtype)));
+  if (request.shape && *request.shape != port.shape) refuse("rows of " + port.shape.to_string(), request.shape->to_string());
+  if (!port.audio) {
+    if (request.format || request.rate || request.channels) refuse("rows", "a format, rate or channels of audio");
+    return std::make_unique<RowAssembler>(model_->rows_of(input), limits_.queued_in);
+  }
+  AudioFormat format = *port.audio;
+  format.format = request.format.value_or(format.format);
+  format.rate = request.rate.value_or(format.rate);
+  format.channels = request.channels.value_or(format.channels);
+  return std::make_unique<AudioFrontEnd>(*model_->config().audio, format, limits_.queued_in);
+}
+
+void Session::make_sources(const StartMessage& message) {
+  for (const auto& [name, request] : message.inputs) {
+    const bool known = std::any_of(model_->inputs().begin(), model_->inputs().end(),
+                                   [&wanted = name](const PortSpec& port) { return port.name == wanted; });
+    if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an input of the program, found '{}'", name));
+  }
+  sources_.reserve(model_->inputs().size());
+  for (std::size_t i = 0; i < model_->inputs().size(); ++i) sources_.push_back(make_source(i, message));
+  find_audio();
+}
+
+void Session::find_audio() {
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (model_->inputs()[i].audio) make_special().audio = static_cast<AudioFrontEnd*>(sources_[i].get());
+}
+
+std::vector<RowSource*> Session::sources() const {
+  std::vector<RowSource*> all;
+  all.reserve(sources_.size());
+  for (const auto& source : sources_) all.push_back(source.get());
+  return all;
+}
+
+const Session::Special& Session::special() const noexcept {
+  static const Special none;
+  return special_ ? *special_ : none;
+}
+
+Session::Special& Session::make_special() {
+  if (!special_) special_ = std::make_unique<Special>();
+  return *special_;
+}
+
+const std::vector<std::size_t>& Session::wanted() const {
+  const Special& own = special();
+  return own.wanted ? *own.wanted : model_->all_outputs();
+}
+
+void Session::choose_outputs(const StartMessage& message) {
+  const auto check = [&] {
+    std::vector<std::string_view> names;
+    for (const std::size_t output : wanted()) names.push_back(model_->outputs()[output].name);
+    if (message.reply == ReplyFormat::binary) check_binary_result(names);
+  };
+  if (!message.outputs) return check();
+  std::vector<std::size_t> chosen;
+  for (const std::string& name : *message.outputs) {
+    const auto at =
+        std::find_if(model_->outputs().begin(), model_->outputs().end(), [&](const PortSpec& port) { return port.name == name; });
+    if (at == model_->outputs().end())
+      throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an output of the program, found '{}'", name));
+    chosen.push_back(static_cast<std::size_t>(at - model_->outputs().begin()));
+  }
+  // Those of a step first, then those of each level.
+  std::vector<std::size_t> grouped;
+  const int levels = model_->recurrence()->levels;
+  for (int level = levels; level > 0; --level)
+    for (const std::size_t output : chosen)
+      if (model_->outputs()[output].level.value_or(levels) == level) grouped.push_back(output);
+  make_special().wanted = std::move(grouped);
+  check();
+}
+
+std::vector<Tensor> Session::take_given(const StartMessage& message) {
+  const Recurrence& recurrence = *model_->recurrence();
+  for (const auto& [name, values] : message.given) {
+    const bool known =
+        std::any_of(recurrence.given.begin(), recurrence.given.end(), [&wanted = name](const auto& value) { return value.name == wanted; });
+    if (!known)
+      throw ProtocolError(ErrorCode::bad_input, fmt::format("expected a value that the program takes at the start, found '{}'", name));
+  }
+  if (message.given.empty()) return {};
+  std::vector<Tensor>& given = make_special().given;
+  for (const Recurrence::Given& value : recurrence.given) {
+    const auto found = message.given.find(value.name);
+    given.push_back(found == message.given.end() ? Tensor() : given_tensor(value, found->second));
+  }
+  return given;
+}
+
+void Session::start(const StartMessage& message) {
+  if (started()) throw ProtocolError(ErrorCode::bad_message, "expected one start, found another");
+  reply_ = message.reply;
+  choose_outputs(message);
+  make_sources(message);
+  std::vector<Tensor> given = take_given(message);
+  if (!message.session.empty()) make_special().label = message.session;
+  if (const int levels = model_->recurrence()->levels; levels > 1) make_special().closed.assign(static_cast<std::size_t>(levels), 0);
+  if (message.segments) make_labels();
+  id_ = batcher_.open(sources(), *this, std::move(given));
+  // What stays was made before what goes away again, so that it leaves no gaps.
+  StartedMessage answer;
+  answer.session = message.session;
+  answer.reply = reply_;
+  answer.inputs = model_->inputs();
+  for (PortSpec& port : answer.inputs)
+    if (port.audio) port.audio = special().audio->format();
+  for (const std::size_t output : wanted()) answer.outputs.push_back(model_->outputs()[output]);
+  send(text_message(to_json(answer)));
+}
+
+void Session::make_labels() {
+  if (special().audio == nullptr) return;
+  std::vector<Labelled>& labels = make_special().labels;
+  labels.clear();
+  for (const LabelConfig& label : model_->config().labels) {
+    std::size_t output = 0;
+    while (model_->outputs()[output].name != label.output) ++output;
+    labels.push_back({Segmenter(label, model_->config().audio->step_seconds()), output, label.index});
+  }
+}
+
+}  // namespace millrace
