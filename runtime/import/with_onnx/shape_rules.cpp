@@ -5,6 +5,7 @@
 
 #include <millrace/runtime/import/internal/printable.h>
 #include <millrace/runtime/import/with_onnx/rules.h>
+#include <millrace/runtime/import/with_onnx/tensor_proto.h>
 
 namespace millrace::importing {
 namespace {
@@ -92,6 +93,15 @@ void constant_of_shape(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, {{"value", value.read_only()}});
 }
 
+/// What PyTorch wrote below opset 9 for states with a row for each sequence of its input; it never was in the standard.
+void constant_fill(Importer& to, const Node& node, const char* op) {
+  if (!node.integers("extra_shape").value_or(Ints{}).empty()) throw UnsupportedError("attribute extra_shape: expected none, found some");
+  const DType dtype = dtype_of_onnx(static_cast<int>(node.integer("dtype", onnx::TensorProto::FLOAT)), "attribute dtype");
+  const VarId like = to.in(node, 0);
+  const VarId dims = node.integer("input_as_shape", 0) != 0 ? like : to.emit1("shape", {like});
+  to.give(node, op, {dims}, {{"value", scalar_of(dtype, node.real("value", 0)).reshape(DDim{1}).read_only()}});
+}
+
 constexpr Rule rules[] = {
     {"Transpose", transpose, "transpose"},
     {"Reshape", reshape},
@@ -105,6 +115,7 @@ constexpr Rule rules[] = {
     {"Range", range, "range"},
     {"Constant", constant},
     {"ConstantOfShape", constant_of_shape, "constant_of_shape"},
+    {"ConstantFill", constant_fill, "constant_of_shape"},
 };
 
 }  // namespace

@@ -168,4 +168,16 @@ TEST_CASE("Where the batch is known only in the run: no steps are as many sequen
   }
 }
 
+TEST_CASE("ConstantFill, by which PyTorch sized states below opset 9, fills a shape that is given or that of its input") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 3}).output("given").output("like");
+  graph.node("Shape", {"x"}, {"shape"});
+  graph.node("ConstantFill", {"shape"}, {"given"}).set("input_as_shape", 1).set("value", 2.0f).set("dtype", 1);
+  graph.node("ConstantFill", {"x"}, {"like"}).set("dtype", 7).set("value", 3.0f);
+  const RunResult result = run_it(graph.bytes(8), {{"x", floats({1, 2, 3, 4, 5, 6}, {2, 3})}});
+  CHECK(result["given"].tensor().to_vector<float>() == Floats(6, 2.0f));
+  CHECK(result["like"].tensor().to_vector<std::int64_t>() == std::vector<std::int64_t>(6, 3));
+  CHECK(result["like"].dims() == DDim{2, 3});
+}
+
 }  // namespace millrace
