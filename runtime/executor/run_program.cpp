@@ -63,9 +63,25 @@ Value place(const Value& value, const Place& wanted, StreamRef stream) {
   return LoDTensor(clone(from.tensor(), stream), from.lod());
 }
 
+/// What another place still makes is awaited here: a failure there is this run's, not that of a stream which other runs use too.
+std::vector<Point> made_elsewhere(const Feeds& feeds, const Place& here) {
+  std::vector<Point> points;
+  const auto add = [&](const Tensor& tensor) {
+    if (tensor.place() != here && !tensor.ready().reached()) points.push_back(tensor.ready());
+  };
+  for (const auto& [name, value] : feeds) {
+    if (value.is_tensor()) add(value.tensor().tensor());
+    if (value.is_list())
+      for (const Tensor& element : value.list().elements()) add(element);
+  }
+  return points;
+}
+
 task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options) {
   TaskInfo& me = co_await this_task::info();
   if (options.tracer == nullptr) options.tracer = me.tracer();
+  const std::vector<Point> elsewhere = made_elsewhere(feeds, executable.device().place());
+  for (const Point& point : elsewhere) co_await ready(point);
   auto state = std::make_shared<ProgramRun>(std::move(executable), options);
   state->feed(feeds);
   feeds.clear();

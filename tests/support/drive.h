@@ -12,11 +12,11 @@
 
 namespace millrace::testing {
 
-/// A schedule: tasks and the streams of one simulated device, all moved by one seed on one thread.
+/// A schedule: tasks and the streams of one simulated device, all moved by one seed on one thread. One seed in four has a late device.
 class Schedule {
  public:
   explicit Schedule(std::uint64_t seed, SeededExecutor::Policy policy = SeededExecutor::Policy::random, SimDevice::Options options = {})
-      : device(options), executor(seed, policy) {
+      : device(sometimes_late(options, seed)), executor(seed, policy) {
     executor.add_source(device);
   }
   ~Schedule() { executor.remove_source(device); }
@@ -33,6 +33,12 @@ class Schedule {
 
   SimDevice device;
   SeededExecutor executor;
+
+ private:
+  static SimDevice::Options sometimes_late(SimDevice::Options options, std::uint64_t seed) {
+    options.late = options.late || seed % 4 == 3;
+    return options;
+  }
 };
 
 /// Runs `work` on tasks alone: for what needs no simulated stream. First in, first out.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <millrace/tensor/error.h>
+#include <millrace/tensor/work_failure.h>
 #include <support/random.h>
 
 namespace millrace::testing {
@@ -18,6 +18,10 @@ constexpr int poison = 0xFF;
 }  // namespace
 
 void* SimMemory::allocate(std::size_t bytes) {
+  const std::size_t live_now = live_.load();
+  if (++allocations_ == fail_allocation_ || bytes > capacity_ || live_now > capacity_ - bytes)
+    throw OutOfMemoryError("memory on " + place_.to_string() + ": " + std::to_string(bytes) + " bytes were refused by the device with " +
+                           std::to_string(live_now) + " in use");
   void* pointer = host_memory()->allocate(bytes);
   std::memset(pointer, poison, bytes);
   const std::size_t live = live_.fetch_add(bytes) + bytes;
@@ -34,17 +38,20 @@ void SimMemory::deallocate(void* pointer, std::size_t bytes) noexcept {
 }
 
 struct SimDevice::Ring {
-  explicit Ring(std::size_t dropped) : drop_wait(dropped) {}
+  explicit Ring(const Options& options) : drop_wait(options.drop_wait), fail_work(options.fail_work), late(options.late) {}
   mutable std::mutex mutex;
   ThreadTeam team{1};
   std::size_t waits = 0;
   std::size_t drop_wait;
+  std::size_t works = 0;
+  std::size_t fail_work;
+  bool late;
   std::vector<std::unique_ptr<SimStream>> streams;
 };
 
 class SimDevice::SimStream final : public Stream {
  public:
-  SimStream(Ring& ring, std::shared_ptr<MemoryResource> memory) : ring_(ring), memory_(std::move(memory)) {}
+  SimStream(Ring& ring, std::shared_ptr<MemoryResource> memory, int index) : ring_(ring), memory_(std::move(memory)), index_(index) {}
 
   Place place() const override { return memory_->place(); }
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
@@ -69,8 +76,9 @@ class SimDevice::SimStream final : public Stream {
   }
 
   /// With the ring's mutex held.
-  bool empty() const noexcept { return items_.empty(); }
+  bool empty() const noexcept { return items_.empty() && !late_; }
   bool ready() const {
+    if (late_) return true;
     if (items_.empty()) return false;
     const Item& head = items_.front();
     return head.work != nullptr || head.point.reached() || head.point.error() != nullptr;
@@ -78,6 +86,7 @@ class SimDevice::SimStream final : public Stream {
 
   /// Without it: takes the head, which must be ready.
   void take() {
+    if (late_) return complete();
     Item item;
     {
       const std::lock_guard lock(ring_.mutex);
@@ -85,9 +94,11 @@ class SimDevice::SimStream final : public Stream {
       items_.pop_front();
     }
     if (!failed_) run(item);
+    const bool late = ring_.late && item.work != nullptr;
     item.work.reset();  // what the work owned goes back before anybody hears that it is done
-    if (failed_) timeline_->fail(failed_);
-    timeline_->advance(++taken_);
+    if (!late) return complete();
+    const std::lock_guard lock(ring_.mutex);
+    late_ = true;
   }
 
   void abandon() {
@@ -107,18 +118,34 @@ class SimDevice::SimStream final : public Stream {
   };
 
   void run(Item& item) {
-    try {
-      if (item.work != nullptr)
-        item.work->run(ring_.team);
-      else
-        item.point.check();
-    } catch (...) {
-      failed_ = std::current_exception();
+    if (item.work == nullptr) {
+      failed_ = item.point.error();
+      return;
     }
+    try {
+      if (blows()) throw DeviceError(place().to_string() + ": work failed, as it was told to");
+      item.work->run(ring_.team);
+    } catch (...) {
+      failed_ = failure_of_work(std::current_exception(), "", place(), index_);
+    }
+  }
+  bool blows() {
+    const std::lock_guard lock(ring_.mutex);
+    return ++ring_.works == ring_.fail_work;
+  }
+  void complete() {
+    {
+      const std::lock_guard lock(ring_.mutex);
+      late_ = false;
+    }
+    if (failed_) timeline_->fail(failed_);
+    timeline_->advance(++taken_);
   }
 
   Ring& ring_;
   std::shared_ptr<MemoryResource> memory_;
+  int index_;
+  bool late_ = false;  // the work that was taken last has run, and is not complete
   std::deque<Item> items_;
   std::uint64_t issued_ = 0;
   std::uint64_t taken_ = 0;    // touched by the driving thread alone
@@ -127,9 +154,14 @@ class SimDevice::SimStream final : public Stream {
 };
 
 SimDevice::SimDevice(Options options)
-    : memory_(std::make_shared<SimMemory>(options.index)), base_memory_(memory_), ring_(std::make_unique<Ring>(options.drop_wait)) {
+    : memory_(std::make_shared<SimMemory>(options.index, options.capacity, options.fail_allocation)),
+      cache_(options.caching ? std::make_shared<CachingResource>(memory_, options.capacity) : nullptr),
+      base_memory_(memory_),
+      ring_(std::make_unique<Ring>(options)) {
   if (options.streams < 1) throw ArgumentError("sim device: expected at least 1 stream, found 0");
-  for (std::size_t i = 0; i < options.streams; ++i) ring_->streams.push_back(std::make_unique<SimStream>(*ring_, base_memory_));
+  if (cache_ != nullptr) base_memory_ = cache_;
+  for (std::size_t i = 0; i < options.streams; ++i)
+    ring_->streams.push_back(std::make_unique<SimStream>(*ring_, base_memory_, static_cast<int>(i)));
 }
 
 SimDevice::~SimDevice() {
@@ -176,6 +208,15 @@ bool SimDevice::idle() const {
   for (const auto& stream : ring_->streams)
     if (!stream->empty()) return false;
   return true;
+}
+
+std::size_t SimDevice::works() const {
+  const std::lock_guard lock(ring_->mutex);
+  return ring_->works;
+}
+
+void SimDevice::release_cached() noexcept {
+  if (cache_ != nullptr) cache_->release_cached();
 }
 
 std::size_t SimDevice::waits() const {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include <millrace/runtime/task/seeded_executor.h>
+#include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace::testing {
@@ -15,7 +16,9 @@ namespace millrace::testing {
 /// integers), so that reading before the producer ran, or after the block was given back, changes the result. Thread-safe.
 class SimMemory final : public MemoryResource {
  public:
-  explicit SimMemory(int index) : place_(BackendPlace{"sim", index}) {}
+  /// Holds at most `capacity` bytes; refuses the `fail_allocation`-th allocation (from 1; 0: none), and that one alone.
+  explicit SimMemory(int index, std::size_t capacity = CachingResource::unlimited, std::size_t fail_allocation = 0)
+      : place_(BackendPlace{"sim", index}), capacity_(capacity), fail_allocation_(fail_allocation) {}
 
   void* allocate(std::size_t bytes) override;
   void deallocate(void* pointer, std::size_t bytes) noexcept override;
@@ -25,16 +28,21 @@ class SimMemory final : public MemoryResource {
   /// Bytes that are allocated now, and the most that ever were.
   std::size_t live_bytes() const noexcept { return live_.load(); }
   std::size_t peak_bytes() const noexcept { return peak_.load(); }
+  /// Calls of `allocate`, refused ones included.
+  std::size_t allocations() const noexcept { return allocations_.load(); }
 
  private:
   Place place_;
+  const std::size_t capacity_;
+  const std::size_t fail_allocation_;
+  std::atomic<std::size_t> allocations_{0};
   std::atomic<std::size_t> live_{0};
   std::atomic<std::size_t> peak_{0};
 };
 
 /// A device that completes its work in any order that the points allow. Its streams queue everything (`enter` is always false) and nothing
 /// runs by itself: whoever drives the device asks how many steps could be taken now and takes one of them. A step is the head of one
-/// stream: a piece of work, or a wait whose point is reached. Work runs on the CPU, on a team of one thread, in the caller of `take`. Added
+/// stream: a piece of work, a wait whose point is reached, or, on a `late` device, that work which has run is now complete. Work runs on the CPU, on a team of one thread, in the caller of `take`. Added
 /// to a SeededExecutor as a source, it moves by the same seed as the tasks; alone, `drain` moves it.
 ///
 /// Queues are guarded by one mutex, so enqueueing is thread-safe; only one thread at a time may drive.
@@ -44,6 +52,11 @@ class SimDevice final : public Device, public ChoiceSource {
     int index = 0;              ///< the N of `sim:N`
     std::size_t streams = 2;    ///< size of the ring, at least 1
     std::size_t drop_wait = 0;  ///< the n-th (from 1) wait of one stream for another is not enqueued: a suite must notice; 0 drops none
+    std::size_t fail_work = 0;  ///< the n-th (from 1) piece of work that would run throws DeviceError instead, and fails its stream
+    std::size_t fail_allocation = 0;                    ///< see SimMemory
+    std::size_t capacity = CachingResource::unlimited;  ///< bytes that the device has
+    bool caching = false;                               ///< `memory()` keeps what is given back, within `capacity`
+    bool late = false;  ///< work has run some time before its point is reached: that it completes is a step of its own
   };
 
   SimDevice() : SimDevice(Options()) {}
@@ -65,6 +78,10 @@ class SimDevice final : public Device, public ChoiceSource {
   /// True when no stream has anything queued.
   bool idle() const;
 
+  /// Pieces of work that were run, the failed one included.
+  std::size_t works() const;
+  /// With `caching`: gives back what is kept.
+  void release_cached() noexcept;
   /// Waits of one stream for another that were enqueued so far, the dropped one included.
   std::size_t waits() const;
   const SimMemory& sim_memory() const noexcept { return *memory_; }
@@ -73,6 +90,7 @@ class SimDevice final : public Device, public ChoiceSource {
   class SimStream;
   struct Ring;
   std::shared_ptr<SimMemory> memory_;
+  std::shared_ptr<CachingResource> cache_;
   std::shared_ptr<MemoryResource> base_memory_;
   std::unique_ptr<Ring> ring_;
 };

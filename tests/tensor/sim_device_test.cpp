@@ -5,10 +5,11 @@
 
 #include <cmath>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
-#include <millrace/tensor/error.h>
 #include <millrace/tensor/launch.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace {
 namespace {
@@ -125,6 +126,72 @@ TEST_CASE("work that throws fails its stream and those that wait for it") {
   CHECK(!ran);
   CHECK(!done.reached());
   CHECK_THROWS_AS(done.check(), ShapeError);
+}
+
+TEST_CASE("a fault that was told fails its stream with op, place and stream, and what waits for it, and nothing else") {
+  SimDevice device({.streams = 3, .fail_work = 2});
+  const Tensor a = constant(1, device.stream(1));
+  const Tensor b = add(a, a, device.stream(1));
+  const Tensor c = add(a, b, device.stream(0));
+  const Tensor d = constant(4, device.stream(2));
+  while (device.works() < 2) device.take(0);  // stream 0 waits
+  device.drain(1);
+  for (const Tensor& tensor : {b, c})
+    CHECK_THROWS_WITH_AS(tensor.ready().check(), "sim:0: work failed, as it was told to (on sim:0, stream 1)", DeviceError);
+  CHECK(a.item() == 1);
+  CHECK(d.item() == 4);
+  CHECK(device.idle());
+}
+
+TEST_CASE("what is thrown by work keeps its type and says where it was, and a foreign exception becomes a DeviceError") {
+  SimDevice device;
+  device.stream(0).enqueue([](ThreadTeam&) { throw IndexError("gather: bad row"); });
+  device.stream(1).enqueue([](ThreadTeam&) { throw std::runtime_error("odd"); });
+  const Point first = device.stream(0).position();
+  const Point second = device.stream(1).position();
+  device.drain(1);
+  CHECK_THROWS_WITH_AS(first.check(), "gather: bad row (on sim:0, stream 0)", IndexError);
+  CHECK_THROWS_WITH_AS(second.check(), "odd (on sim:0, stream 1)", DeviceError);
+  CHECK_THROWS_WITH_AS(std::rethrow_exception(failure_of_work(std::make_exception_ptr(ShapeError("odd")), "op add of block 1", CpuPlace{})),
+                       "odd (op add of block 1; on cpu)", ShapeError);
+}
+
+TEST_CASE("on a late device work has run before its point is reached") {
+  SimDevice device({.late = true});
+  int ran = 0;
+  device.stream(0).enqueue([&](ThreadTeam&) { ++ran; });
+  const Point done = device.stream(0).position();
+  device.take(0);
+  CHECK(ran == 1);
+  CHECK_FALSE(done.reached());
+  CHECK_FALSE(device.idle());
+  CHECK(device.choices() == 1);
+  device.take(0);
+  CHECK(done.reached());
+  CHECK(device.idle());
+  SimDevice random({.streams = 3, .late = true});
+  CHECK(fibonacci(random, 20, 3) == 6765);
+}
+
+TEST_CASE(
+    "a simulated device runs out of memory: at its capacity, at the allocation that was told, and past its cache only when that is empty") {
+  SimDevice small({.capacity = 100});
+  const Tensor held(DType::f32, DDim{16}, small.memory());
+  CHECK_THROWS_WITH_AS(Tensor(DType::f32, DDim{16}, small.memory()), "memory on sim:0: 64 bytes were refused by the device with 64 in use",
+                       OutOfMemoryError);
+  SimDevice told({.fail_allocation = 2});
+  const Tensor first(DType::f32, DDim{1}, told.memory());
+  CHECK_THROWS_AS(Tensor(DType::f32, DDim{1}, told.memory()), OutOfMemoryError);
+  const Tensor third(DType::f32, DDim{1}, told.memory());
+  // With a cache the refusal frees what is kept, and the allocation is tried once more.
+  SimDevice caching({.fail_allocation = 2, .caching = true});
+  {
+    const Tensor kept(DType::f32, DDim{100}, caching.memory());
+  }
+  CHECK(caching.sim_memory().live_bytes() == 448);
+  const Tensor other(DType::f32, DDim{1000}, caching.memory());
+  CHECK(caching.sim_memory().live_bytes() == 4096);
+  CHECK(caching.sim_memory().allocations() == 3);
 }
 
 TEST_CASE("what a simulated device never ran fails its points when it goes") {

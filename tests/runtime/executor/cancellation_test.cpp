@@ -18,8 +18,8 @@ using namespace millrace::build;
 using millrace::CancelledError, millrace::DDim, millrace::DeadlineError, millrace::DType, millrace::Executable, millrace::Feeds,
     millrace::IndexError, millrace::Program, millrace::run, millrace::RunOptions, millrace::RunResult, millrace::ShapeError,
     millrace::Tensor, millrace::VarType;
-using millrace::testing::borrow, millrace::testing::built_program, millrace::testing::on_cpu, millrace::testing::on_sim,
-    millrace::testing::Schedule;
+using millrace::start_run, millrace::testing::bits, millrace::testing::borrow, millrace::testing::built_program, millrace::testing::on_cpu,
+    millrace::testing::on_sim, millrace::testing::Schedule, millrace::testing::SimDevice;
 
 namespace {
 
@@ -247,4 +247,38 @@ TEST_CASE("feeds that do not fit are refused before anything runs") {
   CHECK_THROWS_WITH_AS(on_cpu(program, {{"x", Tensor::from<float>({1, 2, 3}).reshape({1, 3})}}),
                        doctest::Contains("expected f32[?, 2], found f32[1, 3]"), ShapeError);
   CHECK(millrace::live_frames() == 0);
+}
+
+TEST_CASE("on devices that fail, complete late or run out of memory a run ends with its bits or with one error that names the place") {
+  const Program program = busy();
+  const std::string wanted = bits(on_cpu(program, rows(5)));
+  Schedule clean(1);
+  CHECK(bits(on_sim(clean, program, rows(5))) == wanted);
+  const std::size_t failed = millrace::testing::through_faults(program, rows(5), wanted, 90, clean.device);
+  CHECK(failed > 20);
+  CHECK(failed < 85);
+}
+
+TEST_CASE("a device that fails takes its own run along, and a run on another device of the same executor goes on") {
+  const Program program = busy();
+  const std::string wanted = bits(on_cpu(program, rows(5)));
+  for (const std::uint64_t seed : millrace::testing::seeds(30)) {
+    INFO("seed ", seed);
+    millrace::testing::Random random(seed);
+    Schedule schedule(seed);
+    SimDevice faulty({.index = 1, .fail_work = static_cast<std::size_t>(random.between(1, 40)), .late = seed % 2 == 0});
+    schedule.executor.add_source(faulty);
+    {
+      auto broken = start_run(schedule.executor, run(Executable(program, borrow(faulty)), rows(5)), "broken");
+      auto whole = start_run(schedule.executor, run(Executable(program, borrow(schedule.device)), rows(5)), "whole");
+      schedule.executor.run();
+      REQUIRE(broken.ended());
+      CHECK_THROWS_WITH_AS(static_cast<void>(broken.get()), doctest::Contains("(on sim:1, stream "), millrace::DeviceError);
+      CHECK(bits(whole.get()) == wanted);
+    }
+    CHECK(faulty.idle());
+    CHECK(faulty.sim_memory().live_bytes() == 0);
+    check_nothing_left(schedule, seed);
+    schedule.executor.remove_source(faulty);
+  }
 }

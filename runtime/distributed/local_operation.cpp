@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <millrace/kernels/binary.h>
+#include <millrace/runtime/distributed/internal/local_operation.h>
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/copy.h>
+#include <millrace/tensor/cpu_stream.h>
+
+namespace millrace::detail {
+namespace {
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  return text;
+}
+
+/// Bytes as they are: the operation has waited for both sides.
+void put(const Tensor& from, const Tensor& to) {
+  if (from.bytes() > 0) std::memcpy(to.raw_mutable(), from.raw(), from.bytes());
+}
+
+}  // namespace
+
+std::string Asked::to_string() const {
+  const std::string what = std::string(name_of(dtype)) + dims.to_string();
+  switch (call) {
+    case Call::all_reduce: return fmt::format("all_reduce ({}) of {}", millrace::to_string(reduce), what);
+    case Call::broadcast: return fmt::format("broadcast from {} of {}", root, what);
+    case Call::all_gather: return "all_gather of " + what;
+    case Call::message: return "message of " + what;
+  }
+  return what;
+}
+
+LocalOperation::LocalOperation(std::string title, std::vector<int> ranks, LocalOptions options)
+    : title_(std::move(title)),
+      ranks_(std::move(ranks)),
+      options_(std::move(options)),
+      begin_ns_(options_.tracer != nullptr ? options_.tracer->now() : 0),
+      parts_(ranks_.size()),
+      missing_(ranks_.size()) {}
+
+void LocalOperation::start_clock() {
+  if (!options_.deadline) return;
+  kept_by_clock_ = shared_from_this();
+  options_.executor->add_timer(*this, options_.executor->now() + *options_.deadline);
+}
+
+void LocalOperation::fire() noexcept {
+  const std::shared_ptr<LocalOperation> self = std::move(kept_by_clock_);
+  if (!ended_.load()) late(self);
+}
+
+bool LocalOperation::add(int rank, LocalPart part) {
+  const auto at = static_cast<std::size_t>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
+  parts_[at].emplace(std::move(part));
+  return --missing_ == 0;
+}
+
+bool LocalOperation::has(int rank) const {
+  for (std::size_t i = 0; i < ranks_.size(); ++i)
+    if (ranks_[i] == rank) return parts_[i].has_value();
+  return false;
+}
+
+std::string LocalOperation::describe() const {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i]) continue;
+    const Asked& asked = parts_[i]->asked;
+    if (asked.call != Call::message) return asked.to_string() + " " + title_;
+    return fmt::format("{} from rank {} to rank {} {}", asked.to_string(), ranks_[0], ranks_[1], title_);
+  }
+  return title_;
+}
+
+std::string LocalOperation::attendance() const {
+  std::vector<int> came, missing;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) (parts_[i] ? came : missing).push_back(ranks_[i]);
+  if (missing.empty()) return list_of(came) + " came, and the work was not done";
+  return list_of(came) + " came, " + list_of(missing) + " did not";
+}
+
+std::exception_ptr LocalOperation::mismatch() const {
+  bool same = true;
+  std::string all;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    same = same && parts_[i]->asked == parts_[0]->asked;
+    all += fmt::format("{}rank {} asked for {}", i == 0 ? "" : ", ", ranks_[i], parts_[i]->asked.to_string());
+  }
+  if (same) return nullptr;
+  return std::make_exception_ptr(MismatchError(fmt::format("{}: expected the same of all, found: {}", title_, all)));
+}
+
+void LocalOperation::launch() noexcept {
+  if (std::exception_ptr error = mismatch()) return end(std::move(error));
+  const std::shared_ptr<LocalOperation> self = shared_from_this();
+  kept_ = self;
+  std::vector<std::pair<Arrival*, Point>> awaited;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    for (const Point& point : {parts_[i]->begin, parts_[i]->gives ? parts_[i]->in.ready() : Point()}) {
+      if (point.reached()) continue;
+      arrivals_.push_back(std::make_unique<Arrival>());
+      arrivals_.back()->operation = this;
+      arrivals_.back()->part = i;
+      awaited.emplace_back(arrivals_.back().get(), point);
+    }
+  }
+  awaited_.store(awaited.size() + 1);
+  for (const auto& [arrival, point] : awaited)
+    if (!point.timeline()->add(*arrival, point.value())) arrived(*arrival, point.error());
+  if (awaited_.fetch_sub(1) == 1) begin();
+}
+
+void LocalOperation::arrived(const Arrival& arrival, std::exception_ptr error) noexcept {
+  if (error != nullptr) {
+    const std::lock_guard lock(failed_mutex_);
+    if (failed_ == nullptr) failed_ = blame(arrival.part, error);
+  }
+  if (awaited_.fetch_sub(1) == 1) begin();
+}
+
+/// All that was awaited is decided.
+void LocalOperation::begin() noexcept {
+  const std::shared_ptr<LocalOperation> self = std::move(kept_);
+  std::exception_ptr failed;
+  {
+    const std::lock_guard lock(failed_mutex_);
+    failed = failed_;
+  }
+  if (failed == nullptr && !ended_.load()) {
+    try {
+      run();
+    } catch (Error& error) {
+      error.add_context(" (" + describe() + ")");
+      failed = std::current_exception();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  }
+  end(std::move(failed));
+}
+
+void LocalOperation::run() {
+  const Call call = parts_[0]->asked.call;
+  const std::optional<Tensor> sum = call == Call::all_reduce ? std::optional<Tensor>(reduced()) : std::nullopt;
+  for (const auto& to : parts_) {
+    if (!to->out) continue;
+    if (sum) put(*sum, *to->out);
+    for (std::size_t i = 0; !sum && i < parts_.size(); ++i) {
+      if (!parts_[i]->gives) continue;
+      put(parts_[i]->in, call == Call::all_gather ? to->out->select(0, static_cast<std::int64_t>(i)) : *to->out);
+    }
+  }
+}
+
+/// The values of all ranks, one after the other in the order of the ranks. The stream is the operation's own: a failure stays with it.
+Tensor LocalOperation::reduced() const {
+  const Reduce reduce = parts_[0]->asked.reduce;
+  const Binary kind = reduce == Reduce::sum ? Binary::add : reduce == Reduce::min ? Binary::min : Binary::max;
+  CpuStream stream(std::make_shared<ThreadTeam>(1));
+  Tensor sum = clone(parts_[0]->in, stream);
+  for (std::size_t i = 1; i < parts_.size(); ++i) {
+    const Tensor& next = parts_[i]->in;
+    binary(kind, sum, next.place().is_cpu() ? next : clone(next, stream), sum, stream);
+  }
+  return sum;
+}
+
+std::exception_ptr LocalOperation::blame(std::size_t part, const std::exception_ptr& error) const {
+  std::string what = "an error that is no std::exception";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    what = known.what();
+  } catch (...) {  // named above
+  }
+  return std::make_exception_ptr(RankError(fmt::format("{}: the work of rank {} failed: {}", describe(), ranks_[part], what)));
+}
+
+void LocalOperation::end(std::exception_ptr error) noexcept {
+  if (ended_.exchange(true)) return;
+  const std::shared_ptr<LocalOperation> self = shared_from_this();
+  if (options_.deadline && options_.executor->cancel_timer(*this)) kept_by_clock_.reset();
+  if (options_.tracer != nullptr) {
+    const std::uint64_t track = options_.tracer->add_track("communication " + title_);
+    options_.tracer->span("collective", describe(), track, -1, begin_ns_);
+  }
+  over(self);
+  if (error != nullptr)
+    done_->fail(std::move(error));
+  else
+    done_->advance(1);
+}
+
+}  // namespace millrace::detail

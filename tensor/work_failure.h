@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include <millrace/tensor/error.h>
+#include <millrace/tensor/place.h>
+
+namespace millrace {
+
+MILLRACE_ERROR(DeviceError, Error);  ///< work on a device that did not run to its end
+
+/// What work that threw `error` on a stream fails with: an Error of the same type that also says for whom the work was and where,
+/// " (op matmul of block 1; on sim:0, stream 1)"; of any other exception, a DeviceError. `origin` empty: not known. `stream` −1: the place has
+/// no numbers for them.
+std::exception_ptr failure_of_work(const std::exception_ptr& error, const std::string& origin, const Place& place, int stream = -1);
+
+}  // namespace millrace
