@@ -12,6 +12,13 @@ namespace millrace::detail {
 
 LocalWorld::LocalWorld(int size, LocalOptions options) : size_(size), options_(std::move(options)) { channel(""); }
 
+/// What nobody can bring about any more ends, and with it its timers.
+LocalWorld::~LocalWorld() {
+  Ended ended;
+  take_all(ended, std::make_exception_ptr(RankError(title("") + ": all ranks have left")));
+  end(ended);
+}
+
 // ---- Who is there ----
 
 LocalWorld::Channel& LocalWorld::channel(const std::string& name) {
@@ -55,7 +62,8 @@ std::exception_ptr LocalWorld::left(const LocalOperation& operation) const {
   return std::make_exception_ptr(RankError(fmt::format("{}: a rank has left: {}", operation.describe(), operation.attendance())));
 }
 
-/// Takes out what waits for a rank that is gone. A message that was sent stays: its receiver may still come.
+/// Takes out what waits for a rank that is gone, and what a rank that is gone would receive. A message that was sent stays: its receiver may
+/// still come.
 void LocalWorld::drop_hopeless(Channel& channel, Ended& ended) {
   const auto hopeless = [&](const OperationPtr& operation) {
     return std::any_of(operation->ranks().begin(), operation->ranks().end(),
@@ -68,8 +76,9 @@ void LocalWorld::drop_hopeless(Channel& channel, Ended& ended) {
   });
   for (auto* routes : {&channel.sends, &channel.recvs}) {
     for (auto& [route, waiting] : *routes) {
+      const bool nobody_takes = gone(channel, route.second);
       std::erase_if(waiting, [&](const OperationPtr& operation) {
-        if (!hopeless(operation)) return false;
+        if (!nobody_takes && !hopeless(operation)) return false;
         ended.emplace_back(operation, left(*operation));
         return true;
       });

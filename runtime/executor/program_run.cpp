@@ -8,6 +8,7 @@
 
 #include <millrace/runtime/ops/array_ops.h>
 #include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
@@ -31,6 +32,19 @@ class Few {
   std::array<T, Small> few_{};
   std::vector<T> many_;
 };
+
+/// In a handler: whether the task ends because a scope around it was cancelled. Then who waits for what it would have made is cancelled too, or
+/// hears the cause from the op around it, and not that somebody else was cancelled.
+bool is_cut_off(const TaskInfo& task) {
+  if (!task.cancelled()) return false;
+  try {
+    throw;
+  } catch (const CancelledError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
 
 VarScope& up(VarScope& scope, int levels) {
   VarScope* at = &scope;
@@ -67,10 +81,11 @@ void ProgramRun::deliver(Promised from, const ScopePtr& to, std::size_t index, S
 }
 
 task<void> ProgramRun::forward(Promised from, ScopePtr to, std::size_t index) {
+  TaskInfo& me = co_await this_task::info();
   try {
     co_await from.scope->gate(from.index, from.name).wait();
   } catch (...) {
-    to->fail(index, from.name, std::current_exception());
+    if (!is_cut_off(me)) to->fail(index, from.name, std::current_exception());
     throw;
   }
   to->set(index, from.scope->get(from.index));
@@ -236,8 +251,8 @@ task<void> ProgramRun::run_op(std::shared_ptr<ProgramRun> run, const CompiledOp*
     if (op->kind == Executable::Kind::kernel || op->kind == Executable::Kind::task) co_await await_inputs(run, op, scope);
     co_await do_op(run, op, scope);
   } catch (...) {
-    run->fail_outputs(*op, *scope, std::current_exception());
-    if (done != nullptr) done->fail(std::current_exception());
+    if (!is_cut_off(me)) run->fail_outputs(*op, *scope, std::current_exception());
+    if (done != nullptr && !is_cut_off(me)) done->fail(std::current_exception());
     throw;
   }
   if (done != nullptr) done->open();

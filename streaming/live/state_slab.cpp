@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -12,11 +13,16 @@
 namespace millrace {
 namespace {
 
-Tensor zeros(DType dtype, const DDim& dims) {
+Tensor host_zeros(DType dtype, const DDim& dims) {
   Tensor made(dtype, dims);
   made.storage()->mark_written();
   std::memset(made.raw_mutable(), 0, made.bytes());
   return made;
+}
+
+/// Both are on the host, and nothing is under way.
+void copy_row(const Tensor& from, const Tensor& to, std::int64_t row) {
+  std::memcpy(to.rows(row, row + 1).raw_mutable(), from.raw(), from.bytes());
 }
 
 }  // namespace
@@ -27,7 +33,7 @@ StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_p
       step_(recurrence_->batched, device_),
       start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
-  for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(zeros(given.dtype, given.dims).read_only());
+  for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());
   slabs_.resize(recurrence_->states.size());
 }
 
@@ -39,11 +45,17 @@ void StateSlab::grow(Slot slot) {
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Recurrence::State& state = recurrence_->states[i];
     // Zeros, so that no slot ever holds what another sequence left in the memory.
-    Tensor grown = zeros(state.dtype, state.dims.inserted(0, wanted));
+    const DDim dims = state.dims.inserted(0, wanted);
+    Tensor grown = device_->place().is_cpu() ? host_zeros(state.dtype, dims) : zeros(dims, state.dtype, device_->stream(0));
     if (capacity_ > 0) copy(slabs_[i], grown.rows(0, capacity_), device_->stream(0));
     slabs_[i] = std::move(grown);
   }
   capacity_ = wanted;
+}
+
+/// Small integers are computed on the host, whatever the device.
+Tensor StateSlab::on_device(const Tensor& value) const {
+  return value.place() == device_->place() ? value : clone(value, device_->stream(0));
 }
 
 void StateSlab::start(const Tick::Start& start) {
@@ -77,7 +89,7 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
   if (!at.batched.outputs().empty()) {
     std::vector<Value> inputs;
     for (std::size_t i = 0; i < at.inputs.size(); ++i) {
-      Tensor rows = zeros(at.inputs[i].dtype, at.inputs[i].dims.inserted(0, static_cast<std::int64_t>(all.size())));
+      Tensor rows = host_zeros(at.inputs[i].dtype, at.inputs[i].dims.inserted(0, static_cast<std::int64_t>(all.size())));
       for (std::size_t n = 0; n < all.size(); ++n)
         copy(all[n]->inputs.at(i), rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1), stream);
       inputs.emplace_back(std::move(rows));
@@ -90,7 +102,7 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
       results[n]->outputs.push_back(rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1));
   }
   for (std::size_t i = 0; i < at.changes.size(); ++i)
-    scatter_rows(made[at.outputs.size() + i].tensor().tensor(), slots, slabs_[at.changes[i]], stream);
+    scatter_rows(on_device(made[at.outputs.size() + i].tensor().tensor()), slots, slabs_[at.changes[i]], stream);
   for (const auto& [state, value] : at.constants)
     for (const Slot slot : slots) copy(value, slabs_[state].select(0, slot), stream);
 }
@@ -134,7 +146,7 @@ std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::v
   for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].copy_to(CpuPlace{}));
   std::size_t next = outputs;
   for (std::size_t i = 0; i < slabs_.size(); ++i)
-    if (recurrence_->states[i].changes) scatter_rows(results[next++], slots, slabs_[i], stream);
+    if (recurrence_->states[i].changes) scatter_rows(on_device(results[next++]), slots, slabs_[i], stream);
   return made;
 }
 
@@ -157,13 +169,13 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
   }
   const auto rows = static_cast<std::int64_t>(tick.slots.size());
   for (const Recurrence::Output& output : recurrence_->outputs)
-    result.outputs.push_back(zeros(output.dtype, output.dims.inserted(0, rows)));
+    result.outputs.push_back(host_zeros(output.dtype, output.dims.inserted(0, rows)));
   for (std::int64_t row = 0; row < rows; ++row) {
     std::vector<Tensor> alone;
     for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
     try {
       const std::vector<Tensor> outputs = step({tick.slots[static_cast<std::size_t>(row)]}, alone, tracer);
-      for (std::size_t i = 0; i < outputs.size(); ++i) copy(outputs[i], result.outputs[i].rows(row, row + 1), device_->stream(0));
+      for (std::size_t i = 0; i < outputs.size(); ++i) copy_row(outputs[i], result.outputs[i], row);
     } catch (const Error&) {
       result.failures.push_back({static_cast<std::size_t>(row), std::current_exception()});
     }

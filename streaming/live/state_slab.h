@@ -15,7 +15,8 @@ namespace millrace {
 class Tracer;
 
 /// The states of all live sequences of one recurrence on one device, one row a slot, and the arithmetic of a tick. Bits never depend on the
-/// slot or on who shares the tick. One tick at a time; not thread-safe.
+/// slot or on who shares the tick. A tick waits for the device, which somebody else must drive; what fails there later than its tick fails
+/// those after it. One tick at a time; not thread-safe.
 class StateSlab {
  public:
   /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used.
@@ -34,6 +35,7 @@ class StateSlab {
  private:
   void start(const Tick::Start& start);
   void grow(Slot slot);
+  Tensor on_device(const Tensor& value) const;
   void cross(const Tick& tick, TickResult& result, Tracer* tracer);
   void cross(std::size_t boundary, const std::vector<const Tick::Crossing*>& all, const std::vector<TickResult::Crossed*>& results,
              Tracer* tracer);

@@ -23,6 +23,9 @@ class LocalWorld final : public std::enable_shared_from_this<LocalWorld> {
   using OperationPtr = std::shared_ptr<LocalOperation>;
 
   LocalWorld(int size, LocalOptions options);
+  ~LocalWorld();
+  LocalWorld(const LocalWorld&) = delete;
+  LocalWorld& operator=(const LocalWorld&) = delete;
 
   int size() const noexcept { return size_; }
   const std::string& name() const noexcept { return options_.name; }

@@ -245,13 +245,34 @@ TEST_CASE("a rank that leaves fails what others expect of it, now and later, and
   CHECK(in.item() == 5);
 }
 
+TEST_CASE("when a rank leaves, what it waited for itself ends too, and nothing is left behind the last one") {
+  LocalOptions options;
+  options.deadline = 1h;
+  SeededExecutor executor(1);
+  options.executor = &executor;
+  CpuDevice device;
+  Point own, sent, late;
+  {
+    Ranks ranks = make_local_communicators(2, options);
+    Tensor room(DType::f32, DDim{1});
+    own = ranks[1]->recv(room, 0, device.stream(0));
+    sent = ranks[1]->send(Tensor::from<float>({1}), 0, device.stream(0));
+    ranks[1].reset();
+    CHECK(has(error_of<RankError>(own), "a rank has left"));
+    late = ranks[0]->send(Tensor::from<float>({1}), 1, device.stream(0));
+    CHECK(has(error_of<RankError>(late), "a rank has left"));
+    CHECK(error_of<Error>(sent) == "under way");
+  }
+  CHECK(has(error_of<RankError>(sent), "a rank has left"));
+}
+
 TEST_CASE("an abort ends what is under way on every rank, wakes who waits, and is what later calls throw") {
   World world(2);
   Tensor a = world.put(0, {1});
   Tensor b = world.room(1, {4});
   const Point reduced = world[0].all_reduce(a, a, Reduce::sum, world.stream(0));
-  const Point received = world[1].duplicate("x")->recv(b, 0, world.stream(1));
-  CHECK(has(error_of<RankError>(received), "a rank has left") == false);  // its own communicator left, the message may not come any more
+  const auto duplicate = world[1].duplicate("x");
+  const Point received = duplicate->recv(b, 0, world.stream(1));
   std::string said;
   Running<void> waiting = start_run(world.executor, waits_for(reduced, &said));
   world.executor.run();
@@ -261,6 +282,8 @@ TEST_CASE("an abort ends what is under way on every rank, wakes who waits, and i
   world.executor.run();
   CHECK(waiting.ended());
   CHECK(said == "communicator 'local' of 2 ranks was aborted: by rank 1: enough");
+  CHECK(has(error_of<AbortedError>(received), "by rank 1: enough"));
+  CHECK(duplicate->aborted());
   CHECK(world[0].aborted());
   CHECK_THROWS_AS(static_cast<void>(world[0].all_reduce(a, b, Reduce::sum, world.stream(0))), Error);
   Tensor c = world.put(0, {1});
