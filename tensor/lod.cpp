@@ -209,6 +209,18 @@ LoD LoD::slice(int level, std::int64_t begin, std::int64_t end) const {
   return LoD(std::move(cut));
 }
 
+namespace {
+
+/// Few numbers can ask for more than there is: that ends before the first of them is written.
+void expect_room(std::int64_t count, std::size_t level) {
+  constexpr std::int64_t most = std::int64_t{1} << 36;
+  if (count > most)
+    throw OutOfMemoryError(level_text(level) + ": expected a selection of at most " + std::to_string(most) + " sequences or rows, found " +
+                           std::to_string(count));
+}
+
+}  // namespace
+
 LoD LoD::select(std::span<const std::int64_t> chosen) const {
   const std::int64_t count = sequences(0);
   for (const std::int64_t sequence : chosen)
@@ -228,8 +240,13 @@ LoD LoD::select(std::span<const std::int64_t> chosen) const {
       if (__builtin_add_overflow(level.back(), end - begin, &next))
         throw LoDError(level_text(made.size()) + ": the selection does not fit 64 bits");
       level.push_back(next);
-      if (k + 1 < depth())
-        for (std::int64_t i = begin; i < end; ++i) inner.push_back(i);
+    }
+    if (k + 1 < depth()) {
+      expect_room(level.back(), made.size());
+      inner.reserve(static_cast<std::size_t>(level.back()));
+      for (const std::int64_t item : items)
+        for (std::int64_t i = offsets[static_cast<std::size_t>(item)]; i < offsets[static_cast<std::size_t>(item) + 1]; ++i)
+          inner.push_back(i);
     }
     made.push_back(std::move(level));
     items = std::move(inner);

@@ -57,7 +57,8 @@ class LoD {
 
   /// The sequences [begin, end) of `level` with all that lies below; outer levels are dropped. IndexError when there are fewer.
   LoD slice(int level, std::int64_t begin, std::int64_t end) const;
-  /// The sequences `chosen` of level 0, in that order, with all that lies below. IndexError.
+  /// The sequences `chosen` of level 0, in that order, with all that lies below. IndexError; OutOfMemoryError where a sequence that is
+  /// chosen over and over makes more than 2^36 sequences.
   LoD select(std::span<const std::int64_t> chosen) const;
   /// Levels [begin, end) alone.
   LoD levels(int begin, int end) const;

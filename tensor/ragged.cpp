@@ -177,6 +177,8 @@ RowSelection select_sequences(std::span<const std::int64_t> chosen, std::int64_t
     selection.rows.assign(chosen.begin(), chosen.end());
   } else {
     selection.lod = lod.select(chosen);
+    if (selection.lod.rows() > std::int64_t{1} << 36)
+      throw OutOfMemoryError("select: expected at most 2^36 rows, found " + std::to_string(selection.lod.rows()));
     selection.rows.reserve(static_cast<std::size_t>(selection.lod.rows()));
     for (const std::int64_t sequence : chosen) {
       const auto [begin, end] = lod.row_range(0, sequence, sequence + 1);

@@ -68,7 +68,8 @@ struct RowSelection {
   std::int64_t count() const noexcept { return static_cast<std::int64_t>(rows.size()); }
 };
 
-/// The sequences `chosen` of level 0 of `lod`, or the rows `chosen` of `rows` when `lod` has no levels. IndexError, LoDError.
+/// The sequences `chosen` of level 0 of `lod`, or the rows `chosen` of `rows` when `lod` has no levels. IndexError, LoDError;
+/// OutOfMemoryError for more than 2^36 sequences or rows.
 RowSelection select_sequences(std::span<const std::int64_t> chosen, std::int64_t rows, const LoD& lod = {});
 
 /// What of the batch at step `from` still lives at step `to` ≥ `from`: the plan of `shrink`. A prefix when the order is sorted. `from` is

@@ -118,6 +118,13 @@ TEST_CASE("a slice keeps the level and what lies below it") {
   CHECK_THROWS_AS(lod.slice(2, 0, 1), LoDError);
 }
 
+TEST_CASE("a selection that few numbers make larger than any memory ends before it begins") {
+  constexpr std::int64_t many = std::int64_t{1} << 20;
+  const LoD lod = LoD::from_lengths({{many}, LoD::Level(static_cast<std::size_t>(many), 0)});
+  const std::vector<std::int64_t> chosen(static_cast<std::size_t>(many), 0);
+  CHECK_THROWS_WITH_AS(lod.select(chosen), doctest::Contains("found 1099511627776"), OutOfMemoryError);
+}
+
 TEST_CASE("a selection takes outermost sequences in any order, with what lies below") {
   const LoD lod = LoD::from_lengths({{2, 0, 1}, {3, 1, 2}});
   CHECK(lod.select(std::vector<std::int64_t>{2, 0, 1}) == LoD::from_lengths({{1, 2, 0}, {2, 3, 1}}));
