@@ -23,10 +23,23 @@ std::string format_onnx(const Program& program);
 /// The same as a file, which appears whole or not at all. IoError.
 void write_onnx(const std::filesystem::path& path, const Program& program);
 
+/// The same for a ragged batch: an input with one level of LoD is the rows of all sequences, [rows, …], and beside it NAME.lengths, i64
+/// [sequences]; so is such an output. What is one row for each sequence is [sequences, …], and what has neither is the same for all. The
+/// sequences are computed one after the other, each by the graph of one; there may be none, and empty ones.
+///
+/// UnsupportedError names, beside what `format_onnx` refuses, an op that makes the numbers of one sequence depend on another's, and a
+/// program without LoD.
+std::string format_onnx_batch(const Program& program);
+void write_onnx_batch(const std::filesystem::path& path, const Program& program);
+
 /// One step of one sequence: inputs are one row of each live input with the extents of `Recurrence::Input::dims`, and the states by
-/// name; outputs are what the step gives, and `next_NAME` for each state that changes. A space in a state's name becomes `_`.
+/// name; outputs are what the step gives, and `next_NAME` for each state that changes. A space in a state's name becomes `_`. With levels of
+/// LoD inside the outermost, steps lie between boundaries, each a model of its own (`format_onnx_boundary`).
 std::string format_onnx_step(const Recurrence& recurrence);
 void write_onnx_step(const std::filesystem::path& path, const Recurrence& recurrence);
+/// What happens when an inner sequence opens or closes: inputs are what arrives with it, and the states; outputs what it gives, and
+/// `next_NAME` for each state that it sets.
+std::string format_onnx_boundary(const Recurrence& recurrence, const Recurrence::Boundary& at);
 /// The first values of the states, under the names that a step takes them by, from what is given at the start of a sequence.
 std::string format_onnx_start(const Recurrence& recurrence);
 

@@ -39,7 +39,7 @@ def imported(folder):
     """export(import(model)) gives what the model gives."""
     for name, build in onnx_test.CASES.items():
         for seed in (1, 2):
-            g = onnx_test.Graph(np.random.default_rng(seed))
+            g = onnx_test.Graph(np.random.default_rng(seed), onnx_test.OPSETS.get(name, (17,))[-1])
             build(g)
             path = os.path.join(folder, "model.onnx")
             onnx.save(g.model(), path)
@@ -72,6 +72,16 @@ def recurrent(folder):
     print(f"recurrent: {count} models")
 
 
+def values_of(archive):
+    """By port; a list is PORT@n, how many elements, and PORT@0 and so on."""
+    stored = dict(np.load(archive))
+    values = {name: value for name, value in stored.items() if "@" not in name}
+    for name, count in stored.items():
+        if name.endswith("@n"):
+            values[name[:-2]] = [stored[f"{name[:-2]}@{i}"] for i in range(int(count))]
+    return values
+
+
 def built(folder):
     """Programs of test_runtime: NAME.onnx, and by ports NAME.in.npz and NAME.out.npz, which this library wrote."""
     if not os.path.exists(TEST_RUNTIME):
@@ -90,9 +100,14 @@ def built(folder):
         except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
             missing.append(f"{os.path.basename(stem)}: {error}")  # ONNX has the op for this dtype, ONNX Runtime has no kernel
             continue
-        feeds = dict(np.load(stem + ".in.npz"))
-        for port, expected in np.load(stem + ".out.npz").items():
-            same(session.run([port], feeds)[0], expected, (os.path.basename(stem), port))
+        feeds = values_of(stem + ".in.npz")
+        for port, expected in values_of(stem + ".out.npz").items():
+            found = session.run([port], feeds)[0]
+            if not isinstance(expected, list):
+                found, expected = [found], [expected]
+            assert len(found) == len(expected), (os.path.basename(stem), port)
+            for one, wanted in zip(found, expected):
+                same(one, wanted, (os.path.basename(stem), port))
     print(f"built: {len(models)} programs; without a kernel for their dtype: {missing}", flush=True)
 
 

@@ -62,7 +62,7 @@ class Graph:
         ]
         outputs = [helper.make_empty_tensor_value_info(name) for name in self.outputs]
         graph = helper.make_graph(self.nodes, "graph", infos, outputs, self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8 if self.opset < 23 else 11)
 
 
 def dense(g):
@@ -144,7 +144,60 @@ def scan(g):
     g.give(*g.node("Scan", [g.floats("s0", 3), x, y], outputs=2, body=body, num_scan_inputs=2, scan_input_axes=[0, 1], scan_input_directions=[0, 1], scan_output_directions=[1]))
 
 
+def attention(g):
+    """Shared heads, a cache, a causal mask beside one that is added, and positions that turn."""
+    steps, past, size = 5, 3, 8
+    cos, sin = g.weights_of("cos", 16, size // 2), g.weights_of("sin", 16, size // 2)
+    places = g.weight("places", np.arange(past, past + steps)[None].repeat(2, 0))
+    turned = [g.node("RotaryEmbedding", [g.floats(name, 2, steps, heads * size), cos, sin, places], num_heads=heads, interleaved=pairs)
+              for name, heads, pairs in (("q", 4, 0), ("k", 2, 1))]
+    mask = g.weights_of("mask", steps, past + steps)
+    y, keys, values = g.node("Attention", [*turned, g.floats("v", 2, steps, 2 * size), mask, g.floats("past_k", 2, 2, past, size), g.floats("past_v", 2, 2, past, size)],
+                             outputs=3, q_num_heads=4, kv_num_heads=2, is_causal=1, softcap=5.0)
+    looks = g.weight("looks", g.rng.random((2, 1, steps, steps)) < 0.7)
+    g.give(y, keys, values, g.node("RMSNormalization", [y, g.weights_of("s", 4 * size)]),
+           g.node("Attention", [g.floats("q4", 2, 3, steps, size), g.floats("k4", 2, 3, steps, size), g.floats("v4", 2, 3, steps, 6), looks]))
+
+
+def front_end(g):
+    """Frames of samples as a spectrum and back, and convolutions the other way."""
+    x = g.floats("x", 2, 64)
+    window = g.node("HannWindow", [g.weight("size", np.array(16))])
+    g.give(g.node("STFT", [g.node("Unsqueeze", [x, g.weight("last", np.array([-1]))]), g.weight("hop", np.array(8)), window]))
+    spectrum = g.node("DFT", [g.floats("y", 2, 10, 1)], axis=1)
+    g.give(spectrum, g.node("DFT", [spectrum], axis=1, inverse=1), g.node("DFT", [spectrum, g.weight("n", np.array(7))], axis=1))
+    z = g.floats("z", 2, 4, 9)
+    g.give(g.node("ConvTranspose", [z, g.weights_of("w1", 4, 3, 5), g.weights_of("b1", 6)], group=2, strides=[3], pads=[2, 1], output_padding=[1], dilations=[2]))
+    g.give(g.node("ConvTranspose", [z, g.weights_of("w2", 4, 3, 2)], strides=[3], auto_pad="SAME_UPPER"))
+    g.give(*g.node("MaxPool", [z], outputs=2, kernel_shape=[3], strides=[2], pads=[1, 1]))
+
+
+def curves(g):
+    x = g.floats("x", 4, 9)
+    inside = g.node("Tanh", [x])
+    for op in ("Sinh", "Cosh", "Tan", "Atan", "Asinh"):
+        g.give(g.node(op, [x]))
+    for op in ("Asin", "Acos", "Atanh"):
+        g.give(g.node(op, [inside]))
+    g.give(g.node("Acosh", [g.node("Cosh", [x])]))
+
+
+def quantized(g):
+    """As dynamic quantizers write a product, and what they write around weights."""
+    values, scale, zero = g.node("DynamicQuantizeLinear", [g.floats("x", 6, 40)], outputs=3)
+    w = g.weight("w", g.rng.integers(-128, 128, (40, 5)).astype("i1"))
+    sums = g.node("Cast", [g.node("MatMulInteger", [values, w, zero, g.weight("wz", np.array(3, dtype="i1"))])], to=FLOAT)
+    g.give(g.node("Mul", [sums, g.node("Mul", [scale, g.weight("ws", np.array(0.01, dtype="f4"))])]))
+    per = [g.weight("s", np.abs(g.rng.standard_normal(5)).astype("f4") + 0.1), g.weight("z", g.rng.integers(-9, 9, 5).astype("i1"))]
+    g.give(g.node("DequantizeLinear", [w, *per], axis=1))
+    g.give(g.node("Cast", [g.node("QuantizeLinear", [g.floats("y", 3, 5), *per], axis=1)], to=FLOAT))
+
+
 CASES = {
+    "attention": attention,
+    "front end": front_end,
+    "curves": curves,
+    "quantized": quantized,
     "dense": dense,
     "convolution": convolution,
     "pieces": pieces,
@@ -162,6 +215,9 @@ CASES = {
 }
 
 
+OPSETS = {"pieces": (13, 17, 20), "attention": (23,)}
+
+
 def compare(name, g, folder):
     path = os.path.join(folder, "model.onnx")
     onnx.save(g.model(), path)
@@ -173,7 +229,7 @@ def compare(name, g, folder):
 def main():
     for seed in oracle.seeds(range(1, 4)):
         for name, build in CASES.items():
-            for opset in (13, 17, 20) if build is pieces else (17,):
+            for opset in OPSETS.get(name, (17,)):
                 print(f"seed {seed}: {name}, opset {opset}", flush=True)
                 g = Graph(np.random.default_rng(seed), opset)
                 build(g)

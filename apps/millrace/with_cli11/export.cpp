@@ -17,18 +17,29 @@ struct ExportFlags {
   std::string output;
   std::string start;
   bool one_step = false;
+  bool batch = false;
 };
+
+/// NAME.open1.onnx, NAME.close1.onnx, … beside NAME.onnx.
+void write_boundaries(const std::string& output, const Recurrence& recurrence) {
+  const std::string stem = output.substr(0, output.size() - std::string(".onnx").size());
+  for (const Recurrence::Boundary& at : recurrence.boundaries)
+    write_file(fmt::format("{}.{}{}.onnx", stem, at.opens ? "open" : "close", at.level), format_onnx_boundary(recurrence, at));
+}
 
 int export_model(const ExportFlags& flags) {
   if (ending_of(flags.output) != ".onnx")
     throw UsageError(fmt::format("--output: expected a name that ends in .onnx, found '{}'", flags.output));
   if (!flags.start.empty() && !flags.one_step) throw UsageError("--start: expected it with --one-step, found it alone");
+  if (flags.batch && flags.one_step) throw UsageError("--batch: expected it without --one-step, found both");
   const Model model = load(flags.model);
   naming(flags.model.source(), [&] {
+    if (flags.batch) return write_onnx_batch(flags.output, model.program);
     if (!flags.one_step) return write_onnx(flags.output, model.program);
     const std::shared_ptr<const ServedModel> steps = served(model);
     const std::string start = flags.start.empty() ? std::string() : format_onnx_start(*steps->recurrence());
     write_onnx_step(flags.output, *steps->recurrence());
+    write_boundaries(flags.output, *steps->recurrence());
     if (!flags.start.empty()) write_file(flags.start, start);
   });
   return 0;
@@ -41,7 +52,10 @@ void add_export(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("export", "Writes a model as ONNX: over a whole sequence, or one step with its states");
   flags->model.add_to(*command);
   command->add_option("--output", flags->output, "FILE.onnx")->required();
-  command->add_flag("--one-step", flags->one_step, "One step of one sequence: rows and states in, rows and next_STATE out");
+  command->add_flag(
+      "--one-step", flags->one_step,
+      "One step of one sequence: rows and states in, rows and next_STATE out; with inner levels also FILE.open1.onnx, FILE.close1.onnx, …");
+  command->add_flag("--batch", flags->batch, "Many sequences: the rows of all, and NAME.lengths beside each input and output of rows");
   command->add_option("--start", flags->start, "With --one-step, FILE.onnx that gives the first values of the states");
   command->callback([flags, &action] { action = [flags] { return export_model(*flags); }; });
 }

@@ -10,6 +10,16 @@ namespace millrace::exporting {
 
 using Form = ArrayState::Form;
 
+namespace {
+
+/// A slot that is scanned: of an array with an order it is one row.
+VarType scanned_slot(VarType slot) {
+  if (slot.ordered && slot.rank() > 0 && (*slot.shape)[0] == DDim::unknown) (*slot.shape)[0] = 1;
+  return slot;
+}
+
+}  // namespace
+
 std::string Exporter::choose(const std::string& condition, const VarType& type, const std::function<std::string()>& yes,
                              const std::function<std::string()>& no) {
   onnx::NodeProto* chosen = raw_node("If");
@@ -26,10 +36,40 @@ std::string Exporter::choose(const std::string& condition, const VarType& type, 
   return chosen->output(0);
 }
 
+Names Exporter::repeat(const std::string& trips, const Names& initial, const std::vector<VarType>& carried,
+                       const std::vector<VarType>& scanned,
+                       const std::function<Names(const std::string& turn, const Names& values)>& body) {
+  onnx::NodeProto* node = raw_node("Loop");
+  node->add_input(trips);
+  node->add_input("");
+  for (const std::string& value : initial) node->add_input(value);
+  onnx::GraphProto* graph = subgraph(node, "body");
+  enter(graph, "body");
+  const std::string turn = fresh("turn");
+  describe(graph->add_input(), turn, VarType(DType::i64, DDim{}));
+  describe(graph->add_input(), fresh("proceeds"), VarType(DType::boolean, DDim{}));
+  Names values;
+  for (const VarType& each : carried) {
+    values.push_back(fresh("carried"));
+    describe(graph->add_input(), values.back(), each);
+  }
+  const Names next = body(turn, values);
+  describe(graph->add_output(), own(constant(Tensor::scalar(true), "proceeds")), VarType(DType::boolean, DDim{}));
+  Names last;
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    const std::string value = own(next[i]);
+    describe(graph->add_output(), value, i < carried.size() ? carried[i] : scanned.at(i - carried.size()));
+    last.push_back(fresh("repeated"));
+    node->add_output(last.back());
+  }
+  scopes_.pop_back();
+  return last;
+}
+
 void Exporter::branch(const Op& op) {
   const int blocks[] = {op.attributes.get<BlockId>("then_block").index, op.attributes.get<BlockId>("else_block").index};
   for (const VarId output : op.outputs)
-    if (!type(output).is_tensor()) throw UnsupportedError("gives an array or an order that depends on its condition");
+    if (!is_value(type(output))) throw UnsupportedError("gives an array or an order that depends on its condition");
   std::set<VarId> arrays = mutated(blocks[0]);
   arrays.merge(mutated(blocks[1]));
   for (const VarId array : arrays) make_general(array);
@@ -129,9 +169,7 @@ void Exporter::leave_turn(const Turn& turn, const Names& carried) {
   }
   for (const VarId array : turn.outputs) {
     const std::string value = own(written(array));
-    VarType slot = type(array);
-    if (slot.ordered && slot.rank() > 0 && (*slot.shape)[0] == DDim::unknown) (*slot.shape)[0] = 1;
-    describe(body->add_output(), value, slot);
+    describe(body->add_output(), value, scanned_slot(type(array)));
   }
   scopes_.pop_back();
 }
@@ -163,9 +201,7 @@ void Exporter::finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node
   }
 }
 
-void Exporter::emit_scan(const Op& op, Turn& turn) {
-  Names inputs = loop_inputs(op, turn);
-  for (const VarId each : turn.sliced) inputs.push_back(array(each).value);
+onnx::NodeProto* Exporter::scan_node(Turn& turn, const Names& inputs) {
   onnx::NodeProto* node = raw_node("Scan");
   for (const std::string& input : inputs) node->add_input(input);
   onnx::AttributeProto& count = *node->add_attribute();
@@ -183,7 +219,72 @@ void Exporter::emit_scan(const Op& op, Turn& turn) {
   }
   const Names carried = tail(turn, 0).carried;
   leave_turn(turn, carried);
-  finish_loop(op, turn, node);
+  return node;
+}
+
+/// Whether it is known that there is a step: what is scanned was made of a tensor whose first extent is known.
+bool Exporter::surely_steps(const Turn& turn) {
+  return std::any_of(turn.sliced.begin(), turn.sliced.end(), [&](VarId each) {
+    const Op* made = maker(each);
+    if (made == nullptr || made->type != "tensor_array_unstack") return false;
+    const VarType& x = type(made->inputs[0]);
+    const std::int64_t axis = made->attributes.get_or("axis", std::int64_t{0});
+    return x.rank() > 0 && (*x.shape)[static_cast<int>(axis < 0 ? axis + x.rank() : axis)] > 0;
+  });
+}
+
+/// What a loop without turns gives: what went in, and no slots.
+void Exporter::no_steps(const Turn& turn, const Names& initial) {
+  onnx::GraphProto* graph = scope().graph;
+  std::size_t next = 0;
+  const auto give = [&](const std::string& value, const VarType& of) {
+    const std::string mine = own(value);
+    describe(graph->add_output(), mine, of);
+  };
+  for (const std::size_t i : turn.carried) give(initial.at(next++), type(turn.body->params[i]));
+  for (const auto& [array, boot] : turn.lagged) give(initial.at(next++), type(boot));
+  for (const VarId each : turn.outputs) {
+    const VarType slot = scanned_slot(type(each));
+    Ints extents{0};
+    for (int axis = 0; axis < slot.rank(); ++axis) extents.push_back(std::max<std::int64_t>((*slot.shape)[axis], 0));
+    VarType all = VarType::unranked(slot.dtype);
+    if (slot.shape) all.shape = slot.shape->inserted(0, DDim::unknown);
+    give(constant(Tensor(slot.dtype, make_ddim(extents)), "no_steps"), all);
+  }
+}
+
+void Exporter::steps(const Turn& turn, onnx::NodeProto* scan) {
+  onnx::GraphProto* graph = scope().graph;
+  const auto give = [&](const VarType& of) {
+    scan->add_output(fresh("scanned"));
+    describe(graph->add_output(), scan->output(scan->output_size() - 1), of);
+  };
+  for (const std::size_t i : turn.carried) give(type(turn.body->params[i]));
+  for (const auto& [array, boot] : turn.lagged) give(type(boot));
+  for (const VarId each : turn.outputs) {
+    const VarType slot = scanned_slot(type(each));
+    VarType all = VarType::unranked(slot.dtype);
+    if (slot.shape) all.shape = slot.shape->inserted(0, DDim::unknown);
+    give(all);
+  }
+}
+
+/// ONNX Runtime's Scan refuses to go over no steps: where there may be none, an `If` asks before.
+void Exporter::emit_scan(const Op& op, Turn& turn) {
+  const Names initial = loop_inputs(op, turn);
+  Names inputs = initial;
+  for (const VarId each : turn.sliced) inputs.push_back(array(each).value);
+  if (surely_steps(turn)) return finish_loop(op, turn, scan_node(turn, inputs));
+  const std::string none = node("Equal", {length_of(inputs.back()), whole(0)});
+  onnx::NodeProto* asked = raw_node("If");
+  asked->add_input(none);
+  enter(subgraph(asked, "then_branch"), "no_steps");
+  no_steps(turn, initial);
+  scopes_.pop_back();
+  enter(subgraph(asked, "else_branch"), "steps");
+  steps(turn, scan_node(turn, inputs));
+  scopes_.pop_back();
+  finish_loop(op, turn, asked);
 }
 
 /// The test is computed for the turn to come: before the loop, and at the end of each turn.

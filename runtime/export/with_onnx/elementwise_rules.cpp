@@ -92,7 +92,7 @@ void cast(Exporter& to, const Op& op, const char* onnx) {
 
 /// An array or an order is the same one under another name.
 void identity(Exporter& to, const Op& op, const char* onnx) {
-  if (to.type(op, 0).is_tensor()) same(to, op, onnx);
+  if (Exporter::is_value(to.type(op, 0))) same(to, op, onnx);
 }
 
 constexpr Rule rules[] = {

@@ -43,22 +43,24 @@ void set(onnx::AttributeProto& to, const Setting& from) {
 }  // namespace
 
 const Rule* find_rule(std::string_view op) {
-  for (const std::span<const Rule> family : {elementwise_rules(), linear_rules(), shape_rules(), array_rules(), sequence_rules()})
+  for (const std::span<const Rule> family :
+       {elementwise_rules(), linear_rules(), shape_rules(), array_rules(), sequence_rules(), decoding_rules(), list_rules()})
     for (const Rule& rule : family)
       if (rule.op == op) return &rule;
   return nullptr;
 }
 
-Exporter::Exporter(Program program, bool plain_names) : program_(std::move(program)), plain_names_(plain_names) {
+Exporter::Exporter(Program program, bool plain_names, bool batched)
+    : program_(std::move(program)), plain_names_(plain_names), batched_(batched) {
   fold_constants(program_);
   for (const Block& block : program_.blocks()) {
     for (const Op& op : block.ops) {
       for (const VarId output : op.outputs) makers_[output] = &op;
-      if (op.type == "identity" && !type(op, 0).is_tensor()) aliases_[op.outputs[0]] = op.inputs[0];
+      if (op.type == "identity" && !is_value(type(op, 0))) aliases_[op.outputs[0]] = op.inputs[0];
       if (op.type != "while") continue;
       const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
       for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-        if (type(op, i).is_tensor()) continue;
+        if (is_value(type(op, i))) continue;
         aliases_[body.params[i]] = op.inputs[i];
         aliases_[op.outputs[i]] = op.inputs[i];
       }
@@ -72,9 +74,14 @@ onnx::ModelProto Exporter::run() {
   graph.set_name(program_.title());
   enter(&graph, "");
   check_ops();
-  inputs();
-  block(0);
-  outputs();
+  claim_ports();
+  if (batched_) {
+    batch();
+  } else {
+    inputs();
+    block(0);
+    outputs();
+  }
   if (!refused_.empty()) {
     std::string text;
     for (const auto& [what, labels] : refused_) {
@@ -100,18 +107,26 @@ std::string plain(std::string name) {
   return name;
 }
 
+/// Keeps a name of a port for itself.
+std::string Exporter::claimed(const std::string& name) {
+  if (!taken_.insert(name).second)
+    throw UnsupportedError("program '" + program_.title() + "': expected names of inputs and outputs that differ, found '" + name +
+                           "' twice");
+  return name;
+}
+
+void Exporter::claim_ports() {
+  for (const auto* ports : {&program_.inputs(), &program_.outputs()})
+    for (const Program::Port& port : *ports) claimed(plain_names_ ? plain(port.name) : port.name);
+}
+
 void Exporter::inputs() {
   const auto port_name = [&](const Program::Port& port) { return plain_names_ ? plain(port.name) : port.name; };
-  for (const auto* ports : {&program_.inputs(), &program_.outputs()})
-    for (const Program::Port& port : *ports)
-      if (!taken_.insert(port_name(port)).second)
-        throw UnsupportedError("program '" + program_.title() + "': expected names of inputs and outputs that differ, found '" +
-                               port_name(port) + "' twice");
   for (const Program::Port& port : program_.inputs()) {
     const VarType& of = type(port.var);
-    if (!of.is_tensor() || of.lod_depth > 1)
+    if (!is_value(of) || of.lod_depth > 1)
       throw UnsupportedError("program '" + program_.title() + "': input '" + port.name +
-                             "': expected a tensor of at most one level of LoD (in ONNX one sequence, [T, …]), found " + of.to_string());
+                             "': expected a value of at most one level of LoD (in ONNX one sequence, [T, …]), found " + of.to_string());
     bind(port.var, port_name(port));
     describe(scope().graph->add_input(), port_name(port), port_type(port), port_name(port));
   }
@@ -131,33 +146,43 @@ VarType Exporter::port_type(const Program::Port& port) const {
   return of;
 }
 
+/// The value of a var, or nothing where an op was refused, which is named.
+std::string Exporter::exported(VarId var) {
+  try {
+    return name(var);
+  } catch (const Poisoned&) {
+    return {};
+  }
+}
+
+void Exporter::give_port(const std::string& port, const std::string& value, const VarType& of) {
+  onnx::NodeProto& node = *raw_node("Identity");
+  node.add_input(value);
+  node.add_output(port);
+  describe(scope().graph->add_output(), port, of, port);
+}
+
 void Exporter::outputs() {
   for (const Program::Port& port : program_.outputs()) {
     const VarType& of = type(port.var);
-    if (!of.is_tensor()) {
-      refused_["an output that is no tensor: " + of.to_string()].push_back("'" + port.name + "'");
+    if (!is_value(of)) {
+      refused_["an output that is an array or an order: " + of.to_string()].push_back("'" + port.name + "'");
       continue;
     }
-    const std::string to = plain_names_ ? plain(port.name) : port.name;
-    std::string value;
-    try {
-      value = name(port.var);
-    } catch (const Poisoned&) {
-      continue;  // the op that was refused is named
-    }
-    onnx::NodeProto& node = *raw_node("Identity");
-    node.add_input(value);
-    node.add_output(to);
-    describe(scope().graph->add_output(), to, of, to);
+    const std::string value = exported(port.var);
+    if (!value.empty()) give_port(plain_names_ ? plain(port.name) : port.name, value, of);
   }
 }
 
 onnx::ValueInfoProto* Exporter::describe(onnx::ValueInfoProto* info, const std::string& name, const VarType& type,
                                          const std::string& dim_prefix) {
   info->set_name(name);
-  onnx::TypeProto::Tensor& tensor = *info->mutable_type()->mutable_tensor_type();
+  onnx::TypeProto* of = info->mutable_type();
+  if (type.is_optional()) of = of->mutable_optional_type()->mutable_elem_type();
+  if (type.is_list() || type.kind == VarKind::optional_list) of = of->mutable_sequence_type()->mutable_elem_type();
+  onnx::TypeProto::Tensor& tensor = *of->mutable_tensor_type();
   tensor.set_elem_type(onnx_type(type.dtype));
-  if (!type.shape) return info;
+  if (!type.shape || type.empty) return info;
   onnx::TensorShapeProto& shape = *tensor.mutable_shape();
   for (int axis = 0; axis < type.rank(); ++axis) {
     onnx::TensorShapeProto::Dimension& dim = *shape.add_dim();
@@ -259,6 +284,17 @@ void Exporter::give(const Op& op, const std::string& onnx, Names inputs, const S
   bind(op.outputs.at(0), node(onnx, std::move(inputs), settings, program_.var(op.outputs[0]).name));
 }
 
+void Exporter::give_typed(const Op& op, const std::string& onnx, const VarType& held) {
+  const std::string made = node(onnx, {}, {}, program_.var(op.outputs.at(0)).name);
+  onnx::GraphProto& graph = *scope().graph;
+  onnx::AttributeProto& attribute = *graph.mutable_node(graph.node_size() - 1)->add_attribute();
+  attribute.set_name("type");
+  attribute.set_type(onnx::AttributeProto::TYPE_PROTO);
+  onnx::ValueInfoProto described;
+  *attribute.mutable_tp() = describe(&described, "", held)->type();
+  bind(op.outputs[0], made);
+}
+
 std::string Exporter::fresh(const std::string& hint) {
   std::string made = hint;
   for (int number = 1; !taken_.insert(made).second; ++number) made = hint + "_" + std::to_string(number);
@@ -306,6 +342,14 @@ std::string Exporter::length_of(const std::string& tensor) {
 std::string Exporter::flipped(const std::string& tensor, std::int64_t axis) {
   return node("Slice", {tensor, ints({-1}), ints({std::numeric_limits<std::int64_t>::min()}), ints({axis}), ints({-1})}, {}, "reversed");
 }
+
+std::string Exporter::cast(const std::string& tensor, DType to) { return node("Cast", {tensor}, {{"to", std::int64_t{onnx_type(to)}}}); }
+
+std::string Exporter::gathered(const std::string& tensor, const std::string& index) {
+  return node("Gather", {tensor, index}, {{"axis", std::int64_t{0}}});
+}
+
+std::string Exporter::joined(const Names& tensors, std::int64_t axis) { return node("Concat", tensors, {{"axis", axis}}); }
 
 // ---- Graphs ----
 

@@ -18,6 +18,7 @@
 
 namespace millrace::exporting {
 
+class RowsOfSequences;
 using Ints = std::vector<std::int64_t>;
 using Names = std::vector<std::string>;
 /// Attributes of a node.
@@ -60,8 +61,8 @@ struct Place {
 /// Turns the blocks of one program into the graphs of one model, op by op; a rule per op (rules.h) says which nodes it becomes.
 class Exporter {
  public:
-  /// `plain_names`: spaces in the names of inputs and outputs become `_`.
-  Exporter(Program program, bool plain_names);
+  /// `plain_names`: spaces in the names of inputs and outputs become `_`. `batched`: of many sequences, with their lengths.
+  Exporter(Program program, bool plain_names, bool batched = false);
   onnx::ModelProto run();
 
   // ---- what rules use
@@ -86,6 +87,8 @@ class Exporter {
   }
   /// A node that is the one output of `op`.
   void give(const Op& op, const std::string& onnx, Names inputs, const Settings& settings = {});
+  /// A node without inputs whose attribute `type` says what it would hold.
+  void give_typed(const Op& op, const std::string& onnx, const VarType& held);
   void bind(VarId var, std::string value) { scopes_.back().names[var] = std::move(value); }
 
   /// Values that never change.
@@ -101,6 +104,12 @@ class Exporter {
   /// How many rows along axis 0, rank 0.
   std::string length_of(const std::string& tensor);
   std::string flipped(const std::string& tensor, std::int64_t axis);
+  std::string cast(const std::string& tensor, DType to);
+  /// A list of numbers, or one number.
+  std::string reshaped(const std::string& tensor, const Ints& extents) { return node("Reshape", {tensor, ints(extents)}); }
+  /// Along axis 0.
+  std::string gathered(const std::string& tensor, const std::string& index);
+  std::string joined(const Names& tensors, std::int64_t axis = 0);
 
   // ---- arrays
   /// The `tensor_array`, `unpack`, … output that a var stands for.
@@ -115,7 +124,14 @@ class Exporter {
   const std::string* found(std::map<VarId, std::string> Scope::* map, VarId array, VarId counter);
   Scope& scope() { return scopes_.back(); }
 
+  /// Whether a value is one in ONNX too: tensors, lists and optionals, and no arrays or orders.
+  static bool is_value(const VarType& of) { return !of.is_array() && of.kind != VarKind::order; }
+
   // ---- control
+  /// A Loop of `trips` turns (rank 0), perhaps none. `body` is given the number of the turn and the carried values, as many as `initial`;
+  /// it gives their next ones, and behind them what the turn adds to each scanned output. Gives the last values and the scanned outputs.
+  Names repeat(const std::string& trips, const Names& initial, const std::vector<VarType>& carried, const std::vector<VarType>& scanned,
+               const std::function<Names(const std::string& turn, const Names& values)>& body);
   /// One of two values, of which only the one that is chosen is computed.
   std::string choose(const std::string& condition, const VarType& type, const std::function<std::string()>& yes,
                      const std::function<std::string()>& no);
@@ -131,8 +147,18 @@ class Exporter {
     std::string proceed;
   };
 
+  struct Given;
+
   void inputs();
   void outputs();
+  void batch();
+  std::vector<Given> batch_inputs(const RowsOfSequences& known);
+  void bind_sequence(const Given& given, const std::string& turn);
+  std::string no_rows(const VarType& rows, int axis);
+  void claim_ports();
+  std::string claimed(const std::string& name);
+  std::string exported(VarId var);
+  void give_port(const std::string& port, const std::string& value, const VarType& of);
   void block(int index);
   void op(const Op& op);
   void check_ops() const;
@@ -164,6 +190,10 @@ class Exporter {
   void leave_turn(const Turn& turn, const Names& carried);
   void finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node);
   void emit_scan(const Op& op, Turn& turn);
+  onnx::NodeProto* scan_node(Turn& turn, const Names& inputs);
+  bool surely_steps(const Turn& turn);
+  void no_steps(const Turn& turn, const Names& initial);
+  void steps(const Turn& turn, onnx::NodeProto* scan);
   void emit_loop(const Op& op, Turn& turn);
   std::string goes_on(const Turn& turn, const Names& carried, const std::map<VarId, std::string>& lags);
   Tail tail(const Turn& turn, std::size_t from);
@@ -171,6 +201,7 @@ class Exporter {
 
   Program program_;
   bool plain_names_;
+  bool batched_;
   onnx::ModelProto model_;
   std::int64_t opset_ = 18;
   std::deque<Scope> scopes_;  // references to what is in them stay good

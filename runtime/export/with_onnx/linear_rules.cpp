@@ -59,15 +59,18 @@ struct Cell {
   }
 };
 
+/// Inputs from W on, which the projected cell has not, stand one place further to the front there.
 void lstm_cell(Exporter& to, const Op& op, const char*) {
   const Cell cell{to, op, to.type(op, 0).dtype};
-  std::string all = to.node("MatMul", {to.in(op, 1), to.in(op, 4)});
-  if (Exporter::has(op, 5)) all = cell.plus(all, to.in(op, 5));
-  all = cell.plus(all, to.node("MatMul", {to.in(op, 0), to.in(op, 3)}));
+  const bool projected = op.type == "lstm_cell_projected";
+  const std::size_t r = projected ? 3 : 4;
+  std::string all = to.node("MatMul", {to.in(op, 1), to.in(op, r)});
+  if (Exporter::has(op, r + 1)) all = cell.plus(all, to.in(op, r + 1));
+  all = cell.plus(all, projected ? to.in(op, 0) : to.node("MatMul", {to.in(op, 0), to.in(op, 3)}));
   const Settings last{{"axis", std::int64_t{-1}}, {"num_outputs", std::int64_t{4}}};
   Names a = to.nodes("Split", {all}, 4, last);
   Names p;
-  if (Exporter::has(op, 6)) p = to.nodes("Split", {to.in(op, 6)}, 3, {{"axis", std::int64_t{0}}, {"num_outputs", std::int64_t{3}}});
+  if (Exporter::has(op, r + 2)) p = to.nodes("Split", {to.in(op, r + 2)}, 3, {{"axis", std::int64_t{0}}, {"num_outputs", std::int64_t{3}}});
   const std::string c = to.in(op, 2);
   for (std::size_t gate = 0; gate < 2 && !p.empty(); ++gate) a[gate] = cell.plus(a[gate], cell.times(p[gate], c));
   const std::string i = cell.gate(0, a[0]);
@@ -123,6 +126,7 @@ constexpr Rule rules[] = {
     {"gemm", gemm, "Gemm"},
     {"conv1d", conv1d, "Conv"},
     {"lstm_cell", lstm_cell},
+    {"lstm_cell_projected", lstm_cell},
     {"reduce", reduce},
     {"argmax", arg, "ArgMax"},
     {"argmin", arg, "ArgMin"},

@@ -20,6 +20,11 @@ std::span<const Rule> linear_rules();
 std::span<const Rule> shape_rules();
 std::span<const Rule> array_rules();
 std::span<const Rule> sequence_rules();
+std::span<const Rule> decoding_rules();
+std::span<const Rule> list_rules();
+
+/// The rows of `ids` ([T] or [T, 1], of `dtype`) that are none of `tokens`.
+std::string without(Exporter& to, const std::string& ids, DType dtype, const Ints& tokens);
 
 /// The rule of an op, or null.
 const Rule* find_rule(std::string_view op);

@@ -134,7 +134,127 @@ void mask(Exporter& to, const Op& op, const char*) {
   to.give(op, "Cast", {in_front}, {{"to", std::int64_t{onnx_type(op.attributes.get_or("to", DType::i64))}}});
 }
 
+/// The ids from each row on, `pad_value` behind the end.
+void enumerate(Exporter& to, const Op& op, const char*) {
+  expect_one_level(to, op);
+  const std::int64_t size = op.attributes.get<std::int64_t>("win_size");
+  const std::string ids = to.reshaped(to.in(op, 0), {-1, 1});
+  const std::string behind = to.number(to.type(op, 0).dtype, static_cast<double>(op.attributes.get_or("pad_value", std::int64_t{0})));
+  const std::string all = to.node("Pad", {ids, to.ints({0, 0, size - 1, 0}), behind});
+  const std::string n = to.length_of(ids);
+  Names windows;
+  for (std::int64_t k = 0; k < size; ++k) windows.push_back(shifted(to, all, n, k));
+  to.bind(op.outputs[0], to.joined(windows, 1));
+}
+
+void erase(Exporter& to, const Op& op, const char*) {
+  expect_one_level(to, op);
+  to.bind(op.outputs[0], without(to, to.in(op, 0), to.type(op, 0).dtype, op.attributes.get_or("tokens", Ints{})));
+}
+
+/// The rows Offset … Offset + Length − 1.
+void cut(Exporter& to, const Op& op, const char*) {
+  expect_one_level(to, op);
+  const std::string begin = to.reshaped(to.cast(to.in(op, 1), DType::i64), {1});
+  const std::string end = to.node("Add", {begin, to.reshaped(to.cast(to.in(op, 2), DType::i64), {1})});
+  to.give(op, "Slice", {to.in(op, 0), begin, end, to.ints({rows})});
+}
+
+/// The one row of X for each row of Y.
+void expand(Exporter& to, const Op& op, const char* onnx) {
+  expect_one_level(to, op);
+  if (to.type(op, 0).lod_depth > 0) throw UnsupportedError("repeats whole sequences, which makes several of the one");
+  expand_as(to, op, onnx);
+}
+
+void pad_sequence(Exporter& to, const Op& op, const char*) {
+  expect_one_level(to, op);
+  const std::string x = to.in(op, 0);
+  const std::string n = to.reshaped(to.length_of(x), {1});
+  const std::int64_t room = op.attributes.get_or("padded_length", std::int64_t{-1});
+  std::string all = x;
+  if (room >= 0) {
+    const std::string value = Exporter::has(op, 1) ? to.in(op, 1) : to.number(to.type(op, 0).dtype, 0);
+    const std::string extents = to.joined({to.node("Sub", {to.ints({room}), n}), to.node("Shape", {x}, {{"start", std::int64_t{1}}})});
+    const bool one = !Exporter::has(op, 1) || to.type(op, 1).is_scalar();
+    all = to.joined({x, to.node("Expand", {one ? to.reshaped(value, {}) : value, extents})});
+  }
+  to.bind(op.outputs[0], to.node("Unsqueeze", {all, to.ints({0})}));
+  to.bind(op.outputs[1], n);
+}
+
+void unpad(Exporter& to, const Op& op, const char*) {
+  const std::string all = to.node("Squeeze", {to.in(op, 0), to.ints({0})});
+  to.give(op, "Slice", {all, to.ints({0}), to.reshaped(to.cast(to.in(op, 1), DType::i64), {1}), to.ints({rows})});
+}
+
+/// Adds to the one row of X.
+void scatter(Exporter& to, const Op& op, const char* onnx) {
+  expect_one_level(to, op);
+  const std::string ids = to.reshaped(to.cast(to.in(op, 1), DType::i64), {1, -1});
+  to.give(op, onnx, {to.in(op, 0), ids, to.reshaped(to.in(op, 2), {1, -1})},
+          {{"axis", std::int64_t{1}}, {"reduction", std::string("add")}});
+}
+
+void top_rows(Exporter& to, const Op& op, const char* onnx) {
+  expect_one_level(to, op);
+  const std::string n = to.reshaped(to.length_of(to.in(op, 0)), {1});
+  const std::string k = to.node("Min", {to.ints({op.attributes.get<std::int64_t>("k")}), n});
+  const Names made = to.nodes(onnx, {to.in(op, 0), k}, 2, {{"axis", rows}});
+  to.bind(op.outputs[0], made[0]);
+  to.bind(op.outputs[1], made[1]);
+}
+
+void trim(Exporter& to, const Op& op, const char* onnx) {
+  expect_one_level(to, op);
+  to.give(op, onnx, {to.in(op, 0), to.ints({0}), to.reshaped(to.cast(to.in(op, 1), DType::i64), {1}), to.ints({rows})});
+}
+
+/// Rows stay rows of one sequence.
+void reset(Exporter& to, const Op& op, const char*) {
+  const bool like = Exporter::has(op, 2);
+  if (!like || to.type(op.outputs[0]).lod_depth != 1) throw UnsupportedError("makes several sequences of one");
+  to.bind(op.outputs[0], to.in(op, 0));
+}
+
+void expect_rows(const Exporter& to, const Op& op, std::size_t input) {
+  if (op.attributes.get_or("level", std::int64_t{0}) != to.type(op, input).lod_depth)
+    throw UnsupportedError("expected a mask of rows, found one of sequences");
+}
+
+void split_by_mask(Exporter& to, const Op& op, const char* onnx) {
+  expect_one_level(to, op);
+  expect_rows(to, op, 0);
+  const std::string mask = to.reshaped(to.in(op, 1), {-1});
+  to.bind(op.outputs[0], to.node(onnx, {to.in(op, 0), mask}, {{"axis", rows}}));
+  to.bind(op.outputs[1], to.node(onnx, {to.in(op, 0), to.node("Not", {mask})}, {{"axis", rows}}));
+}
+
+/// Row i is the next one of the side that the mask says.
+void merge_by_mask(Exporter& to, const Op& op, const char*) {
+  expect_one_level(to, op);
+  expect_rows(to, op, 0);
+  const std::string mask = to.reshaped(to.in(op, 2), {-1});
+  const auto before = [&](const std::string& side) {
+    return to.node("CumSum", {to.cast(side, DType::i64), to.whole(0)}, {{"exclusive", std::int64_t{1}}});
+  };
+  const std::string second = to.node("Add", {before(to.node("Not", {mask})), to.length_of(to.in(op, 0))});
+  to.bind(op.outputs[0], to.gathered(to.joined({to.in(op, 0), to.in(op, 1)}), to.node("Where", {mask, before(mask), second})));
+}
+
 constexpr Rule rules[] = {
+    {"sequence_enumerate", enumerate},
+    {"sequence_erase", erase},
+    {"sequence_slice", cut},
+    {"sequence_expand", expand, "Expand"},
+    {"sequence_pad", pad_sequence},
+    {"sequence_unpad", unpad},
+    {"sequence_scatter", scatter, "ScatterElements"},
+    {"sequence_top_k", top_rows, "TopK"},
+    {"sequence_trim", trim, "Slice"},
+    {"lod_reset", reset},
+    {"split_by_mask", split_by_mask, "Compress"},
+    {"merge_by_mask", merge_by_mask},
     {"sequence_pool", pool},
     {"sequence_softmax", softmax, "Softmax"},
     {"sequence_reverse", reverse},
@@ -147,6 +267,14 @@ constexpr Rule rules[] = {
 };
 
 }  // namespace
+
+std::string without(Exporter& to, const std::string& ids, DType dtype, const Ints& tokens) {
+  if (tokens.empty()) return to.node("Identity", {ids});
+  const std::string flat = to.reshaped(dtype == DType::i64 ? ids : to.cast(ids, DType::i64), {-1, 1});
+  const std::string named = to.cast(to.node("Equal", {flat, to.ints(tokens)}), DType::i64);
+  const std::string kept = to.node("Equal", {to.node("ReduceSum", {named, to.ints({1})}, {{"keepdims", std::int64_t{0}}}), to.whole(0)});
+  return to.node("Compress", {ids, kept}, {{"axis", rows}});
+}
 
 std::span<const Rule> sequence_rules() { return rules; }
 

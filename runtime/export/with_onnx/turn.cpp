@@ -34,7 +34,7 @@ Exporter::Turn Exporter::plan(const Op& op) {
   if (condition >= 0) turn.condition = turn.body->params[static_cast<std::size_t>(condition)];
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const VarId param = turn.body->params[i];
-    if (type(param).is_tensor()) {
+    if (is_value(type(param))) {
       turn.carried.push_back(i);
       const Tensor* first = program_.constant(op.inputs[i]);
       const std::optional<Place> next = place_of(turn.body->results[i]);

@@ -31,7 +31,7 @@ bool took_branch(Importer& to, const Node& node) {
 
 void branch(Importer& to, const Node& node, const char* op) {
   const VarId condition = to.in(node, 0);
-  if (took_branch(to, node)) return;
+  if (took_branch(to, node) || took_steps(to, node)) return;
   const auto block = [&](const char* name) {
     to.enter({});
     return to.leave(to.body(branch_graph(node, name), {}));

@@ -139,8 +139,10 @@ void cast_like(Importer& to, const Node& node, const char*) {
 void dropout(Importer& to, const Node& node, const char*) {
   if (node.has(2)) {
     const Tensor* training = to.known(node, 2);
-    if (training == nullptr || training->item() != 0)
-      throw UnsupportedError("training_mode: expected false in the file, found something else");
+    const Tensor* ratio = to.known(node, 1);
+    const bool keeps = ratio != nullptr && ratio->elements() == 1 && ratio->item() == 0;
+    if (!keeps && (training == nullptr || training->item() != 0))
+      throw UnsupportedError("training_mode: expected false in the file, or a ratio of 0, found something else");
   }
   const VarId x = to.in(node, 0);
   to.give(node, "identity", {x});

@@ -12,8 +12,14 @@ namespace {
 
 using internal::printable;
 
-/// 6 is what PyTorch wrote at first.
+/// 6 is what PyTorch wrote at first. Older models are read where each of their ops means what it means since.
 constexpr std::int64_t oldest_opset = 6;
+constexpr std::string_view never_changed[] = {
+    "ArgMax",        "ArgMin",     "Constant",  "DepthToSpace", "Flatten",   "Gather",    "GlobalAveragePool",
+    "GlobalMaxPool", "Identity",   "LRN",       "LogSoftmax",   "Not",       "ReduceL1",  "ReduceL2",
+    "ReduceMax",     "ReduceMean", "ReduceMin", "ReduceProd",   "ReduceSum", "Shape",     "Size",
+    "Softmax",       "Softplus",   "Softsign",  "Squeeze",      "Transpose", "Unsqueeze", "SpaceToDepth",
+};
 constexpr std::int64_t newest_opset = 24;
 /// Constants of at most so many elements are literals in the text of a program; larger ones are stored beside it, as
 /// weights are.
@@ -30,8 +36,8 @@ bool default_domain(const std::string& domain) { return domain.empty() || domain
 /// Nodes by the op that they need and that there is no rule for.
 void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::vector<std::string>>& missing) {
   for (const onnx::NodeProto& proto : graph.node()) {
-    if (!default_domain(proto.domain()) || find_rule(proto.op_type()) == nullptr)
-      missing[(default_domain(proto.domain()) ? "" : proto.domain() + ".") + proto.op_type()].push_back(printable(Node(proto).label()));
+    const Node node(proto);
+    if (find_rule(node.qualified_op()) == nullptr) missing[node.qualified_op()].push_back(printable(node.label()));
     for (const onnx::AttributeProto& attribute : proto.attribute())
       if (attribute.has_g()) collect_missing(attribute.g(), missing);
   }
@@ -42,7 +48,8 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
        {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
-        piece_rules(), recurrent_rules(), control_rules(), list_rules()})
+        piece_rules(), recurrent_rules(), control_rules(), list_rules(), curve_rules(), quantized_rules(), signal_rules(), loss_rules(),
+        attention_rules(), layout_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
@@ -89,7 +96,11 @@ Program Importer::attempt() {
 void Importer::check_opset(const onnx::ModelProto& model) {
   for (const onnx::OperatorSetIdProto& set : model.opset_import())
     if (default_domain(set.domain())) opset_ = set.version();
-  if (opset_ < oldest_opset || opset_ > newest_opset)
+  const auto& nodes = model.graph().node();
+  const bool old = opset_ > 0 && std::all_of(nodes.begin(), nodes.end(), [](const onnx::NodeProto& node) {
+                     return std::find(std::begin(never_changed), std::end(never_changed), node.op_type()) != std::end(never_changed);
+                   });
+  if ((opset_ < oldest_opset && !old) || opset_ > newest_opset)
     throw UnsupportedError(source_.name() + ": expected opset " + std::to_string(oldest_opset) + " to " + std::to_string(newest_opset) +
                            ", found " + (opset_ == 0 ? std::string("none") : std::to_string(opset_)));
 }
@@ -163,7 +174,7 @@ void Importer::nodes(const onnx::GraphProto& graph) {
 
 void Importer::node(const onnx::NodeProto& proto) {
   const Node node(proto);
-  const Rule* rule = find_rule(node.op());
+  const Rule* rule = find_rule(node.qualified_op());
   const std::string outer = label_;
   label_ = "node " + printable(node.label()) + " (" + node.op() + "): ";
   const std::string prefix = source_.name() + ": ";

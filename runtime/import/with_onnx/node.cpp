@@ -11,6 +11,11 @@ Node::Node(const onnx::NodeProto& proto) : proto_(proto), inputs_(static_cast<st
   while (inputs_ > 0 && input(inputs_ - 1).empty()) --inputs_;
 }
 
+std::string Node::qualified_op() const {
+  const std::string& domain = proto_.domain();
+  return domain.empty() || domain == "ai.onnx" ? proto_.op_type() : domain + "." + proto_.op_type();
+}
+
 const std::string& Node::label() const noexcept {
   return proto_.name().empty() && proto_.output_size() > 0 ? proto_.output(0) : proto_.name();
 }

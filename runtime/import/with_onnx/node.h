@@ -17,7 +17,10 @@ class Node {
  public:
   explicit Node(const onnx::NodeProto& proto);
 
+  const onnx::NodeProto& proto() const noexcept { return proto_; }
   const std::string& op() const noexcept { return proto_.op_type(); }
+  /// The op, behind the name of its domain where that is not ONNX's own: "com.microsoft.MatMulIntegerToFloat".
+  std::string qualified_op() const;
   /// Its name, or the name of its first output where it has none.
   const std::string& label() const noexcept;
 

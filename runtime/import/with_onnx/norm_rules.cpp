@@ -8,9 +8,11 @@
 namespace millrace::importing {
 namespace {
 
+void train_batch_norm(Importer& to, const Node& node);
+
 /// (x − mean) · (scale / √(variance + ε)) + bias, with one number per channel (axis 1).
 void batch_norm(Importer& to, const Node& node, const char*) {
-  if (node.integer("training_mode", 0) != 0) throw UnsupportedError("attribute training_mode: expected 0, found 1");
+  if (node.integer("training_mode", 0) != 0) return train_batch_norm(to, node);
   if (to.opset() < 7 && node.integer("is_test", 0) == 0) throw UnsupportedError("attribute is_test: expected 1, found 0");
   if (node.integer("spatial", 1) != 1) throw UnsupportedError("attribute spatial: expected 1, found 0");
   for (std::size_t output = 1; output < node.outputs(); ++output)
@@ -52,6 +54,28 @@ VarId per_channel(Importer& to, VarId x, int rank) {
   Ints shape(static_cast<std::size_t>(std::max(rank - 1, 1)), 1);
   shape[0] = -1;
   return to.emit1("reshape", {x}, {{"shape", shape}});
+}
+
+/// By the mean and variance of the batch, which the running ones move towards.
+void train_batch_norm(Importer& to, const Node& node) {
+  const VarId x = to.in(node, 0);
+  const int rank = to.rank(x);
+  Ints axes = axes_behind(2, std::max(rank, 2));
+  axes.insert(axes.begin(), 0);
+  const VarId mean = reduced(to, "mean", x, axes);
+  const VarId centred = to.emit1("sub", {x, mean});
+  const VarId variance = reduced(to, "mean", to.emit1("mul", {centred, centred}), axes);
+  const VarId root = to.emit1("sqrt", {to.emit1("add", {variance, literal_like(to, x, node.real("epsilon", 1e-5f))})});
+  const VarId scaled = to.emit1("mul", {to.emit1("div", {centred, root}), per_channel(to, to.in(node, 1), rank)});
+  to.give(node, "add", {scaled, per_channel(to, to.in(node, 2), rank)});
+  const double kept = node.real("momentum", 0.9f);
+  const auto moved = [&](std::size_t running, VarId found) {
+    const VarId old = to.emit1("mul", {to.in(node, running), literal_like(to, x, kept)});
+    const VarId now = to.emit1("mul", {to.emit1("reshape", {found}, {{"shape", Ints{-1}}}), literal_like(to, x, 1 - kept)});
+    return to.emit1("add", {old, now});
+  };
+  if (node.wants(1)) to.bind(node, 1, moved(3, mean));
+  if (node.wants(2)) to.bind(node, 2, moved(4, variance));
 }
 
 void instance_norm(Importer& to, const Node& node, const char*) {

@@ -246,12 +246,13 @@ Cell lstm_cell(const Weights& read) {
   std::vector<VarId> held = {read.matrix(1), read.matrix(2), read.bias(), no_var};
   if (read.node.has(7)) held[3] = reorder(to, read.part(7), read.form.hidden, layers::gate_order::onnx_peephole, "ifo");
   while (held.back() == no_var) held.pop_back();
-  return [&to, held, attributes = lstm_attributes(read.node, read.form, read.form.functions[read.direction])](
-             VarId x, const std::vector<VarId>& states) {
-    std::vector<VarId> inputs = {x, states[0], states[1]};
-    inputs.insert(inputs.end(), held.begin(), held.end());
-    return to.emit("lstm_cell", inputs, attributes, {"h", "c"});
-  };
+  return
+      [&to, held, bytes = read.node.op() == quantized_lstm,
+       attributes = lstm_attributes(read.node, read.form, read.form.functions[read.direction])](VarId x, const std::vector<VarId>& states) {
+        std::vector<VarId> inputs = {x, bytes ? rounded_to_bytes(to, states[0]) : states[0], states[1]};
+        inputs.insert(inputs.end(), held.begin(), held.end());
+        return to.emit("lstm_cell", inputs, attributes, {"h", "c"});
+      };
 }
 
 Cell gru_cell(const Weights& read) {

@@ -10,7 +10,7 @@ namespace millrace::importing {
 
 /// How nodes of one ONNX op become standard ops. `op` is handed on, for rules that several ops share.
 struct Rule {
-  std::string_view onnx;
+  std::string_view onnx;  ///< of the default domain, or with the name of its domain in front: "com.microsoft.Name"
   void (*apply)(Importer& to, const Node& node, const char* op);
   const char* op = "";
 };
@@ -27,8 +27,22 @@ std::span<const Rule> piece_rules();
 std::span<const Rule> recurrent_rules();
 std::span<const Rule> control_rules();
 std::span<const Rule> list_rules();
+std::span<const Rule> curve_rules();
+std::span<const Rule> quantized_rules();
+std::span<const Rule> signal_rules();
+std::span<const Rule> loss_rules();
+std::span<const Rule> attention_rules();
+std::span<const Rule> layout_rules();
 
-/// The rule of an op of the default domain, or null.
+/// `x`, f32, as u8 between its least and its greatest element (and 0), and taken back: the numbers that an 8-bit product sees.
+VarId rounded_to_bytes(Importer& to, VarId x);
+/// The op of an LSTM whose h goes through `rounded_to_bytes` before each product.
+inline constexpr std::string_view quantized_lstm = "DynamicQuantizeLSTM";
+
+/// An `If` that keeps a Scan from going over no steps becomes the Scan. False where `node` is no such one.
+bool took_steps(Importer& to, const Node& node);
+
+/// The rule of an op (named as in `Rule::onnx`), or null.
 const Rule* find_rule(std::string_view onnx);
 
 }  // namespace millrace::importing

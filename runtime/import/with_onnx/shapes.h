@@ -57,4 +57,12 @@ VarId settled(Importer& to, VarId x, int axis, Window& window, double pad);
 /// window of `ceiling` finds beyond them is `beyond`.
 VarId unfold(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);
 
+/// The convolution of `x` [N, C, D1, …] with `w` [M, C/group, k1, …] and a bias [M] or `no_var`, as a Conv with the attributes of `node`.
+VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias);
+/// The same with these windows.
+VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows);
+
+/// `x` [N, C, D1, …] with its windows behind each other: [N, C, places1, …, elements of a window].
+VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows, double pad);
+
 }  // namespace millrace::importing

@@ -66,19 +66,8 @@ VarId of_rank(Importer& to, VarId x, int rank) {
 }
 
 void conv(Importer& to, const Node& node, const char*) {
-  const int rank = conv_rank(to, node, to.in(node, 0), to.in(node, 1));
-  const VarId x = of_rank(to, to.in(node, 0), rank);
-  const VarId w = of_rank(to, to.in(node, 1), rank);
-  Ints kernel;
-  for (int axis = 2; axis < rank; ++axis) kernel.push_back((*to.type(w).shape)[axis]);
-  const std::vector<Window> windows = windows_of(node, rank - 2, kernel);
-  for (std::size_t i = 0; i < windows.size(); ++i)
-    if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
-      throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
-                         std::to_string(windows[i].kernel));
-  to.give(node, "identity", {conv_along(to, x, w, to.in_or_none(node, 2), node.integer("group", 1), windows)});
+  to.give(node, "identity", {convolved(to, node, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2))});
 }
-
 // ---- pools
 
 std::vector<Window> pool_windows(Importer& to, const Node& node, VarId x) {
@@ -93,15 +82,46 @@ VarId over_windows(Importer& to, const char* kind, VarId x, int axis, const Wind
   return to.emit1("reduce", {apart}, {{"kind", std::string(kind)}, {"axes", Ints{axis + 1}}, {"keepdims", false}});
 }
 
+/// The place of each element among all, in the order of the axes, or with the first spatial axis running fastest.
+VarId places_of(Importer& to, VarId x, bool columns) {
+  const int rank = to.rank(x);
+  std::vector<Extent> extents{{1, no_var}, {1, no_var}};
+  Ints turned{0, 1};
+  for (int axis = 2; axis < rank; ++axis) {
+    extents.push_back(extent_at(to, x, columns ? rank + 1 - axis : axis));
+    turned.push_back(rank + 1 - axis);
+  }
+  const auto value = [&](const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; };
+  const VarId count = value(product(to, x, 2, rank));
+  const VarId places = reshaped(to, to.emit1("range", {number(to, 0), count, number(to, 1)}), extents);
+  return columns ? to.emit1("transpose", {places}, {{"perm", turned}}) : places;
+}
+
+/// Places of the maxima in the whole of x: the first of those as great in a window.
+VarId maxima_places(Importer& to, const Node& node, VarId x, const std::vector<Window>& windows, double least) {
+  const int rank = to.rank(x);
+  const VarId best = to.emit1("argmax", {window_elements(to, x, windows, least)}, {{"axis", std::int64_t{-1}}, {"keepdims", true}});
+  const VarId places = window_elements(to, places_of(to, x, node.integer("storage_order", 0) != 0), windows, -1);
+  const VarId all =
+      to.emit1("expand", {places, to.emit1("concat", {to.emit1("shape", {best}, {{"end", std::int64_t{rank}}}), to.literal(Ints{1})},
+                                           {{"axis", std::int64_t{0}}})});
+  const VarId picked = to.emit1("squeeze", {to.emit1("gather_elements", {all, best}, {{"axis", std::int64_t{-1}}})}, {{"axes", Ints{-1}}});
+  const auto value = [&](const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; };
+  const VarId planes = to.emit1("range", {number(to, 0), value(product(to, x, 0, 2)), number(to, 1)});
+  std::vector<Extent> extents{extent_at(to, x, 0), extent_at(to, x, 1)};
+  extents.resize(static_cast<std::size_t>(rank), Extent{1, no_var});
+  const VarId begins = to.emit1("mul", {reshaped(to, planes, extents), value(product(to, x, 2, rank))});
+  return to.emit1("add", {picked, begins});
+}
+
 void max_pool(Importer& to, const Node& node, const char*) {
-  if (node.wants(1))
-    throw UnsupportedError("expected the maxima alone, found a use of their places " + internal::printable(node.output(1)));
   VarId x = to.in(node, 0);
   const std::vector<Window> windows = pool_windows(to, node, x);
   const DType dtype = to.type(x).dtype;
   if (!is_floating(dtype) && dtype != DType::u8 && dtype != DType::i8)
     throw UnsupportedError("expected floats, i8 or u8, found " + to.type(x).to_string());
   const double least = is_floating(dtype) ? -std::numeric_limits<double>::infinity() : dtype == DType::u8 ? 0 : -128;
+  if (node.wants(1)) to.bind(node, 1, maxima_places(to, node, x, windows, least));
   for (std::size_t i = 0; i < windows.size(); ++i) x = over_windows(to, "max", x, static_cast<int>(i) + 2, windows[i], least, least);
   to.give(node, "identity", {x});
 }
@@ -145,6 +165,37 @@ constexpr Rule rules[] = {
 };
 
 }  // namespace
+
+VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, VarId bias) {
+  const int rank = conv_rank(to, node, x_given, w_given);
+  const VarId x = of_rank(to, x_given, rank);
+  const VarId w = of_rank(to, w_given, rank);
+  Ints kernel;
+  for (int axis = 2; axis < rank; ++axis) kernel.push_back((*to.type(w).shape)[axis]);
+  const std::vector<Window> windows = windows_of(node, rank - 2, kernel);
+  for (std::size_t i = 0; i < windows.size(); ++i)
+    if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
+      throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
+                         std::to_string(windows[i].kernel));
+  return conv_along(to, x, w, bias, node.integer("group", 1), windows);
+}
+
+VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {
+  return conv_along(to, x, w, bias, group, windows);
+}
+
+VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows, double pad) {
+  const int spatial = static_cast<int>(windows.size());
+  for (int i = 0; i < spatial; ++i) x = unfold(to, x, 2 + 2 * i, windows[static_cast<std::size_t>(i)], pad, pad);
+  Ints perm{0, 1};
+  for (const int first : {2, 3})
+    for (int i = 0; i < spatial; ++i) perm.push_back(first + 2 * i);
+  const VarId apart = to.emit1("transpose", {x}, {{"perm", perm}});
+  std::vector<Extent> extents;
+  for (int axis = 0; axis < 2 + spatial; ++axis) extents.push_back(extent_at(to, apart, axis));
+  extents.push_back(product(to, apart, 2 + spatial, 2 + 2 * spatial));
+  return reshaped(to, apart, extents);
+}
 
 std::span<const Rule> window_rules() { return rules; }
 

@@ -455,3 +455,38 @@ TEST_CASE("One step with named states gives, step after step, the rows of the wh
     for (auto& [name, value] : states) value = result["next_" + name].tensor();
   }
 }
+
+TEST_CASE("Steps of sentences in a dialogue lie between boundaries, which set states anew") {
+  Random random(28);
+  Program program;
+  {
+    const build::Guard guard(program);
+    const Var x = build::input("x", VarType(DType::f32, {open, 4}, 2));
+    build::output("y", layers::gru({x}, {gru_weights(random, 4, 3)}).y);
+  }
+  const Tensor x = random_tensor(random, {5, 4});
+  const std::vector<std::int64_t> sentences{2, 0, 3};
+  const LoDTensor dialogue(x, LoD::from_lengths({{3}, sentences}));
+  const Tensor wanted = on_cpu(program, {{"x", dialogue}})["y"].tensor();
+  const Recurrence recurrence = make_recurrence(program);
+  REQUIRE(recurrence.levels == 2);
+  const Program step = parse_onnx(format_onnx_step(recurrence), "step");
+  const Program opens = parse_onnx(format_onnx_boundary(recurrence, recurrence.opening(1)), "opens");
+  std::map<std::string, Tensor> states;
+  const RunResult first = on_cpu(parse_onnx(format_onnx_start(recurrence), "start"));
+  for (const auto& [name, value] : first.outputs()) states[name] = value.tensor().tensor();
+  const auto run_with = [&](const Program& part, Feeds feeds) {
+    for (const Program::Port& port : part.inputs())
+      if (states.contains(port.name)) feeds.emplace(port.name, states.at(port.name));
+    RunResult result = on_cpu(part, feeds);
+    for (const auto& [name, value] : result.outputs())
+      if (name.starts_with("next_")) states[name.substr(5)] = value.tensor().tensor();
+    return result;
+  };
+  std::int64_t t = 0;
+  for (const std::int64_t length : sentences) {
+    run_with(opens, {});
+    for (std::int64_t i = 0; i < length; ++i, ++t)
+      check_close(run_with(step, {{"x", x.rows(t, t + 1)}})["y"].tensor(), wanted.rows(t, t + 1));
+  }
+}
