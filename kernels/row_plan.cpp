@@ -5,7 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
-#include <millrace/kernels/cpu/ordered_sum.h>
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/row_plan.h>
 #include <millrace/tensor/error.h>
 
@@ -215,8 +215,7 @@ class Planner {
       if (folds(group)) group.tile = std::clamp<std::int64_t>(cpu::sum_rows, group.tile, state_.block_rows);
       most = std::max(most, place_tile(static_cast<std::int64_t>(g)));
       for (std::size_t i = group.first; i < group.last; ++i)
-        if (desc_.ops[i].kind == Kind::layer_norm || desc_.ops[i].kind == Kind::log_softmax)
-          room = std::max(room, desc_.ops[i].inner * cpu::sum_rows);
+        if (desc_.ops[i].kind == Kind::log_softmax) room = std::max(room, desc_.ops[i].inner * cpu::sum_rows);
     }
     state_.room = state_.elements + most;
     state_.elements = state_.room + lines(room);

@@ -64,6 +64,22 @@ HWY_INLINE V PowerOfTwo(D d, V n) {
   return hn::BitCast(d, hn::ShiftLeft<Numbers::mantissa_bits>(biased));
 }
 
+/// y·2^n for a whole number n: one rounding, subnormal and infinite results included.
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE hn::Vec512<float> Scaled(hn::Full512<float>, hn::Vec512<float> y, hn::Vec512<float> n) {
+  return hn::Vec512<float>{_mm512_scalef_ps(y.raw, n.raw)};
+}
+HWY_INLINE hn::Vec512<double> Scaled(hn::Full512<double>, hn::Vec512<double> y, hn::Vec512<double> n) {
+  return hn::Vec512<double>{_mm512_scalef_pd(y.raw, n.raw)};
+}
+#endif
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Scaled(D d, V y, V n) {
+  // Two factors, so that subnormal and infinite results come from one last rounding.
+  const V half = hn::Floor(hn::Mul(n, hn::Set(d, static_cast<hn::TFromD<D>>(0.5))));
+  return hn::Mul(hn::Mul(y, PowerOfTwo(d, half)), PowerOfTwo(d, hn::Sub(n, half)));
+}
+
 /// x = n·ln 2 + r; gives n, and e^r − 1 in `expm1_r`.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SplitExp(D d, V x, V& expm1_r) {
@@ -91,10 +107,16 @@ HWY_INLINE V Exp(D d, V x) {
   const V clamped = hn::Min(hn::Max(x, hn::Set(d, Numbers::least)), hn::Set(d, Numbers::greatest));
   V expm1_r;
   const V n = SplitExp(d, clamped, expm1_r);
-  const V y = hn::Add(expm1_r, hn::Set(d, T{1}));
-  // Two factors, so that subnormal and infinite results come from one last rounding.
-  const V half = hn::Floor(hn::Mul(n, hn::Set(d, static_cast<T>(0.5))));
-  return KeepNaN(d, x, hn::Mul(hn::Mul(y, PowerOfTwo(d, half)), PowerOfTwo(d, hn::Sub(n, half))));
+  return KeepNaN(d, x, Scaled(d, hn::Add(expm1_r, hn::Set(d, T{1})), n));
+}
+
+/// exp for x ≤ 0 alone; whoever calls it sees to NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpNegative(D d, V x) {
+  using T = hn::TFromD<D>;
+  V expm1_r;
+  const V n = SplitExp(d, hn::Max(x, hn::Set(d, ExpNumbers<T>::least)), expm1_r);
+  return Scaled(d, hn::Add(expm1_r, hn::Set(d, T{1})), n);
 }
 
 /// e^x − 1 for 0 ≤ x below the overflow of e^x.
@@ -130,7 +152,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   using T = hn::TFromD<D>;
   const V one = hn::Set(d, T{1});
-  const V e = Exp(d, hn::Neg(hn::Abs(x)));
+  const V e = ExpNegative(d, hn::Neg(hn::Abs(x)));
   const V above = hn::IfThenElse(hn::Ge(x, hn::Zero(d)), one, e);
   return KeepNaN(d, x, hn::Div(above, hn::Add(one, e)));
 }

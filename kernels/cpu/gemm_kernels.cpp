@@ -56,17 +56,25 @@ template <class T>
 void RunMatrix(const MatrixCall<T>& call) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   constexpr std::int64_t width = panel_vectors * lanes;
-  HWY_ALIGN T total[tile_room<T>];
+  const bool plain = call.alpha == T{1} && call.beta == T{0} && call.bias == nullptr && call.column_stride == 1;
   for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
     const std::int64_t column = panel * width;
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
     const bool pair = call.rows <= pair_rows && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
     const int vectors = pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
     const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes;
-    EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
-      TileFor<T>(height, vectors)(call.a + first, call.k, call.b + panel * call.panel_stride, stride, call.panel_stride, total);
-      for (int row = 0; row < height; ++row) FinishRow(call, total + row * vectors * lanes, vectors, column, call.out[first + row]);
-    });
+    const T* b = call.b + panel * call.panel_stride;
+    if (plain && column + vectors * lanes <= call.columns) {  // nothing comes behind the totals
+      EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
+        TileFor<T>(height, vectors)(call.a + first, call.k, b, stride, call.panel_stride, call.out + first, column);
+      });
+    } else {
+      TileRoom<T> room(vectors);
+      EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
+        TileFor<T>(height, vectors)(call.a + first, call.k, b, stride, call.panel_stride, room.rows, 0);
+        for (int row = 0; row < height; ++row) FinishRow(call, room.rows[row], vectors, column, call.out[first + row]);
+      });
+    }
     panel += pair ? 2 : 1;
   }
 }

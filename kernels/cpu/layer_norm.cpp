@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/layer_norm.h>
 
-#include <vector>
-
-#include <millrace/kernels/cpu/norm_rows.h>
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/rows_along.h>
 
 namespace millrace::cpu {
@@ -14,8 +12,7 @@ void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int ax
     const auto* factors = static_cast<const Wide*>(scale.raw());
     const auto* addends = bias == nullptr ? nullptr : static_cast<const Wide*>(bias->raw());
     each_rows<decltype(element), Wide>(x, axes, out, team, [&](Wide* const* rows, int count, std::int64_t n) {
-      std::vector<Wide> room(static_cast<std::size_t>(n) * static_cast<std::size_t>(count));
-      layer_norm_rows(rows, count, n, factors, addends, static_cast<Wide>(epsilon), room.data());
+      layer_norm_rows(rows, count, n, factors, addends, static_cast<Wide>(epsilon));
     });
   });
 }

@@ -76,6 +76,42 @@ HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, co
   StoreSome(d, hn::Mul(o, Apply(d, desc.output, 0, next)), call.h_out[row] + unit, count);
 }
 
+/// The gates and activations that most cells have, over whole vectors: nothing to choose, so that the rows of a tile follow each other closely.
+inline bool IsUsual(const LstmDesc& desc) {
+  return desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh && desc.clip == 0 &&
+         !desc.couple_input_forget && !desc.peepholes;
+}
+
+/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart.
+template <class D, class T = hn::TFromD<D>>
+HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t stride, std::int64_t block,
+                            std::int64_t first, int height) {
+  using V = hn::Vec<D>;
+  constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
+  const std::int64_t unit = block * lanes;
+  const std::int64_t next_gate = input != nullptr ? lanes : call.desc->hidden;
+  const bool biased = call.bias != nullptr;
+  V bias[4];
+  for (int gate = 0; gate < 4; ++gate) bias[gate] = biased ? hn::LoadU(d, call.bias + (block * 4 + gate) * lanes) : hn::Zero(d);
+  for (std::int64_t row = first; row < first + height; ++row, recurrent += stride) {
+    const T* in = input != nullptr ? input + (row - first) * stride : call.projection[row] + unit;
+    const auto sum = [&](int gate) HWY_ATTR {
+      V a = hn::Load(d, recurrent + gate * lanes);
+      if (biased) a = hn::Add(a, bias[gate]);
+      return hn::Add(a, hn::LoadU(d, in + gate * next_gate));
+    };
+    const V kept = hn::Mul(Sigmoid(d, sum(1)), hn::LoadU(d, call.c[row] + unit));
+    const V next = hn::Add(kept, hn::Mul(Sigmoid(d, sum(0)), Tanh(d, sum(2))));
+    hn::StoreU(next, d, call.c_out[row] + unit);
+    hn::StoreU(Sigmoid(d, sum(3)), d, call.h_out[row] + unit);
+  }
+  // Apart from the gates: one row's chain from them to h is longer than what a processor looks ahead.
+  for (std::int64_t row = first; row < first + height; ++row) {
+    T* h_out = call.h_out[row] + unit;
+    hn::StoreU(hn::Mul(hn::LoadU(d, h_out), Tanh(d, hn::LoadU(d, call.c_out[row] + unit))), d, h_out);
+  }
+}
+
 template <class T>
 void RunLstm(const LstmCall<T>& call) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
@@ -83,20 +119,28 @@ void RunLstm(const LstmCall<T>& call) {
   const hn::ScalableTag<T> d;
   const std::int64_t c = call.desc->input;
   const std::int64_t h = call.desc->hidden;
-  HWY_ALIGN T recurrent[tile_room<T>];
-  HWY_ALIGN T input[tile_room<T>];
+  const bool usual = IsUsual(*call.desc);
   for (std::int64_t block = call.first_block; block < call.last_block;) {
     const int blocks = call.rows <= pair_rows && block + 2 <= call.last_block ? 2 : 1;
     const int vectors = blocks * panel_vectors;
+    const TileRoom<T> recurrent(vectors), input(vectors);
+    const bool whole = usual && (block + blocks) * lanes <= h;
     EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
       const auto tile = TileFor<T>(height, vectors);
-      tile(call.h + first, h, call.recurrent + block * width * h, width, width * h, recurrent);
-      if (call.x != nullptr) tile(call.x + first, c, call.input + block * width * c, width, width * c, input);
-      for (int row = 0; row < height; ++row)
-        for (int next = 0; next < blocks; ++next) {
-          const std::int64_t at = (row * blocks + next) * width;
-          Pointwise(d, call, recurrent + at, call.x != nullptr ? input + at : nullptr, block + next, first + row);
+      tile(call.h + first, h, call.recurrent + block * width * h, width, width * h, recurrent.rows, 0);
+      if (call.x != nullptr) tile(call.x + first, c, call.input + block * width * c, width, width * c, input.rows, 0);
+      for (int next = 0; next < blocks; ++next) {
+        const T* from_h = recurrent.total + next * width;
+        const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;
+        if (whole) {
+          UsualRows(d, call, from_h, from_x, blocks * width, block + next, first, height);
+          continue;
         }
+        for (int row = 0; row < height; ++row) {
+          const std::int64_t at = row * blocks * width;
+          Pointwise(d, call, from_h + at, from_x != nullptr ? from_x + at : nullptr, block + next, first + row);
+        }
+      }
     });
     block += blocks;
   }

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include <millrace/kernels/cpu/ordered_sum.h>
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
-/// softmax, its logarithm and the layer norm of up to sum_rows rows of n elements, in place: the one definition of their bits.
+/// softmax and its logarithm of up to sum_rows rows of n elements, in place: the one definition of their bits.
 namespace millrace::cpu {
 
 /// The greatest of n ≥ 1 elements; NaN wins.
@@ -28,7 +28,7 @@ void softmax_rows(T* const* rows, int count, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) rows[r][i] -= most;
     unary_run(Unary::exp, {}, rows[r], rows[r], static_cast<std::size_t>(n));
   }
-  ordered_sums<T>(rows, count, n, sums);
+  ordered_sums(rows, count, n, sums);
   for (int r = 0; r < count; ++r)
     for (std::int64_t i = 0; i < n; ++i) rows[r][i] /= sums[r];
 }
@@ -44,33 +44,10 @@ void log_softmax_rows(T* const* rows, int count, std::int64_t n, T* room) {
     for (std::int64_t i = 0; i < n; ++i) rows[r][i] -= most;
     unary_run(Unary::exp, {}, rows[r], powers[r], static_cast<std::size_t>(n));
   }
-  ordered_sums<T>(powers, count, n, sums);
+  ordered_sums(powers, count, n, sums);
   for (int r = 0; r < count; ++r) {
     const T norm = std::log(sums[r]);
     for (std::int64_t i = 0; i < n; ++i) rows[r][i] -= norm;
-  }
-}
-
-/// `room`: count·n elements; `bias` may be null.
-template <class T>
-void layer_norm_rows(T* const* rows, int count, std::int64_t n, const T* scale, const T* bias, T epsilon, T* room) {
-  T sums[sum_rows];
-  ordered_sums<T>(rows, count, n, sums);
-  T* squares[sum_rows] = {};
-  for (int r = 0; r < count; ++r) {
-    const T mean = sums[r] / static_cast<T>(n);
-    squares[r] = room + r * n;
-    for (std::int64_t i = 0; i < n; ++i) {
-      rows[r][i] -= mean;
-      squares[r][i] = rows[r][i] * rows[r][i];
-    }
-  }
-  ordered_sums<T>(squares, count, n, sums);
-  for (int r = 0; r < count; ++r) {
-    const T factor = T{1} / std::sqrt(sums[r] / static_cast<T>(n) + epsilon);
-    for (std::int64_t i = 0; i < n; ++i) rows[r][i] = rows[r][i] * factor * scale[i];
-    if (bias != nullptr)
-      for (std::int64_t i = 0; i < n; ++i) rows[r][i] += bias[i];
   }
 }
 

@@ -200,7 +200,7 @@ class Machine {
         return;
       }
       T sums[sum_rows];
-      ordered_sums<T>(from, count, op.inner, sums);
+      ordered_sums(from, count, op.inner, sums);
       for (int r = 0; r < count; ++r) *to[r] = op.reduction == Reduction::mean ? sums[r] / static_cast<T>(op.inner) : sums[r];
     });
   }
@@ -212,8 +212,8 @@ class Machine {
         if (to[r] != from[r]) std::memcpy(to[r], from[r], static_cast<std::size_t>(op.inner) * sizeof(T));
       if (op.kind == Kind::softmax) return softmax_rows(to, count, op.inner);
       if (op.kind == Kind::log_softmax) return log_softmax_rows(to, count, op.inner, data_ + plan_.room);
-      layer_norm_rows<T>(to, count, op.inner, at(op.in[1], first), op.in[2].reg < 0 ? nullptr : at(op.in[2], first),
-                         static_cast<T>(op.epsilon), data_ + plan_.room);
+      layer_norm_rows(to, count, op.inner, at(op.in[1], first), op.in[2].reg < 0 ? nullptr : at(op.in[2], first),
+                      static_cast<T>(op.epsilon));
     });
   }
 

@@ -26,7 +26,7 @@ struct RowPlan::State {
   std::vector<Group> groups;
   std::vector<Place> places;  ///< by register; of scratch alone
   std::int64_t block_rows = 0;
-  std::int64_t room = 0;         ///< element offset of the room that norms take
+  std::int64_t room = 0;         ///< element offset of the room that logarithms of softmax take
   std::int64_t elements = 0;     ///< in all
   std::int64_t table_bytes = 0;  ///< in front of the elements: where each register is now
 };

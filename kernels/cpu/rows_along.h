@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <millrace/kernels/cpu/ordered_sum.h>
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/tensor/tensor.h>
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/segments.h>
 
 namespace millrace::cpu {

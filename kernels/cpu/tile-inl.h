@@ -32,10 +32,11 @@ HWY_INLINE constexpr std::size_t MaxLanesOf() {
   return hn::MaxLanes(hn::ScalableTag<T>());
 }
 
-/// total[Rows][Vectors·lanes] of Rows rows times Vectors vectors of columns; vectors 4… belong to a second panel,
-/// `panel_stride` further on. One chain per output; blocks of k_block are summed apart and added in order.
+/// to[row][column …] of Rows rows times Vectors vectors of columns; vectors 4… belong to a second panel, `panel_stride` further on. One chain
+/// per output; blocks of k_block are summed apart and added in order.
 template <class T, int Rows, int Vectors>
-HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const T* b, std::int64_t b_stride, std::int64_t panel_stride, T* total) {
+HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const T* b, std::int64_t b_stride, std::int64_t panel_stride, T* const* to,
+                       std::int64_t column) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
@@ -56,15 +57,15 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const T* b, std::int64
     }
     for (int row = 0; row < Rows; ++row) {
       for (int v = 0; v < Vectors; ++v) {
-        T* to = total + (row * Vectors + v) * lanes;
-        hn::Store(begin == 0 ? sum[row][v] : hn::Add(hn::Load(d, to), sum[row][v]), d, to);
+        T* there = to[row] + column + v * lanes;
+        hn::StoreU(begin == 0 ? sum[row][v] : hn::Add(hn::LoadU(d, there), sum[row][v]), d, there);
       }
     }
   }
 }
 
 template <class T>
-using TileFunction = void (*)(const T* const*, std::int64_t, const T*, std::int64_t, std::int64_t, T*);
+using TileFunction = void (*)(const T* const*, std::int64_t, const T*, std::int64_t, std::int64_t, T* const*, std::int64_t);
 
 template <class T, int Rows>
 HWY_INLINE TileFunction<T> TileOfRows(int vectors) {
@@ -95,9 +96,18 @@ HWY_INLINE TileFunction<T> TileFor(int rows, int vectors) {
   }
 }
 
-/// Room for the largest tile.
+/// Totals of the largest tile, for what comes behind them.
 template <class T>
-inline constexpr std::size_t tile_room = static_cast<std::size_t>(tile_rows) * panel_vectors * MaxLanesOf<T>();
+struct TileRoom {
+  explicit TileRoom(int vectors) {
+    for (int row = 0; row < tile_rows; ++row) rows[row] = total + static_cast<std::size_t>(row % most(vectors) * vectors) * MaxLanesOf<T>();
+  }
+  HWY_ALIGN T total[static_cast<std::size_t>(tile_rows) * panel_vectors * MaxLanesOf<T>()];
+  T* rows[tile_rows];
+
+ private:
+  static constexpr int most(int vectors) { return vectors > panel_vectors ? pair_rows : tile_rows; }
+};
 
 /// Splits `rows` into tiles of nearly equal height and calls f(first, height).
 template <class F>

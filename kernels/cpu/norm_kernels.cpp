@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/norm_kernels.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/norm_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Elements [begin, end) of `Rows` rows, one chain of additions each.
+template <int Rows, class T, class F>
+HWY_INLINE void SumApart(const T* const* rows, std::int64_t begin, std::int64_t end, const F& f, T* sums) {
+  T sum[Rows];
+  for (int r = 0; r < Rows; ++r) sum[r] = sums[r];
+  for (std::int64_t i = begin; i < end; ++i)
+    for (int r = 0; r < Rows; ++r) sum[r] += f(rows[r][i], r);
+  for (int r = 0; r < Rows; ++r) sums[r] = sum[r];
+}
+
+/// The first elements of as many rows as there are lanes, 16 bytes of each: block 0 holds row `row`, block 1 the row half a vector on.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* const* rows, std::int64_t i, int row) {
+  constexpr int half = static_cast<int>(hn::MaxLanes(d)) / 2;
+  if constexpr (sizeof(T) * hn::MaxLanes(d) == 32) {
+    const hn::Half<D> part;
+    return hn::Combine(d, hn::LoadU(part, rows[row + half] + i), hn::LoadU(part, rows[row] + i));
+  } else {
+    return hn::LoadU(d, rows[row] + i);
+  }
+}
+
+/// A vector has a lane for each row: four elements (two of f64) of every row are turned into so many vectors, one for each i.
+template <class D, class F>
+HWY_INLINE hn::Vec<D> SumBlocks(D d, const float* const* rows, std::int64_t i, const F& f, hn::Vec<D> sum) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<D>> wide;
+  const auto low = [&](auto a, auto b)
+                       HWY_ATTR { return hn::BitCast(d, hn::InterleaveLower(wide, hn::BitCast(wide, a), hn::BitCast(wide, b))); };
+  const auto high = [&](auto a, auto b)
+                        HWY_ATTR { return hn::BitCast(d, hn::InterleaveUpper(wide, hn::BitCast(wide, a), hn::BitCast(wide, b))); };
+  const auto r0 = LoadBlocks(d, rows, i, 0), r1 = LoadBlocks(d, rows, i, 1), r2 = LoadBlocks(d, rows, i, 2), r3 = LoadBlocks(d, rows, i, 3);
+  const auto a = hn::InterleaveLower(d, r0, r1), b = hn::InterleaveLower(d, r2, r3);
+  const auto c = hn::InterleaveUpper(d, r0, r1), e = hn::InterleaveUpper(d, r2, r3);
+  sum = hn::Add(hn::Add(sum, f(low(a, b))), f(high(a, b)));
+  return hn::Add(hn::Add(sum, f(low(c, e))), f(high(c, e)));
+}
+template <class D, class F>
+HWY_INLINE hn::Vec<D> SumBlocks(D d, const double* const* rows, std::int64_t i, const F& f, hn::Vec<D> sum) {
+  const auto r0 = LoadBlocks(d, rows, i, 0), r1 = LoadBlocks(d, rows, i, 1);
+  return hn::Add(hn::Add(sum, f(hn::InterleaveLower(d, r0, r1))), f(hn::InterleaveUpper(d, r0, r1)));
+}
+
+struct Plain {
+  template <class T>
+  HWY_INLINE T operator()(T x, int) const {
+    return x;
+  }
+  template <class D>
+  HWY_INLINE auto with(D, int) const {
+    return [](auto v) HWY_ATTR { return v; };
+  }
+};
+
+/// Squares of the distances from a mean for each row.
+template <class T>
+struct SquaredFrom {
+  const T* means;
+  HWY_INLINE T operator()(T x, int row) const { return (x - means[row]) * (x - means[row]); }
+  template <class D>
+  HWY_INLINE auto with(D d, int row) const {
+    const auto mean = hn::LoadU(d, means + row);
+    return [mean](auto v) HWY_ATTR {
+      const auto from = hn::Sub(v, mean);
+      return hn::Mul(from, from);
+    };
+  }
+};
+
+/// sums[r] += Σ f(row r) over [begin, end), in order; as many rows as a vector has lanes, the first of them `row`.
+template <class D, class F, class T = hn::TFromD<D>>
+HWY_INLINE void SumLanes(D d, const T* const* rows, int row, std::int64_t begin, std::int64_t end, const F& f, T* sums) {
+  constexpr auto step = static_cast<std::int64_t>(16 / sizeof(T));
+  const auto of_row = f.with(d, row);
+  auto sum = hn::Zero(d);
+  std::int64_t i = begin;
+  for (; i + step <= end; i += step) sum = SumBlocks(d, rows + row, i, of_row, sum);
+  hn::StoreU(sum, d, sums + row);
+  for (int r = row; r < row + static_cast<int>(hn::MaxLanes(d)); ++r)
+    for (std::int64_t at = i; at < end; ++at) sums[r] += f(rows[r][at], r);
+}
+
+/// f of each element, summed; all arrays hold sum_rows rows, of which `count` are needed.
+template <class T, class F>
+HWY_INLINE void SumRows(const T* const* rows, int count, std::int64_t n, const F& f, T* total) {
+  const hn::CappedTag<T, 32 / sizeof(T)> d;
+  constexpr int lanes = static_cast<int>(hn::MaxLanes(d));
+  for (int r = 0; r < sum_rows; ++r) total[r] = 0;
+  for (std::int64_t begin = 0; begin < n; begin += k_block) {
+    const std::int64_t end = std::min(n, begin + k_block);
+    T sum[sum_rows] = {};
+    if (count == 1) {
+      SumApart<1>(rows, begin, end, f, sum);
+    } else if (count == 2) {
+      SumApart<2>(rows, begin, end, f, sum);
+    } else {
+      for (int row = 0; row < count; row += lanes) SumLanes(d, rows, row, begin, end, f, sum);
+    }
+    for (int r = 0; r < count; ++r) total[r] = begin == 0 ? sum[r] : total[r] + sum[r];
+  }
+}
+
+template <class T>
+void RunSums(const T* const* rows, int count, std::int64_t n, T* sums) {
+  const T* all[sum_rows];
+  T total[sum_rows];
+  for (int r = 0; r < sum_rows; ++r) all[r] = rows[std::min(r, count - 1)];
+  SumRows(all, count, n, Plain(), total);
+  std::copy_n(total, count, sums);
+}
+
+/// row = (row − mean)·factor·scale (+ bias).
+template <class T>
+HWY_INLINE void ScaleRow(T* row, std::int64_t n, T mean, T factor, const T* scale, const T* bias) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto means = hn::Set(d, mean), factors = hn::Set(d, factor);
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto scaled = hn::Mul(hn::Mul(hn::Sub(hn::LoadU(d, row + i), means), factors), hn::LoadU(d, scale + i));
+    hn::StoreU(bias == nullptr ? scaled : hn::Add(scaled, hn::LoadU(d, bias + i)), d, row + i);
+  }
+  for (; i < n; ++i) {
+    const T scaled = (row[i] - mean) * factor * scale[i];
+    row[i] = bias == nullptr ? scaled : scaled + bias[i];
+  }
+}
+
+template <class T>
+void RunLayerNorm(T* const* rows, int count, std::int64_t n, const T* scale, const T* bias, T epsilon) {
+  const T* all[sum_rows];
+  T means[sum_rows];
+  T squares[sum_rows];
+  for (int r = 0; r < sum_rows; ++r) all[r] = rows[std::min(r, count - 1)];
+  SumRows(all, count, n, Plain(), means);
+  for (int r = 0; r < sum_rows; ++r) means[r] /= static_cast<T>(n);
+  SumRows(all, count, n, SquaredFrom<T>{means}, squares);
+  for (int r = 0; r < count; ++r) ScaleRow(rows[r], n, means[r], T{1} / std::sqrt(squares[r] / static_cast<T>(n) + epsilon), scale, bias);
+}
+
+void RunSumsF32(const float* const* rows, int count, std::int64_t n, float* sums) { RunSums(rows, count, n, sums); }
+void RunSumsF64(const double* const* rows, int count, std::int64_t n, double* sums) { RunSums(rows, count, n, sums); }
+void RunLayerNormF32(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon) {
+  RunLayerNorm(rows, count, n, scale, bias, epsilon);
+}
+void RunLayerNormF64(double* const* rows, int count, std::int64_t n, const double* scale, const double* bias, double epsilon) {
+  RunLayerNorm(rows, count, n, scale, bias, epsilon);
+}
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(RunSumsF32);
+HWY_EXPORT(RunSumsF64);
+HWY_EXPORT(RunLayerNormF32);
+HWY_EXPORT(RunLayerNormF64);
+
+void ordered_sums(const float* const* rows, int count, std::int64_t n, float* sums) {
+  HWY_DYNAMIC_DISPATCH(RunSumsF32)(rows, count, n, sums);
+}
+void ordered_sums(const double* const* rows, int count, std::int64_t n, double* sums) {
+  HWY_DYNAMIC_DISPATCH(RunSumsF64)(rows, count, n, sums);
+}
+void layer_norm_rows(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon) {
+  HWY_DYNAMIC_DISPATCH(RunLayerNormF32)(rows, count, n, scale, bias, epsilon);
+}
+void layer_norm_rows(double* const* rows, int count, std::int64_t n, const double* scale, const double* bias, double epsilon) {
+  HWY_DYNAMIC_DISPATCH(RunLayerNormF64)(rows, count, n, scale, bias, epsilon);
+}
+
+}  // namespace millrace::cpu
+#endif

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+/// Sums and layer norms of a few rows of n elements side by side, by instruction set. No bit depends on how many rows there are.
+namespace millrace::cpu {
+
+/// Rows that go side by side: one chain of additions alone would leave the adder idle.
+inline constexpr int sum_rows = 8;
+
+/// sums[r] = Σ rows[r][i] for `count` ≤ sum_rows rows, each in the order of kernels/reduce.h.
+void ordered_sums(const float* const* rows, int count, std::int64_t n, float* sums);
+void ordered_sums(const double* const* rows, int count, std::int64_t n, double* sums);
+
+/// In place (kernels/layer_norm.h); `bias` may be null, n ≥ 1.
+void layer_norm_rows(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon);
+void layer_norm_rows(double* const* rows, int count, std::int64_t n, const double* scale, const double* bias, double epsilon);
+
+}  // namespace millrace::cpu
