@@ -10,6 +10,7 @@ constexpr Family all[] = {
     {"C1", "one step of one sequence, f32", measure_one_step},
     {"C2", "one step with bf16 and int8 weights", measure_low_precision},
     {"C3", "equal sequences", measure_sequences},
+    {"layers", "layers and directions side by side on several threads", measure_layers},
     {"C4", "ragged sequences", measure_ragged},
     {"C5", "live streams of a speech model, through the socket", measure_live},
     {"C6", "cells of one's own", measure_cells},

@@ -37,6 +37,7 @@ std::span<const Family> families();
 void measure_one_step(Context& context);
 void measure_low_precision(Context& context);
 void measure_sequences(Context& context);
+void measure_layers(Context& context);
 void measure_ragged(Context& context);
 void measure_live(Context& context);
 void measure_cells(Context& context);

@@ -8,6 +8,8 @@
 #include <millrace/runtime/executor/array_classes.h>
 #include <millrace/runtime/executor/drop_unread.h>
 #include <millrace/runtime/executor/fold_constants.h>
+#include <millrace/runtime/executor/loop_groups.h>
+#include <millrace/runtime/executor/skip_repacking.h>
 #include <millrace/runtime/ops/array_ops.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/copy.h>
@@ -280,7 +282,9 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
   fold_constants(state->program);
   drop_unread(state->program);
+  skip_repacking(state->program);
   Compiler(*state).run();
+  state->loop_groups = find_loop_groups(state->program);
   state_ = std::move(state);
 }
 

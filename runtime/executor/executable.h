@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/runtime/executor/gear.h>
+#include <millrace/runtime/executor/loop_groups.h>
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
@@ -85,6 +86,8 @@ class Executable {
   bool on_host(VarId var) const { return state_->on_host.at(static_cast<std::size_t>(var)); }
   /// Weights and literals, on the device (or on the host, for those that steer loops).
   const Value& constant(std::size_t index) const { return state_->constants[index]; }
+  /// Loops of block 0 that may run side by side (loop_groups.h).
+  const std::vector<LoopGroup>& loop_groups() const noexcept { return state_->loop_groups; }
   /// True when a run of block 0 never waits: no loops, branches or arrays.
   bool straight_line() const noexcept { return state_->straight_line; }
 
@@ -99,6 +102,7 @@ class Executable {
     std::vector<std::size_t> index;
     std::vector<bool> on_host;
     std::vector<Value> constants;
+    std::vector<LoopGroup> loop_groups;
     bool straight_line = true;
   };
   std::shared_ptr<const State> state_;

@@ -56,6 +56,17 @@ VarScope& up(VarScope& scope, int levels) {
 
 ProgramRun::ProgramRun(Executable executable, RunOptions options) : executable_(std::move(executable)), options_(options) {
   if (options_.tracer != nullptr) add_tracks();
+  const auto compiled = [this](std::size_t place) {
+    const Op* op = &executable_.program().block(0).ops[place];
+    const std::vector<CompiledOp>& all = executable_.block(0).ops;
+    return &*std::find_if(all.begin(), all.end(), [op](const CompiledOp& each) { return each.op == op; });
+  };
+  for (const LoopGroup& group : executable_.loop_groups())
+    for (std::size_t i = 1; i < group.size(); ++i) {
+      const CompiledOp* op = compiled(group[i]);
+      companions_[op] = std::make_shared<Companion>(op);
+      led_by_[compiled(group[0])].push_back(companions_[op]);
+    }
 }
 
 // ---- Values ----

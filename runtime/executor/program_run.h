@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include <millrace/runtime/task/strand.h>
 
 namespace millrace {
+
+class Wavefront;
 
 /// One run of an executable: what its tasks share. Internal to the executor; the tasks hold it by shared pointer.
 class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
@@ -56,6 +59,16 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
     void add(HeldWriters more);
   };
 
+  /// A loop of a group but the first: it waits until the first says whether it took it along.
+  struct Companion {
+    explicit Companion(const CompiledOp* loop) : op(loop), gate("the loop that it runs beside") {}
+    const CompiledOp* op;
+    Gate gate;
+    std::unique_ptr<FusedRun> done;  ///< its turns are
+    bool finished = false;
+  };
+  struct Companions;
+
   static task<void> run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end);
   static task<void> walk(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end, Scope* ops);
   static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held,
@@ -64,6 +77,11 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   std::shared_ptr<const FusedLoop> fused_form(const CompiledOp& op, const VarScope& scope) const;
   static task<bool> run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<std::unique_ptr<FusedRun>> prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
+                                                       const std::vector<std::unique_ptr<FusedRun>>* beside);
+  static task<void> turn_fused(std::shared_ptr<ProgramRun> run, FusedRun* one, Wavefront* several, StreamRef stream);
+  static task<void> finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused);
+  static task<int> team_size(StreamRef stream);
   static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
                                             ScopePtr scope);
   static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
@@ -106,6 +124,8 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
 
   Executable executable_;
   RunOptions options_;
+  std::map<const CompiledOp*, std::shared_ptr<Companion>> companions_;
+  std::map<const CompiledOp*, std::vector<std::shared_ptr<Companion>>> led_by_;  ///< by the first loop of a group
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;
   RunResult result_;

@@ -2,7 +2,12 @@
 // How ProgramRun runs a loop in one piece.
 #include <millrace/runtime/executor/program_run.h>
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include <millrace/runtime/array/reorder.h>
+#include <millrace/runtime/lowering/wavefront.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -109,9 +114,9 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
 namespace {
 
 /// What is wrong with the values, the loop says better turn by turn.
-std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop, FusedOperands operands, int threads, StreamRef stream) {
+std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop, FusedOperands operands, StreamRef stream) {
   try {
-    return FusedRun::prepare(loop, std::move(operands), threads, stream);
+    return FusedRun::prepare(loop, std::move(operands), stream);
   } catch (const Error&) {
     return nullptr;
   }
@@ -119,30 +124,40 @@ std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop,
 
 }  // namespace
 
-/// False when the loop has to run turn by turn after all.
-task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+/// Prepared, or null when the loop has to run turn by turn after all.
+task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
+                                                          const std::vector<std::unique_ptr<FusedRun>>* beside) {
   const std::shared_ptr<const FusedLoop> loop = run->fused_form(*op, *scope);
-  if (loop == nullptr) co_return false;
+  if (loop == nullptr) co_return nullptr;
   FusedOperands operands = co_await fused_operands(run, loop, op, scope);
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
-  if (limit >= 0 && operands.turns > limit) co_return false;
-  const StreamRef stream = run->stream(*op, *scope);
-  const auto threads = std::make_shared<int>(1);
-  stream.enqueue([threads](ThreadTeam& team) { *threads = team.size(); });
-  const Point known = stream.position();
-  co_await ready(known);
-  const std::unique_ptr<FusedRun> fused = prepared(loop, std::move(operands), *threads, stream);
-  if (fused == nullptr) co_return false;
-  const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", fused", run->track(*op, *scope), scope->turn());
-  while (fused->advance(stream)) {
+  if (limit >= 0 && operands.turns > limit) co_return nullptr;
+  operands.sources.resize(loop->form().inputs.size());
+  for (std::size_t i = 0; i < beside->size(); ++i) {
+    const std::vector<LoopForm::Output>& outputs = (*beside)[i]->loop().form().outputs;
+    for (std::size_t input = 0; input < operands.sources.size(); ++input)
+      for (std::size_t output = 0; output < outputs.size(); ++output)
+        if (outputs[output].array == loop->form().inputs[input].array) operands.sources[input] = {(*beside)[i].get(), output};
+  }
+  co_return prepared(loop, std::move(operands), run->stream(*op, *scope));
+}
+
+/// All turns of what was prepared: of one loop, or of several side by side.
+task<void> ProgramRun::turn_fused(std::shared_ptr<ProgramRun> run, FusedRun* one, Wavefront* several, StreamRef stream) {
+  while (one != nullptr ? one->advance(stream) : several->advance(stream)) {
     // Another thread may be on the stream: then it runs the turns, later.
     const Point turned = stream.position();
     co_await ready(turned);
     co_await this_task::yield();  // timers, and other runs of the executor, get their turn
     co_await this_task::checkpoint();
   }
-  const std::vector<SlotValue> last = fused->finish(stream);
-  const LoopForm& form = loop->form();
+}
+
+/// What a fused loop leaves becomes values of the program.
+task<void> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
+                                    std::unique_ptr<FusedRun> fused) {
+  const std::vector<SlotValue> last = fused->finish(run->stream(*op, *scope));
+  const LoopForm& form = fused->loop().form();
   for (std::size_t i = 0; i < op->outputs.size(); ++i) {
     if (!form.carried[i].counter) {
       scope->set(op->outputs[i], last[form.carried[i].state]);
@@ -155,6 +170,72 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   }
   run->result_.turns += fused->turns();
   ++run->result_.fused_loops;
+}
+
+task<int> ProgramRun::team_size(StreamRef stream) {
+  const auto threads = std::make_shared<int>(1);
+  stream.enqueue([threads](ThreadTeam& team) { *threads = team.size(); });
+  const Point known = stream.position();
+  co_await ready(known);
+  co_return *threads;
+}
+
+/// The other loops of a group get what the first one made of them: their turns, done, or leave to begin themselves.
+struct ProgramRun::Companions {
+  explicit Companions(const std::vector<std::shared_ptr<Companion>>* of) {
+    if (of != nullptr) all = *of;
+  }
+  Companions(const Companions&) = delete;
+  Companions& operator=(const Companions&) = delete;
+  ~Companions() {
+    for (const auto& each : all) each->gate.open();
+  }
+  std::vector<std::shared_ptr<Companion>> all;
+};
+
+/// False when the loop has to run turn by turn after all.
+task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+  if (const auto found = run->companions_.find(op); found != run->companions_.end()) {
+    const std::shared_ptr<Companion> me = found->second;
+    co_await me->gate.wait();
+    std::unique_ptr<FusedRun> done = std::move(me->done);
+    if (done != nullptr) co_await finish_fused(run, op, scope, std::move(done));
+    if (me->finished) co_return true;
+  }
+  const auto led = run->led_by_.find(op);
+  const Companions companions(led == run->led_by_.end() ? nullptr : &led->second);
+  std::vector<std::unique_ptr<FusedRun>> runs;
+  std::vector<const CompiledOp*> ops{op};
+  std::unique_ptr<FusedRun> first = co_await prepare_fused(run, op, scope, &runs);
+  if (first == nullptr) co_return false;
+  const StreamRef stream = run->stream(*op, *scope);
+  const int threads = co_await team_size(stream);
+  const bool beside = !companions.all.empty() && Wavefront::pays(first->rows(), threads);
+  runs.push_back(std::move(first));
+  for (std::size_t i = 0; beside && i < companions.all.size(); ++i) {
+    std::unique_ptr<FusedRun> next = co_await prepare_fused(run, companions.all[i]->op, scope, &runs);
+    if (next == nullptr) continue;
+    runs.push_back(std::move(next));
+    ops.push_back(companions.all[i]->op);
+  }
+  const std::string name = run->name_of(*op) + (runs.size() > 1 ? fmt::format(", fused, {} loops side by side", runs.size()) : ", fused");
+  const TraceSpan span(run->options_.tracer, "loop", name, run->track(*op, *scope), scope->turn());
+  if (runs.size() > 1) {
+    Wavefront wavefront(std::move(runs), threads, stream);
+    co_await turn_fused(run, nullptr, &wavefront, stream);
+    runs = wavefront.take();
+    run->result_.loops_side_by_side += static_cast<std::int64_t>(runs.size());
+  } else {
+    runs[0]->deal(threads, stream);
+    co_await turn_fused(run, runs[0].get(), nullptr, stream);
+  }
+  for (const auto& companion : companions.all) {
+    const auto at = std::find(ops.begin(), ops.end(), companion->op);
+    if (at == ops.end()) continue;
+    companion->done = std::move(runs[static_cast<std::size_t>(at - ops.begin())]);
+    companion->finished = true;
+  }
+  co_await finish_fused(run, op, scope, std::move(runs[0]));
   co_return true;
 }
 

@@ -50,6 +50,8 @@ class RunResult {
   std::int64_t turns = 0;
   /// Loops, as often as they were run, that ran in one piece (Gear::fused).
   std::int64_t fused_loops = 0;
+  /// Those of them that ran beside others, each on a thread.
+  std::int64_t loops_side_by_side = 0;
 
  private:
   friend class ProgramRun;

@@ -46,9 +46,17 @@ class FusedLoop {
   std::size_t step_outputs_ = 0;
 };
 
+class FusedRun;
+
 /// What a fused loop works on.
 struct FusedOperands {
+  /// A run that makes the slots of an input, beside this one (wavefront.h).
+  struct Source {
+    const FusedRun* run = nullptr;
+    std::size_t output = 0;
+  };
   std::vector<TensorArray> inputs;
+  std::vector<Source> sources;           ///< by input; none, or a null run: the slots are there
   std::vector<std::int64_t> first_read;  ///< the slot of each input at the first turn
   std::vector<TensorArray> outputs;
   std::vector<std::int64_t> first_written;
@@ -61,18 +69,26 @@ struct FusedOperands {
 class FusedRun {
  public:
   /// Null when the values do not fit after all (slots that are not there yet, extents that differ, …): then the loop must run turn by turn,
-  /// which says what is wrong, if anything is. States and shared values are ready, not just issued; `threads` is the size of the stream's team.
-  static std::unique_ptr<FusedRun> prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, int threads, StreamRef stream);
+  /// which says what is wrong, if anything is. States and shared values are ready, not just issued.
+  static std::unique_ptr<FusedRun> prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream);
   ~FusedRun();
 
+  /// Rows of the first turn; no later one has more.
+  std::int64_t rows() const noexcept;
+  /// Multiply-adds of all turns, or what takes as long.
+  std::int64_t work() const noexcept;
+  /// Shares the rows out among `threads` threads, once, before the first turn.
+  void deal(int threads, StreamRef stream);
   /// Some milliseconds of turns, on the team of `stream`, done when its position is reached: where others use the stream too, that may be
   /// later. False when there are none left.
   bool advance(StreamRef stream);
   /// Writes the arrays and gives the last states, in the order of the form. What `advance` began is done.
   std::vector<SlotValue> finish(StreamRef stream);
   std::int64_t turns() const noexcept;
+  const FusedLoop& loop() const noexcept;
 
  private:
+  friend class Wavefront;
   struct State;
   explicit FusedRun(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;  // shared with work that is still on the stream

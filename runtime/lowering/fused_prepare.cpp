@@ -35,47 +35,78 @@ bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_con
 FusedRun::FusedRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FusedRun::~FusedRun() = default;
 std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
+const FusedLoop& FusedRun::loop() const noexcept { return *state_->loop; }
+std::int64_t FusedRun::rows() const noexcept { return state_->first_rows; }
+std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.turns) * state_->work; }
+void FusedRun::deal(int threads, StreamRef stream) { state_->make_parts(threads, stream); }
 
 // ---- What there is to work on ----
 
-bool FusedRun::State::read_inputs(StreamRef stream) {
+/// Slots that are there.
+bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const {
   const auto turns = static_cast<std::size_t>(operands.turns);
+  const TensorArray& array = operands.inputs[input];
+  const std::int64_t first = operands.first_read[input];
+  const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
+  const auto filled = array.filled();
+  const std::int64_t slots = array.is_window() ? 0 : array.size();
+  if (first + operands.turns > slots) return false;
+  if (filled != nullptr) {
+    if (!plain(filled->whole, dtype)) return false;
+    stream.wait(filled->whole.ready());
+    const DDim slot = filled->items ? filled->whole.dims().erased(0) : filled->whole.dims();
+    if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
+    const std::int64_t step = filled->items ? slot[0] : 1;
+    const auto* data = static_cast<const std::byte*>(filled->whole.raw());
+    for (std::size_t t = 0; t < turns; ++t) {
+      const auto at = static_cast<std::size_t>(first) + t;
+      made.first.push_back(data + filled->offsets[at] * step * made.width * size);
+      counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
+    }
+    return true;
+  }
+  for (std::size_t t = 0; t < turns; ++t) {
+    const std::optional<LoDTensor> slot = array.peek(first + static_cast<std::int64_t>(t));
+    if (!slot || !slot->lod().empty() || !plain(slot->tensor(), dtype) || slot->dims().rank() != dims.rank() ||
+        slot->dims().erased(0) != dims.erased(0))
+      return false;
+    stream.wait(slot->ready());
+    made.first.push_back(static_cast<const std::byte*>(slot->tensor().raw()));
+    counts.push_back(slot->dims()[0]);
+  }
+  return true;
+}
+
+/// Slots that another run makes: known by where it will put them.
+bool FusedRun::State::read_feeder(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts) {
+  const FusedOperands::Source& source = operands.sources[input];
+  const std::shared_ptr<State>& from = source.run->state_;
+  const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
+  const std::int64_t shift = operands.first_read[input] - from->operands.first_written[source.output];
+  if (shift < 0 || operands.turns + shift > from->operands.turns) return false;
+  const Tensor& there = from->whole[static_cast<std::size_t>(from->target_of(source.output).whole)];
+  if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) return false;
+  const auto* data = static_cast<const std::byte*>(there.raw());
+  for (std::int64_t turn = shift; turn < operands.turns + shift; ++turn) {
+    made.first.push_back(data + from->offset(turn) * made.width * size);
+    counts.push_back(from->rows_of(turn));
+  }
+  feeders.push_back({from, shift});
+  return true;
+}
+
+bool FusedRun::State::read_inputs(StreamRef stream) {
   for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
     const TensorArray& array = operands.inputs[i];
     const std::int64_t first = operands.first_read[i];
     const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
-    const std::int64_t width = dims.erased(0).elements();
     if (first < 0 || (i > 0 && array.order() != order)) return false;
     if (i == 0) order = array.order();
     if (order && first != 0) return false;
-    TurnRows made{{}, width};
+    TurnRows made{{}, dims.erased(0).elements()};
     std::vector<std::int64_t> counts;
-    const auto filled = array.filled();
-    const std::int64_t slots = array.is_window() ? 0 : array.size();
-    if (first + operands.turns > slots) return false;
-    if (filled != nullptr) {
-      if (!plain(filled->whole, dtype)) return false;
-      stream.wait(filled->whole.ready());
-      const DDim slot = filled->items ? filled->whole.dims().erased(0) : filled->whole.dims();
-      if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
-      const std::int64_t step = filled->items ? slot[0] : 1;
-      const auto* data = static_cast<const std::byte*>(filled->whole.raw());
-      for (std::size_t t = 0; t < turns; ++t) {
-        const auto at = static_cast<std::size_t>(first) + t;
-        made.first.push_back(data + filled->offsets[at] * step * width * size);
-        counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
-      }
-    } else {
-      for (std::size_t t = 0; t < turns; ++t) {
-        const std::optional<LoDTensor> slot = array.peek(first + static_cast<std::int64_t>(t));
-        if (!slot || !slot->lod().empty() || !plain(slot->tensor(), dtype) || slot->dims().rank() != dims.rank() ||
-            slot->dims().erased(0) != dims.erased(0))
-          return false;
-        stream.wait(slot->ready());
-        made.first.push_back(static_cast<const std::byte*>(slot->tensor().raw()));
-        counts.push_back(slot->dims()[0]);
-      }
-    }
+    const bool fed = i < operands.sources.size() && operands.sources[i].run != nullptr;
+    if (!(fed ? read_feeder(i, made, counts) : read_slots(i, made, counts, stream))) return false;
     if (i > 0 && counts != rows) return false;
     rows = std::move(counts);
     inputs.push_back(std::move(made));
@@ -259,7 +290,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   }
 }
 
-std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, int threads, StreamRef stream) {
+std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
   if (operands.turns <= 0) return nullptr;
   auto state = std::make_shared<State>();
   state->loop = std::move(loop);
@@ -274,7 +305,6 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
       !state->check_outputs())
     return nullptr;
   state->make_outputs(stream);
-  state->make_parts(threads, stream);
   return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
 }
 

@@ -12,9 +12,6 @@ namespace {
 using passes::Source;
 using From = Source::From;
 
-/// Multiply-adds after which somebody may ask whether to go on.
-constexpr std::int64_t slice_work = 200 << 20;
-
 }  // namespace
 
 // ---- Turns ----
@@ -185,16 +182,19 @@ bool FusedRun::advance(StreamRef stream) {
 
 // ---- The end ----
 
+/// Where output `output` of the loop goes.
+const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) const {
+  const Source& from = loop->outputs_[output];
+  if (from.from == From::ahead) return ahead_targets[from.place];
+  const bool is_behind = from.from == From::step && from.place >= loop->step_outputs_;
+  return is_behind ? behind_targets[from.place - loop->step_outputs_] : step_targets[from.place];
+}
+
 std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
   State& state = *state_;
   const auto turns = static_cast<std::size_t>(state.operands.turns);
   for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
-    const Source& from = state.loop->outputs_[i];
-    const bool is_behind = from.from == From::step && from.place >= state.loop->step_outputs_;
-    const State::Target& target = from.from == From::ahead ? state.ahead_targets[from.place]
-                                  : is_behind              ? state.behind_targets[from.place - state.loop->step_outputs_]
-                                                           : state.step_targets[from.place];
-    const Tensor& whole = state.whole[static_cast<std::size_t>(target.whole)];
+    const Tensor& whole = state.whole[static_cast<std::size_t>(state.target_of(i).whole)];
     const TensorArray& array = state.operands.outputs[i];
     const std::int64_t first = state.operands.first_written[i];
     if (array.is_fixed() && first == 0 && std::cmp_equal(array.size(), turns)) {

@@ -104,6 +104,12 @@ OpKernel run_computed(const LstmDesc& form) {
   };
 }
 
+std::optional<Tensor> copy_of(const Tensor* held) { return held == nullptr ? std::nullopt : std::optional(*held); }
+
+void place_cell(PackedLstm& packed, const PrepareContext& context) {
+  for (Tensor* part : {&packed.input, &packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
+}
+
 OpKernel prepare_lstm_cell(const PrepareContext& context) {
   const LstmDesc form = desc_of(context.op());
   const Tensor* held[7] = {};
@@ -113,10 +119,12 @@ OpKernel prepare_lstm_cell(const PrepareContext& context) {
     if (held[input] == nullptr) return run_computed(form);
   }
   const LstmPlan plan = make_lstm_cell(with_weights(form, *held[in_w], *held[in_r]));
-  PackingStream stream;
-  PackedLstm packed = pack(plan, *held[in_w], *held[in_r], held[in_bias], held[in_peephole], stream);
-  for (Tensor* part : {&packed.input, &packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
-  return [plan, packed](OpContext& run) { run_cell(plan, packed, run); };
+  const auto pack_all = [plan, w = *held[in_w], r = *held[in_r], bias = copy_of(held[in_bias]), peephole = copy_of(held[in_peephole])] {
+    PackingStream stream;
+    return pack(plan, w, r, bias ? &*bias : nullptr, peephole ? &*peephole : nullptr, stream);
+  };
+  const PackedOnce<PackedLstm> packed(context, pack_all, place_cell);
+  return [plan, packed](OpContext& run) { run_cell(plan, packed.get(), run); };
 }
 
 /// Both forms: X or XW, H and C have rows, then come the weights.

@@ -62,13 +62,13 @@ void infer_matmul(InferContext& context) {
 }
 
 /// x · W for weights that never change, packed once.
-OpKernel run_packed(GemmPlan plan, PackedMatrix packed) {
+OpKernel run_packed(GemmPlan plan, PackedOnce<PackedMatrix> packed) {
   return [plan, packed](OpContext& context) {
     const Tensor& x = context.tensor(0);
     DDim dims = x.dims();
     dims[-1] = plan.desc().n;
     Tensor out(plan.desc().out, dims, context.stream().memory());
-    run(plan, packed, x, out, context.stream());
+    run(plan, packed.get(), x, out, context.stream());
     context.set(0, std::move(out));
   };
 }
@@ -77,8 +77,12 @@ OpKernel prepare_matmul(const PrepareContext& context) {
   const Tensor* weights = context.constant(1);
   if (weights != nullptr && weights->rank() == 2 && is_floating(weights->dtype())) {
     const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), weights->dtype(), weights->dtype()});
-    PackingStream stream;
-    return run_packed(plan, {context.placed(pack(plan, *weights, stream).data)});
+    const auto packed = [plan, held = *weights] {
+      PackingStream stream;
+      return pack(plan, held, stream);
+    };
+    const auto place = [](PackedMatrix& made, const PrepareContext& where) { made.data = where.placed(made.data); };
+    return run_packed(plan, PackedOnce<PackedMatrix>(context, packed, place));
   }
   return [](OpContext& run) { run.set(0, matmul(run.tensor(0), run.tensor(1), run.stream())); };
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -21,10 +22,17 @@ struct InspectFlags {
 /// Each loop before and after each pass, and the gear it runs in.
 void print_passes(const Program& program) {
   const Executable executable(program);
+  const auto body_of = [](const Op& op) { return op.attributes.get<BlockId>("sub_block").index; };
+  for (const LoopGroup& group : executable.loop_groups()) {
+    std::string loops;
+    for (const std::size_t at : group)
+      loops += fmt::format("{}{}", loops.empty() ? "" : ", ", body_of(executable.program().block(0).ops[at]));
+    fmt::print("\nside by side, each on a thread, where there are several and sequences are few: the loops of blocks {}\n", loops);
+  }
   for (const Block& block : executable.program().blocks()) {
     for (const Op& op : block.ops) {
       if (op.type != "while") continue;
-      fmt::print("\nloop of block {} in block {}\n", op.attributes.get<BlockId>("sub_block").index, block.idx);
+      fmt::print("\nloop of block {} in block {}\n", body_of(op), block.idx);
       try {
         fmt::print("{}", FusedLoop(executable.program(), block.idx, op).to_string());
       } catch (const UnsupportedError& error) {

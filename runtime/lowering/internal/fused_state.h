@@ -28,6 +28,9 @@ class LineBuffer {
   std::byte* first_ = nullptr;
 };
 
+/// Multiply-adds after which somebody may ask whether to go on.
+inline constexpr std::int64_t slice_work = 200 << 20;
+
 /// Rows of all turns of one thing, wherever each turn's lie.
 struct TurnRows {
   std::vector<const std::byte*> first;  // by turn
@@ -36,6 +39,11 @@ struct TurnRows {
 
 /// A run of a fused loop: what it works on (fused_prepare.cpp), and how its rows go through the turns (fused_run.cpp).
 struct FusedRun::State {
+  /// Turn t takes what turn t + `shift` of another run made.
+  struct Feeder {
+    std::shared_ptr<State> run;
+    std::int64_t shift = 0;
+  };
   /// Rows [first, last) of every turn, with what they carry.
   struct Part {
     std::int64_t first = 0;
@@ -62,6 +70,7 @@ struct FusedRun::State {
   std::vector<std::int64_t> rows;     // by turn; empty: all turns have as many as the first
   std::vector<std::int64_t> offsets;  // of a turn's rows among all; empty with `rows`
   std::vector<TurnRows> inputs;
+  std::vector<Feeder> feeders;
   std::optional<SequenceOrder> order;
   bool moves = false;  // rows that stay may have to move together
   std::vector<Tensor> initial;
@@ -78,6 +87,9 @@ struct FusedRun::State {
   std::int64_t done = 0;
 
   bool read_inputs(StreamRef stream);
+  bool read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const;
+  bool read_feeder(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts);
+  const Target& target_of(std::size_t output) const;
   bool read_states(StreamRef stream);
   bool read_shared(StreamRef stream);
   bool check_outputs() const;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <bench/our_lstm.h>
+#include <bench/registry.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/lstm.h>
+
+namespace millrace::bench {
+namespace {
+
+/// `layers` LSTMs of H units, one over the other; or both directions of each.
+Program stack_program(const LstmProblem& problem, std::size_t layers, bool both) {
+  Program program;
+  build::Guard guard(program);
+  const std::int64_t h = problem.hidden;
+  const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, h}, 1));
+  std::vector<layers::LstmWeights> weights;
+  for (std::size_t i = 0; i < layers * (both ? 2 : 1); ++i) {
+    layers::LstmWeights made;
+    const std::int64_t width = both && i > 1 ? 2 * h : h;
+    made.input = random_tensor(DDim{width, 4 * h}, 10 + i, 1 / std::sqrt(static_cast<float>(width)));
+    made.recurrent = random_tensor(DDim{h, 4 * h}, 20 + i, 1 / std::sqrt(static_cast<float>(h)));
+    made.bias = random_tensor(DDim{4 * h}, 30 + i, 0.1f);
+    weights.push_back(std::move(made));
+  }
+  layers::LstmOptions options;
+  if (both) options.direction = layers::Direction::bidirectional;
+  build::output("y", layers::lstm({x}, weights, options).y);
+  return program;
+}
+
+void layer_row(Context& context, std::size_t layers, bool both, std::int64_t hidden, std::int64_t batch, int threads) {
+  const std::int64_t steps = context.quick ? 32 : 128;
+  const LstmProblem problem = make_problem(hidden, std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps));
+  const Program program = stack_program(problem, layers, both);
+  const OurProgram ours(program, feeds_of(problem), threads), alone(program, feeds_of(problem), 1);
+  const auto loops = static_cast<double>(layers * (both ? 2 : 1));
+  Row row;
+  row.id = "layers";
+  row.shape = fmt::format("{} layer{}{}, {} steps, B{} H{} f32, {}", layers, layers == 1 ? "" : "s", both ? " both ways" : "", steps, batch,
+                          hidden, threads_text(threads));
+  row.peer_name = "ours, 1 thread";
+  row.goal = 1.5;
+  const std::int64_t products = problem.r.elements() * 2;
+  row.floor = context.machine.floor(loops * 2.0 * static_cast<double>(products * problem.rows()), products * 4,
+                                    loops * static_cast<double>(steps) / 2, threads);
+  if (difference(ours.output("y").tensor(), alone.output("y").tensor()) != 0) {
+    row.note = "not measured: more threads give other numbers";
+    context.emit(std::move(row));
+    return;
+  }
+  emit_pair(context, row, ours.timer(), alone.timer(), "");
+}
+
+}  // namespace
+
+void measure_layers(Context& context) {
+  const std::vector<std::int64_t> widths = context.quick ? std::vector<std::int64_t>{64} : std::vector<std::int64_t>{128, 256};
+  const std::vector<std::int64_t> batches = context.quick ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 8};
+  for (const int threads : context.threads) {
+    if (threads == 1) continue;
+    for (const std::int64_t hidden : widths)
+      for (const std::int64_t batch : batches) {
+        for (const std::size_t layers : {std::size_t{2}, std::size_t{4}}) layer_row(context, layers, false, hidden, batch, threads);
+        layer_row(context, 1, true, hidden, batch, threads);
+      }
+  }
+}
+
+}  // namespace millrace::bench

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/executor/loop_groups.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace {
+namespace {
+
+/// What the ops of block 0 read and write, their own blocks included, and so which ops each must have behind it.
+class Dependences {
+ public:
+  explicit Dependences(const Program& program) : program_(program) {
+    const std::vector<Op>& ops = program.block(0).ops;
+    uses_.resize(ops.size());
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      for (const VarId output : ops[i].outputs) makers_[output] = i;
+      read(ops[i], i);
+    }
+  }
+
+  /// Ops with a kernel do; so does the size of an array that has one.
+  bool waits_for_inputs_alone(std::size_t place) const {
+    const Op& op = program_.block(0).ops[place];
+    if (op.type != "tensor_array_size") return static_cast<bool>(program_.registry().at(op.type).prepare);
+    const auto maker = makers_.find(op.inputs[0]);
+    if (maker == makers_.end()) return false;
+    const Op& made = program_.block(0).ops[maker->second];
+    return made.type != "tensor_array" || (!made.attributes.has("window") && !made.attributes.get_or("growable", false));
+  }
+
+  /// Arrays that are fed are written by somebody outside, who may look at what this program makes first.
+  bool waits_for_others(std::size_t op) const {
+    return std::any_of(uses_[op].begin(), uses_[op].end(), [&](VarId var) {
+      return program_.var(var).type.is_array() && program_.var(var).block == 0 && !makers_.contains(var);
+    });
+  }
+
+  /// Every op that must have run before `op` has what it works on, but for what loops of `beside` write into arrays that it reads.
+  std::set<std::size_t> before(std::size_t op, const LoopGroup& beside) const {
+    std::set<std::size_t> found;
+    std::vector<std::size_t> open{op};
+    while (!open.empty()) {
+      const std::size_t at = open.back();
+      open.pop_back();
+      for (const std::size_t needed : needs(at, at == op ? beside : LoopGroup{}))
+        if (found.insert(needed).second) open.push_back(needed);
+    }
+    return found;
+  }
+
+ private:
+  void read(const Op& op, std::size_t place) {
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      const VarId var = op.inputs[i];
+      if (var == no_var) continue;
+      uses_[place].insert(var);
+      const auto& stores = program_.registry().at(op.type).stores;
+      const bool carries = op.type == "while" && program_.var(var).type.is_array();  // written under another name, it may be
+      if (carries || (stores && stores->first == i)) writers_[var].insert(place);
+    }
+    for (const char* attribute : {"sub_block", "then_block", "else_block"}) {
+      if (!op.attributes.has(attribute)) continue;
+      const Block& block = program_.block(op.attributes.get<BlockId>(attribute).index);
+      for (const Op& inner : block.ops) read(inner, place);
+      uses_[place].insert(block.results.begin(), block.results.end());
+    }
+  }
+
+  std::set<std::size_t> needs(std::size_t op, const LoopGroup& beside) const {
+    std::set<std::size_t> found;
+    const bool only_size = program_.block(0).ops[op].type == "tensor_array_size";
+    for (const VarId var : uses_[op]) {
+      if (const auto maker = makers_.find(var); maker != makers_.end() && maker->second != op) found.insert(maker->second);
+      const auto writers = writers_.find(var);
+      if (writers == writers_.end() || only_size) continue;
+      for (const std::size_t writer : writers->second)
+        if (writer != op && std::find(beside.begin(), beside.end(), writer) == beside.end()) found.insert(writer);
+    }
+    return found;
+  }
+
+  const Program& program_;
+  std::map<VarId, std::size_t> makers_;
+  std::map<VarId, std::set<std::size_t>> writers_;
+  std::vector<std::set<VarId>> uses_;
+};
+
+/// Whether `loop` may join `group`, which its first loop began.
+bool fits(const Dependences& all, const LoopGroup& group, std::size_t loop) {
+  const std::set<std::size_t> first = all.before(group[0], {});
+  if (first.contains(loop) || all.waits_for_others(group[0]) || all.waits_for_others(loop)) return false;
+  for (const std::size_t needed : first)
+    if (all.waits_for_others(needed)) return false;
+  for (const std::size_t needed : all.before(loop, group)) {
+    if (std::find(group.begin(), group.end(), needed) != group.end() || all.waits_for_others(needed)) return false;
+    if (!first.contains(needed) && !all.waits_for_inputs_alone(needed)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<LoopGroup> find_loop_groups(const Program& program) {
+  std::vector<std::size_t> loops;
+  const std::vector<Op>& ops = program.block(0).ops;
+  for (std::size_t i = 0; i < ops.size(); ++i)
+    if (ops[i].type == "while") loops.push_back(i);
+  std::vector<LoopGroup> groups;
+  if (loops.size() < 2) return groups;
+  const Dependences all(program);
+  std::set<std::size_t> taken;
+  for (std::size_t i = 0; i < loops.size(); ++i) {
+    if (taken.contains(loops[i])) continue;
+    LoopGroup group{loops[i]};
+    for (std::size_t k = i + 1; k < loops.size(); ++k)
+      if (!taken.contains(loops[k]) && fits(all, group, loops[k])) group.push_back(loops[k]);
+    if (group.size() < 2) continue;
+    taken.insert(group.begin(), group.end());
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace millrace

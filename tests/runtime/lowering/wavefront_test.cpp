@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/lowering/wavefront.h>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+
+#include "runtime/lowering/fused_cells.h"
+#include "support/built.h"
+#include "support/random_lod.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+RunResult on_threads(const Program& program, const Feeds& feeds, int threads) {
+  return run_fifo(run(Executable(program, make_cpu_device(threads)), feeds));
+}
+
+/// The bits of the interpreted loops with one, two and three threads; gives how many ran side by side with two.
+std::int64_t side_by_side(const Program& program, const Feeds& feeds) {
+  const std::string wanted = bits(on_cpu(program, feeds, interpreted()));
+  std::int64_t found = 0;
+  for (const int threads : {1, 2, 3}) {
+    INFO("threads ", threads);
+    const RunResult result = on_threads(program, feeds, threads);
+    CHECK(bits(result) == wanted);
+    if (threads == 1) CHECK(result.loops_side_by_side == 0);
+    if (threads == 2) found = result.loops_side_by_side;
+  }
+  return found;
+}
+
+Var rows_of(std::int64_t width) { return input("x", VarType(DType::f32, {DDim::unknown, width}, 1)); }
+
+Feeds rows(Random& random, const LoD& lod, std::int64_t width) {
+  return {{"x", LoDTensor(random_tensor(random, {lod.rows(), width}), lod)}};
+}
+
+std::vector<layers::LstmWeights> lstm_weights(Random& random, const std::vector<std::int64_t>& inputs, std::int64_t h) {
+  std::vector<layers::LstmWeights> made;
+  for (const std::int64_t c : inputs)
+    made.push_back({random_tensor(random, {c, 4 * h}), random_tensor(random, {h, 4 * h}), random_tensor(random, {4 * h}), {}, {}});
+  return made;
+}
+
+std::size_t count(const Program& program, const std::string& type) {
+  std::size_t found = 0;
+  for (const Op& op : program.block(0).ops) found += op.type == type ? 1 : 0;
+  return found;
+}
+
+TEST_CASE("the layers of a stack run side by side on threads, with the bits of one after the other") {
+  for (const std::uint64_t seed : seeds(20)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const auto layers = random.between(2, 5);
+    const std::int64_t h = random.between(1, 20);
+    std::vector<std::int64_t> widths(static_cast<std::size_t>(layers), h);
+    widths[0] = 5;
+    const auto weights = lstm_weights(random, widths, h);
+    const Program program = built_program([&] {
+      const layers::LstmResult made = layers::lstm({rows_of(5)}, weights);
+      output("y", made.y);
+      if (seed % 2 == 0) output("c", made.c.back());
+    });
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t i = random.between(0, 6); i > 0; --i) lengths.push_back(random.between(0, 90));
+    lengths.push_back(random.between(1, 200));
+    CHECK(side_by_side(program, rows(random, LoD::from_lengths({lengths}), 5)) == layers);
+  }
+}
+
+TEST_CASE("both directions of a layer run side by side, then those of the next") {
+  Random random(2);
+  const auto weights = lstm_weights(random, {4, 4, 12, 12}, 6);
+  const Program program = built_program([&] {
+    layers::LstmOptions options;
+    options.direction = layers::Direction::bidirectional;
+    output("y", layers::lstm({rows_of(4)}, weights, options).y);
+  });
+  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{70}, {3, 0, 50, 1}, {0, 1}})
+    CHECK(side_by_side(program, rows(random, LoD::from_lengths({lengths}), 4)) == 4);
+}
+
+TEST_CASE("layers of other cells do, and many rows are dealt to the threads instead") {
+  Random random(3);
+  const auto gru = [&](std::int64_t c) {
+    return layers::gru_from_onnx(random_tensor(random, {1, 15, c}), random_tensor(random, {1, 15, 5}));
+  };
+  const std::vector<layers::GruWeights> weights{gru(4), gru(5), gru(5)};
+  const Program program = built_program([&] { output("y", layers::gru({rows_of(4)}, weights).y); });
+  CHECK(side_by_side(program, rows(random, LoD::from_lengths({{40, 7}}), 4)) == 3);
+  CHECK(side_by_side(program, rows(random, LoD::from_lengths({std::vector<std::int64_t>(40, 5)}), 4)) == 0);
+}
+
+/// Two loops by hand: the second takes what the first wrote at `step` and adds what it wrote `lag` turns before, once there is such.
+Program by_hand(bool waits_for_the_end) {
+  return built_program([&] {
+    const Var x = rows_of(4);
+    const auto [steps, order] = unpack(x, 0, true);
+    const Var n = steps.size();
+    Weights w(5);
+    const Var boot =
+        call1("constant_rows", {order.var()}, {{"dtype", DType::f32}, {"shape", std::vector<std::int64_t>{4}}, {"value", 0.5}});
+    const auto layer = [&](const ArrayVar& from, const Var& first, const std::string& name) {
+      const ArrayVar states(n, order, name);
+      Var step = constant(0);
+      auto loop = while_loop({step});
+      {
+        const auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        const Var x_t = from.read(step);
+        const Var before = shrink(states.read(step - 1, first), x_t);
+        states.write(step, tanh(matmul(before, w({4, 4})) + matmul(x_t, w({4, 4}))));
+        step.update(step + 1);
+      }
+      return states;
+    };
+    const ArrayVar lower = layer(steps, boot, "lower");
+    const Var first = waits_for_the_end ? call1("last_rows", {lower.var(), order.var(), boot}) : boot;
+    const ArrayVar upper = layer(lower, first, "upper");
+    output("lower", pack(lower, 0, order));
+    output("upper", pack(upper, 0, order));
+  });
+}
+
+TEST_CASE("loops by hand, one of which reads the slots of the other, run side by side unless one needs the end of the other") {
+  Random random(4);
+  const Feeds feeds = rows(random, LoD::from_lengths({{60, 3, 59}}), 4);
+  CHECK(side_by_side(by_hand(false), feeds) == 2);
+  CHECK(side_by_side(by_hand(true), feeds) == 0);
+  REQUIRE(Executable(by_hand(false)).loop_groups().size() == 1);
+  CHECK(Executable(by_hand(false)).loop_groups()[0].size() == 2);
+  CHECK(Executable(by_hand(true)).loop_groups().empty());
+}
+
+TEST_CASE("loops side by side end at a deadline, and one executable runs them on several threads again and again") {
+  Random random(5);
+  const auto weights = lstm_weights(random, {4, 4}, 4);
+  const Program program = built_program([&] { output("y", layers::lstm({rows_of(4)}, weights).y); });
+  const Feeds feeds = rows(random, LoD::from_lengths({{9}}), 4);
+  const Executable executable(program, make_cpu_device(2));
+  ThreadExecutor executor(2);
+  RunOptions options;
+  options.deadline = std::chrono::nanoseconds(1);
+  CHECK_THROWS_AS(sync_wait(executor, run(executable, feeds, options), "a deadline"), DeadlineError);
+  const std::string wanted = bits(on_cpu(program, feeds, interpreted()));
+  for (int i = 0; i < 50; ++i) {
+    const RunResult again = sync_wait(executor, run(executable, feeds), "again");
+    CHECK(again.loops_side_by_side == 2);
+    CHECK(bits(again) == wanted);
+  }
+  CHECK(live_frames() == 0);
+}
+
+TEST_CASE("what one layer packs and the next unpacks alike is not packed") {
+  Random random(6);
+  const auto weights = lstm_weights(random, {4, 4, 4}, 4);
+  const auto compiled = [](const std::function<void()>& make) { return Executable(built_program(make)).program(); };
+  const auto stack = [&] { return layers::lstm({rows_of(4)}, weights).y; };
+  const Program all = compiled([&] { output("y", stack()); });
+  CHECK(count(all, "unpack") == 1);
+  CHECK(count(all, "pack") == 1);
+
+  // Rows that somebody else reads are packed; another order is unpacked.
+  const auto two = [&](bool reverse, bool sorted) {
+    return compiled([&] {
+      const auto [steps, order] = unpack(rows_of(4), 0, true);
+      const Var n = steps.size();
+      const ArrayVar made(n, order, "made");
+      Var step = constant(0);
+      auto loop = while_loop({step});
+      {
+        const auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        made.write(step, sigmoid(steps.read(step)));
+        step.update(step + 1);
+      }
+      const Var y = pack(made, 0, order);
+      output("y", y);
+      const std::vector<Var> again =
+          call("unpack", {y}, {{"level", std::int64_t{0}}, {"sort_by_length", sorted}, {"reverse", reverse}}, {"steps", "order"});
+      output("z", call1("pack", {again[0], again[1]}, {{"level", std::int64_t{0}}}));
+    });
+  };
+  CHECK(count(two(false, true), "unpack") == 1);
+  CHECK(count(two(false, true), "pack") == 2);
+  CHECK(count(two(true, true), "unpack") == 2);
+  CHECK(count(two(false, false), "unpack") == 2);
+}
+
+}  // namespace
