@@ -304,9 +304,9 @@ bool row_plan_has(Reduction kind) {
 }
 
 void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
-         std::int64_t rows, void* workspace) {
-  if (plan.desc().dtype == DType::f64) return cpu::run_rows<double>(plan.state(), weights, inputs, outputs, rows, workspace);
-  cpu::run_rows<float>(plan.state(), weights, inputs, outputs, rows, workspace);
+         std::int64_t rows, void* workspace, SpinHelper* helper) {
+  if (plan.desc().dtype == DType::f64) return cpu::run_rows<double>(plan.state(), weights, inputs, outputs, rows, workspace, helper);
+  cpu::run_rows<float>(plan.state(), weights, inputs, outputs, rows, workspace, helper);
 }
 
 }  // namespace millrace

@@ -12,6 +12,7 @@
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/kernels/reduce.h>
 #include <millrace/kernels/unary.h>
+#include <millrace/tensor/spin_helper.h>
 #include <millrace/tensor/tensor.h>
 
 /// **A chain of row-wise ops as one kernel.** Rows do not see each other; what one row needs of a whole step of a
@@ -120,9 +121,13 @@ bool row_plan_has(Unary kind);
 bool row_plan_has(Binary kind);
 bool row_plan_has(Reduction kind);
 
-/// Runs the ops for `rows` rows, in the calling thread. `inputs` and `outputs` are the views in the order of their places; an output may
+/// Multiply-adds of a product or cell from which on half of it is worth handing to another thread that spins.
+inline constexpr std::int64_t row_split_work = std::int64_t{1} << 17;
+
+/// Runs the ops for `rows` rows, in the calling thread; `helper`, if any, does half of the columns or units of large products and cells. No bit
+/// depends on it. `inputs` and `outputs` are the views in the order of their places; an output may
 /// not overlap an input unless they are the same rows of an op that reads nothing else of them. Allocates nothing.
 void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
-         std::int64_t rows, void* workspace);
+         std::int64_t rows, void* workspace, SpinHelper* helper = nullptr);
 
 }  // namespace millrace

@@ -66,6 +66,7 @@ void measure_layers(Context& context) {
       for (const std::int64_t batch : batches) {
         for (const std::size_t layers : {std::size_t{2}, std::size_t{4}}) layer_row(context, layers, false, hidden, batch, threads);
         layer_row(context, 1, true, hidden, batch, threads);
+        if (batch == 1 && hidden >= 256) layer_row(context, 1, false, hidden, batch, threads);
       }
   }
 }

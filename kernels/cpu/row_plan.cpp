@@ -52,8 +52,8 @@ T fold_other(Reduction kind, const T* x, std::int64_t n) {
 template <class T>
 class Machine {
  public:
-  Machine(const RowPlan::State& plan, const RowWeights& weights, void* workspace)
-      : plan_(plan), weights_(weights), registers_(static_cast<Register*>(workspace)) {
+  Machine(const RowPlan::State& plan, const RowWeights& weights, void* workspace, SpinHelper* helper)
+      : plan_(plan), weights_(weights), registers_(static_cast<Register*>(workspace)), helper_(helper) {
     data_ = reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + plan.table_bytes);
     for (std::size_t i = 0; i < plan.desc.registers.size(); ++i) {
       const RowRegister& reg = plan.desc.registers[i];
@@ -239,11 +239,21 @@ class Machine {
         a[call.rows] = at(op.in[0], row) + o * op.in[0].outer_step;
         out[call.rows] = at(op.out, row) + o * op.out.outer_step;
         if (++call.rows < max_rows) continue;
-        matrix.plan.kernels().run(call);
+        run_panels(matrix, call);
         call.rows = 0;
       }
     }
-    if (call.rows > 0) matrix.plan.kernels().run(call);
+    if (call.rows > 0) run_panels(matrix, call);
+  }
+
+  void run_panels(const RowWeights::Matrix& matrix, const MatrixCall<T>& call) const {
+    if (helper_ == nullptr || call.rows * call.k * call.columns < row_split_work) return matrix.plan.kernels().run(call);
+    helper_->both([&](int part, int parts) {
+      MatrixCall<T> mine = call;
+      mine.first_panel = call.last_panel * part / parts;
+      mine.last_panel = call.last_panel * (part + 1) / parts;
+      matrix.plan.kernels().run(mine);
+    });
   }
 
   void cell(const RowOp& op, std::int64_t rows) const {
@@ -270,28 +280,36 @@ class Machine {
     call.bias = data(cell.packed.bias, desc.bias);
     call.peepholes = data(cell.packed.peepholes, desc.peepholes);
     call.last_block = lstm_layout(cell.plan).blocks();
-    cell.plan.kernels().run(call);
+    const std::int64_t sums = desc.hidden + (op.projected ? 0 : desc.input);
+    if (helper_ == nullptr || rows * sums * 4 * desc.hidden < row_split_work) return cell.plan.kernels().run(call);
+    helper_->both([&](int part, int parts) {
+      LstmCall<T> mine = call;
+      mine.first_block = call.last_block * part / parts;
+      mine.last_block = call.last_block * (part + 1) / parts;
+      cell.plan.kernels().run(mine);
+    });
   }
 
   const RowPlan::State& plan_;
   const RowWeights& weights_;
   Register* registers_;
   T* data_;
+  SpinHelper* helper_;
 };
 
 }  // namespace
 
 template <class T>
 void run_rows(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
-              std::int64_t rows, void* workspace) {
-  Machine<T> machine(plan, weights, workspace);
+              std::int64_t rows, void* workspace, SpinHelper* helper) {
+  Machine<T> machine(plan, weights, workspace, helper);
   for (std::int64_t first = 0; first < rows; first += plan.block_rows)
     machine.run(inputs, outputs, first, std::min(plan.block_rows, rows - first));
 }
 
 template void run_rows<float>(const RowPlan::State&, const RowWeights&, std::span<const RowView>, std::span<const RowView>, std::int64_t,
-                              void*);
+                              void*, SpinHelper*);
 template void run_rows<double>(const RowPlan::State&, const RowWeights&, std::span<const RowView>, std::span<const RowView>, std::int64_t,
-                               void*);
+                               void*, SpinHelper*);
 
 }  // namespace millrace::cpu

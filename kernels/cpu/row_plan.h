@@ -35,7 +35,7 @@ namespace cpu {
 
 template <class T>
 void run_rows(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
-              std::int64_t rows, void* workspace);
+              std::int64_t rows, void* workspace, SpinHelper* helper);
 
 }  // namespace cpu
 }  // namespace millrace

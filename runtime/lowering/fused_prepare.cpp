@@ -21,6 +21,15 @@ constexpr std::int64_t most_rows = 64;
 /// Multiply-adds below which a second thread costs more than it saves.
 constexpr std::int64_t thread_work = 1 << 20;
 
+/// Up to so many rows are as dear as one where weights come from far: the threads share the weights, not the rows.
+constexpr std::int64_t shared_rows = 4;
+
+/// Multiply-adds of a row in one product or cell.
+std::int64_t product_of(const RowOp& op, const RowDesc& desc) {
+  if (op.kind == RowOp::Kind::matmul) return op.outer * op.inner * desc.registers[static_cast<std::size_t>(op.in[0].reg)].width;
+  return op.kind == RowOp::Kind::lstm_cell ? 4 * op.inner * op.inner : 0;
+}
+
 /// Multiply-adds of a row, or what takes as long.
 std::int64_t work_of(const RowOp& op, const RowDesc& desc) {
   if (op.kind == RowOp::Kind::matmul) return op.outer * op.inner * desc.registers[static_cast<std::size_t>(op.in[0].reg)].width;
@@ -205,6 +214,13 @@ bool FusedRun::State::check_outputs() const {
 
 // ---- Where it goes ----
 
+/// Whether each turn has a product that is large enough for two threads.
+bool FusedRun::State::worth_sharing() const {
+  if (!loop->step_.kernel) return false;
+  const RowDesc& desc = loop->step_.kernel->plan().desc();
+  return std::any_of(desc.ops.begin(), desc.ops.end(), [&](const RowOp& op) { return product_of(op, desc) >= row_split_work; });
+}
+
 void FusedRun::State::make_outputs(StreamRef stream) {
   const std::size_t outputs = operands.outputs.size();
   next_of.resize(loop->form().states.size());
@@ -245,6 +261,8 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   if (threads > 1 && n > 1 && offset(operands.turns) * work >= 2 * thread_work)
     pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
   pieces = moves ? 1 : std::min(pieces, n);
+  shares = threads > 1 && n <= shared_rows && worth_sharing();
+  if (shares) pieces = 1;
   std::int64_t ahead_width = 1;
   if (loop->ahead_.kernel)
     for (const RowKernel::Port& port : loop->ahead_.kernel->outputs()) ahead_width += port.width;

@@ -66,7 +66,7 @@ void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weig
   for (const Source& from : what.inputs) part.in.push_back(source(part, from, turn, row));
   for (std::size_t i = 0; i < targets.size(); ++i)
     part.out.push_back(target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, turn, row));
-  what.kernel->run(weights, part.in, part.out, count, part.workspace.data());
+  what.kernel->run(weights, part.in, part.out, count, part.workspace.data(), part.helper);
 }
 
 /// Rows that live on move together, in the order of the batch.
@@ -165,6 +165,23 @@ void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end)
   }
 }
 
+/// One thread goes through the turns, a second one takes half of each large product.
+void FusedRun::State::run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end) {
+  SpinHelper helper;
+  team.parallel(2, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      if (i == 1) {
+        helper.serve();
+        continue;
+      }
+      parts[0].helper = &helper;
+      run_part(parts[0], begin, end);
+      parts[0].helper = nullptr;
+      helper.release();
+    }
+  });
+}
+
 bool FusedRun::advance(StreamRef stream) {
   State& state = *state_;
   const std::int64_t begin = state.done;
@@ -172,6 +189,7 @@ bool FusedRun::advance(StreamRef stream) {
   for (std::int64_t sum = 0; end < state.operands.turns && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
   if (begin == end) return false;
   stream.enqueue([kept = state_, begin, end](ThreadTeam& team) {
+    if (kept->shares) return kept->run_shared(team, begin, end);
     team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) kept->run_part(kept->parts[static_cast<std::size_t>(i)], begin, end);
     });

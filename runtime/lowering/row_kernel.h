@@ -38,9 +38,9 @@ class RowKernel {
   bool packs_inputs() const noexcept { return !late_matrices_.empty() || !late_cells_.empty(); }
 
   /// `inputs`: views of rows, and of shared inputs with a stride of 0 (those that are only packed may be null).
-  void run(const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows,
-           void* workspace) const {
-    millrace::run(*plan_, weights, inputs, outputs, rows, workspace);
+  void run(const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows, void* workspace,
+           SpinHelper* helper = nullptr) const {
+    millrace::run(*plan_, weights, inputs, outputs, rows, workspace, helper);
   }
 
  private:

@@ -54,6 +54,7 @@ struct FusedRun::State {
     std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     std::vector<LineBuffer> step;   // outputs of `step` for `behind`
     LineBuffer workspace;
+    SpinHelper* helper = nullptr;  // while turns run, where the part's products are shared with another thread
     std::vector<RowView> in, out;
   };
   /// Where an output of a part of the turn goes.
@@ -82,6 +83,7 @@ struct FusedRun::State {
   std::vector<std::size_t> changing;  // the states that change, in the order of their next values
   std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the turn
   std::vector<Part> parts;
+  bool shares = false;         // two threads go through the turns of the only part together
   std::int64_t run_rows = 64;  // of a run of turns
   std::int64_t work = 1;       // multiply-adds of a row
   std::int64_t done = 0;
@@ -96,6 +98,8 @@ struct FusedRun::State {
   void make_outputs(StreamRef stream);
   void make_parts(int threads, StreamRef stream);
   void take_initial(Part& part) const;
+  bool worth_sharing() const;
+  void run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end);
   void run_part(Part& part, std::int64_t begin, std::int64_t end);
   void run_turns(Part& part, std::int64_t begin, std::int64_t end);
   std::int64_t rows_of(std::int64_t turn) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(turn)]; }

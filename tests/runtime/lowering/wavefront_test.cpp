@@ -106,6 +106,19 @@ TEST_CASE("layers of other cells do, and many rows are dealt to the threads inst
   CHECK(side_by_side(program, rows(random, LoD::from_lengths({std::vector<std::int64_t>(40, 5)}), 4)) == 0);
 }
 
+TEST_CASE("a few sequences of a wide layer share its products between two threads") {
+  Random random(7);
+  const std::int64_t h = 200;
+  const auto weights = lstm_weights(random, {5}, h);
+  const layers::GruWeights gru =
+      layers::gru_from_onnx(random_tensor(random, {1, 3 * h, 5}, 0.1), random_tensor(random, {1, 3 * h, h}, 0.1));
+  const Program programs[] = {built_program([&] { output("y", layers::lstm({rows_of(5)}, weights).y); }),
+                              built_program([&] { output("y", layers::gru({rows_of(5)}, {gru}).y); })};
+  for (const Program& program : programs)
+    for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{30}, {9, 0, 20, 1}, {8, 8, 8, 8, 8}})
+      CHECK(side_by_side(program, rows(random, LoD::from_lengths({lengths}), 5)) == 0);
+}
+
 /// Two loops by hand: the second takes what the first wrote at `step` and adds what it wrote `lag` turns before, once there is such.
 Program by_hand(bool waits_for_the_end) {
   return built_program([&] {
