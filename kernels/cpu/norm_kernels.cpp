@@ -25,6 +25,7 @@ HWY_INLINE void SumApart(const T* const* rows, std::int64_t begin, std::int64_t 
   for (int r = 0; r < Rows; ++r) sums[r] = sum[r];
 }
 
+#if HWY_TARGET != HWY_SCALAR
 /// The first elements of as many rows as there are lanes, 16 bytes of each: block 0 holds row `row`, block 1 the row half a vector on.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* const* rows, std::int64_t i, int row) {
@@ -57,6 +58,8 @@ HWY_INLINE hn::Vec<D> SumBlocks(D d, const double* const* rows, std::int64_t i, 
   return hn::Add(hn::Add(sum, f(hn::InterleaveLower(d, r0, r1))), f(hn::InterleaveUpper(d, r0, r1)));
 }
 
+#endif
+
 struct Plain {
   template <class T>
   HWY_INLINE T operator()(T x, int) const {
@@ -83,6 +86,7 @@ struct SquaredFrom {
   }
 };
 
+#if HWY_TARGET != HWY_SCALAR
 /// sums[r] += Σ f(row r) over [begin, end), in order; as many rows as a vector has lanes, the first of them `row`.
 template <class D, class F, class T = hn::TFromD<D>>
 HWY_INLINE void SumLanes(D d, const T* const* rows, int row, std::int64_t begin, std::int64_t end, const F& f, T* sums) {
@@ -96,11 +100,11 @@ HWY_INLINE void SumLanes(D d, const T* const* rows, int row, std::int64_t begin,
     for (std::int64_t at = i; at < end; ++at) sums[r] += f(rows[r][at], r);
 }
 
+#endif
+
 /// f of each element, summed; all arrays hold sum_rows rows, of which `count` are needed.
 template <class T, class F>
 HWY_INLINE void SumRows(const T* const* rows, int count, std::int64_t n, const F& f, T* total) {
-  const hn::CappedTag<T, 32 / sizeof(T)> d;
-  constexpr int lanes = static_cast<int>(hn::MaxLanes(d));
   for (int r = 0; r < sum_rows; ++r) total[r] = 0;
   for (std::int64_t begin = 0; begin < n; begin += k_block) {
     const std::int64_t end = std::min(n, begin + k_block);
@@ -110,7 +114,12 @@ HWY_INLINE void SumRows(const T* const* rows, int count, std::int64_t n, const F
     } else if (count == 2) {
       SumApart<2>(rows, begin, end, f, sum);
     } else {
-      for (int row = 0; row < count; row += lanes) SumLanes(d, rows, row, begin, end, f, sum);
+#if HWY_TARGET == HWY_SCALAR
+      SumApart<sum_rows>(rows, begin, end, f, sum);
+#else
+      const hn::CappedTag<T, 32 / sizeof(T)> d;
+      for (int row = 0; row < count; row += static_cast<int>(hn::MaxLanes(d))) SumLanes(d, rows, row, begin, end, f, sum);
+#endif
     }
     for (int r = 0; r < count; ++r) total[r] = begin == 0 ? sum[r] : total[r] + sum[r];
   }
