@@ -143,7 +143,7 @@ task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<Progra
 }
 
 /// All turns of what was prepared: of one loop, or of several side by side.
-task<void> ProgramRun::turn_fused(std::shared_ptr<ProgramRun> run, FusedRun* one, Wavefront* several, StreamRef stream) {
+task<void> ProgramRun::turn_fused(std::shared_ptr<ProgramRun>, FusedRun* one, Wavefront* several, StreamRef stream) {
   while (one != nullptr ? one->advance(stream) : several->advance(stream)) {
     // Another thread may be on the stream: then it runs the turns, later.
     const Point turned = stream.position();
