@@ -11,7 +11,7 @@ namespace millrace {
 
 /// A second thread that does half of each of many pieces of work, too small to wake anybody for: both threads spin in between, so half a
 /// microsecond is worth sharing. One thread *owns* it and calls `both` and, at the end, `release`; one other may `serve`. Neither waits for
-/// the other to come: without a second thread the owner does all of it.
+/// the other to come: without a second thread the owner does all of it, and so it does once the other was late, being pushed off its core.
 class SpinHelper {
  public:
   SpinHelper() = default;
@@ -21,13 +21,15 @@ class SpinHelper {
   /// Calls f(part, parts) for all parts, two of them if somebody serves, else one; returns when all are done. `f` must not throw.
   template <class F>
   void both(F&& f) {
-    if (!here_.load(std::memory_order_acquire)) return f(0, 1);
+    if (late_ || !here_.load(std::memory_order_acquire)) return f(0, 1);
     using Callable = std::remove_reference_t<F>;
     body_ = [](void* callable) { (*static_cast<Callable*>(callable))(1, 2); };
     callable_ = const_cast<void*>(static_cast<const void*>(std::addressof(f)));
     given_.store(++count_, std::memory_order_release);
     f(0, 2);
-    for (int idle = 0; done_.load(std::memory_order_acquire) != count_;) pause(idle);
+    int idle = 0;
+    while (done_.load(std::memory_order_acquire) != count_) pause(idle);
+    late_ = idle > spins;
   }
   /// The owner needs no help any more: whoever serves goes.
   void release() noexcept { over_.store(true, std::memory_order_release); }
@@ -50,9 +52,10 @@ class SpinHelper {
   }
 
  private:
+  static constexpr int spins = 4000;
+
   /// A thread that waits long has been pushed off its core, or waits for one that has.
   static void pause(int& idle) {
-    constexpr int spins = 4000;
     if (++idle > spins) return std::this_thread::yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -62,6 +65,7 @@ class SpinHelper {
   void (*body_)(void*) = nullptr;
   void* callable_ = nullptr;
   std::uint64_t count_ = 0;
+  bool late_ = false;
   std::atomic<bool> here_ = false;
   std::atomic<bool> over_ = false;
   alignas(64) std::atomic<std::uint64_t> given_ = 0;
