@@ -193,10 +193,10 @@ TEST_CASE("A tagger over a ragged batch is exported whole: embedding, GRUs in bo
   Random random(24);
   const std::vector<std::vector<std::int64_t>> batches{{3, 0, 5, 1}, {2}, {0, 0}, {}};
   for (const std::vector<std::int64_t>& lengths : batches) {
-    std::vector<std::int64_t> words;
+    std::vector<std::int64_t> drawn;
     for (const std::int64_t length : lengths)
-      for (std::int64_t i = 0; i < length; ++i) words.push_back(random.between(0, 19));
-    const auto count = static_cast<std::int64_t>(words.size());
+      for (std::int64_t i = 0; i < length; ++i) drawn.push_back(random.between(0, 19));
+    const auto count = static_cast<std::int64_t>(drawn.size());
     check_batch("tagger_" + std::to_string(lengths.size()),
                 [] {
                   Random weights(25);
@@ -213,7 +213,7 @@ TEST_CASE("A tagger over a ragged batch is exported whole: embedding, GRUs in bo
                   output("h", made.h[1]);
                   output("mean", sequence_pool(made.y, "average"));
                 },
-                {{"words", LoDTensor(Tensor::from(words, DDim{count, 1}), LoD::from_lengths({lengths}))}});
+                {{"words", LoDTensor(Tensor::from(drawn, DDim{count, 1}), LoD::from_lengths({lengths}))}});
   }
 }
 
