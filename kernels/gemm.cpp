@@ -27,8 +27,9 @@ bool gives(DType dtype, DType out) {
 void check_gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c) {
   if (a.rank() != 2 || b.rank() != 2 || c.rank() != 2 || a.dim(1) != b.dim(0) || c.dim(0) != a.dim(0) || c.dim(1) != b.dim(1))
     throw ShapeError("gemm: expected [M, K] times [K, N] into [M, N], found " + shapes(a, b, c));
-  if (a.dtype() != b.dtype() || !gives(a.dtype(), c.dtype()))
-    throw DTypeError("gemm: expected one numeric dtype (f32 results of f16 and bf16, i32 of i8 and u8), found " + shapes(a, b, c));
+  if (!internal::multiplies(a.dtype(), b.dtype()) || !gives(a.dtype(), c.dtype()))
+    throw DTypeError("gemm: expected one numeric dtype (f32 results of f16 and bf16, i32 of i8 and u8, bf16 under f32), found " +
+                     shapes(a, b, c));
   if (!is_floating(a.dtype()) && (alpha != std::trunc(alpha) || beta != std::trunc(beta)))
     throw ArgumentError("gemm: expected integral factors for integers, found " + std::to_string(alpha) + " and " + std::to_string(beta));
 }
@@ -43,7 +44,7 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c
     const std::int64_t bytes = cpu::gemm_scratch_bytes(left, right);
     return bytes == 0 ? c : Tensor(DType::u8, DDim{bytes}, stream.memory());
   };
-  if (a.dtype() == internal::wide_dtype(a.dtype())) {
+  if (b.dtype() == internal::wide_dtype(b.dtype())) {
     const auto multiply = [=, scratch = scratch_for(a, b)](ThreadTeam& team) { cpu::gemm(alpha, a, b, beta, c, scratch, team); };
     return launch(reads, TensorRefs<1>{&c}, multiply, stream);
   }
@@ -65,9 +66,10 @@ GemmPlan make_gemm_plan(const GemmDesc& desc, const Place& place) {
   if (desc.k < 0 || desc.n < 0)
     throw ArgumentError("gemm plan: expected extents of at least 0, found k = " + std::to_string(desc.k) +
                         " and n = " + std::to_string(desc.n));
-  if (!is_floating(desc.dtype) || !gives(desc.dtype, desc.out))
-    throw DTypeError("gemm plan: expected floats with a result of the same dtype or f32, found " + std::string(name_of(desc.dtype)) +
-                     " to " + std::string(name_of(desc.out)));
+  if (!is_floating(desc.dtype) || !gives(desc.dtype, desc.out) || !internal::multiplies(desc.dtype, desc.weights_dtype()))
+    throw DTypeError("gemm plan: expected floats with a result of the same dtype or f32, and weights of it or, under f32, of bf16, found " +
+                     std::string(name_of(desc.dtype)) + " times " + std::string(name_of(desc.weights_dtype())) + " to " +
+                     std::string(name_of(desc.out)));
   GemmPlan plan;
   plan.desc_ = desc;
   plan.place_ = place;
@@ -83,9 +85,23 @@ void visit_wide(DType dtype, F&& f) {
   return f(float{});
 }
 
+bool in_pairs(const GemmPlan& plan) { return plan.desc().weights_dtype() == DType::bf16; }
+
 cpu::PackedLayout layout_of(const GemmPlan& plan) {
   const bool f64 = plan.desc().dtype == DType::f64;
-  return {plan.desc().k, plan.desc().n, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32};
+  return {plan.desc().k, plan.desc().n, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32, in_pairs(plan) ? 2 : 1};
+}
+
+PackedMatrix pack_pairs(const cpu::PackedLayout& layout, const Tensor& weights, StreamRef stream) {
+  Tensor packed(DType::bf16, DDim{layout.elements()}, stream.memory());
+  launch(
+      TensorRefs<1>{&weights}, TensorRefs<1>{&packed},
+      [=](ThreadTeam& team) {
+        cpu::pack_all(layout, static_cast<const std::uint16_t*>(weights.raw()), weights.strides()[0], weights.strides()[1],
+                      static_cast<std::uint16_t*>(packed.raw_mutable()), team);
+      },
+      stream);
+  return {packed};
 }
 
 }  // namespace
@@ -93,9 +109,10 @@ cpu::PackedLayout layout_of(const GemmPlan& plan) {
 PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream) {
   const GemmDesc& desc = plan.desc();
   internal::check_places("gemm pack", stream, {&weights});
-  internal::check_dtype("gemm pack", "the weights", weights, desc.dtype);
+  internal::check_dtype("gemm pack", "the weights", weights, desc.weights_dtype());
   internal::check_dims("gemm pack", "the weights", weights, DDim{desc.k, desc.n});
   const cpu::PackedLayout layout = layout_of(plan);
+  if (in_pairs(plan)) return pack_pairs(layout, weights, stream);
   Tensor packed(internal::wide_dtype(desc.dtype), DDim{layout.elements()}, stream.memory());
   const Tensor wide = internal::wide_room(weights, stream.memory());
   launch(
@@ -129,6 +146,8 @@ void check_run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& 
   internal::check_dims("gemm run", "out", out, with_last(x.dims(), desc.n));
   internal::check_contiguous("gemm run", "out", out);
   internal::check_dims("gemm run", "the packed weights", weights.data, DDim{layout_of(plan).elements()});
+  internal::check_dtype("gemm run", "the packed weights", weights.data,
+                        in_pairs(plan) ? DType::bf16 : internal::wide_dtype(desc.weights_dtype()));
   if (bias == nullptr) return;
   internal::check_dtype("gemm run", "bias", *bias, desc.dtype);
   internal::check_dims("gemm run", "bias", *bias, DDim{desc.n});
@@ -154,7 +173,8 @@ void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor&
   const Tensor addend = has_bias ? internal::wide_room(*bias, stream.memory()) : straight;
   launch(
       TensorRefs<3>{&straight, &weights.data, bias}, TensorRefs<1>{&out},
-      [=, narrow_addend = narrow_addend, layout = layout_of(plan), packed = weights.data, kernels = &plan.kernels()](ThreadTeam& team) {
+      [=, narrow_addend = narrow_addend, layout = layout_of(plan), pairs = in_pairs(plan), packed = weights.data,
+       kernels = &plan.kernels()](ThreadTeam& team) {
         if (result.elements() == 0) return;
         cpu::widen(straight, rows, team);
         if (has_bias) cpu::widen(narrow_addend, addend, team);
@@ -165,7 +185,8 @@ void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor&
                                               static_cast<T*>(result.raw_mutable()),
                                               layout.columns,
                                               result.elements() / layout.columns,
-                                              static_cast<const T*>(packed.raw()),
+                                              pairs ? nullptr : static_cast<const T*>(packed.raw()),
+                                              pairs ? static_cast<const std::uint16_t*>(packed.raw()) : nullptr,
                                               has_bias ? static_cast<const T*>(addend.raw()) : nullptr};
           cpu::packed_gemm(*kernels, layout, product, team);
         });

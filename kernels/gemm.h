@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
@@ -22,20 +23,24 @@ struct GemmKernels;
 ///   what is added to it:     bias, a projection, beta·c come after, each a separate, rounded addition
 ///
 /// f32 and f64 are computed in themselves. f16 and bf16 are computed in f32, where their products are exact, and
-/// narrowed once at the end. i32 and i64 wrap; i8 and u8 give i32.
+/// narrowed once at the end. Weights of bf16 under rows of f32 are widened, which is exact: the same chain. i32 and i64 wrap; i8 and u8 give
+/// i32.
 
 /// c = alpha·a·b + beta·c for a[M, K], b[K, N], c[M, N]; transposed operands are views (`permute({1, 0})`). The terms
 /// are alpha·total and beta·c, each rounded (not multiplied when the factor is 1), then their sum; with beta = 0
-/// nothing of `c` is read. One dtype for all; c may be f32 when a and b are f16 or bf16. Integers need integral
-/// factors. `c` must not overlap a or b. ShapeError, DTypeError name all three.
+/// nothing of `c` is read. One dtype for all; c may be f32 when a and b are f16 or bf16, and b bf16 when the others are f32. Integers need
+/// integral factors. `c` must not overlap a or b. ShapeError, DTypeError name all three.
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c, StreamRef stream);
 
 /// What a packed product is about: out[M, n] = x[M, k] · W[k, n] (+ bias[n]) for any M.
 struct GemmDesc {
   std::int64_t k = 0;
   std::int64_t n = 0;
-  DType dtype = DType::f32;  ///< of x and W: f64, f32, f16, bf16
-  DType out = DType::f32;    ///< the same, or f32 for f16 and bf16
+  DType dtype = DType::f32;                     ///< of x and W: f64, f32, f16, bf16
+  DType out = DType::f32;                       ///< the same, or f32 for f16 and bf16
+  std::optional<DType> weights = std::nullopt;  ///< of W where it is another: bf16 under x of f32
+
+  DType weights_dtype() const { return weights.value_or(dtype); }
 };
 
 /// How the product runs on one place. Immutable, cheap to copy, shareable between threads. PlaceError for a place
@@ -54,7 +59,8 @@ class GemmPlan {
 };
 GemmPlan make_gemm_plan(const GemmDesc& desc, const Place& place = CpuPlace{});
 
-/// Weights in the order in which the kernels of a plan read them: [block of units][k][lanes]. Cheap to copy, shareable.
+/// Weights in the order in which the kernels of a plan read them: [block of units][k][lanes]; those of bf16 stay so, [block of units][pair of
+/// k][lanes][2]. Cheap to copy, shareable.
 struct PackedMatrix {
   Tensor data;
 };

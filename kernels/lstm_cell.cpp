@@ -46,6 +46,9 @@ LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place) {
     throw ArgumentError("lstm cell: expected input, hidden and clip of at least 0, found " + std::to_string(desc.input) + ", " +
                         std::to_string(desc.hidden) + " and " + std::to_string(desc.clip));
   if (!is_floating(desc.dtype)) throw DTypeError("lstm cell: expected f64, f32, f16 or bf16, found " + std::string(name_of(desc.dtype)));
+  if (!internal::multiplies(desc.dtype, desc.weights_dtype()))
+    throw DTypeError("lstm cell: expected weights of " + std::string(name_of(desc.dtype)) + ", or of bf16 under f32, found " +
+                     std::string(name_of(desc.weights_dtype())));
   check_activation("the gates", desc.gate);
   check_activation("the candidate", desc.candidate);
   check_activation("the output", desc.output);
@@ -61,6 +64,13 @@ namespace {
 /// One weight [rows, gates·H] as blocks of units.
 Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, StreamRef stream) {
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
+  if (from.dtype() != plan.desc().dtype) {
+    Tensor packed(from.dtype(), DDim{layout.elements(layout.padded(from.dim(0)) * gates)}, stream.memory());
+    launch(
+        TensorRefs<1>{&from}, TensorRefs<1>{&packed}, [=](ThreadTeam& team) { cpu::pack_gates(layout, from, gates, packed, team); },
+        stream);
+    return packed;
+  }
   Tensor packed(internal::wide_dtype(from.dtype()), DDim{layout.elements(from.dim(0) * gates)}, stream.memory());
   const Tensor wide = internal::wide_room(from, stream.memory());
   launch(
@@ -73,8 +83,8 @@ Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, St
   return packed;
 }
 
-void check_weight(const LstmPlan& plan, const char* role, const Tensor& weight, const DDim& expected) {
-  internal::check_dtype("lstm pack", role, weight, plan.desc().dtype);
+void check_weight(const char* role, const Tensor& weight, DType dtype, const DDim& expected) {
+  internal::check_dtype("lstm pack", role, weight, dtype);
   internal::check_dims("lstm pack", role, weight, expected);
 }
 
@@ -83,7 +93,7 @@ Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, b
     throw ArgumentError("lstm pack: expected " + std::string(wanted ? "" : "no ") + role + " as the description says, found " +
                         (from == nullptr ? "none" : from->to_string()));
   if (from == nullptr) return Tensor(internal::wide_dtype(plan.desc().dtype), DDim{0}, stream.memory());
-  check_weight(plan, role, *from, DDim{gates * plan.desc().hidden});
+  check_weight(role, *from, plan.desc().dtype, DDim{gates * plan.desc().hidden});
   // A vector is a matrix of one row.
   const auto first = static_cast<const std::byte*>(from->raw()) - from->storage()->data();
   const Tensor row(from->dtype(), DDim{1, from->dim(0)}, DDim{0, from->strides()[0]},
@@ -93,11 +103,18 @@ Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, b
 
 }  // namespace
 
+PackedLstm pack_gates(const LstmPlan& plan, const Tensor* bias, const Tensor* peepholes, StreamRef stream) {
+  internal::check_places("lstm pack", stream, {bias, peepholes});
+  const Tensor none(internal::wide_dtype(plan.desc().dtype), DDim{0}, stream.memory());
+  return {none, none, pack_vector(plan, "bias", bias, plan.desc().bias, 4, stream),
+          pack_vector(plan, "peepholes", peepholes, plan.desc().peepholes, 3, stream)};
+}
+
 PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Tensor* bias, const Tensor* peepholes, StreamRef stream) {
   const LstmDesc& desc = plan.desc();
   internal::check_places("lstm pack", stream, {&w, &r, bias, peepholes});
-  check_weight(plan, "W", w, DDim{desc.input, 4 * desc.hidden});
-  check_weight(plan, "R", r, DDim{desc.hidden, 4 * desc.hidden});
+  check_weight("W", w, desc.weights_dtype(), DDim{desc.input, 4 * desc.hidden});
+  check_weight("R", r, desc.weights_dtype(), DDim{desc.hidden, 4 * desc.hidden});
   return {pack_one(plan, w, 4, stream), pack_one(plan, r, 4, stream), pack_vector(plan, "bias", bias, desc.bias, 4, stream),
           pack_vector(plan, "peepholes", peepholes, desc.peepholes, 3, stream)};
 }
@@ -114,18 +131,20 @@ void check_rows(const LstmPlan& plan, const char* role, const Tensor& tensor, st
 void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
   const LstmDesc& desc = plan.desc();
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
-  internal::check_dims("lstm cell", "the packed W", weights.input, DDim{layout.elements(4 * desc.input)});
-  internal::check_dims("lstm cell", "the packed R", weights.recurrent, DDim{layout.elements(4 * desc.hidden)});
+  internal::check_dims("lstm cell", "the packed W", weights.input, DDim{layout.elements(4 * layout.padded(desc.input))});
+  internal::check_dims("lstm cell", "the packed R", weights.recurrent, DDim{layout.elements(4 * layout.padded(desc.hidden))});
 }
 
-void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, cpu::LstmGiven given, const Tensor& h, const Tensor& c,
               Tensor& h_out, Tensor& c_out, StreamRef stream) {
   const LstmDesc& desc = plan.desc();
   internal::check_places("lstm cell", stream, {&weights.input, &weights.recurrent, &x, &h, &c, &h_out, &c_out});
-  check_weights(plan, weights);
+  if (given != cpu::LstmGiven::both_products) check_weights(plan, weights);
   const std::int64_t rows = h.rank() == 2 ? h.dim(0) : 0;
+  const bool projected = given != cpu::LstmGiven::rows;
+  const bool summed = given == cpu::LstmGiven::both_products;
   check_rows(plan, projected ? "the projection" : "x", x, rows, projected ? 4 * desc.hidden : desc.input);
-  check_rows(plan, "h", h, rows, desc.hidden);
+  check_rows(plan, summed ? "the recurrent product" : "h", h, rows, summed ? 4 * desc.hidden : desc.hidden);
   check_rows(plan, "c", c, rows, desc.hidden);
   check_rows(plan, "h_out", h_out, rows, desc.hidden);
   check_rows(plan, "c_out", c_out, rows, desc.hidden);
@@ -143,7 +162,7 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
         cpu::widen(x, wide_x, team);
         cpu::widen(h, wide_h, team);
         cpu::widen(c, wide_c, team);
-        cpu::lstm_cell(plan, weights, wide_x, projected, wide_h, wide_c, wide_h_out, wide_c_out, team);
+        cpu::lstm_cell(plan, weights, wide_x, given, wide_h, wide_c, wide_h_out, wide_c_out, team);
         cpu::narrow(wide_h_out, h_out, team);
         cpu::narrow(wide_c_out, c_out, team);
       },
@@ -154,12 +173,17 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
 
 void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const Tensor& h, const Tensor& c, Tensor& h_out, Tensor& c_out,
          StreamRef stream) {
-  run_step(plan, weights, x, false, h, c, h_out, c_out, stream);
+  run_step(plan, weights, x, cpu::LstmGiven::rows, h, c, h_out, c_out, stream);
 }
 
 void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h, const Tensor& c,
                    Tensor& h_out, Tensor& c_out, StreamRef stream) {
-  run_step(plan, weights, projection, true, h, c, h_out, c_out, stream);
+  run_step(plan, weights, projection, cpu::LstmGiven::projection, h, c, h_out, c_out, stream);
+}
+
+void run_gates(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& recurrent, const Tensor& c,
+               Tensor& h_out, Tensor& c_out, StreamRef stream) {
+  run_step(plan, weights, projection, cpu::LstmGiven::both_products, recurrent, c, h_out, c_out, stream);
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <millrace/kernels/unary.h>
 #include <millrace/tensor/stream.h>
@@ -41,7 +42,10 @@ struct LstmDesc {
   bool bias = true;
   bool peepholes = false;
   bool couple_input_forget = false;
-  double clip = 0;  ///< 0 = none
+  double clip = 0;                              ///< 0 = none
+  std::optional<DType> weights = std::nullopt;  ///< of W and R where it is another: bf16 under f32, widened exactly
+
+  DType weights_dtype() const { return weights.value_or(dtype); }
 };
 
 class LstmPlan {
@@ -59,7 +63,7 @@ class LstmPlan {
 /// ArgumentError, DTypeError, PlaceError.
 LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place = CpuPlace{});
 
-/// Weights as [block of units][k][gates][lanes]. Cheap to copy, shareable.
+/// Weights as [block of units][k][gates][lanes], of bf16 as [block of units][pair of k][gates][lanes][2]. Cheap to copy, shareable.
 struct PackedLstm {
   Tensor input;      ///< W
   Tensor recurrent;  ///< R
@@ -79,5 +83,11 @@ void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const
 /// The same with x·W computed before, as [N, 4H] (matmul(x, W), same bits), so that a run of steps needs one GEMM.
 void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h, const Tensor& c,
                    Tensor& h_out, Tensor& c_out, StreamRef stream);
+
+/// The same with both products computed before: x·W and h·R as [N, 4H]. What lies between them and the next state.
+void run_gates(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& recurrent, const Tensor& c,
+               Tensor& h_out, Tensor& c_out, StreamRef stream);
+/// Weights for `run_gates` alone: bias [4H] and peepholes [3H] as the description says. ShapeError, DTypeError.
+PackedLstm pack_gates(const LstmPlan& plan, const Tensor* bias, const Tensor* peepholes, StreamRef stream);
 
 }  // namespace millrace

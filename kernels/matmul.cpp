@@ -29,7 +29,7 @@ DDim with_matrix(DDim batch, std::int64_t rows, std::int64_t columns) {
 DType product_dtype(DType dtype) { return dtype == DType::i8 || dtype == DType::u8 ? DType::i32 : dtype; }
 
 void check_matmul(const Tensor& a, const Tensor& b, const Tensor& out) {
-  internal::check_same_dtype("matmul", a, b);
+  if (!internal::multiplies(a.dtype(), b.dtype())) internal::check_same_dtype("matmul", a, b);
   if (a.dtype() == DType::boolean) throw DTypeError("matmul: expected numbers, found " + a.to_string());
   if (out.dtype() != product_dtype(a.dtype()) && out.dtype() != internal::wide_dtype(a.dtype()))
     throw DTypeError("matmul: expected " + std::string(name_of(product_dtype(a.dtype()))) + " for out, found " + out.to_string());

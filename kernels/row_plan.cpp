@@ -19,8 +19,12 @@ constexpr std::int64_t block_bytes = 384 << 10;
 constexpr std::int64_t tile_bytes = 24 << 10;
 constexpr std::int64_t line = 16;  // elements
 
-bool is_heavy(const RowOp& op) { return op.kind == Kind::matmul || op.kind == Kind::lstm_cell; }
-bool is_elementwise(const RowOp& op) { return op.kind == Kind::unary || op.kind == Kind::binary || op.kind == Kind::where; }
+bool is_heavy(const RowOp& op) { return op.kind == Kind::matmul || op.kind == Kind::matmul_int8 || op.kind == Kind::lstm_cell; }
+/// Ops that only f32 has.
+bool is_narrow(const RowOp& op) { return op.kind == Kind::round_bf16 || op.kind == Kind::quantize || op.kind == Kind::matmul_int8; }
+bool is_elementwise(const RowOp& op) {
+  return op.kind == Kind::unary || op.kind == Kind::binary || op.kind == Kind::where || op.kind == Kind::round_bf16;
+}
 
 std::int64_t lines(std::int64_t elements) { return (elements + line - 1) / line * line; }
 
@@ -67,7 +71,8 @@ class Layout {
 /// Operands that an op reads, in `in` alone.
 std::size_t operands(const RowOp& op) {
   switch (op.kind) {
-    case Kind::binary: return 2;
+    case Kind::binary:
+    case Kind::matmul_int8: return 2;
     case Kind::where:
     case Kind::lstm_cell: return 3;
     case Kind::layer_norm: return op.in[2].reg >= 0 ? 3 : 2;
@@ -127,15 +132,15 @@ class Planner {
         if (is_elementwise(op) && op.in[k].inner_step != 0 && op.in[k].inner_step != 1) refuse(i, "expected elements side by side");
       }
       for (const RowOperand* out : {&op.out, &op.out2}) {
-        if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell) continue;
+        if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell && op.kind != Kind::quantize) continue;
         check_operand(i, *out, 1, 1);
         const RowRegister::Kind kind = desc_.registers[static_cast<std::size_t>(out->reg)].kind;
         if (kind != RowRegister::Kind::output && kind != RowRegister::Kind::scratch) refuse(i, "writes what is not its own");
         written[static_cast<std::size_t>(out->reg)] = true;
       }
       if ((op.kind == Kind::unary && !row_plan_has(op.unary)) || (op.kind == Kind::binary && !row_plan_has(op.binary)) ||
-          (op.kind == Kind::reduce && !row_plan_has(op.reduction)))
-        refuse(i, "a function that row plans do not have");
+          (op.kind == Kind::reduce && !row_plan_has(op.reduction)) || (is_narrow(op) && desc_.dtype != DType::f32))
+        refuse(i, "a function that row plans of that dtype do not have");
     }
   }
 

@@ -9,6 +9,7 @@
 
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/gemm.h>
+#include <millrace/kernels/int8.h>
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/kernels/reduce.h>
 #include <millrace/kernels/unary.h>
@@ -42,14 +43,17 @@ struct RowOperand {
 
 struct RowOp {
   enum class Kind : std::uint8_t {
-    unary,      ///< out = f(in[0])
-    binary,     ///< out = in[0] ∘ in[1]; comparisons and logic give 1 or 0
-    where,      ///< out = in[0] ≠ 0 ? in[1] : in[2]
-    copy,       ///< out = in[0]
-    matmul,     ///< out[outer, n] = in[0][outer, k] · matrix `weights`
-    lstm_cell,  ///< out, out2 = cell `weights` of in[0] (rows of C, or, `projected`, of 4·H), h in[1], c in[2]
-    reduce,     ///< out[outer] = in[0][outer, inner] folded
-    softmax,    ///< of each of `outer` rows of `inner`
+    unary,        ///< out = f(in[0])
+    binary,       ///< out = in[0] ∘ in[1]; comparisons and logic give 1 or 0
+    where,        ///< out = in[0] ≠ 0 ? in[1] : in[2]
+    round_bf16,   ///< out = in[0] narrowed to bf16, and widened again; f32 alone
+    copy,         ///< out = in[0]
+    quantize,     ///< quantize_rows of `outer` rows of `inner`: out the values, 4 bytes to an element, out2 the scales; f32 alone
+    matmul_int8,  ///< out[outer, n] = values in[0], four k to an element, with scales in[1], times `weights` (kernels/int8.h)
+    matmul,       ///< out[outer, n] = in[0][outer, k] · matrix `weights`
+    lstm_cell,    ///< out, out2 = cell `weights` of in[0] (rows of C, or, `projected`, of 4·H), h in[1] (`summed`: h·R), c in[2]
+    reduce,       ///< out[outer] = in[0][outer, inner] folded
+    softmax,      ///< of each of `outer` rows of `inner`
     log_softmax,
     layer_norm  ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
   };
@@ -66,6 +70,7 @@ struct RowOp {
   double epsilon = 0;
   std::size_t weights = 0;
   bool projected = false;
+  bool summed = false;  ///< with `projected`
 };
 
 /// What a plan computes. Registers are written before they are read, scratch and outputs by ops alone.
@@ -87,7 +92,12 @@ struct RowWeights {
   };
   std::vector<Tensor> constants;  ///< contiguous, of the plan's dtype
   std::vector<Matrix> matrices;
+  struct Int8 {
+    Int8Plan plan;
+    PackedInt8 packed;
+  };
   std::vector<Cell> cells;
+  std::vector<Int8> int8;
 };
 
 /// Rows in memory: `stride` elements from one to the next.

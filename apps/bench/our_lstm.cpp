@@ -3,6 +3,7 @@
 
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/task/sync_wait.h>
 
 namespace millrace::bench {
@@ -29,8 +30,7 @@ task<double> runs_for(Executable executable, Feeds feeds, Gear gear, double seco
   co_return passed / static_cast<double>(runs);
 }
 
-Program step_program(const LstmProblem& problem) {
-  Program program;
+void build_step(Program& program, const LstmProblem& problem) {
   build::Guard guard(program);
   const VarType rows(DType::f32, {DDim::unknown, problem.hidden});
   const build::Var x = build::input("x", rows), h = build::input("h", rows), c = build::input("c", rows);
@@ -38,6 +38,12 @@ Program step_program(const LstmProblem& problem) {
                                                  build::parameter("bias", problem.bias));
   build::output("h_out", next.h);
   build::output("c_out", next.c);
+}
+
+Program step_program(const LstmProblem& problem, std::optional<DType> weights) {
+  Program program;
+  build_step(program, problem);
+  if (weights) layers::narrow_weights(program, *weights);
   return program;
 }
 
@@ -70,8 +76,8 @@ Program lstm_program(const LstmProblem& problem) {
 
 Feeds feeds_of(const LstmProblem& problem) { return {{"x", Value(LoDTensor(problem.x, LoD::from_lengths({problem.lengths})))}}; }
 
-OurStep::OurStep(const LstmProblem& problem, int threads)
-    : runner_(std::make_shared<StepRunner>(step_program(problem), make_cpu_device(threads))),
+OurStep::OurStep(const LstmProblem& problem, int threads, std::optional<DType> weights)
+    : runner_(std::make_shared<StepRunner>(step_program(problem, weights), make_cpu_device(threads))),
       inputs_{problem.x, problem.h, problem.c},
       rows_(problem.sequences()) {
   for (int output = 0; output < 2; ++output) {

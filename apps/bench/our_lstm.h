@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include <bench/lstm_problem.h>
 #include <bench/measure.h>
@@ -34,10 +35,11 @@ Program lstm_program(const LstmProblem& problem);
 /// {"x": the rows with their lengths}.
 Feeds feeds_of(const LstmProblem& problem);
 
-/// One step of the built-in cell for the sequences of a problem: the fastest way that the public API has to take a single step.
+/// One step of the built-in cell for the sequences of a problem: the fastest way that the public API has to take a single step. `weights`:
+/// in bf16 or i8 (layers/narrow.h).
 class OurStep {
  public:
-  OurStep(const LstmProblem& problem, int threads);
+  OurStep(const LstmProblem& problem, int threads, std::optional<DType> weights = {});
   Timer timer() const;
   /// h behind one step, [sequences, H].
   Tensor h() const;

@@ -150,6 +150,7 @@ void packed_floats(const GemmKernels& kernels, const PackedLayout& layout, const
               call.rows = rows;
               call.k = layout.k;
               call.b = product.packed;
+              call.pairs = product.pairs;
               call.panel_stride = layout.panel_stride();
               call.columns = layout.columns;
               call.first_panel = first;

@@ -26,6 +26,7 @@ struct PackedProduct {
   std::int64_t out_row = 0;
   std::int64_t rows = 0;
   const T* packed = nullptr;
+  const std::uint16_t* pairs = nullptr;  ///< instead: bf16 in pairs of k (gemm_kernels.h)
   const T* bias = nullptr;
 };
 void packed_gemm(const GemmKernels& kernels, const PackedLayout& layout, const PackedProduct<float>& product, ThreadTeam& team);

@@ -52,8 +52,8 @@ HWY_INLINE void FinishRow(const MatrixCall<T>& call, const T* total, int vectors
   }
 }
 
-template <class T>
-void RunMatrix(const MatrixCall<T>& call) {
+template <class T, class W>
+void RunMatrix(const MatrixCall<T>& call, const W* b) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   constexpr std::int64_t width = panel_vectors * lanes;
   const bool plain = call.alpha == T{1} && call.beta == T{0} && call.bias == nullptr && call.column_stride == 1;
@@ -62,16 +62,17 @@ void RunMatrix(const MatrixCall<T>& call) {
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
     const bool pair = call.rows <= pair_rows && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
     const int vectors = pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
-    const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes;
-    const T* b = call.b + panel * call.panel_stride;
+    constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
+    const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes * together;
+    const W* here = b + panel * call.panel_stride;
     if (plain && column + vectors * lanes <= call.columns) {  // nothing comes behind the totals
       EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
-        TileFor<T>(height, vectors)(call.a + first, call.k, b, stride, call.panel_stride, call.out + first, column);
+        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column);
       });
     } else {
       TileRoom<T> room(vectors);
       EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
-        TileFor<T>(height, vectors)(call.a + first, call.k, b, stride, call.panel_stride, room.rows, 0);
+        TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, room.rows, 0);
         for (int row = 0; row < height; ++row) FinishRow(call, room.rows[row], vectors, column, call.out[first + row]);
       });
     }
@@ -79,8 +80,8 @@ void RunMatrix(const MatrixCall<T>& call) {
   }
 }
 
-void RunMatrixF32(const MatrixCall<float>& call) { RunMatrix(call); }
-void RunMatrixF64(const MatrixCall<double>& call) { RunMatrix(call); }
+void RunMatrixF32(const MatrixCall<float>& call) { call.pairs != nullptr ? RunMatrix(call, call.pairs) : RunMatrix(call, call.b); }
+void RunMatrixF64(const MatrixCall<double>& call) { RunMatrix(call, call.b); }
 
 const GemmKernels* MatrixKernels() {
   static constexpr GemmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunMatrixF32, RunMatrixF64};

@@ -26,6 +26,8 @@ struct MatrixCall {
   const T* b = nullptr;
   std::int64_t b_stride = 0;
   std::int64_t panel_stride = 0;
+  /// Instead of b, packed: bf16 in pairs of k, [pair][column][2], which is widened; f32 alone. panel_stride counts them.
+  const std::uint16_t* pairs = nullptr;
   std::int64_t columns = 0;  ///< in all
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;

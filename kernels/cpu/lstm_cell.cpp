@@ -28,6 +28,25 @@ void pack_type(const LstmLayout& layout, const Tensor& from, std::int64_t gates,
   });
 }
 
+void pack_pairs(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
+  const auto* source = static_cast<const std::uint16_t*>(from.raw());
+  auto* target = static_cast<std::uint16_t*>(to.raw_mutable());
+  const std::int64_t rows = from.dim(0);
+  const std::int64_t padded = layout.padded(rows);
+  team.parallel(layout.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::uint16_t* next = target + begin * padded * gates * layout.lanes;
+    for (std::int64_t block = begin; block < end; ++block)
+      for (std::int64_t row = 0; row < padded; row += layout.together)
+        for (std::int64_t gate = 0; gate < gates; ++gate)
+          for (std::int64_t lane = 0; lane < layout.lanes; ++lane)
+            for (std::int64_t k = row; k < row + layout.together; ++k) {
+              const std::int64_t unit = block * layout.lanes + lane;
+              const bool there = unit < layout.hidden && k < rows;
+              *next++ = there ? source[k * from.strides()[0] + (gate * layout.hidden + unit) * from.strides()[1]] : std::uint16_t{0};
+            }
+  });
+}
+
 /// The rows of one operand as pointers.
 template <class T>
 struct Rows {
@@ -48,12 +67,14 @@ const T* or_null(const Tensor& x, bool used) {
 }
 
 template <class T>
-void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, LstmGiven given, const Tensor& h, const Tensor& c,
               const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
   const LstmDesc& desc = plan.desc();
   const LstmLayout layout = lstm_layout(plan);
   const Rows<T> inputs(x), hs(h), cs(c), next_hs(h_out), next_cs(c_out);
-  const std::int64_t work = panel_vectors * layout.lanes * (desc.hidden + (projected ? 0 : desc.input) + 32);
+  const bool summed = given == LstmGiven::both_products;
+  const std::int64_t products = summed ? 0 : desc.hidden + (given == LstmGiven::rows ? desc.input : 0);
+  const std::int64_t work = panel_vectors * layout.lanes * (products + 32);
   each_span(team, h.dim(0), max_rows, layout.blocks(), work,
             [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
               const T* from[3][max_rows];
@@ -66,13 +87,14 @@ void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
               LstmCall<T> call;
               call.desc = &desc;
               call.rows = rows;
-              (projected ? call.projection : call.x) = from[0];
-              call.h = from[1];
+              (given == LstmGiven::rows ? call.x : call.projection) = from[0];
+              (summed ? call.sums : call.h) = from[1];
               call.c = from[2];
               call.h_out = to[0];
               call.c_out = to[1];
-              call.input = static_cast<const T*>(weights.input.raw());
-              call.recurrent = static_cast<const T*>(weights.recurrent.raw());
+              call.input = weights.input.raw();
+              call.recurrent = weights.recurrent.raw();
+              call.pairs = layout.together > 1;
               call.bias = or_null<T>(weights.bias, desc.bias);
               call.peepholes = or_null<T>(weights.peepholes, desc.peepholes);
               call.first_block = first;
@@ -85,19 +107,21 @@ void run_type(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
 
 LstmLayout lstm_layout(const LstmPlan& plan) {
   const bool f64 = plan.desc().dtype == DType::f64;
-  return {plan.desc().hidden, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32};
+  return {plan.desc().hidden, f64 ? plan.kernels().lanes_f64 : plan.kernels().lanes_f32,
+          plan.desc().weights_dtype() != plan.desc().dtype ? 2 : 1};
 }
 
 void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team) {
+  if (from.dtype() == DType::bf16) return pack_pairs(layout, from, gates, to, team);
   if (from.dtype() == DType::f64) return pack_type<double>(layout, from, gates, to, team);
   pack_type<float>(layout, from, gates, to, team);
 }
 
-void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, LstmGiven given, const Tensor& h, const Tensor& c,
                const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
   if (h_out.elements() == 0) return;
-  if (h.dtype() == DType::f64) return run_type<double>(plan, weights, x, projected, h, c, h_out, c_out, team);
-  run_type<float>(plan, weights, x, projected, h, c, h_out, c_out, team);
+  if (h.dtype() == DType::f64) return run_type<double>(plan, weights, x, given, h, c, h_out, c_out, team);
+  run_type<float>(plan, weights, x, given, h, c, h_out, c_out, team);
 }
 
 }  // namespace millrace::cpu

@@ -12,18 +12,29 @@ namespace millrace::cpu {
 struct LstmLayout {
   std::int64_t hidden = 0;
   std::int64_t lanes = 1;
+  std::int64_t together = 1;  ///< rows of a matrix side by side: 2 of bf16 under f32
 
   std::int64_t blocks() const { return (hidden + lanes - 1) / lanes; }
   /// Elements of `vectors` packed vectors of units: k·4 of a matrix, 4 of a bias, 3 of peepholes.
   std::int64_t elements(std::int64_t vectors) const { return blocks() * vectors * lanes; }
+  /// Rows of a matrix with those that fill up the last pair.
+  std::int64_t padded(std::int64_t rows) const { return (rows + together - 1) / together * together; }
 };
 LstmLayout lstm_layout(const LstmPlan& plan);
 
-/// Packs from[rows, gates·H] (any strides) as [block][row][gate][lane], padded with zeros; f32 or f64.
+/// Packs from[rows, gates·H] (any strides) as [block][row][gate][lane], padded with zeros; f32 or f64, or bf16 as [block][pair of
+/// rows][gate][lane][2].
 void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team);
 
-/// One step in the wide dtype; `projected`: x is x·W already. All 2-D with contiguous rows.
-void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, bool projected, const Tensor& h, const Tensor& c,
+/// What `x` and `h` of a step are.
+enum class LstmGiven : std::uint8_t {
+  rows,          ///< x and h
+  projection,    ///< x·W and h
+  both_products  ///< x·W and h·R
+};
+
+/// One step in the wide dtype. All 2-D with contiguous rows.
+void lstm_cell(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, LstmGiven given, const Tensor& h, const Tensor& c,
                const Tensor& h_out, const Tensor& c_out, ThreadTeam& team);
 
 }  // namespace millrace::cpu

@@ -44,7 +44,7 @@ HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
                   hn::Set(d, static_cast<T>(activation.params.beta)), a);
 }
 
-/// One block of units of one row, from the two sums of its gates.
+/// One block of units of one row, from the two sums of its gates: of the block, or, null, in the rows of `call`.
 template <class D, class T = hn::TFromD<D>>
 HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t block, std::int64_t row) {
   using V = hn::Vec<D>;
@@ -54,7 +54,7 @@ HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, co
   const auto count = static_cast<std::size_t>(std::min(lanes, desc.hidden - unit));
   V a[4];
   for (int gate = 0; gate < 4; ++gate) {
-    a[gate] = hn::Load(d, recurrent + gate * lanes);
+    a[gate] = recurrent != nullptr ? hn::Load(d, recurrent + gate * lanes) : LoadSome(d, call.sums[row] + gate * desc.hidden + unit, count);
     if (call.bias != nullptr) a[gate] = hn::Add(a[gate], hn::LoadU(d, call.bias + (block * 4 + gate) * lanes));
     const V in =
         input != nullptr ? hn::Load(d, input + gate * lanes) : LoadSome(d, call.projection[row] + gate * desc.hidden + unit, count);
@@ -112,23 +112,28 @@ HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, co
   }
 }
 
-template <class T>
+template <class T, class W>
 void RunLstm(const LstmCall<T>& call) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   constexpr std::int64_t width = panel_vectors * lanes;
+  constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
   const hn::ScalableTag<T> d;
   const std::int64_t c = call.desc->input;
   const std::int64_t h = call.desc->hidden;
   const bool usual = IsUsual(*call.desc);
+  const std::int64_t c_stride = width * ((c + together - 1) / together * together);
+  const std::int64_t h_stride = width * ((h + together - 1) / together * together);
+  const W* w = static_cast<const W*>(call.input);
+  const W* r = static_cast<const W*>(call.recurrent);
   for (std::int64_t block = call.first_block; block < call.last_block;) {
     const int blocks = call.rows <= pair_rows && block + 2 <= call.last_block ? 2 : 1;
     const int vectors = blocks * panel_vectors;
     const TileRoom<T> recurrent(vectors), input(vectors);
     const bool whole = usual && (block + blocks) * lanes <= h;
     EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
-      const auto tile = TileFor<T>(height, vectors);
-      tile(call.h + first, h, call.recurrent + block * width * h, width, width * h, recurrent.rows, 0);
-      if (call.x != nullptr) tile(call.x + first, c, call.input + block * width * c, width, width * c, input.rows, 0);
+      const auto tile = TileFor<T, W>(height, vectors);
+      tile(call.h + first, h, r + block * h_stride, width * together, h_stride, recurrent.rows, 0);
+      if (call.x != nullptr) tile(call.x + first, c, w + block * c_stride, width * together, c_stride, input.rows, 0);
       for (int next = 0; next < blocks; ++next) {
         const T* from_h = recurrent.total + next * width;
         const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;
@@ -146,8 +151,20 @@ void RunLstm(const LstmCall<T>& call) {
   }
 }
 
-void RunLstmF32(const LstmCall<float>& call) { RunLstm(call); }
-void RunLstmF64(const LstmCall<double>& call) { RunLstm(call); }
+/// Both products are known.
+template <class T>
+void RunGates(const LstmCall<T>& call) {
+  const hn::ScalableTag<T> d;
+  for (std::int64_t row = 0; row < call.rows; ++row)
+    for (std::int64_t block = call.first_block; block < call.last_block; ++block)
+      Pointwise(d, call, static_cast<const T*>(nullptr), static_cast<const T*>(nullptr), block, row);
+}
+
+void RunLstmF32(const LstmCall<float>& call) {
+  if (call.sums != nullptr) return RunGates(call);
+  call.pairs ? RunLstm<float, std::uint16_t>(call) : RunLstm<float, float>(call);
+}
+void RunLstmF64(const LstmCall<double>& call) { call.sums != nullptr ? RunGates(call) : RunLstm<double, double>(call); }
 
 const LstmKernels* CellKernels() {
   static constexpr LstmKernels kernels{MaxLanesOf<float>(), MaxLanesOf<double>(), RunLstmF32, RunLstmF64};

@@ -16,13 +16,15 @@ struct LstmCall {
   const T* const* x = nullptr;           ///< rows of C; null with a projection
   const T* const* projection = nullptr;  ///< rows of 4·H; null with x
   const T* const* h = nullptr;
+  const T* const* sums = nullptr;  ///< instead of h and R: rows of 4·H, h·R
   const T* const* c = nullptr;
   T* const* h_out = nullptr;
   T* const* c_out = nullptr;
-  const T* input = nullptr;      ///< W, packed
-  const T* recurrent = nullptr;  ///< R, packed
-  const T* bias = nullptr;       ///< [block][gate][lane] or null
-  const T* peepholes = nullptr;  ///< [block][i f o][lane] or null
+  const void* input = nullptr;      ///< W, packed
+  const void* recurrent = nullptr;  ///< R, packed
+  bool pairs = false;               ///< W and R are bf16 in pairs of k, [pair][gate][lane][2]; f32 alone
+  const T* bias = nullptr;          ///< [block][gate][lane] or null
+  const T* peepholes = nullptr;     ///< [block][i f o][lane] or null
   std::int64_t first_block = 0;
   std::int64_t last_block = 0;
 };

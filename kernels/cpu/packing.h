@@ -10,20 +10,23 @@
 namespace millrace::cpu {
 
 /// The packed form of a matrix [k, columns]: panels of 4·lanes columns one behind the other, each [k][columns of the
-/// panel], the last one as narrow as whole vectors allow and padded with zeros.
+/// panel], the last one as narrow as whole vectors allow and padded with zeros. Narrow elements stand several k side by side,
+/// [groups of k][columns of the panel][k of the group], the last group padded with zeros.
 struct PackedLayout {
   std::int64_t k = 0;
   std::int64_t columns = 0;
   std::int64_t lanes = 1;
+  std::int64_t group = 1;  ///< k side by side
 
   std::int64_t width() const { return panel_vectors * lanes; }
   std::int64_t panels() const { return (columns + width() - 1) / width(); }
-  std::int64_t panel_stride() const { return width() * k; }
+  std::int64_t groups() const { return (k + group - 1) / group; }
+  std::int64_t panel_stride() const { return width() * groups() * group; }
   std::int64_t width_of(std::int64_t panel) const {
     const std::int64_t rest = columns - panel * width();
     return std::min(width(), (rest + lanes - 1) / lanes * lanes);
   }
-  std::int64_t elements() const { return (columns + lanes - 1) / lanes * lanes * k; }
+  std::int64_t elements() const { return (columns + lanes - 1) / lanes * lanes * groups() * group; }
 };
 
 /// Packs panels [first, last) of from[k·row_stride + column·column_stride].
@@ -35,10 +38,12 @@ void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_str
     const std::int64_t width = layout.width_of(panel);
     const std::int64_t filled = std::min(width, layout.columns - column);
     T* row = to + panel * layout.panel_stride();
-    for (std::int64_t k = 0; k < layout.k; ++k, row += width) {
-      const T* source = from + k * row_stride + column * column_stride;
-      for (std::int64_t i = 0; i < filled; ++i) row[i] = source[i * column_stride];
-      std::fill(row + filled, row + width, T{});
+    for (std::int64_t k = 0; k < layout.groups() * layout.group; k += layout.group, row += width * layout.group) {
+      if (filled < width || k + layout.group > layout.k) std::fill(row, row + width * layout.group, T{});
+      for (std::int64_t g = 0; g < std::min(layout.group, layout.k - k); ++g) {
+        const T* source = from + (k + g) * row_stride + column * column_stride;
+        for (std::int64_t i = 0; i < filled; ++i) row[i * layout.group + g] = source[i * column_stride];
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/lstm_cell.h>
 #include <millrace/kernels/cpu/lstm_kernels.h>
 #include <millrace/kernels/cpu/norm_rows.h>
@@ -100,6 +101,7 @@ class Machine {
     for (std::size_t i = group.first; i < group.last; ++i) {
       const RowOp& op = plan_.desc.ops[i];
       if (plan_.places[static_cast<std::size_t>(op.out.reg)].local) registers_[op.out.reg].origin = first;
+      if (op.out2.reg >= 0 && plan_.places[static_cast<std::size_t>(op.out2.reg)].local) registers_[op.out2.reg].origin = first;
       light(op, first, rows);
     }
   }
@@ -117,6 +119,12 @@ class Machine {
         return each_run<3>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
           where_span(in[0], in[1], in[2], out, static_cast<std::size_t>(n));
         });
+      case Kind::round_bf16:
+        return each_run<1>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
+          for (std::int64_t i = 0; i < n; ++i)
+            out[i] = static_cast<T>(static_cast<float>(bfloat16(static_cast<float>(in[0].first[in[0].repeats ? 0 : i]))));
+        });
+      case Kind::quantize: return quantize(op, first, rows);
       case Kind::copy: return copy(op, first, rows);
       case Kind::reduce: return reduce(op, first, rows);
       default: return norm(op, first, rows);
@@ -219,18 +227,69 @@ class Machine {
 
   // ---- Products and cells ----
 
-  void heavy(const RowOp& op, std::int64_t rows) const { op.kind == Kind::matmul ? matmul(op, rows) : cell(op, rows); }
+  void heavy(const RowOp& op, std::int64_t rows) const {
+    if (op.kind == Kind::matmul) return matmul(op, rows);
+    if (op.kind == Kind::matmul_int8) return matmul_int8(op, rows);
+    cell(op, rows);
+  }
+
+  void quantize(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    if constexpr (std::is_same_v<T, float>) {
+      const Int8Kernels& kernels = int8_kernels();
+      for (std::int64_t row = first; row < first + rows; ++row)
+        for (std::int64_t o = 0; o < op.outer; ++o)
+          kernels.quantize(at(op.in[0], row) + o * op.in[0].outer_step, op.inner,
+                           reinterpret_cast<std::int8_t*>(at(op.out, row) + o * op.out.outer_step),
+                           at(op.out2, row) + o * op.out2.outer_step);
+    }
+  }
+
+  void matmul_int8(const RowOp& op, std::int64_t rows) const {
+    if constexpr (std::is_same_v<T, float>) {
+      const RowWeights::Int8& matrix = weights_.int8[op.weights];
+      const Int8Layout layout{matrix.plan.desc().k, matrix.plan.desc().n, matrix.plan.kernels().lanes, matrix.plan.kernels().group};
+      const std::int8_t* a[max_rows];
+      const float* scales[max_rows];
+      float* out[max_rows];
+      Int8Call call{a,
+                    scales,
+                    out,
+                    0,
+                    layout.k,
+                    static_cast<const std::int8_t*>(matrix.packed.data.raw()),
+                    static_cast<const std::int32_t*>(matrix.packed.offsets.raw()),
+                    static_cast<const float*>(matrix.packed.scales.raw()),
+                    layout.columns,
+                    0,
+                    layout.panels()};
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t o = 0; o < op.outer; ++o) {
+          a[call.rows] = reinterpret_cast<const std::int8_t*>(at(op.in[0], row) + o * op.in[0].outer_step);
+          scales[call.rows] = at(op.in[1], row) + o * op.in[1].outer_step;
+          out[call.rows] = at(op.out, row) + o * op.out.outer_step;
+          if (++call.rows < max_rows) continue;
+          matrix.plan.kernels().multiply(call);
+          call.rows = 0;
+        }
+      }
+      if (call.rows > 0) matrix.plan.kernels().multiply(call);
+    }
+  }
 
   void matmul(const RowOp& op, std::int64_t rows) const {
     const RowWeights::Matrix& matrix = weights_.matrices[op.weights];
-    const PackedLayout layout{matrix.plan.desc().k, matrix.plan.desc().n, matrix.plan.kernels().lanes<T>()};
+    const bool pairs = matrix.plan.desc().weights_dtype() == DType::bf16;
+    const PackedLayout layout{matrix.plan.desc().k, matrix.plan.desc().n, matrix.plan.kernels().lanes<T>(), pairs ? 2 : 1};
     const T* a[max_rows];
     T* out[max_rows];
     MatrixCall<T> call;
     call.a = a;
     call.out = out;
     call.k = layout.k;
-    call.b = static_cast<const T*>(matrix.packed.data.raw());
+    if (pairs)
+      call.pairs = static_cast<const std::uint16_t*>(matrix.packed.data.raw());
+    else
+      call.b = static_cast<const T*>(matrix.packed.data.raw());
     call.panel_stride = layout.panel_stride();
     call.columns = layout.columns;
     call.last_panel = layout.panels();
@@ -270,13 +329,14 @@ class Machine {
     call.desc = &desc;
     call.rows = rows;
     (op.projected ? call.projection : call.x) = from[0];
-    call.h = from[1];
+    (op.summed ? call.sums : call.h) = from[1];
     call.c = from[2];
     call.h_out = to[0];
     call.c_out = to[1];
     const auto data = [](const Tensor& part, bool used) { return used ? static_cast<const T*>(part.raw()) : nullptr; };
-    call.input = data(cell.packed.input, !op.projected);
-    call.recurrent = data(cell.packed.recurrent, true);
+    call.input = op.projected ? nullptr : cell.packed.input.raw();
+    call.recurrent = op.summed ? nullptr : cell.packed.recurrent.raw();
+    call.pairs = desc.weights_dtype() != desc.dtype;
     call.bias = data(cell.packed.bias, desc.bias);
     call.peepholes = data(cell.packed.peepholes, desc.peepholes);
     call.last_block = lstm_layout(cell.plan).blocks();

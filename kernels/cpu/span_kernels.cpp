@@ -45,13 +45,18 @@ HWY_INLINE void Sweep(const Span<T>& a, const Span<T>& b, T* out, std::size_t co
   }
 }
 
+/// A NaN is not equal to anything; with AVX, hn::Ne says that it is.
+template <class V>
+HWY_INLINE auto NotEqual(V a, V b) {
+  return hn::Not(hn::Eq(a, b));
+}
 template <class D, class M>
 HWY_INLINE hn::Vec<D> Truth(D d, M mask) {
   return hn::IfThenElseZero(mask, hn::Set(d, hn::TFromD<D>{1}));
 }
 template <class D, class V>
 HWY_INLINE auto IsTrue(D d, V v) {
-  return hn::Ne(v, hn::Zero(d));
+  return NotEqual(v, hn::Zero(d));
 }
 
 #define MILLRACE_SPAN(expression)                                      \
@@ -67,10 +72,10 @@ void RunSpan(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_
     case Binary::sub: MILLRACE_SPAN(hn::Sub(x, y));
     case Binary::mul: MILLRACE_SPAN(hn::Mul(x, y));
     case Binary::div: MILLRACE_SPAN(hn::Div(x, y));
-    case Binary::min: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), hn::Ne(x, x)), x, y));
-    case Binary::max: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), hn::Ne(x, x)), x, y));
+    case Binary::min: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), NotEqual(x, x)), x, y));
+    case Binary::max: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), NotEqual(x, x)), x, y));
     case Binary::equal: MILLRACE_SPAN(Truth(d, hn::Eq(x, y)));
-    case Binary::not_equal: MILLRACE_SPAN(Truth(d, hn::Ne(x, y)));
+    case Binary::not_equal: MILLRACE_SPAN(Truth(d, NotEqual(x, y)));
     case Binary::less: MILLRACE_SPAN(Truth(d, hn::Lt(x, y)));
     case Binary::less_or_equal: MILLRACE_SPAN(Truth(d, hn::Le(x, y)));
     case Binary::greater: MILLRACE_SPAN(Truth(d, hn::Gt(x, y)));

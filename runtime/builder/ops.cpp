@@ -87,6 +87,12 @@ Var layer_norm(const Var& x, const Var& scale, const Var& bias, int axis, double
 }
 
 Var matmul(const Var& a, const Var& b) { return call1("matmul", {a, b}); }
+Var matmul(const Var& a, const Var& b, DType to) { return call1("matmul", {a, b}, {{"to", to}}); }
+Quantized quantize_rows(const Var& x) {
+  const std::vector<Var> made = call("quantize_rows", {x}, {}, {"values", "scales"});
+  return {made[0], made[1]};
+}
+Var matmul_int8(const Quantized& x, const Var& w, const Var& w_scales) { return call1("matmul_int8", {x.values, x.scales, w, w_scales}); }
 Var reduce(const Var& x, const std::string& kind, const std::vector<std::int64_t>& axes, bool keepdims) {
   return call1("reduce", {x}, {{"kind", kind}, {"axes", axes}, {"keepdims", keepdims}});
 }

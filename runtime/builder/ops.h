@@ -63,6 +63,16 @@ Var argmax(const Var& x, int axis = -1, bool keepdims = false);
 Var layer_norm(const Var& x, const Var& scale, const Var& bias, int axis = -1, double epsilon = 1e-5);
 
 Var matmul(const Var& a, const Var& b);
+/// Sums of bf16 or f16 as f32, not narrowed again.
+Var matmul(const Var& a, const Var& b, DType to);
+/// Rows of f32 as i8 with a scale each (kernels/int8.h).
+struct Quantized {
+  Var values;
+  Var scales;
+};
+Quantized quantize_rows(const Var& x);
+/// Such rows times W i8 [k, n] with a scale for each column: f32.
+Var matmul_int8(const Quantized& x, const Var& w, const Var& w_scales);
 Var reduce(const Var& x, const std::string& kind, const std::vector<std::int64_t>& axes = {}, bool keepdims = false);
 inline Var sum(const Var& x, const std::vector<std::int64_t>& axes = {}, bool keepdims = false) { return reduce(x, "sum", axes, keepdims); }
 inline Var mean(const Var& x, const std::vector<std::int64_t>& axes = {}, bool keepdims = false) {

@@ -26,21 +26,21 @@ std::optional<Tensor> units(const std::optional<Tensor>& w, std::int64_t begin, 
   return w ? std::optional(w->slice(w->rank() - 1, begin, end)) : std::nullopt;
 }
 
-GruParameters parameters_of(const std::string& name, const GruWeights& weights, std::int64_t hidden) {
-  return {parameter(name + "_input", weights.input),
+GruParameters parameters_of(const std::string& name, const GruWeights& weights, std::int64_t hidden, std::optional<DType> dtype) {
+  return {matrix(name + "_input", weights.input, dtype),
           parameter(name + "_bias", weights.bias),
-          parameter(name + "_recurrent_gates", units(weights.recurrent, 0, 2 * hidden)),
+          matrix(name + "_recurrent_gates", *units(weights.recurrent, 0, 2 * hidden), dtype),
           parameter(name + "_recurrent_gates_bias", units(weights.recurrent_bias, 0, 2 * hidden)),
-          parameter(name + "_recurrent_candidate", units(weights.recurrent, 2 * hidden, 3 * hidden)),
+          matrix(name + "_recurrent_candidate", *units(weights.recurrent, 2 * hidden, 3 * hidden), dtype),
           parameter(name + "_recurrent_candidate_bias", units(weights.recurrent_bias, 2 * hidden, 3 * hidden))};
 }
 
 }  // namespace
 
 Var internal::gru_step(const Var& x, const Var& h, const GruParameters& p, std::int64_t hidden, const GruOptions& options) {
-  const auto affine = [](const Var& of, const Var& w, const Var& bias) {
-    const Var product = build::matmul(of, w);
-    return bias.defined() ? product + bias : product;
+  const auto affine = [](const Var& of, const Matrix& w, const Var& bias) {
+    const Var made = product(of, w);
+    return bias.defined() ? made + bias : made;
   };
   const std::vector<Var> projected = build::split(affine(x, p.input, p.bias), -1, {2 * hidden, hidden});
   const Var sums = affine(h, p.gates, p.gates_bias) + projected[0];
@@ -58,7 +58,7 @@ namespace {
 
 /// The step of `weights`, whose parameters it appends here.
 Cell cell_of(const std::string& name, const GruWeights& weights, std::int64_t hidden, const GruOptions& options) {
-  return [p = parameters_of(name, weights, hidden), hidden, options](const Var& x, const std::vector<Var>& state) {
+  return [p = parameters_of(name, weights, hidden, options.weights), hidden, options](const Var& x, const std::vector<Var>& state) {
     if (state.size() != 1) throw ProgramError(options.name + ": expected the state h, found " + std::to_string(state.size()) + " states");
     const Var next = gru_step(x, state[0], p, hidden, options);
     return CellStep{next, {next}};

@@ -38,7 +38,9 @@ struct GruOptions {
   Activation gate{"sigmoid"};    ///< f: of r, z
   Activation candidate{"tanh"};  ///< g
   double clip = 0;               ///< 0: none
-  std::string name = "gru";      ///< of the parameters: gru_0_input, …
+  /// W and R in fewer bits: bf16, or i8 (layers/narrow.h); none: as they are.
+  std::optional<DType> weights = std::nullopt;
+  std::string name = "gru";  ///< of the parameters: gru_0_input, …
 };
 
 /// One step, for a loop of one's own: a decoder that `generate_beam` calls, a DynamicRNN with several inputs. From x [B, C] and the state

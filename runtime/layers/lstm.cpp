@@ -33,7 +33,9 @@ Extents extents_of(const std::string& layer, const LstmWeights& weights) {
 }
 
 struct Parameters {
-  Var input, recurrent, bias, peepholes, projection;
+  Matrix input, recurrent;
+  Var bias, peepholes;
+  Matrix projection;
 };
 
 /// The bias, with `forget_bias` on f.
@@ -49,9 +51,9 @@ std::optional<Tensor> bias_of(const LstmWeights& weights, std::int64_t hidden, d
 }
 
 Parameters parameters_of(const std::string& name, const LstmWeights& weights, std::int64_t hidden, const LstmOptions& options) {
-  return {parameter(name + "_input", weights.input), parameter(name + "_recurrent", weights.recurrent),
+  return {matrix(name + "_input", weights.input, options.weights), matrix(name + "_recurrent", weights.recurrent, options.weights),
           parameter(name + "_bias", bias_of(weights, hidden, options.forget_bias)), parameter(name + "_peepholes", weights.peepholes),
-          parameter(name + "_projection", weights.projection)};
+          weights.projection ? matrix(name + "_projection", *weights.projection, options.weights) : Matrix()};
 }
 
 /// The attributes of lstm_cell.
@@ -81,8 +83,14 @@ Attributes attributes_of(const LstmOptions& options) {
 }
 
 CellStep plain_step(const Var& x, const std::vector<Var>& state, const Parameters& p, const Attributes& attributes) {
+  if (p.input.scales.defined()) {
+    const Var projection = product(x, p.input);
+    const std::vector<Var> made =
+        build::call("lstm_gates", {projection, product(state[0], p.recurrent), state[1], p.bias, p.peepholes}, attributes, {"h", "c"});
+    return {made[0], made};
+  }
   const std::vector<Var> next =
-      build::call("lstm_cell", {x, state[0], state[1], p.input, p.recurrent, p.bias, p.peepholes}, attributes, {"h", "c"});
+      build::call("lstm_cell", {x, state[0], state[1], p.input.values, p.recurrent.values, p.bias, p.peepholes}, attributes, {"h", "c"});
   return {next[0], next};
 }
 
@@ -105,14 +113,14 @@ CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Paramet
   const Var next = clipped(f * c + i * g, options.cell_clip);
   const Var o = gate(peeped(3, 2, next));
   const Var shown = o * apply(options.output, next);
-  const Var h = p.projection.defined() ? projected(build::matmul(shown, p.projection), options) : shown;
+  const Var h = p.projection.values.defined() ? projected(product(shown, p.projection), options) : shown;
   return {h, {h, next}};
 }
 
 /// The step of `weights`, whose parameters it appends here.
 Cell cell_of(const std::string& name, const LstmWeights& weights, std::int64_t hidden, const LstmOptions& options) {
   const Parameters p = parameters_of(name, weights, hidden, options);
-  const bool plain = !p.projection.defined() && options.cell_clip == 0;
+  const bool plain = !p.projection.values.defined() && options.cell_clip == 0;
   return [p, plain, hidden, options, attributes = attributes_of(options)](const Var& x, const std::vector<Var>& state) {
     if (state.size() != 2) throw ProgramError(options.name + ": expected the states h and c, found " + std::to_string(state.size()));
     return plain ? plain_step(x, state, p, attributes) : spelled_step(x, state, p, hidden, options);

@@ -27,7 +27,8 @@ struct LstmWeights {
 ///   a_o += p_o·c'                                               o looks at the new c
 ///   o = f(a_o);   h' = p((o·h(c'))·projection), clipped to [−projection_clip, projection_clip]
 ///
-/// Every a is clipped to [−gate_clip, gate_clip] before its function. What `lstm_cell` knows (all but projection and cell_clip) is that op.
+/// Every a is clipped to [−gate_clip, gate_clip] before its function. What `lstm_cell` knows (all but projection and cell_clip) is that op, or,
+/// with weights of i8, `lstm_gates` behind both products.
 struct LstmOptions {
   Direction direction = Direction::forward;
   Activation gate{"sigmoid"};        ///< f: of i, f, o
@@ -40,6 +41,8 @@ struct LstmOptions {
   bool couple_input_forget = false;  ///< f = 1 − i
   /// Added to the bias of f, as TensorFlow's older cells do.
   double forget_bias = 0;
+  /// W, R and the projection in fewer bits: bf16, or i8 (layers/narrow.h); none: as they are.
+  std::optional<DType> weights = std::nullopt;
   std::string name = "lstm";  ///< of the parameters: lstm_0_input, …
 };
 

@@ -23,8 +23,8 @@ std::int64_t hidden_of(const std::string& layer, const RnnWeights& weights) {
 
 /// The step of `weights`, whose parameters it appends here.
 Cell cell_of(const std::string& name, const RnnWeights& weights, const RnnOptions& options) {
-  const Var w = parameter(name + "_input", weights.input);
-  const Var r = parameter(name + "_recurrent", weights.recurrent);
+  const Matrix w = matrix(name + "_input", weights.input, options.weights);
+  const Matrix r = matrix(name + "_recurrent", weights.recurrent, options.weights);
   const Var bias = parameter(name + "_bias", weights.bias);
   return [w, r, bias, options](const Var& x, const std::vector<Var>& state) {
     if (state.size() != 1) throw ProgramError(options.name + ": expected the state h, found " + std::to_string(state.size()) + " states");

@@ -21,7 +21,9 @@ struct RnnWeights {
 struct RnnOptions {
   Direction direction = Direction::forward;
   Activation activation{"tanh"};
-  double clip = 0;           ///< 0: none
+  double clip = 0;  ///< 0: none
+  /// W and R in fewer bits: bf16, or i8 (layers/narrow.h); none: as they are.
+  std::optional<DType> weights = std::nullopt;
   std::string name = "rnn";  ///< of the parameters: rnn_0_input, …
 };
 

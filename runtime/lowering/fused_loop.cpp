@@ -9,9 +9,12 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
   const std::size_t inputs = form_.inputs.size();
   const std::size_t states = form_.states.size();
   for (const std::vector<Program::Port>* ports : {&form_.step.inputs(), &form_.step.outputs()})
-    for (const Program::Port& port : *ports)
-      if (form_.step.var(port.var).type.dtype == DType::boolean)
-        throw UnsupportedError("'" + port.name + "' is of " + form_.step.var(port.var).type.to_string());
+    for (const Program::Port& port : *ports) {
+      const VarType& type = form_.step.var(port.var).type;
+      const bool rows = type.rank() > 0 && (*type.shape)[0] == DDim::unknown;
+      if (type.dtype == DType::boolean || (rows && type.dtype == DType::bf16))
+        throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
+    }
   const auto note = [this](const char* name, const Program& made) { passes_.emplace_back(name, made.to_string()); };
   note("recurrence", form_.step);
   Program step = passes::project_cells(form_.step, inputs, inputs + states);
@@ -55,11 +58,24 @@ std::size_t count(const std::optional<RowKernel>& kernel, RowOp::Kind kind) {
   return found;
 }
 
+/// " (1 in bf16, 2 in int8)", of products and cells; nothing where all weights have the dtype of the rows.
+std::string narrow_weights(const RowKernel& kernel) {
+  std::size_t bf16 = 0;
+  for (const RowWeights::Matrix& matrix : kernel.known().matrices) bf16 += matrix.plan.desc().weights_dtype() == DType::bf16 ? 1 : 0;
+  for (const RowWeights::Cell& cell : kernel.known().cells) bf16 += cell.plan.desc().weights_dtype() == DType::bf16 ? 1 : 0;
+  const std::size_t int8 = kernel.known().int8.size();
+  if (bf16 + int8 == 0) return "";
+  std::string text = bf16 > 0 ? fmt::format("{} with weights in bf16", bf16) : "";
+  if (int8 > 0) text += fmt::format("{}{} with weights in int8", bf16 > 0 ? ", " : "", int8);
+  return " (" + text + ")";
+}
+
 std::string summary(const char* when, const std::optional<RowKernel>& kernel) {
   if (!kernel) return fmt::format("  {}: nothing\n", when);
-  return fmt::format("  {}: {} ops over rows, {} of them products, {} LSTM cells; {} bytes of scratch for {} rows\n", when,
-                     kernel->plan().desc().ops.size(), count(kernel, RowOp::Kind::matmul), count(kernel, RowOp::Kind::lstm_cell),
-                     kernel->plan().workspace_bytes(), kernel->plan().block_rows());
+  return fmt::format("  {}: {} ops over rows, {} of them products{}, {} LSTM cells; {} bytes of scratch for {} rows\n", when,
+                     kernel->plan().desc().ops.size(), count(kernel, RowOp::Kind::matmul) + count(kernel, RowOp::Kind::matmul_int8),
+                     narrow_weights(*kernel), count(kernel, RowOp::Kind::lstm_cell), kernel->plan().workspace_bytes(),
+                     kernel->plan().block_rows());
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ std::set<VarId> dependent(const Program& program, std::set<VarId> roots) {
   return roots;
 }
 
-bool is_product(const Op& op) { return op.type == "matmul" || op.type == "gemm" || op.type == "lstm_cell"; }
+bool is_product(const Op& op) { return op.type == "matmul" || op.type == "matmul_int8" || op.type == "gemm" || op.type == "lstm_cell"; }
 
 }  // namespace
 
@@ -145,8 +145,8 @@ struct Family {
 
 /// Families of two or more, by their first member.
 std::map<const Op*, Family> families(const Program& step) {
-  std::map<VarId, Family> by_input;
-  std::set<VarId> shared;  // depends on no rows
+  std::map<std::pair<VarId, DType>, Family> by_input;  // of the same rows, and weights of the same dtype
+  std::set<VarId> shared;                              // depends on no rows
   for (const Program::Port& port : step.inputs()) {
     const VarType& type = step.var(port.var).type;
     if (type.rank() == 0 || (*type.shape)[0] != DDim::unknown) shared.insert(port.var);
@@ -155,8 +155,9 @@ std::map<const Op*, Family> families(const Program& step) {
     if (op.type != "matmul") continue;
     const VarType& weights = step.var(op.inputs[1]).type;
     const bool known = step.constant(op.inputs[1]) != nullptr || shared.contains(op.inputs[1]);
-    if (!known || weights.rank() != 2 || !weights.is_static() || step.var(op.inputs[0]).type.rank() < 2) continue;
-    Family& family = by_input[op.inputs[0]];
+    if (!known || op.attributes.size() > 0 || weights.rank() != 2 || !weights.is_static() || step.var(op.inputs[0]).type.rank() < 2)
+      continue;
+    Family& family = by_input[{op.inputs[0], weights.dtype}];
     family.members.push_back(&op);
     family.widths.push_back((*weights.shape)[1]);
   }

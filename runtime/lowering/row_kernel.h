@@ -17,8 +17,9 @@ namespace millrace {
 /// row. Each op must treat each row alone. Bits are those of the ops run one by one.
 class RowKernel {
  public:
-  /// UnsupportedError names the op that has no rule for rows, or does not keep them apart. `truth`: what inputs and outputs of bool are.
-  enum class Truth : std::uint8_t { refused, numbers };  ///< numbers: 1 or 0 in the dtype of the plan
+  /// UnsupportedError names the op that has no rule for rows, or does not keep them apart. `truth`: what inputs and outputs of bool, and of
+  /// bf16 in a plan of f32, are.
+  enum class Truth : std::uint8_t { refused, numbers };  ///< numbers: in the dtype of the plan, truth as 1 or 0
   explicit RowKernel(const Program& program, Truth truth = Truth::refused);
 
   /// What one row of an input or output is; of a shared input, all of it.
@@ -30,6 +31,8 @@ class RowKernel {
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
   const std::vector<Port>& outputs() const noexcept { return outputs_; }
   const RowPlan& plan() const noexcept { return *plan_; }
+  /// Weights that are no inputs, and the plans of those that are.
+  const RowWeights& known() const noexcept { return known_; }
 
   /// Weights that are shared inputs, such as a matrix that the program computes, are packed once they are known: before the first run, and
   /// again when they change. `shared` holds the shared inputs in order.

@@ -37,8 +37,8 @@ bool has_input(const Op& op, std::size_t input) { return input < op.inputs.size(
 
 }  // namespace
 
-LstmDesc lstm_form(const Op& op, bool projected) {
-  const std::size_t bias = in_bias - (projected ? 1 : 0);
+LstmDesc lstm_form(const Op& op, std::size_t products) {
+  const std::size_t bias = in_w + products;
   LstmDesc desc;
   desc.gate = activation_of(op.attributes, 0);
   desc.candidate = activation_of(op.attributes, 1);
@@ -53,20 +53,31 @@ LstmDesc lstm_form(const Op& op, bool projected) {
 
 namespace {
 
-LstmDesc desc_of(const Op& op) { return lstm_form(op, false); }
+LstmDesc desc_of(const Op& op) { return lstm_form(op, 2); }
 
-LstmDesc with_weights(LstmDesc desc, const Tensor& w, const Tensor& r) {
+LstmDesc with_weights(LstmDesc desc, DType dtype, const Tensor& w, const Tensor& r) {
   desc.input = w.dim(0);
   desc.hidden = r.dim(0);
-  desc.dtype = w.dtype();
+  desc.dtype = dtype;
+  desc.weights = w.dtype();
   return desc;
+}
+
+/// Inputs of one dtype, but for matrices [w, r], which may be bf16 under f32.
+void expect_cell_dtypes(const InferContext& context, std::size_t w, std::size_t r) {
+  const DType dtype = context.tensor(0).dtype;
+  for (std::size_t input = 1; input < context.inputs(); ++input) {
+    if (!context.has(input)) continue;
+    const bool narrow = input >= w && input <= r && dtype == DType::f32 && context.tensor(input).dtype == DType::bf16;
+    if (!narrow) expect_same_dtype(context, 0, input);
+  }
+  if (w != r) expect_same_dtype(context, w, r);
 }
 
 void infer_lstm_cell(InferContext& context) {
   desc_of(context.op());
   expect_float(context, in_x);
-  for (std::size_t input = in_h; input <= in_peephole; ++input)
-    if (context.has(input)) expect_same_dtype(context, in_x, input);
+  expect_cell_dtypes(context, in_w, in_r);
   for (std::size_t input = in_x; input <= in_r; ++input) expect_rank(context, input, 2);
   for (const std::size_t input : {in_bias, in_peephole})
     if (context.has(input)) expect_rank(context, input, 1);
@@ -97,7 +108,7 @@ void run_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context
 /// Weights that are computed are packed each time.
 OpKernel run_computed(const LstmDesc& form) {
   return [form](OpContext& context) {
-    const LstmPlan plan = make_lstm_cell(with_weights(form, context.tensor(in_w), context.tensor(in_r)));
+    const LstmPlan plan = make_lstm_cell(with_weights(form, context.tensor(in_x).dtype(), context.tensor(in_w), context.tensor(in_r)));
     const Tensor* bias = context.has(in_bias) ? &context.tensor(in_bias) : nullptr;
     const Tensor* peephole = context.has(in_peephole) ? &context.tensor(in_peephole) : nullptr;
     run_cell(plan, pack(plan, context.tensor(in_w), context.tensor(in_r), bias, peephole, context.stream()), context);
@@ -118,7 +129,7 @@ OpKernel prepare_lstm_cell(const PrepareContext& context) {
     held[input] = context.constant(input);
     if (held[input] == nullptr) return run_computed(form);
   }
-  const LstmPlan plan = make_lstm_cell(with_weights(form, *held[in_w], *held[in_r]));
+  const LstmPlan plan = make_lstm_cell(with_weights(form, context.type(in_x).dtype, *held[in_w], *held[in_r]));
   const auto pack_all = [plan, w = *held[in_w], r = *held[in_r], bias = copy_of(held[in_bias]), peephole = copy_of(held[in_peephole])] {
     PackingStream stream;
     return pack(plan, w, r, bias ? &*bias : nullptr, peephole ? &*peephole : nullptr, stream);
@@ -165,10 +176,9 @@ void vectorize_lstm_cell(Vectorizer& v, const Op& op) {
 enum : std::size_t { at_projection, at_h, at_c, at_r, at_bias, at_peephole };
 
 void infer_projected(InferContext& context) {
-  lstm_form(context.op(), true);
+  lstm_form(context.op(), 1);
   expect_float(context, at_projection);
-  for (std::size_t input = at_h; input <= at_peephole; ++input)
-    if (context.has(input)) expect_same_dtype(context, at_projection, input);
+  expect_cell_dtypes(context, at_r, at_r);
   for (std::size_t input = at_projection; input <= at_r; ++input) expect_rank(context, input, 2);
   for (const std::size_t input : {at_bias, at_peephole})
     if (context.has(input)) expect_rank(context, input, 1);
@@ -185,12 +195,13 @@ void infer_projected(InferContext& context) {
 }
 
 /// The plan of a cell that knows no W, and its weights.
-std::pair<LstmPlan, PackedLstm> pack_projected(LstmDesc desc, const Tensor& r, const Tensor* bias, const Tensor* peephole,
+std::pair<LstmPlan, PackedLstm> pack_projected(LstmDesc desc, DType dtype, const Tensor& r, const Tensor* bias, const Tensor* peephole,
                                                StreamRef stream) {
   desc.hidden = r.dim(0);
-  desc.dtype = r.dtype();
+  desc.dtype = dtype;
+  desc.weights = r.dtype();
   const LstmPlan plan = make_lstm_cell(desc);
-  return {plan, pack(plan, zeros(DDim{0, 4 * desc.hidden}, desc.dtype, stream), r, bias, peephole, stream)};
+  return {plan, pack(plan, zeros(DDim{0, 4 * desc.hidden}, r.dtype(), stream), r, bias, peephole, stream)};
 }
 
 void run_projected_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
@@ -203,20 +214,90 @@ void run_projected_cell(const LstmPlan& plan, const PackedLstm& packed, OpContex
 }
 
 OpKernel prepare_projected(const PrepareContext& context) {
-  const LstmDesc form = lstm_form(context.op(), true);
+  const LstmDesc form = lstm_form(context.op(), 1);
   const auto held = [&](std::size_t input) { return has_input(context.op(), input) ? context.constant(input) : nullptr; };
   const bool known = held(at_r) != nullptr && (!form.bias || held(at_bias) != nullptr) && (!form.peepholes || held(at_peephole) != nullptr);
   if (!known) {
     return [form](OpContext& run) {
       const auto part = [&](std::size_t input) { return run.has(input) ? &run.tensor(input) : nullptr; };
-      const auto [plan, packed] = pack_projected(form, run.tensor(at_r), part(at_bias), part(at_peephole), run.stream());
+      const auto [plan, packed] =
+          pack_projected(form, run.tensor(at_projection).dtype(), run.tensor(at_r), part(at_bias), part(at_peephole), run.stream());
       run_projected_cell(plan, packed, run);
     };
   }
   PackingStream stream;
-  auto [plan, packed] = pack_projected(form, *held(at_r), held(at_bias), held(at_peephole), stream);
+  auto [plan, packed] = pack_projected(form, context.type(at_projection).dtype, *held(at_r), held(at_bias), held(at_peephole), stream);
   for (Tensor* part : {&packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
   return [cell = plan, weights = packed](OpContext& run) { run_projected_cell(cell, weights, run); };
+}
+
+// ---- With both products made before ----
+
+/// Places of the inputs of `lstm_gates`.
+enum : std::size_t { of_projection, of_recurrent, of_c, of_bias, of_peephole };
+
+void infer_gates(InferContext& context) {
+  lstm_form(context.op(), 0);
+  expect_float(context, of_projection);
+  for (std::size_t input = of_recurrent; input <= of_peephole; ++input)
+    if (context.has(input)) expect_same_dtype(context, of_projection, input);
+  for (std::size_t input = of_projection; input <= of_c; ++input) expect_rank(context, input, 2);
+  for (const std::size_t input : {of_bias, of_peephole})
+    if (context.has(input)) expect_rank(context, input, 1);
+  const std::int64_t batch =
+      same_extent(same_extent(extent(context, of_projection, 0), extent(context, of_recurrent, 0), "rows of XW and HR"),
+                  extent(context, of_c, 0), "rows of XW and C");
+  const std::int64_t hidden = extent(context, of_c, 1);
+  if (hidden != DDim::unknown) {
+    for (const std::size_t input : {of_projection, of_recurrent}) expect_extent(context, input, 1, 4 * hidden);
+    if (context.has(of_bias)) expect_extent(context, of_bias, 0, 4 * hidden);
+    if (context.has(of_peephole)) expect_extent(context, of_peephole, 0, 3 * hidden);
+  }
+  for (int output = 0; output < 2; ++output) context.result(VarType(context.tensor(of_projection).dtype, DDim{batch, hidden}));
+}
+
+void run_known_gates(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
+  const DDim dims = context.tensor(of_c).dims();
+  Tensor h(plan.desc().dtype, dims, context.stream().memory());
+  Tensor c(plan.desc().dtype, dims, context.stream().memory());
+  run_gates(plan, packed, context.tensor(of_projection), context.tensor(of_recurrent), context.tensor(of_c), h, c, context.stream());
+  context.set(0, std::move(h));
+  context.set(1, std::move(c));
+}
+
+OpKernel prepare_gates(const PrepareContext& context) {
+  LstmDesc form = lstm_form(context.op(), 0);
+  form.dtype = context.type(of_c).dtype;
+  const auto held = [&](std::size_t input) { return has_input(context.op(), input) ? context.constant(input) : nullptr; };
+  const VarType& type = context.type(of_c);
+  const bool sized = type.shape && (*type.shape)[1] != DDim::unknown;
+  if (sized && (!form.bias || held(of_bias) != nullptr) && (!form.peepholes || held(of_peephole) != nullptr)) {
+    form.hidden = (*type.shape)[1];
+    const LstmPlan plan = make_lstm_cell(form);
+    PackingStream stream;
+    PackedLstm packed = pack_gates(plan, held(of_bias), held(of_peephole), stream);
+    for (Tensor* part : {&packed.input, &packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
+    return [plan, packed](OpContext& run) { run_known_gates(plan, packed, run); };
+  }
+  return [form](OpContext& run) {
+    LstmDesc desc = form;
+    desc.hidden = run.tensor(of_c).dim(1);
+    const LstmPlan plan = make_lstm_cell(desc);
+    const auto part = [&](std::size_t input) { return run.has(input) ? &run.tensor(input) : nullptr; };
+    run_known_gates(plan, pack_gates(plan, part(of_bias), part(of_peephole), run.stream()), run);
+  };
+}
+
+OpDef gates_op() {
+  OpDef def;
+  def.name = "lstm_gates";
+  def.inputs = {"XW", "HR", "C", "Bias?", "Peephole?"};
+  def.outputs = {"Hn", "Cn"};
+  def.infer = infer_gates;
+  def.prepare = prepare_gates;
+  def.follow_rows = follow_lstm_cell;
+  def.vectorize = vectorize_lstm_cell;
+  return def;
 }
 
 OpDef projected_op() {
@@ -235,6 +316,7 @@ OpDef projected_op() {
 
 void add_cell_ops(OpRegistry& registry) {
   registry.add(projected_op());
+  registry.add(gates_op());
   OpDef def;
   def.name = "lstm_cell";
   def.inputs = {"X", "H", "C", "W", "R", "Bias?", "Peephole?"};

@@ -17,6 +17,23 @@ namespace {
 
 // ---- matmul ----
 
+/// One dtype, or weights of bf16 under f32.
+void expect_factors(const InferContext& context) {
+  if (context.tensor(0).dtype != DType::f32 || context.tensor(1).dtype != DType::bf16) expect_same_dtype(context, 0, 1);
+}
+
+/// What the attribute `to` asks for, or the dtype of the operands.
+DType asked_dtype(const InferContext& context, DType dtype) {
+  const Attribute* asked = context.attributes().find("to");
+  if (asked == nullptr) return dtype;
+  const DType to = context.attributes().get<DType>("to");
+  const bool narrow = dtype == DType::f16 || dtype == DType::bf16;
+  if (to != dtype && !(narrow && to == DType::f32))
+    throw ProgramError("attribute 'to': expected " + std::string(name_of(dtype)) + (narrow ? " or f32" : "") + ", found " +
+                       std::string(name_of(to)));
+  return to;
+}
+
 DType product_dtype(const InferContext& context) {
   const DType dtype = context.tensor(0).dtype;
   if (dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
@@ -46,8 +63,8 @@ DDim product_batch(const InferContext& context, const DDim& a, const DDim& b) {
 }
 
 void infer_matmul(InferContext& context) {
-  expect_same_dtype(context, 0, 1);
-  const DType dtype = product_dtype(context);
+  expect_factors(context);
+  const DType dtype = asked_dtype(context, product_dtype(context));
   const std::optional<DDim>& a = context.tensor(0).shape;
   const std::optional<DDim>& b = context.tensor(1).shape;
   if ((a && a->rank() == 0) || (b && b->rank() == 0)) refuse_product(context);
@@ -75,8 +92,10 @@ OpKernel run_packed(GemmPlan plan, PackedOnce<PackedMatrix> packed) {
 
 OpKernel prepare_matmul(const PrepareContext& context) {
   const Tensor* weights = context.constant(1);
+  const DType dtype = context.type(0).dtype;
+  const DType out = context.program().var(context.op().outputs[0]).type.dtype;
   if (weights != nullptr && weights->rank() == 2 && is_floating(weights->dtype())) {
-    const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), weights->dtype(), weights->dtype()});
+    const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), dtype, out, weights->dtype()});
     const auto packed = [plan, held = *weights] {
       PackingStream stream;
       return pack(plan, held, stream);
@@ -84,7 +103,11 @@ OpKernel prepare_matmul(const PrepareContext& context) {
     const auto place = [](PackedMatrix& made, const PrepareContext& where) { made.data = where.placed(made.data); };
     return run_packed(plan, PackedOnce<PackedMatrix>(context, packed, place));
   }
-  return [](OpContext& run) { run.set(0, matmul(run.tensor(0), run.tensor(1), run.stream())); };
+  return [out](OpContext& run) {
+    Tensor made(out, matmul_dims(run.tensor(0).dims(), run.tensor(1).dims()), run.stream().memory());
+    matmul(run.tensor(0), run.tensor(1), made, run.stream());
+    run.set(0, std::move(made));
+  };
 }
 
 /// Where the rows of operand `input` lie in the product, whose batch has `batch` axes.
@@ -133,7 +156,7 @@ void vectorize_matmul(Vectorizer& v, const Op& op) {
   const int batch = std::max({left - 2, right - 2, 0});
   const VarId a = batched_operand(v, op.inputs[0], true, batch);
   const VarId b = batched_operand(v, op.inputs[1], false, batch);
-  VarId product = v.emit("matmul", {a, b}).at(0);
+  VarId product = v.emit("matmul", {a, b}, op.attributes).at(0);
   Ints gone;
   if (left == 1) gone.push_back(-2);
   if (right == 1) gone.push_back(-1);
@@ -169,7 +192,7 @@ struct GemmForm {
 
 void infer_gemm(InferContext& context) {
   const GemmForm form(context.attributes());
-  expect_same_dtype(context, 0, 1);
+  expect_factors(context);
   for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) expect_rank(context, input, 2);
   const std::int64_t m = extent(context, 0, form.trans_a ? 1 : 0);
   const std::int64_t n = extent(context, 1, form.trans_b ? 0 : 1);
@@ -230,7 +253,8 @@ OpKernel prepare_gemm(const PrepareContext& context) {
     const bool per_unit =
         bias != nullptr && form.beta == 1 && bias->rank() > 0 && bias->elements() == w.dim(1) && bias->dim(-1) == w.dim(1);
     if (!has_c || per_unit) {
-      const GemmPlan plan = make_gemm_plan({w.dim(0), w.dim(1), w.dtype(), w.dtype()});
+      const DType dtype = context.type(0).dtype;
+      const GemmPlan plan = make_gemm_plan({w.dim(0), w.dim(1), dtype, dtype, w.dtype()});
       PackingStream stream;
       std::optional<Tensor> added;
       if (per_unit) added = context.placed(bias->reshape({w.dim(1)}));

@@ -10,6 +10,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_elementwise_ops(*registry);
     ops::add_activation_ops(*registry);
     ops::add_matmul_ops(*registry);
+    ops::add_int8_ops(*registry);
     ops::add_reduce_ops(*registry);
     ops::add_normalize_ops(*registry);
     ops::add_shape_ops(*registry);

@@ -136,6 +136,35 @@ TEST_CASE("narrow floats are multiplied and summed in f32 and narrowed once") {
   }
 }
 
+TEST_CASE("weights of bf16 under f32 give the bits of the same weights widened, packed or not, on every instruction set") {
+  CpuDevice one(1), two(2);
+  Random random(13);
+  each_instruction_set([&](const std::string&) {
+    for (const std::int64_t k : {0, 1, 2, 3, 511, 512, 513, 1031})
+      for (const std::int64_t n : {1, 17, 66, 150}) {
+        INFO("k ", k, ", n ", n);
+        const Tensor x = random_tensor(random, DType::f32, DDim{13, k}), w = random_tensor(random, DType::bf16, DDim{k, n});
+        const Tensor bias = random_tensor(random, DType::f32, DDim{n});
+        const Tensor wide = cast(w, DType::f32, one.stream(0));
+        const Tensor expected = run_packed(x, wide, &bias, one.stream(0));
+        const GemmPlan plan = make_gemm_plan({k, n, DType::f32, DType::f32, DType::bf16});
+        const PackedMatrix packed = pack(plan, w, one.stream(0));
+        CHECK(packed.data.dtype() == DType::bf16);
+        for (const std::int64_t m : {1, 2, 3, 4, 7, 13}) {
+          Tensor out(DType::f32, DDim{m, n});
+          run(plan, packed, x.rows(13 - m, 13), bias, out, two.stream(0));
+          CHECK(same_bits(out, expected.rows(13 - m, 13)));
+        }
+        CHECK(same_bits(matmul(x, w, two.stream(0)), matmul(x, wide, one.stream(0))));
+      }
+  });
+  const Tensor batch = random_tensor(random, DType::f32, DDim{2, 3, 4}), w = random_tensor(random, DType::bf16, DDim{2, 4, 5});
+  CHECK(same_bits(matmul(batch, w, one.stream(0)), matmul(batch, cast(w, DType::f32, one.stream(0)), one.stream(0))));
+  CHECK_THROWS_AS(matmul(random_tensor(random, DType::f64, DDim{3, 4}), random_tensor(random, DType::bf16, DDim{4, 5}), one.stream(0)),
+                  DTypeError);
+  CHECK_THROWS_AS(make_gemm_plan({4, 5, DType::f64, DType::f64, DType::bf16}), DTypeError);
+}
+
 TEST_CASE("integers wrap") {
   CpuDevice device;
   const Tensor a = Tensor::from<std::int32_t>({2000000000, 2000000000}, DDim{1, 2});

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <kernels/backend.h>
 #include <millrace/kernels/activation.h>
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/matmul.h>
 
@@ -178,6 +179,65 @@ TEST_CASE("weights and states that do not fit are errors that name what was expe
   CHECK_THROWS_AS(make_lstm_cell(desc), ArgumentError);
   desc = desc_of(5, 20, DType::i32);
   CHECK_THROWS_AS(make_lstm_cell(desc), DTypeError);
+}
+
+TEST_CASE("a cell with weights of bf16 has the bits of one with the same weights widened, on every instruction set") {
+  CpuDevice device(2);
+  const StreamRef stream = device.stream(0);
+  each_instruction_set([&](const std::string&) {
+    for (const std::uint64_t seed : seeds(6)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      LstmDesc desc = any_desc(random, DType::f32);
+      desc.input = random.between(0, 9);
+      const Weights whole(random, desc);
+      const Tensor w = cast(whole.w, DType::bf16, stream), r = cast(whole.r, DType::bf16, stream);
+      Weights widened = whole;
+      widened.w = cast(w, DType::f32, stream);
+      widened.r = cast(r, DType::f32, stream);
+      const std::int64_t rows = random.between(1, 15);
+      const Tensor x = random_tensor(random, DType::f32, DDim{rows, desc.input});
+      const State state{random_tensor(random, DType::f32, DDim{rows, desc.hidden}),
+                        random_tensor(random, DType::f32, DDim{rows, desc.hidden})};
+      const State expected = step(desc, widened, x, state, stream);
+      desc.weights = DType::bf16;
+      Weights narrow = whole;
+      narrow.w = w;
+      narrow.r = r;
+      const State found = step(desc, narrow, x, state, stream);
+      CHECK(same_bits(found.h, expected.h));
+      CHECK(same_bits(found.c, expected.c));
+    }
+  });
+  LstmDesc desc = desc_of(3, 4, DType::f64);
+  desc.weights = DType::bf16;
+  CHECK_THROWS_AS(make_lstm_cell(desc), DTypeError);
+}
+
+TEST_CASE("the gates behind two products that were made before have the bits of the whole cell") {
+  CpuDevice device(2);
+  const StreamRef stream = device.stream(0);
+  each_instruction_set([&](const std::string&) {
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      for (const std::uint64_t seed : seeds(6)) {
+        INFO("seed ", seed);
+        Random random(seed);
+        LstmDesc desc = any_desc(random, dtype);
+        const Weights weights(random, desc);
+        const std::int64_t rows = random.between(1, 15);
+        const Tensor x = random_tensor(random, dtype, DDim{rows, desc.input});
+        const State state{random_tensor(random, dtype, DDim{rows, desc.hidden}), random_tensor(random, dtype, DDim{rows, desc.hidden})};
+        const State expected = step(desc, weights, x, state, stream);
+        const LstmPlan plan = make_lstm_cell(desc);
+        const PackedLstm packed =
+            pack_gates(plan, desc.bias ? &weights.bias : nullptr, desc.peepholes ? &weights.peepholes : nullptr, stream);
+        State found{Tensor(dtype, state.h.dims()), Tensor(dtype, state.c.dims())};
+        run_gates(plan, packed, matmul(x, weights.w, stream), matmul(state.h, weights.r, stream), state.c, found.h, found.c, stream);
+        CHECK(same_bits(found.h, expected.h));
+        CHECK(same_bits(found.c, expected.c));
+      }
+    }
+  });
 }
 
 }  // namespace millrace::testing

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/op_cases.h"
 
+#include <millrace/kernels/cast.h>
+#include <millrace/tensor/device.h>
+
 namespace millrace::testing {
 namespace {
 
@@ -32,6 +35,10 @@ class Cases {
   }
   std::int64_t extent() { return random_.between(1, 4); }
   Input weight(const DDim& dims) { return fixed(reals(random_, dims)); }
+  Input narrow_weight(const DDim& dims) {
+    CpuDevice device;
+    return fixed(cast(reals(random_, dims), DType::bf16, device.stream(0)).copy_to(CpuPlace{}));
+  }
 
   void elementwise() {
     const auto [a, b, c] = extents();
@@ -94,6 +101,14 @@ class Cases {
     add("gemm", {weight({m, k}), weight({k, n}), fed({m, 1})});
     add("gemm", {weight({m, k}), weight({k, n}), fed({m, 1})}, {{"beta", 0.0}});
     add("gemm", {fed({m, k}), weight({k, n}), fed({})});
+    add("matmul", {fed({a, m, k}), narrow_weight({k, n})});
+    add("matmul", {fed({m, k}), narrow_weight({k})});
+    add("gemm", {fed({m, k}), narrow_weight({n, k}), weight({n})}, {{"trans_b", true}});
+    add("quantize_rows", {fed({a, m, k})});
+    add("quantize_rows", {fed({k})});
+    const auto bytes = [&](const DDim& dims) { return fixed(Input{Input::Role::fed, dims, DType::i8, Fill::real, 0, {}}.make(random_)); };
+    add("matmul_int8", {fed({m, k}, Fill::real, DType::i8), fed({m, 1}), bytes({k, n}), weight({n})});
+    add("matmul_int8", {fed({a, m, k}, Fill::real, DType::i8), fed({a, m, 1}), bytes({k, n}), weight({n})});
   }
 
   void reductions() {
@@ -191,6 +206,8 @@ class Cases {
           std::move(attributes));
     };
     cell({}, weight({4 * hidden}), none());
+    add("lstm_gates", {fed({n, 4 * hidden}), fed({n, 4 * hidden}), fed({n, hidden}), weight({4 * hidden}), none()});
+    add("lstm_gates", {fed({n, 4 * hidden}), fed({n, 4 * hidden}), fed({n, hidden}), none(), weight({3 * hidden})}, {{"clip", 0.5}});
     cell({{"clip", 0.5}, {"input_forget", true}}, none(), weight({3 * hidden}));
     cell({{"activations", std::vector<std::string>{"hard_sigmoid", "affine", "relu"}},
           {"alphas", std::vector<double>{0.2, 0.5, 0}},
@@ -214,6 +231,8 @@ Tensor OpCase::Input::make(Random& random) const {
   for (std::int64_t i = 0; i < made.elements(); ++i) {
     if (fill == Fill::boolean)
       made.mutable_data<bool>()[i] = random.coin();
+    else if (dtype == DType::i8)
+      made.mutable_data<std::int8_t>()[i] = static_cast<std::int8_t>(random.between(-127, 127));
     else if (fill == Fill::index)
       made.mutable_data<std::int64_t>()[i] = random.between(-bound, bound - 1);
     else

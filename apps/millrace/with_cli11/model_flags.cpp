@@ -11,6 +11,7 @@
 #include <millrace/runtime/import/file.h>
 #include <millrace/runtime/import/model.h>
 #include <millrace/runtime/import/onnx.h>
+#include <millrace/runtime/layers/narrow.h>
 
 #include "commands.h"
 
@@ -83,6 +84,8 @@ void ModelFlags::add_to(CLI::App& command) {
       ->allow_extra_args(false);
   command.add_option("--config", config,
                      "TOML that says how the model is fed: audio, states, labels; default: MODEL's name with .toml, if that exists");
+  command.add_option("--weights", weights, "f32: as they are; bf16 or int8: matrices in fewer bits, where rows are multiplied by them")
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
 }
 
 std::string ModelFlags::source() const { return config.empty() ? path : fmt::format("{} with {}", path, config); }
@@ -120,6 +123,11 @@ Model load(const ModelFlags& flags) {
     OnnxOptions options;
     options.constants = model.constants;
     model.program = import_onnx(path, options);
+  }
+  if (flags.weights == "bf16" || flags.weights == "int8") {
+    const DType dtype = flags.weights == "bf16" ? DType::bf16 : DType::i8;
+    if (layers::narrow_weights(model.program, dtype) == 0)
+      throw ArgumentError(fmt::format("--weights {}: {} has no product of rows with a matrix of f32", flags.weights, flags.path));
   }
   return model;
 }

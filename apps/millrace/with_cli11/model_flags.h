@@ -24,6 +24,7 @@ struct ModelFlags {
   std::vector<std::string> constants;
   std::vector<std::string> rows;
   std::string config;
+  std::string weights;
 
   void add_to(CLI::App& command);
   /// The files, for errors.

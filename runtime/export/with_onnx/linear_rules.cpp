@@ -8,12 +8,47 @@
 namespace millrace::exporting {
 namespace {
 
-void matmul(Exporter& to, const Op& op, const char* onnx) { to.give(op, onnx, to.all_in(op)); }
+std::string cast_to(Exporter& to, const std::string& x, DType dtype) {
+  return to.node("Cast", {x}, {{"to", std::int64_t{onnx_type(dtype)}}});
+}
+
+/// An input as `dtype`: ONNX multiplies like with like.
+std::string as(Exporter& to, const Op& op, std::size_t input, DType dtype) {
+  const std::string x = to.in(op, input);
+  return to.type(op, input).dtype == dtype ? x : cast_to(to, x, dtype);
+}
+
+void matmul(Exporter& to, const Op& op, const char* onnx) {
+  const DType dtype = op.attributes.get_or("to", to.type(op, 0).dtype);
+  if (to.type(op, 0).dtype == to.type(op, 1).dtype && to.type(op, 0).dtype == dtype) return to.give(op, onnx, to.all_in(op));
+  to.give(op, onnx, {as(to, op, 0, dtype), as(to, op, 1, dtype)});
+}
+
+/// kernels/int8.h, step by step.
+void quantize_rows(Exporter& to, const Op& op, const char*) {
+  const std::string x = to.in(op, 0);
+  const auto number = [&](double value) { return to.number(DType::f32, value); };
+  const std::string most = to.node("ReduceMax", {to.node("Abs", {x}), to.ints({-1})}, {{"keepdims", std::int64_t{1}}});
+  const std::string none = to.node("Equal", {most, number(0)});
+  const std::string factor = to.node("Where", {none, number(0), to.node("Div", {number(127), most})});
+  const std::string steps = to.node("Round", {to.node("Mul", {x, factor})});
+  const std::string held = to.node("Clip", {steps, number(-127), number(127)});
+  to.bind(op.outputs[0], cast_to(to, held, DType::i8));
+  to.bind(op.outputs[1], to.node("Div", {most, number(127)}));
+}
+
+void matmul_int8(Exporter& to, const Op& op, const char*) {
+  const std::string sum = to.node("MatMul", {as(to, op, 0, DType::i32), as(to, op, 2, DType::i32)});
+  const std::string scaled = to.node("Mul", {cast_to(to, sum, DType::f32), to.in(op, 1)});
+  to.give(op, "Mul", {scaled, to.in(op, 3)});
+}
 
 std::int64_t flag(const Op& op, const char* name, bool otherwise = false) { return op.attributes.get_or(name, otherwise) ? 1 : 0; }
 
 void gemm(Exporter& to, const Op& op, const char* onnx) {
-  to.give(op, onnx, to.all_in(op),
+  Names inputs = to.all_in(op);
+  inputs[1] = as(to, op, 1, to.type(op, 0).dtype);
+  to.give(op, onnx, inputs,
           {{"alpha", op.attributes.get_or("alpha", 1.0)},
            {"beta", op.attributes.get_or("beta", 1.0)},
            {"transA", flag(op, "trans_a")},
@@ -59,18 +94,20 @@ struct Cell {
   }
 };
 
-/// Inputs from W on, which the projected cell has not, stand one place further to the front there.
+/// What the projected cell and the gates have not, W or W and R, is missing in front of the bias.
 void lstm_cell(Exporter& to, const Op& op, const char*) {
   const Cell cell{to, op, to.type(op, 0).dtype};
-  const bool projected = op.type == "lstm_cell_projected";
-  const std::size_t r = projected ? 3 : 4;
-  std::string all = to.node("MatMul", {to.in(op, 1), to.in(op, r)});
-  if (Exporter::has(op, r + 1)) all = cell.plus(all, to.in(op, r + 1));
-  all = cell.plus(all, projected ? to.in(op, 0) : to.node("MatMul", {to.in(op, 0), to.in(op, 3)}));
+  const bool projected = op.type != "lstm_cell";
+  const bool summed = op.type == "lstm_gates";
+  const std::size_t bias = summed ? 3 : projected ? 4 : 5;
+  std::string all = summed ? to.in(op, 1) : to.node("MatMul", {to.in(op, 1), as(to, op, bias - 1, cell.dtype)});
+  if (Exporter::has(op, bias)) all = cell.plus(all, to.in(op, bias));
+  all = cell.plus(all, projected ? to.in(op, 0) : to.node("MatMul", {to.in(op, 0), as(to, op, 3, cell.dtype)}));
   const Settings last{{"axis", std::int64_t{-1}}, {"num_outputs", std::int64_t{4}}};
   Names a = to.nodes("Split", {all}, 4, last);
   Names p;
-  if (Exporter::has(op, r + 2)) p = to.nodes("Split", {to.in(op, r + 2)}, 3, {{"axis", std::int64_t{0}}, {"num_outputs", std::int64_t{3}}});
+  if (Exporter::has(op, bias + 1))
+    p = to.nodes("Split", {to.in(op, bias + 1)}, 3, {{"axis", std::int64_t{0}}, {"num_outputs", std::int64_t{3}}});
   const std::string c = to.in(op, 2);
   for (std::size_t gate = 0; gate < 2 && !p.empty(); ++gate) a[gate] = cell.plus(a[gate], cell.times(p[gate], c));
   const std::string i = cell.gate(0, a[0]);
@@ -124,9 +161,12 @@ void cumsum(Exporter& to, const Op& op, const char* onnx) {
 constexpr Rule rules[] = {
     {"matmul", matmul, "MatMul"},
     {"gemm", gemm, "Gemm"},
+    {"quantize_rows", quantize_rows},
+    {"matmul_int8", matmul_int8},
     {"conv1d", conv1d, "Conv"},
     {"lstm_cell", lstm_cell},
     {"lstm_cell_projected", lstm_cell},
+    {"lstm_gates", lstm_cell},
     {"reduce", reduce},
     {"argmax", arg, "ArgMax"},
     {"argmin", arg, "ArgMin"},

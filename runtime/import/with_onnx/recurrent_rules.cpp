@@ -270,7 +270,7 @@ Cell gru_cell(const Weights& read) {
   options.clip = read.form.clip;
   return [&to, held, options, h](VarId x, const std::vector<VarId>& states) {
     return layer_step(to, [&] {
-      const layers::internal::GruParameters p{var(held[0]), var(held[1]), var(held[2]), var(held[3]), var(held[4]), var(held[5])};
+      const layers::internal::GruParameters p{{var(held[0])}, var(held[1]), {var(held[2])}, var(held[3]), {var(held[4])}, var(held[5])};
       return layers::internal::gru_step(var(x), var(states[0]), p, h, options);
     });
   };

@@ -16,9 +16,9 @@ Var complement(const Var& x) { return number(1, x.type().dtype) - x; }
 std::vector<Var> pieces(const Var& x, std::int64_t parts, std::int64_t units) {
   return build::split(x, -1, std::vector<std::int64_t>(static_cast<std::size_t>(parts), units));
 }
-Var preactivation(const Var& x, const Var& w, const Var& h, const Var& r, const Var& bias) {
-  const Var recurrent = build::matmul(h, r);
-  return (bias.defined() ? recurrent + bias : recurrent) + build::matmul(x, w);
+Var preactivation(const Var& x, const Matrix& w, const Var& h, const Matrix& r, const Var& bias) {
+  const Var recurrent = product(h, r);
+  return (bias.defined() ? recurrent + bias : recurrent) + product(x, w);
 }
 
 Var initial(const std::vector<Var>& given, std::size_t k, std::size_t count, const std::string& what) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/tensor/tensor.h>
 
@@ -23,13 +24,16 @@ Var complement(const Var& x);
 /// `x` as `parts` equal pieces of its last axis.
 std::vector<Var> pieces(const Var& x, std::int64_t parts, std::int64_t units);
 /// h·R (+ bias), then + x·W: the order of lstm_cell.
-Var preactivation(const Var& x, const Var& w, const Var& h, const Var& r, const Var& bias);
+Var preactivation(const Var& x, const Matrix& w, const Var& h, const Matrix& r, const Var& bias);
 
 /// Weights of one direction of a GRU as its step reads them, gates r z n; biases may be undefined.
 struct GruParameters {
-  Var input, bias;                ///< W [C, 3H], [3H]
-  Var gates, gates_bias;          ///< R of r z: [H, 2H], [2H]
-  Var candidate, candidate_bias;  ///< R of n: [H, H], [H]
+  Matrix input;  ///< W [C, 3H]
+  Var bias;      ///< [3H]
+  Matrix gates;  ///< R of r z: [H, 2H]
+  Var gates_bias;
+  Matrix candidate;  ///< R of n: [H, H]
+  Var candidate_bias;
 };
 /// The next state, as gru.h has it; of `options` reset, keeps, gate, candidate and clip.
 Var gru_step(const Var& x, const Var& h, const GruParameters& p, std::int64_t hidden, const GruOptions& options);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -68,6 +69,13 @@ bool is_contiguous(const RowCompiler::View& view) {
 
 bool is_number(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
+/// Ops that give of bf16 what they take: a register holds it widened. What computes would have to narrow each result.
+bool moves(const std::string& type) {
+  static const std::set<std::string> all{"cast",      "identity", "reshape", "squeeze", "unsqueeze", "flatten", "reshape_to",
+                                         "transpose", "split",    "slice",   "concat",  "expand",    "gather"};
+  return all.contains(type);
+}
+
 }  // namespace
 
 RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth) : program_(program), made_(made), truth_(truth) {
@@ -93,7 +101,9 @@ void RowCompiler::eval(const Op& op) {
   if (rule == nullptr) refuse(op, "has no rule for rows in a fused loop");
   for (const VarId output : op.outputs) {
     const VarType& type = program_.var(output).type;
-    if (type.dtype != desc_.dtype && type.dtype != DType::boolean)
+    const bool widened = type.dtype == DType::bf16 && desc_.dtype == DType::f32 && moves(op.type);
+    const bool quantized = type.dtype == DType::i8 && desc_.dtype == DType::f32 && op.type == "quantize_rows";
+    if (type.dtype != desc_.dtype && type.dtype != DType::boolean && !widened && !quantized)
       refuse(op, fmt::format("gives {}, and the loop computes in {}", type.to_string(), name_of(desc_.dtype)));
     if (!type.shape || type.rank() == 0 || (*type.shape)[0] != DDim::unknown) refuse(op, "gives no rows: " + type.to_string());
     for (int axis = 1; axis < type.rank(); ++axis)
@@ -106,7 +116,8 @@ void RowCompiler::eval(const Op& op) {
 
 /// Whether inputs and outputs of that dtype are registers.
 bool RowCompiler::is_held(DType dtype) const {
-  return dtype == desc_.dtype || (dtype == DType::boolean && truth_ == RowKernel::Truth::numbers);
+  if (dtype == desc_.dtype) return true;
+  return truth_ == RowKernel::Truth::numbers && (dtype == DType::boolean || (dtype == DType::bf16 && desc_.dtype == DType::f32));
 }
 
 void RowCompiler::bind_inputs() {
@@ -344,7 +355,9 @@ void RowCompiler::matmul(const Op& op, VarId x, VarId weights, bool transposed, 
   if (type.rank() != 2 || (!late && value == nullptr)) refuse(op, "multiplies rows by what is no matrix of weights");
   const std::int64_t k = (*type.shape)[transposed ? 1 : 0];
   const std::int64_t n = (*type.shape)[transposed ? 0 : 1];
-  made_.known_.matrices.push_back({make_gemm_plan({k, n, desc_.dtype, desc_.dtype}), {}});
+  if (type.dtype != desc_.dtype && (type.dtype != DType::bf16 || desc_.dtype != DType::f32))
+    refuse(op, fmt::format("has weights of {}, and the loop computes in {}", name_of(type.dtype), name_of(desc_.dtype)));
+  made_.known_.matrices.push_back({make_gemm_plan({k, n, desc_.dtype, desc_.dtype, type.dtype}), {}});
   if (late)
     made_.late_matrices_.push_back({made_.known_.matrices.size() - 1, *late, transposed});
   else
@@ -382,16 +395,58 @@ void RowCompiler::emit_product(const View& from, std::int64_t k, std::int64_t n,
   emit(made);
 }
 
+void RowCompiler::quantize(const Op& op) {
+  const View from = contiguous(at(op.inputs[0]));
+  const std::int64_t k = from.dims[-1];
+  if (!from.rows || k == 0) refuse(op, "quantizes something that has no rows");
+  const std::int64_t outer = from.elements() / k;
+  const std::int64_t elements = (k + 3) / 4;
+  const View values = make(DDim{outer, elements});
+  quantized_[op.outputs[0]] = values;
+  const View scales = make(op.outputs[1]);
+  RowOp made;
+  made.kind = RowOp::Kind::quantize;
+  made.outer = outer;
+  made.inner = k;
+  made.in[0] = {from.reg, from.begin, k, 1};
+  made.out = {values.reg, 0, elements, 1};
+  made.out2 = {scales.reg, 0, 1, 1};
+  emit(made);
+}
+
+void RowCompiler::matmul_int8(const Op& op) {
+  const auto values = quantized_.find(op.inputs[0]);
+  const Tensor* weights = program_.constant(op.inputs[2]);
+  const Tensor* scales = program_.constant(op.inputs[3]);
+  if (values == quantized_.end()) refuse(op, "multiplies what quantize_rows did not make in the same turn");
+  if (weights == nullptr || scales == nullptr) refuse(op, "is in fused loops with weights that are known");
+  const View row_scales = contiguous(at(op.inputs[1]));
+  ops::PackingStream stream;
+  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)});
+  made_.known_.int8.push_back({plan, pack(plan, *weights, *scales, stream)});
+  const View out = make(op.outputs[0]);
+  RowOp made;
+  made.kind = RowOp::Kind::matmul_int8;
+  made.weights = made_.known_.int8.size() - 1;
+  made.outer = values->second.dims[0];
+  made.inner = plan.desc().n;
+  made.in[0] = {values->second.reg, 0, values->second.dims[1], 1};
+  made.in[1] = {row_scales.reg, row_scales.begin, 1, 1};
+  made.out = {out.reg, 0, plan.desc().n, 1};
+  emit(made);
+}
+
 RowCompiler::View RowCompiler::number(double value) {
   ops::PackingStream stream;
   return literal(full(DDim{1}, value, desc_.dtype, stream));
 }
 
-void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, bool projected, const std::vector<VarId>& weights) {
+void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights) {
   RowOp made;
   made.kind = RowOp::Kind::lstm_cell;
   made.weights = made_.known_.cells.size();
-  made.projected = projected;
+  made.projected = weights[0] == no_var;
+  made.summed = weights[1] == no_var;
   RowKernel::LateCell late{made.weights, desc, {}, {}};
   bool known = true;
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -420,9 +475,11 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
     if (late.input[i]) return &shared[*late.input[i]];
     return late.constant[i] ? &*late.constant[i] : nullptr;
   };
+  const LstmPlan plan = make_lstm_cell(late.desc);
+  if (part(1) == nullptr) return pack_gates(plan, part(2), part(3), stream);
   // A cell whose input was projected before has no W of its own.
-  const Tensor w = part(0) != nullptr ? *part(0) : zeros(DDim{late.desc.input, 4 * late.desc.hidden}, late.desc.dtype, stream);
-  return pack(make_lstm_cell(late.desc), w, *part(1), part(2), part(3), stream);
+  const Tensor w = part(0) != nullptr ? *part(0) : zeros(DDim{late.desc.input, 4 * late.desc.hidden}, late.desc.weights_dtype(), stream);
+  return pack(plan, w, *part(1), part(2), part(3), stream);
 }
 
 RowKernel::RowKernel(const Program& program, Truth truth) { RowCompiler(program, *this, truth).compile(); }

@@ -50,7 +50,11 @@ class RowCompiler {
   void product(const View& from, const Tensor& weights, const View& out);
   /// A register of one number for all rows.
   View number(double value);
-  void lstm_cell(const Op& op, LstmDesc desc, bool projected, const std::vector<VarId>& weights);
+  /// Rows of i8 as they lie in a register of f32, four to an element, each row of the last axis on its own elements.
+  void quantize(const Op& op);
+  void matmul_int8(const Op& op);
+  /// `weights`: W, R, bias, peepholes, or none. Without W the first input is x·W, and without R the second h·R.
+  void lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights);
   /// The operand of a view that is contiguous, or whose axes but the last merge.
   RowOperand rows_of(const View& view) const;
   RowOperand operand(const View& view) const { return {view.reg, view.begin, 0, 1}; }
@@ -75,6 +79,7 @@ class RowCompiler {
   const RowKernel::Truth truth_;
   RowDesc desc_;
   std::map<VarId, View> views_;
+  std::map<VarId, View> quantized_;      // of i8: [rows of a row, elements of f32]
   std::map<VarId, std::size_t> shared_;  // var → place among the shared inputs
 };
 

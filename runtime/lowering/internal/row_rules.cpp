@@ -87,6 +87,11 @@ void cast_rule(RowCompiler& c, const Op& op) {
   const DType from = c.program().var(op.inputs[0]).type.dtype;
   const DType to = c.program().var(op.outputs[0]).type.dtype;
   if (to == DType::boolean && from != DType::boolean) RowCompiler::refuse(op, "makes truth of numbers");
+  if (to == DType::bf16 && from == DType::f32) {
+    RowOp made;
+    made.kind = RowOp::Kind::round_bf16;
+    return c.elementwise(made, {c.at(op.inputs[0])}, op.outputs[0]);
+  }
   c.bind(op.outputs[0], c.at(op.inputs[0]));
 }
 
@@ -107,22 +112,26 @@ void gemm_rule(RowCompiler& c, const Op& op) {
   c.elementwise(binary_op(Binary::add), {product, c.at(op.inputs[2])}, op.outputs[0]);
 }
 
-LstmDesc sized(RowCompiler& c, LstmDesc desc, VarId w, VarId r) {
+void quantize_rule(RowCompiler& c, const Op& op) { c.quantize(op); }
+void matmul_int8_rule(RowCompiler& c, const Op& op) { c.matmul_int8(op); }
+
+/// `c_state`: where the units stand along the last axis.
+LstmDesc sized(RowCompiler& c, LstmDesc desc, VarId w, VarId r, VarId c_state) {
   desc.input = w == no_var ? 0 : (*c.program().var(w).type.shape)[0];
-  desc.hidden = (*c.program().var(r).type.shape)[0];
+  desc.hidden = (*c.program().var(c_state).type.shape)[-1];
   desc.dtype = c.desc().dtype;
+  if (r != no_var) desc.weights = c.program().var(r).type.dtype;
   return desc;
 }
 
+/// A cell with `products` of its two products still to be made.
+template <int products>
 void lstm_cell_rule(RowCompiler& c, const Op& op) {
   const auto part = [&](std::size_t at) { return c.has(op, at) ? op.inputs[at] : no_var; };
-  c.lstm_cell(op, sized(c, ops::lstm_form(op, false), part(ops::in_w), part(ops::in_r)), false,
-              {part(ops::in_w), part(ops::in_r), part(ops::in_bias), part(ops::in_peephole)});
-}
-
-void lstm_cell_projected_rule(RowCompiler& c, const Op& op) {
-  const auto part = [&](std::size_t at) { return c.has(op, at) ? op.inputs[at] : no_var; };
-  c.lstm_cell(op, sized(c, ops::lstm_form(op, true), no_var, part(3)), true, {no_var, part(3), part(4), part(5)});
+  const VarId w = products == 2 ? part(ops::in_w) : no_var;
+  const VarId r = products >= 1 ? part(2 + products) : no_var;
+  const std::size_t rest = 3 + products;
+  c.lstm_cell(op, sized(c, ops::lstm_form(op, products), w, r, op.inputs[2]), {w, r, part(rest), part(rest + 1)});
 }
 
 // ---- Folds and norms ----
@@ -411,8 +420,11 @@ RowRule find_row_rule(const std::string& type) {
                                                     {"identity", same_rule},
                                                     {"matmul", matmul_rule},
                                                     {"gemm", gemm_rule},
-                                                    {"lstm_cell", lstm_cell_rule},
-                                                    {"lstm_cell_projected", lstm_cell_projected_rule},
+                                                    {"quantize_rows", quantize_rule},
+                                                    {"matmul_int8", matmul_int8_rule},
+                                                    {"lstm_cell", lstm_cell_rule<2>},
+                                                    {"lstm_cell_projected", lstm_cell_rule<1>},
+                                                    {"lstm_gates", lstm_cell_rule<0>},
                                                     {"reduce", reduce_rule},
                                                     {"softmax", softmax_rule},
                                                     {"log_softmax", softmax_rule},

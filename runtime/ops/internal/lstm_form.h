@@ -8,10 +8,12 @@
 
 namespace millrace::ops {
 
-/// Places of the inputs of `lstm_cell`. Those of `lstm_cell_projected` are the same without W.
+/// Places of the inputs of `lstm_cell`. Those of `lstm_cell_projected` are the same without W, those of `lstm_gates` without
+/// W and R.
 enum : std::size_t { in_x, in_h, in_c, in_w, in_r, in_bias, in_peephole };
 
-/// The description that the attributes of an `lstm_cell` (or, `projected`, an `lstm_cell_projected`) give, less what the weights tell.
-LstmDesc lstm_form(const Op& op, bool projected);
+/// The description that the attributes of a cell give, less what the weights tell. `products` that it makes itself: 2 of an `lstm_cell`, 1 of
+/// an `lstm_cell_projected`, 0 of `lstm_gates`.
+LstmDesc lstm_form(const Op& op, std::size_t products);
 
 }  // namespace millrace::ops

@@ -8,6 +8,7 @@
 
 #include <apps/process.h>
 #include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/program/storage.h>
 #include <streaming/live/live_model.h>
 
@@ -77,6 +78,7 @@ TEST_CASE("bad usage is one line and exit code 2") {
   check_refused(files.run_with({"--input", files.x(), "--lod", "z=[[6]]"}), 2, {"'z'"});
   check_refused(files.run_with({"--state", "h"}), 2, {"--state"});
   check_refused(files.run_with({"--row", "x=1,1,1,1,1,1,1,1,1,1"}), 2, {"--row x", "10"});
+  check_refused(files.run_with({"--weights", "int4"}), 2, {"--weights", "int4"});
   check_refused({"serve", files.path("listing.mr")}, 2, {"--port"});
   check_refused({"serve", files.path("listing.mr"), "--port", "99999"}, 2, {"--port"});
   check_refused({"stream", "http://localhost", files.path("x.npy")}, 2, {"tcp://"});
@@ -93,6 +95,26 @@ TEST_CASE("a run of the listing writes its rows and its LoD, with the bits of th
     CHECK(same_bits(read_npy(files.folder / "out/y.npy"), files.wanted.tensor()));
     CHECK(read_file(files.folder / "out/y.lod.json") == "[[3,1,2,0]]\n");
     CHECK(read_file(files.folder / "trace.json").find("iteration") != std::string::npos);
+    std::filesystem::remove_all(files.folder / "out");
+  }
+}
+
+TEST_CASE("a run with weights in fewer bits has the bits of the library's narrowed program") {
+  const Files files;
+  for (const auto& [name, dtype] : {std::pair("f32", DType::f32), std::pair("bf16", DType::bf16), std::pair("int8", DType::i8)}) {
+    INFO(name);
+    Program program = files.program;
+    if (dtype != DType::f32) CHECK(layers::narrow_weights(program, dtype) > 0);
+    SeededExecutor executor(1);
+    const Feeds feeds{{"x", LoDTensor(read_npy(files.folder / "x.npy"), LoD::from_lengths({{3, 1, 2, 0}}))},
+                      {"boot", read_npy(files.folder / "boot.npy")}};
+    const LoDTensor wanted = sync_wait(executor, run(program, feeds))["y"];
+    CHECK(same_bits(wanted.tensor(), files.wanted.tensor()) == (dtype == DType::f32));
+    const Ended ended =
+        millrace_command(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--weights", name}));
+    CHECK(ended.err == "");
+    REQUIRE(ended.code == 0);
+    CHECK(same_bits(read_npy(files.folder / "out/y.npy"), wanted.tensor()));
     std::filesystem::remove_all(files.folder / "out");
   }
 }

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 
 #include "runtime/lowering/fused_cells.h"
@@ -145,7 +146,14 @@ class RandomCell {
   Random& random() { return weights_.random; }
   Var any() { return made_[static_cast<std::size_t>(random().between(0, static_cast<std::int64_t>(made_.size()) - 1))]; }
   static std::int64_t width(const Var& x) { return (*x.type().shape)[1]; }
-  Var sized(const Var& x, std::int64_t columns) { return matmul(x, weights_({width(x), columns})); }
+  /// Weights of any kind: of f32, of bf16 under rows of f32 or of bf16, of i8.
+  Var sized(const Var& x, std::int64_t columns) {
+    const std::int64_t kind = random().between(0, 7);
+    if (kind > 2) return matmul(x, weights_({width(x), columns}));
+    const Tensor whole = random_tensor(random(), {width(x), columns});
+    const layers::Matrix narrow = layers::matrix("narrow", whole, kind == 2 ? DType::i8 : DType::bf16);
+    return kind == 1 ? matmul(cast(x, DType::bf16), narrow.values, DType::f32) : layers::product(x, narrow);
+  }
   /// Another of the same width, or one column, or weights.
   Var beside(const Var& x) {
     const Var other = any();

@@ -205,4 +205,13 @@ TEST_CASE("inputs that are not what the step takes are refused") {
   CHECK_THROWS_AS(runner.run({Tensor::from<float>({1, 2, 3}, {1, 3})}), ShapeError);
 }
 
+TEST_CASE("what is no number is compared and chosen as the kernels do it") {
+  compare("NaN", [](const Var& a, const Var& b, const Var&, const Var&) {
+    const Var odd = log(a);  // of numbers below 0
+    return concat({minimum(odd, b), minimum(b, odd), maximum(odd, b), maximum(b, odd), where(not_equal(odd, odd), a, b),
+                   where(not_equal(odd, b), a, b), where(equal(odd, odd), a, b)},
+                  1);
+  });
+}
+
 }  // namespace

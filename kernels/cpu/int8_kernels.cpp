@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/int8_kernels.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/int8_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::int64_t Lanes() { return static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>())); }
+
+#if HWY_TARGET == HWY_SCALAR  // has no halves of a lane
+
+void MultiplyInt8(const Int8Call& call) {
+  const std::int64_t stride = panel_vectors * ((call.k + 1) / 2 * 2);
+  for (std::int64_t row = 0; row < call.rows; ++row) {
+    for (std::int64_t column = call.first_panel * panel_vectors; column < std::min(call.columns, call.last_panel * panel_vectors);
+         ++column) {
+      const std::int8_t* b = call.b + column / panel_vectors * stride + column % panel_vectors * 2;
+      std::int32_t sum = 0;
+      for (std::int64_t k = 0; k < call.k; ++k) sum += call.a[row][k] * b[k / 2 * panel_vectors * 2 + k % 2];
+      const float scaled = static_cast<float>(sum) * *call.scales[row];
+      call.out[row][column] = scaled * call.column_scales[column];
+    }
+  }
+}
+
+#else
+
+template <class D>
+HWY_INLINE void StoreColumns(D d, hn::Vec<D> value, float* to, std::int64_t count) {
+  if (count >= Lanes()) return hn::StoreU(value, d, to);
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  hn::Store(value, d, lanes);
+  if (count > 0) std::memcpy(to, lanes, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+/// Two of a row as the two halves of each lane of 32 bits; the second is 0 behind the end.
+HWY_INLINE std::int32_t PairOf(const std::int8_t* a, std::int64_t at, std::int64_t k) {
+  const auto low = static_cast<std::uint16_t>(static_cast<std::int16_t>(a[at]));
+  const auto high = at + 1 < k ? static_cast<std::uint16_t>(static_cast<std::int16_t>(a[at + 1])) : std::uint16_t{0};
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(high) << 16 | low);
+}
+
+/// Rows times one panel. Products of pairs in i16 are added in i32: exact.
+template <int Rows>
+HWY_NOINLINE void Int8Tile(const Int8Call& call, std::int64_t first, std::int64_t panel) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> words;
+  const hn::Repartition<std::int16_t, decltype(d)> halves;
+  const hn::Rebind<std::int8_t, decltype(halves)> bytes;
+  using V = hn::Vec<decltype(words)>;
+  constexpr std::int64_t width = panel_vectors * Lanes();
+  const std::int8_t* b = call.b + panel * width * ((call.k + 1) / 2 * 2);
+  V sum[Rows][panel_vectors];
+  V other[Rows][panel_vectors];
+  for (int row = 0; row < Rows; ++row)
+    for (int v = 0; v < panel_vectors; ++v) sum[row][v] = other[row][v] = hn::Zero(words);
+  for (std::int64_t at = 0; at < call.k; at += 2, b += 2 * width) {
+    for (int v = 0; v < panel_vectors; ++v) {
+      const auto right = hn::PromoteTo(halves, hn::LoadU(bytes, b + 2 * v * Lanes()));
+      for (int row = 0; row < Rows; ++row) {
+        const auto left = hn::BitCast(halves, hn::Set(words, PairOf(call.a[first + row], at, call.k)));
+        sum[row][v] = hn::ReorderWidenMulAccumulate(words, left, right, sum[row][v], other[row][v]);
+      }
+    }
+  }
+  for (int row = 0; row < Rows; ++row) {
+    const auto scale = hn::Set(d, *call.scales[first + row]);
+    for (int v = 0; v < panel_vectors; ++v) {
+      const std::int64_t column = panel * width + v * Lanes();
+      const auto exact = hn::ConvertTo(d, hn::RearrangeToOddPlusEven(sum[row][v], other[row][v]));
+      const auto scaled = hn::Mul(hn::Mul(exact, scale), hn::LoadU(d, call.column_scales + column));
+      StoreColumns(d, scaled, call.out[first + row] + column, call.columns - column);
+    }
+  }
+}
+
+void MultiplyInt8(const Int8Call& call) {
+  for (std::int64_t panel = call.first_panel; panel < call.last_panel; ++panel) {
+    std::int64_t row = 0;
+    for (; row + 2 <= call.rows; row += 2) Int8Tile<2>(call, row, panel);
+    if (row < call.rows) Int8Tile<1>(call, row, panel);
+  }
+}
+
+#endif
+
+/// `count` elements, the other lanes zero.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFirst(D d, const float* from, std::int64_t count) {
+  if (count >= Lanes()) return hn::LoadU(d, from);
+  HWY_ALIGN float lanes[hn::MaxLanes(d)] = {};
+  std::memcpy(lanes, from, static_cast<std::size_t>(count) * sizeof(float));
+  return hn::Load(d, lanes);
+}
+
+void QuantizeRow(const float* x, std::int64_t k, std::int8_t* values, float* scale) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<std::int8_t, decltype(d)> bytes;
+  auto most = hn::Zero(d);
+  auto odd = hn::Zero(d);  // NaN where a lane met one
+  for (std::int64_t i = 0; i < k; i += Lanes()) {
+    const auto v = LoadFirst(d, x + i, k - i);
+    most = hn::Max(hn::Abs(v), most);
+    odd = hn::IfThenElse(hn::Eq(v, v), odd, v);
+  }
+  const float m = hn::GetLane(hn::MaxOfLanes(d, most));
+  const float nan = hn::GetLane(hn::SumOfLanes(d, odd));
+  if (nan != nan) {
+    *scale = nan;
+    std::fill_n(values, k, std::int8_t{0});
+    return;
+  }
+  *scale = m / 127.0f;
+  const auto factor = hn::Set(d, m == 0 ? 0.0f : 127.0f / m);
+  const auto limit = hn::Set(d, 127.0f);
+  for (std::int64_t i = 0; i < k; i += Lanes()) {
+    const auto scaled = hn::Mul(LoadFirst(d, x + i, k - i), factor);
+    const auto held = hn::IfThenElseZero(hn::Eq(scaled, scaled), hn::Min(hn::Max(scaled, hn::Neg(limit)), limit));
+    const auto narrow = hn::DemoteTo(bytes, hn::NearestInt(held));
+    if (k - i >= Lanes()) {
+      hn::StoreU(narrow, bytes, values + i);
+      continue;
+    }
+    HWY_ALIGN std::int8_t lanes[hn::MaxLanes(d)];
+    hn::Store(narrow, bytes, lanes);
+    std::memcpy(values + i, lanes, static_cast<std::size_t>(k - i));
+  }
+}
+
+const Int8Kernels* PlainKernels() {
+  static constexpr Int8Kernels kernels{Lanes(), 2, MultiplyInt8, QuantizeRow};
+  return &kernels;
+}
+
+/// With the best products that a machine of this instruction set may have beside.
+const Int8Kernels* BestKernels() {
+#if HWY_TARGET == HWY_AVX3
+  static const Int8Kernels* const vnni = vnni_kernels(*PlainKernels());
+  if (vnni != nullptr) return vnni;
+#endif
+  return PlainKernels();
+}
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(PlainKernels);
+HWY_EXPORT(BestKernels);
+
+const Int8Kernels& int8_kernels() { return *HWY_DYNAMIC_DISPATCH(BestKernels)(); }
+const Int8Kernels& plain_int8_kernels() { return *HWY_DYNAMIC_DISPATCH(PlainKernels)(); }
+
+}  // namespace millrace::cpu
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <millrace/kernels/cpu/gemm_kernels.h>
+
+namespace millrace::cpu {
+
+/// Some rows times panels [first, last) of packed weights (kernels/int8.h). A panel is four vectors of columns, the last one padded with
+/// zeros: [group of k][column][k of the group]. Offsets and scales of columns are padded alike.
+struct Int8Call {
+  const std::int8_t* const* a = nullptr;  ///< rows of k elements
+  const float* const* scales = nullptr;   ///< of each row
+  float* const* out = nullptr;
+  std::int64_t rows = 0;  ///< ≤ max_rows
+  std::int64_t k = 0;
+  const std::int8_t* b = nullptr;
+  const std::int32_t* offsets = nullptr;
+  const float* column_scales = nullptr;
+  std::int64_t columns = 0;
+  std::int64_t first_panel = 0;
+  std::int64_t last_panel = 0;
+};
+
+/// The kernels of one instruction set.
+struct Int8Kernels {
+  std::int64_t lanes;  ///< columns of a vector
+  std::int64_t group;  ///< k side by side
+  void (*multiply)(const Int8Call&);
+  void (*quantize)(const float* x, std::int64_t k, std::int8_t* values, float* scale);
+};
+
+/// Those of the best instruction set of this machine.
+const Int8Kernels& int8_kernels();
+/// Those without instructions of dot products: what tests compare the others with.
+const Int8Kernels& plain_int8_kernels();
+/// `plain` with products by AVX-512 VNNI; null where the machine has none.
+const Int8Kernels* vnni_kernels(const Int8Kernels& plain);
+
+/// The packed form of a matrix [k, columns].
+struct Int8Layout {
+  std::int64_t k = 0;
+  std::int64_t columns = 0;
+  std::int64_t lanes = 1;
+  std::int64_t group = 1;
+
+  std::int64_t width() const { return panel_vectors * lanes; }
+  std::int64_t panels() const { return (columns + width() - 1) / width(); }
+  std::int64_t groups() const { return (k + group - 1) / group; }
+  std::int64_t panel_stride() const { return width() * groups() * group; }
+  std::int64_t padded_columns() const { return panels() * width(); }
+};
+
+}  // namespace millrace::cpu

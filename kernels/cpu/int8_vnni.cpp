@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of i8 by AVX-512 VNNI. Intrinsics, because Highway's dot products are of i16 here; the functions say themselves what they need,
+// so nothing that others share is compiled for a machine that may not be there.
+#include <millrace/kernels/cpu/int8_kernels.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#define MILLRACE_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+
+namespace millrace::cpu {
+namespace {
+
+constexpr std::int64_t lanes = 16;
+constexpr std::int64_t group = 4;
+constexpr std::int64_t width = panel_vectors * lanes;
+
+/// Four of a row as unsigned: value + 128. What lies behind the end meets zeros.
+inline std::uint32_t four_of(const std::int8_t* a, std::int64_t at, std::int64_t k) {
+  std::uint32_t four = 0;
+  std::memcpy(&four, a + at, at + group <= k ? 4 : static_cast<std::size_t>(k - at));
+  return four ^ 0x80808080u;
+}
+
+/// Rows times Vectors vectors of columns; vectors 4… belong to a second panel. The instruction multiplies unsigned by signed, so 128 times
+/// the sum of a column is too much, and comes off in front.
+template <int Rows, int Vectors>
+MILLRACE_VNNI void tile(const Int8Call& call, std::int64_t first, std::int64_t panel) {
+  const std::int64_t groups = (call.k + group - 1) / group;
+  const std::int64_t stride = width * groups * group;
+  const std::int8_t* b = call.b + panel * stride;
+  const std::int64_t whole = call.k / group;
+  __m512i sum[Rows][Vectors];
+  for (int v = 0; v < Vectors; ++v) {
+    const __m512i offset = _mm512_loadu_si512(call.offsets + panel * width + v * lanes);
+    for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
+  }
+  for (std::int64_t at = 0; at < groups; ++at, b += width * group) {
+    __m512i left[Rows];
+    for (int row = 0; row < Rows; ++row) {
+      std::uint32_t four = 0;
+      if (at < whole) {
+        std::memcpy(&four, call.a[first + row] + at * group, 4);
+        four ^= 0x80808080u;
+      } else {
+        four = four_of(call.a[first + row], at * group, call.k);
+      }
+      left[row] = _mm512_set1_epi32(static_cast<int>(four));
+    }
+    for (int v = 0; v < Vectors; ++v) {
+      const __m512i right = _mm512_loadu_si512(b + (v < panel_vectors ? 0 : stride) + v % panel_vectors * lanes * group);
+      for (int row = 0; row < Rows; ++row) sum[row][v] = _mm512_dpbusd_epi32(sum[row][v], left[row], right);
+    }
+  }
+  for (int row = 0; row < Rows; ++row) {
+    const __m512 scale = _mm512_set1_ps(*call.scales[first + row]);
+    for (int v = 0; v < Vectors; ++v) {
+      const std::int64_t column = panel * width + v * lanes;
+      const std::int64_t count = call.columns - column;
+      const __m512 scaled =
+          _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[row][v]), scale), _mm512_loadu_ps(call.column_scales + column));
+      float* to = call.out[first + row] + column;
+      if (count >= lanes)
+        _mm512_storeu_ps(to, scaled);
+      else if (count > 0)
+        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), scaled);
+    }
+  }
+}
+
+MILLRACE_VNNI void multiply(const Int8Call& call) {
+  for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
+    const bool two = call.rows <= 2 && panel + 2 <= call.last_panel;
+    std::int64_t row = 0;
+    if (two) {
+      call.rows == 1 ? tile<1, 8>(call, 0, panel) : tile<2, 8>(call, 0, panel);
+    } else {
+      for (; row + 4 <= call.rows; row += 4) tile<4, 4>(call, row, panel);
+      for (; row + 2 <= call.rows; row += 2) tile<2, 4>(call, row, panel);
+      if (row < call.rows) tile<1, 4>(call, row, panel);
+    }
+    panel += two ? 2 : 1;
+  }
+}
+
+}  // namespace
+
+const Int8Kernels* vnni_kernels(const Int8Kernels& plain) {
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vnni")) return nullptr;
+  static const Int8Kernels kernels{lanes, group, multiply, plain.quantize};
+  return &kernels;
+}
+
+}  // namespace millrace::cpu
+
+#else
+
+namespace millrace::cpu {
+
+const Int8Kernels* vnni_kernels(const Int8Kernels&) { return nullptr; }
+
+}  // namespace millrace::cpu
+
+#endif
