@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include <millrace/tensor/work_failure.h>
+
 namespace millrace {
 namespace {
 
@@ -159,8 +161,9 @@ void CpuStream::drain() noexcept {
     try {
       item.work->run(*team_);
     } catch (...) {
+      std::exception_ptr failure = failure_of_work(std::current_exception(), item.work->origin, place());
       const std::lock_guard lock(queue_->mutex);
-      if (!queue_->failed) queue_->failed = std::current_exception();
+      if (!queue_->failed) queue_->failed = std::move(failure);
     }
     rounding.restore();
   }

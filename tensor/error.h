@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <string>
+#include <typeinfo>
 
 namespace millrace {
 
@@ -13,16 +14,32 @@ class Error : public std::exception {
   const char* what() const noexcept override { return what_.c_str(); }
   /// Says where, once that is known: " in op matmul of block 1, turn 3". The type stays.
   void add_context(const std::string& where) { what_ += where; }
+  /// The same error as an object of its own; null from a type that does not say how.
+  virtual std::exception_ptr copy() const { return typeid(*this) == typeid(Error) ? std::make_exception_ptr(*this) : nullptr; }
 
  private:
   std::string what_;
 };
 
+/// Throws `error` to one of several who get it, where it can be copied as an object of its own: what one of them adds to it, another neither
+/// sees nor reads while it is written.
+[[noreturn]] inline void rethrow_own(const std::exception_ptr& error) {
+  std::exception_ptr own;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& shared) {
+    own = shared.copy();
+  } catch (...) {  // foreign types are rethrown as they are
+  }
+  std::rethrow_exception(own != nullptr ? own : error);
+}
+
 /// Defines a typed error with its own name: catch it to tell one cause from another.
-#define MILLRACE_ERROR(Name, Base)                         \
-  class Name : public Base {                               \
-   public:                                                 \
-    explicit Name(const std::string& what) : Base(what) {} \
+#define MILLRACE_ERROR(Name, Base)                                                                                                      \
+  class Name : public Base {                                                                                                            \
+   public:                                                                                                                              \
+    explicit Name(const std::string& what) : Base(what) {}                                                                              \
+    std::exception_ptr copy() const override { return typeid(*this) == typeid(Name) ? std::make_exception_ptr(Name(*this)) : nullptr; } \
   }
 
 MILLRACE_ERROR(ArgumentError, Error);       ///< a value outside what a function takes

@@ -3,6 +3,8 @@
 
 #include <condition_variable>
 
+#include <millrace/tensor/error.h>
+
 namespace millrace {
 
 Timeline::~Timeline() = default;
@@ -82,7 +84,7 @@ void Timeline::fail(std::exception_ptr error) noexcept {
 }
 
 void Point::check() const {
-  if (const std::exception_ptr failed = error()) std::rethrow_exception(failed);
+  if (const std::exception_ptr failed = error()) rethrow_own(failed);
 }
 
 void Point::wait() const {

@@ -74,7 +74,7 @@ class Point {
   bool reached() const noexcept { return timeline_ == nullptr || timeline_->reached() >= value_; }
   /// Null, or what the timeline failed with before it reached the value.
   std::exception_ptr error() const { return reached() ? nullptr : timeline_->error(); }
-  /// Rethrows `error`, if any.
+  /// Throws `error`, if any, as an object of the caller's own.
   void check() const;
   /// Blocks the calling thread until reached; rethrows an error. For plain host code and tests; inside a task use `co_await`.
   void wait() const;

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -13,6 +14,16 @@
 
 namespace millrace {
 
+/// Says for whom work is enqueued: "op matmul of block 1, turn 3". Asked only where a stream keeps the work for later.
+class WorkOrigin {
+ public:
+  virtual std::string describe() const = 0;
+
+ protected:
+  WorkOrigin() = default;
+  ~WorkOrigin() = default;
+};
+
 /// An ordered queue of work on one place. Thread-safe. What completes, completes in the order of enqueueing.
 class Stream {
  public:
@@ -21,6 +32,7 @@ class Stream {
    public:
     virtual ~Work() = default;
     virtual void run(ThreadTeam& team) = 0;
+    std::string origin;  ///< for whom it is, when that is known; an error of it says so
   };
 
   virtual ~Stream() = default;
@@ -45,6 +57,8 @@ class Stream {
 class StreamRef {
  public:
   StreamRef(Stream& stream) noexcept : stream_(&stream) {}
+  /// The same stream, for work of `origin`, which must live as long as this and its copies are used.
+  StreamRef(StreamRef stream, const WorkOrigin& origin) noexcept : stream_(stream.stream_), origin_(&origin) {}
 
   Place place() const { return stream_->place(); }
   const std::shared_ptr<MemoryResource>& memory() const noexcept { return stream_->memory(); }
@@ -58,7 +72,7 @@ class StreamRef {
   /// too.
   template <class F>
   void enqueue(F&& f) const {
-    if (!stream_->enter()) return stream_->push(std::make_unique<Owned<std::decay_t<F>>>(std::forward<F>(f)));
+    if (!stream_->enter()) return defer(std::make_unique<Owned<std::decay_t<F>>>(std::forward<F>(f)));
     try {
       f(stream_->team());
     } catch (...) {
@@ -78,7 +92,10 @@ class StreamRef {
     F function;
   };
 
+  void defer(std::unique_ptr<Stream::Work> work) const;
+
   Stream* stream_;
+  const WorkOrigin* origin_ = nullptr;
 };
 
 }  // namespace millrace

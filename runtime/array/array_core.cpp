@@ -188,7 +188,7 @@ LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   if (index < base_ || (at != slots_.end() && kind_ == Kind::window && at->second.readings >= readers_))
     throw WindowError(slot_text(index) + " was already read " + std::to_string(readers_) +
                       " times, and left the window; set more readers, or keep the value");
-  if (at == slots_.end() || !at->second.written) std::rethrow_exception(failure_of(index, who));
+  if (at == slots_.end() || !at->second.written) rethrow_own(failure_of(index, who));
   Slot& slot = at->second;
   if (kind_ != Kind::window || ++slot.readings < readers_) return slot.value;
   slot.point = slot.value.ready();
@@ -203,7 +203,7 @@ bool ArrayCore::exists(std::int64_t index, const TaskInfo* who) const {
   if (kind_ == Kind::fixed) return index >= 0 && index < limit_;
   if (is_written(index) || index < base_) return true;
   if (closed_ && !failed_) return index < size_;
-  std::rethrow_exception(failure_of(index, who));
+  rethrow_own(failure_of(index, who));
 }
 
 // ---- Writing --------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ std::string SlotWrite::describe() const {
 
 void SlotWrite::await_resume() {
   Wait::await_resume();
-  if (parks_ && refused) std::rethrow_exception(refused);
+  if (parks_ && refused) rethrow_own(refused);
   if (!is_window(*core_)) ready_.check();
 }
 

@@ -72,7 +72,7 @@ class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter
   bool disarm() noexcept override;
   std::string describe() const override;
   void decided() noexcept override { wake(); }
-  void complete(std::exception_ptr error) noexcept override { wake(std::move(error)); }
+  void complete(std::exception_ptr) noexcept override { wake(); }  // the point keeps the error: see await_resume
 
   std::shared_ptr<detail::ArrayCore> core_;
   Point ready_;

@@ -142,6 +142,13 @@ class TensorArray {
   void fail(std::exception_ptr error) const { core_->fail(std::move(error), false); }
   void cancel() const;
 
+  /// The same slots on another place or rank: `array.on(OnPlace(scope, device))`, `array.on(OnRank(scope, communicator, 0, 1, stream))`. What
+  /// `write` gives this array is sent, `read` of the array that this returns receives. See runtime/distributed/remote_array.h.
+  template <class Elsewhere>
+  TensorArray on(const Elsewhere& elsewhere) const {
+    return elsewhere.carry(*this);
+  }
+
   // ---- Points ----
   /// (watermark, k) is reached when the slots before k are written and their elements are there; fails when that becomes impossible. Of
   /// windows: UnsupportedError. Each call gives the same timeline.

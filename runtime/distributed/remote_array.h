@@ -17,7 +17,7 @@
 /// known here; other arrays and runs go on.
 namespace millrace {
 
-/// `TensorArray there = OnPlace(scope, device).carry(array);`: an array of the same kind, size and order whose slots are on `device`, copied on
+/// `TensorArray there = array.on(OnPlace(scope, device));`: an array of the same kind, size and order whose slots are on `device`, copied on
 /// its streams. Of a window, it is a window of `window` slots. `device` must outlive the scope.
 class OnPlace {
  public:
@@ -30,7 +30,7 @@ class OnPlace {
   std::int64_t window_;
 };
 
-/// `TensorArray states = OnRank(scope, communicator, 0, 1, stream, 4).carry(TensorArray(n).named("states"));` on rank 0, which writes, and on
+/// `TensorArray states = TensorArray(n).named("states").on(OnRank(scope, communicator, 0, 1, stream, 4));` on rank 0, which writes, and on
 /// rank 1, which reads: the same handle, whose `write` sends and whose `read` receives, in runs of `run` steps (the last one shorter).
 /// Both give the array the same name and kind. `stream` is where elements are packed, and the place where slots arrive; it and `communicator`
 /// must outlive the scope. When the reading rank dies, the sending task fails, and with it its scope.

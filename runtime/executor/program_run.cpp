@@ -54,6 +54,18 @@ VarScope& up(VarScope& scope, int levels) {
 
 }  // namespace
 
+/// For whom the work of an op is, for streams that keep it for later: "op matmul of block 1, turn 3".
+class ProgramRun::Origin final : public WorkOrigin {
+ public:
+  Origin(const ProgramRun& run, const CompiledOp& op, const VarScope& scope) noexcept : run_(run), op_(op), scope_(scope) {}
+  std::string describe() const override { return run_.whose(op_, scope_); }
+
+ private:
+  const ProgramRun& run_;
+  const CompiledOp& op_;
+  const VarScope& scope_;
+};
+
 ProgramRun::ProgramRun(Executable executable, RunOptions options) : executable_(std::move(executable)), options_(options) {
   if (options_.tracer != nullptr) add_tracks();
   const auto compiled = [this](std::size_t place) {
@@ -133,7 +145,8 @@ const Value* ProgramRun::brought(const CompiledOp& op, std::size_t input, const 
   const auto& on_host = op.def->host_inputs;
   if (std::find(on_host.begin(), on_host.end(), input) != on_host.end()) return value;
   const SlotValue& from = value->tensor();
-  const StreamRef stream = executable_.device().stream(stream_index(op, scope));
+  const Origin origin(*this, op, scope);
+  const StreamRef stream(executable_.device().stream(stream_index(op, scope)), origin);
   LoDTensor copied(clone(from.tensor(), stream), from.lod());
   there = from.has_order() ? SlotValue(std::move(copied), from.order(), from.turn()) : SlotValue(std::move(copied));
   return &there;
@@ -156,8 +169,10 @@ bool ProgramRun::may_wait(const CompiledOp& op, VarScope& scope) const {
   return may_suspend(OpContext(*op.op, inputs.span(), {}, stream(op, scope)));
 }
 
-std::string ProgramRun::where(const CompiledOp& op, const VarScope& scope) const {
-  std::string text = fmt::format(" (op {} of block {}", op.op->type, scope.block());
+std::string ProgramRun::where(const CompiledOp& op, const VarScope& scope) const { return " (" + whose(op, scope) + ")"; }
+
+std::string ProgramRun::whose(const CompiledOp& op, const VarScope& scope) const {
+  std::string text = fmt::format("op {} of block {}", op.op->type, scope.block());
   if (!op.op->label.empty()) text += fmt::format(", '{}'", op.op->label);
   int block = scope.block();
   for (const VarScope* step = scope.step(); step != nullptr; step = step->parent()->step()) {
@@ -165,7 +180,7 @@ std::string ProgramRun::where(const CompiledOp& op, const VarScope& scope) const
     if (step->block() != block) text += fmt::format(" of block {}", step->block());
     block = step->block();
   }
-  return text + ")";
+  return text;
 }
 
 void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
@@ -176,7 +191,8 @@ void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
     inputs[i] = op.inputs[i].var == no_var ? nullptr : find(op.inputs[i], scope);
     if (op.brings) inputs[i] = brought(op, i, inputs[i], scope, there[i]);
   }
-  OpContext context(*op.op, inputs.span(), outputs.span(), stream(op, scope));
+  const Origin origin(*this, op, scope);
+  OpContext context(*op.op, inputs.span(), outputs.span(), StreamRef(stream(op, scope), origin));
   try {
     const TraceSpan span(options_.tracer, "op", op.op->type, track(op, scope), scope.turn());
     op.kernel(context);
@@ -216,7 +232,8 @@ task<void> ProgramRun::run_task_op(std::shared_ptr<ProgramRun> run, const Compil
     if (op->brings) inputs.back() = run->brought(*op, inputs.size() - 1, inputs.back(), *scope, there[inputs.size() - 1]);
   }
   std::vector<Value> outputs(op->outputs.size());
-  OpContext context(*op->op, inputs, outputs, run->stream(*op, *scope));
+  const Origin origin(*run, *op, *scope);
+  OpContext context(*op->op, inputs, outputs, StreamRef(run->stream(*op, *scope), origin));
   try {
     const TraceSpan span(run->options_.tracer, "op", op->op->type, run->track(*op, *scope), scope->turn());
     co_await op->run_task(context);

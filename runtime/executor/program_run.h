@@ -94,6 +94,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<bool> truth(std::shared_ptr<ProgramRun> run, Promised condition, std::string what);
   static task<void> forward(Promised from, ScopePtr to, std::size_t index);
 
+  class Origin;
   bool inputs_ready(const CompiledOp& op, VarScope& scope) const;
   bool may_wait(const CompiledOp& op, VarScope& scope) const;
   void run_kernel(const CompiledOp& op, VarScope& scope);
@@ -117,6 +118,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static bool appends_under_way(const CompiledOp& op, const BlockEnd& end);
   void fail_outputs(const CompiledOp& op, VarScope& scope, const std::exception_ptr& error) const;
   std::string where(const CompiledOp& op, const VarScope& scope) const;
+  std::string whose(const CompiledOp& op, const VarScope& scope) const;
   std::string name_of(const CompiledOp& op) const;
   const std::string& var_name(VarId var) const { return executable_.program().var(var).name; }
 

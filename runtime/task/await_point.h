@@ -25,7 +25,7 @@ class PointWait final : public ExternalWait, private Waiter {
  private:
   Armed arm() noexcept override { return point_.timeline()->add(*this, point_.value()) ? Armed::waiting : Armed::ready; }
   bool disarm() noexcept override { return point_.timeline()->remove(*this); }
-  void complete(std::exception_ptr error) noexcept override { wake(std::move(error)); }
+  void complete(std::exception_ptr) noexcept override { wake(); }  // the point keeps the error: see await_resume
   std::string describe() const override { return "a point, value " + std::to_string(point_.value()) + " of its timeline"; }
 
   Point point_;

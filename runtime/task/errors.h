@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,9 @@ class DeadlockError : public Error {
     std::string awaited;  ///< what it waits for, as the awaited thing describes itself
   };
   DeadlockError(const std::string& what, std::vector<Waiter> waiters) : Error(what), waiters_(std::move(waiters)) {}
+  std::exception_ptr copy() const override {
+    return typeid(*this) == typeid(DeadlockError) ? std::make_exception_ptr(DeadlockError(*this)) : nullptr;
+  }
   /// All tasks of the set, in the order in which they began to wait.
   const std::vector<Waiter>& waiters() const noexcept { return waiters_; }
 

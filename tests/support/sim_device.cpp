@@ -126,7 +126,7 @@ class SimDevice::SimStream final : public Stream {
       if (blows()) throw DeviceError(place().to_string() + ": work failed, as it was told to");
       item.work->run(ring_.team);
     } catch (...) {
-      failed_ = failure_of_work(std::current_exception(), "", place(), index_);
+      failed_ = failure_of_work(std::current_exception(), item.work->origin, place(), index_);
     }
   }
   bool blows() {

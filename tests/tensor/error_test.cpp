@@ -35,6 +35,26 @@ TEST_CASE("an error learns on its way where it happened and keeps its type") {
   CHECK(caught_as_shape);
 }
 
+TEST_CASE("each of several who get an error gets an object of its own, of the same type") {
+  const std::exception_ptr shared = std::make_exception_ptr(ShapeError("bad rows"));
+  for (int i = 0; i < 2; ++i) {
+    try {
+      rethrow_own(shared);
+    } catch (ShapeError& error) {
+      error.add_context(" in op matmul");
+      CHECK(std::string(error.what()) == "bad rows in op matmul");
+    }
+  }
+  CHECK_THROWS_WITH_AS(std::rethrow_exception(shared), "bad rows", ShapeError);
+  CHECK_THROWS_WITH_AS(rethrow_own(std::make_exception_ptr(Error("plain"))), "plain", Error);
+  class Odd : public Error {
+   public:
+    Odd() : Error("odd") {}
+  };
+  CHECK_THROWS_AS(rethrow_own(std::make_exception_ptr(Odd())), Odd);  // its type cannot be copied, so it is shared
+  CHECK_THROWS_AS(rethrow_own(std::make_exception_ptr(7)), int);
+}
+
 TEST_CASE("an error of one kind is not caught as another") {
   bool caught_as_shape = false;
   try {

@@ -127,7 +127,7 @@ task<std::vector<float>> over_places(std::vector<SimDevice*> devices, std::int64
   Scope scope(me);
   TensorArray in = rows(steps);
   for (std::size_t layer = 0; layer < devices.size(); ++layer) {
-    const TensorArray here = OnPlace(scope, *devices[layer]).carry(in);
+    const TensorArray here = in.on(OnPlace(scope, *devices[layer]));
     TensorArray out = TensorArray(steps).named("h" + std::to_string(layer));
     scope.spawn(layer_loop(here, out, static_cast<int>(layer), Duration{}, log, devices[layer]->stream(0)));
     in = out;
@@ -151,7 +151,7 @@ task<std::vector<float>> on_rank(Communicator* communicator, std::int64_t steps,
   if (rank > 0)
     in = OnRank(scope, *communicator, rank - 1, rank, stream, run).carry(TensorArray(steps).named("h" + std::to_string(rank - 1)));
   TensorArray out = TensorArray(steps).named("h" + std::to_string(rank));
-  if (!last) out = OnRank(scope, *communicator, rank, rank + 1, stream, run).carry(out);
+  if (!last) out = out.on(OnRank(scope, *communicator, rank, rank + 1, stream, run));
   scope.spawn(layer_loop(in, out, rank, takes, log, stream), "layer " + std::to_string(rank));
   Spawned<std::vector<float>> result = scope.start(columns(out), "result");
   co_await scope.join();
