@@ -10,6 +10,22 @@ namespace {
 
 std::string text(const Var& var) { return "'" + var.name() + "' of " + var.type().to_string(); }
 
+/// What a dense input's loop begins with: a row for each sequence. Broadcasting would take one row for any number of sequences, and many
+/// rows for one sequence.
+Var fitting(const Var& given, const Var& x) {
+  if (!given.defined() || given.type().rank() != 2 || (*given.type().shape)[1] < 0 || x.type().rank() < 3) return given;
+  const std::int64_t sequences = (*x.type().shape)[1];
+  const std::int64_t rows = (*given.type().shape)[0];
+  const std::int64_t width = (*given.type().shape)[1];
+  if (sequences >= 0 && sequences == rows) return given;
+  if (sequences >= 0 && rows >= 0)
+    throw ProgramError("unroll: expected an initial state for each of the " + std::to_string(sequences) + " sequences of " + text(x) +
+                       ", found " + text(given));
+  const Var count = build::call1("shape", {x}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}});
+  const Var dims = build::concat({count, build::constant(Tensor::from<std::int64_t>({width}))}, 0);
+  return build::reshape(build::call1("reshape_to", {given, dims}, {{"allowzero", true}}), {0, width});
+}
+
 template <class RNN>
 Unrolled visit(RNN& rnn, const Cell& cell, const Var& x, const Var& mask, const std::vector<CellState>& states) {
   const DType dtype = x.type().dtype;
@@ -55,8 +71,10 @@ Unrolled unroll(const Cell& cell, const Sequences& sequences, const std::vector<
   if (type.rank() >= 0 && type.rank() < 3)
     throw ProgramError("unroll: expected rows with LoD, or a dense [T, N, C] input, found " + text(x));
   const Var mask = sequences.lengths.defined() ? build::call1("step_mask", {x, sequences.lengths}) : Var();
+  std::vector<CellState> begin = states;
+  for (CellState& state : begin) state.initial = fitting(state.initial, x);
   build::StaticRNN rnn({.reverse = reverse});
-  return visit(rnn, cell, x, mask, states);
+  return visit(rnn, cell, x, mask, begin);
 }
 
 Stacked stack(std::size_t layers, Direction direction, Sequences sequences,

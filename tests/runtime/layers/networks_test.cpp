@@ -289,3 +289,23 @@ TEST_CASE("a ConvLSTM over pictures of 5 in a row is ten lines, ragged, both sta
   check_near(numbers(result["y"]), y);
   check_near(numbers(result["c"]), last);
 }
+
+TEST_CASE("initial states of another number of sequences than a dense input has are refused, where only the run knows too") {
+  Random random(seeds(1)[0]);
+  const Gates gates(random, 3, 2, 3);
+  const auto program = [&](std::int64_t sequences, std::int64_t rows) {
+    return program_of([&] {
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, sequences, 2}));
+      output("y", layers::gru({x}, {gates.gru()}, {}, {input("h", VarType(DType::f32, {rows, 3}))}).y);
+    });
+  };
+  const auto ones = [](const DDim& dims) { return f32_tensor(Numbers(static_cast<std::size_t>(dims.elements()), 1.0), dims); };
+  CHECK_THROWS_AS(program(1, 4), ProgramError);
+  for (const std::int64_t sequences : {std::int64_t{2}, DDim::unknown})
+    for (const std::int64_t rows : {std::int64_t{2}, DDim::unknown}) {
+      const Program made = program(sequences, rows);
+      CHECK(on_cpu(made, {{"x", ones({4, 2, 2})}, {"h", ones({2, 3})}})["y"].dims() == DDim{4, 2, 3});
+      CHECK_THROWS_AS(on_cpu(made, {{"x", ones({4, 2, 2})}, {"h", ones({1, 3})}}), Error);
+      CHECK_THROWS_AS(on_cpu(made, {{"x", ones({4, 1, 2})}, {"h", ones({2, 3})}}), Error);
+    }
+}
