@@ -48,13 +48,20 @@ struct Wavefront::Stages {
     });
   }
 
-  /// One piece of each of the worker's stages that may go on. False when all have come to `end`.
+  /// How far a stage comes while those that feed it come to `end`: not beyond what they have made by then.
+  std::int64_t target(const Stage& stage, std::int64_t end) const {
+    std::int64_t turns = std::min(end, stage.run->operands.turns);
+    for (const Before& before : stage.before) turns = std::min(turns, target(*all[before.stage], end) - before.shift);
+    return turns;
+  }
+
+  /// One piece of each of the worker's stages that may go on. False when all have come to their targets.
   bool sweep(int worker, std::int64_t end, bool& moved) {
     bool left = false;
     for (const auto& stage : all) {
       if (stage->worker != worker) continue;
       const std::int64_t begin = stage->turned.load(std::memory_order_relaxed);
-      const std::int64_t last = std::min(end, stage->run->operands.turns);
+      const std::int64_t last = target(*stage, end);
       if (begin >= last) continue;
       left = true;
       const std::int64_t to = std::min(begin + stage->piece, last);

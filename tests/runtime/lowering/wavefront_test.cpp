@@ -160,6 +160,43 @@ TEST_CASE("loops by hand, one of which reads the slots of the other, run side by
   CHECK(Executable(by_hand(true)).loop_groups().empty());
 }
 
+/// Two layers of `h` units over one row a turn; the upper one reads the lower one's slots `ahead` of its own.
+Program reads_ahead(std::int64_t h, std::int64_t ahead) {
+  return built_program([&] {
+    const ArrayVar steps = ArrayVar::unstack(input("x", VarType(DType::f32, {DDim::unknown, 1, h})));
+    Weights w(6);
+    const auto layer = [&](const ArrayVar& from, const Var& n, std::int64_t offset, const std::string& name) {
+      const ArrayVar states(n, name);
+      Var step = constant(0);
+      Var state = constant(Tensor::from(std::vector<float>(static_cast<std::size_t>(h), 0.5f), {1, h}));
+      auto loop = while_loop({step, state});
+      {
+        const auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        state.update(tanh(matmul(state, w({h, h})) + from.read(step + offset)));
+        states.write(step, state);
+        step.update(step + 1);
+      }
+      return states;
+    };
+    const Var n = steps.size();
+    const ArrayVar lower = layer(steps, n, 0, "lower");
+    output("y", layer(lower, n - ahead, ahead, "upper").stack());
+  });
+}
+
+TEST_CASE("a layer that reads ahead of its own turn waits for the one below in each piece of a long run") {
+  Random random(8);
+  for (const std::int64_t h : {3, 256}) {
+    const Program program = reads_ahead(h, 3);
+    const Feeds feeds{{"x", random_tensor(random, {h == 3 ? 40 : 4000, 1, h})}};
+    const RunResult side = on_threads(program, feeds, 2);
+    CHECK(side.loops_side_by_side == 2);
+    CHECK(bits(side) == bits(on_threads(program, feeds, 1)));
+    if (h == 3) CHECK(bits(side) == bits(on_cpu(program, feeds, interpreted())));
+  }
+}
+
 TEST_CASE("loops side by side end at a deadline, and one executable runs them on several threads again and again") {
   Random random(5);
   const auto weights = lstm_weights(random, {4, 4}, 4);
