@@ -93,10 +93,10 @@ TEST_CASE_FIXTURE(Fixture, "an error of queued work fails the stream, and what f
   timeline->advance(1);
   CHECK(log == std::vector<int>{1});
   CHECK(before.reached());
-  CHECK_THROWS_WITH(after.check(), "later");
+  CHECK_THROWS_WITH(after.check(), "later (on cpu)");
   note(3);
   CHECK(log.size() == 1);
-  CHECK_THROWS_WITH(stream.position().check(), "later");
+  CHECK_THROWS_WITH(stream.position().check(), "later (on cpu)");
 }
 
 TEST_CASE_FIXTURE(Fixture, "a point that fails, before or while it is waited for, fails the stream") {
