@@ -10,6 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -27,7 +30,14 @@ inline void relax() noexcept {
 }  // namespace
 
 struct ThreadTeam::Workers {
+  explicit Workers(int size) : taken(static_cast<std::size_t>(size)), asleep(static_cast<std::size_t>(size)) {
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0) CPU_ZERO(&cores);
+  }
+
   std::vector<std::thread> threads;
+  std::vector<std::atomic<bool>> taken;  ///< by share: somebody has begun it
+  std::vector<char> asleep;              ///< by thread; `mutex`
+  cpu_set_t cores;                       ///< those that the process may use
   std::mutex mutex;
   std::condition_variable wake;
   std::atomic<std::uint64_t> generation{0};
@@ -48,10 +58,25 @@ struct ThreadTeam::Workers {
     for (std::thread& thread : threads) thread.join();
   }
 
-  void share(int index) const {
+  /// Does a share that nobody has begun. Taking it shows what `run` wrote, of this generation or, for a thread that comes late, of a later one.
+  void share(int index) {
+    if (taken[static_cast<std::size_t>(index)].exchange(true, std::memory_order_acq_rel)) return;
     const std::int64_t begin = std::min(count, chunk * index);
     const std::int64_t end = std::min(count, begin + chunk);
     if (begin < end) body(callable, begin, end);
+    unfinished.fetch_sub(1, std::memory_order_acq_rel);
+  }
+
+  /// Whoever sleeps wakes on another core than the caller's. Where cores share no cache, a scheduler wakes a thread beside the one that
+  /// woke it, and takes milliseconds to see that another core is free.
+  void part_from_caller() {
+    cpu_set_t others = cores;
+    const int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE) return;
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (std::size_t i = 0; i < threads.size(); ++i)
+      if (asleep[i + 1] != 0) pthread_setaffinity_np(threads[i].native_handle(), sizeof others, &others);
   }
 
   void work(int index) {
@@ -61,12 +86,13 @@ struct ThreadTeam::Workers {
       for (int spin = 0; spin < spins_before_sleep && generation.load(std::memory_order_acquire) == seen; ++spin) relax();
       {
         std::unique_lock lock(mutex);
+        asleep[static_cast<std::size_t>(index)] = 1;
         wake.wait(lock, [&] { return stop || generation.load(std::memory_order_acquire) != seen; });
+        asleep[static_cast<std::size_t>(index)] = 0;
         if (stop) return;
         seen = generation.load(std::memory_order_acquire);
       }
       share(index);
-      unfinished.fetch_sub(1, std::memory_order_acq_rel);
     }
   }
 };
@@ -74,7 +100,7 @@ struct ThreadTeam::Workers {
 ThreadTeam::ThreadTeam(int threads) : size_(threads) {
   if (threads < 1) throw ArgumentError("thread team: expected at least 1 thread, found " + std::to_string(threads));
   if (threads == 1) return;
-  workers_ = std::make_unique<Workers>();
+  workers_ = std::make_unique<Workers>(threads);
   for (int index = 1; index < threads; ++index) workers_->threads.emplace_back([workers = workers_.get(), index] { workers->work(index); });
 }
 
@@ -89,12 +115,20 @@ void ThreadTeam::run(std::int64_t count, std::int64_t grain, Body body, void* ca
     team.chunk = std::max(grain, (count + size_ - 1) / size_);
     team.body = body;
     team.callable = callable;
-    team.unfinished.store(size_ - 1, std::memory_order_relaxed);
+    team.unfinished.store(size_, std::memory_order_relaxed);
+    for (std::atomic<bool>& taken : team.taken) taken.store(false, std::memory_order_release);
     team.generation.fetch_add(1, std::memory_order_release);
+    team.part_from_caller();
   }
   team.wake.notify_all();
-  team.share(0);
-  while (team.unfinished.load(std::memory_order_acquire) != 0) relax();
+  // A thread that is not awake by then costs nothing: its share is done here. One that has begun may have been pushed off its core.
+  for (int index = 0; index < size_; ++index) team.share(index);
+  for (int spin = 0; team.unfinished.load(std::memory_order_acquire) != 0; ++spin) {
+    if (spin < spins_before_sleep)
+      relax();
+    else
+      std::this_thread::yield();
+  }
   team.busy.store(false, std::memory_order_release);
 }
 

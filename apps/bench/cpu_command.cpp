@@ -115,7 +115,7 @@ std::string in_build(const std::filesystem::path& programs, const std::string& n
 Context make_context(const Flags& flags) {
   Context context;
   context.quick = flags.quick;
-  if (flags.quick) context.effort = {1, 1, 0.002, 0};
+  if (flags.quick) context.effort = {1, 1, 0.002, 0, 0};
   context.threads = flags.threads;
   const std::filesystem::path programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   context.programs = programs.string();

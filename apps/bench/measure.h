@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct Effort {
   int least_turns = 7;
   double seconds = 0.005;  ///< of one turn of one side
   double most = 2;         ///< seconds after which `least_turns` are enough
+  /// Between the turns of two sides: threads of the one that has ended still spin for some milliseconds, on the core of the other.
+  double rest = 0.015;
 };
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -47,14 +50,18 @@ inline double median(std::vector<double> all) {
 /// Medians of both, measured by turns: ours, peer, ours, …, ours. An empty `peer`: {ours, 0}.
 inline std::pair<double, double> by_turns(const Timer& ours, const Timer& peer, const Effort& effort) {
   std::vector<double> of_ours, of_peer;
+  const auto turn_of = [&](const Timer& side) {
+    if (peer) std::this_thread::sleep_for(std::chrono::duration<double>(effort.rest));
+    return side(effort.seconds);
+  };
   const auto start = std::chrono::steady_clock::now();
   ours(effort.seconds / 4);
   if (peer) peer(effort.seconds / 4);
   for (int turn = 0; turn < effort.turns && (turn < effort.least_turns || seconds_since(start) < effort.most); ++turn) {
-    of_ours.push_back(ours(effort.seconds));
-    if (peer) of_peer.push_back(peer(effort.seconds));
+    of_ours.push_back(turn_of(ours));
+    if (peer) of_peer.push_back(turn_of(peer));
   }
-  of_ours.push_back(ours(effort.seconds));
+  of_ours.push_back(turn_of(ours));
   return {median(std::move(of_ours)), of_peer.empty() ? 0.0 : median(std::move(of_peer))};
 }
 

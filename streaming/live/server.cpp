@@ -81,7 +81,11 @@ class Server::State::Job final : public Runnable {
       for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
       result.crossed.assign(tick_.crossings.size(), {{}, std::current_exception()});
     }
-    asio::post(state_->context, [state = state_, made = std::move(result)]() mutable { state->tick_done(std::move(made)); });
+    // The context's thread lets go of the state: the last to do so joins the worker, which cannot join itself.
+    asio::io_context& io = state_->context;
+    asio::post(io, [state = std::move(state_), work = std::move(work_), made = std::move(result)]() mutable {
+      state->tick_done(std::move(made));
+    });
     delete this;
   }
 

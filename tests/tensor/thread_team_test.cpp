@@ -33,11 +33,15 @@ TEST_CASE("ranges are disjoint, cover everything and are at least a grain long b
   }
 }
 
-TEST_CASE("a team of two works on two threads, one of them the caller") {
+TEST_CASE("a team of two works on two threads, one of them the caller, who does what nobody has begun") {
   ThreadTeam team(2);
   std::mutex mutex;
   std::set<std::thread::id> ids;
-  team.parallel(2, 1, [&](std::int64_t, std::int64_t) {
+  // The first range waits for the second, so somebody else has to take that.
+  std::atomic<bool> second{false};
+  team.parallel(2, 1, [&](std::int64_t begin, std::int64_t) {
+    while (begin == 0 && !second) std::this_thread::yield();
+    second = true;
     const std::lock_guard lock(mutex);
     ids.insert(std::this_thread::get_id());
   });
