@@ -8,8 +8,8 @@
 namespace millrace::app {
 
 ScratchFolder::ScratchFolder(const std::string& program) {
-  // mkdtemp puts six characters of its own in the place of the X.
-  std::string name = (std::filesystem::temp_directory_path() / (program + ".XXXXXX")).string();
+  // mkdtemp wants six X at the end, and puts characters of its own in their place.
+  std::string name = (std::filesystem::temp_directory_path() / (program + "." + std::string(6, 'X'))).string();
   if (::mkdtemp(name.data()) == nullptr) throw IoError(name + ": cannot make the folder");
   path_ = name;
 }

@@ -26,7 +26,7 @@ inline std::string damaged(std::string bytes, Random& random) {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "millrace.XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / ("millrace." + std::string(6, 'X'))).string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~ScratchFolder() { std::filesystem::remove_all(path_); }
