@@ -95,14 +95,21 @@ void infer_lstm_cell(InferContext& context) {
   for (int output = 0; output < 2; ++output) context.result(VarType(context.tensor(in_x).dtype, DDim{batch, hidden}));
 }
 
-void run_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
-  const Tensor& x = context.tensor(in_x);
-  const DDim dims{x.dim(0), plan.desc().hidden};
+/// The outputs of any form of the cell: so many rows of the next h and c, which `fill(h, c)` computes.
+template <class Fill>
+void set_state(const LstmPlan& plan, std::int64_t rows, OpContext& context, const Fill& fill) {
+  const DDim dims{rows, plan.desc().hidden};
   Tensor h(plan.desc().dtype, dims, context.stream().memory());
   Tensor c(plan.desc().dtype, dims, context.stream().memory());
-  run(plan, packed, x, context.tensor(in_h), context.tensor(in_c), h, c, context.stream());
+  fill(h, c);
   context.set(0, std::move(h));
   context.set(1, std::move(c));
+}
+
+void run_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
+  const Tensor& x = context.tensor(in_x);
+  set_state(plan, x.dim(0), context,
+            [&](Tensor& h, Tensor& c) { run(plan, packed, x, context.tensor(in_h), context.tensor(in_c), h, c, context.stream()); });
 }
 
 /// Weights that are computed are packed each time.
@@ -205,12 +212,10 @@ std::pair<LstmPlan, PackedLstm> pack_projected(LstmDesc desc, DType dtype, const
 }
 
 void run_projected_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
-  const DDim dims{context.tensor(at_projection).dim(0), plan.desc().hidden};
-  Tensor h(plan.desc().dtype, dims, context.stream().memory());
-  Tensor c(plan.desc().dtype, dims, context.stream().memory());
-  run_projected(plan, packed, context.tensor(at_projection), context.tensor(at_h), context.tensor(at_c), h, c, context.stream());
-  context.set(0, std::move(h));
-  context.set(1, std::move(c));
+  const Tensor& projection = context.tensor(at_projection);
+  set_state(plan, projection.dim(0), context, [&](Tensor& h, Tensor& c) {
+    run_projected(plan, packed, projection, context.tensor(at_h), context.tensor(at_c), h, c, context.stream());
+  });
 }
 
 OpKernel prepare_projected(const PrepareContext& context) {
@@ -257,12 +262,10 @@ void infer_gates(InferContext& context) {
 }
 
 void run_known_gates(const LstmPlan& plan, const PackedLstm& packed, OpContext& context) {
-  const DDim dims = context.tensor(of_c).dims();
-  Tensor h(plan.desc().dtype, dims, context.stream().memory());
-  Tensor c(plan.desc().dtype, dims, context.stream().memory());
-  run_gates(plan, packed, context.tensor(of_projection), context.tensor(of_recurrent), context.tensor(of_c), h, c, context.stream());
-  context.set(0, std::move(h));
-  context.set(1, std::move(c));
+  const Tensor& before = context.tensor(of_c);
+  set_state(plan, before.dim(0), context, [&](Tensor& h, Tensor& c) {
+    run_gates(plan, packed, context.tensor(of_projection), context.tensor(of_recurrent), before, h, c, context.stream());
+  });
 }
 
 OpKernel prepare_gates(const PrepareContext& context) {
