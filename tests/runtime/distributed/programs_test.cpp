@@ -10,6 +10,7 @@
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <runtime/distributed/layer_arrays.h>
 #include <support/program_runs.h>
 
 using namespace millrace;
@@ -83,20 +84,15 @@ task<std::string> on_rank(Communicator* communicator, std::int64_t steps, std::i
   const int rank = communicator->rank();
   const bool last = rank + 1 == communicator->world_size();
   Scope scope(me);
-  TensorArray in = rows(steps);
-  if (rank > 0)
-    in = OnRank(scope, *communicator, rank - 1, rank, device->stream(1), run_of)
-             .carry(TensorArray(steps).named("h" + std::to_string(rank - 1)));
-  const TensorArray out = TensorArray(steps).named("h" + std::to_string(rank));
-  if (!last) static_cast<void>(OnRank(scope, *communicator, rank, rank + 1, device->stream(1), run_of).carry(out));
+  const testing::LayerArrays arrays(rows(steps), scope, *communicator, run_of, device->stream(1));
   Feeds feeds;
-  feeds.emplace("in", in);
-  feeds.emplace("out", out);
+  feeds.emplace("in", arrays.in);
+  feeds.emplace("out", arrays.out);
   const Executable executable(one_layer(rank), borrow(*device));
   const RunResult ended = co_await run(executable, std::move(feeds));
   co_await scope.join();
   if (!last) co_return std::string();
-  const Tensor y = co_await out.stack(device->stream(0));
+  const Tensor y = co_await arrays.out.stack(device->stream(0));
   const Point there = y.ready();
   co_await ready(there);
   const Tensor host = y.copy_to(CpuPlace{});

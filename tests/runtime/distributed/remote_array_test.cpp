@@ -20,6 +20,7 @@
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
+#include <runtime/distributed/layer_arrays.h>
 #include <support/random.h>
 #include <support/sim_device.h>
 
@@ -145,15 +146,10 @@ task<std::vector<float>> on_rank(Communicator* communicator, std::int64_t steps,
                                  StreamRef stream) {
   TaskInfo& me = co_await this_task::info();
   const int rank = communicator->rank();
-  const bool last = rank + 1 == communicator->world_size();
   Scope scope(me);
-  TensorArray in = rows(steps);
-  if (rank > 0)
-    in = OnRank(scope, *communicator, rank - 1, rank, stream, run).carry(TensorArray(steps).named("h" + std::to_string(rank - 1)));
-  TensorArray out = TensorArray(steps).named("h" + std::to_string(rank));
-  if (!last) out = out.on(OnRank(scope, *communicator, rank, rank + 1, stream, run));
-  scope.spawn(layer_loop(in, out, rank, takes, log, stream), "layer " + std::to_string(rank));
-  Spawned<std::vector<float>> result = scope.start(columns(out), "result");
+  const testing::LayerArrays arrays(rows(steps), scope, *communicator, run, stream);
+  scope.spawn(layer_loop(arrays.in, arrays.out, rank, takes, log, stream), "layer " + std::to_string(rank));
+  Spawned<std::vector<float>> result = scope.start(columns(arrays.out), "result");
   co_await scope.join();
   std::vector<float> values = co_await result;
   co_return std::move(values);
