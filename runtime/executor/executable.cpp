@@ -124,6 +124,10 @@ class Compiler {
     for (const Op& op : block.ops)
       if (op.type != "constant") made.ops.push_back(compile(op, block.idx, streams));
     for (const VarId result : block.results) made.results.push_back(source(result, block.idx));
+    for (auto at = block.results.begin(); at != block.results.end(); ++at) {
+      const bool again = std::find(at + 1, block.results.end(), *at) != block.results.end();
+      made.last_of_var.push_back(!again && program_.var(*at).block == block.idx && program_.constant(*at) == nullptr);
+    }
     find_last_uses(made);
     find_test(made);
     return made;

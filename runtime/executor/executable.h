@@ -53,6 +53,7 @@ class Executable {
     std::vector<CompiledOp> ops;
     std::vector<std::size_t> params;
     std::vector<Source> results;
+    std::vector<bool> last_of_var;  ///< by result: a var of this block that no later result is too
     std::size_t vars = 0;
     /// The first ops of a loop's body that are its *test*: a `break_if`, or several, which hand on what the turn was given, and before
     /// which stands nothing but what they need, without stores, loops and branches. A turn that ends here left nothing behind and is no

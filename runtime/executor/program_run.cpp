@@ -90,42 +90,48 @@ const Value* ProgramRun::find(const Source& source, VarScope& scope) const {
 }
 
 ProgramRun::Promised ProgramRun::promised(const Source& source, const ScopePtr& scope) const {
-  if (const Value* value = find(source, *scope)) return {*value, nullptr, 0, {}};
+  if (const Value* value = find(source, *scope)) return {*value, nullptr, 0, nullptr};
   auto [at, index] = up(*scope, source.up).origin(source.index);
-  return {{}, std::move(at), index, var_name(source.var)};
+  return {{}, std::move(at), index, &var_name(source.var)};
 }
 
 /// Sets a var of `to` now, or as soon as the value is there.
 void ProgramRun::deliver(Promised from, const ScopePtr& to, std::size_t index, Scope& tasks) {
   if (from.scope == nullptr) return to->set(index, std::move(from.value));
   if (from.scope->has(from.index)) return to->set(index, from.scope->get(from.index));
-  std::string name = "carried " + from.name;
+  std::string name = "carried " + *from.name;
   tasks.spawn(forward(std::move(from), to, index), std::move(name));
 }
 
 task<void> ProgramRun::forward(Promised from, ScopePtr to, std::size_t index) {
   TaskInfo& me = co_await this_task::info();
   try {
-    co_await from.scope->gate(from.index, from.name).wait();
+    co_await from.scope->gate(from.index, *from.name).wait();
   } catch (...) {
-    if (!is_cut_off(me)) to->fail(index, from.name, std::current_exception());
+    if (!is_cut_off(me)) to->fail(index, *from.name, std::current_exception());
     throw;
   }
   to->set(index, from.scope->get(from.index));
 }
 
 /// A boolean of one element, awaited and read on the host.
-task<bool> ProgramRun::truth(std::shared_ptr<ProgramRun>, Promised condition, std::string what) {
+task<bool> ProgramRun::truth(Promised condition, std::string what) {
   if (condition.scope != nullptr) {
-    co_await condition.scope->gate(condition.index, condition.name).wait();
+    co_await condition.scope->gate(condition.index, *condition.name).wait();
     condition.value = condition.scope->get(condition.index);
   }
-  const Tensor& tensor = condition.value.tensor().tensor();
-  if (tensor.dtype() != DType::boolean || tensor.elements() != 1)
-    throw ShapeError(what + ": expected a boolean of one element, found " + tensor.to_string());
-  const Point point = tensor.ready();
+  const Point point = condition.value.tensor().ready();
   co_await ready(point);
-  co_return *tensor.data<bool>();
+  co_return known_truth(condition.value, what);
+}
+
+bool ProgramRun::is_known(const Value& condition) { return condition.tensor().ready().reached(); }
+
+bool ProgramRun::known_truth(const Value& condition, std::string_view what) {
+  const Tensor& tensor = condition.tensor().tensor();
+  if (tensor.dtype() != DType::boolean || tensor.elements() != 1)
+    throw ShapeError(fmt::format("{}: expected a boolean of one element, found {}", what, tensor.to_string()));
+  return *tensor.data<bool>();
 }
 
 // ---- One op ----
@@ -224,7 +230,8 @@ void ProgramRun::finish_outputs(const CompiledOp& op, VarScope& scope, std::span
   }
 }
 
-task<void> ProgramRun::run_task_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+/// Awaited by who holds `run`.
+task<void> ProgramRun::run_task_op(ProgramRun* run, const CompiledOp* op, ScopePtr scope) {
   std::vector<const Value*> inputs;
   std::vector<Value> there(op->inputs.size());
   for (const Source& input : op->inputs) {
@@ -263,7 +270,7 @@ task<void> ProgramRun::do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* 
   switch (op->kind) {
     case Executable::Kind::while_loop: co_await run_while(run, op, scope); break;
     case Executable::Kind::branch: co_await run_branch(run, op, scope); break;
-    case Executable::Kind::task: co_await run_task_op(run, op, scope); break;
+    case Executable::Kind::task: co_await run_task_op(run.get(), op, scope); break;
     default: run->run_kernel(*op, *scope);
   }
 }

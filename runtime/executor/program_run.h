@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <millrace/runtime/array/array_writer.h>
@@ -37,19 +40,26 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
     Value value;
     ScopePtr scope;  ///< null when `value` is there
     std::size_t index = 0;
-    std::string name;
+    const std::string* name = nullptr;  ///< of the var, as long as the program lives
   };
   using GatePtr = std::shared_ptr<Gate>;
   /// How one run of a block went, for whoever started it.
   struct BlockEnd {
-    explicit BlockEnd(std::string what) : walked(std::move(what)) {}
-    Gate walked;  ///< opens when all ops have been started and `results` are known
+    explicit BlockEnd(std::vector<GatePtr> before = {}) : appends(std::move(before)) {}
+    std::size_t next = 0;        ///< the first op that was not started
+    std::optional<Gate> walked;  ///< of a block with a task of its own: opens when all ops have been started and `results` are known
     bool broke = false;
     bool iteration = false;  ///< it got past the body's test
     std::vector<Promised> results;
     /// For each of the block's `appended` arrays, the last op that may append to it; null: none that is under way. A body starts with
     /// what the turn before left.
     std::vector<GatePtr> appends;
+    /// As new, for the next turn.
+    void begin_again() {
+      next = 0;
+      broke = iteration = false;
+      results.clear();
+    }
   };
   using EndPtr = std::shared_ptr<BlockEnd>;
   /// Registrations as a writer of arrays, by the last op that may write.
@@ -70,7 +80,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   struct Companions;
 
   static task<void> run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end);
-  static task<void> walk(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end, Scope* ops);
+  static task<bool> walk(ProgramRun* run, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops);
   static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held,
                            std::vector<GatePtr> before, GatePtr done);
   static task<void> do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
@@ -88,10 +98,18 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
                               std::vector<Promised>* carried);
+  bool may_walk_at_once(const CompiledBlock& body) const;
+  static void next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t turn);
+  static task<bool> goes_on(const Promised* condition, const std::string* loop);
+  static task<void> take_ended(std::deque<Spawned<void>>* under_way, std::size_t most);
+  bool needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const;
+  void add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const;
   static task<void> run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
-  static task<void> run_task_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<void> run_task_op(ProgramRun* run, const CompiledOp* op, ScopePtr scope);
   static task<void> await_inputs(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
-  static task<bool> truth(std::shared_ptr<ProgramRun> run, Promised condition, std::string what);
+  static task<bool> truth(Promised condition, std::string what);
+  static bool is_known(const Value& condition);
+  static bool known_truth(const Value& condition, std::string_view what);
   static task<void> forward(Promised from, ScopePtr to, std::size_t index);
 
   class Origin;

@@ -3,7 +3,6 @@
 #include <millrace/runtime/executor/program_run.h>
 
 #include <algorithm>
-#include <deque>
 
 #include <fmt/format.h>
 
@@ -93,24 +92,51 @@ void ProgramRun::begin_turn(const ScopePtr& scope, BlockEnd& end) {
   if (options_.keep_step_scopes) result_.step_scopes_.push_back(scope);
 }
 
-/// Starts the ops of a block in order. What can run at once runs here; what has to wait becomes a task, and so do loops and branches.
-task<void> ProgramRun::walk(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end, Scope* ops) {
+/// What the block hands on. Values of a scope that nobody else holds are moved.
+void ProgramRun::add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const {
+  const bool moves = scope.use_count() == 1;
+  for (std::size_t i = 0; i < block.results.size(); ++i) {
+    const Source& result = block.results[i];
+    if (moves && block.last_of_var[i] && scope->has(result.index))
+      end.results.push_back({scope->take(result.index), nullptr, 0, nullptr});
+    else
+      end.results.push_back(promised(result, scope));
+  }
+}
+
+/// Whether an op cannot run to its end now.
+bool ProgramRun::needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const {
+  return !inputs_ready(op, scope) || may_wait(op, scope) || appends_under_way(op, end);
+}
+
+/// Starts the ops of a block in order, from `end->next` on. What can run at once runs here; what has to wait becomes a task of `ops`, and so
+/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false. Awaited by who holds the arguments.
+task<bool> ProgramRun::walk(ProgramRun* run, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops) {
   TaskInfo& me = co_await this_task::info();
+  const ScopePtr& scope = *held_scope;
   HeldWriters held;
-  run->hold_made(held, *block, block->inputs, *scope, me);
+  if (ops != nullptr) run->hold_made(held, *block, block->inputs, *scope, me);
   end->appends.resize(block->appended.size());
   bool keep = run->options_.keep_step_scopes;  // tasks of the block may still read its vars
-  for (std::size_t i = 0; i < block->ops.size(); ++i) {
+  for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
-    if (i == block->test) run->begin_turn(scope, *end);
+    if (i == block->test && !end->iteration) run->begin_turn(scope, *end);
     if (op.kind == Executable::Kind::break_if) {
-      Promised condition = run->promised(op.inputs[0], scope);
-      end->broke = co_await truth(run, std::move(condition), "break_if");
+      const Value* condition = run->find(op.inputs[0], *scope);
+      if (condition != nullptr && is_known(*condition)) {
+        end->broke = known_truth(*condition, op.op->type);
+      } else if (ops == nullptr) {
+        co_return false;
+      } else {
+        Promised later = run->promised(op.inputs[0], scope);
+        end->broke = co_await truth(std::move(later), op.op->type);
+      }
       if (!end->broke) continue;
       for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(run->promised(op.inputs[k], scope));
-      co_return;
+      co_return true;
     }
-    if (!run->inputs_ready(op, *scope) || run->may_wait(op, *scope) || appends_under_way(op, *end)) {
+    if (run->needs_task(op, *scope, *end)) {
+      if (ops == nullptr) co_return false;
       run->spawn_op(op, scope, *end, *ops, me);
       keep = true;
     } else if (op.kind == Executable::Kind::task) {
@@ -118,13 +144,14 @@ task<void> ProgramRun::walk(std::shared_ptr<ProgramRun> run, const CompiledBlock
     } else {
       run->run_kernel(op, *scope);
     }
-    run->hold_made(held, *block, op.outputs, *scope, me);
+    if (ops != nullptr) run->hold_made(held, *block, op.outputs, *scope, me);
     held.release_after(i);
     if (!keep)
       for (const std::size_t dead : op.last_uses) scope->drop(dead);
   }
-  if (block->test == block->ops.size()) run->begin_turn(scope, *end);
-  for (const Source& result : block->results) end->results.push_back(run->promised(result, scope));
+  if (block->test == block->ops.size() && !end->iteration) run->begin_turn(scope, *end);
+  run->add_results(*block, scope, *end);
+  co_return true;
 }
 
 task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
@@ -134,7 +161,7 @@ task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const Compiled
   Scope ops(me);
   std::exception_ptr failed;
   try {
-    co_await walk(run, block, scope, end, &ops);
+    co_await walk(run.get(), block, &scope, end.get(), &ops);
   } catch (...) {
     failed = std::current_exception();
   }
@@ -142,10 +169,9 @@ task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const Compiled
   if (failed != nullptr) {
     ops.fail(failed);
     ops.cancel();
-    end->walked.fail(failed);
-  } else {
-    end->walked.open();
   }
+  if (end->walked && failed != nullptr) end->walked->fail(failed);
+  if (end->walked && failed == nullptr) end->walked->open();
   co_await ops.join();
 }
 
@@ -169,6 +195,37 @@ void ProgramRun::set_or_link(Promised from, VarScope& to, std::size_t index) {
   to.link(index, std::move(from.scope), from.index);
 }
 
+/// A turn needs no task of its own as long as nothing in it waits, nobody looks at its task in a trace, and no array has it as a writer.
+bool ProgramRun::may_walk_at_once(const CompiledBlock& body) const {
+  const auto made_here = [](const CompiledBlock::Written& written) { return written.array.up == 0; };
+  return options_.tracer == nullptr && std::none_of(body.written.begin(), body.written.end(), made_here);
+}
+
+/// The scope of the next turn: that of the one before, when it left no task behind.
+void ProgramRun::next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t turn) {
+  if (step != nullptr && step.use_count() == 1)
+    step->begin_turn(turn);
+  else
+    step = outer->new_child(body.vars, body.block->idx, turn);
+}
+
+/// Whether the carried condition asks for another turn.
+task<bool> ProgramRun::goes_on(const Promised* condition, const std::string* loop) {
+  if (condition->scope == nullptr && is_known(condition->value)) co_return known_truth(condition->value, *loop);
+  Promised later = *condition;
+  const bool again = co_await truth(std::move(later), *loop);
+  co_return again;
+}
+
+/// Waits until fewer than `most` turns are under way, and hears of those that have ended.
+task<void> ProgramRun::take_ended(std::deque<Spawned<void>>* under_way, std::size_t most) {
+  while (!under_way->empty() && (under_way->size() >= most || under_way->front().ended())) {
+    const Spawned<void> oldest = std::move(under_way->front());
+    under_way->pop_front();
+    co_await oldest;
+  }
+}
+
 task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
                                  std::vector<Promised>* carried) {
   const CompiledBlock& body = run->executable_.block(op->sub_block);
@@ -178,30 +235,31 @@ task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const Compiled
   const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
   const std::string name = run->name_of(*op);
   const std::string within = enclosing_turns(*scope);
-  std::vector<GatePtr> appends;
+  const bool at_once = run->may_walk_at_once(body);
+  ScopePtr step;
+  auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
   for (std::int64_t turn = 0; max_trips < 0 || turn < max_trips; ++turn) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
-      Promised again = (*carried)[static_cast<std::size_t>(condition)];
-      const bool go_on = co_await truth(run, std::move(again), name);
-      if (!go_on) co_return;
+      const bool again = co_await goes_on(&(*carried)[static_cast<std::size_t>(condition)], &name);
+      if (!again) co_return;
     }
-    ScopePtr step = scope->new_child(body.vars, body.block->idx, turn);
+    next_step(step, scope, body, turn);
     for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
-    std::string turn_name = fmt::format("{} turn {}{}", name, turn, within);
-    auto end = std::make_shared<BlockEnd>("the ops of " + turn_name);
-    end->appends = std::move(appends);
-    under_way.push_back(turns->start(run_block(run, &body, std::move(step), end), std::move(turn_name)));
-    co_await end->walked.wait();
-    *carried = std::move(end->results);
-    appends = std::move(end->appends);
-    if (end->broke) co_return;
-    while (under_way.size() >= parallel) {
-      const Spawned<void> oldest = std::move(under_way.front());
-      under_way.pop_front();
-      co_await oldest;
+    bool walked = false;
+    if (at_once) walked = co_await walk(run.get(), &body, &step, end.get(), nullptr);
+    if (!walked) {
+      std::string turn_name = fmt::format("{} turn {}{}", name, turn, within);
+      end->walked.emplace("the ops of " + turn_name);
+      under_way.push_back(turns->start(run_block(run, &body, std::move(step), end), std::move(turn_name)));
+      co_await end->walked->wait();
     }
+    carried->swap(end->results);
+    if (end->broke) co_return;
+    if (!walked) end = std::make_shared<BlockEnd>(std::move(end->appends));
+    end->begin_again();
+    if (!under_way.empty()) co_await take_ended(&under_way, parallel);
   }
 }
 
@@ -228,11 +286,11 @@ task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const Compiled
 
 task<void> ProgramRun::run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   Promised condition = run->promised(op->inputs[0], scope);
-  const bool chosen = co_await truth(run, std::move(condition), "if");
+  const bool chosen = co_await truth(std::move(condition), "if");
   const CompiledBlock& block = run->executable_.block(chosen ? op->sub_block : op->else_block);
   TaskInfo& me = co_await this_task::info();
   ScopePtr inside = scope->new_child(block.vars, block.block->idx, -1);
-  auto end = std::make_shared<BlockEnd>(chosen ? "the ops of a then branch" : "the ops of an else branch");
+  auto end = std::make_shared<BlockEnd>();
   co_await run_block(run, &block, inside, end);
   Scope rest(me);
   for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(end->results[i]), scope, op->outputs[i], rest);
@@ -244,7 +302,7 @@ task<void> ProgramRun::run_on(Executor& executor) {
   const std::shared_ptr<Strand> strand = executor.serial() ? nullptr : Strand::on(executor);
   Scope scope(me);
   whole_ = &scope;
-  auto end = std::make_shared<BlockEnd>("the ops of the program");
+  auto end = std::make_shared<BlockEnd>();
   const CompiledBlock* block = &executable_.block(0);
   std::string name = executable_.program().title();
   scope.spawn_on(strand ? static_cast<Executor&>(*strand) : executor, run_block(shared_from_this(), block, root_, end), std::move(name));

@@ -16,7 +16,17 @@ VarScope::~VarScope() {
   if (turn_ >= 0) --count_->live;
 }
 
-void VarScope::set(std::size_t var, Value value) {
+void VarScope::begin_turn(std::int64_t turn) {
+  for (Cell& cell : cells_) {
+    if (!cell.value.empty()) cell.value = Value();
+    cell.link = Link();
+    cell.set = false;
+    cell.gate.reset();
+  }
+  turn_ = turn;
+}
+
+void VarScope::set(std::size_t var, Value&& value) {
   Cell& cell = cells_[var];
   cell.value = std::move(value);
   cell.set = true;

@@ -33,6 +33,8 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   std::shared_ptr<VarScope> new_child(std::size_t vars, int block, std::int64_t turn) {
     return std::make_shared<VarScope>(shared_from_this(), vars, block, turn, count_);
   }
+  /// A step scope that nobody else holds becomes that of another turn: as new.
+  void begin_turn(std::int64_t turn);
   const std::shared_ptr<VarScope>& parent() const noexcept { return parent_; }
   int block() const noexcept { return block_; }
   /// The iteration this scope belongs to; −1 for a scope that is no step scope.
@@ -48,13 +50,16 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   const Value* find(std::size_t var);
   bool has(std::size_t var) { return find(var) != nullptr; }
   const Value& get(std::size_t var) { return *find(var); }
-  void set(std::size_t var, Value value);
+  void set(std::size_t var, Value&& value);
+  void set(std::size_t var, const Value& value) { set(var, Value(value)); }
   /// Says that the value will be that of `other` in `scope`, an older scope that does not know it yet.
   void link(std::size_t var, std::shared_ptr<VarScope> scope, std::size_t other) { cells_[var].link = Link{std::move(scope), other}; }
   /// Where a value that is under way will be set: here, or where a link says.
   std::pair<std::shared_ptr<VarScope>, std::size_t> origin(std::size_t var);
   /// Says that the value will never come: who waits for it, or asks later, gets `error`.
   void fail(std::size_t var, const std::string& name, const std::exception_ptr& error) { gate(var, name).fail(error); }
+  /// Hands out a value that is there and that nobody reads any more.
+  Value take(std::size_t var) { return std::exchange(cells_[var].value, Value()); }
   /// Lets go of a value that nobody reads any more.
   void drop(std::size_t var) { cells_[var].value = Value(); }
   /// What a task awaits until the value is set, at its origin; open when it is there already.

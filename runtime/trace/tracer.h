@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,10 +58,10 @@ class Tracer {
 /// A span from construction to destruction; nothing when `tracer` is null.
 class TraceSpan {
  public:
-  TraceSpan(Tracer* tracer, const char* category, std::string name, std::uint64_t track, std::int64_t step = -1)
+  TraceSpan(Tracer* tracer, const char* category, std::string_view name, std::uint64_t track, std::int64_t step = -1)
       : tracer_(tracer), category_(category), track_(track), step_(step) {
     if (tracer_ == nullptr) return;
-    name_ = std::move(name);
+    name_ = name;
     begin_ = tracer_->now();
   }
   ~TraceSpan() {

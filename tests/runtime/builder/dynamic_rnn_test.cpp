@@ -351,6 +351,6 @@ TEST_CASE("a boot or static input with a row too few is an error, never a neighb
     return std::string();
   }();
   INFO(what);
-  CHECK(says(what, {"of 2 rows", "f32[1, 1]"}));
+  CHECK(says(what, {"boot", "one for each sequence", "2 rows", "found"}));
   CHECK_THROWS_AS(on_cpu(decaying(1, {}), {{"x", rows({}, {{0, 0}})}, {"boot", column({1})}}), LoDError);
 }

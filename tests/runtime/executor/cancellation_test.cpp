@@ -11,6 +11,7 @@
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/thread_executor.h>
 #include <support/built.h>
 #include <support/program_runs.h>
 
@@ -168,6 +169,31 @@ TEST_CASE("a run that takes longer than its deadline is cancelled and says so") 
     }
     check_nothing_left(schedule, 7);
   }
+}
+
+TEST_CASE("a loop that never waits lets others run, and ends when it is cancelled or its deadline has passed") {
+  const Executable endless(built_program([] {
+    Var step = constant(0);
+    WhileLoop loop = while_loop({step});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(less(step, constant(0)));
+      step.update(step + 1);
+    }
+    output("step", step);
+  }));
+  const Executable short_one(built_program([] { output("y", input("x", scalar) + input("x2", scalar)); }));
+  millrace::ThreadExecutor executor(1);
+  RunOptions limited;
+  limited.deadline = std::chrono::milliseconds(30);
+  auto late = millrace::start_run(executor, run(endless, {}, limited), "late");
+  auto cancelled = millrace::start_run(executor, run(endless, {}), "cancelled");
+  auto beside = millrace::start_run(executor, run(short_one, {{"x", Tensor::scalar(1.f)}, {"x2", Tensor::scalar(2.f)}}), "beside");
+  CHECK(beside.get()["y"].tensor().item() == 3);
+  CHECK_THROWS_AS(late.get(), DeadlineError);
+  CHECK_FALSE(cancelled.ended());
+  cancelled.run().cancel();
+  CHECK_THROWS_AS(cancelled.get(), CancelledError);
 }
 
 TEST_CASE("an op that throws in a turn of a nested loop says which op, block and turn") {
