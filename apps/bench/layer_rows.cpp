@@ -12,11 +12,19 @@ namespace millrace::bench {
 namespace {
 
 /// `layers` LSTMs of H units, one over the other; or both directions of each.
-Program stack_program(const LstmProblem& problem, std::size_t layers, bool both) {
+struct Stack {
+  std::size_t layers = 1;
+  bool both = false;
+  bool dense = false;  ///< [T, N, H], as a graph of ONNX has it, instead of rows with lengths
+};
+
+Program stack_program(const LstmProblem& problem, const Stack& stack) {
+  const auto [layers, both, dense] = stack;
   Program program;
   build::Guard guard(program);
   const std::int64_t h = problem.hidden;
-  const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, h}, 1));
+  const VarType type = dense ? VarType(DType::f32, {DDim::unknown, DDim::unknown, h}) : VarType(DType::f32, {DDim::unknown, h}, 1);
+  const build::Var x = build::input("x", type);
   std::vector<layers::LstmWeights> weights;
   for (std::size_t i = 0; i < layers * (both ? 2 : 1); ++i) {
     layers::LstmWeights made;
@@ -32,16 +40,18 @@ Program stack_program(const LstmProblem& problem, std::size_t layers, bool both)
   return program;
 }
 
-void layer_row(Context& context, std::size_t layers, bool both, std::int64_t hidden, std::int64_t batch, int threads) {
+void layer_row(Context& context, const Stack& stack, std::int64_t hidden, std::int64_t batch, int threads) {
+  const auto [layers, both, dense] = stack;
   const std::int64_t steps = context.quick ? 32 : 128;
   const LstmProblem problem = make_problem(hidden, std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps));
-  const Program program = stack_program(problem, layers, both);
-  const OurProgram ours(program, feeds_of(problem), threads), alone(program, feeds_of(problem), 1);
+  const Program program = stack_program(problem, stack);
+  const Feeds feeds = dense ? Feeds{{"x", problem.x.reshape(DDim{steps, batch, hidden})}} : feeds_of(problem);
+  const OurProgram ours(program, feeds, threads), alone(program, feeds, 1);
   const auto loops = static_cast<double>(layers * (both ? 2 : 1));
   Row row;
   row.id = "layers";
-  row.shape = fmt::format("{} layer{}{}, {} steps, B{} H{} f32, {}", layers, layers == 1 ? "" : "s", both ? " both ways" : "", steps, batch,
-                          hidden, threads_text(threads));
+  row.shape = fmt::format("{} layer{}{}{}, {} steps, B{} H{} f32, {}", layers, layers == 1 ? "" : "s", both ? " both ways" : "",
+                          dense ? " dense" : "", steps, batch, hidden, threads_text(threads));
   row.peer_name = "ours, 1 thread";
   row.goal = 1.5;
   const std::int64_t products = problem.r.elements() * 2;
@@ -64,9 +74,11 @@ void measure_layers(Context& context) {
     if (threads == 1) continue;
     for (const std::int64_t hidden : widths)
       for (const std::int64_t batch : batches) {
-        for (const std::size_t layers : {std::size_t{2}, std::size_t{4}}) layer_row(context, layers, false, hidden, batch, threads);
-        layer_row(context, 1, true, hidden, batch, threads);
-        if (batch == 1 && hidden >= 256) layer_row(context, 1, false, hidden, batch, threads);
+        for (const std::size_t layers : {std::size_t{2}, std::size_t{4}}) layer_row(context, {layers}, hidden, batch, threads);
+        layer_row(context, {4, false, true}, hidden, batch, threads);
+        layer_row(context, {1, true}, hidden, batch, threads);
+        layer_row(context, {3, true, true}, hidden, batch, threads);
+        if (batch == 1 && hidden >= 256) layer_row(context, {}, hidden, batch, threads);
       }
   }
 }

@@ -289,6 +289,8 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   skip_repacking(state->program);
   Compiler(*state).run();
   state->loop_groups = find_loop_groups(state->program);
+  if (!state->loop_groups.empty()) state->stacked_views = StackedViews(state->program);
+  for (const LoopGroup& group : state->loop_groups) state->behind_groups.push_back(state->stacked_views.behind(state->program, group));
   state_ = std::move(state);
 }
 

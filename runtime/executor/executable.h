@@ -8,6 +8,7 @@
 #include <millrace/runtime/executor/gear.h>
 #include <millrace/runtime/executor/loop_groups.h>
 #include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/executor/stacked_views.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/task/task.h>
@@ -89,6 +90,9 @@ class Executable {
   const Value& constant(std::size_t index) const { return state_->constants[index]; }
   /// Loops of block 0 that may run side by side (loop_groups.h).
   const std::vector<LoopGroup>& loop_groups() const noexcept { return state_->loop_groups; }
+  /// By group: vars that come of the stacked slots of its loops (stacked_views.h).
+  const std::vector<std::set<VarId>>& behind_groups() const noexcept { return state_->behind_groups; }
+  const StackedViews& stacked_views() const noexcept { return state_->stacked_views; }
   /// True when a run of block 0 never waits: no loops, branches or arrays.
   bool straight_line() const noexcept { return state_->straight_line; }
 
@@ -104,6 +108,8 @@ class Executable {
     std::vector<bool> on_host;
     std::vector<Value> constants;
     std::vector<LoopGroup> loop_groups;
+    std::vector<std::set<VarId>> behind_groups;
+    StackedViews stacked_views;
     bool straight_line = true;
   };
   std::shared_ptr<const State> state_;

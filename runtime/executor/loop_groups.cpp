@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include <millrace/runtime/executor/stacked_views.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
@@ -13,7 +14,7 @@ namespace {
 /// What the ops of block 0 read and write, their own blocks included, and so which ops each must have behind it.
 class Dependences {
  public:
-  explicit Dependences(const Program& program) : program_(program) {
+  explicit Dependences(const Program& program) : program_(program), views_(program) {
     const std::vector<Op>& ops = program.block(0).ops;
     uses_.resize(ops.size());
     for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -32,6 +33,18 @@ class Dependences {
     return made.type != "tensor_array" || (!made.attributes.has("window") && !made.attributes.get_or("growable", false));
   }
 
+  /// What comes of stacked slots of `group` is computed before they are there, from their extents, and then once more: by ops that may be.
+  bool may_run_twice(const LoopGroup& group, const std::set<std::size_t>& ops) const {
+    const std::set<VarId> behind = views_.behind(program_, group);
+    return std::all_of(ops.begin(), ops.end(), [&](std::size_t place) {
+      const Op& op = program_.block(0).ops[place];
+      const bool late = std::any_of(op.outputs.begin(), op.outputs.end(), [&](VarId var) { return behind.contains(var); });
+      const bool levels =
+          std::any_of(op.outputs.begin(), op.outputs.end(), [&](VarId var) { return program_.var(var).type.lod_depth > 0; });
+      return !late || (program_.registry().at(op.type).pure && !levels);
+    });
+  }
+
   /// Arrays that are fed are written by somebody outside, who may look at what this program makes first.
   bool waits_for_others(std::size_t op) const {
     return std::any_of(uses_[op].begin(), uses_[op].end(), [&](VarId var) {
@@ -39,14 +52,15 @@ class Dependences {
     });
   }
 
-  /// Every op that must have run before `op` has what it works on, but for what loops of `beside` write into arrays that it reads.
+  /// Every op that must have run before `op` has what it works on, but for what loops of `beside` write into arrays that it reads, or whose
+  /// extents alone count.
   std::set<std::size_t> before(std::size_t op, const LoopGroup& beside) const {
     std::set<std::size_t> found;
     std::vector<std::size_t> open{op};
     while (!open.empty()) {
       const std::size_t at = open.back();
       open.pop_back();
-      for (const std::size_t needed : needs(at, at == op ? beside : LoopGroup{}))
+      for (const std::size_t needed : at == op ? needs(at, uses_[at], beside) : needs(at, contents(at, beside), {}))
         if (found.insert(needed).second) open.push_back(needed);
     }
     return found;
@@ -70,10 +84,26 @@ class Dependences {
     }
   }
 
-  std::set<std::size_t> needs(std::size_t op, const LoopGroup& beside) const {
+  /// What `op` uses, but for stacked slots of loops of `beside` of which it wants to know the extents only: those do not wait for the slots.
+  std::set<VarId> contents(std::size_t op, const LoopGroup& beside) const {
+    std::set<VarId> found = uses_[op];
+    const Op& at = program_.block(0).ops[op];
+    for (std::size_t i = 0; i < at.inputs.size(); ++i) {
+      const StackedView* view = StackedViews::reads_extents(at, i) ? views_.find(at.inputs[i]) : nullptr;
+      if (view == nullptr || std::count(at.inputs.begin(), at.inputs.end(), at.inputs[i]) > 1) continue;
+      const auto writers = writers_.find(view->array);
+      const bool known = writers != writers_.end() && std::all_of(writers->second.begin(), writers->second.end(), [&](std::size_t writer) {
+                           return std::find(beside.begin(), beside.end(), writer) != beside.end();
+                         });
+      if (known) found.erase(at.inputs[i]);
+    }
+    return found;
+  }
+
+  std::set<std::size_t> needs(std::size_t op, const std::set<VarId>& uses, const LoopGroup& beside) const {
     std::set<std::size_t> found;
     const bool only_size = program_.block(0).ops[op].type == "tensor_array_size";
-    for (const VarId var : uses_[op]) {
+    for (const VarId var : uses) {
       if (const auto maker = makers_.find(var); maker != makers_.end() && maker->second != op) found.insert(maker->second);
       const auto writers = writers_.find(var);
       if (writers == writers_.end() || only_size) continue;
@@ -84,6 +114,7 @@ class Dependences {
   }
 
   const Program& program_;
+  StackedViews views_;
   std::map<VarId, std::size_t> makers_;
   std::map<VarId, std::set<std::size_t>> writers_;
   std::vector<std::set<VarId>> uses_;
@@ -95,7 +126,9 @@ bool fits(const Dependences& all, const LoopGroup& group, std::size_t loop) {
   if (first.contains(loop) || all.waits_for_others(group[0]) || all.waits_for_others(loop)) return false;
   for (const std::size_t needed : first)
     if (all.waits_for_others(needed)) return false;
-  for (const std::size_t needed : all.before(loop, group)) {
+  const std::set<std::size_t> before = all.before(loop, group);
+  if (!all.may_run_twice(group, before)) return false;
+  for (const std::size_t needed : before) {
     if (std::find(group.begin(), group.end(), needed) != group.end() || all.waits_for_others(needed)) return false;
     if (!first.contains(needed) && !all.waits_for_inputs_alone(needed)) return false;
   }

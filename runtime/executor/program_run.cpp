@@ -73,12 +73,17 @@ ProgramRun::ProgramRun(Executable executable, RunOptions options) : executable_(
     const std::vector<CompiledOp>& all = executable_.block(0).ops;
     return &*std::find_if(all.begin(), all.end(), [op](const CompiledOp& each) { return each.op == op; });
   };
-  for (const LoopGroup& group : executable_.loop_groups())
+  for (std::size_t number = 0; number < executable_.loop_groups().size(); ++number) {
+    const LoopGroup& group = executable_.loop_groups()[number];
+    std::vector<std::shared_ptr<Companion>>& led = led_by_[compiled(group[0])];
     for (std::size_t i = 1; i < group.size(); ++i) {
       const CompiledOp* op = compiled(group[i]);
-      companions_[op] = std::make_shared<Companion>(op);
-      led_by_[compiled(group[0])].push_back(companions_[op]);
+      const auto companion = std::make_shared<Companion>(op, executable_.behind_groups()[number]);
+      if (!led.empty()) companion->before = led.back();
+      companions_[op] = companion;
+      led.push_back(companion);
     }
+  }
 }
 
 // ---- Values ----

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,13 +72,23 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
 
   /// A loop of a group but the first: it waits until the first says whether it took it along.
   struct Companion {
-    explicit Companion(const CompiledOp* loop) : op(loop), gate("the loop that it runs beside") {}
+    Companion(const CompiledOp* loop, const std::set<VarId>& of_group) : op(loop), behind(of_group), gate("the loop that it runs beside") {}
     const CompiledOp* op;
+    const std::set<VarId>& behind;  ///< what comes of the stacked slots of the group
     Gate gate;
-    std::unique_ptr<FusedRun> done;  ///< its turns are
+    Gate ended{"the end of a loop that may have written what this one reads"};
+    std::shared_ptr<Companion> before;  ///< the one before it in the group, but for the first loop
+    std::unique_ptr<FusedRun> done;     ///< its turns are
     bool finished = false;
   };
   struct Companions;
+  struct LoopEnd;
+  /// What is known of loops that a loop is to run beside: of what they will write, where and of which extents.
+  struct Beside {
+    const std::vector<std::unique_ptr<FusedRun>>* runs = nullptr;
+    const std::set<VarId>* behind = nullptr;  ///< null: nothing comes of what they write
+    std::optional<DDim> extents(const StackedView& view) const;
+  };
 
   static task<void> run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end);
   static task<bool> walk(ProgramRun* run, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops);
@@ -88,12 +99,13 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   std::shared_ptr<const FusedLoop> fused_form(const CompiledOp& op, const VarScope& scope) const;
   static task<bool> run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<std::unique_ptr<FusedRun>> prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
-                                                       const std::vector<std::unique_ptr<FusedRun>>* beside);
+                                                       Beside beside);
   static task<void> turn_fused(std::shared_ptr<ProgramRun> run, FusedRun* one, Wavefront* several, StreamRef stream);
   static task<void> finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused);
   static task<int> team_size(StreamRef stream);
   static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
-                                            ScopePtr scope);
+                                            ScopePtr scope, Beside beside);
+  static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,

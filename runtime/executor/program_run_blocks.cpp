@@ -263,7 +263,21 @@ task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const Compiled
   }
 }
 
+/// Whoever waits for the end of a loop goes on, however it ended.
+struct ProgramRun::LoopEnd {
+  LoopEnd(const ProgramRun& run, const CompiledOp* op) {
+    if (const auto found = run.companions_.find(op); found != run.companions_.end()) companion = found->second;
+  }
+  LoopEnd(const LoopEnd&) = delete;
+  LoopEnd& operator=(const LoopEnd&) = delete;
+  ~LoopEnd() {
+    if (companion != nullptr) companion->ended.open();
+  }
+  std::shared_ptr<Companion> companion;
+};
+
 task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+  const LoopEnd end(*run, op);
   const bool done = co_await run_fused(run, op, scope);
   if (done) co_return;
   TaskInfo& me = co_await this_task::info();

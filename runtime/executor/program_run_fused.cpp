@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <millrace/kernels/broadcast.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/lowering/wavefront.h>
 #include <millrace/runtime/task/await_point.h>
@@ -56,19 +58,75 @@ std::optional<SlotValue> booted(const TensorArray& array, const SlotValue& boot,
 
 }  // namespace
 
-/// Everything a fused loop works on, awaited. What the loop reads was made before it, and nobody waits for what it writes: waiting is safe.
+/// Extents of what shows the slots that one of the loops will write; nothing when none of them does.
+std::optional<DDim> ProgramRun::Beside::extents(const StackedView& view) const {
+  for (const auto& one : *runs) {
+    const std::vector<LoopForm::Output>& outputs = one->loop().form().outputs;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].array != view.array) continue;
+      const DDim stacked = one->stacked(i);
+      DDim dims;
+      for (const int axis : view.axes)
+        dims = dims.inserted(dims.rank(), axis == StackedView::one ? 1 : stacked[axis == StackedView::turn ? 0 : axis + 1]);
+      return dims;
+    }
+  }
+  return std::nullopt;
+}
+
+/// As `value_of`, where what comes of the slots of loops beside is computed from their extents. An empty value: that was not enough.
+task<Value> ProgramRun::value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside) {
+  if (beside.behind == nullptr || !beside.behind->contains(var)) {
+    const Value value = co_await value_of(run, var, scope);
+    co_return value;
+  }
+  const std::vector<CompiledOp>& ops = run->executable_.block(0).ops;
+  const auto makes = [var](const CompiledOp& op) { return std::count(op.op->outputs.begin(), op.op->outputs.end(), var) > 0; };
+  const auto maker = std::find_if(ops.begin(), ops.end(), makes);
+  if (maker == ops.end() || !maker->kernel) co_return Value();
+  const Op& op = *maker->op;
+  std::vector<Value> inputs(op.inputs.size());
+  std::vector<const Value*> seen(op.inputs.size(), nullptr);
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (op.inputs[i] == no_var) continue;
+    const StackedView* view = StackedViews::reads_extents(op, i) ? run->executable_.stacked_views().find(op.inputs[i]) : nullptr;
+    const std::optional<DDim> dims = view == nullptr ? std::nullopt : beside.extents(*view);
+    if (dims) {  // nobody looks at the elements
+      const Tensor nothing = zeros(DDim{}, run->executable_.program().var(op.inputs[i]).type.dtype, run->stream(*maker, *scope));
+      inputs[i] = broadcast_view(nothing, *dims);
+    } else {
+      inputs[i] = co_await value_beside(run, op.inputs[i], scope, beside);
+    }
+    if (inputs[i].empty()) co_return Value();
+    seen[i] = &inputs[i];
+    if (!inputs[i].is_tensor()) continue;
+    const Point there = inputs[i].tensor().ready();
+    co_await ready(there);
+  }
+  std::vector<Value> outputs(op.outputs.size());
+  OpContext context(op, seen, outputs, run->stream(*maker, *scope));
+  try {
+    maker->kernel(context);
+  } catch (const Error&) {
+    co_return Value();  // the op says what is wrong when it runs itself
+  }
+  const auto place = std::find(op.outputs.begin(), op.outputs.end(), var) - op.outputs.begin();
+  co_return std::move(outputs[static_cast<std::size_t>(place)]);
+}
+
+/// Everything a fused loop works on, awaited; without turns when something is missing. What the loop reads was made before it, and nobody waits for what it writes: waiting is safe.
 task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
-                                               ScopePtr scope) {
+                                               ScopePtr scope, Beside beside) {
   const LoopForm& form = loop->form();
   std::vector<std::int64_t> counters(form.carried.size());
   for (std::size_t i = 0; i < counters.size(); ++i)
     if (form.carried[i].counter) counters[i] = co_await integer_of(run, op->op->inputs[i], scope);
   const auto at = [&](const LoopForm::Index& index) { return counters[index.carried] + index.offset; };
   FusedOperands made;
-  made.turns = co_await integer_of(run, form.stop, scope);
-  made.turns -= at(form.stop_at);
+  const std::int64_t stop = co_await integer_of(run, form.stop, scope);
   for (const LoopForm::StepInput& input : form.inputs) {
-    const Value array = co_await value_of(run, input.array, scope);
+    const Value array = co_await value_beside(run, input.array, scope, beside);
+    if (array.empty()) co_return made;
     made.inputs.push_back(array.array());
     made.first_read.push_back(at(input.index));
   }
@@ -79,27 +137,28 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
   }
   for (const LoopForm::State& state : form.states) {
     if (state.initial != no_var) {
-      const Value value = co_await value_of(run, state.initial, scope);
+      const Value value = co_await value_beside(run, state.initial, scope, beside);
+      if (value.empty()) co_return made;
       made.states.push_back(value.tensor());
       continue;
     }
     const Value array = co_await value_of(run, state.array, scope);
     const std::int64_t slot = at(state.index);
     if (slot == -1 && state.boot != no_var) {
-      const Value boot = co_await value_of(run, state.boot, scope);
+      const Value boot = co_await value_beside(run, state.boot, scope, beside);
+      if (boot.empty()) co_return made;
       std::optional<SlotValue> first = booted(array.array(), boot.tensor(), run->stream(*op, *scope));
-      if (!first) made.turns = -1;
       if (!first) co_return made;
       made.states.push_back(std::move(*first));
     } else if (const std::optional<LoDTensor> held = array.array().peek(slot)) {
       made.states.emplace_back(*held);
     } else {
-      made.turns = -1;  // reads what nothing wrote: the loop says so, turn by turn
-      co_return made;
+      co_return made;  // reads what nothing wrote: the loop says so, turn by turn
     }
   }
   for (const VarId var : form.shared) {
-    const Value value = co_await value_of(run, var, scope);
+    const Value value = co_await value_beside(run, var, scope, beside);
+    if (value.empty()) co_return made;
     const Point point = value.tensor().ready();
     co_await ready(point);
     made.shared.push_back(value.tensor().tensor());
@@ -108,6 +167,7 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     const Point point = state.ready();
     co_await ready(point);
   }
+  made.turns = stop - at(form.stop_at);
   co_return made;
 }
 
@@ -126,18 +186,18 @@ std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop,
 
 /// Prepared, or null when the loop has to run turn by turn after all.
 task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
-                                                          const std::vector<std::unique_ptr<FusedRun>>* beside) {
+                                                          Beside beside) {
   const std::shared_ptr<const FusedLoop> loop = run->fused_form(*op, *scope);
   if (loop == nullptr) co_return nullptr;
-  FusedOperands operands = co_await fused_operands(run, loop, op, scope);
+  FusedOperands operands = co_await fused_operands(run, loop, op, scope, beside);
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (limit >= 0 && operands.turns > limit) co_return nullptr;
   operands.sources.resize(loop->form().inputs.size());
-  for (std::size_t i = 0; i < beside->size(); ++i) {
-    const std::vector<LoopForm::Output>& outputs = (*beside)[i]->loop().form().outputs;
+  for (std::size_t i = 0; i < beside.runs->size(); ++i) {
+    const std::vector<LoopForm::Output>& outputs = (*beside.runs)[i]->loop().form().outputs;
     for (std::size_t input = 0; input < operands.sources.size(); ++input)
       for (std::size_t output = 0; output < outputs.size(); ++output)
-        if (outputs[output].array == loop->form().inputs[input].array) operands.sources[input] = {(*beside)[i].get(), output};
+        if (outputs[output].array == loop->form().inputs[input].array) operands.sources[input] = {(*beside.runs)[i].get(), output};
   }
   co_return prepared(loop, std::move(operands), run->stream(*op, *scope));
 }
@@ -201,19 +261,21 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
     std::unique_ptr<FusedRun> done = std::move(me->done);
     if (done != nullptr) co_await finish_fused(run, op, scope, std::move(done));
     if (me->finished) co_return true;
+    const bool fits = run->fused_form(*op, *scope) != nullptr;
+    for (std::shared_ptr<Companion> each = me->before; fits && each != nullptr; each = each->before) co_await each->ended.wait();
   }
   const auto led = run->led_by_.find(op);
   const Companions companions(led == run->led_by_.end() ? nullptr : &led->second);
   std::vector<std::unique_ptr<FusedRun>> runs;
   std::vector<const CompiledOp*> ops{op};
-  std::unique_ptr<FusedRun> first = co_await prepare_fused(run, op, scope, &runs);
+  std::unique_ptr<FusedRun> first = co_await prepare_fused(run, op, scope, Beside{&runs, nullptr});
   if (first == nullptr) co_return false;
   const StreamRef stream = run->stream(*op, *scope);
   const int threads = co_await team_size(stream);
   const bool beside = !companions.all.empty() && Wavefront::pays(first->rows(), threads);
   runs.push_back(std::move(first));
   for (std::size_t i = 0; beside && i < companions.all.size(); ++i) {
-    std::unique_ptr<FusedRun> next = co_await prepare_fused(run, companions.all[i]->op, scope, &runs);
+    std::unique_ptr<FusedRun> next = co_await prepare_fused(run, companions.all[i]->op, scope, Beside{&runs, &companions.all[i]->behind});
     if (next == nullptr) continue;
     runs.push_back(std::move(next));
     ops.push_back(companions.all[i]->op);

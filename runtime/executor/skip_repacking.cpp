@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include <millrace/runtime/executor/stacked_views.h>
+
 namespace millrace {
 namespace {
 
@@ -91,6 +93,46 @@ void skip_in(const Program& program, Block& block, Renamer& same, std::set<VarId
   }
 }
 
+/// What a dense layer stacks and the next unstacks, in block 0. The stack stays, as it costs nothing and checks that all slots are alike.
+void skip_restacking(const Program& program, Block& block, Renamer& same, std::set<VarId>& skipped) {
+  const StackedViews views(program);
+  for (const Op& op : block.ops) {
+    if (op.type != "tensor_array_unstack" || is_output(program, op.outputs[0])) continue;
+    const StackedView* view = views.find(op.inputs[0]);
+    if (view == nullptr || !StackedViews::shows_slots(*view, static_cast<int>(op.attributes.get_or("axis", std::int64_t{0})))) continue;
+    skipped.insert(op.outputs[0]);
+    same.rename(op.outputs[0], view->array);
+  }
+}
+
+/// `op` makes an array with as many slots as another one, of as many rows as the slots of that: with its extents too, which count only
+/// where there are no slots at all, it need not wait for them.
+void take_extents(const Program& program, const StackedViews& views, const std::map<VarId, const Op*>& makers, Op& op) {
+  if (op.type != "tensor_array" || op.inputs.size() < 3 || op.inputs[0] == no_var || op.inputs[2] == no_var) return;
+  const auto size = makers.find(op.inputs[0]), extents = makers.find(op.inputs[2]);
+  if (size == makers.end() || extents == makers.end()) return;
+  if (size->second->type != "tensor_array_size" || extents->second->type != "shape") return;
+  const VarId array = size->second->inputs[0];
+  const StackedView* view = views.find(extents->second->inputs[0]);
+  const auto like = makers.find(array);
+  if (view == nullptr || view->array != array || like == makers.end() || like->second->inputs.size() < 3) return;
+  const std::int64_t begin = extents->second->attributes.get_or("start", std::int64_t{0});
+  const std::int64_t end = extents->second->attributes.get_or("end", static_cast<std::int64_t>(view->axes.size()));
+  if (begin < 0 || end != begin + 1 || std::cmp_greater(end, view->axes.size()) || view->axes[static_cast<std::size_t>(begin)] != 0) return;
+  const VarId told = like->second->inputs[2];
+  const DDim& slot = *program.var(array).type.shape;
+  if (told != no_var && program.var(told).type.shape == DDim{1} && slot.rank() > 0 && slot[0] == DDim::unknown) op.inputs[2] = told;
+}
+
+void take_extents(const Program& program, Block& block) {
+  const StackedViews views(program);
+  std::map<VarId, const Op*> makers;
+  for (Op& op : block.ops) {
+    take_extents(program, views, makers, op);
+    for (const VarId output : op.outputs) makers[output] = &op;
+  }
+}
+
 /// Takes out those ops, known by what they made, whose outputs nobody reads.
 void drop_unread(Program& program, const char* type, const std::set<VarId>& made) {
   std::set<VarId> read;
@@ -112,9 +154,11 @@ void skip_repacking(Program& program) {
   Renamer same(program);
   std::set<VarId> skipped;
   for (std::size_t i = 0; i < program.blocks().size(); ++i) skip_in(program, program.block(static_cast<int>(i)), same, skipped);
+  skip_restacking(program, program.block(0), same, skipped);
   if (skipped.empty()) return;
   same.apply();
-  for (const char* type : {"unpack", "pack"}) drop_unread(program, type, skipped);
+  take_extents(program, program.block(0));
+  for (const char* type : {"unpack", "pack", "tensor_array_unstack"}) drop_unread(program, type, skipped);
 }
 
 }  // namespace millrace

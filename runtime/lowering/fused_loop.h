@@ -77,6 +77,8 @@ class FusedRun {
   std::int64_t rows() const noexcept;
   /// Multiply-adds of all turns, or what takes as long.
   std::int64_t work() const noexcept;
+  /// Extents of the slots that output `output` will have, stacked: the array is of fixed size and has no order.
+  DDim stacked(std::size_t output) const;
   /// Shares the rows out among `threads` threads, once, before the first turn.
   void deal(int threads, StreamRef stream);
   /// Some milliseconds of turns, on the team of `stream`, done when its position is reached: where others use the stream too, that may be

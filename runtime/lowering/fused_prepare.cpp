@@ -47,6 +47,10 @@ std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
 const FusedLoop& FusedRun::loop() const noexcept { return *state_->loop; }
 std::int64_t FusedRun::rows() const noexcept { return state_->first_rows; }
 std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.turns) * state_->work; }
+DDim FusedRun::stacked(std::size_t output) const {
+  const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
+  return whole.dims().erased(0).inserted(0, state_->first_rows).inserted(0, state_->operands.outputs[output].size());
+}
 void FusedRun::deal(int threads, StreamRef stream) { state_->make_parts(threads, stream); }
 
 // ---- What there is to work on ----

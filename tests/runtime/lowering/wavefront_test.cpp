@@ -39,6 +39,7 @@ std::int64_t side_by_side(const Program& program, const Feeds& feeds) {
     CHECK(bits(result) == wanted);
     if (threads == 1) CHECK(result.loops_side_by_side == 0);
     if (threads == 2) found = result.loops_side_by_side;
+    if (threads == 2 && found > 0) CHECK(on_threads(program, feeds, 1).fused_loops == result.fused_loops);
   }
   return found;
 }
@@ -194,6 +195,74 @@ TEST_CASE("a layer that reads ahead of its own turn waits for the one below in e
     CHECK(side.loops_side_by_side == 2);
     CHECK(bits(side) == bits(on_threads(program, feeds, 1)));
     if (h == 3) CHECK(bits(side) == bits(on_cpu(program, feeds, interpreted())));
+  }
+}
+
+/// [T, N, width]; N is known when the program is built, or not.
+Var dense_rows(std::int64_t sequences, std::int64_t width) { return input("x", VarType(DType::f32, {DDim::unknown, sequences, width})); }
+
+TEST_CASE("the layers of a dense stack run side by side too, whether or not building knew how many sequences there are") {
+  for (const std::uint64_t seed : seeds(20)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const auto layers = random.between(2, 4);
+    const std::int64_t h = random.between(1, 20), n = random.between(1, 6), steps = random.between(1, 150);
+    std::vector<std::int64_t> widths(static_cast<std::size_t>(layers), h);
+    widths[0] = 5;
+    const auto weights = lstm_weights(random, widths, h);
+    const bool known = seed % 2 == 0, boots = seed % 3 == 0, lengths = seed % 5 == 0, reverse = seed % 7 == 0;
+    const Program program = built_program([&] {
+      layers::Sequences x{dense_rows(known ? n : DDim::unknown, 5)};
+      if (lengths) x.lengths = input("lengths", VarType(DType::i64, {known ? n : DDim::unknown}));
+      layers::LstmOptions options;
+      if (reverse) options.direction = layers::Direction::reverse;
+      std::vector<Var> h_0;
+      for (std::int64_t i = 0; boots && i < layers; ++i)
+        h_0.push_back(input("h" + std::to_string(i), VarType(DType::f32, {DDim::unknown, h})));
+      const layers::LstmResult made = layers::lstm(x, weights, options, h_0);
+      output("y", made.y);
+      for (std::size_t i = 0; i < made.c.size(); ++i) output("c" + std::to_string(i), made.c[i]);
+    });
+    Feeds feeds{{"x", random_tensor(random, {steps, n, 5})}};
+    for (std::int64_t i = 0; boots && i < layers; ++i) feeds.emplace("h" + std::to_string(i), random_tensor(random, {n, h}));
+    if (lengths) {
+      std::vector<std::int64_t> some;
+      for (std::int64_t i = 0; i < n; ++i) some.push_back(random.between(0, steps));
+      feeds.emplace("lengths", Tensor::from(some, DDim{n}));
+    }
+    // Turned round between two layers, the steps are not those of the one below; a mask keeps a loop out of the fused gear.
+    CHECK(side_by_side(program, feeds) == (reverse || lengths ? 0 : layers));
+  }
+}
+
+TEST_CASE("both directions of a dense layer run side by side, then those of the next") {
+  Random random(9);
+  const auto weights = lstm_weights(random, {4, 4, 12, 12, 12, 12}, 6);
+  for (const std::int64_t known : {std::int64_t{3}, DDim::unknown}) {
+    const Program program = built_program([&] {
+      layers::LstmOptions options;
+      options.direction = layers::Direction::bidirectional;
+      output("y", layers::lstm({dense_rows(known, 4)}, weights, options).y);
+    });
+    for (const std::int64_t steps : {70, 1}) CHECK(side_by_side(program, {{"x", random_tensor(random, {steps, 3, 4})}}) == 6);
+    CHECK(bits(on_threads(program, {{"x", random_tensor(random, {0, 3, 4})}}, 2)).empty() == false);
+  }
+}
+
+TEST_CASE("a dense stack whose layers meet other numbers of sequences says so as it does turn by turn, and no steps give no rows") {
+  Random random(10);
+  const auto weights = lstm_weights(random, {4, 4, 4}, 4);
+  const Program program = built_program([&] {
+    std::vector<Var> initial(3);
+    initial[1] = input("h", VarType(DType::f32, {DDim::unknown, 4}));
+    output("y", layers::lstm({dense_rows(DDim::unknown, 4)}, weights, {}, initial).y);
+  });
+  CHECK(side_by_side(program, {{"x", random_tensor(random, {9, 2, 4})}, {"h", random_tensor(random, {2, 4})}}) == 3);
+  for (const int threads : {1, 2}) {
+    CHECK_THROWS_AS(on_threads(program, {{"x", random_tensor(random, {9, 2, 4})}, {"h", random_tensor(random, {3, 4})}}, threads),
+                    ShapeError);
+    const RunResult none = on_threads(program, {{"x", random_tensor(random, {0, 2, 4})}, {"h", random_tensor(random, {2, 4})}}, threads);
+    CHECK(none["y"].dims() == DDim{0, 2, 4});
   }
 }
 
