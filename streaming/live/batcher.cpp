@@ -15,7 +15,7 @@ LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Te
   const LiveId id = next_id_++;
   Sequence& sequence = sequences_[id];
   sequence.id = id;
-  sequence.sources = std::move(sources);
+  sequence.sources = OneOrMany(std::move(sources));
   sequence.sink = &sink;
   if (free_.empty()) {
     sequence.slot = next_slot_++;
@@ -36,7 +36,7 @@ std::size_t Batcher::first_source(std::size_t boundary) const {
 }
 
 bool Batcher::can_step(const Sequence& sequence) const {
-  const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
+  const auto end = sequence.sources.begin() + recurrence_->inputs.size();
   return !sequence.out && !sequence.over && sequence.may_step &&
          (sequence.crossing != no_crossing ||
           std::all_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() > 0; }));
@@ -46,7 +46,7 @@ bool Batcher::settled(LiveId id) const {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return true;
   const Sequence& sequence = found->second;
-  const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
+  const auto end = sequence.sources.begin() + recurrence_->inputs.size();
   return !sequence.out && sequence.crossing == no_crossing &&
          std::any_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() == 0; });
 }
@@ -65,7 +65,7 @@ void Batcher::cross(LiveId id, std::size_t boundary) {
 void Batcher::restart(LiveId id, std::vector<RowSource*> sources, std::vector<Tensor> given) {
   Sequence& sequence = sequences_.at(id);
   if (sequence.out) throw ArgumentError("batcher: expected a sequence that has settled or drained");
-  sequence.sources = std::move(sources);
+  sequence.sources = OneOrMany(std::move(sources));
   sequence.seq = 0;
   sequence.over = false;
   std::erase_if(starts_, [&](const Tick::Start& start) { return start.slot == sequence.slot; });
@@ -81,7 +81,7 @@ void Batcher::review(Sequence& sequence) {
   }
   ready_.erase(sequence.id);
   if (sequence.out || sequence.over) return;
-  const auto end = sequence.sources.begin() + static_cast<std::ptrdiff_t>(recurrence_->inputs.size());
+  const auto end = sequence.sources.begin() + recurrence_->inputs.size();
   const bool done =
       sequence.crossing == no_crossing &&
       std::all_of(sequence.sources.begin(), sequence.sources.end(), [](const RowSource* source) { return source->ended(); }) &&

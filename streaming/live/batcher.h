@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <set>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/streaming/live/tick.h>
+#include <millrace/streaming/protocol/one_or_many.h>
 #include <millrace/streaming/protocol/row_source.h>
 
 namespace millrace {
@@ -80,7 +82,7 @@ class Batcher {
   struct Sequence {
     LiveId id = 0;
     Slot slot = 0;
-    std::vector<RowSource*> sources;
+    OneOrMany<RowSource*> sources;
     Sink* sink = nullptr;
     std::uint64_t seq = 0;
     std::int32_t crossing = no_crossing;  // the boundary to go over before the next row
@@ -98,7 +100,9 @@ class Batcher {
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::size_t max_rows_;
-  std::map<LiveId, Sequence> sequences_;
+  // There are as many sequences as live sessions: their nodes lie side by side, without gaps.
+  std::pmr::unsynchronized_pool_resource pool_{{.max_blocks_per_chunk = 256, .largest_required_pool_block = 128}};
+  std::pmr::map<LiveId, Sequence> sequences_{&pool_};
   std::set<LiveId> ready_;  // in the order of opening, so that ticks do not depend on hashes or addresses
   std::vector<Tick::Start> starts_;
   std::vector<LiveId> out_;  // rows of the tick that is out

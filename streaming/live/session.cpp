@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -280,7 +281,7 @@ void Session::begin_anew() {
   std::vector<std::unique_ptr<RowSource>> fresh;
   for (const auto& source : sources_) fresh.push_back(source->anew());
   // The old sources go only when the batcher has the new ones.
-  fresh.swap(sources_);
+  const auto old = std::exchange(sources_, OneOrMany(std::move(fresh)));
   if (special_) special_->closed.assign(special_->closed.size(), 0);
   find_audio();
   if (!special().labels.empty()) make_labels();

@@ -15,6 +15,7 @@
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/protocol/message.h>
+#include <millrace/streaming/protocol/one_or_many.h>
 
 namespace millrace {
 
@@ -124,7 +125,7 @@ class Session final : private Batcher::Sink {
   Batcher& batcher_;
   const Limits& limits_;
   LiveId id_ = 0;  // 0: not started
-  std::vector<std::unique_ptr<RowSource>> sources_;
+  OneOrMany<std::unique_ptr<RowSource>> sources_;
   std::unique_ptr<Special> special_;
   std::list<Chunk> incoming_;  // lists: an idle session holds no block of an empty queue
   std::size_t incoming_bytes_ = 0;

@@ -52,8 +52,10 @@ void Session::make_sources(const StartMessage& message) {
                                    [&wanted = name](const PortSpec& port) { return port.name == wanted; });
     if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an input of the program, found '{}'", name));
   }
-  sources_.reserve(model_->inputs().size());
-  for (std::size_t i = 0; i < model_->inputs().size(); ++i) sources_.push_back(make_source(i, message));
+  std::vector<std::unique_ptr<RowSource>> made;
+  made.reserve(model_->inputs().size());
+  for (std::size_t i = 0; i < model_->inputs().size(); ++i) made.push_back(make_source(i, message));
+  sources_ = OneOrMany(std::move(made));
   find_audio();
 }
 
