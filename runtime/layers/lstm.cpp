@@ -100,21 +100,10 @@ Var projected(const Var& h, const LstmOptions& options) {
 
 /// The same from its parts, with a projection or a clip of the cell.
 CellStep spelled_step(const Var& x, const std::vector<Var>& state, const Parameters& p, std::int64_t hidden, const LstmOptions& options) {
-  const Var& c = state[1];
-  std::vector<Var> a = pieces(preactivation(x, p.input, state[0], p.recurrent, p.bias), 4, hidden);
-  const std::vector<Var> looks = p.peepholes.defined() ? pieces(p.peepholes, 3, hidden) : std::vector<Var>{};
-  const auto gate = [&](const Var& sum) { return apply(options.gate, clipped(sum, options.gate_clip)); };
-  const auto peeped = [&](std::size_t at, std::size_t place, const Var& cell) {
-    return looks.empty() ? a[at] : a[at] + looks[place] * cell;
-  };
-  const Var i = gate(peeped(0, 0, c));
-  const Var f = options.couple_input_forget ? complement(i) : gate(peeped(1, 1, c));
-  const Var g = apply(options.candidate, clipped(a[2], options.gate_clip));
-  const Var next = clipped(f * c + i * g, options.cell_clip);
-  const Var o = gate(peeped(3, 2, next));
-  const Var shown = o * apply(options.output, next);
-  const Var h = p.projection.values.defined() ? projected(product(shown, p.projection), options) : shown;
-  return {h, {h, next}};
+  const Var sums = preactivation(x, p.input, state[0], p.recurrent, p.bias);
+  const LstmParts parts = lstm_parts(sums, state[1], p.peepholes, hidden, options);
+  const Var h = p.projection.values.defined() ? projected(product(parts.h, p.projection), options) : parts.h;
+  return {h, {h, parts.c}};
 }
 
 /// The step of `weights`, whose parameters it appends here.
@@ -128,6 +117,24 @@ Cell cell_of(const std::string& name, const LstmWeights& weights, std::int64_t h
 }
 
 }  // namespace
+
+LstmParts internal::lstm_parts(const Var& sums, const Var& c, const Var& peepholes, std::int64_t hidden, const LstmOptions& options) {
+  std::vector<Var> a = pieces(sums, 4, hidden);
+  const std::vector<Var> looks = peepholes.defined() ? pieces(peepholes, 3, hidden) : std::vector<Var>{};
+  const auto gate = [&](const Var& sum) { return apply(options.gate, clipped(sum, options.gate_clip)); };
+  const auto peeped = [&](std::size_t at, std::size_t place, const Var& cell) {
+    return looks.empty() ? a[at] : a[at] + looks[place] * cell;
+  };
+  LstmParts made;
+  made.i = gate(peeped(0, 0, c));
+  made.f = options.couple_input_forget ? complement(made.i) : gate(peeped(1, 1, c));
+  made.g = apply(options.candidate, clipped(a[2], options.gate_clip));
+  made.c = clipped(made.f * c + made.i * made.g, options.cell_clip);
+  made.o = gate(peeped(3, 2, made.c));
+  made.shown = apply(options.output, made.c);
+  made.h = made.o * made.shown;
+  return made;
+}
 
 Cell lstm_cell(const LstmWeights& weights, const LstmOptions& options) {
   return cell_of(options.name, weights, extents_of(options.name, weights).hidden, options);

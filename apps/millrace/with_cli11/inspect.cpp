@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/runtime/lowering/keep_values.h>
 
 #include "commands.h"
 #include "model_flags.h"
@@ -17,6 +19,7 @@ struct InspectFlags {
   ModelFlags model;
   bool streaming = false;
   bool passes = false;
+  std::vector<std::string> keep;
 };
 
 /// Each loop before and after each pass, and the gear it runs in.
@@ -42,6 +45,12 @@ void print_passes(const Program& program) {
   }
 }
 
+/// The program whose loops hand out what is asked for, each array an output.
+Program keeping(Program program, const std::vector<std::string>& names) {
+  for (const KeptValue& value : keep_values(program, names)) program.add_output("kept." + value.name, value.array);
+  return program;
+}
+
 void print_ports(const char* what, const Program& program, const std::vector<Program::Port>& ports) {
   for (const Program::Port& port : ports) fmt::print("{} {}: {}\n", what, port.name, program.var(port.var).type.to_string());
 }
@@ -50,11 +59,12 @@ int inspect(const InspectFlags& flags) {
   const Model model = load(flags.model);
   std::string streaming;
   if (flags.streaming) streaming = naming(flags.model.source(), [&] { return served(model)->recurrence()->to_string(); });
-  print_ports("input", model.program, model.program.inputs());
-  print_ports("output", model.program, model.program.outputs());
-  fmt::print("\n{}", model.program.to_string());
+  const Program program = naming(flags.model.source(), [&] { return keeping(model.program, flags.keep); });
+  print_ports("input", program, program.inputs());
+  print_ports("output", program, program.outputs());
+  fmt::print("\n{}", program.to_string());
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
-  if (flags.passes) print_passes(model.program);
+  if (flags.passes) print_passes(program);
   return 0;
 }
 
@@ -66,6 +76,10 @@ void add_inspect(CLI::App& app, Action& action) {
   flags->model.add_to(*command);
   command->add_flag("--streaming", flags->streaming, "Also what one step takes and gives, and what becomes state");
   command->add_flag("--passes", flags->passes, "Also what each pass makes of each loop, and the gear it runs in");
+  command
+      ->add_option("--keep", flags->keep,
+                   "Values of loops, NAME,…, that the program hands out for each turn; parts of a cell h are h.i h.f h.g h.o h.a")
+      ->delimiter(',');
   command->callback([flags, &action] { action = [flags] { return inspect(*flags); }; });
 }
 

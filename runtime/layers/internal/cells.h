@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/tensor/tensor.h>
@@ -25,6 +26,16 @@ Var complement(const Var& x);
 std::vector<Var> pieces(const Var& x, std::int64_t parts, std::int64_t units);
 /// h·R (+ bias), then + x·W: the order of lstm_cell.
 Var preactivation(const Var& x, const Matrix& w, const Var& h, const Matrix& r, const Var& bias);
+
+/// The parts of one step of an LSTM without a projection.
+struct LstmParts {
+  Var i, f, g, o;  ///< the gates
+  Var c;           ///< the next c
+  Var shown;       ///< h(c'), which o lets through
+  Var h;           ///< the next h
+};
+/// From `sums`, (h·R + bias) + x·W of [N, 4H], and c [N, H]; `peepholes` [3H] or undefined. As lstm.h has it, and with the bits of `lstm_cell`.
+LstmParts lstm_parts(const Var& sums, const Var& c, const Var& peepholes, std::int64_t hidden, const LstmOptions& options);
 
 /// Weights of one direction of a GRU as its step reads them, gates r z n; biases may be undefined.
 struct GruParameters {

@@ -260,3 +260,11 @@ TEST_CASE("inspect prints inputs, outputs, the program and what becomes state") 
     CHECK(streaming.out.find(words) != std::string::npos);
   check_refused({"inspect", files.path("absent.onnx")}, 1, {"absent.onnx"});
 }
+
+TEST_CASE("inspect shows the loop that hands out values of its turns, and the gear that it keeps") {
+  const Files files;
+  const Ended kept = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--keep", "sigmoid"});
+  CHECK(kept.code == 0);
+  for (const char* words : {"output kept.sigmoid: ", "kept.sigmoid", "gear: fused"}) CHECK(kept.out.find(words) != std::string::npos);
+  check_refused({"inspect", files.path("listing.mr"), "--keep", "nobody"}, 1, {"listing.mr", "'nobody'"});
+}

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 
 #include "runtime/lowering/fused_cells.h"
@@ -127,84 +125,11 @@ TEST_CASE("cells of many kinds run in one piece and give the bits of their turns
   }
 }
 
-/// A cell drawn at random: a few dozen ops over what there is, then a product for each next state.
-class RandomCell {
- public:
-  RandomCell(std::uint64_t seed, std::vector<std::int64_t> widths) : weights_(seed), widths_(std::move(widths)) {}
-
-  CellStep operator()(const Var& x, const std::vector<Var>& states) {
-    made_ = states;
-    made_.push_back(x);
-    const std::int64_t ops = random().between(3, 25);
-    for (std::int64_t i = 0; i < ops; ++i) made_.push_back(draw());
-    std::vector<Var> next;
-    for (const std::int64_t width : widths_) next.push_back(tanh(sized(any(), width)));
-    return {sized(any(), random().between(1, 7)), next};
-  }
-
- private:
-  Random& random() { return weights_.random; }
-  Var any() { return made_[static_cast<std::size_t>(random().between(0, static_cast<std::int64_t>(made_.size()) - 1))]; }
-  static std::int64_t width(const Var& x) { return (*x.type().shape)[1]; }
-  /// Weights of any kind: of f32, of bf16 under rows of f32 or of bf16, of i8.
-  Var sized(const Var& x, std::int64_t columns) {
-    const std::int64_t kind = random().between(0, 7);
-    if (kind > 2) return matmul(x, weights_({width(x), columns}));
-    const Tensor whole = random_tensor(random(), {width(x), columns});
-    const layers::Matrix narrow = layers::matrix("narrow", whole, kind == 2 ? DType::i8 : DType::bf16);
-    return kind == 1 ? matmul(cast(x, DType::bf16), narrow.values, DType::f32) : layers::product(x, narrow);
-  }
-  /// Another of the same width, or one column, or weights.
-  Var beside(const Var& x) {
-    const Var other = any();
-    if (width(other) == width(x)) return other;
-    switch (random().between(0, 3)) {
-      case 0: return weights_({width(x)});
-      case 1: return reduce(other, random().coin() ? "sum" : "max", {-1}, true);
-      case 2: return weights_({1});
-      default: return sized(other, width(x));
-    }
-  }
-  Var draw() {
-    static const std::vector<std::string> unaries{"sigmoid", "tanh", "relu", "abs", "neg", "softsign", "hard_sigmoid", "floor"};
-    static const std::vector<std::string> binaries{"add", "sub", "mul", "minimum", "maximum"};
-    const auto one_of = [this](const std::vector<std::string>& names) {
-      return names[static_cast<std::size_t>(random().between(0, static_cast<std::int64_t>(names.size()) - 1))];
-    };
-    const Var x = any();
-    const std::int64_t n = width(x);
-    switch (random().between(0, 9)) {
-      case 0: return call1(one_of(unaries), {x});
-      case 1: {
-        const Var other = beside(x);
-        return random().coin() ? call1(one_of(binaries), {x, other}) : call1(one_of(binaries), {other, x});
-      }
-      case 2: return sized(x, random().between(1, 20));
-      case 3: {
-        const std::int64_t begin = random().between(0, n - 1);
-        return slice(x, -1, begin, random().between(begin + 1, n));
-      }
-      case 4: return concat({x, tanh(any())}, 1);
-      case 5: return softmax(x);
-      case 6: return layer_norm(x, weights_({n}), weights_({n}));
-      case 7: return where(greater(x, beside(x)), x, beside(x));
-      case 8: return n % 2 != 0 ? exp(-abs(x)) : reshape(transpose(reshape(x, {-1, 2, n / 2}), {0, 2, 1}), {-1, n});
-      default: return n % 2 != 0 ? x * 0.5f : reduce(reshape(x, {-1, n / 2, 2}) * weights_({n / 2, 1}), "mean", {-1});
-    }
-  }
-
-  Weights weights_;
-  std::vector<std::int64_t> widths_;
-  std::vector<Var> made_;
-};
-
 TEST_CASE("cells drawn at random give the bits of their turns one by one") {
   for (const std::uint64_t seed : seeds(40)) {
     INFO("seed ", seed);
     Random random(seed * 7919);
-    CellCase each{"random", random.between(1, 9), {}, {}};
-    for (std::int64_t states = random.between(1, 3); states > 0; --states) each.widths.push_back(random.between(1, 18));
-    each.cell = [&](const Var& x, const std::vector<Var>& states) { return RandomCell(seed, each.widths)(x, states); };
+    const CellCase each = random_cell(random, seed);
     const bool boots = random.coin();
     const LoD lod = random_lod(random, 1, 9);
     const std::int64_t fused = compare(over_rows(each, boots, random.coin()), feeds_for(random, each, lod, boots));

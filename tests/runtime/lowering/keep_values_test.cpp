@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/lowering/keep_values.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <millrace/kernels/cast.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/runtime/program/check.h>
+#include <millrace/tensor/caching_resource.h>
+
+#include "runtime/lowering/fused_cells.h"
+#include "support/loop_over.h"
+#include "support/random_lod.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+std::vector<int> bodies(const Program& program) {
+  std::vector<int> found;
+  for (const Block& block : program.blocks())
+    for (const Op& op : block.ops)
+      if (op.type == "while") found.push_back(op.attributes.get<BlockId>("sub_block").index);
+  return found;
+}
+
+/// A program whose loops hand out values, as outputs of the same names.
+struct Keeping {
+  Program program;
+  std::vector<std::pair<int, KeptValue>> values;  // with the body that makes them
+
+  void add(int body, const std::vector<std::string>& names) {
+    for (const KeptValue& value : keep_values(program, body, names)) {
+      program.add_output(value.name, value.array);
+      values.emplace_back(body, value);
+    }
+    check(program);
+  }
+};
+
+/// Those values of a loop's body that can be kept.
+std::vector<std::string> all_values(const Program& program, int body) {
+  std::vector<std::string> names;
+  for (const VarDef& var : program.vars()) {
+    if (var.block != body) continue;
+    Program tried = program;
+    try {
+      keep_values(tried, body, {var.name});
+      names.push_back(var.name);
+    } catch (const UnsupportedError&) {  // what counts turns, what is the same in all
+      continue;
+    }
+  }
+  return names;
+}
+
+std::vector<std::string> some(Random& random, std::vector<std::string> names) {
+  std::erase_if(names, [&](const std::string&) { return random.between(0, 2) == 0; });
+  return names;
+}
+
+/// The elements of `value` as bytes; of truth and bf16 as `dtype`.
+std::string elements(const Tensor& value, DType dtype) {
+  const auto device = make_cpu_device(1);
+  const Tensor held = value.dtype() == dtype ? value.copy_to(CpuPlace{}) : millrace::cast(value, dtype, device->stream(0));
+  return held.dims().to_string() + std::string(static_cast<const char*>(held.raw()), held.bytes());
+}
+
+/// Runs both programs in both gears: outputs as without keeping, kept values as in the step scopes of the loop turn by turn. Gives how many
+/// loops ran in one piece.
+std::int64_t compare_kept(const Program& source, const Keeping& kept, const Feeds& feeds) {
+  const RunResult wanted = on_cpu(source, feeds, interpreted());
+  RunOptions scopes = interpreted();
+  scopes.keep_step_scopes = true;
+  const RunResult turns = on_cpu(kept.program, feeds, scopes);
+  std::int64_t fused = 0;
+  for (const int threads : {0, 1, 2}) {
+    INFO("threads ", threads, " (0: turn by turn)");
+    const RunResult found = threads == 0 ? on_cpu(kept.program, feeds, interpreted())
+                                         : run_fifo(run(Executable(kept.program, make_cpu_device(threads)), feeds));
+    for (const auto& [name, value] : wanted.outputs())
+      CHECK(elements(found[name].tensor(), value.tensor().dtype()) == elements(value.tensor().tensor(), value.tensor().dtype()));
+    for (const auto& [body, value] : kept.values) {
+      INFO("value: ", value.name);
+      const millrace::TensorArray& array = found.value(value.name).array();
+      for (std::int64_t t = 0; t < array.size(); ++t) {
+        const std::optional<LoDTensor> slot = array.peek(t);
+        const Value* turn = turns.step_value(body, t, value.name);
+        REQUIRE(slot.has_value());
+        REQUIRE(turn != nullptr);
+        CHECK(elements(slot->tensor(), slot->dtype()) == elements(turn->tensor().tensor(), slot->dtype()));
+      }
+    }
+    fused = found.fused_loops;
+  }
+  return fused;
+}
+
+layers::LstmWeights lstm_weights(Random& random, std::int64_t c, std::int64_t h, bool bias, bool peepholes) {
+  layers::LstmWeights made{random_tensor(random, {c, 4 * h}), random_tensor(random, {h, 4 * h}), {}, {}, {}};
+  if (bias) made.bias = random_tensor(random, {4 * h});
+  if (peepholes) made.peepholes = random_tensor(random, {3 * h});
+  return made;
+}
+
+TEST_CASE("a built-in LSTM hands out its gates and states, with the bits of its turns one by one and of its step scopes") {
+  for (const std::uint64_t seed : seeds(8)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const bool dense = random.coin();
+    layers::LstmOptions options;
+    options.couple_input_forget = random.between(0, 3) == 0;
+    options.gate_clip = random.between(0, 3) == 0 ? 0.7 : 0;
+    options.direction = random.coin() ? layers::Direction::forward : layers::Direction::bidirectional;
+    if (random.between(0, 3) == 0) options.weights = random.coin() ? DType::bf16 : DType::i8;
+    if (random.between(0, 3) == 0) options.output = {"softsign"};
+    if (random.between(0, 3) == 0) options.gate = {"hard_sigmoid", 0.3, 0.4};
+    const std::int64_t h = random.between(1, 19);
+    Program source;
+    {
+      const Guard guard(source);
+      const Var x = dense ? input("x", VarType(DType::f32, {DDim::unknown, 3, 5})) : input("x", VarType(DType::f32, {DDim::unknown, 5}, 1));
+      std::vector<layers::LstmWeights> weights;
+      for (std::size_t i = 0; i < layers::directions(options.direction); ++i)
+        weights.push_back(lstm_weights(random, 5, h, random.coin(), random.coin()));
+      const layers::LstmResult made = layers::lstm({x}, weights, options);
+      output("y", made.y);
+      output("c_last", made.c[0]);
+    }
+    Keeping kept{source, {}};
+    for (const int body : bodies(source)) {
+      std::string cell;
+      std::string before;
+      for (const Op& op : source.block(body).ops) {
+        if (op.type != "lstm_cell" && op.type != "lstm_gates") continue;
+        cell = source.var(op.outputs[0]).name;
+        before = source.var(op.inputs[2]).name;  // c
+      }
+      REQUIRE(!cell.empty());
+      kept.add(body, {cell + ".i", cell + ".f", cell + ".g", cell + ".o", cell + ".a", cell, before});
+    }
+    const LoD lod = LoD::from_lengths({{3, 0, 7, 1}});
+    const Feeds feeds =
+        dense ? Feeds{{"x", random_tensor(random, {6, 3, 5})}} : Feeds{{"x", LoDTensor(random_tensor(random, {11, 5}), lod)}};
+    CHECK(compare_kept(source, kept, feeds) == static_cast<std::int64_t>(bodies(source).size()));
+  }
+}
+
+TEST_CASE("GRUs of both resets hand out all that their turns compute, ragged and dense, in both directions") {
+  for (const std::uint64_t seed : seeds(4)) {
+    INFO("seed ", seed);
+    Random random(seed * 31);
+    const bool dense = random.coin();
+    Program source;
+    {
+      const Guard guard(source);
+      const Var x = dense ? input("x", VarType(DType::f32, {DDim::unknown, 3, 5})) : input("x", VarType(DType::f32, {DDim::unknown, 5}, 1));
+      for (const auto reset : {layers::GruReset::after, layers::GruReset::before}) {
+        layers::GruOptions options;
+        options.reset = reset;
+        options.name = reset == layers::GruReset::after ? "after" : "before";
+        options.direction = random.coin() ? layers::Direction::forward : layers::Direction::reverse;
+        const layers::GruWeights weights{random_tensor(random, {5, 18}), random_tensor(random, {6, 18}), random_tensor(random, {18}),
+                                         random_tensor(random, {18})};
+        output(options.name, layers::gru({x}, {weights}, options).y);
+      }
+    }
+    Keeping kept{source, {}};
+    for (const int body : bodies(source)) {
+      const std::vector<std::string> names = all_values(source, body);
+      CHECK(names.size() > 12);
+      kept.add(body, names);
+    }
+    const LoD lod = random_lod(random, 1, 7);
+    const Feeds feeds =
+        dense ? Feeds{{"x", random_tensor(random, {6, 3, 5})}} : Feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 5}), lod)}};
+    CHECK(compare_kept(source, kept, feeds) == (dense || lod.rows() > 0 ? 2 : 0));
+  }
+}
+
+TEST_CASE("cells drawn at random hand out any of their values, on ragged batches") {
+  for (const std::uint64_t seed : seeds(25)) {
+    INFO("seed ", seed);
+    Random random(seed * 104729);
+    const CellCase each = random_cell(random, seed);
+    const bool boots = random.coin();
+    const Program source = over_rows(each, boots, random.coin());
+    Keeping kept{source, {}};
+    kept.add(bodies(source)[0], some(random, all_values(source, bodies(source)[0])));
+    const LoD lod = random_lod(random, 1, 9);
+    CHECK(compare_kept(source, kept, feeds_for(random, each, lod, boots)) == (lod.rows() > 0 ? 1 : 0));
+  }
+}
+
+TEST_CASE("long sequences and many of them hand out the same in runs of turns and in blocks of rows") {
+  Random random(77);
+  Program source;
+  {
+    const Guard guard(source);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    output("y", layers::lstm({x}, {lstm_weights(random, 4, 12, true, false)}).y);
+  }
+  Keeping kept{source, {}};
+  kept.add(bodies(source)[0], {"h.i", "h.f", "h.g", "h.o", "h.a", "c"});
+  LoD::Level lengths{700, 3};
+  for (int i = 0; i < 150; ++i) lengths.push_back(random.between(0, 5));
+  for (const LoD& lod : {LoD::from_lengths({{700, 3, 0, 411}}), LoD::from_lengths({lengths})})
+    CHECK(compare_kept(source, kept, {{"x", LoDTensor(random_tensor(random, {lod.rows(), 4}), lod)}}) == 1);
+}
+
+TEST_CASE("a loop that counts from anywhere hands out its turns from slot 0 on") {
+  for (const bool known : {true, false}) {
+    Program source;
+    {
+      const Guard guard(source);
+      const Var x = input("x", VarType(DType::f32, {9, 2, 3}));
+      const Var n = input("n", VarType(DType::i64, {}));
+      const Var from = input("from", VarType(DType::i64, {}));
+      const ArrayVar steps = ArrayVar::unstack(x);
+      Var step = known ? constant(2) : from;
+      Var state = constant(Tensor::from<float>({1, 2, 3, 4, 5, 6}, {2, 3}));
+      auto loop = while_loop({step, state});
+      {
+        auto frame = loop.frame();
+        loop.break_if(greater_equal(step + 1, n));
+        state.update(call1("tanh", {state + steps.read(step)}, {}, "next"));
+        step.update(step + 1);
+      }
+      output("y", state);
+      output("step", step);
+    }
+    Random random(3);
+    Keeping kept{source, {}};
+    kept.add(bodies(source)[0], {"next"});
+    const Feeds feeds{
+        {"x", random_tensor(random, {9, 2, 3})}, {"n", Tensor::scalar<std::int64_t>(8)}, {"from", Tensor::scalar<std::int64_t>(2)}};
+    CHECK(compare_kept(source, kept, feeds) == 1);
+    CHECK(on_cpu(kept.program, feeds).value("next").array().size() == 5);
+    Feeds none = feeds;
+    none.at("n") = Tensor::scalar<std::int64_t>(1);
+    CHECK(compare_kept(source, kept, none) == 0);
+    CHECK(on_cpu(kept.program, none).value("next").array().size() == 0);
+  }
+}
+
+TEST_CASE("what cannot be kept is refused by name, and the program stays as it was") {
+  Random random(5);
+  Program source;
+  {
+    const Guard guard(source);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    output("y", layers::lstm({x}, {lstm_weights(random, 4, 6, true, false)}).y);
+  }
+  const int body = bodies(source)[0];
+  const std::string before = source.to_string();
+  const auto refusal = [&](int block, const std::vector<std::string>& names) -> std::string {
+    try {
+      keep_values(source, block, names);
+    } catch (const Error& error) {
+      CHECK(source.to_string() == before);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string counter = source.var(source.block(body).params[0]).name;
+  CHECK(refusal(body, {"nobody"}).find("found 'nobody'") != std::string::npos);
+  CHECK(refusal(body, {"h.x"}).find("found 'h.x'") != std::string::npos);
+  CHECK(refusal(body, {"h.i", "h.i"}).find("a second time") != std::string::npos);
+  CHECK(refusal(body, {counter}).find("depends on no rows") != std::string::npos);
+  CHECK(refusal(0, {"h"}).find("expected the body of a loop") != std::string::npos);
+  CHECK(refusal(body, {"x"}).find("found 'x'") != std::string::npos);
+}
+
+TEST_CASE("layers of a stack still run side by side when they hand out values, and a value that nobody reads costs nothing") {
+  Random random(9);
+  Program source;
+  {
+    const Guard guard(source);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    output("y", layers::lstm({x}, {lstm_weights(random, 4, 12, true, false), lstm_weights(random, 12, 12, true, false)}).y);
+  }
+  const LoD lod = LoD::from_lengths({{40, 31, 2}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 4}), lod)}};
+  Keeping kept{source, {}};
+  for (const int body : bodies(source)) {
+    const std::string cell = source
+                                 .var(std::find_if(source.block(body).ops.begin(), source.block(body).ops.end(),
+                                                   [](const Op& op) { return op.type == "lstm_cell"; })
+                                          ->outputs[0])
+                                 .name;
+    kept.add(body, {cell + ".i", cell + ".o"});
+  }
+  CHECK(compare_kept(source, kept, feeds) == 2);
+  CHECK(run_fifo(run(Executable(kept.program, make_cpu_device(2)), feeds)).loops_side_by_side == 2);
+  Program unread = source;
+  keep_values(unread, {"h.i"});
+  const auto written = [](const Program& program) {
+    std::size_t count = 0;
+    for (const Op& op : program.block(0).ops)
+      if (op.type == "while") count += FusedLoop(program, 0, op).form().outputs.size();
+    return count;
+  };
+  CHECK(written(unread) == written(source));
+}
+
+/// The most memory that was in use at once during a fused run on one thread.
+std::size_t peak_of(const Program& program, const Feeds& feeds) {
+  const auto memory = std::make_shared<CachingResource>(host_memory());
+  {
+    const RunResult result = run_fifo(run(Executable(program, std::make_shared<CpuDevice>(1, 1, memory)), feeds));
+    CHECK(result.fused_loops == 1);
+    CHECK(result.live_step_scopes() == 0);
+  }
+  CHECK(memory->statistics().in_use == 0);
+  return memory->statistics().peak;
+}
+
+TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the number of turns, and no scope") {
+  Random random(13);
+  constexpr std::int64_t h = 16;
+  Program source;
+  {
+    const Guard guard(source);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    output("y", layers::lstm({x}, {lstm_weights(random, 4, h, true, false)}).y);
+  }
+  Keeping kept{source, {}};
+  kept.add(bodies(source)[0], {"h.i", "h.f", "h.g", "h.o", "h.a"});
+  for (const std::int64_t steps : {512, 4096}) {
+    const LoD lod = LoD::from_lengths({{steps, steps}});
+    const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 4}), lod)}};
+    const std::size_t slabs = 5 * h * sizeof(float) * static_cast<std::size_t>(lod.rows());
+    const std::size_t beside = peak_of(kept.program, feeds) - peak_of(source, feeds);
+    CHECK(beside >= slabs);
+    CHECK(beside < slabs + slabs / 50 + 65536);  // sizes of buffers of a run of turns, whatever their number
+  }
+}
+
+}  // namespace
