@@ -13,6 +13,7 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/runtime/lowering/turn_memory.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/tensor/caching_resource.h>
 
@@ -343,6 +344,65 @@ TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the nu
     const std::size_t beside = peak_of(kept.program, feeds) - peak_of(source, feeds);
     CHECK(beside >= slabs);
     CHECK(beside < slabs + slabs / 50 + 65536);  // sizes of buffers of a run of turns, whatever their number
+  }
+}
+
+TEST_CASE("what a backward step of an LSTM reads is kept whole, without what one row makes again, or the states alone") {
+  Random random(21);
+  Program source;
+  {
+    const Guard guard(source);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    output("y", layers::lstm({x}, {lstm_weights(random, 4, 10, true, false)}).y);
+  }
+  const int body = bodies(source)[0];
+  const auto planned = [&](Keep keep) {
+    Keeping kept{source, {}};
+    const std::vector<std::string> names = values_to_keep(kept.program, body, keep);
+    kept.add(body, names);
+    const LoD lod = LoD::from_lengths({{3, 0, 7, 1}});
+    CHECK(compare_kept(source, kept, {{"x", LoDTensor(random_tensor(random, {11, 4}), lod)}}) == 1);
+    return std::pair(std::set<std::string>(names.begin(), names.end()), turn_memory(kept.program, body, names));
+  };
+  using Names = std::set<std::string>;
+  const auto [all, none] = planned(Keep::needed);
+  CHECK(all == Names{"h", "c", "h.i", "h.f", "h.g", "h.o", "h.a"});
+  CHECK(none.recomputed.empty());
+  CHECK(none.missing.empty());
+  CHECK(none.kept == 70);
+  const auto [lean, little] = planned(Keep::lean);
+  CHECK(lean == Names{"h", "c", "h.i", "h.f", "h.g", "h.o"});
+  CHECK(little.recomputed == std::vector<std::string>{"h.a"});
+  CHECK(little.products == 0);
+  const auto [states, much] = planned(Keep::states);
+  CHECK(states == Names{"h", "c"});
+  CHECK(much.missing.empty());
+  CHECK(much.products == 2);
+  CHECK(much.kept == 20);
+  Program spelled = source;
+  keep_values(spelled, body, {"h.i", "h"});
+  const TurnMemory wanting = turn_memory(spelled, body, {"h.i", "h"});
+  CHECK(wanting.missing.size() == 1);  // c
+}
+
+TEST_CASE("whatever cell is drawn, a backward step has all it reads under each choice of what is kept") {
+  for (const std::uint64_t seed : seeds(20)) {
+    INFO("seed ", seed);
+    Random random(seed * 65537);
+    const CellCase each = random_cell(random, seed);
+    const Program source = over_rows(each, false, false);
+    const int body = bodies(source)[0];
+    const LoD lod = random_lod(random, 1, 6);
+    for (const Keep keep : {Keep::needed, Keep::lean, Keep::states}) {
+      Keeping kept{source, {}};
+      const std::vector<std::string> names = values_to_keep(kept.program, body, keep);
+      kept.add(body, names);
+      const TurnMemory memory = turn_memory(kept.program, body, names);
+      CHECK(memory.missing.empty());
+      if (keep == Keep::needed) CHECK(memory.recomputed.empty());
+      if (keep == Keep::lean) CHECK(memory.products == 0);
+      CHECK(compare_kept(source, kept, feeds_for(random, each, lod, false)) == (lod.rows() > 0 ? 1 : 0));
+    }
   }
 }
 
