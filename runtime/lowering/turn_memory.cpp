@@ -30,16 +30,42 @@ struct Looks {
   bool output = true;
 };
 Looks looks_of(const Op& op) {
-  static const std::map<std::string, Looks> known{
-      {"add", {false, false}},      {"sub", {false, false}},     {"neg", {false, false}},        {"split", {false, false}},
-      {"slice", {false, false}},    {"concat", {false, false}},  {"reshape", {false, false}},    {"reshape_to", {false, false}},
-      {"squeeze", {false, false}},  {"flatten", {false, false}}, {"unsqueeze", {false, false}},  {"transpose", {false, false}},
-      {"identity", {false, false}}, {"cast", {false, false}},    {"expand", {false, false}},     {"pad", {false, false}},
-      {"sigmoid", {false, true}},   {"tanh", {false, true}},     {"exp", {false, true}},         {"sqrt", {false, true}},
-      {"relu", {false, true}},      {"softmax", {false, true}},  {"log_softmax", {false, true}}, {"reciprocal", {false, true}},
-      {"mul", {true, false}},       {"matmul", {true, false}},   {"gemm", {true, false}},        {"conv1d", {true, false}},
-      {"maximum", {true, false}},   {"minimum", {true, false}},  {"abs", {true, false}},         {"layer_norm", {true, false}},
-      {"log", {true, false}},       {"clip", {true, false}}};
+  static const std::map<std::string, Looks> known{{"add", {false, false}},
+                                                  {"sub", {false, false}},
+                                                  {"neg", {false, false}},
+                                                  {"split", {false, false}},
+                                                  {"slice", {false, false}},
+                                                  {"concat", {false, false}},
+                                                  {"reshape", {false, false}},
+                                                  {"reshape_to", {false, false}},
+                                                  {"squeeze", {false, false}},
+                                                  {"flatten", {false, false}},
+                                                  {"unsqueeze", {false, false}},
+                                                  {"transpose", {false, false}},
+                                                  {"identity", {false, false}},
+                                                  {"cast", {false, false}},
+                                                  {"expand", {false, false}},
+                                                  {"pad", {false, false}},
+                                                  {"sigmoid", {false, true}},
+                                                  {"tanh", {false, true}},
+                                                  {"exp", {false, true}},
+                                                  {"sqrt", {false, true}},
+                                                  {"relu", {false, true}},
+                                                  {"softmax", {false, true}},
+                                                  {"log_softmax", {false, true}},
+                                                  {"reciprocal", {false, true}},
+                                                  {"quantize_rows", {false, false}},
+                                                  {"matmul_int8", {false, false}},
+                                                  {"mul", {true, false}},
+                                                  {"matmul", {true, false}},
+                                                  {"gemm", {true, false}},
+                                                  {"conv1d", {true, false}},
+                                                  {"maximum", {true, false}},
+                                                  {"minimum", {true, false}},
+                                                  {"abs", {true, false}},
+                                                  {"layer_norm", {true, false}},
+                                                  {"log", {true, false}},
+                                                  {"clip", {true, false}}};
   if (op.type == "reduce") {
     const auto kind = op.attributes.get_or("kind", std::string("sum"));
     const bool linear = kind == "sum" || kind == "mean";
@@ -82,8 +108,12 @@ class TurnReader {
   /// there anyway.
   VarId holder(VarId var) const {
     std::set<VarId> seen;
-    for (var = canonical(var); seen.insert(var).second; var = canonical(next_.at(var)))
-      if (!next_.contains(var)) return rows_.contains(var) && makers_.contains(var) && !inputs_.contains(var) ? var : no_var;
+    for (var = canonical(var); seen.insert(var).second; var = canonical(next_.at(var))) {
+      if (next_.contains(var)) continue;
+      const DType dtype = program_.var(var).type.dtype;
+      const bool held = is_floating(dtype) || dtype == DType::boolean;
+      return held && rows_.contains(var) && makers_.contains(var) && !inputs_.contains(var) ? var : no_var;
+    }
     return no_var;  // states that only take each other's places: all of them are known at the start
   }
 

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
+#include <millrace/runtime/lowering/turn_memory.h>
 
 #include "commands.h"
 #include "model_flags.h"
@@ -45,9 +49,43 @@ void print_passes(const Program& program) {
   }
 }
 
-/// The program whose loops hand out what is asked for, each array an output.
-Program keeping(Program program, const std::vector<std::string>& names) {
-  for (const KeptValue& value : keep_values(program, names)) program.add_output("kept." + value.name, value.array);
+std::string joined(const std::vector<std::string>& words) { return words.empty() ? "nothing" : fmt::format("{}", fmt::join(words, ", ")); }
+
+/// `all-needed` …: what a backward step of each loop reads; nothing for other words.
+std::optional<Keep> policy_of(const std::vector<std::string>& words) {
+  if (words.size() != 1) return std::nullopt;
+  if (words[0] == "all-needed") return Keep::needed;
+  if (words[0] == "all-lean") return Keep::lean;
+  return words[0] == "all-states" ? std::optional(Keep::states) : std::nullopt;
+}
+
+/// The values of every loop that is a recurrence; `report` gets what a backward step has at hand.
+std::vector<KeptValue> keep_all(Program& program, Keep policy, std::string& report) {
+  std::vector<KeptValue> values;
+  std::vector<int> bodies;
+  for (const Block& block : program.blocks())
+    for (const Op& op : block.ops)
+      if (op.type == "while") bodies.push_back(op.attributes.get<BlockId>("sub_block").index);
+  for (const int block : bodies) {
+    try {
+      const std::vector<std::string> names = values_to_keep(program, block, policy);
+      const TurnMemory memory = turn_memory(program, block, names);
+      for (KeptValue& value : keep_values(program, block, names)) values.push_back(std::move(value));
+      report +=
+          fmt::format("\nkept of block {}: {}; {} elements a row\n  needed by a backward step: {}\n  computed again: {}; {} products\n",
+                      block, joined(names), memory.kept, joined(memory.needed), joined(memory.recomputed), memory.products);
+    } catch (const UnsupportedError& error) {
+      report += fmt::format("\nkept of block {}: nothing, because {}\n", block, error.what());
+    }
+  }
+  return values;
+}
+
+/// The program whose loops hand out what is asked for, each array an output where the loop stands in block 0.
+Program keeping(Program program, const std::vector<std::string>& words, std::string& report) {
+  const std::optional<Keep> policy = policy_of(words);
+  for (const KeptValue& value : policy ? keep_all(program, *policy, report) : keep_values(program, words))
+    if (program.var(value.array).block == 0) program.add_output("kept." + value.name, value.array);
   return program;
 }
 
@@ -59,11 +97,13 @@ int inspect(const InspectFlags& flags) {
   const Model model = load(flags.model);
   std::string streaming;
   if (flags.streaming) streaming = naming(flags.model.source(), [&] { return served(model)->recurrence()->to_string(); });
-  const Program program = naming(flags.model.source(), [&] { return keeping(model.program, flags.keep); });
+  std::string kept;
+  const Program program = naming(flags.model.source(), [&] { return keeping(model.program, flags.keep, kept); });
   print_ports("input", program, program.inputs());
   print_ports("output", program, program.outputs());
   fmt::print("\n{}", program.to_string());
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
+  fmt::print("{}", kept);
   if (flags.passes) print_passes(program);
   return 0;
 }
@@ -78,7 +118,9 @@ void add_inspect(CLI::App& app, Action& action) {
   command->add_flag("--passes", flags->passes, "Also what each pass makes of each loop, and the gear it runs in");
   command
       ->add_option("--keep", flags->keep,
-                   "Values of loops, NAME,…, that the program hands out for each turn; parts of a cell h are h.i h.f h.g h.o h.a")
+                   "Values of loops, NAME,…, that the program hands out for each turn; parts of a cell h are h.i h.f h.g h.o h.a. Or what "
+                   "a backward "
+                   "step reads of every loop: all-needed; all-lean: without what one row makes again; all-states: states alone")
       ->delimiter(',');
   command->callback([flags, &action] { action = [flags] { return inspect(*flags); }; });
 }

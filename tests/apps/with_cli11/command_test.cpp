@@ -266,5 +266,9 @@ TEST_CASE("inspect shows the loop that hands out values of its turns, and the ge
   const Ended kept = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--keep", "sigmoid"});
   CHECK(kept.code == 0);
   for (const char* words : {"output kept.sigmoid: ", "kept.sigmoid", "gear: fused"}) CHECK(kept.out.find(words) != std::string::npos);
+  const Ended all = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--keep", "all-needed"});
+  CHECK(all.code == 0);
+  for (const char* words : {"kept of block 1: sigmoid; 4 elements a row", "computed again: nothing; 0 products", "gear: fused"})
+    CHECK(all.out.find(words) != std::string::npos);
   check_refused({"inspect", files.path("listing.mr"), "--keep", "nobody"}, 1, {"listing.mr", "'nobody'"});
 }
