@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/array/errors.h>
 #include <millrace/runtime/distributed/internal/slot_run.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
@@ -130,24 +131,41 @@ void send_failure(Link& link, std::int64_t next) noexcept {
   }
 }
 
+/// The slots from `first` on, as many as go into one message; fewer at the end of the array, or before a slot that will not come.
+task<std::vector<SlotValue>> next_run(LinkPtr link, std::int64_t first, std::exception_ptr* gap) {
+  std::vector<SlotValue> values;
+  try {
+    while (std::cmp_less(values.size(), link->run)) {
+      const std::int64_t slot = first + static_cast<std::int64_t>(values.size());
+      const bool more = co_await exists(link->array, slot);
+      if (!more) break;
+      SlotValue value = co_await link->array.read(slot);
+      values.push_back(std::move(value));
+    }
+  } catch (const NeverWrittenError&) {
+    *gap = std::current_exception();
+  }
+  co_return std::move(values);
+}
+
 task<void> send_slots(LinkPtr link) {
   std::int64_t next = 0;
   try {
     for (bool more = true; more;) {
-      std::vector<SlotValue> values;
-      while (std::cmp_less(values.size(), link->run)) {
-        const std::int64_t slot = next + static_cast<std::int64_t>(values.size());
-        more = co_await exists(link->array, slot);
-        if (!more) break;
-        SlotValue value = co_await link->array.read(slot);
-        values.push_back(std::move(value));
-      }
+      std::exception_ptr gap;
+      std::vector<SlotValue> values = co_await next_run(link, next, &gap);
       const auto count = static_cast<std::int64_t>(values.size());
       if (count > 0) co_await send_run(link, next, std::move(values));
       next += count;
+      if (gap != nullptr) std::rethrow_exception(gap);
+      more = count == link->run;
     }
     const Point ended = link->communicator->send(header(Kind::end, next, 0, 0, 0), link->peer, link->host);
     co_await ready(ended);
+  } catch (const NeverWrittenError&) {  // whoever reads the slot there hears it, and it need not be read at all
+    send_failure(*link, next);
+  } catch (const DeadlockError&) {
+    send_failure(*link, next);
   } catch (...) {
     send_failure(*link, next);
     throw;

@@ -14,7 +14,8 @@
 /// Slots go in order from 0, each as soon as its elements are there: a point that fails fails the slots here, not a stream that others use.
 /// LoD, order, size, `close` and back-pressure go along: an array that is a window bounds what is under way, and the task is one of its
 /// readers. When the producer fails, is cancelled or dies, the slots that have not come fail by name, with the type of the error where it is
-/// known here; other arrays and runs go on.
+/// known here; other arrays and runs go on. A slot that nobody can write any more is an error of those who read it there, and none of the
+/// task that carries it; the slots behind it do not come.
 namespace millrace {
 
 /// `TensorArray there = array.on(OnPlace(scope, device));`: an array of the same kind, size and order whose slots are on `device`, copied on

@@ -66,7 +66,8 @@ class ProgramRun::Origin final : public WorkOrigin {
   const VarScope& scope_;
 };
 
-ProgramRun::ProgramRun(Executable executable, RunOptions options) : executable_(std::move(executable)), options_(options) {
+ProgramRun::ProgramRun(Executable executable, RunOptions options, std::shared_ptr<RunExchange> exchange)
+    : executable_(std::move(executable)), options_(options), exchange_(std::move(exchange)) {
   if (options_.tracer != nullptr) add_tracks();
   const auto compiled = [this](std::size_t place) {
     const Op* op = &executable_.program().block(0).ops[place];

@@ -17,12 +17,14 @@
 
 namespace millrace {
 
+class RunExchange;
 class Wavefront;
 
 /// One run of an executable: what its tasks share. Internal to the executor; the tasks hold it by shared pointer.
 class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
  public:
-  ProgramRun(Executable executable, RunOptions options);
+  /// `exchange` may be null.
+  ProgramRun(Executable executable, RunOptions options, std::shared_ptr<RunExchange> exchange = nullptr);
 
   /// Feeds → scope of block 0, checked and placed.
   void feed(const Feeds& feeds);
@@ -31,6 +33,14 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   task<RunResult> collect();
 
  private:
+  /// An input that is not fed, but comes while the program runs.
+  bool arrives(const std::string& input) const;
+  void take_input(const Program::Port& port, const Value& value);
+  /// The tasks by which values come and leave, as children of the run.
+  void start_exchange(Executor& executor, Scope& scope);
+  static task<void> receive_input(std::shared_ptr<ProgramRun> run, Program::Port port);
+  static task<void> send_output(std::shared_ptr<ProgramRun> run, Program::Port port);
+
   using CompiledBlock = Executable::CompiledBlock;
   using CompiledOp = Executable::CompiledOp;
   using Source = Executable::Source;
@@ -106,6 +116,8 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
                                             ScopePtr scope, Beside beside);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
+  bool arrives_slot_by_slot(VarId array) const;
+  static task<void> all_slots(TensorArray array, std::int64_t first, std::int64_t count);
   static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
@@ -156,6 +168,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
 
   Executable executable_;
   RunOptions options_;
+  std::shared_ptr<RunExchange> exchange_;
   std::map<const CompiledOp*, std::shared_ptr<Companion>> companions_;
   std::map<const CompiledOp*, std::vector<std::shared_ptr<Companion>>> led_by_;  ///< by the first loop of a group
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();

@@ -319,7 +319,9 @@ task<void> ProgramRun::run_on(Executor& executor) {
   auto end = std::make_shared<BlockEnd>();
   const CompiledBlock* block = &executable_.block(0);
   std::string name = executable_.program().title();
-  scope.spawn_on(strand ? static_cast<Executor&>(*strand) : executor, run_block(shared_from_this(), block, root_, end), std::move(name));
+  Executor& one_at_a_time = strand ? static_cast<Executor&>(*strand) : executor;
+  if (exchange_ != nullptr) start_exchange(one_at_a_time, scope);
+  scope.spawn_on(one_at_a_time, run_block(shared_from_this(), block, root_, end), std::move(name));
   co_await scope.join();
 }
 

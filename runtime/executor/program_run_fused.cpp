@@ -11,6 +11,7 @@
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/lowering/wavefront.h>
 #include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
 
@@ -114,6 +115,17 @@ task<Value> ProgramRun::value_beside(std::shared_ptr<ProgramRun> run, VarId var,
   co_return std::move(outputs[static_cast<std::size_t>(place)]);
 }
 
+/// Slots that come from elsewhere. One that does not come, the loop says better turn by turn.
+task<void> ProgramRun::all_slots(TensorArray array, std::int64_t first, std::int64_t count) {
+  if (first < 0 || !array.is_fixed()) co_return;
+  try {
+    for (std::int64_t slot = first; slot < std::min(array.size(), first + count); ++slot) co_await array.read(slot);
+  } catch (const CancelledError&) {
+    throw;
+  } catch (const Error&) {
+  }
+}
+
 /// Everything a fused loop works on, awaited; without turns when something is missing. What the loop reads was made before it, and nobody waits for what it writes: waiting is safe.
 task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
                                                ScopePtr scope, Beside beside) {
@@ -129,6 +141,7 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     if (array.empty()) co_return made;
     made.inputs.push_back(array.array());
     made.first_read.push_back(at(input.index));
+    if (run->arrives_slot_by_slot(input.array)) co_await all_slots(array.array(), made.first_read.back(), stop - at(form.stop_at));
   }
   for (const LoopForm::Output& output : form.outputs) {
     const Value array = co_await value_of(run, output.array, scope);

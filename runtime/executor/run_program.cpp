@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/executor/program_run.h>
+#include <millrace/runtime/executor/run_exchange.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/this_task.h>
@@ -77,12 +78,12 @@ std::vector<Point> made_elsewhere(const Feeds& feeds, const Place& here) {
   return points;
 }
 
-task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options) {
+task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options, std::shared_ptr<RunExchange> exchange) {
   TaskInfo& me = co_await this_task::info();
   if (options.tracer == nullptr) options.tracer = me.tracer();
   const std::vector<Point> elsewhere = made_elsewhere(feeds, executable.device().place());
   for (const Point& point : elsewhere) co_await ready(point);
-  auto state = std::make_shared<ProgramRun>(std::move(executable), options);
+  auto state = std::make_shared<ProgramRun>(std::move(executable), options, std::move(exchange));
   state->feed(feeds);
   feeds.clear();
   co_await state->run_on(me.executor());
@@ -117,19 +118,24 @@ void ProgramRun::feed(const Feeds& feeds) {
   }
   for (const Program::Port& port : program.inputs()) {
     const auto fed = feeds.find(port.name);
-    const Value value = fed == feeds.end() ? Value() : fed->second;
-    check_feed(port.name, program.var(port.var).type, value);
-    Device& device = executable_.device();
-    const bool on_host = executable_.on_host(port.var);
-    root_->set(executable_.index_of(port.var),
-               on_host ? place(value, CpuPlace{}, executable_.host_stream()) : place(value, device.place(), device.stream(0)));
+    if (fed == feeds.end() && arrives(port.name)) continue;
+    take_input(port, fed == feeds.end() ? Value() : fed->second);
   }
+}
+
+void ProgramRun::take_input(const Program::Port& port, const Value& value) {
+  check_feed(port.name, executable_.program().var(port.var).type, value);
+  Device& device = executable_.device();
+  const bool on_host = executable_.on_host(port.var);
+  root_->set(executable_.index_of(port.var),
+             on_host ? place(value, CpuPlace{}, executable_.host_stream()) : place(value, device.place(), device.stream(0)));
 }
 
 /// Outputs are handed out when they are there, so that an error on a stream surfaces here.
 task<RunResult> ProgramRun::collect() {
   const Program& program = executable_.program();
   for (const Program::Port& port : program.outputs()) {
+    if (exchange_ != nullptr && exchange_->takes(port.name)) continue;
     const Tensor* constant = program.constant(port.var);
     Value value = constant != nullptr ? Value(*constant) : root_->get(executable_.index_of(port.var));
     if (value.is_tensor()) {
@@ -151,8 +157,12 @@ task<RunResult> ProgramRun::collect() {
 }
 
 task<RunResult> run(Executable executable, Feeds feeds, RunOptions options) {
+  return run(std::move(executable), std::move(feeds), options, nullptr);
+}
+
+task<RunResult> run(Executable executable, Feeds feeds, RunOptions options, std::shared_ptr<RunExchange> exchange) {
   const std::optional<Duration> deadline = options.deadline;
-  task<RunResult> work = run_now(std::move(executable), std::move(feeds), options);
+  task<RunResult> work = run_now(std::move(executable), std::move(feeds), options, std::move(exchange));
   if (!deadline) {
     RunResult result = co_await std::move(work);
     co_return std::move(result);

@@ -249,6 +249,7 @@ class LoopReader {
     const VarId boot = op.inputs.size() > 2 ? op.inputs[2] : no_var;
     if (index.kind != Symbol::Kind::counter) refuse(op, "reads a slot whose number is no count of turns");
     if (!is_outside(array)) refuse(op, "reads an array of its own turn");
+    if (boot != no_var && !is_outside(boot) && program_.constant(boot) == nullptr) refuse(op, "has a boot that its own turn computes");
     const auto writer = written_.find(array);
     if (writer != written_.end()) return eval_earlier(op, array, index.index, boot, *writer->second);
     if (boot != no_var) refuse(op, "reads what stood before the first slot of an array that the loop does not write");

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <millrace/runtime/distributed/spread.h>
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
@@ -24,6 +25,7 @@ struct InspectFlags {
   bool streaming = false;
   bool passes = false;
   std::vector<std::string> keep;
+  int ranks = 0;
 };
 
 /// Each loop before and after each pass, and the gear it runs in.
@@ -89,6 +91,11 @@ Program keeping(Program program, const std::vector<std::string>& words, std::str
   return program;
 }
 
+void print_spread(const Spread& spread) {
+  fmt::print("\n{}", spread.to_string());
+  for (const Program& part : spread.parts) fmt::print("\n{}", part.to_string());
+}
+
 void print_ports(const char* what, const Program& program, const std::vector<Program::Port>& ports) {
   for (const Program::Port& port : ports) fmt::print("{} {}: {}\n", what, port.name, program.var(port.var).type.to_string());
 }
@@ -105,6 +112,7 @@ int inspect(const InspectFlags& flags) {
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
   fmt::print("{}", kept);
   if (flags.passes) print_passes(program);
+  if (flags.ranks > 0) print_spread(spread_over_ranks(program, flags.ranks));
   return 0;
 }
 
@@ -122,6 +130,8 @@ void add_inspect(CLI::App& app, Action& action) {
                    "a backward "
                    "step reads of every loop: all-needed; all-lean: without what one row makes again; all-states: states alone")
       ->delimiter(',');
+  command->add_option("--ranks", flags->ranks, "Also how its loops are shared out among so many ranks, and the part of each")
+      ->check(CLI::Range(1, 64));
   command->callback([flags, &action] { action = [flags] { return inspect(*flags); }; });
 }
 

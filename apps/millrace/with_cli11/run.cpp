@@ -26,6 +26,7 @@ struct RunFlags {
   std::string folder;
   std::string trace;
   bool stats = false;
+  int ranks = 1;
 };
 
 /// The files of a run, for errors.
@@ -34,8 +35,12 @@ std::string sources_of(const RunFlags& flags) {
 }
 
 int run_model(const RunFlags& flags) {
-  const std::shared_ptr<Device> device = flags.device.make();
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int rank = 0; rank < flags.ranks; ++rank) devices.push_back(flags.device.make());
   const Model model = load(flags.model);
+  if (flags.ranks > 1 && !model.states.empty())
+    throw UsageError(
+        "--ranks: expected a program with loops of its own, found a graph that is one step (--state): there is none to share out");
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
   Tracer tracer;
   Tracer* const traced = flags.trace.empty() ? nullptr : &tracer;
@@ -43,7 +48,8 @@ int run_model(const RunFlags& flags) {
   if (traced != nullptr) trace.emplace(flags.trace);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] {
-    return model.states.empty() ? run_program(model, feeds, device, traced) : run_steps(model, feeds, device, traced);
+    if (flags.ranks > 1) return run_on_ranks(model, feeds, devices, traced);
+    return model.states.empty() ? run_program(model, feeds, devices[0], traced) : run_steps(model, feeds, devices[0], traced);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (trace) trace->write(tracer.to_json());
@@ -71,6 +77,13 @@ void add_run(CLI::App& app, Action& action) {
       ->required()
       ->check([](const std::string& folder) { return std::string(folder.empty() ? "expected a folder" : ""); });
   flags->device.add_to(*command);
+  command
+      ->add_option(
+          "--ranks", flags->ranks,
+          "Shares the loops of the program out among so many ranks, each a thread with a device of its own and --threads threads: same "
+          "outputs ('millrace inspect --ranks N' shows what goes where)")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
   command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/distributed/spread_run.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+
+#include <support/standard_streams.h>
 
 namespace millrace::app {
 namespace {
@@ -30,22 +33,48 @@ void add_output(NamedOutputs& outputs, const std::string& name, const VarType& t
   outputs.emplace_back(name, LoDTensor(tensor.tensor().copy_to(CpuPlace{}), tensor.lod()));
 }
 
-}  // namespace
-
-Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer) {
+Feeds with_constants(const Model& model, const std::map<std::string, LoDTensor>& feeds) {
   Feeds values(feeds.begin(), feeds.end());
   for (const Program::Port& port : model.program.inputs())
     if (const auto constant = model.constants.find(port.name); constant != model.constants.end())
       values.try_emplace(port.name, constant->second);
+  return values;
+}
+
+Outcome outcome_of(const Model& model, const RunResult& result) {
+  Outcome outcome;
+  for (const Program::Port& port : model.program.outputs())
+    add_output(outcome.outputs, port.name, model.program.var(port.var).type, result.value(port.name));
+  return outcome;
+}
+
+std::string iterations(const RunResult& result) {
+  return fmt::format("{} iterations, at most {} step scopes at once", result.turns, result.peak_step_scopes());
+}
+
+}  // namespace
+
+Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer) {
   RunOptions options;
   options.tracer = tracer;
   ThreadExecutor executor(1);
   const Executable executable(model.program, std::move(device));
-  const RunResult result = sync_wait(executor, run(executable, std::move(values), options));
-  Outcome outcome;
-  for (const Program::Port& port : model.program.outputs())
-    add_output(outcome.outputs, port.name, model.program.var(port.var).type, result.value(port.name));
-  outcome.stats = fmt::format("{} iterations, at most {} step scopes at once", result.turns, result.peak_step_scopes());
+  const RunResult result = sync_wait(executor, run(executable, with_constants(model, feeds), options));
+  Outcome outcome = outcome_of(model, result);
+  outcome.stats = iterations(result);
+  return outcome;
+}
+
+Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
+                     Tracer* tracer) {
+  RunOptions options;
+  options.tracer = tracer;
+  const Spread spread = spread_over_ranks(model.program, static_cast<int>(devices.size()));
+  for (const std::string& line : spread.kept()) complain("millrace", line);
+  const std::vector<RunResult> results = run_on_local_ranks(spread, devices, with_constants(model, feeds), options);
+  Outcome outcome = outcome_of(model, results[0]);
+  for (std::size_t rank = 0; rank < results.size(); ++rank)
+    outcome.stats += fmt::format("{}rank {}: {}", rank > 0 ? ", " : "", rank, iterations(results[rank]));
   return outcome;
 }
 

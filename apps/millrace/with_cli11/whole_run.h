@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/device.h>
@@ -21,6 +22,11 @@ struct Outcome {
 
 /// Evaluates the program once. A list NAME becomes outputs NAME.0, NAME.1, … and NAME.length; an optional NAME.has, and what it holds.
 Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer);
+
+/// The same with the loops shared out among as many ranks as there are devices, each a thread of this process. What could not be shared out is
+/// told on standard error.
+Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
+                     Tracer* tracer);
 
 /// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give,
 /// on the same recurrence. The last value of each state follows under the name of its output: as the program has it for one sequence, one

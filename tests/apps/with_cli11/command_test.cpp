@@ -99,6 +99,31 @@ TEST_CASE("a run of the listing writes its rows and its LoD, with the bits of th
   }
 }
 
+TEST_CASE("a run on several ranks writes the bits of one, and says what could not be shared out") {
+  const Files files;
+  const std::vector<std::string> base =
+      files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--ranks"});
+  for (const char* ranks : {"1", "2", "4"}) {
+    std::vector<std::string> words = base;
+    words.insert(words.end(), {ranks, "--stats"});
+    const Ended ended = millrace_command(words);
+    REQUIRE(ended.code == 0);
+    CHECK(ended.err == (ranks[0] == '1'   ? ""
+                        : ranks[0] == '2' ? "millrace: no loop is left for rank 1\n"
+                                          : "millrace: no loop is left for ranks 1, 2, 3\n"));
+    CHECK(ended.out.find("3 iterations") != std::string::npos);
+    CHECK(same_bits(read_npy(files.folder / "out/y.npy"), files.wanted.tensor()));
+    CHECK(read_file(files.folder / "out/y.lod.json") == "[[3,1,2,0]]\n");
+    std::filesystem::remove_all(files.folder / "out");
+  }
+  const Ended shown = millrace_command({"inspect", files.path("listing.mr"), "--ranks", "2"});
+  CHECK(shown.code == 0);
+  for (const char* words : {"'listing' on 2 ranks", "rank 0: while 1", "no loop is left for rank 1", "millrace 1 \"listing, rank 1\""})
+    CHECK(shown.out.find(words) != std::string::npos);
+  check_refused(files.run_with({"--ranks", "0"}), 2, {"--ranks"});
+  check_refused(files.run_with({"--ranks", "2", "--state", "boot:y"}), 2, {"--ranks", "--state"});
+}
+
 TEST_CASE("a run with weights in fewer bits has the bits of the library's narrowed program") {
   const Files files;
   for (const auto& [name, dtype] : {std::pair("f32", DType::f32), std::pair("bf16", DType::bf16), std::pair("int8", DType::i8)}) {

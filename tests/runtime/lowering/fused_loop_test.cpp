@@ -151,6 +151,32 @@ TEST_CASE("loops that do not fit say why and run turn by turn") {
         std::string::npos);
 }
 
+TEST_CASE("a loop whose turns compute the boot of what they read runs turn by turn") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}, 1)), boot = input("boot", VarType(DType::f32, {DDim::unknown, 2}));
+    const auto [steps, order] = unpack(x, 0, true);
+    const Var n = steps.size();
+    const build::TensorArray states(n, order, "states");
+    Var step = constant(0);
+    auto loop = while_loop({step});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var in = steps.read(step);
+      states.write(step, shrink(states.read(step - 1, boot * 2.0), in) + in);
+      step.update(step + 1);
+    }
+    output("y", pack(states, 0, order));
+  }
+  const Feeds feeds{{"x", LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({3, 2}), LoD::from_lengths({{2, 1}}))},
+                    {"boot", Tensor::from<float>({10, 20, 30, 40}).reshape({2, 2})}};
+  const RunResult result = on_cpu(program, feeds);
+  CHECK(result.fused_loops == 0);
+  CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{21, 42, 24, 46, 65, 86});
+}
+
 TEST_CASE("a window of earlier states is carried") {
   Program program;
   {

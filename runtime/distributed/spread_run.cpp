@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/distributed/spread_run.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/distributed/internal/value_message.h>
+#include <millrace/runtime/distributed/local.h>
+#include <millrace/runtime/executor/run_exchange.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/start_run.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/cpu_stream.h>
+
+namespace millrace {
+namespace {
+
+/// Values that cross, each over a communicator of its own, so that none waits behind another.
+class Crossings final : public RunExchange {
+ public:
+  Crossings(const SpreadPart& part, std::unique_ptr<Communicator> communicator)
+      : device_(part.executable().device()), communicator_(std::move(communicator)) {
+    for (const Spread::Crossing& crossing : part.crossings()) {
+      if (crossing.to == part.rank()) arriving_[crossing.name] = &ways_.emplace_back(crossing, *communicator_);
+      if (crossing.from == part.rank()) leaving_[crossing.name].push_back(&ways_.emplace_back(crossing, *communicator_));
+    }
+  }
+
+  bool brings(const std::string& input) const override { return arriving_.contains(input); }
+  bool takes(const std::string& output) const override { return leaving_.contains(output); }
+  task<Value> receive(std::string input, Scope* rest) override { return detail::receive_value(link(*arriving_.at(input)), rest); }
+  task<void> send(std::string output, Value value, Scope* rest) override {
+    for (const Way* way : leaving_.at(output))
+      rest->spawn(send_one(link(*way), value, rest), fmt::format("'{}' to rank {}", output, way->to));
+    return nothing();
+  }
+
+ private:
+  struct Way {
+    Way(const Spread::Crossing& crossing, Communicator& whole)
+        : from(crossing.from), to(crossing.to), communicator(whole.duplicate(fmt::format("'{}' to rank {}", crossing.name, crossing.to))) {}
+    int from;
+    int to;
+    std::unique_ptr<Communicator> communicator;
+  };
+
+  detail::ValueLink link(const Way& way) {
+    const StreamRef host = host_;
+    const StreamRef stream = device_.place().is_cpu() ? host : device_.stream(0);
+    return {*way.communicator, way.from, way.to, host, stream};
+  }
+  static task<void> send_one(detail::ValueLink way, Value value, Scope* rest) { return detail::send_value(way, std::move(value), rest); }
+  static task<void> nothing() { co_return; }
+
+  Device& device_;
+  std::unique_ptr<Communicator> communicator_;
+  CpuStream host_{std::make_shared<ThreadTeam>(1)};  // not the device's, which loops are at work on
+  std::deque<Way> ways_;
+  std::map<std::string, const Way*> arriving_;
+  std::map<std::string, std::vector<const Way*>> leaving_;
+};
+
+Feeds needed(const Program& part, const Feeds& feeds, int rank) {
+  if (rank == 0) return feeds;
+  Feeds made;
+  for (const Program::Port& port : part.inputs())
+    if (const auto fed = feeds.find(port.name); fed != feeds.end()) made.insert(*fed);
+  return made;
+}
+
+/// Says which rank it was. An error that only says that something else went wrong comes behind what went wrong.
+struct Failures {
+  void add(int rank) {
+    try {
+      throw;
+    } catch (Error& error) {
+      error.add_context(fmt::format(" (on rank {})", rank));
+      const bool follows = dynamic_cast<CommunicationError*>(&error) != nullptr || dynamic_cast<CancelledError*>(&error) != nullptr;
+      (follows ? following : first).push_back(std::current_exception());
+      if (follows) words.push_back(error.what());
+    } catch (...) {
+      first.push_back(std::current_exception());
+    }
+  }
+  void check() const {
+    if (!first.empty()) std::rethrow_exception(first.front());
+    if (following.empty()) return;
+    try {
+      std::rethrow_exception(following.front());
+    } catch (Error& error) {
+      for (std::size_t i = 1; i < words.size(); ++i) error.add_context("; " + words[i]);
+      throw;
+    }
+  }
+  std::vector<std::exception_ptr> first, following;
+  std::vector<std::string> words;  // of the following
+};
+
+}  // namespace
+
+SpreadPart::SpreadPart(const Spread& spread, int rank, std::shared_ptr<Device> device)
+    : rank_(rank), ranks_(spread.ranks), executable_([&] {
+        if (rank < 0 || rank >= spread.ranks)
+          throw ArgumentError(fmt::format("part of a spread program: expected a rank from 0 to {}, found {}", spread.ranks - 1, rank));
+        return Executable(spread.parts[static_cast<std::size_t>(rank)], std::move(device));
+      }()) {
+  std::copy_if(spread.crossings.begin(), spread.crossings.end(), std::back_inserter(crossings_),
+               [rank](const Spread::Crossing& crossing) { return crossing.from == rank || crossing.to == rank; });
+}
+
+task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options) {
+  if (communicator->rank() != part.rank() || communicator->world_size() != part.ranks())
+    throw ArgumentError(fmt::format("part of rank {} of {}: expected a communicator of that rank, found {} of {}", part.rank(),
+                                    part.ranks(), communicator->rank(), communicator->world_size()));
+  const auto exchange = std::make_shared<Crossings>(part, std::move(communicator));
+  Feeds own = needed(part.executable().program(), feeds, part.rank());
+  feeds.clear();
+  RunResult result = co_await run(part.executable(), std::move(own), options, exchange);
+  co_return std::move(result);
+}
+
+std::vector<RunResult> run_on_local_ranks(const Spread& spread, const std::vector<std::shared_ptr<Device>>& devices, const Feeds& feeds,
+                                          RunOptions options) {
+  throw_on_runtime_thread("run_on_local_ranks");
+  if (std::cmp_not_equal(devices.size(), spread.ranks))
+    throw ArgumentError(fmt::format("run on {} ranks: expected as many devices, found {}", spread.ranks, devices.size()));
+  LocalOptions local;
+  local.tracer = options.tracer;
+  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(spread.ranks, local);
+  std::vector<SpreadPart> parts;
+  for (int rank = 0; rank < spread.ranks; ++rank) parts.emplace_back(spread, rank, devices[static_cast<std::size_t>(rank)]);
+  std::vector<std::unique_ptr<ThreadExecutor>> executors;
+  std::vector<Running<RunResult>> running;
+  for (int rank = 0; rank < spread.ranks; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    executors.push_back(std::make_unique<ThreadExecutor>(1));
+    running.push_back(start_run(*executors.back(), run_part(parts[at], std::move(communicators[at]), feeds, options),
+                                fmt::format("rank {}", rank), options.tracer));
+  }
+  std::vector<RunResult> results(running.size());
+  Failures failures;
+  for (int rank = 0; rank < spread.ranks; ++rank) {
+    try {
+      results[static_cast<std::size_t>(rank)] = running[static_cast<std::size_t>(rank)].get();
+    } catch (...) {
+      failures.add(rank);
+    }
+  }
+  failures.check();
+  return results;
+}
+
+}  // namespace millrace

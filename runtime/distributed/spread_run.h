@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <millrace/runtime/distributed/communicator.h>
+#include <millrace/runtime/distributed/spread.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/tensor/device.h>
+
+namespace millrace {
+
+/// The part of `communicator`'s rank, compiled for one device. Any number of runs may share it, each with communicators of its own.
+class SpreadPart {
+ public:
+  /// ArgumentError for a rank that the spread does not have. `device` null: a CPU device of its own with one thread.
+  SpreadPart(const Spread& spread, int rank, std::shared_ptr<Device> device = nullptr);
+  int rank() const noexcept { return rank_; }
+  int ranks() const noexcept { return ranks_; }
+  const Executable& executable() const noexcept { return executable_; }
+  const std::vector<Spread::Crossing>& crossings() const noexcept { return crossings_; }
+
+ private:
+  int rank_;
+  int ranks_;
+  Executable executable_;
+  std::vector<Spread::Crossing> crossings_;
+};
+
+/// Runs one part; all ranks do so. `feeds` are those of the whole program, the same on each rank; each takes what its part reads. Rank 0's result
+/// has the outputs. The communicator is this run's alone, and is left when it ends: when one rank fails, what the others expect of it fails.
+/// ArgumentError unless rank and world size are the part's.
+task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options = {});
+
+/// Runs all parts in this process, each on a thread of its own, on `devices[rank]` (null: a CPU device of its own with one thread), and blocks:
+/// the results by rank. The error of a rank says which; that of the rank that failed first comes before those that missed it. ArgumentError
+/// unless there is a device for each rank; BlockingError on a thread that runs tasks.
+std::vector<RunResult> run_on_local_ranks(const Spread& spread, const std::vector<std::shared_ptr<Device>>& devices, const Feeds& feeds,
+                                          RunOptions options = {});
+
+}  // namespace millrace
