@@ -49,6 +49,44 @@ T fold_other(Reduction kind, const T* x, std::int64_t n) {
   }
 }
 
+/// `inner` elements, `outer` times, where `inner` is one of few: what unfolds and transposes short sequences.
+template <int inner, class T>
+void copy_few(const RowOp& op, const T* from, T* to) {
+  const std::int64_t from_step = op.in[0].inner_step, to_step = op.out.inner_step;
+  const std::int64_t from_outer = op.in[0].outer_step, to_outer = op.out.outer_step;
+  for (std::int64_t o = 0; o < op.outer; ++o) {
+    T held[inner];
+    for (int i = 0; i < inner; ++i) held[i] = from[o * from_outer + i * from_step];
+    for (int i = 0; i < inner; ++i) to[o * to_outer + i * to_step] = held[i];
+  }
+}
+
+/// The elements of one row. Within one register the order counts; else it does not.
+template <class T>
+void copy_grid(const RowOp& op, const T* from, T* to) {
+  if (op.in[0].reg != op.out.reg) {
+    switch (op.inner) {
+      case 1: return copy_few<1>(op, from, to);
+      case 2: return copy_few<2>(op, from, to);
+      case 3: return copy_few<3>(op, from, to);
+      case 4: return copy_few<4>(op, from, to);
+      default: break;
+    }
+  }
+  constexpr std::int64_t few = 8;  // so many elements are moved before a call is made
+  const std::int64_t from_step = op.in[0].inner_step, to_step = op.out.inner_step;
+  const std::int64_t inner = op.inner;
+  for (std::int64_t o = 0; o < op.outer; ++o) {
+    const T* x = from + o * op.in[0].outer_step;
+    T* y = to + o * op.out.outer_step;
+    if (inner >= few && from_step == 1 && to_step == 1) {
+      std::memmove(y, x, static_cast<std::size_t>(inner) * sizeof(T));
+    } else {
+      for (std::int64_t i = 0; i < inner; ++i) y[i * to_step] = x[i * from_step];
+    }
+  }
+}
+
 /// One block of rows on its way through a plan.
 template <class T>
 class Machine {
@@ -169,18 +207,7 @@ class Machine {
   }
 
   void copy(const RowOp& op, std::int64_t first, std::int64_t rows) const {
-    constexpr std::int64_t few = 8;  // so many elements are moved before a call is made
-    for (std::int64_t row = first; row < first + rows; ++row) {
-      for (std::int64_t o = 0; o < op.outer; ++o) {
-        const T* from = at(op.in[0], row) + o * op.in[0].outer_step;
-        T* to = at(op.out, row) + o * op.out.outer_step;
-        if (op.inner >= few && op.in[0].inner_step == 1 && op.out.inner_step == 1) {
-          std::memmove(to, from, static_cast<std::size_t>(op.inner) * sizeof(T));
-        } else {
-          for (std::int64_t i = 0; i < op.inner; ++i) to[i * op.out.inner_step] = from[i * op.in[0].inner_step];
-        }
-      }
-    }
+    for (std::int64_t row = first; row < first + rows; ++row) copy_grid(op, at(op.in[0], row), at(op.out, row));
   }
 
   /// Calls f(from, to, count) for up to sum_rows rows at a time.
