@@ -42,6 +42,11 @@ bool Batcher::can_step(const Sequence& sequence) const {
           std::all_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() > 0; }));
 }
 
+bool Batcher::will_step(LiveId id) const {
+  const auto found = sequences_.find(id);
+  return found != sequences_.end() && (found->second.out || can_step(found->second));
+}
+
 bool Batcher::settled(LiveId id) const {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return true;

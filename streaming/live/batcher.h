@@ -55,6 +55,8 @@ class Batcher {
   /// The sequence goes over a boundary of the recurrence in a tick to come, and steps no further before. ArgumentError unless `settled`, and
   /// unless each input of the boundary holds a row.
   void cross(LiveId id, std::size_t boundary);
+  /// The sequence is part of the tick that is out, or of one to come: its sink will hear of it without anything else arriving.
+  bool will_step(LiveId id) const;
   /// Nothing of the sequence is out, nothing can be done for it, and no crossing is to come.
   bool settled(LiveId id) const;
   /// The sequence begins anew: its state from `given`, its steps from 0, its rows from these sources. When it is settled or drained.

@@ -26,6 +26,7 @@ namespace millrace {
 namespace {
 
 constexpr std::uint32_t retry_when_full_ms = 1000;
+constexpr std::size_t most_at_once = 16384;  // bytes of replies that are written as one piece, but for the last of them
 
 }  // namespace
 
@@ -95,7 +96,7 @@ class Server::State::Job final : public Runnable {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
 };
 
-/// One client: reads while its session wants input, writes what the session says, one message at a time.
+/// One client: reads while its session wants input, writes what the session says: what waits, and what is about to come, as one piece.
 class Server::State::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<State> server, std::string address)
@@ -191,20 +192,30 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
       if (session_.over()) finish();
       return;
     }
+    if (session_.about_to_say_more()) return;
     writing_ = true;
     written_by_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
-    Message message = session_.take_output();
-    const std::size_t bytes = message.payload.size();
-    stream_->async_write(std::move(message), [self = shared_from_this(), bytes](error_code error) {
-      self->writing_ = false;
-      if (self->closed_) return;
-      if (error) return self->close_now();
-      self->session_.written(bytes);
-      self->server_->pump();
-      self->read();
-      self->write();
-    });
+    std::vector<Message> messages;
+    std::size_t bytes = 0;
+    while (session_.has_output() && bytes < most_at_once) {
+      messages.push_back(session_.take_output());
+      bytes += messages.back().payload.size();
+    }
+    auto done = [self = shared_from_this(), bytes](error_code error) { self->written(error, bytes); };
+    if (messages.size() == 1)
+      stream_->async_write(std::move(messages.front()), std::move(done));
+    else
+      stream_->async_write_all(std::move(messages), std::move(done));
+  }
+  void written(error_code error, std::size_t bytes) {
+    writing_ = false;
+    if (closed_) return;
+    if (error) return close_now();
+    session_.written(bytes);
+    server_->pump();
+    read();
+    write();
   }
   void finish() {
     if (closing_) return;

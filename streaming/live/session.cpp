@@ -337,6 +337,12 @@ Message Session::take_output() {
   return message;
 }
 
+bool Session::about_to_say_more() const noexcept {
+  constexpr std::size_t few_messages = 8, few_bytes = 4096;
+  return !over_ && started() && outgoing_.size() < few_messages && outgoing_bytes_ < std::min(few_bytes, limits_.queued_out) &&
+         batcher_.will_step(id_);
+}
+
 void Session::written(std::size_t bytes) {
   outgoing_bytes_ -= bytes;
   if (!over_ && started() && outgoing_bytes_ <= limits_.queued_out) batcher_.allow(id_, true);

@@ -48,6 +48,9 @@ class Session final : private Batcher::Sink {
   bool has_output() const noexcept { return !outgoing_.empty(); }
   Message take_output();
   void written(std::size_t bytes);
+  /// More is about to be said, whatever the client does, and little waits: replies to the rows of one chunk may go out together. `on_change`
+  /// follows.
+  bool about_to_say_more() const noexcept;
   /// Nothing will be added to the output: when it is empty, close with `close_code`.
   bool over() const noexcept { return over_; }
   std::uint16_t close_code() const noexcept { return close_code_; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <millrace/streaming/protocol/message.h>
 #include <millrace/streaming/transport/asio.h>
@@ -39,6 +40,13 @@ class MessageStream {
         [](auto handler, MessageStream* self, Message moved) { self->write(std::move(moved), std::move(handler)); }, token, this,
         std::move(message));
   }
+  /// The same for several messages, at least one, in order: over TCP as one piece.
+  template <class Token>
+  auto async_write_all(std::vector<Message> messages, Token&& token) {
+    return asio::async_initiate<Token, void(error_code)>(
+        [](auto handler, MessageStream* self, std::vector<Message> moved) { self->write_all(std::move(moved), std::move(handler)); }, token,
+        this, std::move(messages));
+  }
   /// Ends the stream so that the peer can read what was written before: a WebSocket close with `code`, over TCP (which has no codes) an
   /// orderly end. Discards what arrives. Bounded in time (WebSocket: the handshake limit; TCP: one second). A pending read completes with
   /// an error.
@@ -55,6 +63,7 @@ class MessageStream {
  protected:
   virtual void read(ReadHandler handler) = 0;
   virtual void write(Message message, DoneHandler handler) = 0;
+  virtual void write_all(std::vector<Message> messages, DoneHandler handler) = 0;
   virtual void close(std::uint16_t code, DoneHandler handler) = 0;
 };
 

@@ -9,6 +9,8 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include <millrace/streaming/protocol/frame.h>
 #include <millrace/streaming/transport/wire_error.h>
@@ -62,9 +64,19 @@ struct Outgoing {
   std::array<std::byte, frame_head_bytes> head;
 };
 
+/// Several, in one piece.
+struct Joined {
+  explicit Joined(const std::vector<Message>& messages) {
+    for (const Message& message : messages) bytes += encode_frame(message);
+  }
+  std::array<asio::const_buffer, 1> buffers() const { return {asio::buffer(bytes)}; }
+  std::string bytes;
+};
+
+template <class Frames>
 struct WriteOp {
   std::shared_ptr<Framed> framed;
-  std::shared_ptr<Outgoing> outgoing;
+  std::shared_ptr<Frames> outgoing;
 
   template <class Self>
   void operator()(Self& self) {
@@ -96,13 +108,17 @@ class TcpStream final : public MessageStream {
     ReadOp op{framed_};
     asio::async_compose<ReadHandler, void(error_code, Message)>(std::move(op), handler, get_executor());
   }
-  void write(Message message, DoneHandler handler) override {
-    WriteOp op{framed_, std::make_shared<Outgoing>(std::move(message))};
-    asio::async_compose<DoneHandler, void(error_code)>(std::move(op), handler, get_executor());
-  }
+  void write(Message message, DoneHandler handler) override { write_frames(std::make_shared<Outgoing>(std::move(message)), handler); }
+  void write_all(std::vector<Message> messages, DoneHandler handler) override { write_frames(std::make_shared<Joined>(messages), handler); }
   void close(std::uint16_t, DoneHandler handler) override { framed_->bytes.async_shut_down(std::move(handler)); }
 
  private:
+  template <class Frames>
+  void write_frames(std::shared_ptr<Frames> frames, DoneHandler& handler) {
+    WriteOp<Frames> op{framed_, std::move(frames)};
+    asio::async_compose<DoneHandler, void(error_code)>(std::move(op), handler, get_executor());
+  }
+
   std::shared_ptr<Framed> framed_;
 };
 

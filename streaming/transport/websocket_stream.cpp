@@ -94,15 +94,18 @@ struct ReadOp {
 
 struct WriteOp {
   std::shared_ptr<Web> web;
-  std::shared_ptr<Message> message;
+  std::shared_ptr<std::vector<Message>> messages;
+  std::size_t next = 0;
 
   template <class Self>
   void operator()(Self& self) {
-    web->socket.text(message->kind == MessageKind::text);
-    web->socket.async_write(asio::buffer(message->payload), std::move(self));
+    const Message& message = (*messages)[next++];
+    web->socket.text(message.kind == MessageKind::text);
+    web->socket.async_write(asio::buffer(message.payload), std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t) {
+    if (!error && next < messages->size()) return (*this)(self);
     self.complete(translate(error));
   }
 };
@@ -175,7 +178,12 @@ class WebStream final : public MessageStream {
     launch(std::move(op), std::move(handler), get_executor());
   }
   void write(Message message, DoneHandler handler) override {
-    WriteOp op{web_, std::make_shared<Message>(std::move(message))};
+    std::vector<Message> one;
+    one.push_back(std::move(message));
+    write_all(std::move(one), std::move(handler));
+  }
+  void write_all(std::vector<Message> messages, DoneHandler handler) override {
+    WriteOp op{web_, std::make_shared<std::vector<Message>>(std::move(messages))};
     launch(std::move(op), std::move(handler), get_executor());
   }
   void close(std::uint16_t code, DoneHandler handler) override {

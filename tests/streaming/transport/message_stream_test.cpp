@@ -65,6 +65,23 @@ TEST_CASE("use_awaitable carries messages through a coroutine") {
   });
 }
 
+TEST_CASE("several messages written at once arrive one by one, in order") {
+  over_both([](Loopback& loop) {
+    const std::vector<Message> sent{text_message("one"), binary_message(std::string(70000, 'x')), binary_message(""), text_message("four")};
+    std::optional<error_code> written;
+    loop.server->async_write_all(sent, [&](error_code error) { written = error; });
+    for (const Message& message : sent) CHECK(loop.read(*loop.client).second == message);
+    loop.run_until([&] { return written.has_value(); });
+    CHECK_FALSE(*written);
+    loop.client.reset();
+    const std::vector<Message> large(64, binary_message(std::string(1 << 20, 'y')));
+    std::optional<error_code> failed;
+    loop.server->async_write_all(large, [&](error_code error) { failed = error; });
+    loop.run_until([&] { return failed.has_value(); });
+    CHECK(*failed);
+  });
+}
+
 TEST_CASE("deferred starts nothing before it is called") {
   over_both([](Loopback& loop) {
     auto write = loop.client->async_write(text_message("later"), asio::deferred);

@@ -231,6 +231,33 @@ TEST_CASE("a session whose replies are not read stops stepping and then stops re
   CHECK(reader.steps == static_cast<std::uint64_t>(sent));
 }
 
+TEST_CASE("more is about to be said while rows wait for their step, until enough waits or the last of them was stepped") {
+  Random random(1);
+  Table table(live_listing(random, features, hidden), Limits());
+  const auto session = table.sit();
+  const auto tick = [&] { table.batcher.finish(table.slab.run(table.batcher.take())); };
+  session->receive(start());
+  CHECK_FALSE(session->about_to_say_more());
+  Reader reader;
+  reader.read_all(*session);
+  std::vector<float> rows(20 * features, 0.5f);
+  session->receive(floats(rows));
+  std::size_t waiting = 0;
+  for (int step = 0; step < 20; ++step) {
+    CHECK(session->about_to_say_more() == (waiting < 8));
+    if (waiting == 8) {
+      reader.read_all(*session);
+      waiting = 0;
+    }
+    tick();
+    ++waiting;
+  }
+  CHECK(waiting == 4);
+  CHECK_FALSE(session->about_to_say_more());
+  reader.read_all(*session);
+  CHECK(reader.steps == 20);
+}
+
 TEST_CASE("inputs arrive each at its own pace, and must end with as many rows") {
   Table table(two_inputs(), {}, {}, {{"sum", "next_sum"}});
   const auto data = [](const char* name, const std::vector<float>& values) {
