@@ -66,6 +66,12 @@ HWY_INLINE V PowerOfTwo(D d, V n) {
 
 /// y·2^n for a whole number n: one rounding, subnormal and infinite results included.
 #if HWY_TARGET == HWY_AVX3
+HWY_INLINE hn::Vec512<float> PowerOfTwo(hn::Full512<float>, hn::Vec512<float> n) {
+  return hn::Vec512<float>{_mm512_scalef_ps(_mm512_set1_ps(1.0f), n.raw)};
+}
+HWY_INLINE hn::Vec512<double> PowerOfTwo(hn::Full512<double>, hn::Vec512<double> n) {
+  return hn::Vec512<double>{_mm512_scalef_pd(_mm512_set1_pd(1.0), n.raw)};
+}
 HWY_INLINE hn::Vec512<float> Scaled(hn::Full512<float>, hn::Vec512<float> y, hn::Vec512<float> n) {
   return hn::Vec512<float>{_mm512_scalef_ps(y.raw, n.raw)};
 }

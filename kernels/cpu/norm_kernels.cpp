@@ -16,12 +16,12 @@ namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Elements [begin, end) of `Rows` rows, one chain of additions each.
-template <int Rows, class T, class F>
-HWY_INLINE void SumApart(const T* const* rows, std::int64_t begin, std::int64_t end, const F& f, T* sums) {
+template <int Rows, class T>
+HWY_INLINE void SumApart(const T* const* rows, std::int64_t begin, std::int64_t end, T* sums) {
   T sum[Rows];
   for (int r = 0; r < Rows; ++r) sum[r] = sums[r];
   for (std::int64_t i = begin; i < end; ++i)
-    for (int r = 0; r < Rows; ++r) sum[r] += f(rows[r][i], r);
+    for (int r = 0; r < Rows; ++r) sum[r] += rows[r][i];
   for (int r = 0; r < Rows; ++r) sums[r] = sum[r];
 }
 
@@ -39,8 +39,8 @@ HWY_INLINE hn::Vec<D> LoadBlocks(D d, const T* const* rows, std::int64_t i, int 
 }
 
 /// A vector has a lane for each row: four elements (two of f64) of every row are turned into so many vectors, one for each i.
-template <class D, class F>
-HWY_INLINE hn::Vec<D> SumBlocks(D d, const float* const* rows, std::int64_t i, const F& f, hn::Vec<D> sum) {
+template <class D>
+HWY_INLINE hn::Vec<D> SumBlocks(D d, const float* const* rows, std::int64_t i, hn::Vec<D> sum) {
   const hn::RepartitionToWide<hn::RebindToUnsigned<D>> wide;
   const auto low = [&](auto a, auto b)
                        HWY_ATTR { return hn::BitCast(d, hn::InterleaveLower(wide, hn::BitCast(wide, a), hn::BitCast(wide, b))); };
@@ -49,76 +49,46 @@ HWY_INLINE hn::Vec<D> SumBlocks(D d, const float* const* rows, std::int64_t i, c
   const auto r0 = LoadBlocks(d, rows, i, 0), r1 = LoadBlocks(d, rows, i, 1), r2 = LoadBlocks(d, rows, i, 2), r3 = LoadBlocks(d, rows, i, 3);
   const auto a = hn::InterleaveLower(d, r0, r1), b = hn::InterleaveLower(d, r2, r3);
   const auto c = hn::InterleaveUpper(d, r0, r1), e = hn::InterleaveUpper(d, r2, r3);
-  sum = hn::Add(hn::Add(sum, f(low(a, b))), f(high(a, b)));
-  return hn::Add(hn::Add(sum, f(low(c, e))), f(high(c, e)));
+  sum = hn::Add(hn::Add(sum, low(a, b)), high(a, b));
+  return hn::Add(hn::Add(sum, low(c, e)), high(c, e));
 }
-template <class D, class F>
-HWY_INLINE hn::Vec<D> SumBlocks(D d, const double* const* rows, std::int64_t i, const F& f, hn::Vec<D> sum) {
+template <class D>
+HWY_INLINE hn::Vec<D> SumBlocks(D d, const double* const* rows, std::int64_t i, hn::Vec<D> sum) {
   const auto r0 = LoadBlocks(d, rows, i, 0), r1 = LoadBlocks(d, rows, i, 1);
-  return hn::Add(hn::Add(sum, f(hn::InterleaveLower(d, r0, r1))), f(hn::InterleaveUpper(d, r0, r1)));
+  return hn::Add(hn::Add(sum, hn::InterleaveLower(d, r0, r1)), hn::InterleaveUpper(d, r0, r1));
 }
 
-#endif
-
-struct Plain {
-  template <class T>
-  HWY_INLINE T operator()(T x, int) const {
-    return x;
-  }
-  template <class D>
-  HWY_INLINE auto with(D, int) const {
-    return [](auto v) HWY_ATTR { return v; };
-  }
-};
-
-/// Squares of the distances from a mean for each row.
-template <class T>
-struct SquaredFrom {
-  const T* means;
-  HWY_INLINE T operator()(T x, int row) const { return (x - means[row]) * (x - means[row]); }
-  template <class D>
-  HWY_INLINE auto with(D d, int row) const {
-    const auto mean = hn::LoadU(d, means + row);
-    return [mean](auto v) HWY_ATTR {
-      const auto from = hn::Sub(v, mean);
-      return hn::Mul(from, from);
-    };
-  }
-};
-
-#if HWY_TARGET != HWY_SCALAR
-/// sums[r] += Σ f(row r) over [begin, end), in order; as many rows as a vector has lanes, the first of them `row`.
-template <class D, class F, class T = hn::TFromD<D>>
-HWY_INLINE void SumLanes(D d, const T* const* rows, int row, std::int64_t begin, std::int64_t end, const F& f, T* sums) {
+/// sums[r] += Σ (row r) over [begin, end), in order; as many rows as a vector has lanes, the first of them `row`.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE void SumLanes(D d, const T* const* rows, int row, std::int64_t begin, std::int64_t end, T* sums) {
   constexpr auto step = static_cast<std::int64_t>(16 / sizeof(T));
-  const auto of_row = f.with(d, row);
   auto sum = hn::Zero(d);
   std::int64_t i = begin;
-  for (; i + step <= end; i += step) sum = SumBlocks(d, rows + row, i, of_row, sum);
+  for (; i + step <= end; i += step) sum = SumBlocks(d, rows + row, i, sum);
   hn::StoreU(sum, d, sums + row);
   for (int r = row; r < row + static_cast<int>(hn::MaxLanes(d)); ++r)
-    for (std::int64_t at = i; at < end; ++at) sums[r] += f(rows[r][at], r);
+    for (std::int64_t at = i; at < end; ++at) sums[r] += rows[r][at];
 }
 
 #endif
 
-/// f of each element, summed; all arrays hold sum_rows rows, of which `count` are needed.
-template <class T, class F>
-HWY_INLINE void SumRows(const T* const* rows, int count, std::int64_t n, const F& f, T* total) {
+/// All arrays hold sum_rows rows, of which `count` are needed.
+template <class T>
+HWY_INLINE void SumRows(const T* const* rows, int count, std::int64_t n, T* total) {
   for (int r = 0; r < sum_rows; ++r) total[r] = 0;
   for (std::int64_t begin = 0; begin < n; begin += k_block) {
     const std::int64_t end = std::min(n, begin + k_block);
     T sum[sum_rows] = {};
     if (count == 1) {
-      SumApart<1>(rows, begin, end, f, sum);
+      SumApart<1>(rows, begin, end, sum);
     } else if (count == 2) {
-      SumApart<2>(rows, begin, end, f, sum);
+      SumApart<2>(rows, begin, end, sum);
     } else {
 #if HWY_TARGET == HWY_SCALAR
-      SumApart<sum_rows>(rows, begin, end, f, sum);
+      SumApart<sum_rows>(rows, begin, end, sum);
 #else
       const hn::CappedTag<T, 32 / sizeof(T)> d;
-      for (int row = 0; row < count; row += static_cast<int>(hn::MaxLanes(d))) SumLanes(d, rows, row, begin, end, f, sum);
+      for (int row = 0; row < count; row += static_cast<int>(hn::MaxLanes(d))) SumLanes(d, rows, row, begin, end, sum);
 #endif
     }
     for (int r = 0; r < count; ++r) total[r] = begin == 0 ? sum[r] : total[r] + sum[r];
@@ -130,7 +100,7 @@ void RunSums(const T* const* rows, int count, std::int64_t n, T* sums) {
   const T* all[sum_rows];
   T total[sum_rows];
   for (int r = 0; r < sum_rows; ++r) all[r] = rows[std::min(r, count - 1)];
-  SumRows(all, count, n, Plain(), total);
+  SumRows(all, count, n, total);
   std::copy_n(total, count, sums);
 }
 
@@ -151,16 +121,55 @@ HWY_INLINE void ScaleRow(T* row, std::int64_t n, T mean, T factor, const T* scal
   }
 }
 
+struct Element {
+  template <class T>
+  HWY_INLINE T one(T x) const {
+    return x;
+  }
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V all(D, V x) const {
+    return x;
+  }
+};
+
+template <class T>
+struct SquaredFrom {
+  T mean;
+  HWY_INLINE T one(T x) const { return (x - mean) * (x - mean); }
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V all(D d, V x) const {
+    const V from = hn::Sub(x, hn::Set(d, mean));
+    return hn::Mul(from, from);
+  }
+};
+
+/// Σ f(x[i]) in the chains of kernels/layer_norm.h.
+template <class T, class F>
+HWY_INLINE T ChainedSum(const T* x, std::int64_t n, const F& f) {
+  const hn::CappedTag<T, norm_chains> d;
+  constexpr auto lanes = static_cast<int>(hn::MaxLanes(d));
+  constexpr int parts = norm_chains / lanes;
+  hn::Vec<decltype(d)> sum[parts];
+  for (int p = 0; p < parts; ++p) sum[p] = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + norm_chains <= n; i += norm_chains)
+    for (int p = 0; p < parts; ++p) sum[p] = hn::Add(sum[p], f.all(d, hn::LoadU(d, x + i + p * lanes)));
+  HWY_ALIGN T chains[norm_chains];
+  for (int p = 0; p < parts; ++p) hn::Store(sum[p], d, chains + p * lanes);
+  for (int chain = 0; i < n; ++i, ++chain) chains[chain] += f.one(x[i]);
+  for (int half = norm_chains / 2; half > 0; half /= 2)
+    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
+  return chains[0];
+}
+
 template <class T>
 void RunLayerNorm(T* const* rows, int count, std::int64_t n, const T* scale, const T* bias, T epsilon) {
-  const T* all[sum_rows];
-  T means[sum_rows];
-  T squares[sum_rows];
-  for (int r = 0; r < sum_rows; ++r) all[r] = rows[std::min(r, count - 1)];
-  SumRows(all, count, n, Plain(), means);
-  for (int r = 0; r < sum_rows; ++r) means[r] /= static_cast<T>(n);
-  SumRows(all, count, n, SquaredFrom<T>{means}, squares);
-  for (int r = 0; r < count; ++r) ScaleRow(rows[r], n, means[r], T{1} / std::sqrt(squares[r] / static_cast<T>(n) + epsilon), scale, bias);
+  const T elements = static_cast<T>(n);
+  for (int r = 0; r < count; ++r) {
+    const T mean = ChainedSum(rows[r], n, Element()) / elements;
+    const T variance = ChainedSum(rows[r], n, SquaredFrom<T>{mean}) / elements;
+    ScaleRow(rows[r], n, mean, T{1} / std::sqrt(variance + epsilon), scale, bias);
+  }
 }
 
 void RunSumsF32(const float* const* rows, int count, std::int64_t n, float* sums) { RunSums(rows, count, n, sums); }

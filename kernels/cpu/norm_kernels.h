@@ -8,6 +8,8 @@ namespace millrace::cpu {
 
 /// Rows that go side by side: one chain of additions alone would leave the adder idle.
 inline constexpr int sum_rows = 8;
+/// Of one sum of a layer norm (kernels/layer_norm.h).
+inline constexpr int norm_chains = 16;
 
 /// sums[r] = Σ rows[r][i] for `count` ≤ sum_rows rows, each in the order of kernels/reduce.h.
 void ordered_sums(const float* const* rows, int count, std::int64_t n, float* sums);

@@ -2,6 +2,8 @@
 #include <millrace/kernels/layer_norm.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <kernels/backend.h>
@@ -51,6 +53,51 @@ TEST_CASE("a row has the same bits in any batch, with 1 or 2 threads") {
   CHECK(same_bits(layer_norm(x, scale, &scale, 1, 1e-5, two.stream(0)), whole));
   for (const std::int64_t row : {0, 9, 63})
     CHECK(same_bits(layer_norm(x.rows(row, row + 1), scale, &scale, 1, 1e-5, two.stream(0)), whole.rows(row, row + 1)));
+}
+
+namespace {
+
+/// The sum of `x` in the chains of layer_norm.h.
+template <class T>
+T chained(const std::vector<T>& x) {
+  T chains[16] = {};
+  for (std::size_t i = 0; i < x.size(); ++i) chains[i % 16] += x[i];
+  for (int half = 8; half > 0; half /= 2)
+    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
+  return chains[0];
+}
+
+template <class T>
+std::vector<T> normed_row(const std::vector<T>& x, const std::vector<T>& scale, T epsilon) {
+  const T mean = chained(x) / static_cast<T>(x.size());
+  std::vector<T> squares, made;
+  for (const T each : x) squares.push_back((each - mean) * (each - mean));
+  const T factor = T{1} / std::sqrt(chained(squares) / static_cast<T>(x.size()) + epsilon);
+  for (std::size_t i = 0; i < x.size(); ++i) made.push_back((x[i] - mean) * factor * scale[i] + scale[i]);
+  return made;
+}
+
+template <class T>
+void check_order(DType dtype) {
+  CpuDevice device;
+  Random random(9);
+  for (const std::int64_t n : {1, 15, 16, 17, 33, 700}) {
+    const Tensor x = random_tensor(random, dtype, DDim{3, n}, 4), scale = random_tensor(random, dtype, DDim{n});
+    const Tensor made = layer_norm(x, scale, &scale, 1, 1e-5, device.stream(0));
+    for (std::int64_t row = 0; row < 3; ++row)
+      CHECK(made.rows(row, row + 1).to_vector<T>() ==
+            normed_row(x.rows(row, row + 1).to_vector<T>(), scale.to_vector<T>(), static_cast<T>(1e-5)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the order of a sum is that of the contract, to the bit, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    check_order<float>(DType::f32);
+    check_order<double>(DType::f64);
+  });
 }
 
 TEST_CASE("no rows are fine, a scale that does not stretch is an error that names both shapes") {
