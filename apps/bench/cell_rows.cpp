@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -7,6 +8,8 @@
 #include <bench/registry.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/recurrent.h>
+#include <millrace/runtime/lowering/keep_values.h>
+#include <millrace/runtime/lowering/turn_memory.h>
 
 namespace millrace::bench {
 namespace {
@@ -121,6 +124,26 @@ void cell_row(Context& context, const UserCell& cell, std::int64_t hidden, std::
   emit_pair(context, row, ours.timer(), [built_in, share](double seconds) { return built_in(seconds) * share; }, "");
 }
 
+/// The built-in layer, and the same with all that a backward step reads in slabs of its own.
+void kept_row(Context& context, std::int64_t hidden, std::int64_t batch, int threads) {
+  constexpr std::int64_t steps = 64;
+  const LstmProblem problem = make_problem(hidden, std::vector<std::int64_t>(static_cast<std::size_t>(batch), steps));
+  Program keeping = lstm_program(problem);
+  for (const Op& op : Block(keeping.block(0)).ops) {
+    if (op.type != "while") continue;
+    const int body = op.attributes.get<BlockId>("sub_block").index;
+    const std::vector<std::string> names = values_to_keep(keeping, body, Keep::needed);
+    for (const KeptValue& value : keep_values(keeping, body, names)) keeping.add_output("kept." + value.name, value.array);
+  }
+  const OurProgram ours(std::move(keeping), feeds_of(problem), threads);
+  Row row;
+  row.id = "C6";
+  row.shape = fmt::format("LSTM keeping its turns, {} steps, B{} H{} f32, {}", steps, batch, hidden, threads_text(threads));
+  row.peer_name = "our LSTM";
+  row.goal = 1 / 1.3;
+  emit_pair(context, row, ours.timer(), OurProgram(lstm_program(problem), feeds_of(problem), threads).timer(), "");
+}
+
 }  // namespace
 
 void measure_cells(Context& context) {
@@ -129,6 +152,8 @@ void measure_cells(Context& context) {
   for (const int threads : context.threads)
     for (const auto& [hidden, batch] : shapes)
       for (const UserCell& cell : cells) cell_row(context, cell, hidden, batch, threads);
+  for (const int threads : context.threads)
+    for (const auto& [hidden, batch] : shapes) kept_row(context, hidden, batch, threads);
 }
 
 }  // namespace millrace::bench

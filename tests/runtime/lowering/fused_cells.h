@@ -54,6 +54,15 @@ inline Feeds feeds_for(Random& random, const CellCase& each, const LoD& lod, boo
   return feeds;
 }
 
+/// The bodies of all loops.
+inline std::vector<int> bodies(const Program& program) {
+  std::vector<int> found;
+  for (const Block& block : program.blocks())
+    for (const Op& op : block.ops)
+      if (op.type == "while") found.push_back(op.attributes.get<BlockId>("sub_block").index);
+  return found;
+}
+
 inline RunOptions interpreted() {
   RunOptions options;
   options.gear = Gear::interpreted;

@@ -27,14 +27,6 @@ using namespace millrace::build;
 
 namespace {
 
-std::vector<int> bodies(const Program& program) {
-  std::vector<int> found;
-  for (const Block& block : program.blocks())
-    for (const Op& op : block.ops)
-      if (op.type == "while") found.push_back(op.attributes.get<BlockId>("sub_block").index);
-  return found;
-}
-
 /// A program whose loops hand out values, as outputs of the same names.
 struct Keeping {
   Program program;
