@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <millrace/runtime/distributed/rank_environment.h>
 #include <millrace/runtime/import/file.h>
 
 #include "commands.h"
@@ -26,7 +28,7 @@ struct RunFlags {
   std::string folder;
   std::string trace;
   bool stats = false;
-  int ranks = 1;
+  int ranks = 0;  ///< 0: nobody said
 };
 
 /// The files of a run, for errors.
@@ -34,11 +36,24 @@ std::string sources_of(const RunFlags& flags) {
   return flags.inputs.empty() ? flags.model.source() : fmt::format("{} with {}", flags.model.source(), fmt::join(flags.inputs, " "));
 }
 
+/// Started once for each rank, every process would do all of the work and write the same files.
+void check_alone(const RunFlags& flags) {
+  if (flags.ranks > 0) return;
+  const std::optional<RankEnvironment> environment = rank_environment();
+  if (environment && environment->world_size > 1)
+    throw UnsupportedError(
+        fmt::format("{} say that this is rank {} of {} processes, and nothing in this build carries tensors between processes: start one "
+                    "process with --ranks {}, or with --ranks 1 if this one is to run alone",
+                    environment->source, environment->rank, environment->world_size, environment->world_size));
+}
+
 int run_model(const RunFlags& flags) {
+  check_alone(flags);
+  const int ranks = std::max(flags.ranks, 1);
   std::vector<std::shared_ptr<Device>> devices;
-  for (int rank = 0; rank < flags.ranks; ++rank) devices.push_back(flags.device.make());
+  for (int rank = 0; rank < ranks; ++rank) devices.push_back(flags.device.make());
   const Model model = load(flags.model);
-  if (flags.ranks > 1 && !model.states.empty())
+  if (ranks > 1 && !model.states.empty())
     throw UsageError(
         "--ranks: expected a program with loops of its own, found a graph that is one step (--state): there is none to share out");
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
@@ -48,7 +63,7 @@ int run_model(const RunFlags& flags) {
   if (traced != nullptr) trace.emplace(flags.trace);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] {
-    if (flags.ranks > 1) return run_on_ranks(model, feeds, devices, traced);
+    if (ranks > 1) return run_on_ranks(model, feeds, devices, traced);
     return model.states.empty() ? run_program(model, feeds, devices[0], traced) : run_steps(model, feeds, devices[0], traced);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -81,9 +96,8 @@ void add_run(CLI::App& app, Action& action) {
       ->add_option(
           "--ranks", flags->ranks,
           "Shares the loops of the program out among so many ranks, each a thread with a device of its own and --threads threads: same "
-          "outputs ('millrace inspect --ranks N' shows what goes where)")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+          "outputs ('millrace inspect --ranks N' shows what goes where). Default: 1")
+      ->check(CLI::Range(1, 64));
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
   command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });

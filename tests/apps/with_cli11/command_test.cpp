@@ -121,6 +121,17 @@ TEST_CASE("a run on several ranks writes the bits of one, and says what could no
   for (const char* words : {"'listing' on 2 ranks", "rank 0: while 1", "no loop is left for rank 1", "millrace 1 \"listing, rank 1\""})
     CHECK(shown.out.find(words) != std::string::npos);
   check_refused(files.run_with({"--ranks", "0"}), 2, {"--ranks"});
+  // A process for each rank would do everything as often as there are ranks.
+  ::setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+  ::setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  check_refused(files.run_with({"--input", files.x()}), 1, {"OMPI_COMM_WORLD_RANK", "rank 1 of 2", "--ranks 2"});
+  std::vector<std::string> alone = base;
+  alone.push_back("1");
+  CHECK(millrace_command(alone).code == 0);
+  ::setenv("OMPI_COMM_WORLD_SIZE", "two", 1);
+  check_refused(files.run_with({"--input", files.x()}), 1, {"OMPI_COMM_WORLD_SIZE", "'two'"});
+  ::unsetenv("OMPI_COMM_WORLD_RANK");
+  ::unsetenv("OMPI_COMM_WORLD_SIZE");
   check_refused(files.run_with({"--ranks", "2", "--state", "boot:y"}), 2, {"--ranks", "--state"});
 }
 
