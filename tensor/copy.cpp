@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <millrace/tensor/cuda/copy.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -33,11 +34,19 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return left.first <= right.last && right.first <= left.last;
 }
 
-void check(const Tensor& src, const Tensor& dst) {
+bool on_cuda(const Place& place) { return std::holds_alternative<CudaPlace>(place); }
+
+void check(const Tensor& src, const Tensor& dst, StreamRef stream) {
   if (src.dtype() != dst.dtype()) throw DTypeError("copy: expected the dtype of " + dst.to_string() + ", found " + src.to_string());
   if (src.dims() != dst.dims()) throw ShapeError("copy: expected the extents of " + dst.to_string() + ", found " + src.to_string());
-  for (const Tensor* tensor : {&src, &dst})
-    if (!tensor->host_accessible()) throw PlaceError("copy: expected memory that the host can reach, found " + tensor->to_string());
+  const bool at_stream = src.place() == stream.place() || dst.place() == stream.place();
+  for (const Tensor* tensor : {&src, &dst}) {
+    if (tensor->host_accessible()) continue;
+    if (!on_cuda(tensor->place())) throw PlaceError("copy: expected memory that the host can reach, found " + tensor->to_string());
+    if (!on_cuda(stream.place()) || !at_stream)
+      throw PlaceError("copy: expected a stream of a device that holds the elements, found one of " + stream.place().to_string() + " for " +
+                       src.to_string() + " to " + dst.to_string());
+  }
 }
 
 /// How many axes at the end are contiguous in `tensor`: they are copied as one piece.
@@ -75,7 +84,7 @@ void copy_strided(const Tensor& src, const Tensor& dst) {
 }  // namespace
 
 void copy(const Tensor& src, const Tensor& dst, StreamRef stream) {
-  check(src, dst);
+  check(src, dst, stream);
   if (overlap(src, dst)) {
     if (src.raw() == dst.raw() && src.strides() == dst.strides()) return src.check_written();
     throw ArgumentError("copy: expected views that do not overlap, found " + src.to_string() + " and " + dst.to_string() +
@@ -83,6 +92,7 @@ void copy(const Tensor& src, const Tensor& dst, StreamRef stream) {
   }
   const auto run = [src, dst](ThreadTeam& team) {
     if (src.elements() == 0) return;
+    if (team.device_queue() != nullptr) return cuda::copy(src, dst, team);
     if (!src.is_contiguous() || !dst.is_contiguous()) return copy_strided(src, dst);
     constexpr std::int64_t grain = 1 << 20;  // bytes that are worth another thread
     const auto* from = static_cast<const std::byte*>(src.raw());

@@ -7,8 +7,9 @@
 namespace millrace {
 
 /// Copies the elements of `src` to `dst`, whatever the strides of either, in the order of `stream`: behind what produces `src`, before what
-/// `dst.ready()` is awaited for. Both have the same dtype and extents (DTypeError, ShapeError name both) and lie where the host may look
-/// (PlaceError). `dst` may be a view made on the spot; it must not overlap `src` unless it is the same view (ArgumentError).
+/// `dst.ready()` is awaited for. Both have the same dtype and extents (DTypeError, ShapeError name both) and lie where the host may look, or
+/// one of them on the CUDA device of `stream` (PlaceError). Between two CUDA devices the elements on the other one must be contiguous. From and
+/// to host memory that is not pinned, CUDA copies before the call returns. `dst` may be a view made on the spot; it must not overlap `src` unless it is the same view (ArgumentError).
 void copy(const Tensor& src, const Tensor& dst, StreamRef stream);
 
 /// The elements of `src` in new row-major storage from the stream's memory.

@@ -18,11 +18,13 @@ inline void order_read(const Tensor& tensor, StreamRef stream) {
   tensor.check_written();
   const Point point = tensor.ready();
   if (!point.reached()) stream.wait(point);
+  stream.uses(tensor.storage());
 }
 inline void order_write(const Tensor& tensor, StreamRef stream) {
   if (tensor.is_read_only()) throw ReadOnlyError("launch: " + tensor.to_string() + " is shared and frozen: write a tensor of your own");
   const Point point = tensor.ready();
   if (!point.reached()) stream.wait(point);
+  stream.uses(tensor.storage());
 }
 }  // namespace detail
 

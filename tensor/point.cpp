@@ -15,6 +15,7 @@ std::exception_ptr Timeline::error() const {
 }
 
 bool Timeline::add(Waiter& waiter, std::uint64_t value) {
+  if (reached() < value) asked(value);
   const std::lock_guard lock(mutex_);
   if (error_ || reached() >= value) return false;
   waiter.value_ = value;

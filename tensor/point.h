@@ -55,6 +55,11 @@ class Timeline {
   /// Fails the timeline: every waiter that is left, and every later one, gets `error`. The first error stays.
   void fail(std::exception_ptr error) noexcept;
 
+ protected:
+  /// Somebody is about to wait for `value`, which was not reached a moment ago. A device, whose progress nobody sees unless it is asked for,
+  /// arranges here that `advance` will be called. No lock is held. Must not throw: what goes wrong fails the timeline.
+  virtual void asked(std::uint64_t value) { static_cast<void>(value); }
+
  private:
   Waiter* take(std::uint64_t up_to) noexcept;
 

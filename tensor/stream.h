@@ -51,6 +51,9 @@ class Stream {
   virtual void wait(const Point& point) = 0;
   /// The point at which everything enqueued so far is done.
   virtual Point position() = 0;
+  /// Work that is enqueued next uses memory that is not this stream's own: whoever hands memory out again must know. Streams whose work
+  /// owns its tensors until it has run need nothing of the kind.
+  virtual void uses(const std::shared_ptr<Allocation>&) {}
 };
 
 /// A stream that somebody else owns. Passed by value, always as the last argument.
@@ -66,6 +69,9 @@ class StreamRef {
     if (!point.reached()) stream_->wait(point);
   }
   Point position() const { return stream_->position(); }
+  void uses(const std::shared_ptr<Allocation>& storage) const {
+    if (&storage->resource() != stream_->memory().get()) stream_->uses(storage);
+  }
 
   /// Runs `f(team)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream
   /// that runs later, `f` must own what it uses. An exception of `f` fails the stream; when `f` ran at once it is rethrown to the caller

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <millrace/tensor/checked.h>
+#include <millrace/tensor/cuda/copy.h>
 
 namespace millrace {
 namespace {
@@ -176,11 +177,16 @@ void Tensor::resize(const DDim& dims) {
 }
 
 Tensor Tensor::copy_to(const CpuPlace&) const {
-  if (!host_accessible()) throw PlaceError("copy_to: no backend of " + place().to_string() + " is part of this build");
+  const bool on_cuda = cuda::built() && std::holds_alternative<CudaPlace>(place());
+  if (!host_accessible() && !on_cuda) throw PlaceError("copy_to: no backend of " + place().to_string() + " is part of this build");
   check_written();
   ready().wait();
   Tensor made(dtype_, dims_);
   made.storage_->mark_written();
+  if (!host_accessible()) {
+    cuda::copy_to_host(*this, made);
+    return made;
+  }
   const std::size_t size = size_of(dtype_);
   auto* to = static_cast<std::byte*>(made.raw_mutable());
   const auto* from = static_cast<const std::byte*>(raw());

@@ -104,6 +104,8 @@ ThreadTeam::ThreadTeam(int threads) : size_(threads) {
   for (int index = 1; index < threads; ++index) workers_->threads.emplace_back([workers = workers_.get(), index] { workers->work(index); });
 }
 
+ThreadTeam::ThreadTeam(DeviceQueue queue) : size_(1), queue_(queue) {}
+
 ThreadTeam::~ThreadTeam() = default;
 
 void ThreadTeam::run(std::int64_t count, std::int64_t grain, Body body, void* callable) {

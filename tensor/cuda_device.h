@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/tensor/device.h>
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+
+/// A call of the CUDA runtime that failed, or work on a device that did: names the call, the place, and CUDA's name and text for it. After
+/// most failures of work the device's context is unusable for the rest of the process (`is_sticky`).
+class CudaError : public Error {
+ public:
+  CudaError(const std::string& what, int code, bool sticky) : Error(what), code_(code), sticky_(sticky) {}
+  /// The number of CUDA's `cudaError_t`.
+  int code() const noexcept { return code_; }
+  bool is_sticky() const noexcept { return sticky_; }
+
+ private:
+  int code_;
+  bool sticky_;
+};
+
+/// What CUDA says of one device.
+struct CudaDeviceInfo {
+  int index = 0;
+  std::string name;
+  int major = 0;  ///< compute capability
+  int minor = 0;
+  int multiprocessors = 0;
+  std::size_t bytes = 0;       ///< of its memory
+  std::size_t free_bytes = 0;  ///< of these, now
+};
+
+/// The devices of this machine: none where the build has no CUDA, or the machine no driver.
+std::vector<CudaDeviceInfo> cuda_devices();
+/// One line for people: "runtime 13.0, driver 13.0, 1 device", or why there are none.
+std::string cuda_status();
+
+struct CudaOptions {
+  int index = 0;
+  /// Streams of the ring, 1…16. Results do not depend on it.
+  std::size_t streams = 4;
+  /// Bytes that the device's memory resource may hold, what it keeps for later included.
+  std::size_t budget = std::numeric_limits<std::size_t>::max();
+};
+
+/// A CUDA device: its ring of streams, its memory, and one waiter, which notices what completes.
+///
+/// Kernels are started by the caller; nothing here waits for the device but `Point::wait`, copies from and to host memory that is not pinned,
+/// and the destructor. A point costs the device nothing until somebody asks for it: another stream (an event), or a waiter or coroutine (an
+/// event and a word that the device writes; the waiter spins on the words for at most 50 µs, then blocks; with nothing in flight it sleeps).
+/// A point that another stream asks for late may cover what was enqueued since. Memory is reused in stream order: what a tensor gives back
+/// serves the same stream at once, and another one behind an event. What fails on the device fails the points of its streams with CudaError,
+/// what a kernel finds wrong in values (an index outside) with IndexError or ArgumentError. A stream behind a point that is no CUDA stream's
+/// keeps its work on the host until the point is reached. Thread safety: every member, from any thread. Destroy it when nothing that it runs
+/// is awaited any more; tensors may outlive it.
+///
+/// PlaceError where there is no such device; UnsupportedError where the build has no CUDA; ArgumentError for the numbers.
+std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
+
+/// Host memory that devices copy from and to without the caller's waiting; kept when given back, and handed out again. Throws as above.
+std::shared_ptr<MemoryResource> pinned_memory();
+
+/// The device of `place`: the CPU with `threads`, or a CUDA device. PlaceError for another backend's.
+std::shared_ptr<Device> make_device(const Place& place, int threads = 1, std::size_t streams = 4);
+
+}  // namespace millrace

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/with_cuda/check.h>
+
+#include <string>
+
+#include <millrace/tensor/cuda_device.h>
+
+namespace millrace::cuda {
+namespace {
+
+/// After these the context is gone.
+bool sticky(cudaError_t code) {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorUnknown: return true;
+    default: return false;
+  }
+}
+
+CudaError made(cudaError_t code, const char* call, int device) {
+  const bool lasting = sticky(code);
+  if (!lasting) static_cast<void>(cudaGetLastError());  // else the next launch would report it again
+  return CudaError(
+      std::string(call) + " on cuda:" + std::to_string(device) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")",
+      static_cast<int>(code), lasting);
+}
+
+}  // namespace
+
+void check(cudaError_t code, const char* call, int device) {
+  if (code != cudaSuccess) throw made(code, call, device);
+}
+
+std::exception_ptr error_of(cudaError_t code, const char* call, int device) { return std::make_exception_ptr(made(code, call, device)); }
+
+}  // namespace millrace::cuda

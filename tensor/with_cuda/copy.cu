@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/cuda/copy.h>
+
+#include <cstring>
+
+#include <millrace/tensor/error.h>
+#include <millrace/tensor/with_cuda/stream_state.h>
+#include <millrace/tensor/with_cuda/walk.h>
+#include <millrace/tensor/with_cuda/each_index.cuh>
+
+namespace millrace::cuda {
+namespace {
+
+template <class U>
+struct CopyElement {
+  Walk<2> walk;
+  const U* from;
+  U* to;
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    std::int64_t at[2];
+    walk.find(i, at);
+    to[at[1]] = from[at[0]];
+  }
+};
+
+template <class U>
+void copy_elements(const Queue& queue, const Tensor& src, const Tensor& dst) {
+  const DDim* const strides[2] = {&src.strides(), &dst.strides()};
+  each_index(queue, src.elements(),
+             CopyElement<U>{Walk<2>(src.dims(), strides), static_cast<const U*>(src.raw()), static_cast<U*>(dst.raw_mutable())});
+}
+
+/// Both on the device of the queue.
+void copy_there(const Queue& queue, const Tensor& src, const Tensor& dst) {
+  if (src.is_contiguous() && dst.is_contiguous())
+    return check(cudaMemcpyAsync(dst.raw_mutable(), src.raw(), src.bytes(), cudaMemcpyDeviceToDevice, queue.stream), "cudaMemcpyAsync",
+                 queue.device);
+  switch (size_of(src.dtype())) {
+    case 8: return copy_elements<std::uint64_t>(queue, src, dst);
+    case 4: return copy_elements<std::uint32_t>(queue, src, dst);
+    case 2: return copy_elements<std::uint16_t>(queue, src, dst);
+    default: return copy_elements<std::uint8_t>(queue, src, dst);
+  }
+}
+
+/// (cudafe 13.0 leaves the == of a defaulted <=> undefined: places are not compared here.)
+bool lies_on(const Tensor& x, int device) {
+  const Place place = x.place();
+  const auto* cuda = std::get_if<CudaPlace>(&place);
+  return cuda != nullptr && cuda->index == device;
+}
+
+/// Contiguous bytes between the queue's device and the host or another device. Memory that CUDA goes on reading or writing is kept.
+void copy_bytes(const Queue& queue, const Tensor& src, const Tensor& dst) {
+  check(cudaMemcpyAsync(dst.raw_mutable(), src.raw(), src.bytes(), cudaMemcpyDefault, queue.stream), "cudaMemcpyAsync", queue.device);
+  for (const Tensor* one : {&src, &dst})
+    if (!lies_on(*one, queue.device) && one->storage()->shared_resource() != host_memory()) queue.state->keep(one->storage());
+}
+
+Tensor host_rows(const Tensor& x) {
+  Tensor made(x.dtype(), x.dims());
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  auto* to = static_cast<std::byte*>(made.raw_mutable());
+  const auto* from = static_cast<const std::byte*>(x.raw());
+  for_each_offset(x.dims(), x.strides(), [&](std::int64_t offset) {
+    std::memcpy(to, from + offset * size, static_cast<std::size_t>(size));
+    to += size;
+  });
+  return made;
+}
+
+}  // namespace
+
+bool built() noexcept { return true; }
+
+void copy(const Tensor& src, const Tensor& dst, ThreadTeam& team) {
+  if (src.elements() == 0) return;
+  const Queue& queue = queue_of(team);
+  const bool src_here = lies_on(src, queue.device);
+  const bool dst_here = lies_on(dst, queue.device);
+  if (src_here && dst_here) return copy_there(queue, src, dst);
+  if (src.is_contiguous() && dst.is_contiguous()) return copy_bytes(queue, src, dst);
+  if (dst_here) {
+    // Row-major on the way, and spread over the strides where it arrives.
+    if (!src.is_contiguous() && !src.host_accessible())
+      throw ShapeError("copy: expected contiguous elements on the other device, found " + src.to_string());
+    const Tensor rows = src.is_contiguous() ? src : host_rows(src);
+    if (dst.is_contiguous()) return copy_bytes(queue, rows, dst);
+    const Tensor arrived(dst.dtype(), dst.dims(), *queue.memory);
+    copy_bytes(queue, rows, arrived);
+    return copy_there(queue, arrived, dst);
+  }
+  Tensor rows = src;
+  if (!src.is_contiguous()) {
+    rows = Tensor(src.dtype(), src.dims(), *queue.memory);
+    copy_there(queue, src, rows);
+  }
+  if (dst.is_contiguous()) return copy_bytes(queue, rows, dst);
+  if (!dst.host_accessible()) throw ShapeError("copy: expected contiguous elements on the other device, found " + dst.to_string());
+  const Tensor arrived(dst.dtype(), dst.dims());
+  copy_bytes(queue, rows, arrived);
+  check(cudaStreamSynchronize(queue.stream), "cudaStreamSynchronize", queue.device);
+  const auto size = static_cast<std::int64_t>(size_of(dst.dtype()));
+  const auto* from = static_cast<const std::byte*>(arrived.raw());
+  auto* to = static_cast<std::byte*>(dst.raw_mutable());
+  for_each_offset(dst.dims(), dst.strides(), [&](std::int64_t offset) {
+    std::memcpy(to + offset * size, from, static_cast<std::size_t>(size));
+    from += size;
+  });
+}
+
+void copy_to_host(const Tensor& src, const Tensor& dst) {
+  if (src.elements() == 0) return;
+  const Place place = src.place();
+  const int device = std::get<CudaPlace>(place).index;
+  const OnDevice here(device);
+  Queue queue;
+  queue.device = device;
+  check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
+  const auto finish = [&] { return cudaStreamDestroy(queue.stream); };
+  try {
+    Tensor rows = src;
+    if (!src.is_contiguous()) {
+      rows = Tensor(src.dtype(), src.dims(), src.storage()->shared_resource());
+      // The scratch may have been handed out behind work of its own stream.
+      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
+      copy_there(queue, src, rows);
+    }
+    check(cudaMemcpyAsync(dst.raw_mutable(), rows.raw(), rows.bytes(), cudaMemcpyDeviceToHost, queue.stream), "cudaMemcpyAsync", device);
+    check(cudaStreamSynchronize(queue.stream), "cudaStreamSynchronize", device);
+  } catch (...) {
+    static_cast<void>(finish());
+    throw;
+  }
+  check(finish(), "cudaStreamDestroy", device);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/with_cuda/cuda_stream.h>
+
+#include <millrace/tensor/cuda_device.h>
+
+namespace millrace::cuda {
+
+CudaStream::CudaStream(std::shared_ptr<StreamState> state, std::shared_ptr<MemoryPool> pool, std::size_t index)
+    : state_(std::move(state)),
+      pool_(std::move(pool)),
+      index_(index),
+      memory_(std::make_shared<DeviceMemory>(pool_, index)),
+      team_(DeviceQueue{&state_->queue()}) {
+  state_->queue().memory = &memory_;
+  state_->queue().state = state_.get();
+}
+
+CudaStream::~CudaStream() = default;
+
+bool CudaStream::enter() noexcept {
+  mutex_.lock();
+  if (failed_ || !items_.empty()) {
+    mutex_.unlock();
+    return false;
+  }
+  ++issued_;
+  if (depth_++ > 0) return true;
+  static_cast<void>(cudaGetDevice(&before_));
+  if (before_ != state_->queue().device) static_cast<void>(cudaSetDevice(state_->queue().device));
+  return true;
+}
+
+void CudaStream::leave(std::exception_ptr error) noexcept {
+  if (--depth_ == 0 && before_ != state_->queue().device) static_cast<void>(cudaSetDevice(before_));
+  if (error) {
+    // What the caller got wrong stays with the caller; what CUDA says fails the stream.
+    try {
+      std::rethrow_exception(error);
+    } catch (const CudaError& of_device) {
+      if (of_device.is_sticky()) fail(error);
+    } catch (...) {
+    }
+  }
+  if (depth_ == 0) {
+    state_->handed(issued_ - items_.size());
+    drain();
+  }
+  mutex_.unlock();
+}
+
+void CudaStream::push(std::unique_ptr<Work> work) {
+  const std::lock_guard lock(mutex_);
+  items_.push_back({std::move(work), {}});
+  ++issued_;
+  drain();
+}
+
+void CudaStream::wait(const Point& point) {
+  if (point.reached() || point.timeline() == state_->timeline()) return;
+  const std::lock_guard lock(mutex_);
+  if (items_.empty() && pass(point)) return;
+  items_.push_back({nullptr, point});
+  ++issued_;
+  drain();
+}
+
+/// True when what follows needs nothing more on the host to come behind `point`.
+bool CudaStream::pass(const Point& point) {
+  if (point.reached()) return true;
+  const auto* timeline = dynamic_cast<const StreamTimeline*>(point.timeline().get());
+  if (timeline == nullptr || point.error()) return false;
+  const std::shared_ptr<StreamState> other = timeline->state();
+  return other != nullptr && other->order(point.value(), state_->queue().stream, state_->queue().device);
+}
+
+Point CudaStream::position() {
+  const std::lock_guard lock(mutex_);
+  return Point(state_->timeline(), issued_);
+}
+
+void CudaStream::uses(const std::shared_ptr<Allocation>& storage) {
+  if (const auto* memory = dynamic_cast<const DeviceMemory*>(&storage->resource()); memory != nullptr && memory->pool() == pool_)
+    pool_->used(storage->data(), index_);
+}
+
+void CudaStream::complete(std::exception_ptr error) noexcept {
+  const std::lock_guard lock(mutex_);
+  suspended_ = false;
+  if (error) fail(error);
+  if (!items_.empty()) items_.pop_front();
+  state_->handed(issued_ - items_.size());
+  drain();
+}
+
+void CudaStream::run(Work& work) noexcept {
+  if (failed_) return;  // what follows a failure does not run
+  try {
+    const OnDevice here(state_->queue().device);
+    work.run(team_);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+/// Starts what is queued until the queue is empty or its head must wait; the mutex is held.
+void CudaStream::drain() noexcept {
+  while (!suspended_ && depth_ == 0 && !items_.empty()) {
+    Item& head = items_.front();
+    if (head.work != nullptr) {
+      // Taken out first: it may enqueue more, and its tensors go when it does.
+      const std::unique_ptr<Work> work = std::move(head.work);
+      suspended_ = true;
+      run(*work);
+      suspended_ = false;
+    } else if (const Point point = head.point; !point.reached()) {
+      bool passed = false;
+      try {
+        passed = pass(point);
+      } catch (...) {
+        fail(std::current_exception());
+        passed = true;
+      }
+      suspended_ = !passed;
+      if (!passed && point.timeline()->add(*this, point.value())) return;
+      suspended_ = false;
+      if (!passed)
+        if (const std::exception_ptr error = point.error()) fail(error);
+    }
+    items_.pop_front();
+    state_->handed(issued_ - items_.size());
+  }
+}
+
+void CudaStream::fail(std::exception_ptr error) noexcept {
+  failed_ = true;
+  state_->fail(std::move(error));
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/with_cuda/memory_pool.h>
+
+#include <string>
+
+#include <millrace/tensor/caching_resource.h>
+#include <millrace/tensor/error.h>
+
+namespace millrace::cuda {
+
+MemoryPool::~MemoryPool() { release(); }
+
+/// Whether every stream but `home` is past its use. `idle` remembers the streams that were asked.
+bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) const {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (i == home || uses[i] == 0 || streams_[i]->timeline()->reached() >= uses[i] || (idle >> i & 1) != 0) continue;
+    if (!streams_[i]->idle()) return false;
+    idle |= std::uint32_t{1} << i;
+  }
+  return true;
+}
+
+/// A block that may be used without waiting, among those given back last; `free.size()` when there is none.
+std::size_t MemoryPool::find(const std::vector<Block>& free, std::size_t home) const {
+  constexpr std::size_t most_looked_at = 8;
+  std::uint32_t idle = 0;
+  for (std::size_t back = 1; back <= free.size() && back <= most_looked_at; ++back)
+    if (done(free[free.size() - back].uses, home, idle)) return free.size() - back;
+  return free.size();
+}
+
+/// A new block within the budget, or null.
+void* MemoryPool::from_device(std::size_t size) {
+  if (in_use_ > budget_ || cached_ > budget_ - in_use_ || size > budget_ - in_use_ - cached_) return nullptr;
+  const OnDevice here(device_);
+  void* pointer = nullptr;
+  const cudaError_t code = cudaMalloc(&pointer, size);
+  if (code == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  check(code, "cudaMalloc", device_);
+  return pointer;
+}
+
+void MemoryPool::release() noexcept {
+  for (auto& [size, one] : classes_) {
+    for (const Block& block : one.free) static_cast<void>(cudaFree(block.pointer));  // waits for the device
+    one.blocks -= one.free.size();
+    one.free.clear();
+  }
+  cached_ = 0;
+}
+
+void MemoryPool::wait(const Uses& uses, std::size_t home) const {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (i == home || uses[i] == 0 || streams_[i]->timeline()->reached() >= uses[i]) continue;
+    if (home == no_stream) {
+      check(cudaStreamSynchronize(streams_[i]->queue().stream), "cudaStreamSynchronize", device_);
+    } else {
+      streams_[i]->order(uses[i], streams_[home]->queue().stream, device_);
+    }
+  }
+}
+
+void MemoryPool::refuse(std::size_t bytes, std::size_t size) const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  const OnDevice here(device_);
+  static_cast<void>(cudaMemGetInfo(&free, &total));
+  const std::string budget = budget_ == CachingResource::unlimited ? "no budget" : "a budget of " + std::to_string(budget_);
+  throw OutOfMemoryError("memory on cuda:" + std::to_string(device_) + ": " + std::to_string(bytes) + " bytes (" + std::to_string(size) +
+                         " as a block) were refused with " + std::to_string(in_use_) + " in use, nothing cached, " + budget + ", and " +
+                         std::to_string(free) + " of the device's " + std::to_string(total) + " free");
+}
+
+void* MemoryPool::allocate(std::size_t bytes, std::size_t home) {
+  const std::size_t size = CachingResource::class_size(bytes);
+  Block block;
+  {
+    const std::lock_guard lock(mutex_);
+    Class& one = classes_[size];
+    const auto take = [&](std::size_t at) {
+      block = one.free[at];
+      one.free.erase(one.free.begin() + static_cast<std::ptrdiff_t>(at));
+      cached_ -= size;
+    };
+    one.free.reserve(one.blocks + 1);  // so that giving one back never allocates
+    live_.reserve(live_.size() + 1);
+    if (const std::size_t at = find(one.free, home); at < one.free.size()) take(at);
+    if (block.pointer == nullptr) {
+      block.pointer = from_device(size);
+      if (block.pointer != nullptr) ++one.blocks;
+    }
+    if (block.pointer == nullptr && !one.free.empty()) take(one.free.size() - 1);
+    if (block.pointer == nullptr) {
+      release();
+      block.pointer = from_device(size);
+      if (block.pointer == nullptr) refuse(bytes, size);
+      ++one.blocks;
+    }
+    live_.insert_or_assign(block.pointer, Live{size, 0});
+    in_use_ += size;
+  }
+  try {
+    wait(block.uses, home);
+  } catch (...) {
+    deallocate(block.pointer, home);
+    throw;
+  }
+  return block.pointer;
+}
+
+void MemoryPool::deallocate(void* pointer, std::size_t home) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(pointer);
+  const Live live = found->second;
+  live_.erase(found);
+  Block block;
+  block.pointer = pointer;
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    if (i == home || (live.users >> i & 1) != 0) block.uses[i] = streams_[i]->handed();
+  in_use_ -= live.size;
+  cached_ += live.size;
+  classes_.find(live.size)->second.free.push_back(block);
+}
+
+void MemoryPool::used(void* pointer, std::size_t stream) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = live_.find(pointer); found != live_.end()) found->second.users |= std::uint32_t{1} << stream;
+}
+
+void MemoryPool::release_cached() noexcept {
+  const std::lock_guard lock(mutex_);
+  release();
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include <millrace/tensor/memory.h>
+#include <millrace/tensor/thread_team.h>
+#include <millrace/tensor/with_cuda/check.h>
+#include <millrace/tensor/with_cuda/fault.h>
+
+namespace millrace::cuda {
+
+class StreamState;
+
+/// What a kernel's launcher needs to know of its stream.
+struct Queue {
+  cudaStream_t stream = nullptr;
+  int device = 0;
+  std::uint64_t* fault = nullptr;  ///< as the device sees it
+  StreamState* state = nullptr;
+  const std::shared_ptr<MemoryResource>* memory = nullptr;  ///< for scratch, which may be given back as soon as its last use is enqueued
+};
+
+inline const Queue& queue_of(ThreadTeam& team) { return *static_cast<const Queue*>(team.device_queue()); }
+
+}  // namespace millrace::cuda

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/with_cuda/stream_state.h>
+
+#include <algorithm>
+#include <string>
+
+#include <cuda.h>
+#include <millrace/tensor/error.h>
+#include <millrace/tensor/with_cuda/waiters.h>
+
+namespace millrace::cuda {
+namespace {
+
+using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
+
+/// The driver's entry, taken at run time: programs that link libcuda do not start without a driver.
+WriteValue write_value() {
+  static const WriteValue found = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &entry, 12000, cudaEnableDefault, &result);
+    return code == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<WriteValue>(entry) : nullptr;
+  }();
+  return found;
+}
+
+const char* name_of(FaultOp op) {
+  static constexpr const char* names[] = {"a kernel",         "gather",           "gather_elements", "gather_nd",
+                                          "gather_rows",      "scatter_rows",     "scatter_nd",      "scatter_elements",
+                                          "reverse_sequence", "sequence_scatter", "binary"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+std::exception_ptr fault_error(std::uint64_t word, int device) {
+  const std::string start = std::string(name_of(FaultWord::op(word))) + " on cuda:" + std::to_string(device) + ": ";
+  if (FaultWord::kind(word) == Fault::zero_divisor) return std::make_exception_ptr(ArgumentError(start + "an integer is divided by zero"));
+  return std::make_exception_ptr(IndexError(start + "expected an index within the axis, found " + std::to_string(FaultWord::value(word))));
+}
+
+}  // namespace
+
+std::shared_ptr<StreamState> StreamTimeline::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_.lock();
+}
+
+void StreamTimeline::attach(std::weak_ptr<StreamState> state) {
+  const std::lock_guard lock(mutex_);
+  state_ = std::move(state);
+}
+
+void StreamTimeline::asked(std::uint64_t value) {
+  const auto stream = state();
+  if (stream == nullptr) return;
+  try {
+    stream->ask(value);
+  } catch (...) {
+    stream->fail(std::current_exception());  // who waits hears of it
+  }
+}
+
+StreamState::StreamState(int device, Waiters& waiters, std::uint64_t* words_on_host, std::uint64_t* words_on_device)
+    : waiters_(waiters), progress_(words_on_host), fault_(words_on_host + 1), progress_on_device_(words_on_device) {
+  queue_.device = device;
+  queue_.fault = words_on_device + 1;
+  const OnDevice here(device);
+  check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
+  const cudaError_t code = cudaEventCreateWithFlags(&order_event_, cudaEventDisableTiming);
+  if (code != cudaSuccess) static_cast<void>(cudaStreamDestroy(queue_.stream));
+  check(code, "cudaEventCreateWithFlags", device);
+}
+
+StreamState::~StreamState() {
+  for (const Mark& one : marks_) static_cast<void>(cudaEventDestroy(one.event));
+  for (const cudaEvent_t one : spare_) static_cast<void>(cudaEventDestroy(one));
+  static_cast<void>(cudaEventDestroy(order_event_));
+  static_cast<void>(cudaStreamDestroy(queue_.stream));
+}
+
+void StreamState::handed(std::uint64_t value) {
+  handed_.store(value, std::memory_order_release);
+  bool due = false;
+  {
+    const std::lock_guard lock(mutex_);
+    due = wanted_ > marked_ && value >= wanted_;
+  }
+  if (due) mark();
+}
+
+void StreamState::ask(std::uint64_t value) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || marked_ >= value) return;
+    wanted_ = std::max(wanted_, value);
+    if (handed() < value) return;  // `handed` marks it later
+  }
+  mark();
+}
+
+/// Has the device say so when it comes to where the stream is now.
+void StreamState::mark() {
+  cudaError_t code = cudaSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t value = handed();
+    if (closed_ || marked_ >= value) return;
+    const OnDevice here(queue_.device);
+    cudaEvent_t event = nullptr;
+    if (!spare_.empty()) {
+      event = spare_.back();
+      spare_.pop_back();
+    } else {
+      code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
+    }
+    if (code == cudaSuccess && write_value() != nullptr) {
+      const CUresult result = write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), value, 0);
+      if (result != CUDA_SUCCESS) code = cudaErrorUnknown;
+    }
+    if (code == cudaSuccess) code = cudaEventRecord(event, queue_.stream);
+    if (code == cudaSuccess) {
+      marks_.push_back({value, event});
+      marked_ = value;
+    } else if (event != nullptr) {
+      spare_.push_back(event);
+    }
+  }
+  if (code != cudaSuccess) return fail(error_of(code, "cudaEventRecord", queue_.device));
+  waiters_.notify();
+}
+
+bool StreamState::order(std::uint64_t value, cudaStream_t other, int other_device) {
+  cudaError_t code = cudaSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return true;
+    const std::uint64_t now = handed();
+    if (now < value) return false;
+    if (ordered_ < value) {
+      const OnDevice here(queue_.device);
+      code = cudaEventRecord(order_event_, queue_.stream);
+      if (code == cudaSuccess) ordered_ = now;
+    }
+    if (code == cudaSuccess) {
+      const OnDevice there(other_device);
+      code = cudaStreamWaitEvent(other, order_event_, 0);
+    }
+  }
+  check(code, "cudaStreamWaitEvent", other_device);
+  return true;
+}
+
+bool StreamState::idle() const { return cudaStreamQuery(queue_.stream) == cudaSuccess; }
+
+void StreamState::keep(std::shared_ptr<Allocation> storage) {
+  const std::uint64_t value = handed() + 1;
+  {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back({value, std::move(storage)});
+  }
+  ask(value);
+}
+
+void StreamState::fail(std::exception_ptr error) noexcept { timeline_->fail(std::move(error)); }
+
+StreamState::Mark StreamState::oldest_mark() const {
+  const std::lock_guard lock(mutex_);
+  return marks_.empty() ? Mark{} : marks_.front();
+}
+
+bool StreamState::look() {
+  const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
+  {
+    const std::lock_guard lock(mutex_);
+    if (marks_.empty() || marks_.front().value > seen) return false;
+  }
+  reach(seen);
+  return true;
+}
+
+void StreamState::woke(std::uint64_t value, cudaError_t code) {
+  if (code == cudaSuccess) return reach(value);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Mark& one : marks_) spare_.push_back(one.event);
+    marks_.clear();
+  }
+  fail(error_of(code, "cudaEventSynchronize", queue_.device));
+}
+
+/// The device got as far as `value`.
+void StreamState::reach(std::uint64_t value) noexcept {
+  std::deque<Kept> released;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!marks_.empty() && marks_.front().value <= value) {
+      spare_.push_back(marks_.front().event);
+      marks_.pop_front();
+    }
+    while (!kept_.empty() && kept_.front().value <= value) {
+      released.push_back(std::move(kept_.front()));
+      kept_.pop_front();
+    }
+  }
+  // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
+  const cudaError_t code = cudaStreamQuery(queue_.stream);
+  if (const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire); word != 0)
+    return fail(fault_error(word, queue_.device));
+  timeline_->advance(value);
+  if (code != cudaSuccess && code != cudaErrorNotReady) fail(error_of(code, "cudaStreamQuery", queue_.device));
+}
+
+void StreamState::close() noexcept {
+  timeline_->attach({});
+  const cudaError_t code = cudaStreamSynchronize(queue_.stream);
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  if (code != cudaSuccess) fail(error_of(code, "cudaStreamSynchronize", queue_.device));
+  reach(handed());
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <millrace/tensor/point.h>
+#include <millrace/tensor/with_cuda/queue.h>
+
+namespace millrace::cuda {
+
+class Waiters;
+class StreamState;
+
+/// The positions of one CUDA stream. Survives it: then every value is reached, or failed.
+class StreamTimeline final : public Timeline {
+ public:
+  /// The stream, or null once it is closed.
+  std::shared_ptr<StreamState> state() const;
+  void attach(std::weak_ptr<StreamState> state);
+
+ protected:
+  void asked(std::uint64_t value) override;
+
+ private:
+  mutable std::mutex mutex_;
+  std::weak_ptr<StreamState> state_;
+};
+
+/// What the device side of a stream needs: how far work was handed to CUDA, and who is to hear of its completion. Thread-safe. Its mutex is
+/// the innermost of all: nothing is called under it but CUDA.
+class StreamState : public std::enable_shared_from_this<StreamState> {
+ public:
+  StreamState(int device, Waiters& waiters, std::uint64_t* words_on_host, std::uint64_t* words_on_device);
+  ~StreamState();
+
+  const std::shared_ptr<StreamTimeline>& timeline() const noexcept { return timeline_; }
+  const Queue& queue() const noexcept { return queue_; }
+  Queue& queue() noexcept { return queue_; }
+
+  /// Everything up to `value` was handed to CUDA.
+  void handed(std::uint64_t value);
+  std::uint64_t handed() const noexcept { return handed_.load(std::memory_order_acquire); }
+  /// Sees to it that the timeline reaches `value` once the device does.
+  void ask(std::uint64_t value);
+  /// Makes `other` wait for `value`. False when that was not handed to CUDA yet.
+  bool order(std::uint64_t value, cudaStream_t other, int other_device);
+  /// True when all that was handed to CUDA is done. Asks CUDA.
+  bool idle() const;
+  /// Keeps memory that is not this device's until what is being handed over is done.
+  void keep(std::shared_ptr<Allocation> storage);
+  void fail(std::exception_ptr error) noexcept;
+
+  // For the waiter.
+  struct Mark {
+    std::uint64_t value = 0;
+    cudaEvent_t event = nullptr;
+  };
+  /// The oldest mark that is not yet seen; its event is null when there is none.
+  Mark oldest_mark() const;
+  /// Reads the device's word and what it says of faults; completes what is reached. True when there was progress.
+  bool look();
+  /// The event of the mark with that value was waited for, with this status.
+  void woke(std::uint64_t value, cudaError_t code);
+
+  /// Waits until the device is done with the stream and completes its timeline; the waiter must have left it alone.
+  void close() noexcept;
+
+ private:
+  struct Kept {
+    std::uint64_t value;
+    std::shared_ptr<Allocation> storage;
+  };
+
+  void mark();
+  void reach(std::uint64_t value) noexcept;
+
+  std::shared_ptr<StreamTimeline> timeline_ = std::make_shared<StreamTimeline>();
+  Waiters& waiters_;
+  Queue queue_;
+  std::uint64_t* progress_;  // written by the device
+  std::uint64_t* fault_;     // likewise
+  std::uint64_t* progress_on_device_;
+
+  std::atomic<std::uint64_t> handed_{0};
+  mutable std::mutex mutex_;
+  std::uint64_t marked_ = 0;   // the last mark's value
+  std::uint64_t wanted_ = 0;   // the greatest value that somebody waits for
+  std::uint64_t ordered_ = 0;  // what the order event stands for
+  cudaEvent_t order_event_ = nullptr;
+  std::deque<Mark> marks_;
+  std::vector<cudaEvent_t> spare_;
+  std::deque<Kept> kept_;
+  bool closed_ = false;
+};
+
+}  // namespace millrace::cuda
