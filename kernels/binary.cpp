@@ -6,6 +6,7 @@
 
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/binary.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -38,7 +39,7 @@ void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRe
   launch(
       TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
       [kind, left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](ThreadTeam& team) {
-        cpu::binary(kind, left, right, out, team);
+        team.device_queue() ? cuda::binary(kind, left, right, out, team) : cpu::binary(kind, left, right, out, team);
       },
       stream);
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/mapped_copy.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
@@ -78,7 +79,10 @@ Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats, StreamRef
   internal::check_places("tile", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out, maps = std::move(maps)](ThreadTeam& team) { cpu::mapped_copy(x, maps, nullptr, out, team); }, stream);
+      [x, out, maps = std::move(maps)](ThreadTeam& team) {
+        team.device_queue() ? cuda::mapped_copy(x, maps, nullptr, out, team) : cpu::mapped_copy(x, maps, nullptr, out, team);
+      },
+      stream);
   return out;
 }
 

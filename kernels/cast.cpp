@@ -2,6 +2,7 @@
 #include <millrace/kernels/cast.h>
 
 #include <millrace/kernels/cpu/cast.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -10,7 +11,9 @@ namespace millrace {
 void cast(const Tensor& x, Tensor& out, StreamRef stream) {
   internal::check_places("cast", stream, {&x, &out});
   internal::check_dims("cast", "out", out, x.dims());
-  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [x, out](ThreadTeam& team) { cpu::cast(x, out, team); }, stream);
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out},
+      [x, out](ThreadTeam& team) { team.device_queue() ? cuda::cast(x, out, team) : cpu::cast(x, out, team); }, stream);
 }
 
 Tensor cast(const Tensor& x, DType dtype, StreamRef stream) {

@@ -5,7 +5,9 @@
 
 #include <millrace/kernels/cpu/conv1d.h>
 #include <millrace/kernels/cpu/widen.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
@@ -61,6 +63,8 @@ PackedMatrix pack(const Conv1dPlan& plan, const Tensor& weights, StreamRef strea
   internal::check_places("conv1d pack", stream, {&weights});
   internal::check_dtype("conv1d pack", "the weights", weights, desc.dtype);
   internal::check_dims("conv1d pack", "the weights", weights, expected);
+  if (internal::on_cuda(plan.gemm().place()))
+    return {internal::row_major("conv1d pack", weights, stream).reshape(DDim{expected.elements()})};
   const cpu::PackedLayout layout = cpu::conv1d_layout(plan);
   Tensor packed(internal::wide_dtype(desc.dtype), DDim{checked_mul(layout.elements(), desc.groups)}, stream.memory());
   // The kernels pack straight from [out, k]: a row-major copy in the wide dtype.
@@ -91,7 +95,9 @@ void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor
     throw ShapeError("conv1d: expected x of [N, " + std::to_string(desc.in_channels) + ", L], found " + x.to_string());
   internal::check_dims("conv1d", "out", out, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))});
   internal::check_contiguous("conv1d", "out", out);
-  internal::check_dims("conv1d", "the packed weights", weights.data, DDim{cpu::conv1d_layout(plan).elements() * desc.groups});
+  const std::int64_t each =
+      internal::on_cuda(plan.gemm().place()) ? plan.gemm().desc().k * plan.gemm().desc().n : cpu::conv1d_layout(plan).elements();
+  internal::check_dims("conv1d", "the packed weights", weights.data, DDim{each * desc.groups});
   if (bias == nullptr) return;
   internal::check_dtype("conv1d", "bias", *bias, desc.dtype);
   internal::check_dims("conv1d", "bias", *bias, DDim{desc.out_channels});
@@ -104,6 +110,13 @@ void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, c
   internal::check_places("conv1d", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
   const bool has_bias = bias != nullptr;
+  if (internal::on_cuda(stream.place()))
+    return launch(
+        TensorRefs<3>{weights.data.elements() > 0 ? &weights.data : nullptr, &x, bias}, TensorRefs<1>{&out},
+        [desc = plan.desc(), x, out, has_bias, addend = has_bias ? *bias : x, packed = weights.data](ThreadTeam& team) {
+          cuda::conv1d(desc, x, packed, has_bias ? &addend : nullptr, out, team);
+        },
+        stream);
   const Tensor& narrow_addend = has_bias ? *bias : x;  // any tensor where there is none
   const Tensor addend = has_bias ? internal::wide_room(*bias, stream.memory()) : x;
   const Tensor wide = internal::wide_room(x, stream.memory());

@@ -7,6 +7,7 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/cpu/cast.h>
 #include <millrace/kernels/cpu/fill.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
@@ -18,7 +19,9 @@ void fill(Tensor& out, double value, StreamRef stream) {
   ThreadTeam alone(1);
   Tensor element(out.dtype(), DDim{});
   cpu::cast(Tensor::scalar(value), element, alone);
-  launch(TensorRefs<0>{}, TensorRefs<1>{&out}, [element, out](ThreadTeam& team) { cpu::fill(element, out, team); }, stream);
+  launch(
+      TensorRefs<0>{}, TensorRefs<1>{&out},
+      [element, out](ThreadTeam& team) { team.device_queue() ? cuda::fill(element, out, team) : cpu::fill(element, out, team); }, stream);
 }
 
 Tensor full(const DDim& dims, double value, DType dtype, StreamRef stream) {
@@ -39,7 +42,12 @@ Tensor arange(double start, double limit, double step, DType dtype, StreamRef st
     throw ArgumentError("arange: expected finite bounds, found " + std::to_string(start) + " to " + std::to_string(limit));
   Tensor out(dtype, DDim{count > 0 ? static_cast<std::int64_t>(count) : 0}, stream.memory());
   internal::check_places("arange", stream, {&out});
-  launch(TensorRefs<0>{}, TensorRefs<1>{&out}, [start, step, out](ThreadTeam& team) { cpu::arange(start, step, out, team); }, stream);
+  launch(
+      TensorRefs<0>{}, TensorRefs<1>{&out},
+      [start, step, out](ThreadTeam& team) {
+        team.device_queue() ? cuda::arange(start, step, out, team) : cpu::arange(start, step, out, team);
+      },
+      stream);
   return out;
 }
 

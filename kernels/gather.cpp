@@ -6,6 +6,7 @@
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/gather.h>
 #include <millrace/kernels/cpu/index.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -26,7 +27,10 @@ Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) 
   internal::check_index_dtype("gather", index);
   Tensor out(x.dtype(), gathered_dims(x.dims(), at, index.dims()), stream.memory());
   internal::check_places("gather", stream, {&x, &index, &out});
-  launch(TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather(x, index, at, out, team); }, stream);
+  launch(
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { team.device_queue() ? cuda::gather(x, index, at, out, team) : cpu::gather(x, index, at, out, team); },
+      stream);
   return out;
 }
 
@@ -40,7 +44,12 @@ Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef
                      index.dims().to_string());
   Tensor out(x.dtype(), index.dims(), stream.memory());
   internal::check_places("gather_elements", stream, {&x, &index, &out});
-  launch(TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_elements(x, index, at, out, team); }, stream);
+  launch(
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::gather_elements(x, index, at, out, team) : cpu::gather_elements(x, index, at, out, team);
+      },
+      stream);
   return out;
 }
 
@@ -74,7 +83,10 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor
   internal::check_places("gather_rows", stream, {&x, &out});
   check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("gather_rows", index, x.dims());
-  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows(x, index, out, team); }, stream);
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { team.device_queue() ? cuda::gather_rows(x, index, out, team) : cpu::gather_rows(x, index, out, team); },
+      stream);
 }
 
 void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
@@ -83,6 +95,7 @@ void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef st
   launch(
       TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {
+        if (team.device_queue()) return cuda::gather_rows(x, index, out, team);
         const std::vector<std::int64_t> plan = cpu::index_values(index);
         cpu::check_row_index("gather_rows", plan, x.dims());
         cpu::gather_rows(x, plan, out, team);
@@ -109,7 +122,10 @@ void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, con
   const Tensor rest = broadcast_view(otherwise, x.dims().erased(0));
   cpu::check_row_index("gather_rows", index, x.dims());
   launch(
-      TensorRefs<2>{&x, &otherwise}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_rows_or(x, index, rest, out, team); },
+      TensorRefs<2>{&x, &otherwise}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::gather_rows_or(x, index, rest, out, team) : cpu::gather_rows_or(x, index, rest, out, team);
+      },
       stream);
 }
 
@@ -123,7 +139,10 @@ void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tenso
   internal::check_places("scatter_rows", stream, {&x, &out});
   check_rows("scatter_rows", x, out, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("scatter_rows", index, out.dims());
-  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::scatter_rows(x, index, out, team); }, stream);
+  launch(
+      TensorRefs<1>{&x}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) { team.device_queue() ? cuda::scatter_rows(x, index, out, team) : cpu::scatter_rows(x, index, out, team); },
+      stream);
 }
 
 void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
@@ -132,6 +151,7 @@ void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef s
   launch(
       TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {
+        if (team.device_queue()) return cuda::scatter_rows(x, index, out, team);
         const std::vector<std::int64_t> plan = cpu::index_values(index);
         cpu::check_row_index("scatter_rows", plan, out.dims());
         cpu::scatter_rows(x, plan, out, team);

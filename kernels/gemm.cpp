@@ -2,10 +2,12 @@
 #include <millrace/kernels/gemm.h>
 
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include <millrace/kernels/cpu/gemm.h>
 #include <millrace/kernels/cpu/widen.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/kernels/internal/widen.h>
@@ -40,6 +42,11 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c
   internal::check_places("gemm", stream, {&a, &b, &c});
   check_gemm(alpha, a, b, beta, c);
   const TensorRefs<3> reads{&a, &b, beta == 0 || c.elements() == 0 ? nullptr : &c};
+  if (internal::on_cuda(stream.place())) {
+    const Tensor right = a.dtype() == b.dtype() ? b : internal::row_major_as("gemm", b, a.dtype(), stream);
+    const auto multiply = [=](ThreadTeam& team) { cuda::gemm(alpha, a, right, beta, c, team); };
+    return launch(reads, TensorRefs<1>{&c}, multiply, stream);
+  }
   const auto scratch_for = [&](const Tensor& left, const Tensor& right) {
     const std::int64_t bytes = cpu::gemm_scratch_bytes(left, right);
     return bytes == 0 ? c : Tensor(DType::u8, DDim{bytes}, stream.memory());
@@ -104,6 +111,16 @@ PackedMatrix pack_pairs(const cpu::PackedLayout& layout, const Tensor& weights, 
   return {packed};
 }
 
+/// On a device the weights stay row-major, in the dtype of the rows.
+std::int64_t packed_elements(const GemmPlan& plan) {
+  return internal::on_cuda(plan.place()) ? plan.desc().k * plan.desc().n : layout_of(plan).elements();
+}
+
+DType packed_dtype(const GemmPlan& plan) {
+  if (internal::on_cuda(plan.place())) return plan.desc().dtype;
+  return in_pairs(plan) ? DType::bf16 : internal::wide_dtype(plan.desc().weights_dtype());
+}
+
 }  // namespace
 
 PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream) {
@@ -111,6 +128,7 @@ PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream)
   internal::check_places("gemm pack", stream, {&weights});
   internal::check_dtype("gemm pack", "the weights", weights, desc.weights_dtype());
   internal::check_dims("gemm pack", "the weights", weights, DDim{desc.k, desc.n});
+  if (internal::on_cuda(plan.place())) return {internal::row_major_as("gemm pack", weights, desc.dtype, stream).reshape(DDim{desc.k * desc.n})};
   const cpu::PackedLayout layout = layout_of(plan);
   if (in_pairs(plan)) return pack_pairs(layout, weights, stream);
   Tensor packed(internal::wide_dtype(desc.dtype), DDim{layout.elements()}, stream.memory());
@@ -145,9 +163,8 @@ void check_run(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& 
     throw ShapeError("gemm run: expected rows of " + std::to_string(desc.k) + " elements, found " + x.to_string());
   internal::check_dims("gemm run", "out", out, with_last(x.dims(), desc.n));
   internal::check_contiguous("gemm run", "out", out);
-  internal::check_dims("gemm run", "the packed weights", weights.data, DDim{layout_of(plan).elements()});
-  internal::check_dtype("gemm run", "the packed weights", weights.data,
-                        in_pairs(plan) ? DType::bf16 : internal::wide_dtype(desc.weights_dtype()));
+  internal::check_dims("gemm run", "the packed weights", weights.data, DDim{packed_elements(plan)});
+  internal::check_dtype("gemm run", "the packed weights", weights.data, packed_dtype(plan));
   if (bias == nullptr) return;
   internal::check_dtype("gemm run", "bias", *bias, desc.dtype);
   internal::check_dims("gemm run", "bias", *bias, DDim{desc.n});
@@ -162,10 +179,26 @@ std::int64_t row_stride(const Tensor& x) {
   return x.rank() == 2 ? x.strides()[0] : -1;
 }
 
+void run_there(const GemmDesc& desc, const Tensor& packed, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
+  if (out.elements() == 0) return;
+  const std::int64_t rows = out.elements() / desc.n;
+  const Tensor flat = x.rank() == 2 && x.elements() > 0 ? x
+                      : desc.k == 0                     ? Tensor(x.dtype(), DDim{rows, 0}, stream.memory())
+                                                        : x.reshape(DDim{rows, desc.k});
+  launch(
+      TensorRefs<3>{desc.k == 0 ? nullptr : &x, desc.k == 0 ? nullptr : &packed, bias}, TensorRefs<1>{&out},
+      [flat, weights = packed.reshape(DDim{desc.k, desc.n}), addend = bias == nullptr ? std::optional<Tensor>() : *bias,
+       result = out.reshape(DDim{rows, desc.n})](ThreadTeam& team) {
+        cuda::linear(flat, weights, addend ? &*addend : nullptr, result, team);
+      },
+      stream);
+}
+
 void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
   internal::check_places("gemm run", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
   const Tensor straight = row_stride(x) < 0 ? internal::row_major("gemm run", x, stream) : x;
+  if (internal::on_cuda(plan.place())) return run_there(plan.desc(), weights.data, straight, bias, out, stream);
   const Tensor rows = internal::wide_room(straight, stream.memory());
   const Tensor result = internal::wide_room(out, stream.memory());
   const bool has_bias = bias != nullptr;

@@ -4,6 +4,7 @@
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/cast.h>
 #include <millrace/kernels/cpu/layer_norm.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/launch.h>
@@ -28,9 +29,12 @@ Tensor layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int 
   launch(
       TensorRefs<3>{&x, &scale, bias}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {
-        cpu::cast(scale_view, factors, team);
-        if (has_bias) cpu::cast(bias_view, addends, team);
-        cpu::layer_norm(x, factors, has_bias ? &addends : nullptr, normed.rank(), epsilon, out, team);
+        const bool there = team.device_queue() != nullptr;
+        there ? cuda::cast(scale_view, factors, team) : cpu::cast(scale_view, factors, team);
+        if (has_bias) there ? cuda::cast(bias_view, addends, team) : cpu::cast(bias_view, addends, team);
+        const Tensor* last = has_bias ? &addends : nullptr;
+        there ? cuda::layer_norm(x, factors, last, normed.rank(), epsilon, out, team)
+              : cpu::layer_norm(x, factors, last, normed.rank(), epsilon, out, team);
       },
       stream);
   return out;

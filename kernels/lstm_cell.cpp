@@ -6,7 +6,9 @@
 #include <millrace/kernels/cpu/lstm_cell.h>
 #include <millrace/kernels/cpu/lstm_kernels.h>
 #include <millrace/kernels/cpu/widen.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/launch.h>
 
@@ -63,6 +65,7 @@ namespace {
 
 /// One weight [rows, gates·H] as blocks of units.
 Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, StreamRef stream) {
+  if (internal::on_cuda(plan.place())) return internal::row_major_as("lstm pack", from, plan.desc().dtype, stream).reshape(DDim{from.elements()});
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
   if (from.dtype() != plan.desc().dtype) {
     Tensor packed(from.dtype(), DDim{layout.elements(layout.padded(from.dim(0)) * gates)}, stream.memory());
@@ -131,13 +134,16 @@ void check_rows(const LstmPlan& plan, const char* role, const Tensor& tensor, st
 void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
   const LstmDesc& desc = plan.desc();
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
-  internal::check_dims("lstm cell", "the packed W", weights.input, DDim{layout.elements(4 * layout.padded(desc.input))});
-  internal::check_dims("lstm cell", "the packed R", weights.recurrent, DDim{layout.elements(4 * layout.padded(desc.hidden))});
+  const auto packed = [&](std::int64_t rows) {
+    return DDim{internal::on_cuda(plan.place()) ? 4 * desc.hidden * rows : layout.elements(4 * layout.padded(rows))};
+  };
+  internal::check_dims("lstm cell", "the packed W", weights.input, packed(desc.input));
+  internal::check_dims("lstm cell", "the packed R", weights.recurrent, packed(desc.hidden));
 }
 
 void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, cpu::LstmGiven given, const Tensor& h, const Tensor& c,
               Tensor& h_out, Tensor& c_out, StreamRef stream) {
-  const LstmDesc& desc = plan.desc();
+  const LstmDesc desc = plan.desc();
   internal::check_places("lstm cell", stream, {&weights.input, &weights.recurrent, &x, &h, &c, &h_out, &c_out});
   if (given != cpu::LstmGiven::both_products) check_weights(plan, weights);
   const std::int64_t rows = h.rank() == 2 ? h.dim(0) : 0;
@@ -151,6 +157,21 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
   if (rows > 0 && h_out.raw() == h.raw())
     throw ArgumentError("lstm cell: expected an h_out apart from h, found the same memory: every unit reads all of h");
   const auto& memory = stream.memory();
+  if (internal::on_cuda(stream.place())) {
+    const Tensor gates(internal::wide_dtype(desc.dtype), DDim{2, rows, 4 * desc.hidden}, memory);
+    return launch(
+        TensorRefs<7>{&x, &h, &c, &weights.input, &weights.recurrent, &weights.bias, &weights.peepholes}, TensorRefs<2>{&h_out, &c_out},
+        [=](ThreadTeam& team) {
+          const Tensor input = projected ? x : gates.select(0, 0);
+          const Tensor recurrent = summed ? h : gates.select(0, 1);
+          const DDim w{desc.input, 4 * desc.hidden};
+          const DDim r{desc.hidden, 4 * desc.hidden};
+          if (!projected) cuda::linear(x, weights.input.reshape(w), nullptr, input, team);
+          if (!summed) cuda::linear(h, weights.recurrent.reshape(r), nullptr, recurrent, team);
+          cuda::lstm_gates(desc, weights, input, recurrent, c, h_out, c_out, team);
+        },
+        stream);
+  }
   const Tensor wide_x = internal::wide_room(x, memory);
   const Tensor wide_h = internal::wide_room(h, memory);
   const Tensor wide_c = internal::wide_room(c, memory);

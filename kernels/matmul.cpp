@@ -4,8 +4,10 @@
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/matmul.h>
 #include <millrace/kernels/cpu/widen.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/row_major.h>
 #include <millrace/kernels/internal/widen.h>
 #include <millrace/tensor/launch.h>
 
@@ -65,6 +67,18 @@ void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   const Tensor left = a.rank() == 1 ? with_axis(a, 0) : a;
   const Tensor right = b.rank() == 1 ? with_axis(b, 1) : b;
   const DDim batch = broadcast_dims(batch_of(left.dims()), batch_of(right.dims()));
+  if (internal::on_cuda(stream.place())) {
+    if (a.dtype() != b.dtype()) return matmul(a, internal::row_major_as("matmul", b, a.dtype(), stream), out, stream);
+    launch(
+        TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
+        [=](ThreadTeam& team) {
+          cuda::gemm(1, broadcast_view(left, with_matrix(batch, left.dim(-2), left.dim(-1))),
+                     broadcast_view(right, with_matrix(batch, right.dim(-2), right.dim(-1))), 0,
+                     out.reshape(with_matrix(batch, left.dim(-2), right.dim(-1))), team);
+        },
+        stream);
+    return;
+  }
   const Tensor wide_left = internal::wide_room(left, stream.memory());
   const Tensor wide_right = internal::wide_room(right, stream.memory());
   const Tensor result = internal::wide_room(out, stream.memory());

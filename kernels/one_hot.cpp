@@ -5,6 +5,7 @@
 
 #include <millrace/kernels/cpu/cast.h>
 #include <millrace/kernels/cpu/one_hot.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -21,7 +22,12 @@ Tensor one_hot(const Tensor& index, std::int64_t depth, int axis, double off, do
   ThreadTeam alone(1);
   cpu::cast(Tensor::from<double>({off, on}), values, alone);
   internal::check_places("one_hot", stream, {&index, &out});
-  launch(TensorRefs<1>{&index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::one_hot(index, at, values, out, team); }, stream);
+  launch(
+      TensorRefs<1>{&index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::one_hot(index, at, values, out, team) : cpu::one_hot(index, at, values, out, team);
+      },
+      stream);
   return out;
 }
 

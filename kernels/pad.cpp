@@ -5,6 +5,7 @@
 
 #include <millrace/kernels/cpu/cast.h>
 #include <millrace/kernels/cpu/mapped_copy.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
@@ -82,7 +83,10 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   internal::check_places("pad", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out, element, maps = std::move(maps)](ThreadTeam& team) { cpu::mapped_copy(x, maps, &element, out, team); }, stream);
+      [x, out, element, maps = std::move(maps)](ThreadTeam& team) {
+        team.device_queue() ? cuda::mapped_copy(x, maps, &element, out, team) : cpu::mapped_copy(x, maps, &element, out, team);
+      },
+      stream);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/reduce.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -80,7 +81,10 @@ void reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, Tenso
   const Tensor from = folded_last(x, folded, count);
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, from, count, to = out.reshape(dims)](ThreadTeam& team) { cpu::reduce(kind, from, count, to, team); }, stream);
+      [kind, from, count, to = out.reshape(dims)](ThreadTeam& team) {
+        team.device_queue() ? cuda::reduce(kind, from, count, to, team) : cpu::reduce(kind, from, count, to, team);
+      },
+      stream);
 }
 
 Tensor reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, bool keep_dims, StreamRef stream) {
@@ -103,7 +107,8 @@ Tensor arg_extreme(const char* op, const Tensor& x, int axis, bool greatest, boo
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [from, greatest, select_last, to = out.reshape(dims_of(x.dims(), folded, false))](ThreadTeam& team) {
-        cpu::arg_extreme(from, greatest, select_last, to, team);
+        team.device_queue() ? cuda::arg_extreme(from, greatest, select_last, to, team)
+                            : cpu::arg_extreme(from, greatest, select_last, to, team);
       },
       stream);
   return out;

@@ -2,6 +2,7 @@
 #include <millrace/kernels/row_conv.h>
 
 #include <millrace/kernels/cpu/row_conv.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
@@ -19,7 +20,11 @@ Tensor row_conv(const Tensor& x, const Tensor& w, const std::vector<std::int64_t
   const Tensor taps = contiguous(w, stream);
   const Tensor out(x.dtype(), x.dims(), stream.memory());
   launch(
-      TensorRefs<2>{&rows, &taps}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::row_conv(rows, taps, offsets, out, team); }, stream);
+      TensorRefs<2>{&rows, &taps}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::row_conv(rows, taps, offsets, out, team) : cpu::row_conv(rows, taps, offsets, out, team);
+      },
+      stream);
   return out;
 }
 

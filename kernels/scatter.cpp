@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/scatter.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
@@ -48,7 +49,10 @@ Tensor gather_nd(const Tensor& x, const Tensor& index, int batch_axes, StreamRef
   const Tensor out(x.dtype(), dims, stream.memory());
   internal::check_places("gather_nd", stream, {&x, &index});
   launch(
-      TensorRefs<2>{&from, &index}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::gather_nd(from, index, batch_axes, out, team); },
+      TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::gather_nd(from, index, batch_axes, out, team) : cpu::gather_nd(from, index, batch_axes, out, team);
+      },
       stream);
   return out;
 }
@@ -63,7 +67,12 @@ Tensor scatter_nd(const Tensor& x, const Tensor& index, const Tensor& updates, S
   internal::check_dims("scatter_nd", "updates", updates, gather_nd_dims(x.dims(), index.dims(), 0));
   const Tensor from = contiguous(updates, stream);
   const Tensor out = copied(x, stream);
-  launch(TensorRefs<2>{&from, &index}, TensorRefs<1>{&out}, [=](ThreadTeam&) { cpu::scatter_nd(from, index, reduction, out); }, stream);
+  launch(
+      TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::scatter_nd(from, index, reduction, out, team) : cpu::scatter_nd(from, index, reduction, out);
+      },
+      stream);
   return out;
 }
 
@@ -81,7 +90,11 @@ Tensor scatter_elements(const Tensor& x, const Tensor& index, const Tensor& upda
   const Tensor from = contiguous(updates, stream);
   const Tensor out = copied(x, stream);
   launch(
-      TensorRefs<2>{&from, &index}, TensorRefs<1>{&out}, [=](ThreadTeam&) { cpu::scatter_elements(from, index, at, reduction, out); },
+      TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::scatter_elements(from, index, at, reduction, out, team)
+                            : cpu::scatter_elements(from, index, at, reduction, out);
+      },
       stream);
   return out;
 }

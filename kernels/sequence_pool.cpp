@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/sequence_pool.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/kernels/internal/check.h>
@@ -42,7 +43,12 @@ Tensor sequence_pool(SequencePool kind, const Tensor& x, const std::vector<std::
   dims[0] = static_cast<std::int64_t>(offsets.size()) - 1;
   const Tensor rows = contiguous(x, stream);
   const Tensor out = full(dims, empty, x.dtype(), stream);
-  launch(TensorRefs<1>{&rows}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::sequence_pool(kind, rows, offsets, out, team); }, stream);
+  launch(
+      TensorRefs<1>{&rows}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::sequence_pool(kind, rows, offsets, out, team) : cpu::sequence_pool(kind, rows, offsets, out, team);
+      },
+      stream);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/sequence_scatter.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
@@ -31,7 +32,11 @@ Tensor sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& update
   const Tensor out(x.dtype(), x.dims(), stream.memory());
   launch(
       TensorRefs<3>{&from, &ids, &added}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::sequence_scatter(from, ids, added, offsets, out, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::sequence_scatter(from, ids, added, offsets, out, team)
+                            : cpu::sequence_scatter(from, ids, added, offsets, out, team);
+      },
+      stream);
   return out;
 }
 

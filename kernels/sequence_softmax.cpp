@@ -5,6 +5,7 @@
 
 #include <millrace/kernels/cpu/segments.h>
 #include <millrace/kernels/cpu/softmax.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -29,6 +30,7 @@ Tensor sequence_softmax(const Tensor& x, const std::vector<std::int64_t>& offset
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [from = rows_last(x), to = rows_last(out), offsets](ThreadTeam& team) {
+        if (team.device_queue()) return cuda::sequence_softmax(from, offsets, to, team);
         const std::int64_t columns = from.dims().erased(-1).elements();
         cpu::each_segment(offsets, columns, team, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
           if (begin < end) cpu::softmax(from.slice(-1, begin, end), false, to.slice(-1, begin, end), team);

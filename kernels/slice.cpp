@@ -5,6 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/reverse_sequence.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
@@ -81,7 +82,10 @@ Tensor reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, i
   Tensor out(x.dtype(), x.dims(), stream.memory());
   internal::check_places("reverse_sequence", stream, {&x, &lengths, &out});
   launch(
-      TensorRefs<2>{&x, &lengths}, TensorRefs<1>{&out}, [=](ThreadTeam& team) { cpu::reverse_sequence(x, lengths, time, out, team); },
+      TensorRefs<2>{&x, &lengths}, TensorRefs<1>{&out},
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::reverse_sequence(x, lengths, time, out, team) : cpu::reverse_sequence(x, lengths, time, out, team);
+      },
       stream);
   return out;
 }

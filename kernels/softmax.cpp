@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <millrace/kernels/cpu/softmax.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -27,7 +28,10 @@ Tensor softmax_along(const char* op, const Tensor& x, int axis, bool logarithm, 
   internal::check_places(op, stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [from = axis_last(x, at), to = axis_last(out, at), logarithm](ThreadTeam& team) { cpu::softmax(from, logarithm, to, team); }, stream);
+      [from = axis_last(x, at), to = axis_last(out, at), logarithm](ThreadTeam& team) {
+        team.device_queue() ? cuda::softmax(from, logarithm, to, team) : cpu::softmax(from, logarithm, to, team);
+      },
+      stream);
   return out;
 }
 

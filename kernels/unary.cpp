@@ -6,6 +6,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/unary.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -98,7 +99,11 @@ void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, 
   internal::check_dtype(name, "out", out, result_dtype(kind, x.dtype()));
   internal::check_dims(name, "out", out, x.dims());
   launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out}, [kind, params, x, out](ThreadTeam& team) { cpu::unary(kind, params, x, out, team); }, stream);
+      TensorRefs<1>{&x}, TensorRefs<1>{&out},
+      [kind, params, x, out](ThreadTeam& team) {
+        team.device_queue() ? cuda::unary(kind, params, x, out, team) : cpu::unary(kind, params, x, out, team);
+      },
+      stream);
 }
 
 Tensor unary(Unary kind, const UnaryParams& params, const Tensor& x, StreamRef stream) {

@@ -3,6 +3,7 @@
 
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/cpu/where.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -18,7 +19,7 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& ou
   launch(
       TensorRefs<3>{&condition, &a, &b}, TensorRefs<1>{&out},
       [choice = broadcast_view(condition, dims), left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](ThreadTeam& team) {
-        cpu::where(choice, left, right, out, team);
+        team.device_queue() ? cuda::where(choice, left, right, out, team) : cpu::where(choice, left, right, out, team);
       },
       stream);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <millrace/tensor/cuda/copy.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace::internal {
@@ -12,9 +13,17 @@ std::string start(std::string_view op) { return std::string(op) + ": expected ";
 
 }  // namespace
 
+bool on_cuda(const Place& place) { return std::holds_alternative<CudaPlace>(place); }
+
+void check_host_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
+  if (on_cuda(stream.place()))
+    throw PlaceError(start(op) + "the CPU, found " + stream.place().to_string() + ": there is no CUDA kernel of it yet");
+  check_places(op, stream, tensors);
+}
+
 void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
   const MemoryResource* memory = stream.memory().get();
-  if (!memory->host_accessible())
+  if (!memory->host_accessible() && !(cuda::built() && on_cuda(stream.place())))
     throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + stream.place().to_string() +
                      ": there are no CUDA kernels here");
   for (const Tensor* tensor : tensors) {
@@ -26,7 +35,7 @@ void check_places(std::string_view op, StreamRef stream, std::initializer_list<c
 }
 
 void check_plan_place(std::string_view op, const Place& place) {
-  if (std::holds_alternative<CudaPlace>(place))
+  if (on_cuda(place) && !cuda::built())
     throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + place.to_string() +
                      ": there are no CUDA kernels here");
 }

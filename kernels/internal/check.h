@@ -14,6 +14,10 @@ namespace millrace::internal {
 /// PlaceError unless this build has kernels for the place of `stream` and every tensor lives there. Null tensors are
 /// skipped.
 void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors);
+/// The same for ops that a CUDA device has no kernels of yet.
+void check_host_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors);
+/// Whether work of `place` runs on a CUDA device.
+bool on_cuda(const Place& place);
 /// PlaceError unless this build has kernels for `place`: plans of a backend's place are for host memory, as its streams
 /// show.
 void check_plan_place(std::string_view op, const Place& place);

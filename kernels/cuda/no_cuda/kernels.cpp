@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cuda/kernels.h>
+
+#include <string>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace::cuda {
+namespace {
+
+[[noreturn]] void absent(const char* op) {
+  throw UnsupportedError(std::string(op) + ": this build has no CUDA kernels: build with MILLRACE_CUDA=ON and the CUDA Toolkit");
+}
+
+}  // namespace
+
+void cast(const Tensor&, const Tensor&, ThreadTeam&) { absent("cast"); }
+void fill(const Tensor&, const Tensor&, ThreadTeam&) { absent("fill"); }
+void arange(double, double, const Tensor&, ThreadTeam&) { absent("arange"); }
+void unary(Unary, const UnaryParams&, const Tensor&, const Tensor&, ThreadTeam&) { absent("unary"); }
+void binary(Binary, const Tensor&, const Tensor&, const Tensor&, ThreadTeam&) { absent("binary"); }
+void where(const Tensor&, const Tensor&, const Tensor&, const Tensor&, ThreadTeam&) { absent("where"); }
+void reduce(Reduction, const Tensor&, int, const Tensor&, ThreadTeam&) { absent("reduce"); }
+void arg_extreme(const Tensor&, bool, bool, const Tensor&, ThreadTeam&) { absent("arg_extreme"); }
+void softmax(const Tensor&, bool, const Tensor&, ThreadTeam&) { absent("softmax"); }
+void layer_norm(const Tensor&, const Tensor&, const Tensor*, int, double, const Tensor&, ThreadTeam&) { absent("layer_norm"); }
+void cumsum(const Tensor&, int, bool, bool, const Tensor&, ThreadTeam&) { absent("cumsum"); }
+void gather(const Tensor&, const Tensor&, int, const Tensor&, ThreadTeam&) { absent("gather"); }
+void gather_elements(const Tensor&, const Tensor&, int, const Tensor&, ThreadTeam&) { absent("gather_elements"); }
+void gather_rows(const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("gather_rows"); }
+void gather_rows(const Tensor&, const Tensor&, const Tensor&, ThreadTeam&) { absent("gather_rows"); }
+void gather_rows_or(const Tensor&, const Indices&, const Tensor&, const Tensor&, ThreadTeam&) { absent("gather_rows_or"); }
+void scatter_rows(const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("scatter_rows"); }
+void scatter_rows(const Tensor&, const Tensor&, const Tensor&, ThreadTeam&) { absent("scatter_rows"); }
+void gather_nd(const Tensor&, const Tensor&, int, const Tensor&, ThreadTeam&) { absent("gather_nd"); }
+void scatter_nd(const Tensor&, const Tensor&, ScatterReduction, const Tensor&, ThreadTeam&) { absent("scatter_nd"); }
+void scatter_elements(const Tensor&, const Tensor&, int, ScatterReduction, const Tensor&, ThreadTeam&) { absent("scatter_elements"); }
+void mapped_copy(const Tensor&, const std::vector<Indices>&, const Tensor*, const Tensor&, ThreadTeam&) { absent("mapped_copy"); }
+void one_hot(const Tensor&, int, const Tensor&, const Tensor&, ThreadTeam&) { absent("one_hot"); }
+void reverse_sequence(const Tensor&, const Tensor&, int, const Tensor&, ThreadTeam&) { absent("reverse_sequence"); }
+void row_conv(const Tensor&, const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("row_conv"); }
+void sequence_softmax(const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("sequence_softmax"); }
+void sequence_pool(SequencePool, const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("sequence_pool"); }
+void sequence_scatter(const Tensor&, const Tensor&, const Tensor&, const Indices&, const Tensor&, ThreadTeam&) {
+  absent("sequence_scatter");
+}
+void gemm(double, const Tensor&, const Tensor&, double, const Tensor&, ThreadTeam&) { absent("gemm"); }
+void linear(const Tensor&, const Tensor&, const Tensor*, const Tensor&, ThreadTeam&) { absent("linear"); }
+void conv1d(const Conv1dDesc&, const Tensor&, const Tensor&, const Tensor*, const Tensor&, ThreadTeam&) { absent("conv1d"); }
+void lstm_gates(const LstmDesc&, const PackedLstm&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                ThreadTeam&) {
+  absent("lstm_gates");
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products in the order of kernels/gemm.h: each output is one chain of fused multiply-adds, whatever the tile that computes it. This is the
+// path that always exists; a faster kernel may stand beside it where it gives these bits, or where it has an arithmetic id of its own.
+#include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/cuda/with_cuda/element.cuh>
+#include <millrace/kernels/cuda/with_cuda/functions.cuh>
+
+namespace millrace::cuda {
+namespace {
+
+constexpr std::int64_t k_block = 512;
+constexpr std::int64_t lanes = 32;
+
+template <class T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+
+/// A matrix for each element of a batch.
+template <class T>
+struct Matrices {
+  const T* data;
+  std::int64_t row, column;
+};
+
+/// Tiles of ROWS rows by COLUMNS columns, which stand `lanes` apart, so that neighbours read neighbours.
+template <class T, int ROWS, int COLUMNS>
+struct Product {
+  using Wide = typename WideOf<T>::type;
+
+  Walk<3> batch;  // a, b, out
+  Matrices<T> a, b;
+  Elements<Wide> out;
+  std::int64_t out_row, out_column;
+  std::int64_t m, n, k;
+  Wide alpha, beta;
+  Elements<Wide> bias;  // of n elements, or null
+
+  static std::int64_t tiles(std::int64_t m, std::int64_t n) {
+    const std::int64_t width = lanes * COLUMNS;
+    return (m + ROWS - 1) / ROWS * ((n + width - 1) / width) * lanes;
+  }
+
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t width = lanes * COLUMNS;
+    const std::int64_t across = (n + width - 1) / width;
+    const std::int64_t down = (m + ROWS - 1) / ROWS;
+    const std::int64_t lane = i % lanes;
+    std::int64_t rest = i / lanes;
+    const std::int64_t column = rest % across * width + lane;
+    rest /= across;
+    const std::int64_t row = rest % down * ROWS;
+    if (column >= n) return;
+    std::int64_t at[3];
+    batch.find(rest / down, at);
+    Wide total[ROWS][COLUMNS];
+    sum(at, row, column, total);
+    for (int r = 0; r < ROWS; ++r)
+      for (int c = 0; c < COLUMNS; ++c)
+        if (row + r < m && column + c * lanes < n) put(at[2], row + r, column + c * lanes, total[r][c]);
+  }
+
+  /// What lies outside repeats the last row or column, and is not stored.
+  MILLRACE_HD void sum(const std::int64_t (&at)[3], std::int64_t row, std::int64_t column, Wide (&total)[ROWS][COLUMNS]) const {
+    const T* left[ROWS];
+    const T* right[COLUMNS];
+    for (int r = 0; r < ROWS; ++r) left[r] = a.data + at[0] + least_of(row + r, m - 1) * a.row;
+    for (int c = 0; c < COLUMNS; ++c) right[c] = b.data + at[1] + least_of(column + c * lanes, n - 1) * b.column;
+    for (int r = 0; r < ROWS; ++r)
+      for (int c = 0; c < COLUMNS; ++c) total[r][c] = Wide{0};
+    for (std::int64_t begin = 0; begin < k; begin += k_block) {
+      const std::int64_t end = least_of(k, begin + k_block);
+      Wide part[ROWS][COLUMNS];
+      for (int r = 0; r < ROWS; ++r)
+        for (int c = 0; c < COLUMNS; ++c) part[r][c] = Wide{0};
+      for (std::int64_t x = begin; x < end; ++x) {
+        Wide factors[COLUMNS];
+        for (int c = 0; c < COLUMNS; ++c) factors[c] = widened(right[c][x * b.row]);
+        for (int r = 0; r < ROWS; ++r) {
+          const Wide one = widened(left[r][x * a.column]);
+          for (int c = 0; c < COLUMNS; ++c) part[r][c] = mul_add(one, factors[c], part[r][c]);
+        }
+      }
+      for (int r = 0; r < ROWS; ++r)
+        for (int c = 0; c < COLUMNS; ++c) total[r][c] = begin == 0 ? part[r][c] : total[r][c] + part[r][c];
+    }
+  }
+
+  MILLRACE_HD void put(std::int64_t start, std::int64_t row, std::int64_t column, Wide value) const {
+    const std::int64_t at = start + row * out_row + column * out_column;
+    if (alpha != Wide{1}) value = alpha * value;
+    if (beta != Wide{0}) value = value + (beta == Wide{1} ? out.get(at) : beta * out.get(at));
+    if (bias.data != nullptr) value = value + bias.get(column);
+    out.set(at, value);
+  }
+};
+
+/// Wrapping arithmetic in 64 bits gives the low bits of any sum of products.
+struct IntegerProduct {
+  Walk<3> batch;
+  Elements<std::int64_t> a, b, out;
+  std::int64_t a_row, a_column, b_row, b_column, out_row, out_column;
+  std::int64_t m, n, k;
+  std::int64_t alpha, beta;
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t column = i % n;
+    const std::int64_t row = i / n % m;
+    std::int64_t at[3];
+    batch.find(i / n / m, at);
+    std::uint64_t sum = 0;
+    for (std::int64_t x = 0; x < k; ++x)
+      sum += bits_of(a.get(at[0] + row * a_row + x * a_column)) * bits_of(b.get(at[1] + x * b_row + column * b_column));
+    const std::int64_t to = at[2] + row * out_row + column * out_column;
+    sum *= bits_of(alpha);
+    if (beta != 0) sum += bits_of(beta) * bits_of(out.get(to));
+    out.set(to, wrapped(sum));
+  }
+};
+
+/// A product as its caller describes it: strides in elements.
+struct Request {
+  DDim batch;
+  DDim batch_strides[3];  // a, b, out
+  DType dtype = DType::f32;
+  const void *a = nullptr, *b = nullptr;
+  std::int64_t a_row = 0, a_column = 0, b_row = 0, b_column = 0;
+  Tensor out;
+  std::int64_t out_offset = 0, out_row = 0, out_column = 0;
+  std::int64_t m = 0, n = 0, k = 0;
+  double alpha = 1, beta = 0;
+  const Tensor* bias = nullptr;
+  std::int64_t bias_offset = 0;
+};
+
+Walk<3> batch_of(const Request& request) {
+  const DDim* const strides[3] = {&request.batch_strides[0], &request.batch_strides[1], &request.batch_strides[2]};
+  return Walk<3>(request.batch, strides);
+}
+
+template <class Wide>
+Elements<Wide> elements_at(const Tensor& x, std::int64_t offset) {
+  return {static_cast<std::byte*>(x.raw_mutable()) + offset * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
+}
+
+template <class T, int ROWS, int COLUMNS>
+void multiply_tiles(const Request& request, const Queue& queue) {
+  using Kernel = Product<T, ROWS, COLUMNS>;
+  using Wide = typename Kernel::Wide;
+  const Kernel kernel{batch_of(request),
+                      {static_cast<const T*>(request.a), request.a_row, request.a_column},
+                      {static_cast<const T*>(request.b), request.b_row, request.b_column},
+                      elements_at<Wide>(request.out, request.out_offset),
+                      request.out_row,
+                      request.out_column,
+                      request.m,
+                      request.n,
+                      request.k,
+                      static_cast<Wide>(request.alpha),
+                      static_cast<Wide>(request.beta),
+                      request.bias == nullptr ? Elements<Wide>{} : elements_at<Wide>(*request.bias, request.bias_offset)};
+  each_index(queue, kernel.batch.count * Kernel::tiles(request.m, request.n), kernel);
+}
+
+template <class T>
+void multiply_floats(const Request& request, const Queue& queue) {
+  // Large tiles read less, small ones leave no multiprocessor idle.
+  constexpr std::int64_t enough = 132 * 2048;
+  if (request.m >= 4 && request.batch.elements() * request.m * request.n / 8 >= enough) return multiply_tiles<T, 4, 2>(request, queue);
+  multiply_tiles<T, 1, 1>(request, queue);
+}
+
+void multiply(const Request& request, const Queue& queue) {
+  if (request.batch.elements() * request.m * request.n == 0) return;
+  switch (request.dtype) {
+    case DType::f64: return multiply_floats<double>(request, queue);
+    case DType::f32: return multiply_floats<float>(request, queue);
+    case DType::f16: return multiply_floats<float16>(request, queue);
+    case DType::bf16: return multiply_floats<bfloat16>(request, queue);
+    default: break;
+  }
+  // Only read: Elements serves both ways.
+  const auto side = [&](const void* data) { return Elements<std::int64_t>{const_cast<void*>(data), request.dtype}; };
+  each_index(
+      queue, request.batch.elements() * request.m * request.n,
+      IntegerProduct{batch_of(request), side(request.a), side(request.b), elements_at<std::int64_t>(request.out, request.out_offset),
+                     request.a_row, request.a_column, request.b_row, request.b_column, request.out_row, request.out_column, request.m,
+                     request.n, request.k, static_cast<std::int64_t>(request.alpha), static_cast<std::int64_t>(request.beta)});
+}
+
+template <class T>
+struct Unfold {
+  const T* from;
+  T* to;
+  std::int64_t sequence, channel, time;  // strides
+  std::int64_t length, out_length, channels;
+  std::int64_t kernel, stride, dilation, pad;
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t tap = i % kernel;
+    std::int64_t rest = i / kernel;
+    const std::int64_t c = rest % channels;
+    rest /= channels;
+    const std::int64_t t = rest % out_length * stride + tap * dilation - pad;
+    to[i] = t < 0 || t >= length ? T{} : from[rest / out_length * sequence + c * channel + t * time];
+  }
+};
+
+template <class F>
+void visit_bytes(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 8: return f(std::uint64_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint16_t{});
+  }
+}
+
+/// The pointwise part of kernels/lstm_cell.h.
+template <class T>
+struct LstmPointwise {
+  Elements<T> recurrent, input, bias, peepholes, c, h_out, c_out;
+  std::int64_t hidden, recurrent_row, input_row, c_row, h_out_row, c_out_row;
+  Unary kinds[3];  // gate, candidate, output
+  T alphas[3], betas[3];
+  T clip;
+  bool coupled;
+
+  MILLRACE_HD T activated(int which, T clipped_at, T a) const {
+    if (clipped_at > T{0} && a == a) a = least_of(greatest_of(a, -clipped_at), clipped_at);
+    return apply(kinds[which], alphas[which], betas[which], a);
+  }
+  MILLRACE_HD void operator()(std::int64_t at) const {
+    const std::int64_t row = at / hidden;
+    const std::int64_t unit = at % hidden;
+    T a[4];
+    for (int gate = 0; gate < 4; ++gate) {
+      const std::int64_t column = gate * hidden + unit;
+      a[gate] = recurrent.get(row * recurrent_row + column);
+      if (bias.data != nullptr) a[gate] = a[gate] + bias.get(column);
+      a[gate] = a[gate] + input.get(row * input_row + column);
+    }
+    const T before = c.get(row * c_row + unit);
+    if (peepholes.data != nullptr) {
+      a[0] = a[0] + peepholes.get(unit) * before;
+      a[1] = a[1] + peepholes.get(hidden + unit) * before;
+    }
+    const T i = activated(0, clip, a[0]);
+    const T f = coupled ? T{1} - i : activated(0, clip, a[1]);
+    const T g = activated(1, clip, a[2]);
+    const T next = f * before + i * g;
+    if (peepholes.data != nullptr) a[3] = a[3] + peepholes.get(2 * hidden + unit) * next;
+    const T o = activated(0, clip, a[3]);
+    c_out.set(row * c_out_row + unit, next);
+    h_out.set(row * h_out_row + unit, o * activated(2, T{0}, next));
+  }
+};
+
+}  // namespace
+
+void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, ThreadTeam& team) {
+  Request request;
+  const int axes = c.rank() - 2;
+  request.batch = c.dims().slice(0, axes);
+  request.batch_strides[0] = a.strides().slice(0, axes);
+  request.batch_strides[1] = b.strides().slice(0, axes);
+  request.batch_strides[2] = c.strides().slice(0, axes);
+  request.dtype = a.dtype();
+  request.a = a.raw();
+  request.a_row = a.strides()[-2];
+  request.a_column = a.strides()[-1];
+  request.b = b.raw();
+  request.b_row = b.strides()[-2];
+  request.b_column = b.strides()[-1];
+  request.out = c;
+  request.out_row = c.strides()[-2];
+  request.out_column = c.strides()[-1];
+  request.m = c.dim(-2);
+  request.n = c.dim(-1);
+  request.k = a.dim(-1);
+  request.alpha = alpha;
+  request.beta = beta;
+  multiply(request, queue_of(team));
+}
+
+void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+  Request request;
+  request.dtype = x.dtype();
+  request.a = x.raw();
+  request.a_row = x.strides()[0];
+  request.a_column = x.strides()[1];
+  request.b = weights.raw();
+  request.b_row = weights.strides()[0];
+  request.b_column = weights.strides()[1];
+  request.out = out;
+  request.out_row = out.strides()[0];
+  request.out_column = out.strides()[1];
+  request.m = out.dim(0);
+  request.n = out.dim(1);
+  request.k = x.dim(1);
+  request.bias = bias;
+  multiply(request, queue_of(team));
+}
+
+void conv1d(const Conv1dDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  const Queue& queue = queue_of(team);
+  const std::int64_t channels = desc.in_channels / desc.groups;
+  const std::int64_t columns = desc.out_channels / desc.groups;
+  const std::int64_t k = channels * desc.kernel;
+  const std::int64_t length = out.dim(2);
+  const Tensor rows = scratch(queue, x.dtype(), DDim{x.dim(0) * length, k});
+  for (std::int64_t group = 0; group < desc.groups; ++group) {
+    visit_bytes(x.dtype(), [&](auto unit) {
+      using U = decltype(unit);
+      each_index(
+          queue, rows.elements(),
+          Unfold<U>{static_cast<const U*>(x.raw()) + group * channels * x.strides()[1], static_cast<U*>(rows.raw_mutable()), x.strides()[0],
+                    x.strides()[1], x.strides()[2], x.dim(2), length, channels, desc.kernel, desc.stride, desc.dilation, desc.pad_before});
+    });
+    Request request;
+    request.batch = DDim{x.dim(0)};
+    request.batch_strides[0] = DDim{length * k};
+    request.batch_strides[1] = DDim{0};
+    request.batch_strides[2] = DDim{desc.out_channels * length};
+    request.dtype = x.dtype();
+    request.a = rows.raw();
+    request.a_row = k;
+    request.a_column = 1;
+    request.b = static_cast<const std::byte*>(weights.raw()) + group * columns * k * static_cast<std::int64_t>(size_of(weights.dtype()));
+    request.b_row = 1;
+    request.b_column = k;
+    request.out = out;
+    request.out_offset = group * columns * length;
+    request.out_row = 1;
+    request.out_column = length;
+    request.m = length;
+    request.n = columns;
+    request.k = k;
+    request.bias = bias;
+    request.bias_offset = group * columns;
+    multiply(request, queue);
+  }
+}
+
+namespace {
+
+template <class T>
+Elements<T> or_none(const Tensor& x, bool used) {
+  return used ? elements<T>(x) : Elements<T>{};
+}
+
+}  // namespace
+
+void lstm_gates(const LstmDesc& desc, const PackedLstm& weights, const Tensor& input, const Tensor& recurrent, const Tensor& c,
+                const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
+  if (h_out.elements() == 0) return;
+  const auto run = [&](auto wide) {
+    using T = decltype(wide);
+    const Activation* const activations[3] = {&desc.gate, &desc.candidate, &desc.output};
+    LstmPointwise<T> kernel{elements<T>(recurrent),
+                            elements<T>(input),
+                            or_none<T>(weights.bias, desc.bias),
+                            or_none<T>(weights.peepholes, desc.peepholes),
+                            elements<T>(c),
+                            elements<T>(h_out),
+                            elements<T>(c_out),
+                            desc.hidden,
+                            recurrent.strides()[0],
+                            input.strides()[0],
+                            c.strides()[0],
+                            h_out.strides()[0],
+                            c_out.strides()[0],
+                            {},
+                            {},
+                            {},
+                            static_cast<T>(desc.clip),
+                            desc.couple_input_forget};
+    for (int i = 0; i < 3; ++i) {
+      kernel.kinds[i] = activations[i]->kind;
+      kernel.alphas[i] = static_cast<T>(activations[i]->params.alpha);
+      kernel.betas[i] = static_cast<T>(activations[i]->params.beta);
+    }
+    each_index(queue_of(team), h_out.elements(), kernel);
+  };
+  desc.dtype == DType::f64 ? run(double{}) : run(float{});
+}
+
+}  // namespace millrace::cuda
