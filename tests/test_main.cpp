@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main of every suite. A test that leaves a coroutine frame behind fails its suite, by name. A test that says
 // MESSAGE("skipped: …"), because something it needs is not installed, makes the exit status 77 if nothing failed: ctest
-// counts the file as skipped then, never as passed.
+// counts the file as skipped then, never as passed. So is a suite for a CUDA device where there is none; with
+// MILLRACE_REQUIRE_CUDA=1 in the environment it fails instead.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <string_view>
 
 #include <millrace/runtime/task/frame_pool.h>
+#include <millrace/tensor/cuda_device.h>
+#include <support/test_place.h>
 
 namespace {
 
@@ -56,6 +61,16 @@ extern "C" const char* __tsan_default_suppressions() { return "race:std::__excep
 
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
+  if (std::string_view(millrace::testing::test_place()).starts_with("cuda") && millrace::cuda_devices().empty()) {
+    const char* required = std::getenv("MILLRACE_REQUIRE_CUDA");
+    const bool fails = required != nullptr && std::string_view(required) == "1";
+    std::cerr << (fails ? "failed" : "skipped") << ": no CUDA device here (" << millrace::cuda_status() << ")\n";
+    return fails ? 1 : 77;
+  }
+  if (*millrace::testing::tests_left_out() != 0) {
+    std::cerr << "left out, no kernels yet: " << millrace::testing::tests_left_out() << '\n';
+    context.addFilter("source-file-exclude", millrace::testing::tests_left_out());
+  }
   const int result = context.run();
   if (context.shouldExit() || result != 0) return result;
   if (tests_with_frames_left > 0) return 1;

@@ -12,11 +12,13 @@
 #include <doctest/doctest.h>
 #include <millrace/kernels/cpu/instruction_set.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/device.h>
 #include <millrace/tensor/tensor.h>
 #include <reference/reference.h>
 #include <support/random.h>
 #include <support/sim_device.h>
+#include <support/test_place.h>
 
 namespace millrace::testing {
 
@@ -24,7 +26,7 @@ namespace millrace::testing {
 class Backend {
  public:
   Backend(
-      std::string named, std::unique_ptr<Device> device, std::function<void()> finish = [] {})
+      std::string named, std::shared_ptr<Device> device, std::function<void()> finish = [] {})
       : name(std::move(named)), device_(std::move(device)), finish_(std::move(finish)) {}
 
   StreamRef stream() { return device_->stream(0); }
@@ -50,7 +52,7 @@ class Backend {
   std::string name;
 
  private:
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   std::function<void()> finish_;
 };
 
@@ -62,9 +64,20 @@ inline Backend sim_backend() {
   return {"sim:0", std::move(device), [sim] { sim->drain(1); }};
 }
 
+/// A real device, as a whole program of tests asks for.
+inline Backend device_backend(const std::string& place) {
+  const std::shared_ptr<Device> device = make_device(Place::parse(place));
+  return {place, device, [device] { device->stream(0).position().wait(); }};
+}
+
 /// Calls `f(backend)` for each.
 template <class F>
 void each_backend(F f) {
+  if (const std::string place = test_place(); !place.empty()) {
+    Backend backend = device_backend(place);
+    INFO("on ", backend.name);
+    return f(backend);
+  }
   for (const int which : {0, 1, 2}) {
     Backend backend = which == 2 ? sim_backend() : cpu_backend(which + 1);
     INFO("on ", backend.name);

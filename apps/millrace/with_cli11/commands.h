@@ -36,5 +36,6 @@ void add_export(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_stream(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_info(CLI::App& app, Action& action);
 
 }  // namespace millrace::app

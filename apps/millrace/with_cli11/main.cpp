@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   millrace::app::add_serve(app, action);
   millrace::app::add_stream(app, action);
   millrace::app::add_bench(app, action);
+  millrace::app::add_info(app, action);
   try {
     app.parse(argc, argv);
     return flushed(action());

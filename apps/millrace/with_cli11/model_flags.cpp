@@ -12,6 +12,7 @@
 #include <millrace/runtime/import/model.h>
 #include <millrace/runtime/import/onnx.h>
 #include <millrace/runtime/layers/narrow.h>
+#include <millrace/tensor/cuda_device.h>
 
 #include "commands.h"
 
@@ -146,9 +147,12 @@ std::function<std::string(const std::string&)> within(double least, double most)
 }
 
 void DeviceFlags::add_to(CLI::App& command) {
-  command.add_option("--place", place, "Where to run: cpu")->capture_default_str();
+  command.add_option("--place", place, "Where to run: cpu, or cuda:INDEX (see millrace info)")->capture_default_str();
   command.add_option("--threads", threads, "Threads that a kernel may use; results do not depend on it")
       ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--streams", streams, "Streams of a device, which independent work takes; results do not depend on it")
+      ->check(CLI::Range(1, 16))
       ->capture_default_str();
 }
 
@@ -159,9 +163,11 @@ std::shared_ptr<Device> DeviceFlags::make() const {
   } catch (const ParseError& error) {
     throw UsageError(std::string("--place: ") + error.what());
   }
-  if (!wanted.is_cpu())
-    throw UnsupportedError(fmt::format("--place: expected cpu, the only place of this build, found {}", wanted.to_string()));
-  return make_cpu_device(threads);
+  try {
+    return make_device(wanted, threads, wanted.is_cpu() ? 1 : static_cast<std::size_t>(streams));
+  } catch (const Error& error) {
+    throw PlaceError(fmt::format("--place: expected cpu or a device of this machine, found {}: {}", wanted.to_string(), error.what()));
+  }
 }
 
 }  // namespace millrace::app

@@ -50,13 +50,14 @@ std::pair<std::string, std::string> split_assignment(const std::string& flag, co
 /// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
 std::function<std::string(const std::string&)> within(double least, double most);
 
-/// --place and --threads.
+/// --place, --threads and --streams.
 struct DeviceFlags {
   std::string place = "cpu";
   int threads = 1;
+  int streams = 4;
 
   void add_to(CLI::App& command);
-  /// UsageError for text that is no place, UnsupportedError for a place that this build does not have.
+  /// UsageError for text that is no place, PlaceError for a place that this build or this machine does not have.
   std::shared_ptr<Device> make() const;
 };
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <millrace/kernels/cpu/instruction_set.h>
+#include <millrace/tensor/cuda_device.h>
+
+#include "commands.h"
+
+namespace millrace::app {
+namespace {
+
+int info() {
+  fmt::print("millrace {}\nparts: {}\n", MILLRACE_VERSION, MILLRACE_BUILT_PARTS);
+  fmt::print("cpu: instruction sets {}\n", fmt::join(cpu::instruction_sets(), ", "));
+  fmt::print("cuda: {}\n", cuda_status());
+  for (const CudaDeviceInfo& device : cuda_devices())
+    fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", device.index, device.name,
+               device.major, device.minor, device.multiprocessors, static_cast<double>(device.free_bytes) / (1 << 30),
+               static_cast<double>(device.bytes) / (1 << 30));
+  return 0;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("info", "Prints what this build has and which devices this machine has");
+  command->callback([&action] { action = info; });
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace {
+
+std::atomic<int> slowness{0};
+thread_local int current_device = 0;
+constexpr int devices = 2;
+
+std::mutex streams_mutex;
+std::set<EmulatedStream*> streams;
+
+/// Memory that CUDA knows: what is copied from or to anything else is copied before the call returns.
+std::mutex known_mutex;
+std::set<std::pair<const std::byte*, const std::byte*>> known;
+
+bool is_known(const void* pointer) {
+  const auto* at = static_cast<const std::byte*>(pointer);
+  const std::lock_guard lock(known_mutex);
+  auto found = known.upper_bound({at, reinterpret_cast<const std::byte*>(~std::uintptr_t{0})});
+  if (found == known.begin()) return false;
+  --found;
+  return at >= found->first && at < found->second;
+}
+
+void* taken(std::size_t bytes, int filling) {
+  void* made = ::operator new(bytes, std::align_val_t{256}, std::nothrow);
+  if (made == nullptr) return nullptr;
+  std::memset(made, filling, bytes);
+  const std::lock_guard lock(known_mutex);
+  known.insert({static_cast<std::byte*>(made), static_cast<std::byte*>(made) + bytes});
+  return made;
+}
+
+void given_back(void* pointer) {
+  if (pointer == nullptr) return;
+  {
+    const std::lock_guard lock(known_mutex);
+    const auto found = known.lower_bound({static_cast<std::byte*>(pointer), nullptr});
+    std::memset(pointer, 0xFF, static_cast<std::size_t>(found->second - found->first));
+    known.erase(found);
+  }
+  ::operator delete(pointer, std::align_val_t{256});
+}
+
+}  // namespace
+
+struct EmulatedStream {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool busy = false;
+  bool stop = false;
+  std::thread thread{[this] { run(); }};
+
+  ~EmulatedStream() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    thread.join();
+  }
+  void push(std::function<void()> one) {
+    {
+      const std::lock_guard lock(mutex);
+      work.push_back(std::move(one));
+    }
+    changed.notify_all();
+  }
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return stop || !work.empty(); });
+      if (work.empty()) return;
+      const std::function<void()> one = std::move(work.front());
+      work.pop_front();
+      busy = true;
+      lock.unlock();
+      if (const int wait = slowness.load(); wait > 0) std::this_thread::sleep_for(std::chrono::microseconds(wait));
+      one();
+      lock.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+  bool idle() {
+    const std::lock_guard lock(mutex);
+    return work.empty() && !busy;
+  }
+  void wait() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return work.empty() && !busy; });
+  }
+};
+
+struct EmulatedEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t recorded = 0;
+  std::uint64_t reached = 0;
+
+  void reach(std::uint64_t value) {
+    // Under the lock, so that who waits may destroy the event.
+    const std::lock_guard lock(mutex);
+    reached = std::max(reached, value);
+    changed.notify_all();
+  }
+  void wait(std::uint64_t value) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return reached >= value; });
+  }
+  std::uint64_t latest() {
+    const std::lock_guard lock(mutex);
+    return recorded;
+  }
+};
+
+namespace emulated {
+
+void enqueue(cudaStream_t stream, std::function<void()> work) { stream->push(std::move(work)); }
+void slow_down(int microseconds) { slowness.store(microseconds); }
+
+}  // namespace emulated
+
+namespace {
+
+CUresult write_value(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned) {
+  stream->push([to, value] { std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(value, std::memory_order_release); });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = devices;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "emulated");
+  properties->multiProcessorCount = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorEmulated"; }
+const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  if (bytes > std::size_t{1} << 30) return cudaErrorMemoryAllocation;
+  *pointer = taken(bytes, 0xFF);
+  return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  std::set<EmulatedStream*> all;
+  {
+    const std::lock_guard lock(streams_mutex);
+    all = streams;
+  }
+  for (EmulatedStream* one : all) one->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+  cudaDeviceSynchronize();
+  given_back(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  *pointer = taken(bytes, 0xFF);
+  return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  cudaDeviceSynchronize();
+  given_back(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new EmulatedStream;
+  const std::lock_guard lock(streams_mutex);
+  streams.insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::lock_guard lock(streams_mutex);
+    streams.erase(stream);
+  }
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return stream->idle() ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::uint64_t value = event->latest();
+  stream->push([event, value] { event->wait(value); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  event->wait(event->latest());
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  std::uint64_t value = 0;
+  {
+    const std::lock_guard lock(event->mutex);
+    value = ++event->recorded;
+  }
+  stream->push([event, value] { event->reach(value); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  event->wait(event->latest());
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  if (is_known(from) && is_known(to)) {
+    stream->push([=] { std::memcpy(to, from, bytes); });
+  } else if (is_known(to)) {
+    // From memory that is not pinned: staged before the call returns.
+    stream->push([to, staged = std::string(static_cast<const char*>(from), bytes)] { std::memcpy(to, staged.data(), staged.size()); });
+  } else {
+    stream->push([=] { std::memcpy(to, from, bytes); });
+    stream->wait();
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool known_symbol = std::strcmp(symbol, "cuStreamWriteValue64") == 0;
+  *entry = known_symbol ? reinterpret_cast<void*>(&write_value) : nullptr;
+  *result = known_symbol ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
