@@ -137,7 +137,8 @@ bool ProgramRun::known_truth(const Value& condition, std::string_view what) {
   const Tensor& tensor = condition.tensor().tensor();
   if (tensor.dtype() != DType::boolean || tensor.elements() != 1)
     throw ShapeError(fmt::format("{}: expected a boolean of one element, found {}", what, tensor.to_string()));
-  return *tensor.data<bool>();
+  if (tensor.host_accessible()) return *tensor.data<bool>();
+  return *tensor.copy_to(CpuPlace{}).data<bool>();
 }
 
 // ---- One op ----
@@ -151,11 +152,18 @@ StreamRef ProgramRun::stream(const CompiledOp& op, const VarScope& scope) const 
   return op.on_host ? executable_.host_stream() : executable_.device().stream(stream_index(op, scope));
 }
 
-/// Small integers that steer loops are computed on the host. An op of the device that needs one gets a copy on its own stream.
+/// Small integers that steer loops are computed on the host. An op of the device that needs one gets a copy on its own stream; what
+/// an op reads on the host comes from the device, if that is where it was made.
 const Value* ProgramRun::brought(const CompiledOp& op, std::size_t input, const Value* value, VarScope& scope, Value& there) const {
-  if (value == nullptr || !value->is_tensor() || value->tensor().place() == executable_.device().place()) return value;
+  if (value == nullptr || !value->is_tensor()) return value;
   const auto& on_host = op.def->host_inputs;
-  if (std::find(on_host.begin(), on_host.end(), input) != on_host.end()) return value;
+  if (std::find(on_host.begin(), on_host.end(), input) != on_host.end()) {
+    // It was awaited before the op runs.
+    if (value->tensor().tensor().host_accessible()) return value;
+    there = LoDTensor(value->tensor().tensor().copy_to(CpuPlace{}), value->tensor().lod());
+    return &there;
+  }
+  if (value->tensor().place() == executable_.device().place()) return value;
   const SlotValue& from = value->tensor();
   const Origin origin(*this, op, scope);
   const StreamRef stream(executable_.device().stream(stream_index(op, scope)), origin);

@@ -83,6 +83,7 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
                       Tracer* tracer) {
   const Recurrence::Boundary& at = recurrence_->boundaries[boundary];
   const StreamRef stream = device_->stream(0);
+  CpuDevice host;
   std::vector<Slot> slots;
   for (const Tick::Crossing* crossing : all) slots.push_back(crossing->slot);
   std::vector<Value> made;
@@ -91,7 +92,7 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
     for (std::size_t i = 0; i < at.inputs.size(); ++i) {
       Tensor rows = host_zeros(at.inputs[i].dtype, at.inputs[i].dims.inserted(0, static_cast<std::int64_t>(all.size())));
       for (std::size_t n = 0; n < all.size(); ++n)
-        copy(all[n]->inputs.at(i), rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1), stream);
+        copy(all[n]->inputs.at(i), rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1), host.stream(0));
       inputs.emplace_back(std::move(rows));
     }
     made = run_straight(boundaries_[boundary], with_states(std::move(inputs), slots), tracer);

@@ -79,8 +79,10 @@ Point CudaStream::position() {
 }
 
 void CudaStream::uses(const std::shared_ptr<Allocation>& storage) {
-  if (const auto* memory = dynamic_cast<const DeviceMemory*>(&storage->resource()); memory != nullptr && memory->pool() == pool_)
-    pool_->used(storage->data(), index_);
+  // By place, not by resource: the storage may be a part of other storage, with a resource of its own.
+  const Place where = storage->resource().place();
+  const auto* cuda = std::get_if<CudaPlace>(&where);
+  if (cuda != nullptr && cuda->index == state_->queue().device) pool_->used(storage->data(), index_);
 }
 
 void CudaStream::complete(std::exception_ptr error) noexcept {
@@ -133,7 +135,7 @@ void CudaStream::drain() noexcept {
 
 void CudaStream::fail(std::exception_ptr error) noexcept {
   failed_ = true;
-  state_->fail(std::move(error));
+  state_->doom(std::move(error));
 }
 
 }  // namespace millrace::cuda

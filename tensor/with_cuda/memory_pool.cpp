@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/with_cuda/memory_pool.h>
 
+#include <iterator>
 #include <string>
 
 #include <millrace/tensor/caching_resource.h>
@@ -86,7 +87,6 @@ void* MemoryPool::allocate(std::size_t bytes, std::size_t home) {
       cached_ -= size;
     };
     one.free.reserve(one.blocks + 1);  // so that giving one back never allocates
-    live_.reserve(live_.size() + 1);
     if (const std::size_t at = find(one.free, home); at < one.free.size()) take(at);
     if (block.pointer == nullptr) {
       block.pointer = from_device(size);
@@ -99,7 +99,7 @@ void* MemoryPool::allocate(std::size_t bytes, std::size_t home) {
       if (block.pointer == nullptr) refuse(bytes, size);
       ++one.blocks;
     }
-    live_.insert_or_assign(block.pointer, Live{size, 0});
+    live_.insert_or_assign(static_cast<std::byte*>(block.pointer), Live{size, 0});
     in_use_ += size;
   }
   try {
@@ -113,7 +113,7 @@ void* MemoryPool::allocate(std::size_t bytes, std::size_t home) {
 
 void MemoryPool::deallocate(void* pointer, std::size_t home) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto found = live_.find(pointer);
+  const auto found = live_.find(static_cast<std::byte*>(pointer));
   const Live live = found->second;
   live_.erase(found);
   Block block;
@@ -125,9 +125,12 @@ void MemoryPool::deallocate(void* pointer, std::size_t home) noexcept {
   classes_.find(live.size)->second.free.push_back(block);
 }
 
-void MemoryPool::used(void* pointer, std::size_t stream) {
+void MemoryPool::used(std::byte* pointer, std::size_t stream) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = live_.find(pointer); found != live_.end()) found->second.users |= std::uint32_t{1} << stream;
+  const auto behind = live_.upper_bound(pointer);
+  if (behind == live_.begin()) return;
+  const auto found = std::prev(behind);
+  if (pointer < found->first + found->second.size) found->second.users |= std::uint32_t{1} << stream;
 }
 
 void MemoryPool::release_cached() noexcept {

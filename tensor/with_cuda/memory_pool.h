@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include <millrace/tensor/memory.h>
@@ -35,8 +34,8 @@ class MemoryPool {
   /// more; OutOfMemoryError names sizes.
   void* allocate(std::size_t bytes, std::size_t home);
   void deallocate(void* pointer, std::size_t home) noexcept;
-  /// Stream `stream` uses a block that is not its own.
-  void used(void* pointer, std::size_t stream);
+  /// Stream `stream` uses memory that is not its own: `pointer` is anywhere within a block.
+  void used(std::byte* pointer, std::size_t stream);
 
   int device() const noexcept { return device_; }
   void release_cached() noexcept;
@@ -69,7 +68,7 @@ class MemoryPool {
   std::vector<std::shared_ptr<StreamState>> streams_;
   std::mutex mutex_;
   std::map<std::size_t, Class> classes_;
-  std::unordered_map<void*, Live> live_;
+  std::map<std::byte*, Live> live_;
   std::size_t in_use_ = 0;
   std::size_t cached_ = 0;
 };

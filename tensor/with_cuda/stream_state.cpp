@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <cuda.h>
 #include <millrace/tensor/error.h>
@@ -55,7 +56,7 @@ void StreamTimeline::asked(std::uint64_t value) {
   try {
     stream->ask(value);
   } catch (...) {
-    stream->fail(std::current_exception());  // who waits hears of it
+    stream->doom(std::current_exception());  // who waits hears of it
   }
 }
 
@@ -124,8 +125,21 @@ void StreamState::mark() {
       spare_.push_back(event);
     }
   }
-  if (code != cudaSuccess) return fail(error_of(code, "cudaEventRecord", queue_.device));
+  if (code != cudaSuccess) return doom(error_of(code, "cudaEventRecord", queue_.device));
   waiters_.notify();
+}
+
+void StreamState::doom(std::exception_ptr error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!doom_) doom_ = std::move(error);
+  }
+  waiters_.notify();
+}
+
+bool StreamState::in_flight() const {
+  const std::lock_guard lock(mutex_);
+  return !marks_.empty() || doom_ != nullptr;
 }
 
 bool StreamState::order(std::uint64_t value, cudaStream_t other, int other_device) {
@@ -171,7 +185,7 @@ bool StreamState::look() {
   const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
   {
     const std::lock_guard lock(mutex_);
-    if (marks_.empty() || marks_.front().value > seen) return false;
+    if (!doom_ && (marks_.empty() || marks_.front().value > seen)) return false;
   }
   reach(seen);
   return true;
@@ -190,8 +204,10 @@ void StreamState::woke(std::uint64_t value, cudaError_t code) {
 /// The device got as far as `value`.
 void StreamState::reach(std::uint64_t value) noexcept {
   std::deque<Kept> released;
+  std::exception_ptr doom;
   {
     const std::lock_guard lock(mutex_);
+    doom = std::exchange(doom_, nullptr);
     while (!marks_.empty() && marks_.front().value <= value) {
       spare_.push_back(marks_.front().event);
       marks_.pop_front();
@@ -201,6 +217,7 @@ void StreamState::reach(std::uint64_t value) noexcept {
       kept_.pop_front();
     }
   }
+  if (doom) return fail(doom);  // before what was enqueued behind the failure seems done
   // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
   const cudaError_t code = cudaStreamQuery(queue_.stream);
   if (const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire); word != 0)

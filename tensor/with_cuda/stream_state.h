@@ -54,12 +54,16 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   /// Keeps memory that is not this device's until what is being handed over is done.
   void keep(std::shared_ptr<Allocation> storage);
   void fail(std::exception_ptr error) noexcept;
+  /// The same, on the waiter's thread: who asks for a value holds locks that those who wait for one take.
+  void doom(std::exception_ptr error) noexcept;
 
   // For the waiter.
   struct Mark {
     std::uint64_t value = 0;
     cudaEvent_t event = nullptr;
   };
+  /// Whether there is anything to look for.
+  bool in_flight() const;
   /// The oldest mark that is not yet seen; its event is null when there is none.
   Mark oldest_mark() const;
   /// Reads the device's word and what it says of faults; completes what is reached. True when there was progress.
@@ -95,6 +99,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::deque<Mark> marks_;
   std::vector<cudaEvent_t> spare_;
   std::deque<Kept> kept_;
+  std::exception_ptr doom_;
   bool closed_ = false;
 };
 

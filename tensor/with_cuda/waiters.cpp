@@ -34,7 +34,7 @@ void Waiters::notify() {
 /// A stream in flight that no thread blocks on, or null.
 Waiters::Watched* Waiters::waiting() {
   for (Watched& one : streams_)
-    if (!one.taken && one.stream->oldest_mark().event != nullptr) return &one;
+    if (!one.taken && one.stream->in_flight()) return &one;
   return nullptr;
 }
 

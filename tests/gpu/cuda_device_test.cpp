@@ -222,15 +222,18 @@ TEST_CASE("a product has the same bits whatever shares its batch and in whicheve
   const auto device = device_of();
   const StreamRef stream = device->stream(0);
   Random random(3);
-  std::vector<float> values(static_cast<std::size_t>(700 * 1100));
-  for (float& value : values) value = random.real() - 0.5f;
-  const Tensor a = Tensor::from(std::vector<float>(values.begin(), values.begin() + 70 * 1100), DDim{70, 1100});
-  const Tensor b = Tensor::from(values, DDim{700, 1100}).permute({1, 0});
+  constexpr std::int64_t m = 540;  // large enough for large tiles, when all of it is one product
+  constexpr std::int64_t n = 520;
+  constexpr std::int64_t k = 600;
+  std::vector<float> values(static_cast<std::size_t>(m * k));
+  for (float& value : values) value = static_cast<float>(random.real()) - 0.5f;
+  const Tensor a = Tensor::from(values, DDim{m, k});
+  const Tensor b = Tensor::from(std::vector<float>(values.begin(), values.begin() + n * k), DDim{n, k}).permute({1, 0});
   const Tensor whole = matmul(up(a, stream), up(b, stream), stream);
   const std::vector<float> all = numbers(whole);
-  for (std::int64_t row : {0, 1, 33, 69}) {
+  for (std::int64_t row : {0, 1, 33, 539}) {
     const std::vector<float> alone = numbers(matmul(up(a.rows(row, row + 1), stream), up(b, stream), stream));
-    CHECK(alone == std::vector<float>(all.begin() + row * 700, all.begin() + (row + 1) * 700));
+    CHECK(alone == std::vector<float>(all.begin() + row * n, all.begin() + (row + 1) * n));
   }
   // And the same as the CPU's, whose order it is.
   CHECK(numbers(matmul(a, b, CpuDevice().stream(0))) == all);

@@ -168,7 +168,7 @@ void multiply_tiles(const Request& request, const Queue& queue) {
 template <class T>
 void multiply_floats(const Request& request, const Queue& queue) {
   // Large tiles read less, small ones leave no multiprocessor idle.
-  constexpr std::int64_t enough = 132 * 2048;
+  constexpr std::int64_t enough = 132 * 256;
   if (request.m >= 4 && request.batch.elements() * request.m * request.n / 8 >= enough) return multiply_tiles<T, 4, 2>(request, queue);
   multiply_tiles<T, 1, 1>(request, queue);
 }
