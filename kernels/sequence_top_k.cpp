@@ -5,6 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/sequence_top_k.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/transpose.h>
 #include <millrace/tensor/checked.h>
@@ -28,14 +29,18 @@ SequenceTopK top_rows(const char* op, const Tensor& x, const std::vector<std::in
   const Tensor places(DType::i64, dims, stream.memory());
   launch(
       TensorRefs<1>{&rows}, TensorRefs<2>{&values, &places},
-      [=](ThreadTeam& team) { cpu::sequence_top_k(rows, offsets, largest, values, places, made, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::sequence_top_k(rows, offsets, largest, values, places, made, team)
+                            : cpu::sequence_top_k(rows, offsets, largest, values, places, made, team);
+      },
+      stream);
   return {values, places, made};
 }
 
 }  // namespace
 
 SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream) {
-  internal::check_host_places("sequence_top_k", stream, {&x});
+  internal::check_places("sequence_top_k", stream, {&x});
   internal::check_row_offsets("sequence_top_k", x, offsets);
   if (k < 0) throw ArgumentError("sequence_top_k: expected k of 0 or more, found " + std::to_string(k));
   return top_rows("sequence_top_k", x, offsets, k, true, stream);
@@ -72,7 +77,7 @@ Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& 
 }
 
 TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef stream) {
-  internal::check_host_places("top_k", stream, {&x});
+  internal::check_places("top_k", stream, {&x});
   const int at = internal::checked_axis("top_k", axis, x.dims());
   if (k < 0 || k > x.dim(at))
     throw ArgumentError("top_k: expected k of 0 to " + std::to_string(x.dim(at)) + ", the extent of axis " + std::to_string(at) + " of " +

@@ -59,8 +59,11 @@ class Timeline {
   /// Somebody is about to wait for `value`, which was not reached a moment ago. A device, whose progress nobody sees unless it is asked for,
   /// arranges here that `advance` will be called. No lock is held. Must not throw: what goes wrong fails the timeline.
   virtual void asked(std::uint64_t value) { static_cast<void>(value); }
+  /// See `Point::expect`.
+  virtual void expected(std::uint64_t value) { static_cast<void>(value); }
 
  private:
+  friend class Point;
   Waiter* take(std::uint64_t up_to) noexcept;
 
   std::atomic<std::uint64_t> reached_{0};
@@ -81,6 +84,10 @@ class Point {
   std::exception_ptr error() const { return reached() ? nullptr : timeline_->error(); }
   /// Throws `error`, if any, as an object of the caller's own.
   void check() const;
+  /// Others will ask for this point, maybe after its stream went on: a device remembers where it is, so that they wait for no more than it.
+  void expect() const {
+    if (!reached()) timeline_->expected(value_);
+  }
   /// Blocks the calling thread until reached; rethrows an error. For plain host code and tests; inside a task use `co_await`.
   void wait() const;
 

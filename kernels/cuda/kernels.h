@@ -56,6 +56,8 @@ void row_conv(const Tensor& x, const Tensor& w, const Indices& offsets, const Te
 /// Softmax along the last axis within each part of it.
 void sequence_softmax(const Tensor& x, const Indices& offsets, const Tensor& out, ThreadTeam& team);
 void sequence_pool(SequencePool kind, const Tensor& x, const Indices& offsets, const Tensor& out, ThreadTeam& team);
+void sequence_top_k(const Tensor& x, const Indices& offsets, bool largest, const Tensor& values, const Tensor& places, const Indices& made,
+                    ThreadTeam& team);
 void sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates, const Indices& offsets, const Tensor& out,
                       ThreadTeam& team);
 

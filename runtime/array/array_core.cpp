@@ -215,6 +215,7 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   check_write(index, value);
   check_value(index, value);
   value.tensor().storage()->freeze();
+  value.tensor().ready().expect();  // readers come later, when the writer's stream is at other slots
   if (writer != nullptr) writer->last = index;
   size_ = std::max(size_, index + 1);
   if (kind_ != Kind::window || index < base_ + limit_) {

@@ -60,81 +60,111 @@ void StreamTimeline::asked(std::uint64_t value) {
   }
 }
 
+void StreamTimeline::expected(std::uint64_t value) {
+  if (const auto stream = state()) stream->expect(value);
+}
+
 StreamState::StreamState(int device, Waiters& waiters, std::uint64_t* words_on_host, std::uint64_t* words_on_device)
     : waiters_(waiters), progress_(words_on_host), fault_(words_on_host + 1), progress_on_device_(words_on_device) {
   queue_.device = device;
   queue_.fault = words_on_device + 1;
   const OnDevice here(device);
   check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
-  const cudaError_t code = cudaEventCreateWithFlags(&order_event_, cudaEventDisableTiming);
-  if (code != cudaSuccess) static_cast<void>(cudaStreamDestroy(queue_.stream));
-  check(code, "cudaEventCreateWithFlags", device);
 }
 
 StreamState::~StreamState() {
-  for (const Mark& one : marks_) static_cast<void>(cudaEventDestroy(one.event));
+  for (const auto* list : {&marks_, &points_})
+    for (const Mark& one : *list) static_cast<void>(cudaEventDestroy(one.event));
   for (const cudaEvent_t one : spare_) static_cast<void>(cudaEventDestroy(one));
-  static_cast<void>(cudaEventDestroy(order_event_));
   static_cast<void>(cudaStreamDestroy(queue_.stream));
 }
 
 void StreamState::handed(std::uint64_t value) {
   handed_.store(value, std::memory_order_release);
-  bool due = false;
-  {
-    const std::lock_guard lock(mutex_);
-    due = wanted_ > marked_ && value >= wanted_;
-  }
-  if (due) mark();
-}
-
-void StreamState::ask(std::uint64_t value) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_ || marked_ >= value) return;
-    wanted_ = std::max(wanted_, value);
-    if (handed() < value) return;  // `handed` marks it later
-  }
-  mark();
-}
-
-/// Has the device say so when it comes to where the stream is now.
-void StreamState::mark() {
   cudaError_t code = cudaSuccess;
   {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t value = handed();
-    if (closed_ || marked_ >= value) return;
-    const OnDevice here(queue_.device);
-    cudaEvent_t event = nullptr;
-    if (!spare_.empty()) {
-      event = spare_.back();
-      spare_.pop_back();
-    } else {
-      code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
-    }
-    if (code == cudaSuccess && write_value() != nullptr) {
-      const CUresult result = write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), value, 0);
-      if (result != CUDA_SUCCESS) code = cudaErrorUnknown;
-    }
-    if (code == cudaSuccess) code = cudaEventRecord(event, queue_.stream);
-    if (code == cudaSuccess) {
-      marks_.push_back({value, event});
-      marked_ = value;
-    } else if (event != nullptr) {
-      spare_.push_back(event);
-    }
+    const auto due = std::erase_if(wanted_, [value](std::uint64_t one) { return one <= value; });
+    if (due == 0 || closed_) return;
+    code = mark(value);
   }
-  if (code != cudaSuccess) return doom(error_of(code, "cudaEventRecord", queue_.device));
-  waiters_.notify();
+  code == cudaSuccess ? waiters_.notify() : doom(error_of(code, "cudaEventRecord", queue_.device));
 }
 
-void StreamState::doom(std::exception_ptr error) noexcept {
+void StreamState::ask(std::uint64_t value) {
+  cudaError_t code = cudaSuccess;
   {
     const std::lock_guard lock(mutex_);
-    if (!doom_) doom_ = std::move(error);
+    if (closed_) return;
+    if (handed() < value) return wanted_.push_back(value);  // `handed` marks it later
+    code = mark(value);
   }
-  waiters_.notify();
+  code == cudaSuccess ? waiters_.notify() : doom(error_of(code, "cudaEventRecord", queue_.device));
+}
+
+void StreamState::expect(std::uint64_t value) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || handed() < value || recorded(value) != nullptr) return;
+  prune();
+  Mark made;
+  // What goes wrong shows where somebody waits.
+  if (record(made) == cudaSuccess) points_.push_back(made);
+}
+
+/// An event where the stream is now, and the device's word that it got there.
+cudaError_t StreamState::record(Mark& made) {
+  const OnDevice here(queue_.device);
+  made.value = handed();
+  cudaError_t code = cudaSuccess;
+  if (spare_.empty()) {
+    code = cudaEventCreateWithFlags(&made.event, cudaEventDisableTiming | cudaEventBlockingSync);
+  } else {
+    made.event = spare_.back();
+    spare_.pop_back();
+  }
+  if (code == cudaSuccess && write_value() != nullptr &&
+      write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), made.value, 0) != CUDA_SUCCESS)
+    code = cudaErrorUnknown;
+  if (code == cudaSuccess) code = cudaEventRecord(made.event, queue_.stream);
+  if (code != cudaSuccess && made.event != nullptr) spare_.push_back(made.event);
+  return code;
+}
+
+/// What was recorded first at or behind `value`, or null.
+const StreamState::Mark* StreamState::recorded(std::uint64_t value) const {
+  const Mark* found = nullptr;
+  for (const auto* list : {&marks_, &points_}) {
+    const auto at = std::lower_bound(list->begin(), list->end(), value, [](const Mark& one, std::uint64_t v) { return one.value < v; });
+    if (at != list->end() && (found == nullptr || at->value < found->value)) found = &*at;
+  }
+  return found;
+}
+
+/// Has the waiter look for the first thing recorded at or behind `value`.
+cudaError_t StreamState::mark(std::uint64_t value) {
+  const Mark* found = recorded(value);
+  Mark made;
+  if (found == nullptr) {
+    const cudaError_t code = record(made);
+    if (code != cudaSuccess) return code;
+  } else {
+    made = *found;
+    const auto at = std::find_if(points_.begin(), points_.end(), [&](const Mark& one) { return one.value == made.value; });
+    if (at == points_.end()) return cudaSuccess;  // it does already
+    points_.erase(at);
+  }
+  marks_.insert(std::upper_bound(marks_.begin(), marks_.end(), made, [](const Mark& a, const Mark& b) { return a.value < b.value; }), made);
+  return cudaSuccess;
+}
+
+/// Forgets what nobody asked for: what is reached, and the oldest of many.
+void StreamState::prune() {
+  constexpr std::size_t most_points = 256;
+  const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
+  while (!points_.empty() && (points_.front().value <= seen || points_.size() >= most_points)) {
+    spare_.push_back(points_.front().event);
+    points_.pop_front();
+  }
 }
 
 bool StreamState::in_flight() const {
@@ -147,20 +177,29 @@ bool StreamState::order(std::uint64_t value, cudaStream_t other, int other_devic
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return true;
-    const std::uint64_t now = handed();
-    if (now < value) return false;
-    if (ordered_ < value) {
-      const OnDevice here(queue_.device);
-      code = cudaEventRecord(order_event_, queue_.stream);
-      if (code == cudaSuccess) ordered_ = now;
+    if (handed() < value) return false;
+    const Mark* found = recorded(value);
+    if (found == nullptr) {
+      prune();
+      Mark made;
+      code = record(made);
+      if (code == cudaSuccess) found = &points_.emplace_back(made);
     }
     if (code == cudaSuccess) {
       const OnDevice there(other_device);
-      code = cudaStreamWaitEvent(other, order_event_, 0);
+      code = cudaStreamWaitEvent(other, found->event, 0);
     }
   }
   check(code, "cudaStreamWaitEvent", other_device);
   return true;
+}
+
+void StreamState::doom(std::exception_ptr error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!doom_) doom_ = std::move(error);
+  }
+  waiters_.notify();
 }
 
 bool StreamState::idle() const { return cudaStreamQuery(queue_.stream) == cudaSuccess; }

@@ -25,6 +25,7 @@ class StreamTimeline final : public Timeline {
 
  protected:
   void asked(std::uint64_t value) override;
+  void expected(std::uint64_t value) override;
 
  private:
   mutable std::mutex mutex_;
@@ -47,6 +48,8 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::uint64_t handed() const noexcept { return handed_.load(std::memory_order_acquire); }
   /// Sees to it that the timeline reaches `value` once the device does.
   void ask(std::uint64_t value);
+  /// Records where the stream is, when it was handed no more than `value` was to be.
+  void expect(std::uint64_t value);
   /// Makes `other` wait for `value`. False when that was not handed to CUDA yet.
   bool order(std::uint64_t value, cudaStream_t other, int other_device);
   /// True when all that was handed to CUDA is done. Asks CUDA.
@@ -80,7 +83,12 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
     std::shared_ptr<Allocation> storage;
   };
 
-  void mark();
+  /// These are called with the mutex held.
+  cudaError_t record(Mark& made);
+  const Mark* recorded(std::uint64_t value) const;
+  cudaError_t mark(std::uint64_t value);
+  void prune();
+
   void reach(std::uint64_t value) noexcept;
 
   std::shared_ptr<StreamTimeline> timeline_ = std::make_shared<StreamTimeline>();
@@ -92,11 +100,9 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
 
   std::atomic<std::uint64_t> handed_{0};
   mutable std::mutex mutex_;
-  std::uint64_t marked_ = 0;   // the last mark's value
-  std::uint64_t wanted_ = 0;   // the greatest value that somebody waits for
-  std::uint64_t ordered_ = 0;  // what the order event stands for
-  cudaEvent_t order_event_ = nullptr;
-  std::deque<Mark> marks_;
+  std::vector<std::uint64_t> wanted_;  // values that somebody waits for and that were not handed over yet
+  std::deque<Mark> marks_;             // what the waiter looks for, ascending
+  std::deque<Mark> points_;            // what was recorded besides, ascending
   std::vector<cudaEvent_t> spare_;
   std::deque<Kept> kept_;
   std::exception_ptr doom_;

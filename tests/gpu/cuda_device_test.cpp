@@ -7,6 +7,7 @@
 #include <ctime>
 #include <thread>
 
+#include <gpu/spin.h>
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
@@ -165,6 +166,65 @@ TEST_CASE("slots of a TensorArray are written on one stream and read on another 
   const auto device = device_of();
   ThreadExecutor executor(2);
   CHECK(sync_wait(executor, both(TensorArray(50), device->stream(0), device->stream(1))) == 49.0f * 50 / 2);
+}
+
+namespace {
+
+constexpr std::int64_t overlapped_steps = 8;
+constexpr std::int64_t step_nanoseconds = 2'000'000;
+
+task<void> produce(TensorArray steps, StreamRef stream) {
+  for (std::int64_t t = 0; t < overlapped_steps; ++t) {
+    Tensor step = spin(step_nanoseconds, nullptr, stream);
+    co_await steps.write(t, step);
+  }
+}
+
+task<std::vector<Tensor>> consume(TensorArray steps, StreamRef stream) {
+  std::vector<Tensor> made;
+  for (std::int64_t t = 0; t < overlapped_steps; ++t) {
+    SlotValue step = co_await steps.read(t);
+    made.push_back(spin(step_nanoseconds, &step.tensor(), stream));
+  }
+  co_return made;
+}
+
+/// All of the producer's steps are enqueued before the consumer asks for the first.
+task<std::vector<Tensor>> produce_then_consume(TensorArray steps, StreamRef writer, StreamRef reader) {
+  co_await produce(steps, writer);
+  std::vector<Tensor> made = co_await consume(steps, reader);
+  Point last = made.back().ready();
+  co_await ready(last);
+  co_return made;
+}
+
+task<std::vector<Tensor>> stamps_of(TensorArray steps) {
+  std::vector<Tensor> made;
+  for (std::int64_t t = 0; t < overlapped_steps; ++t) {
+    SlotValue step = co_await steps.read(t);
+    made.push_back(step.tensor().copy_to(CpuPlace{}));
+  }
+  co_return made;
+}
+
+}  // namespace
+
+TEST_CASE("a consumer works on step t while the producer is at t + 1, by the device's clock") {
+  const auto device = device_of();
+  spin(0, nullptr, device->stream(0)).ready().wait();  // the kernel is loaded
+  ThreadExecutor executor(1);
+  const TensorArray steps(overlapped_steps);
+  const std::vector<Tensor> consumed = sync_wait(executor, produce_then_consume(steps, device->stream(0), device->stream(1)));
+  const std::vector<Tensor> produced = sync_wait(executor, stamps_of(steps));
+  int overlaps = 0;
+  for (std::size_t t = 0; t + 1 < consumed.size(); ++t) {
+    const std::vector<std::int64_t> reader = consumed[t].copy_to(CpuPlace{}).to_vector<std::int64_t>();
+    const std::vector<std::int64_t> own = produced[t].to_vector<std::int64_t>();
+    const std::vector<std::int64_t> next = produced[t + 1].to_vector<std::int64_t>();
+    CHECK(reader[0] >= own[1] - 100'000);  // the clock ticks coarsely
+    overlaps += reader[0] < next[1] && next[0] < reader[1] ? 1 : 0;
+  }
+  CHECK(overlaps >= overlapped_steps - 3);
 }
 
 TEST_CASE("an index outside, which only the device can see, reaches whoever awaits the result") {

@@ -7,6 +7,7 @@
 #include <kernels/backend.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/matmul.h>
+#include <millrace/tensor/cuda/copy.h>
 
 namespace millrace::testing {
 namespace {
@@ -188,7 +189,10 @@ TEST_CASE("operands that do not fit are errors that name all shapes and dtypes")
   GemmDesc desc;
   desc.k = 3;
   desc.n = 5;
-  CHECK_THROWS_WITH_AS(make_gemm_plan(desc, CudaPlace{1}), doctest::Contains("found cuda:1: there are no CUDA kernels here"), PlaceError);
+  if (cuda::built())
+    CHECK(make_gemm_plan(desc, CudaPlace{1}).place() == Place(CudaPlace{1}));
+  else
+    CHECK_THROWS_WITH_AS(make_gemm_plan(desc, CudaPlace{1}), doctest::Contains("found cuda:1: there are no CUDA kernels here"), PlaceError);
   const GemmPlan plan = make_gemm_plan(desc);
   CHECK_THROWS_AS(pack(plan, b, device.stream(0)), ShapeError);
   desc.dtype = DType::i32;

@@ -41,6 +41,9 @@ void reverse_sequence(const Tensor&, const Tensor&, int, const Tensor&, ThreadTe
 void row_conv(const Tensor&, const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("row_conv"); }
 void sequence_softmax(const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("sequence_softmax"); }
 void sequence_pool(SequencePool, const Tensor&, const Indices&, const Tensor&, ThreadTeam&) { absent("sequence_pool"); }
+void sequence_top_k(const Tensor&, const Indices&, bool, const Tensor&, const Tensor&, const Indices&, ThreadTeam&) {
+  absent("sequence_top_k");
+}
 void sequence_scatter(const Tensor&, const Tensor&, const Tensor&, const Indices&, const Tensor&, ThreadTeam&) {
   absent("sequence_scatter");
 }

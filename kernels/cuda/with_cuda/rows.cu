@@ -302,6 +302,38 @@ struct RowConv {
   }
 };
 
+/// Each element finds how many of its sequence come before it, and so its place.
+template <class T>
+struct TopRows {
+  Elements<T> from, best;
+  std::int64_t* where;
+  const std::int64_t *bounds, *made, *owners;  // of sequences, of what is made of them, and which one each row is of
+  std::int64_t columns;
+  bool largest;
+  MILLRACE_HD bool before(T left, T right, std::int64_t a, std::int64_t b) const {
+    const bool left_nan = left != left;
+    const bool right_nan = right != right;
+    if (left_nan != right_nan) return left_nan == largest;
+    if (!left_nan && left != right) return (left > right) == largest;
+    return a < b;
+  }
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t row = i / columns;
+    const std::int64_t column = i % columns;
+    const std::int64_t sequence = owners[row];
+    const std::int64_t begin = bounds[sequence];
+    const std::int64_t target = made[sequence];
+    const std::int64_t count = made[sequence + 1] - target;
+    const T own = from.get(i);
+    std::int64_t rank = 0;
+    for (std::int64_t other = begin; other < bounds[sequence + 1] && rank < count; ++other)
+      if (other != row && before(from.get(other * columns + column), own, other, row)) ++rank;
+    if (rank >= count) return;
+    best.set((target + rank) * columns + column, own);
+    where[(target + rank) * columns + column] = row - begin;
+  }
+};
+
 /// Splits off the last `axes` axes.
 struct Split {
   DDim outer, inner;
@@ -421,6 +453,24 @@ void row_conv(const Tensor& x, const Tensor& w, const Indices& offsets, const Te
   visit_floats(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
     each_index(queue, out.elements(), RowConv<T>{elements<T>(x), elements<T>(w), elements<T>(out), integers(bounds), x.dim(1), w.dim(0)});
+  });
+}
+
+void sequence_top_k(const Tensor& x, const Indices& offsets, bool largest, const Tensor& values, const Tensor& places, const Indices& made,
+                    ThreadTeam& team) {
+  if (values.elements() == 0) return;
+  const Queue& queue = queue_of(team);
+  Indices owners;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
+    owners.resize(static_cast<std::size_t>(offsets[i + 1]), static_cast<std::int64_t>(i));
+  const Tensor bounds = uploaded(queue, offsets);
+  const Tensor targets = uploaded(queue, made);
+  const Tensor sequences = uploaded(queue, owners);
+  visit_wide(x.dtype(), [&](auto wide) {
+    using T = decltype(wide);
+    each_index(queue, x.elements(),
+               TopRows<T>{elements<T>(x), elements<T>(values), static_cast<std::int64_t*>(places.raw_mutable()), integers(bounds),
+                          integers(targets), integers(sequences), x.elements() / x.dim(0), largest});
   });
 }
 
