@@ -32,6 +32,7 @@ void each_index(const Queue& queue, std::int64_t count, const F& f) {
   emulated::enqueue(queue.stream, [count, f] {
     for (std::int64_t i = 0; i < count; ++i) f(i);
   });
+  check(cudaGetLastError(), "a kernel's launch", queue.device);
 #endif
 }
 

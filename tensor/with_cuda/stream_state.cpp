@@ -32,6 +32,13 @@ const char* name_of(FaultOp op) {
   return names[static_cast<std::size_t>(op)];
 }
 
+/// That a stream is not ready counts as an error, which the thread's next launch would find.
+cudaError_t queried(cudaStream_t stream) {
+  const cudaError_t code = cudaStreamQuery(stream);
+  if (code == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return code;
+}
+
 std::exception_ptr fault_error(std::uint64_t word, int device) {
   const std::string start = std::string(name_of(FaultWord::op(word))) + " on cuda:" + std::to_string(device) + ": ";
   if (FaultWord::kind(word) == Fault::zero_divisor) return std::make_exception_ptr(ArgumentError(start + "an integer is divided by zero"));
@@ -202,7 +209,7 @@ void StreamState::doom(std::exception_ptr error) noexcept {
   waiters_.notify();
 }
 
-bool StreamState::idle() const { return cudaStreamQuery(queue_.stream) == cudaSuccess; }
+bool StreamState::idle() const { return queried(queue_.stream) == cudaSuccess; }
 
 void StreamState::keep(std::shared_ptr<Allocation> storage) {
   const std::uint64_t value = handed() + 1;
@@ -258,7 +265,7 @@ void StreamState::reach(std::uint64_t value) noexcept {
   }
   if (doom) return fail(doom);  // before what was enqueued behind the failure seems done
   // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
-  const cudaError_t code = cudaStreamQuery(queue_.stream);
+  const cudaError_t code = queried(queue_.stream);
   if (const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire); word != 0)
     return fail(fault_error(word, queue_.device));
   timeline_->advance(value);

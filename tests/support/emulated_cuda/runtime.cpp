@@ -13,11 +13,13 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace {
 
 std::atomic<int> slowness{0};
 thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
 constexpr int devices = 2;
 
 std::mutex streams_mutex;
@@ -176,12 +178,12 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total = std::size_t{1} << 30;
   return cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorEmulated"; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
-  if (bytes > std::size_t{1} << 30) return cudaErrorMemoryAllocation;
+  if (bytes > std::size_t{1} << 30) return last_error = cudaErrorMemoryAllocation;
   *pointer = taken(bytes, 0xFF);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -231,7 +233,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   stream->wait();
   return cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return stream->idle() ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->idle()) return cudaSuccess;
+  return last_error = cudaErrorNotReady;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::uint64_t value = event->latest();
   stream->push([event, value] { event->wait(value); });
