@@ -2,6 +2,7 @@
 #include <millrace/tensor/cuda/copy.h>
 
 #include <cstring>
+#include <vector>
 
 #include <millrace/tensor/error.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
@@ -114,25 +115,26 @@ void copy_to_host(const Tensor& src, const Tensor& dst) {
   const Place place = src.place();
   const int device = std::get<CudaPlace>(place).index;
   const OnDevice here(device);
-  Queue queue;
-  queue.device = device;
-  check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
-  const auto finish = [&] { return cudaStreamDestroy(queue.stream); };
-  try {
-    Tensor rows = src;
-    if (!src.is_contiguous()) {
-      rows = Tensor(src.dtype(), src.dims(), src.storage()->shared_resource());
-      // The scratch may have been handed out behind work of its own stream.
-      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
-      copy_there(queue, src, rows);
-    }
-    check(cudaMemcpyAsync(dst.raw_mutable(), rows.raw(), rows.bytes(), cudaMemcpyDeviceToHost, queue.stream), "cudaMemcpyAsync", device);
-    check(cudaStreamSynchronize(queue.stream), "cudaStreamSynchronize", device);
-  } catch (...) {
-    static_cast<void>(finish());
-    throw;
+  // The elements are there, and none of our streams waits for the default one.
+  const auto fetch = [&](void* to, const void* from, std::size_t bytes) {
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy", device);
+  };
+  if (src.is_contiguous()) return fetch(dst.raw_mutable(), src.raw(), src.bytes());
+  // All that the view reaches, of which it is taken on the host.
+  const auto size = static_cast<std::int64_t>(size_of(src.dtype()));
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  for (int axis = 0; axis < src.rank(); ++axis) {
+    const std::int64_t span = (src.dim(axis) - 1) * src.strides()[axis];
+    (span < 0 ? first : last) += span;
   }
-  check(finish(), "cudaStreamDestroy", device);
+  std::vector<std::byte> reach(static_cast<std::size_t>((last - first + 1) * size));
+  fetch(reach.data(), static_cast<const std::byte*>(src.raw()) + first * size, reach.size());
+  auto* to = static_cast<std::byte*>(dst.raw_mutable());
+  for_each_offset(src.dims(), src.strides(), [&](std::int64_t offset) {
+    std::memcpy(to, reach.data() + (offset - first) * size, static_cast<std::size_t>(size));
+    to += size;
+  });
 }
 
 }  // namespace millrace::cuda
