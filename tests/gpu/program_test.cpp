@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole programs on the device give what they give on the CPU.
+#include <millrace/runtime/executor/run_program.h>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/cuda_device.h>
+#include <support/listing.h>
+#include <support/op_cases.h>
+#include <support/random.h>
+
+namespace millrace::testing {
+namespace {
+
+using Role = OpCase::Input::Role;
+
+RunResult run_on(const Program& program, const Feeds& feeds, std::shared_ptr<Device> device) {
+  ThreadExecutor executor(2);
+  return sync_wait(executor, run(Executable(program, std::move(device)), feeds, RunOptions()));
+}
+
+/// The largest difference of two results relative to what stands there; infinity when dtype or extents differ.
+double distance(const Tensor& found, const Tensor& expected) {
+  if (found.dtype() != expected.dtype() || found.dims() != expected.dims()) return INFINITY;
+  double worst = 0;
+  for_each_offset(expected.dims(), expected.dims().row_major(), [&](std::int64_t i) {
+    visit_dtype(expected.dtype(), [&]<class T>(std::type_identity<T>) {
+      const auto a = convert_element<double>(found.data<T>()[i]);
+      const auto b = convert_element<double>(expected.data<T>()[i]);
+      if (a == b || (a != a && b != b)) return;
+      const double error = std::abs(a - b) / std::max(1.0, std::abs(b));
+      worst = error == error ? std::max(worst, error) : INFINITY;
+    });
+  });
+  return worst;
+}
+
+double allowed(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 1e-12;
+    case DType::f32: return 1e-5;
+    case DType::f16: return 2e-3;
+    case DType::bf16: return 2e-2;
+    default: return 0;
+  }
+}
+
+void compare(const Program& program, const Feeds& feeds, const std::shared_ptr<Device>& device) {
+  const RunResult expected = run_on(program, feeds, make_cpu_device());
+  const RunResult found = run_on(program, feeds, device);
+  for (const auto& [name, value] : expected.outputs()) {
+    const Tensor here = value.tensor().tensor().copy_to(CpuPlace{});
+    const Tensor there = found.value(name).tensor().tensor().copy_to(CpuPlace{});
+    CHECK(distance(there, here) <= allowed(here.dtype()));
+    CHECK(found.value(name).tensor().lod() == value.tensor().lod());
+  }
+}
+
+Tensor random_rows(Random& random, const DDim& dims) {
+  std::vector<float> values(static_cast<std::size_t>(dims.elements()));
+  for (float& value : values) value = static_cast<float>(random.real()) - 0.5f;
+  return Tensor::from(values, dims);
+}
+
+}  // namespace
+
+TEST_CASE("the canonical loop over ragged sequences runs on the device, whatever its streams") {
+  constexpr std::int64_t input = 6;
+  constexpr std::int64_t hidden = 5;
+  Random random(7);
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, input}, 1));
+    const build::Var boot = build::input("boot", VarType(DType::f32, {DDim::unknown, hidden}));
+    build::output("y", listing(x, boot, build::parameter("U", random_rows(random, DDim{hidden, hidden})),
+                               build::parameter("W", random_rows(random, DDim{input, hidden}))));
+  }
+  Feeds feeds;
+  feeds.insert_or_assign("x", LoDTensor(random_rows(random, DDim{18, input}), LoD::from_lengths({{7, 0, 1, 10}})));
+  feeds.insert_or_assign("boot", LoDTensor(random_rows(random, DDim{4, hidden})));
+  for (const std::size_t streams : {1, 4}) {
+    CudaOptions options;
+    options.streams = streams;
+    compare(program, feeds, make_cuda_device(options));
+  }
+}
+
+TEST_CASE("every op gives on the device what it gives on the CPU, or says that it is not there yet") {
+  const auto device = make_cuda_device();
+  for (const std::uint64_t seed : seeds(3)) {
+    Random random(seed);
+    for (const OpCase& of : op_cases(random)) {
+      INFO("seed ", seed, ", ", of.to_string());
+      Program program;
+      Feeds feeds;
+      Op op{of.type, {}, {}, of.attributes, {}};
+      for (const auto& input : of.inputs) {
+        const std::string name = "in" + std::to_string(op.inputs.size());
+        if (input.role == Role::absent) {
+          op.inputs.push_back(no_var);
+        } else if (input.role == Role::fixed) {
+          op.inputs.push_back(program.add_parameter("w", input.value));
+        } else {
+          op.inputs.push_back(program.add_input(name, VarType(input.dtype, input.dims)));
+          feeds.insert_or_assign(name, LoDTensor(input.make(random)));
+        }
+      }
+      std::size_t count = 0;
+      for (const VarId output : program.append(0, std::move(op))) program.add_output("out" + std::to_string(count++), output);
+      try {
+        compare(program, feeds, device);
+      } catch (const PlaceError& error) {
+        CHECK(std::string(error.what()).find("there is no CUDA kernel of it yet") != std::string::npos);
+      }
+    }
+  }
+}
+
+}  // namespace millrace::testing
