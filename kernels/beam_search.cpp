@@ -89,7 +89,7 @@ void check_candidates(const Tensor& scores, const Tensor* tokens, std::int64_t r
 
 Prefixes beam_search_start(const Tensor& tokens, DType scores, StreamRef stream) {
   internal::check_index_dtype("beam_search_start", tokens);
-  internal::check_host_places("beam_search_start", stream, {&tokens});
+  internal::check_places("beam_search_start", stream, {&tokens});
   if (!is_floating(scores)) throw DTypeError("beam_search_start: expected floats for scores, found " + std::string(name_of(scores)));
   const bool column_of = tokens.rank() == 1 || (tokens.rank() == 2 && tokens.dim(1) == 1);
   if (!column_of) throw ShapeError("beam_search_start: expected tokens of [N] or [N, 1], found " + tokens.to_string());
@@ -109,7 +109,7 @@ BeamStep beam_search_step(const Prefixes& before, const Tensor& candidates, cons
   const std::int64_t rows = check_prefixes(before);
   internal::check_same_dtype("beam_search_step", before.scores.tensor(), candidates);
   check_candidates(candidates, tokens, rows);
-  internal::check_host_places("beam_search_step", stream, {&before.ids.tensor(), &candidates, tokens});
+  internal::check_places("beam_search_step", stream, {&before.ids.tensor(), &candidates, tokens});
   cpu::BeamInput input{
       before.ids.lod(), integers(before.ids.tensor()), reals(before.scores.tensor()), integers(before.lengths.tensor()), {}};
   if (tokens != nullptr) input.tokens = integers(*tokens);

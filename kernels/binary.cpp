@@ -31,7 +31,7 @@ DType result_dtype(Binary kind, DType dtype) {
 
 void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   const std::string_view name = name_of(kind);
-  internal::check_places(name, stream, {&a, &b, &out});
+  internal::check_device_places(name, stream, {&a, &b, &out});
   internal::check_same_dtype(name, a, b);
   internal::check_dtype(name, "out", out, result_dtype(kind, a.dtype()));
   const DDim dims = broadcast_dims(a.dims(), b.dims());

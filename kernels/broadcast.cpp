@@ -76,7 +76,7 @@ Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats, StreamRef
   Tensor out(x.dtype(), dims, stream.memory());
   for (int axis = 0; axis < x.rank() && out.elements() > 0; ++axis)
     for (std::int64_t i = 0; i < dims[axis]; ++i) maps[static_cast<std::size_t>(axis)].push_back(i % x.dim(axis));
-  internal::check_places("tile", stream, {&x, &out});
+  internal::check_device_places("tile", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [x, out, maps = std::move(maps)](ThreadTeam& team) {

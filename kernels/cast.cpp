@@ -9,7 +9,7 @@
 namespace millrace {
 
 void cast(const Tensor& x, Tensor& out, StreamRef stream) {
-  internal::check_places("cast", stream, {&x, &out});
+  internal::check_device_places("cast", stream, {&x, &out});
   internal::check_dims("cast", "out", out, x.dims());
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},

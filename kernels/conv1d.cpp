@@ -60,7 +60,7 @@ Conv1dPlan make_conv1d(const Conv1dDesc& desc, const Place& place) {
 PackedMatrix pack(const Conv1dPlan& plan, const Tensor& weights, StreamRef stream) {
   const Conv1dDesc& desc = plan.desc();
   const DDim expected{desc.out_channels, desc.in_channels / desc.groups, desc.kernel};
-  internal::check_places("conv1d pack", stream, {&weights});
+  internal::check_device_places("conv1d pack", stream, {&weights});
   internal::check_dtype("conv1d pack", "the weights", weights, desc.dtype);
   internal::check_dims("conv1d pack", "the weights", weights, expected);
   if (internal::on_cuda(plan.gemm().place()))
@@ -107,7 +107,7 @@ void check_run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor
 }  // namespace
 
 void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
-  internal::check_places("conv1d", stream, {&weights.data, &x, bias, &out});
+  internal::check_device_places("conv1d", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
   const bool has_bias = bias != nullptr;
   if (internal::on_cuda(stream.place()))

@@ -35,7 +35,7 @@ Tensor one_each(const Tensor& emission, const LoD& lod, StreamRef stream) {
 
 CrfPath crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream) {
   check_crf("crf_viterbi", emission, weights, lod);
-  internal::check_host_places("crf_viterbi", stream, {&emission, &weights});
+  internal::check_places("crf_viterbi", stream, {&emission, &weights});
   CrfPath path{Tensor(DType::i64, DDim{emission.dim(0), 1}, stream.memory()), one_each(emission, lod, stream)};
   launch(
       TensorRefs<2>{&emission, &weights}, TensorRefs<2>{&path.tags, &path.scores},
@@ -46,7 +46,7 @@ CrfPath crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lo
 Tensor crf_score(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream) {
   check_crf("crf_score", emission, weights, lod);
   check_tags("crf_score", tags, emission.dim(0));
-  internal::check_host_places("crf_score", stream, {&emission, &weights, &tags});
+  internal::check_places("crf_score", stream, {&emission, &weights, &tags});
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
@@ -56,7 +56,7 @@ Tensor crf_score(const Tensor& emission, const Tensor& weights, const Tensor& ta
 
 Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream) {
   check_crf("crf_log_partition", emission, weights, lod);
-  internal::check_host_places("crf_log_partition", stream, {&emission, &weights});
+  internal::check_places("crf_log_partition", stream, {&emission, &weights});
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<2>{&emission, &weights}, TensorRefs<1>{&out},
@@ -67,7 +67,7 @@ Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const Lo
 Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream) {
   check_crf("crf_log_likelihood", emission, weights, lod);
   check_tags("crf_log_likelihood", tags, emission.dim(0));
-  internal::check_host_places("crf_log_likelihood", stream, {&emission, &weights, &tags});
+  internal::check_places("crf_log_likelihood", stream, {&emission, &weights, &tags});
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},

@@ -24,7 +24,7 @@ void check_frames(const char* op, const Tensor& scores, const LoD& lod, std::int
 /// Checks what both searches take, and makes room for what they give.
 CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::int64_t blank, std::int64_t paths, StreamRef stream) {
   check_frames(op, scores, lod, blank);
-  internal::check_host_places(op, stream, {&scores});
+  internal::check_places(op, stream, {&scores});
   const DDim each{lod.sequences(lod.depth() - 1), paths};
   return {Tensor(DType::i64, DDim{scores.dim(0), paths}, stream.memory()), Tensor(DType::i64, each, stream.memory()),
           Tensor(scores.dtype(), each, stream.memory())};

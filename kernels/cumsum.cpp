@@ -12,7 +12,7 @@ Tensor cumsum(const Tensor& x, int axis, bool exclusive, bool reverse, StreamRef
   const int at = internal::checked_axis("cumsum", axis, x.dims());
   if (x.dtype() == DType::boolean) throw DTypeError("cumsum: expected numbers, found " + x.to_string());
   Tensor out(x.dtype(), x.dims(), stream.memory());
-  internal::check_places("cumsum", stream, {&x, &out});
+  internal::check_device_places("cumsum", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {

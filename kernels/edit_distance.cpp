@@ -24,7 +24,7 @@ std::int64_t check_tokens(const Tensor& tokens, const LoD& lod) {
 
 Tensor edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const Tensor& references, const LoD& reference_lod,
                      bool normalised, const std::vector<std::int64_t>& ignored, StreamRef stream) {
-  internal::check_host_places("edit_distance", stream, {&hypotheses, &references});
+  internal::check_places("edit_distance", stream, {&hypotheses, &references});
   const std::int64_t pairs = check_tokens(hypotheses, hypothesis_lod);
   if (check_tokens(references, reference_lod) != pairs)
     throw LoDError("edit_distance: expected as many references as hypotheses, found " + hypothesis_lod.to_string() + " and " +

@@ -15,7 +15,7 @@
 namespace millrace {
 
 void fill(Tensor& out, double value, StreamRef stream) {
-  internal::check_places("fill", stream, {&out});
+  internal::check_device_places("fill", stream, {&out});
   ThreadTeam alone(1);
   Tensor element(out.dtype(), DDim{});
   cpu::cast(Tensor::scalar(value), element, alone);
@@ -41,7 +41,7 @@ Tensor arange(double start, double limit, double step, DType dtype, StreamRef st
   if (!(count < 9e18))
     throw ArgumentError("arange: expected finite bounds, found " + std::to_string(start) + " to " + std::to_string(limit));
   Tensor out(dtype, DDim{count > 0 ? static_cast<std::int64_t>(count) : 0}, stream.memory());
-  internal::check_places("arange", stream, {&out});
+  internal::check_device_places("arange", stream, {&out});
   launch(
       TensorRefs<0>{}, TensorRefs<1>{&out},
       [start, step, out](ThreadTeam& team) {

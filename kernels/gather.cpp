@@ -26,7 +26,7 @@ Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) 
   const int at = internal::checked_axis("gather", axis, x.dims());
   internal::check_index_dtype("gather", index);
   Tensor out(x.dtype(), gathered_dims(x.dims(), at, index.dims()), stream.memory());
-  internal::check_places("gather", stream, {&x, &index, &out});
+  internal::check_device_places("gather", stream, {&x, &index, &out});
   launch(
       TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) { team.device_queue() ? cuda::gather(x, index, at, out, team) : cpu::gather(x, index, at, out, team); },
@@ -43,7 +43,7 @@ Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef
     throw ShapeError("gather_elements: expected indices of the rank and within the extents of " + x.dims().to_string() + ", found " +
                      index.dims().to_string());
   Tensor out(x.dtype(), index.dims(), stream.memory());
-  internal::check_places("gather_elements", stream, {&x, &index, &out});
+  internal::check_device_places("gather_elements", stream, {&x, &index, &out});
   launch(
       TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {
@@ -80,7 +80,7 @@ Tensor rows_like(const Tensor& x, std::int64_t rows, StreamRef stream) {
 }  // namespace
 
 void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream) {
-  internal::check_places("gather_rows", stream, {&x, &out});
+  internal::check_device_places("gather_rows", stream, {&x, &out});
   check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("gather_rows", index, x.dims());
   launch(
@@ -90,7 +90,7 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor
 }
 
 void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
-  internal::check_places("gather_rows", stream, {&x, &index, &out});
+  internal::check_device_places("gather_rows", stream, {&x, &index, &out});
   check_rows("gather_rows", out, x, entries_of("gather_rows", index));
   launch(
       TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
@@ -116,7 +116,7 @@ Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream) {
 }
 
 void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, Tensor& out, StreamRef stream) {
-  internal::check_places("gather_rows", stream, {&x, &otherwise, &out});
+  internal::check_device_places("gather_rows", stream, {&x, &otherwise, &out});
   check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
   internal::check_same_dtype("gather_rows", x, otherwise);
   const Tensor rest = broadcast_view(otherwise, x.dims().erased(0));
@@ -136,7 +136,7 @@ Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, c
 }
 
 void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream) {
-  internal::check_places("scatter_rows", stream, {&x, &out});
+  internal::check_device_places("scatter_rows", stream, {&x, &out});
   check_rows("scatter_rows", x, out, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("scatter_rows", index, out.dims());
   launch(
@@ -146,7 +146,7 @@ void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tenso
 }
 
 void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
-  internal::check_places("scatter_rows", stream, {&x, &index, &out});
+  internal::check_device_places("scatter_rows", stream, {&x, &index, &out});
   check_rows("scatter_rows", x, out, entries_of("scatter_rows", index));
   launch(
       TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},

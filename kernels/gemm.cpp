@@ -39,7 +39,7 @@ void check_gemm(double alpha, const Tensor& a, const Tensor& b, double beta, con
 }  // namespace
 
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c, StreamRef stream) {
-  internal::check_places("gemm", stream, {&a, &b, &c});
+  internal::check_device_places("gemm", stream, {&a, &b, &c});
   check_gemm(alpha, a, b, beta, c);
   const TensorRefs<3> reads{&a, &b, beta == 0 || c.elements() == 0 ? nullptr : &c};
   if (internal::on_cuda(stream.place())) {
@@ -125,7 +125,7 @@ DType packed_dtype(const GemmPlan& plan) {
 
 PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream) {
   const GemmDesc& desc = plan.desc();
-  internal::check_places("gemm pack", stream, {&weights});
+  internal::check_device_places("gemm pack", stream, {&weights});
   internal::check_dtype("gemm pack", "the weights", weights, desc.weights_dtype());
   internal::check_dims("gemm pack", "the weights", weights, DDim{desc.k, desc.n});
   if (internal::on_cuda(plan.place())) return {internal::row_major_as("gemm pack", weights, desc.dtype, stream).reshape(DDim{desc.k * desc.n})};
@@ -195,7 +195,7 @@ void run_there(const GemmDesc& desc, const Tensor& packed, const Tensor& x, cons
 }
 
 void run_packed(const GemmPlan& plan, const PackedMatrix& weights, const Tensor& x, const Tensor* bias, Tensor& out, StreamRef stream) {
-  internal::check_places("gemm run", stream, {&weights.data, &x, bias, &out});
+  internal::check_device_places("gemm run", stream, {&weights.data, &x, bias, &out});
   check_run(plan, weights, x, bias, out);
   const Tensor straight = row_stride(x) < 0 ? internal::row_major("gemm run", x, stream) : x;
   if (internal::on_cuda(plan.place())) return run_there(plan.desc(), weights.data, straight, bias, out, stream);

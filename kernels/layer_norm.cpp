@@ -19,7 +19,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int 
   const DDim normed = x.dims().slice(first, x.rank());
   const DType wide = internal::wide_dtype(x.dtype());
   Tensor out(x.dtype(), x.dims(), stream.memory());
-  internal::check_places("layer_norm", stream, {&x, &scale, bias, &out});
+  internal::check_device_places("layer_norm", stream, {&x, &scale, bias, &out});
   const bool has_bias = bias != nullptr;
   // Row-major copies in the wide dtype, stretched to the normalised axes.
   const Tensor scale_view = broadcast_view(scale, normed);

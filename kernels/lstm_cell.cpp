@@ -107,7 +107,7 @@ Tensor pack_vector(const LstmPlan& plan, const char* role, const Tensor* from, b
 }  // namespace
 
 PackedLstm pack_gates(const LstmPlan& plan, const Tensor* bias, const Tensor* peepholes, StreamRef stream) {
-  internal::check_places("lstm pack", stream, {bias, peepholes});
+  internal::check_device_places("lstm pack", stream, {bias, peepholes});
   const Tensor none(internal::wide_dtype(plan.desc().dtype), DDim{0}, stream.memory());
   return {none, none, pack_vector(plan, "bias", bias, plan.desc().bias, 4, stream),
           pack_vector(plan, "peepholes", peepholes, plan.desc().peepholes, 3, stream)};
@@ -115,7 +115,7 @@ PackedLstm pack_gates(const LstmPlan& plan, const Tensor* bias, const Tensor* pe
 
 PackedLstm pack(const LstmPlan& plan, const Tensor& w, const Tensor& r, const Tensor* bias, const Tensor* peepholes, StreamRef stream) {
   const LstmDesc& desc = plan.desc();
-  internal::check_places("lstm pack", stream, {&w, &r, bias, peepholes});
+  internal::check_device_places("lstm pack", stream, {&w, &r, bias, peepholes});
   check_weight("W", w, desc.weights_dtype(), DDim{desc.input, 4 * desc.hidden});
   check_weight("R", r, desc.weights_dtype(), DDim{desc.hidden, 4 * desc.hidden});
   return {pack_one(plan, w, 4, stream), pack_one(plan, r, 4, stream), pack_vector(plan, "bias", bias, desc.bias, 4, stream),
@@ -144,7 +144,7 @@ void check_weights(const LstmPlan& plan, const PackedLstm& weights) {
 void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, cpu::LstmGiven given, const Tensor& h, const Tensor& c,
               Tensor& h_out, Tensor& c_out, StreamRef stream) {
   const LstmDesc desc = plan.desc();
-  internal::check_places("lstm cell", stream, {&weights.input, &weights.recurrent, &x, &h, &c, &h_out, &c_out});
+  internal::check_device_places("lstm cell", stream, {&weights.input, &weights.recurrent, &x, &h, &c, &h_out, &c_out});
   if (given != cpu::LstmGiven::both_products) check_weights(plan, weights);
   const std::int64_t rows = h.rank() == 2 ? h.dim(0) : 0;
   const bool projected = given != cpu::LstmGiven::rows;

@@ -61,7 +61,7 @@ DDim matmul_dims(const DDim& a, const DDim& b) {
 }
 
 void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
-  internal::check_places("matmul", stream, {&a, &b, &out});
+  internal::check_device_places("matmul", stream, {&a, &b, &out});
   check_matmul(a, b, out);
   if (a.rank() == 2 && b.rank() == 2) return gemm(1, a, b, 0, out, stream);
   const Tensor left = a.rank() == 1 ? with_axis(a, 0) : a;

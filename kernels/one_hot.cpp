@@ -21,7 +21,7 @@ Tensor one_hot(const Tensor& index, std::int64_t depth, int axis, double off, do
   Tensor values(dtype, DDim{2});
   ThreadTeam alone(1);
   cpu::cast(Tensor::from<double>({off, on}), values, alone);
-  internal::check_places("one_hot", stream, {&index, &out});
+  internal::check_device_places("one_hot", stream, {&index, &out});
   launch(
       TensorRefs<1>{&index}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {

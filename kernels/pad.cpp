@@ -80,7 +80,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   Tensor element(x.dtype(), DDim{});
   ThreadTeam alone(1);
   cpu::cast(Tensor::scalar(value), element, alone);
-  internal::check_places("pad", stream, {&x, &out});
+  internal::check_device_places("pad", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [x, out, element, maps = std::move(maps)](ThreadTeam& team) {

@@ -70,7 +70,7 @@ DDim reduced_dims(const DDim& dims, const std::vector<int>& axes, bool keep_dims
 }
 
 void reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, Tensor& out, StreamRef stream) {
-  internal::check_places("reduce", stream, {&x, &out});
+  internal::check_device_places("reduce", stream, {&x, &out});
   const Folded folded = folded_axes("reduce", x.dims(), axes);
   internal::check_dtype("reduce", "out", out, x.dtype());
   internal::check_contiguous("reduce", "out", out);
@@ -98,7 +98,7 @@ namespace {
 Tensor arg_extreme(const char* op, const Tensor& x, int axis, bool greatest, bool keep_dims, bool select_last, StreamRef stream) {
   const Folded folded = folded_axes(op, x.dims(), {axis});
   Tensor out(DType::i64, dims_of(x.dims(), folded, keep_dims), stream.memory());
-  internal::check_places(op, stream, {&x, &out});
+  internal::check_device_places(op, stream, {&x, &out});
   if (x.elements() == 0 && out.elements() != 0)
     throw ArgumentError(std::string(op) + ": expected at least one element along axis " + std::to_string(axis) + ", found " +
                         x.to_string());

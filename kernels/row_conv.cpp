@@ -10,7 +10,7 @@
 namespace millrace {
 
 Tensor row_conv(const Tensor& x, const Tensor& w, const std::vector<std::int64_t>& offsets, StreamRef stream) {
-  internal::check_places("row_conv", stream, {&x, &w});
+  internal::check_device_places("row_conv", stream, {&x, &w});
   internal::check_floating("row_conv", x);
   internal::check_same_dtype("row_conv", x, w);
   if (x.rank() != 2 || w.rank() != 2 || w.dim(1) != x.dim(1))

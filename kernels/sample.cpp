@@ -28,7 +28,7 @@ void check_sample(const Tensor& scores, const Tensor& keys, const Tensor& step, 
 
 Sampled sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, StreamRef stream) {
   check_sample(scores, keys, step, options);
-  internal::check_host_places("sample_tokens", stream, {&scores, &keys, &step});
+  internal::check_places("sample_tokens", stream, {&scores, &keys, &step});
   const DDim each{scores.dim(0), 1};
   Sampled out{Tensor(DType::i64, each, stream.memory()), Tensor(scores.dtype(), each, stream.memory())};
   launch(

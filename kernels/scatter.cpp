@@ -47,7 +47,7 @@ Tensor gather_nd(const Tensor& x, const Tensor& index, int batch_axes, StreamRef
   const DDim dims = gather_nd_dims(x.dims(), index.dims(), batch_axes);
   const Tensor from = contiguous(x, stream);
   const Tensor out(x.dtype(), dims, stream.memory());
-  internal::check_places("gather_nd", stream, {&x, &index});
+  internal::check_device_places("gather_nd", stream, {&x, &index});
   launch(
       TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {
@@ -60,7 +60,7 @@ Tensor gather_nd(const Tensor& x, const Tensor& index, int batch_axes, StreamRef
 Tensor scatter_nd(const Tensor& x, const Tensor& index, const Tensor& updates, ScatterReduction reduction, StreamRef stream) {
   internal::check_index_dtype("scatter_nd", index);
   internal::check_same_dtype("scatter_nd", x, updates);
-  internal::check_places("scatter_nd", stream, {&x, &index, &updates});
+  internal::check_device_places("scatter_nd", stream, {&x, &index, &updates});
   check_reduction("scatter_nd", x, reduction);
   const std::int64_t places = index.rank() == 0 ? -1 : index.dim(index.rank() - 1);
   if (places < 0 || places > x.rank()) refuse("scatter_nd", "indices [.., r] with r of at most the rank", x.dims(), index.dims());
@@ -81,7 +81,7 @@ Tensor scatter_elements(const Tensor& x, const Tensor& index, const Tensor& upda
   const int at = internal::checked_axis("scatter_elements", axis, x.dims());
   internal::check_index_dtype("scatter_elements", index);
   internal::check_same_dtype("scatter_elements", x, updates);
-  internal::check_places("scatter_elements", stream, {&x, &index, &updates});
+  internal::check_device_places("scatter_elements", stream, {&x, &index, &updates});
   check_reduction("scatter_elements", x, reduction);
   internal::check_dims("scatter_elements", "updates", updates, index.dims());
   bool fits = index.rank() == x.rank();

@@ -34,7 +34,7 @@ std::string_view name_of(SequencePool kind) {
 }
 
 Tensor sequence_pool(SequencePool kind, const Tensor& x, const std::vector<std::int64_t>& offsets, double empty, StreamRef stream) {
-  internal::check_places("sequence_pool", stream, {&x});
+  internal::check_device_places("sequence_pool", stream, {&x});
   internal::check_row_offsets("sequence_pool", x, offsets);
   if (!takes(kind, x.dtype()))
     throw DTypeError("sequence_pool: expected a dtype that " + std::string(name_of(kind)) + " takes, found " + x.to_string());

@@ -14,7 +14,7 @@ namespace millrace {
 Tensor sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates, const std::vector<std::int64_t>& offsets,
                         StreamRef stream) {
   constexpr const char* op = "sequence_scatter";
-  internal::check_places(op, stream, {&x, &ids, &updates});
+  internal::check_device_places(op, stream, {&x, &ids, &updates});
   internal::check_index_dtype(op, ids);
   internal::check_same_dtype(op, x, updates);
   if (!is_floating(x.dtype()) && x.dtype() != DType::i64 && x.dtype() != DType::i32)

@@ -26,7 +26,7 @@ Tensor sequence_softmax(const Tensor& x, const std::vector<std::int64_t>& offset
   internal::check_floating("sequence_softmax", x);
   internal::check_row_offsets("sequence_softmax", x, offsets);
   Tensor out(x.dtype(), x.dims(), stream.memory());
-  internal::check_places("sequence_softmax", stream, {&x, &out});
+  internal::check_device_places("sequence_softmax", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [from = rows_last(x), to = rows_last(out), offsets](ThreadTeam& team) {

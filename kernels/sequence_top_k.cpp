@@ -40,7 +40,7 @@ SequenceTopK top_rows(const char* op, const Tensor& x, const std::vector<std::in
 }  // namespace
 
 SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream) {
-  internal::check_places("sequence_top_k", stream, {&x});
+  internal::check_device_places("sequence_top_k", stream, {&x});
   internal::check_row_offsets("sequence_top_k", x, offsets);
   if (k < 0) throw ArgumentError("sequence_top_k: expected k of 0 or more, found " + std::to_string(k));
   return top_rows("sequence_top_k", x, offsets, k, true, stream);
@@ -49,7 +49,7 @@ SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& of
 Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& row_lengths,
                               const std::vector<std::int64_t>& column_lengths, const SequenceTopKAverage& options, StreamRef stream) {
   constexpr const char* op = "sequence_top_k_average";
-  internal::check_places(op, stream, {&x});
+  internal::check_device_places(op, stream, {&x});
   internal::check_floating(op, x);
   if (x.rank() != 1 && !(x.rank() == 2 && x.dim(1) == 1))
     throw ShapeError(std::string(op) + ": expected elements of [T] or [T, 1], found " + x.to_string());
@@ -77,7 +77,7 @@ Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& 
 }
 
 TopK top_k(const Tensor& x, std::int64_t k, int axis, bool largest, StreamRef stream) {
-  internal::check_places("top_k", stream, {&x});
+  internal::check_device_places("top_k", stream, {&x});
   const int at = internal::checked_axis("top_k", axis, x.dims());
   if (k < 0 || k > x.dim(at))
     throw ArgumentError("top_k: expected k of 0 to " + std::to_string(x.dim(at)) + ", the extent of axis " + std::to_string(at) + " of " +

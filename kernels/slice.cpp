@@ -80,7 +80,7 @@ Tensor reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, i
                         std::to_string(batch_axis));
   internal::check_dims("reverse_sequence", "lengths", lengths, DDim{x.dim(batch)});
   Tensor out(x.dtype(), x.dims(), stream.memory());
-  internal::check_places("reverse_sequence", stream, {&x, &lengths, &out});
+  internal::check_device_places("reverse_sequence", stream, {&x, &lengths, &out});
   launch(
       TensorRefs<2>{&x, &lengths}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {

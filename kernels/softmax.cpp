@@ -25,7 +25,7 @@ Tensor softmax_along(const char* op, const Tensor& x, int axis, bool logarithm, 
   const int at = internal::checked_axis(op, axis, x.dims());
   internal::check_floating(op, x);
   Tensor out(x.dtype(), x.dims(), stream.memory());
-  internal::check_places(op, stream, {&x, &out});
+  internal::check_device_places(op, stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [from = axis_last(x, at), to = axis_last(out, at), logarithm](ThreadTeam& team) {

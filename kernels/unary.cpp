@@ -95,7 +95,7 @@ DType result_dtype(Unary kind, DType dtype) {
 
 void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, StreamRef stream) {
   const std::string_view name = name_of(kind);
-  internal::check_places(name, stream, {&x, &out});
+  internal::check_device_places(name, stream, {&x, &out});
   internal::check_dtype(name, "out", out, result_dtype(kind, x.dtype()));
   internal::check_dims(name, "out", out, x.dims());
   launch(

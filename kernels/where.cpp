@@ -10,7 +10,7 @@
 namespace millrace {
 
 void where(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
-  internal::check_places("where", stream, {&condition, &a, &b, &out});
+  internal::check_device_places("where", stream, {&condition, &a, &b, &out});
   internal::check_dtype("where", "condition", condition, DType::boolean);
   internal::check_same_dtype("where", a, b);
   internal::check_dtype("where", "out", out, a.dtype());

@@ -15,13 +15,13 @@ std::string start(std::string_view op) { return std::string(op) + ": expected ";
 
 bool on_cuda(const Place& place) { return std::holds_alternative<CudaPlace>(place); }
 
-void check_host_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
-  if (on_cuda(stream.place()))
+void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
+  if (cuda::built() && on_cuda(stream.place()))
     throw PlaceError(start(op) + "the CPU, found " + stream.place().to_string() + ": there is no CUDA kernel of it yet");
-  check_places(op, stream, tensors);
+  check_device_places(op, stream, tensors);
 }
 
-void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
+void check_device_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
   const MemoryResource* memory = stream.memory().get();
   if (!memory->host_accessible() && !(cuda::built() && on_cuda(stream.place())))
     throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + stream.place().to_string() +

@@ -10,7 +10,7 @@
 namespace millrace::internal {
 
 void copy_into(const char* op, const Tensor& x, const Tensor& out, StreamRef stream) {
-  check_places(op, stream, {&x, &out});
+  check_device_places(op, stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [x, out](ThreadTeam& team) { team.device_queue() ? cuda::copy(x, out, team) : cpu::copy(x, out, team); }, stream);
@@ -25,7 +25,7 @@ Tensor row_major(const char* op, const Tensor& x, StreamRef stream) {
 Tensor row_major_as(const char* op, const Tensor& x, DType dtype, StreamRef stream) {
   if (x.dtype() == dtype) return row_major(op, x, stream);
   Tensor out(dtype, x.dims(), stream.memory());
-  check_places(op, stream, {&x, &out});
+  check_device_places(op, stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
       [x, out](ThreadTeam& team) { team.device_queue() ? cuda::cast(x, out, team) : cpu::cast(x, out, team); }, stream);
