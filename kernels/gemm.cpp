@@ -128,7 +128,8 @@ PackedMatrix pack(const GemmPlan& plan, const Tensor& weights, StreamRef stream)
   internal::check_device_places("gemm pack", stream, {&weights});
   internal::check_dtype("gemm pack", "the weights", weights, desc.weights_dtype());
   internal::check_dims("gemm pack", "the weights", weights, DDim{desc.k, desc.n});
-  if (internal::on_cuda(plan.place())) return {internal::row_major_as("gemm pack", weights, desc.dtype, stream).reshape(DDim{desc.k * desc.n})};
+  if (internal::on_cuda(plan.place()))
+    return {internal::row_major_as("gemm pack", weights, desc.dtype, stream).reshape(DDim{desc.k * desc.n})};
   const cpu::PackedLayout layout = layout_of(plan);
   if (in_pairs(plan)) return pack_pairs(layout, weights, stream);
   Tensor packed(internal::wide_dtype(desc.dtype), DDim{layout.elements()}, stream.memory());

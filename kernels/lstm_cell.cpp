@@ -65,7 +65,8 @@ namespace {
 
 /// One weight [rows, gates·H] as blocks of units.
 Tensor pack_one(const LstmPlan& plan, const Tensor& from, std::int64_t gates, StreamRef stream) {
-  if (internal::on_cuda(plan.place())) return internal::row_major_as("lstm pack", from, plan.desc().dtype, stream).reshape(DDim{from.elements()});
+  if (internal::on_cuda(plan.place()))
+    return internal::row_major_as("lstm pack", from, plan.desc().dtype, stream).reshape(DDim{from.elements()});
   const cpu::LstmLayout layout = cpu::lstm_layout(plan);
   if (from.dtype() != plan.desc().dtype) {
     Tensor packed(from.dtype(), DDim{layout.elements(layout.padded(from.dim(0)) * gates)}, stream.memory());

@@ -115,7 +115,8 @@ void run_cell(const LstmPlan& plan, const PackedLstm& packed, OpContext& context
 /// Weights that are computed are packed each time.
 OpKernel run_computed(const LstmDesc& form) {
   return [form](OpContext& context) {
-    const LstmPlan plan = make_lstm_cell(with_weights(form, context.tensor(in_x).dtype(), context.tensor(in_w), context.tensor(in_r)));
+    const LstmPlan plan = make_lstm_cell(with_weights(form, context.tensor(in_x).dtype(), context.tensor(in_w), context.tensor(in_r)),
+                                         context.stream().place());
     const Tensor* bias = context.has(in_bias) ? &context.tensor(in_bias) : nullptr;
     const Tensor* peephole = context.has(in_peephole) ? &context.tensor(in_peephole) : nullptr;
     run_cell(plan, pack(plan, context.tensor(in_w), context.tensor(in_r), bias, peephole, context.stream()), context);
@@ -136,7 +137,7 @@ OpKernel prepare_lstm_cell(const PrepareContext& context) {
     held[input] = context.constant(input);
     if (held[input] == nullptr) return run_computed(form);
   }
-  const LstmPlan plan = make_lstm_cell(with_weights(form, context.type(in_x).dtype, *held[in_w], *held[in_r]));
+  const LstmPlan plan = make_lstm_cell(with_weights(form, context.type(in_x).dtype, *held[in_w], *held[in_r]), context.place());
   const auto pack_all = [plan, w = *held[in_w], r = *held[in_r], bias = copy_of(held[in_bias]), peephole = copy_of(held[in_peephole])] {
     PackingStream stream;
     return pack(plan, w, r, bias ? &*bias : nullptr, peephole ? &*peephole : nullptr, stream);
@@ -203,11 +204,11 @@ void infer_projected(InferContext& context) {
 
 /// The plan of a cell that knows no W, and its weights.
 std::pair<LstmPlan, PackedLstm> pack_projected(LstmDesc desc, DType dtype, const Tensor& r, const Tensor* bias, const Tensor* peephole,
-                                               StreamRef stream) {
+                                               const Place& place, StreamRef stream) {
   desc.hidden = r.dim(0);
   desc.dtype = dtype;
   desc.weights = r.dtype();
-  const LstmPlan plan = make_lstm_cell(desc);
+  const LstmPlan plan = make_lstm_cell(desc, place);
   return {plan, pack(plan, zeros(DDim{0, 4 * desc.hidden}, r.dtype(), stream), r, bias, peephole, stream)};
 }
 
@@ -225,13 +226,14 @@ OpKernel prepare_projected(const PrepareContext& context) {
   if (!known) {
     return [form](OpContext& run) {
       const auto part = [&](std::size_t input) { return run.has(input) ? &run.tensor(input) : nullptr; };
-      const auto [plan, packed] =
-          pack_projected(form, run.tensor(at_projection).dtype(), run.tensor(at_r), part(at_bias), part(at_peephole), run.stream());
+      const auto [plan, packed] = pack_projected(form, run.tensor(at_projection).dtype(), run.tensor(at_r), part(at_bias),
+                                                 part(at_peephole), run.stream().place(), run.stream());
       run_projected_cell(plan, packed, run);
     };
   }
   PackingStream stream;
-  auto [plan, packed] = pack_projected(form, context.type(at_projection).dtype, *held(at_r), held(at_bias), held(at_peephole), stream);
+  auto [plan, packed] =
+      pack_projected(form, context.type(at_projection).dtype, *held(at_r), held(at_bias), held(at_peephole), context.place(), stream);
   for (Tensor* part : {&packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
   return [cell = plan, weights = packed](OpContext& run) { run_projected_cell(cell, weights, run); };
 }
@@ -276,7 +278,7 @@ OpKernel prepare_gates(const PrepareContext& context) {
   const bool sized = type.shape && (*type.shape)[1] != DDim::unknown;
   if (sized && (!form.bias || held(of_bias) != nullptr) && (!form.peepholes || held(of_peephole) != nullptr)) {
     form.hidden = (*type.shape)[1];
-    const LstmPlan plan = make_lstm_cell(form);
+    const LstmPlan plan = make_lstm_cell(form, context.place());
     PackingStream stream;
     PackedLstm packed = pack_gates(plan, held(of_bias), held(of_peephole), stream);
     for (Tensor* part : {&packed.input, &packed.recurrent, &packed.bias, &packed.peepholes}) *part = context.placed(*part);
@@ -285,7 +287,7 @@ OpKernel prepare_gates(const PrepareContext& context) {
   return [form](OpContext& run) {
     LstmDesc desc = form;
     desc.hidden = run.tensor(of_c).dim(1);
-    const LstmPlan plan = make_lstm_cell(desc);
+    const LstmPlan plan = make_lstm_cell(desc, run.stream().place());
     const auto part = [&](std::size_t input) { return run.has(input) ? &run.tensor(input) : nullptr; };
     run_known_gates(plan, pack_gates(plan, part(of_bias), part(of_peephole), run.stream()), run);
   };

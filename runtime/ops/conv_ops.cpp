@@ -66,7 +66,7 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
       run.set(0, conv1d(with_weights(form, run.tensor(1)), run.tensor(0), run.tensor(1), bias, run.stream()));
     };
   }
-  const Conv1dPlan plan = make_conv1d(with_weights(form, *weights));
+  const Conv1dPlan plan = make_conv1d(with_weights(form, *weights), context.place());
   PackingStream stream;
   return [plan, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)}](OpContext& context_) {
     const Tensor& x = context_.tensor(0);

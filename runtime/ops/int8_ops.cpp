@@ -91,11 +91,11 @@ OpKernel prepare_int8(const PrepareContext& context) {
   if (weights == nullptr || scales == nullptr) {
     return [](OpContext& run) {
       const Tensor& w = run.tensor(in_weights);
-      const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)});
+      const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, run.stream().place());
       run_int8(plan, pack(plan, w, run.tensor(in_weight_scales), run.stream()), run);
     };
   }
-  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)});
+  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)}, context.place());
   PackingStream stream;
   PackedInt8 packed = pack(plan, *weights, *scales, stream);
   for (Tensor* part : {&packed.data, &packed.offsets, &packed.scales}) *part = context.placed(*part);

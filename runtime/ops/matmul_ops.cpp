@@ -95,7 +95,7 @@ OpKernel prepare_matmul(const PrepareContext& context) {
   const DType dtype = context.type(0).dtype;
   const DType out = context.program().var(context.op().outputs[0]).type.dtype;
   if (weights != nullptr && weights->rank() == 2 && is_floating(weights->dtype())) {
-    const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), dtype, out, weights->dtype()});
+    const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), dtype, out, weights->dtype()}, context.place());
     const auto packed = [plan, held = *weights] {
       PackingStream stream;
       return pack(plan, held, stream);
@@ -254,7 +254,7 @@ OpKernel prepare_gemm(const PrepareContext& context) {
         bias != nullptr && form.beta == 1 && bias->rank() > 0 && bias->elements() == w.dim(1) && bias->dim(-1) == w.dim(1);
     if (!has_c || per_unit) {
       const DType dtype = context.type(0).dtype;
-      const GemmPlan plan = make_gemm_plan({w.dim(0), w.dim(1), dtype, dtype, w.dtype()});
+      const GemmPlan plan = make_gemm_plan({w.dim(0), w.dim(1), dtype, dtype, w.dtype()}, context.place());
       PackingStream stream;
       std::optional<Tensor> added;
       if (per_unit) added = context.placed(bias->reshape({w.dim(1)}));

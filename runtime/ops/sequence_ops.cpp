@@ -105,7 +105,9 @@ void infer_conv(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, DDim{extent(context, 0, 0), extent(context, 1, 1)}, depth));
 }
 
-GemmPlan conv_plan(const Tensor& filter) { return make_gemm_plan({filter.dim(0), filter.dim(1), filter.dtype(), filter.dtype()}); }
+GemmPlan conv_plan(const Tensor& filter, const Place& place) {
+  return make_gemm_plan({filter.dim(0), filter.dim(1), filter.dtype(), filter.dtype()}, place);
+}
 
 /// The rows of each window, with those of the input Padding in place of rows outside the sequence.
 void gather_bordered(const Window& window, OpContext& context, Tensor& windows) {
@@ -140,13 +142,15 @@ OpKernel prepare_conv(const PrepareContext& context) {
   const Tensor* filter = context.constant(1);
   if (filter == nullptr) {
     return [window](OpContext& run) {
-      const GemmPlan plan = conv_plan(run.tensor(1));
+      const GemmPlan plan = conv_plan(run.tensor(1), run.stream().place());
       run_conv(window, plan, pack(plan, run.tensor(1), run.stream()), run);
     };
   }
-  const GemmPlan plan = conv_plan(*filter);
+  const GemmPlan plan = conv_plan(*filter, context.place());
   PackingStream stream;
-  return [window, plan, packed = pack(plan, *filter, stream)](OpContext& run) { run_conv(window, plan, packed, run); };
+  return [window, plan, packed = PackedMatrix{context.placed(pack(plan, *filter, stream).data)}](OpContext& run) {
+    run_conv(window, plan, packed, run);
+  };
 }
 
 // ---- row_conv ----

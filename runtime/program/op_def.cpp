@@ -27,6 +27,8 @@ const Tensor* PrepareContext::constant(std::size_t input) const {
   return input < op_.inputs.size() ? program_.constant(op_.inputs[input]) : nullptr;
 }
 
+Place PrepareContext::place() const { return device_ == nullptr ? Place(CpuPlace{}) : device_->place(); }
+
 Tensor PrepareContext::placed(const Tensor& tensor) const {
   if (device_ == nullptr || tensor.storage() == nullptr || tensor.place() == device_->place()) return tensor;
   Tensor there(tensor.dtype(), tensor.dims(), device_->memory());

@@ -55,6 +55,8 @@ class PrepareContext {
   /// The value of an input that never changes (a weight, a literal), or null: such inputs are packed once.
   const Tensor* constant(std::size_t input) const;
   const VarType& type(std::size_t input) const { return program_.var(op_.inputs.at(input)).type; }
+  /// Where the op will run: weights are packed for this place.
+  Place place() const;
   /// What was made on the host, such as packed weights, where the op will run. Nothing stays nothing.
   Tensor placed(const Tensor& tensor) const;
 

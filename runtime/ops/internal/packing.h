@@ -32,7 +32,7 @@ class PackedOnce {
   PackedOnce(const PrepareContext& context, std::function<T()> pack, Place place) : state_(std::make_shared<State>()) {
     const Op& op = context.op();
     const bool in_loop = !op.outputs.empty() && context.program().var(op.outputs[0]).block != 0;
-    if (in_loop && context.placed(Tensor::scalar(0.0f)).place().is_cpu()) {
+    if (in_loop && context.place().is_cpu()) {
       state_->pack = std::move(pack);
       return;
     }
