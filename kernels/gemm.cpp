@@ -69,7 +69,7 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c
 }
 
 GemmPlan make_gemm_plan(const GemmDesc& desc, const Place& place) {
-  internal::check_plan_place("gemm plan", place);
+  internal::check_device_plan_place("gemm plan", place);
   if (desc.k < 0 || desc.n < 0)
     throw ArgumentError("gemm plan: expected extents of at least 0, found k = " + std::to_string(desc.k) +
                         " and n = " + std::to_string(desc.n));

@@ -43,7 +43,7 @@ void check_activation(const char* role, const Activation& activation) {
 }  // namespace
 
 LstmPlan make_lstm_cell(const LstmDesc& desc, const Place& place) {
-  internal::check_plan_place("lstm cell", place);
+  internal::check_device_plan_place("lstm cell", place);
   if (desc.input < 0 || desc.hidden < 0 || !(desc.clip >= 0))
     throw ArgumentError("lstm cell: expected input, hidden and clip of at least 0, found " + std::to_string(desc.input) + ", " +
                         std::to_string(desc.hidden) + " and " + std::to_string(desc.clip));

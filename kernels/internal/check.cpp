@@ -35,6 +35,12 @@ void check_device_places(std::string_view op, StreamRef stream, std::initializer
 }
 
 void check_plan_place(std::string_view op, const Place& place) {
+  if (cuda::built() && on_cuda(place))
+    throw PlaceError(start(op) + "the CPU, found " + place.to_string() + ": there is no CUDA kernel of it yet");
+  check_device_plan_place(op, place);
+}
+
+void check_device_plan_place(std::string_view op, const Place& place) {
   if (on_cuda(place) && !cuda::built())
     throw PlaceError(start(op) + "a place whose kernels this build has (host memory), found " + place.to_string() +
                      ": there are no CUDA kernels here");
