@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folds: one thread for each output, in the order that kernels/reduce.h defines.
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
@@ -203,6 +204,18 @@ struct SequenceSoftmax {
   }
 };
 
+/// In the chains of kernels/layer_norm.h.
+template <class T, class F>
+MILLRACE_HD T chained_sum(std::int64_t n, const F& element) {
+  T chains[cpu::norm_chains] = {};
+  for (std::int64_t begin = 0; begin < n; begin += cpu::norm_chains)
+    for (int chain = 0; chain < cpu::norm_chains; ++chain)
+      if (begin + chain < n) chains[chain] += element(begin + chain);
+  for (int half = cpu::norm_chains / 2; half > 0; half /= 2)
+    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
+  return chains[0];
+}
+
 template <class T>
 struct LayerNorm {
   Walk<2> outer, inner;
@@ -218,8 +231,8 @@ struct LayerNorm {
     std::int64_t start[2];
     outer.find(row, start);
     const std::int64_t n = inner.count;
-    const T mean = ordered_sum<T>(n, [&](std::int64_t i) { return at(start[0], i); }) / static_cast<T>(n);
-    const T square = ordered_sum<T>(n, [&](std::int64_t i) {
+    const T mean = chained_sum<T>(n, [&](std::int64_t i) { return at(start[0], i); }) / static_cast<T>(n);
+    const T square = chained_sum<T>(n, [&](std::int64_t i) {
       const T v = at(start[0], i) - mean;
       return v * v;
     });
