@@ -15,11 +15,13 @@
 #include <millrace/runtime/lowering/fused_loop.h>
 #include <millrace/runtime/lowering/turn_memory.h>
 #include <millrace/runtime/program/check.h>
+#include <millrace/runtime/program/text.h>
 #include <millrace/tensor/caching_resource.h>
 
 #include "runtime/lowering/fused_cells.h"
 #include "support/loop_over.h"
 #include "support/random_lod.h"
+#include "support/random_program.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -244,6 +246,100 @@ TEST_CASE("a loop that counts from anywhere hands out its turns from slot 0 on")
     CHECK(compare_kept(source, kept, none) == 0);
     CHECK(on_cpu(kept.program, none).value("next").array().size() == 0);
   }
+}
+
+TEST_CASE("a loop over windows of its states hands out what it makes of them, and so does a loop inside another one") {
+  Random random(41);
+  Program windows;
+  {
+    const Guard guard(windows);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2, 3}));
+    const ArrayVar steps = ArrayVar::unstack(x);
+    const Var n = steps.size();
+    const ArrayVar states(n + 2, "states");
+    states.write(0, constant(random_tensor(random, {2, 3})));
+    states.write(1, constant(random_tensor(random, {2, 3})));
+    loop_over(n, [&](const Var& step) {
+      const Var sum = call1("add", {steps.read(step), states.read(step + 1)}, {}, "sum");
+      const Var earlier = call1("tanh", {states.read(step)}, {}, "earlier");
+      states.write(step + 2, sum - earlier);
+    });
+    output("y", states.stack());
+  }
+  Keeping kept{windows, {}};
+  kept.add(bodies(windows)[0], {"sum", "earlier"});
+  CHECK(compare_kept(windows, kept, {{"x", random_tensor(random, {6, 2, 3})}}) == 1);
+  CHECK(values_to_keep(windows, bodies(windows)[0], Keep::needed) == std::vector<std::string>{"earlier"});
+
+  Program nested;
+  {
+    const Guard guard(nested);
+    const Var x = input("x", VarType(DType::f32, {4, 2, 3}));
+    const ArrayVar steps = ArrayVar::unstack(x);
+    const Var n = steps.size();
+    Var outer = constant(0);
+    Var sum = constant(random_tensor(random, {2, 3}));
+    auto loop = while_loop({outer, sum});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(outer, 3));
+      Var inner = constant(0);
+      Var state = identity(sum);
+      auto within = while_loop({inner, state});
+      {
+        auto turn = within.frame();
+        within.break_if(equal(inner, n));
+        state.update(call1("tanh", {state + steps.read(inner)}, {}, "next"));
+        inner.update(inner + 1);
+      }
+      sum.update(state);
+      outer.update(outer + 1);
+    }
+    output("y", sum);
+  }
+  Program keeping = nested;
+  const std::vector<KeptValue> values = keep_values(keeping, {"next"});
+  check(keeping);
+  CHECK(keeping.var(values[0].array).block == keeping.var(keeping.find_var("next")).block - 1);
+  const Feeds feeds{{"x", random_tensor(random, {4, 2, 3})}};
+  CHECK(bits(on_cpu(keeping, feeds)) == bits(on_cpu(nested, feeds, interpreted())));
+}
+
+TEST_CASE("sequences in the caller's order hand out rows that pack takes, and the program with them is saved as any other") {
+  Random random(43);
+  Program source;
+  {
+    const Guard guard(source);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    const auto [steps, order] = unpack(x, 0, unsorted);
+    const Var n = steps.size();
+    const build::TensorArray states(n, order, "states");
+    const Var u = parameter("U", random_tensor(random, {3, 3}));
+    const Var boot = input("boot", VarType(DType::f32, {DDim::unknown, 3}));
+    loop_over(n, [&, in = steps, out = states](const Var& step) {
+      const Var now = in.read(step);
+      const Var before = call1("shrink", {out.read(step - 1, boot), now}, {}, "before");
+      out.write(step, call1("tanh", {call1("matmul", {before, u}, {}, "product") + now}, {}, "state"));
+    });
+    output("y", pack(states, 0, order));
+  }
+  Keeping kept{source, {}};
+  kept.add(bodies(source)[0], {"before", "product", "state"});
+  const LoD lod = LoD::from_lengths({{2, 5, 3, 5, 1, 0}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod)}, {"boot", random_tensor(random, {6, 3})}};
+  CHECK(compare_kept(source, kept, feeds) == 1);
+  Program packed = source;
+  const std::vector<KeptValue> values = keep_values(packed, {"state"});
+  {
+    const Guard guard(packed);
+    for (const Op& op : Block(packed.block(0)).ops)
+      if (op.type == "unpack") output("state", pack(ArrayVar::of(Var::of(values[0].array)), 0, Order(Var::of(op.outputs[1]))));
+  }
+  const Program read = parse_program(packed.to_string(), weights_of(packed));
+  const RunResult result = on_cpu(read, feeds);
+  CHECK(result.fused_loops == 1);
+  CHECK(elements(result["state"].tensor(), DType::f32) == elements(result["y"].tensor(), DType::f32));
+  CHECK(result["state"].lod() == lod);
 }
 
 TEST_CASE("what cannot be kept is refused by name, and the program stays as it was") {
