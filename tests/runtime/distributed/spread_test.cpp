@@ -238,7 +238,7 @@ TEST_CASE("what cannot be shared out stays together, on rank 0 where it is fed, 
   CHECK_THROWS_AS(static_cast<void>(spread_over_ranks(built_program([] {}), 0)), ArgumentError);
 }
 
-TEST_CASE("loops that must stay together run together, and branches with loops move as they are") {
+TEST_CASE("loops that must stay together run together, and the others elsewhere") {
   const Program program = built_program([] {
     const Var n = input("n", VarType(DType::i64, {}));
     const build::TensorArray grows = build::TensorArray::growable("grows");
