@@ -56,11 +56,13 @@ template <class T, class W>
 void RunMatrix(const MatrixCall<T>& call, const W* b) {
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   constexpr std::int64_t width = panel_vectors * lanes;
+  constexpr bool narrow = !std::is_same_v<T, W>;
+  const bool pairs = narrow ? call.rows <= pair_rows : TakesPairs(call.rows, call.k * call.columns * static_cast<std::int64_t>(sizeof(T)));
   const bool plain = call.alpha == T{1} && call.beta == T{0} && call.bias == nullptr && call.column_stride == 1;
   for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
     const std::int64_t column = panel * width;
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
-    const bool pair = call.rows <= pair_rows && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
+    const bool pair = pairs && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
     const int vectors = pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
     constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
     const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes * together;

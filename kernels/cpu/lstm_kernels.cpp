@@ -123,10 +123,12 @@ void RunLstm(const LstmCall<T>& call) {
   const bool usual = IsUsual(*call.desc);
   const std::int64_t c_stride = width * ((c + together - 1) / together * together);
   const std::int64_t h_stride = width * ((h + together - 1) / together * together);
+  const std::int64_t bytes = panel_vectors * h * (h + (call.x != nullptr ? c : 0)) * static_cast<std::int64_t>(sizeof(T));
+  const bool pairs = together > 1 ? call.rows <= pair_rows : TakesPairs(call.rows, bytes);
   const W* w = static_cast<const W*>(call.input);
   const W* r = static_cast<const W*>(call.recurrent);
   for (std::int64_t block = call.first_block; block < call.last_block;) {
-    const int blocks = call.rows <= pair_rows && block + 2 <= call.last_block ? 2 : 1;
+    const int blocks = pairs && block + 2 <= call.last_block ? 2 : 1;
     const int vectors = blocks * panel_vectors;
     const TileRoom<T> recurrent(vectors), input(vectors);
     const bool whole = usual && (block + blocks) * lanes <= h;

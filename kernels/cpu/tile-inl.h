@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/gemm_kernels.h>
 
@@ -28,6 +29,21 @@ inline constexpr int tile_rows = 3;
 #endif
 /// Up to so many rows take two panels at a time: fewer would leave the multipliers waiting for their own results.
 inline constexpr int pair_rows = tile_rows / 2;
+
+/// Whether `rows` rows take two panels at a time, of weights of `bytes` bytes in all. With 512 bits one panel keeps up with the second cache by
+/// itself, where it is fetched ahead: two at a time win where all lie in the first cache, or far away.
+inline bool TakesPairs(std::int64_t rows, [[maybe_unused]] std::int64_t bytes) {
+  if (rows > pair_rows) return false;
+#if HWY_TARGET == HWY_AVX3
+  constexpr std::int64_t first_cache = 32 << 10, second_cache = 512 << 10;
+  return rows == pair_rows || bytes <= first_cache || bytes > second_cache;
+#else
+  return true;
+#endif
+}
+
+/// Rows of a panel of b that are fetched ahead for few rows of a: what a processor foresees by itself comes late.
+inline constexpr std::int64_t fetched_rows = 16;
 
 template <class T>
 HWY_INLINE constexpr std::size_t MaxLanesOf() {
@@ -62,6 +78,8 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
   constexpr bool pairs = !std::is_same_v<T, W>;
   constexpr std::int64_t wide = pairs ? 2 * lanes : lanes;  // elements of W in a vector of columns
   const W* second = b + panel_stride;
+  [[maybe_unused]] const std::uintptr_t ahead =
+      reinterpret_cast<std::uintptr_t>(b) + static_cast<std::uintptr_t>(fetched_rows * b_stride) * sizeof(W);
   for (std::int64_t begin = 0; begin == 0 || begin < k; begin += k_block) {
     const std::int64_t end = std::min(k, begin + k_block);
     V sum[Rows][Vectors];
@@ -90,6 +108,14 @@ HWY_NOINLINE void Tile(const T* const* a, std::int64_t k, const W* b, std::int64
       for (std::int64_t at = begin; at < end; ++at) {
         V left[Rows];
         for (int row = 0; row < Rows; ++row) left[row] = hn::Set(d, a[row][at]);
+#if HWY_TARGET == HWY_AVX3
+        // An address, not a pointer: it may lie behind the end.
+        if constexpr (Rows < pair_rows && Vectors == panel_vectors) {
+          const std::uintptr_t next = ahead + static_cast<std::uintptr_t>(at * b_stride) * sizeof(T);
+          for (int v = 0; v < Vectors; ++v)
+            hwy::Prefetch(reinterpret_cast<const T*>(next + static_cast<std::uintptr_t>(v * lanes) * sizeof(T)));
+        }
+#endif
         for (int v = 0; v < Vectors; ++v) {
           const V right = v < panel_vectors ? hn::LoadU(d, b + at * b_stride + v * lanes)
                                             : hn::LoadU(d, second + at * b_stride + (v - panel_vectors) * lanes);
