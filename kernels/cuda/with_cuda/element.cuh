@@ -129,4 +129,15 @@ inline Tensor uploaded(const Queue& queue, const std::vector<std::int64_t>& valu
 
 inline const std::int64_t* integers(const Tensor& x) { return static_cast<const std::int64_t*>(x.raw()); }
 
+/// f(unit), unit being an unsigned integer of the size of an element: for kernels that only move elements.
+template <class F>
+void visit_bytes(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 8: return f(std::uint64_t{});
+    case 4: return f(std::uint32_t{});
+    case 2: return f(std::uint16_t{});
+    default: return f(std::uint8_t{});
+  }
+}
+
 }  // namespace millrace::cuda

@@ -246,16 +246,6 @@ struct Where {
   }
 };
 
-template <class F>
-void visit_bytes(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 8: return f(std::uint64_t{});
-    case 4: return f(std::uint32_t{});
-    case 2: return f(std::uint16_t{});
-    default: return f(std::uint8_t{});
-  }
-}
-
 }  // namespace
 
 void cast(const Tensor& x, const Tensor& out, ThreadTeam& team) {

@@ -208,15 +208,6 @@ struct Unfold {
   }
 };
 
-template <class F>
-void visit_bytes(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 8: return f(std::uint64_t{});
-    case 4: return f(std::uint32_t{});
-    default: return f(std::uint16_t{});
-  }
-}
-
 /// The pointwise part of kernels/lstm_cell.h.
 template <class T>
 struct LstmPointwise {

@@ -36,16 +36,6 @@ Walk<1> walk_along(const DDim& dims, const DDim& strides) {
   return Walk<1>(dims, one);
 }
 
-template <class F>
-void visit_bytes(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 8: return f(std::uint64_t{});
-    case 4: return f(std::uint32_t{});
-    case 2: return f(std::uint16_t{});
-    default: return f(std::uint8_t{});
-  }
-}
-
 template <class U>
 const U* from_of(const Tensor& x) {
   return static_cast<const U*>(x.raw());

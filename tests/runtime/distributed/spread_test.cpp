@@ -55,6 +55,15 @@ std::size_t same_on(int ranks, const Program& program, const Feeds& feeds) {
 
 Var rows_of(std::int64_t width) { return input("x", VarType(DType::f32, {DDim::unknown, width}, 1)); }
 
+/// Two loops that work on one array, which grows by a slot a turn.
+void growing_array(const Var& n) {
+  const build::TensorArray grows = build::TensorArray::growable("grows");
+  loop_over(n, [&](const Var& step) { grows.append(cast(step, DType::f32)); });
+  const build::ArrayVar out = build::ArrayVar::typed(n, VarType(DType::f32, {}), "out");
+  loop_over(n, [&](const Var& step) { out.write(step, grows.read(step)); });
+  output("y", out.stack());
+}
+
 std::vector<layers::LstmWeights> lstm_weights(Random& random, const std::vector<std::int64_t>& inputs, std::int64_t h) {
   std::vector<layers::LstmWeights> made;
   for (const std::int64_t c : inputs)
@@ -210,14 +219,7 @@ TEST_CASE("what cannot be shared out stays together, on rank 0 where it is fed, 
   CHECK(fed.first == 2);
   CHECK(fed.second == Lines{"while 1 (constant_4) is on rank 0: it works on array 'x', which is fed on rank 0"});
 
-  const auto growing = kept_of(2, [] {
-    const Var n = input("n", VarType(DType::i64, {}));
-    const build::TensorArray grows = build::TensorArray::growable("grows");
-    loop_over(n, [&](const Var& step) { grows.append(cast(step, DType::f32)); });
-    const build::ArrayVar out = build::ArrayVar::typed(n, VarType(DType::f32, {}), "out");
-    loop_over(n, [&](const Var& step) { out.write(step, grows.read(step)); });
-    output("y", out.stack());
-  });
+  const auto growing = kept_of(2, [] { growing_array(input("n", VarType(DType::i64, {}))); });
   CHECK(growing.first == 1);
   REQUIRE(growing.second.size() == 2);
   CHECK(growing.second[0].find("array 'grows' has no fixed size, and stays where it is made") != std::string::npos);
@@ -241,11 +243,7 @@ TEST_CASE("what cannot be shared out stays together, on rank 0 where it is fed, 
 TEST_CASE("loops that must stay together run together, and the others elsewhere") {
   const Program program = built_program([] {
     const Var n = input("n", VarType(DType::i64, {}));
-    const build::TensorArray grows = build::TensorArray::growable("grows");
-    loop_over(n, [&](const Var& step) { grows.append(cast(step, DType::f32)); });
-    const build::ArrayVar out = build::ArrayVar::typed(n, VarType(DType::f32, {}), "out");
-    loop_over(n, [&](const Var& step) { out.write(step, grows.read(step)); });
-    output("y", out.stack());
+    growing_array(n);
     const build::ArrayVar other = build::ArrayVar::typed(n, VarType(DType::f32, {}), "other");
     loop_over(n, [&](const Var& step) {
       const Var doubled = step + step;

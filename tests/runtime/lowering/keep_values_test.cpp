@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -108,6 +109,18 @@ layers::LstmWeights lstm_weights(Random& random, std::int64_t c, std::int64_t h,
   return made;
 }
 
+/// Layers of so many units over "x", rows of 4.
+Program stacked_lstm(Random& random, const std::vector<std::int64_t>& units) {
+  Program program;
+  const Guard guard(program);
+  const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+  std::vector<layers::LstmWeights> weights;
+  std::int64_t below = 4;
+  for (const std::int64_t h : units) weights.push_back(lstm_weights(random, std::exchange(below, h), h, true, false));
+  output("y", layers::lstm({x}, weights).y);
+  return program;
+}
+
 TEST_CASE("a built-in LSTM hands out its gates and states, with the bits of its turns one by one and of its step scopes") {
   for (const std::uint64_t seed : seeds(8)) {
     INFO("seed ", seed);
@@ -199,12 +212,7 @@ TEST_CASE("cells drawn at random hand out any of their values, on ragged batches
 
 TEST_CASE("long sequences and many of them hand out the same in runs of turns and in blocks of rows") {
   Random random(77);
-  Program source;
-  {
-    const Guard guard(source);
-    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
-    output("y", layers::lstm({x}, {lstm_weights(random, 4, 12, true, false)}).y);
-  }
+  Program source = stacked_lstm(random, {12});
   Keeping kept{source, {}};
   kept.add(bodies(source)[0], {"h.i", "h.f", "h.g", "h.o", "h.a", "c"});
   LoD::Level lengths{700, 3};
@@ -344,12 +352,7 @@ TEST_CASE("sequences in the caller's order hand out rows that pack takes, and th
 
 TEST_CASE("what cannot be kept is refused by name, and the program stays as it was") {
   Random random(5);
-  Program source;
-  {
-    const Guard guard(source);
-    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
-    output("y", layers::lstm({x}, {lstm_weights(random, 4, 6, true, false)}).y);
-  }
+  Program source = stacked_lstm(random, {6});
   const int body = bodies(source)[0];
   const std::string before = source.to_string();
   const auto refusal = [&](int block, const std::vector<std::string>& names) -> std::string {
@@ -372,12 +375,7 @@ TEST_CASE("what cannot be kept is refused by name, and the program stays as it w
 
 TEST_CASE("layers of a stack still run side by side when they hand out values, and a value that nobody reads costs nothing") {
   Random random(9);
-  Program source;
-  {
-    const Guard guard(source);
-    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
-    output("y", layers::lstm({x}, {lstm_weights(random, 4, 12, true, false), lstm_weights(random, 12, 12, true, false)}).y);
-  }
+  Program source = stacked_lstm(random, {12, 12});
   const LoD lod = LoD::from_lengths({{40, 31, 2}});
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 4}), lod)}};
   Keeping kept{source, {}};
@@ -417,12 +415,7 @@ std::size_t peak_of(const Program& program, const Feeds& feeds) {
 TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the number of turns, and no scope") {
   Random random(13);
   constexpr std::int64_t h = 16;
-  Program source;
-  {
-    const Guard guard(source);
-    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
-    output("y", layers::lstm({x}, {lstm_weights(random, 4, h, true, false)}).y);
-  }
+  Program source = stacked_lstm(random, {h});
   Keeping kept{source, {}};
   kept.add(bodies(source)[0], {"h.i", "h.f", "h.g", "h.o", "h.a"});
   for (const std::int64_t steps : {512, 4096}) {
@@ -437,12 +430,7 @@ TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the nu
 
 TEST_CASE("what a backward step of an LSTM reads is kept whole, without what one row makes again, or the states alone") {
   Random random(21);
-  Program source;
-  {
-    const Guard guard(source);
-    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
-    output("y", layers::lstm({x}, {lstm_weights(random, 4, 10, true, false)}).y);
-  }
+  Program source = stacked_lstm(random, {10});
   const int body = bodies(source)[0];
   const auto planned = [&](Keep keep) {
     Keeping kept{source, {}};
