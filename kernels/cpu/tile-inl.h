@@ -35,8 +35,8 @@ inline constexpr int pair_rows = tile_rows / 2;
 inline bool TakesPairs(std::int64_t rows, [[maybe_unused]] std::int64_t bytes) {
   if (rows > pair_rows) return false;
 #if HWY_TARGET == HWY_AVX3
-  constexpr std::int64_t first_cache = 32 << 10, second_cache = 512 << 10;
-  return rows == pair_rows || bytes <= first_cache || bytes > second_cache;
+  constexpr std::int64_t first_cache = 32 << 10, near = 384 << 10;  // of the second cache, which rows and slots share
+  return rows == pair_rows || bytes <= first_cache || bytes > near;
 #else
   return true;
 #endif
