@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/kernels/internal/wrapping_power.h>
 
 namespace millrace::cpu {
 namespace {
@@ -87,11 +88,7 @@ struct Integers {
       refuse(x);
       return 0;
     }
-    std::uint64_t result = 1;
-    std::uint64_t base = wide(x);
-    for (std::uint64_t left = wide(y); left != 0; left >>= 1, base *= base)
-      if (left & 1) result *= base;
-    return wrap(result);
+    return wrap(internal::wrapping_power(wide(x), wide(y)));
   }
 };
 

@@ -2,6 +2,7 @@
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
+#include <millrace/kernels/internal/wrapping_power.h>
 
 #include <cstring>
 
@@ -174,11 +175,7 @@ struct IntegerArithmetic {
       refuse(x);
       return 0;
     }
-    std::uint64_t result = 1;
-    std::uint64_t base = bits_of(x);
-    for (std::uint64_t left = bits_of(y); left != 0; left >>= 1, base *= base)
-      if (left & 1) result *= base;
-    return wrapped(result);
+    return wrapped(internal::wrapping_power(bits_of(x), bits_of(y)));
   }
 };
 
