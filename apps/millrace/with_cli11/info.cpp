@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/cpu/instruction_set.h>
+#include <millrace/runtime/distributed/nccl.h>
 #include <millrace/tensor/cuda_device.h>
 
 #include "commands.h"
@@ -13,6 +14,7 @@ int info() {
   fmt::print("millrace {}\nparts: {}\n", MILLRACE_VERSION, MILLRACE_BUILT_PARTS);
   fmt::print("cpu: instruction sets {}\n", fmt::join(cpu::instruction_sets(), ", "));
   fmt::print("cuda: {}\n", cuda_status());
+  fmt::print("nccl: {}\n", nccl_status());
   for (const CudaDeviceInfo& device : cuda_devices())
     fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", device.index, device.name,
                device.major, device.minor, device.multiprocessors, static_cast<double>(device.free_bytes) / (1 << 30),

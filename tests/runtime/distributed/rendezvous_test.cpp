@@ -13,6 +13,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 
+#include <millrace/runtime/distributed/nccl.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
@@ -239,4 +240,15 @@ TEST_CASE("the environment says rank, size and meeting place, or by name what is
         "MASTER_PORT: expected a number from 1 to 65535, found '70000'");
   CHECK(error_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}) ==
         "MASTER_ADDR: expected the address of rank 0, found none, and OMPI_COMM_WORLD_LOCAL_SIZE says that 2 of 4 ranks are here");
+}
+
+TEST_CASE("a communicator over NCCL says what is missing for it: the build's NCCL, or the device") {
+  Rendezvous alone(member(0, 1, free_port()), within(20s));
+  NcclOptions options;
+  options.device = 99;
+  if (nccl_status() == "not in this build") {
+    CHECK_THROWS_WITH_AS(make_nccl_communicator(alone, options), doctest::Contains("MILLRACE_NCCL=ON"), UnsupportedError);
+  } else {
+    CHECK_THROWS_WITH_AS(make_nccl_communicator(alone, options), doctest::Contains("found cuda:99"), PlaceError);
+  }
 }

@@ -8,22 +8,25 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace {
 
 std::atomic<int> slowness{0};
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
-constexpr int devices = 2;
+constexpr int devices = 4;
 
 std::mutex streams_mutex;
-std::set<EmulatedStream*> streams;
+std::map<EmulatedStream*, std::shared_ptr<EmulatedStream>> streams;
 
 /// Memory that CUDA knows: what is copied from or to anything else is copied before the call returns.
 std::mutex known_mutex;
@@ -66,6 +69,7 @@ struct EmulatedStream {
   std::deque<std::function<void()>> work;
   bool busy = false;
   bool stop = false;
+  const int device = current_device;
   std::thread thread{[this] { run(); }};
 
   ~EmulatedStream() {
@@ -188,12 +192,13 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  std::set<EmulatedStream*> all;
+  std::vector<std::shared_ptr<EmulatedStream>> all;
   {
     const std::lock_guard lock(streams_mutex);
-    all = streams;
+    for (const auto& [key, stream] : streams)
+      if (stream->device == current_device) all.push_back(stream);
   }
-  for (EmulatedStream* one : all) one->wait();
+  for (const auto& one : all) one->wait();
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* pointer) {
@@ -216,17 +221,19 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new EmulatedStream;
+  auto made = std::make_shared<EmulatedStream>();
+  *stream = made.get();
   const std::lock_guard lock(streams_mutex);
-  streams.insert(*stream);
+  streams[*stream] = std::move(made);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  std::shared_ptr<EmulatedStream> last;
   {
     const std::lock_guard lock(streams_mutex);
+    last = std::move(streams[stream]);
     streams.erase(stream);
   }
-  delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -259,6 +266,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   }
   stream->push([event, value] { event->reach(value); });
   return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(event->mutex);
+  return event->reached >= event->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   event->wait(event->latest());

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/distributed/nccl.h>
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include <millrace/kernels/binary.h>
+#include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/copy.h>
+#include <millrace/tensor/cuda_device.h>
+
+extern char** environ;
+
+// What each rank does is a scenario. NCCL takes one process for a rank where ranks share a device, so a scenario's ranks are processes of
+// this program, each with an NCCL_HOSTID of its own; of the emulated NCCL they are threads.
+namespace millrace::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// One rank. All share one device where it is a real one.
+struct Rank {
+  explicit Rank(const RankEnvironment& where, NcclOptions options = {})
+      : number(where.rank), size(where.world_size), device(made(where.rank)), meeting(where) {
+    options.max_ctas = 2;
+    options.device = device_of(number);
+    world = make_nccl_communicator(meeting, options);
+  }
+  StreamRef stream(std::size_t i = 0) const { return device->stream(i); }
+  Tensor up(const Tensor& host) const {
+    Tensor made(host.dtype(), host.dims(), stream().memory());
+    copy(host, made, stream());
+    return made;
+  }
+  Tensor empty(DType dtype, const DDim& dims) const { return Tensor(dtype, dims, stream().memory()); }
+
+  /// The emulated runtime waits, as CUDA does, for all work of a device when memory goes back to it: ranks in one process need one each.
+  static int device_of(int rank) { return cuda_devices().front().name == "emulated" ? rank : 0; }
+  static std::shared_ptr<Device> made(int rank) {
+    CudaOptions options;
+    options.index = device_of(rank);
+    return make_cuda_device(options);
+  }
+
+  int number;
+  int size;
+  std::shared_ptr<Device> device;
+  Rendezvous meeting;
+  std::unique_ptr<Communicator> world;
+};
+
+template <class T>
+std::vector<T> numbers(const Tensor& tensor) {
+  return tensor.copy_to(CpuPlace{}).to_vector<T>();
+}
+
+/// Scenarios run on other threads and in other processes: what is wrong is thrown.
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw CommunicationError("not so: " + what);
+}
+
+/// Values whose sum depends on the order.
+std::vector<float> awkward(int rank) {
+  return {rank == 0 ? 1e8f : rank == 1 ? 1.0f : rank == 2 ? -1e8f : 0.3f, 0.1f * static_cast<float>(rank + 1), static_cast<float>(rank)};
+}
+
+void collectives(const RankEnvironment& where) {
+  const Rank rank(where);
+  const int size = rank.size;
+  Communicator& world = *rank.world;
+  const Tensor mine = rank.up(Tensor::from(awkward(rank.number), DDim{3}));
+
+  Tensor sum = rank.empty(DType::f32, DDim{3});
+  Tensor most = rank.empty(DType::f32, DDim{3});
+  Tensor all = rank.empty(DType::f32, DDim{size, 3});
+  Tensor shared = rank.number == size - 1 ? rank.up(Tensor::from<std::int64_t>({7, 8, 9})) : rank.empty(DType::i64, DDim{3});
+  Tensor count = rank.up(Tensor::from<std::int32_t>({1, rank.number}));
+  world.all_reduce(mine, sum, Reduce::sum, rank.stream());
+  world.all_reduce(mine, most, Reduce::max, rank.stream(1));
+  world.all_gather(mine, all, rank.stream(2));
+  world.broadcast(shared, size - 1, rank.stream());
+  world.all_reduce(count, count, Reduce::sum, rank.stream());
+  const Tensor twice = binary(Binary::add, sum, sum, rank.stream());  // behind it, without a word from the host
+
+  std::vector<float> wanted = awkward(0), wanted_most = awkward(0), everything;
+  for (int r = 0; r < size; ++r)
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (r > 0) wanted[i] = wanted[i] + awkward(r)[i];
+      wanted_most[i] = std::max(wanted_most[i], awkward(r)[i]);
+      everything.push_back(awkward(r)[i]);
+    }
+  expect(numbers<float>(sum) == wanted, "the sum in the order of the ranks");
+  expect(numbers<float>(most) == wanted_most, "the maximum");
+  expect(numbers<float>(all) == everything, "what was gathered");
+  expect(numbers<std::int64_t>(shared) == std::vector<std::int64_t>{7, 8, 9}, "what was broadcast");
+  expect(numbers<std::int32_t>(count) == std::vector<std::int32_t>{size, size * (size - 1) / 2}, "the sum of integers in place");
+  for (float& value : wanted) value += value;
+  expect(numbers<float>(twice) == wanted, "what another kernel made of the sum");
+}
+
+task<void> awaited(Point point) { co_await ready(point); }
+
+/// Each gives to the next and takes from the one before, all at once, over a duplicate, while the world has work too.
+void ring(const RankEnvironment& where) {
+  const Rank rank(where);
+  const auto duplicate = rank.world->duplicate("ring");
+  const int next = (rank.number + 1) % rank.size;
+  const int before = (rank.number + rank.size - 1) % rank.size;
+  Tensor token = rank.up(Tensor::from<std::int64_t>({rank.number}));
+  Tensor total = rank.up(Tensor::from<std::int64_t>({1}));
+  for (int turn = 0; turn < 2 * rank.size; ++turn) {
+    Tensor got = rank.empty(DType::i64, DDim{1});
+    {
+      const CommunicatorGroup group(*duplicate);
+      duplicate->send(token, next, rank.stream());
+      duplicate->recv(got, before, rank.stream());
+    }
+    rank.world->all_reduce(total, total, Reduce::sum, rank.stream(1));
+    token = got;
+  }
+  ThreadExecutor executor(1);
+  sync_wait(executor, awaited(token.ready()));
+  expect(numbers<std::int64_t>(token) == std::vector<std::int64_t>{rank.number}, "the token is back");
+  std::int64_t wanted = 1;
+  for (int turn = 0; turn < 2 * rank.size; ++turn) wanted *= rank.size;
+  expect(numbers<std::int64_t>(total) == std::vector<std::int64_t>{wanted}, "the world's own sums");
+}
+
+/// Rank 0 waits for what nobody sends. The others hear of it, by NCCL or by their own deadline.
+void silence(const RankEnvironment& where) {
+  NcclOptions options;
+  options.deadline = 1500ms;
+  options.leaving = 500ms;
+  const Rank rank(where, options);
+  Tensor got = rank.empty(DType::f32, DDim{2});
+  const Tensor untouched = rank.up(Tensor::from<float>({1, 2}));
+  std::string said;
+  try {
+    if (rank.number == 0) {
+      rank.world->recv(got, 1, rank.stream()).wait();
+    } else {
+      rank.world->all_reduce(untouched, got, Reduce::sum, rank.stream()).wait();
+    }
+  } catch (const DeadlineError& error) {
+    said = error.what();
+  } catch (const RankError& error) {
+    said = error.what();
+  }
+  const std::string name = "by rank " + std::to_string(rank.number) + " on communicator 'nccl' of " + std::to_string(rank.size) + " ranks";
+  expect(said.find(name) != std::string::npos, "an error that names the operation and the rank: " + said);
+  expect(rank.world->aborted(), "the communicator is aborted");
+  expect(numbers<float>(binary(Binary::add, untouched, untouched, rank.stream())) == std::vector<float>{2, 4}, "the stream goes on");
+  try {
+    rank.world->broadcast(got, 0, rank.stream());
+    expect(false, "a later call is refused");
+  } catch (const AbortedError&) {
+  }
+}
+
+/// A rank that aborts ends its own wait at once, and one that is destroyed while it waits ends it too.
+void give_up(const RankEnvironment& where) {
+  NcclOptions options;
+  options.leaving = 500ms;
+  Rank rank(where, options);
+  Tensor got = rank.empty(DType::f32, DDim{2});
+  if (rank.number == 0) {
+    const Point done = rank.world->recv(got, 1, rank.stream());
+    std::thread other([&] {
+      std::this_thread::sleep_for(50ms);
+      rank.world->abort("the user went home");
+    });
+    std::string said;
+    try {
+      done.wait();
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    other.join();
+    expect(said.find("the user went home") != std::string::npos, "the reason: " + said);
+  } else {
+    const Point done = rank.world->recv(got, 0, rank.stream());
+    std::this_thread::sleep_for(500ms);  // after rank 0
+    rank.world.reset();
+    expect(done.error() != nullptr, "what was under way has failed");
+  }
+}
+
+/// The error of a producer is that of the operation.
+void lost_input(const RankEnvironment& where) {
+  NcclOptions options;
+  options.deadline = 1500ms;
+  const Rank rank(where, options);
+  const auto timeline = std::make_shared<Timeline>();
+  Tensor value = rank.up(Tensor::from<float>({1}));
+  if (rank.number == 0) value.storage()->set_ready(Point(timeline, 1));
+  const Point done = rank.world->broadcast(value, 0, rank.stream());
+  timeline->fail(std::make_exception_ptr(IoError("the line is dead")));
+  std::string said;
+  try {
+    done.wait();
+  } catch (const std::exception& error) {
+    said = error.what();
+  }
+  expect(!said.empty() && (rank.number != 0 || said == "the line is dead"), "the producer's error: " + said);
+}
+
+const std::map<std::string, std::function<void(const RankEnvironment&)>>& scenarios() {
+  static const std::map<std::string, std::function<void(const RankEnvironment&)>> known{
+      {"collectives", collectives}, {"ring", ring}, {"silence", silence}, {"give_up", give_up}, {"lost_input", lost_input}};
+  return known;
+}
+
+RankEnvironment environment_of(int rank, int size, std::uint16_t port) {
+  RankEnvironment made;
+  made.rank = rank;
+  made.world_size = size;
+  made.port = port;
+  return made;
+}
+
+std::string said_by(const std::string& scenario, const RankEnvironment& where) {
+  try {
+    scenarios().at(scenario)(where);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<std::string> on_threads(const std::string& scenario, int size, std::uint16_t port) {
+  std::vector<std::string> said(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] { said[static_cast<std::size_t>(rank)] = said_by(scenario, environment_of(rank, size, port)); });
+  for (std::thread& thread : threads) thread.join();
+  return said;
+}
+
+std::vector<std::string> in_processes(const std::string& scenario, int size, std::uint16_t port) {
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<std::string> variables{"RANK=" + std::to_string(rank),
+                                       "WORLD_SIZE=" + std::to_string(size),
+                                       "MASTER_PORT=" + std::to_string(port),
+                                       "NCCL_HOSTID=millrace" + std::to_string(rank),
+                                       "NCCL_SOCKET_IFNAME=lo",
+                                       "MILLRACE_TEST_SCENARIO=" + scenario};
+    std::vector<std::string> words{"test_gpu", "--no-skip", "--test-case=one rank of a scenario"};
+    std::vector<char*> arguments, environment;
+    for (std::string& word : words) arguments.push_back(word.data());
+    for (std::string& variable : variables) environment.push_back(variable.data());
+    for (char** inherited = environ; *inherited != nullptr; ++inherited) environment.push_back(*inherited);
+    arguments.push_back(nullptr);
+    environment.push_back(nullptr);
+    pid_t process = -1;
+    REQUIRE(::posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environment.data()) == 0);
+    processes.push_back(process);
+  }
+  std::vector<std::string> said;
+  for (const pid_t process : processes) {
+    int status = 0;
+    ::waitpid(process, &status, 0);
+    said.push_back(status == 0 ? "" : "its process ended with status " + std::to_string(status) + ", and said why above");
+  }
+  return said;
+}
+
+void run(const std::string& scenario, std::initializer_list<int> sizes) {
+  if (nccl_status() == "not in this build") {
+    MESSAGE("left out: no NCCL in this build");
+    return;
+  }
+  for (const int size : sizes) {
+    boost::asio::io_context io;
+    using tcp = boost::asio::ip::tcp;
+    const std::uint16_t port = tcp::acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)).local_endpoint().port();
+    const bool emulated = cuda_devices().front().name == "emulated";
+    const std::vector<std::string> said = emulated ? on_threads(scenario, size, port) : in_processes(scenario, size, port);
+    for (std::size_t rank = 0; rank < said.size(); ++rank) {
+      INFO(scenario, ": rank ", rank, " of ", size);
+      CHECK(said[rank] == "");
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("one rank of a scenario" * doctest::skip()) {
+  const char* scenario = std::getenv("MILLRACE_TEST_SCENARIO");
+  const auto where = rank_environment();
+  REQUIRE((scenario != nullptr && where.has_value()));
+  CHECK(said_by(scenario, *where) == "");
+}
+
+TEST_CASE("ranks over NCCL reduce, gather and broadcast, with the bits of the order of the ranks") { run("collectives", {1, 2, 4}); }
+
+TEST_CASE("ranks over NCCL pass messages around in groups on a duplicate, while the world reduces") { run("ring", {2, 3}); }
+
+TEST_CASE("ranks over NCCL that wait for what never comes end with an error that names them, and their streams go on") {
+  run("silence", {2, 3});
+}
+
+TEST_CASE("a rank over NCCL that aborts, or goes away with operations under way, ends them") { run("give_up", {2}); }
+
+TEST_CASE("an operation over NCCL whose value fails ends with the value's error") { run("lost_input", {2}); }
+
+}  // namespace millrace::testing
