@@ -5,7 +5,7 @@ namespace millrace {
 
 class Scope::Child final : public TaskInfo {
  public:
-  Child(Executor& executor, Run& run, ScopeState& scope, task<void> work, std::string name) noexcept
+  Child(Executor& executor, Run& run, ScopeState& scope, task<void>&& work, std::string&& name) noexcept
       : TaskInfo(executor, run, scope, std::move(name)), work_(std::move(work)) {}
 
   void begin() noexcept {
@@ -28,7 +28,7 @@ class Scope::Child final : public TaskInfo {
 Scope::Scope(TaskInfo& owner, Cancellation cancellation)
     : owner_(owner), state_(ScopeState::open_in(owner, cancellation == Cancellation::inherited)) {}
 
-TaskInfo& Scope::make(Executor& executor, task<void> work, std::string name) {
+TaskInfo& Scope::make(Executor& executor, task<void>&& work, std::string&& name) {
   return *new Child(executor, owner_.run(), *state_, std::move(work), std::move(name));
 }
 

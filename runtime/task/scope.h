@@ -58,7 +58,7 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 
   /// Queues `work` as a task of its own, on the owner's executor or on `executor`. An empty name is the owner's.
-  void spawn(task<void> work, std::string name = {}) { spawn_on(owner_.executor(), std::move(work), std::move(name)); }
+  void spawn(task<void> work, std::string name = {}) { begin(make(owner_.executor(), std::move(work), std::move(name))); }
   void spawn_on(Executor& executor, task<void> work, std::string name = {}) { begin(make(executor, std::move(work), std::move(name))); }
   /// As `spawn`, with a handle on the result.
   template <class T>
@@ -79,7 +79,7 @@ class Scope {
 
  private:
   class Child;
-  TaskInfo& make(Executor& executor, task<void> work, std::string name);
+  TaskInfo& make(Executor& executor, task<void>&& work, std::string&& name);
   static void begin(TaskInfo& child) noexcept;
 
   TaskInfo& owner_;

@@ -24,7 +24,10 @@ class RootTask final : public TaskInfo {
 
  private:
   RootTask(Executor& executor, Ref<Run> run, task<T> work, Done done)
-      : TaskInfo(executor, *run, run->root(), run->name()), kept_run_(std::move(run)), work_(std::move(work)), done_(std::move(done)) {}
+      : TaskInfo(executor, *run, run->root(), std::string(run->name())),
+        kept_run_(std::move(run)),
+        work_(std::move(work)),
+        done_(std::move(done)) {}
 
   void complete() noexcept override {
     Outcome<T> outcome = work_.take_outcome();

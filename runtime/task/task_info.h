@@ -53,7 +53,7 @@ class TaskInfo : public Runnable, public CountedInFramePool {
   void execute() noexcept final;
 
  protected:
-  TaskInfo(Executor& executor, Run& run, ScopeState& scope, std::string name) noexcept
+  TaskInfo(Executor& executor, Run& run, ScopeState& scope, std::string&& name) noexcept
       : executor_(&executor), run_(&run), scope_(&scope), region_(&scope), name_(std::move(name)) {}
   virtual ~TaskInfo() = default;
 
