@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <millrace/kernels/cuda/lstm_sequence.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace::cuda {
@@ -53,6 +54,12 @@ void conv1d(const Conv1dDesc&, const Tensor&, const Tensor&, const Tensor*, cons
 void lstm_gates(const LstmDesc&, const PackedLstm&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                 ThreadTeam&) {
   absent("lstm_gates");
+}
+LstmLimits lstm_limits(int, DType) { absent("lstm sequence"); }
+void pack_lstm_sequence(const LstmDesc&, const Tensor&, const Tensor&, ThreadTeam&) { absent("lstm sequence"); }
+void lstm_sequence(const LstmDesc&, const LstmSchedule&, const PackedLstmSequence&, const LstmSequenceRows&, std::int64_t, std::int64_t,
+                   std::uint64_t*, ThreadTeam&) {
+  absent("lstm sequence");
 }
 
 }  // namespace millrace::cuda

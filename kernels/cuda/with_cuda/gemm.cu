@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products in the order of kernels/gemm.h: each output is one chain of fused multiply-adds, whatever the tile that computes it. This is the
-// path that always exists; a faster kernel may stand beside it where it gives these bits, or where it has an arithmetic id of its own.
+// Products of f32, f64 and integers in the order of kernels/gemm.h: each output is one chain of fused multiply-adds, whatever the tile that
+// computes it. This is the path that always exists; a faster kernel may stand beside it where it gives these bits, or where it has an arithmetic
+// id of its own, as those of narrow floats have (mma.cuh).
 #include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/cuda/with_cuda/product_request.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
-#include <millrace/kernels/cuda/with_cuda/functions.cuh>
+#include <millrace/kernels/cuda/with_cuda/lstm_functions.cuh>
 
 namespace millrace::cuda {
 namespace {
@@ -121,25 +123,7 @@ struct IntegerProduct {
   }
 };
 
-/// A product as its caller describes it: strides in elements.
-struct Request {
-  DDim batch;
-  DDim batch_strides[3];  // a, b, out
-  DType dtype = DType::f32;
-  const void *a = nullptr, *b = nullptr;
-  std::int64_t a_row = 0, a_column = 0, b_row = 0, b_column = 0;
-  Tensor out;
-  std::int64_t out_offset = 0, out_row = 0, out_column = 0;
-  std::int64_t m = 0, n = 0, k = 0;
-  double alpha = 1, beta = 0;
-  const Tensor* bias = nullptr;
-  std::int64_t bias_offset = 0;
-};
-
-Walk<3> batch_of(const Request& request) {
-  const DDim* const strides[3] = {&request.batch_strides[0], &request.batch_strides[1], &request.batch_strides[2]};
-  return Walk<3>(request.batch, strides);
-}
+using Request = ProductRequest;
 
 template <class Wide>
 Elements<Wide> elements_at(const Tensor& x, std::int64_t offset) {
@@ -150,7 +134,7 @@ template <class T, int ROWS, int COLUMNS>
 void multiply_tiles(const Request& request, const Queue& queue) {
   using Kernel = Product<T, ROWS, COLUMNS>;
   using Wide = typename Kernel::Wide;
-  const Kernel kernel{batch_of(request),
+  const Kernel kernel{request.walk(),
                       {static_cast<const T*>(request.a), request.a_row, request.a_column},
                       {static_cast<const T*>(request.b), request.b_row, request.b_column},
                       elements_at<Wide>(request.out, request.out_offset),
@@ -178,15 +162,15 @@ void multiply(const Request& request, const Queue& queue) {
   switch (request.dtype) {
     case DType::f64: return multiply_floats<double>(request, queue);
     case DType::f32: return multiply_floats<float>(request, queue);
-    case DType::f16: return multiply_floats<float16>(request, queue);
-    case DType::bf16: return multiply_floats<bfloat16>(request, queue);
+    case DType::f16:
+    case DType::bf16: return multiply_narrow(request, queue);
     default: break;
   }
   // Only read: Elements serves both ways.
   const auto side = [&](const void* data) { return Elements<std::int64_t>{const_cast<void*>(data), request.dtype}; };
   each_index(
       queue, request.batch.elements() * request.m * request.n,
-      IntegerProduct{batch_of(request), side(request.a), side(request.b), elements_at<std::int64_t>(request.out, request.out_offset),
+      IntegerProduct{request.walk(), side(request.a), side(request.b), elements_at<std::int64_t>(request.out, request.out_offset),
                      request.a_row, request.a_column, request.b_row, request.b_column, request.out_row, request.out_column, request.m,
                      request.n, request.k, static_cast<std::int64_t>(request.alpha), static_cast<std::int64_t>(request.beta)});
 }
@@ -213,15 +197,8 @@ template <class T>
 struct LstmPointwise {
   Elements<T> recurrent, input, bias, peepholes, c, h_out, c_out;
   std::int64_t hidden, recurrent_row, input_row, c_row, h_out_row, c_out_row;
-  Unary kinds[3];  // gate, candidate, output
-  T alphas[3], betas[3];
-  T clip;
-  bool coupled;
+  LstmFunctions<T> functions;
 
-  MILLRACE_HD T activated(int which, T clipped_at, T a) const {
-    if (clipped_at > T{0} && a == a) a = least_of(greatest_of(a, -clipped_at), clipped_at);
-    return apply(kinds[which], alphas[which], betas[which], a);
-  }
   MILLRACE_HD void operator()(std::int64_t at) const {
     const std::int64_t row = at / hidden;
     const std::int64_t unit = at % hidden;
@@ -232,19 +209,12 @@ struct LstmPointwise {
       if (bias.data != nullptr) a[gate] = a[gate] + bias.get(column);
       a[gate] = a[gate] + input.get(row * input_row + column);
     }
-    const T before = c.get(row * c_row + unit);
-    if (peepholes.data != nullptr) {
-      a[0] = a[0] + peepholes.get(unit) * before;
-      a[1] = a[1] + peepholes.get(hidden + unit) * before;
-    }
-    const T i = activated(0, clip, a[0]);
-    const T f = coupled ? T{1} - i : activated(0, clip, a[1]);
-    const T g = activated(1, clip, a[2]);
-    const T next = f * before + i * g;
-    if (peepholes.data != nullptr) a[3] = a[3] + peepholes.get(2 * hidden + unit) * next;
-    const T o = activated(0, clip, a[3]);
-    c_out.set(row * c_out_row + unit, next);
-    h_out.set(row * h_out_row + unit, o * activated(2, T{0}, next));
+    T looks[3] = {};
+    for (int gate = 0; gate < 3 && peepholes.data != nullptr; ++gate) looks[gate] = peepholes.get(gate * hidden + unit);
+    T state = c.get(row * c_row + unit);
+    const T h = functions.step(a, looks, state);
+    c_out.set(row * c_out_row + unit, state);
+    h_out.set(row * h_out_row + unit, h);
   }
 };
 
@@ -349,30 +319,20 @@ void lstm_gates(const LstmDesc& desc, const PackedLstm& weights, const Tensor& i
   if (h_out.elements() == 0) return;
   const auto run = [&](auto wide) {
     using T = decltype(wide);
-    const Activation* const activations[3] = {&desc.gate, &desc.candidate, &desc.output};
-    LstmPointwise<T> kernel{elements<T>(recurrent),
-                            elements<T>(input),
-                            or_none<T>(weights.bias, desc.bias),
-                            or_none<T>(weights.peepholes, desc.peepholes),
-                            elements<T>(c),
-                            elements<T>(h_out),
-                            elements<T>(c_out),
-                            desc.hidden,
-                            recurrent.strides()[0],
-                            input.strides()[0],
-                            c.strides()[0],
-                            h_out.strides()[0],
-                            c_out.strides()[0],
-                            {},
-                            {},
-                            {},
-                            static_cast<T>(desc.clip),
-                            desc.couple_input_forget};
-    for (int i = 0; i < 3; ++i) {
-      kernel.kinds[i] = activations[i]->kind;
-      kernel.alphas[i] = static_cast<T>(activations[i]->params.alpha);
-      kernel.betas[i] = static_cast<T>(activations[i]->params.beta);
-    }
+    const LstmPointwise<T> kernel{elements<T>(recurrent),
+                                  elements<T>(input),
+                                  or_none<T>(weights.bias, desc.bias),
+                                  or_none<T>(weights.peepholes, desc.peepholes),
+                                  elements<T>(c),
+                                  elements<T>(h_out),
+                                  elements<T>(c_out),
+                                  desc.hidden,
+                                  recurrent.strides()[0],
+                                  input.strides()[0],
+                                  c.strides()[0],
+                                  h_out.strides()[0],
+                                  c_out.strides()[0],
+                                  LstmFunctions<T>(desc)};
     each_index(queue_of(team), h_out.elements(), kernel);
   };
   desc.dtype == DType::f64 ? run(double{}) : run(float{});

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks do what in a sequence of LSTM steps: integers and an estimate, no device.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include <millrace/kernels/cuda/lstm_sequence.h>
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+namespace {
+
+using Group = LstmSchedule::Group;
+using cuda::lstm_pieces;
+
+/// What a step costs, in nanoseconds. Barriers and the exchange are measured on an H200; the rest is derived from its rates.
+struct Costs {
+  static constexpr double block = 40, cluster = 205, grid = 933;
+  static constexpr double clock = 0.57;               ///< of a cycle
+  static constexpr double second_cache = 600;         ///< until what is read from it is there
+  static constexpr double cache_rate = 0.028;         ///< a byte of it, for each multiprocessor
+  static constexpr double mma = 8, mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k for a multiprocessor; of one step of a chain
+  static constexpr double fma = 16, fma_latency = 4;  ///< of 8 units × 8 rows × 8 k; of one k
+  static constexpr double pointwise = 150;            ///< of the functions of one warp's units
+};
+
+struct Work {
+  const LstmDesc& desc;
+  std::int64_t unit_blocks, chunks, chains, tiles;
+
+  Work(const LstmDesc& of, std::int64_t rows)
+      : desc(of),
+        unit_blocks(lstm_pieces(of.hidden, 8)),
+        chunks(lstm_pieces(of.hidden, cuda::lstm_chunk(of.dtype))),
+        chains(lstm_pieces(of.hidden, cuda::lstm_chain(of.dtype))),
+        tiles(std::max<std::int64_t>(1, lstm_pieces(rows, 8))) {}
+
+  bool narrow() const { return desc.dtype != DType::f32; }
+  /// Of one block and one group.
+  std::int64_t units_of(const LstmSchedule& of) const { return lstm_pieces(unit_blocks, of.blocks); }
+  std::int64_t tiles_of(const LstmSchedule& of) const { return lstm_pieces(tiles, of.groups); }
+
+  double estimate(const LstmSchedule& of) const {
+    const auto mine = static_cast<double>(tiles_of(of));
+    const auto units = static_cast<double>(units_of(of));
+    const auto products = units * mine * static_cast<double>(chunks);
+    const double at_once = of.warps / of.ways;
+    const double rounds = std::ceil(units * std::ceil(mine / of.wide) / at_once);
+    const double chain = static_cast<double>(lstm_pieces(chains, of.ways)) * static_cast<double>(std::min(chunks * chains, chunks)) /
+                         static_cast<double>(chains) * (narrow() ? Costs::mma_latency : 8 * Costs::fma_latency) * of.wide;
+    const double arithmetic = std::max(products * (narrow() ? Costs::mma : Costs::fma), rounds * chain) * Costs::clock;
+    const double staging = mine * static_cast<double>(chunks * cuda::lstm_state_bytes) * Costs::cache_rate +
+                           static_cast<double>(lstm_pieces(tiles_of(of), of.staged)) * Costs::second_cache;
+    const double streaming = units * static_cast<double>(chunks - of.resident) * std::ceil(mine / of.wide) *
+                             static_cast<double>(cuda::lstm_weight_bytes) * Costs::cache_rate;
+    const double meeting = of.group == Group::block ? Costs::block : of.group == Group::cluster ? Costs::cluster : Costs::grid;
+    return meeting + staging + streaming + arithmetic + rounds * Costs::pointwise;
+  }
+};
+
+/// The rest of a schedule whose blocks and groups are chosen; false when not even one piece of h fits.
+bool complete(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
+  const std::int64_t mine = work.tiles_of(made);
+  const std::int64_t units = work.units_of(made);
+  made.wide = work.narrow() && mine >= 4 && units * lstm_pieces(mine, 4) >= made.warps / 2 ? 4 : 1;
+  made.ways = 1;
+  while (made.wide == 1 && made.ways * 2 <= made.warps && made.ways < work.chains && units * mine * made.ways * 2 <= made.warps)
+    made.ways *= 2;
+  const auto fits = [&] { return cuda::lstm_shared_bytes(made, work.desc.dtype, work.desc.hidden) <= limits.shared_bytes; };
+  made.resident = work.chunks;
+  made.staged = static_cast<int>(lstm_pieces(std::min<std::int64_t>(mine, 32), made.wide)) * made.wide;
+  while (!fits() && made.staged > made.wide) made.staged = std::max(made.wide, made.staged / 2 / made.wide * made.wide);
+  while (!fits() && made.resident > 0) --made.resident;
+  if (!fits() && made.ways > 1) made.ways = 1;
+  return fits();
+}
+
+std::string_view name_of(Group group) { return group == Group::block ? "block" : group == Group::cluster ? "cluster" : "grid"; }
+
+std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits) {
+  std::vector<LstmSchedule> made;
+  const auto add = [&](Group group, std::int64_t blocks, std::int64_t groups) {
+    LstmSchedule one;
+    one.group = group;
+    one.blocks = static_cast<int>(blocks);
+    one.groups = static_cast<int>(std::min(groups, work.tiles));
+    if (one.groups < 1 || one.blocks < 1 || !complete(one, work, limits)) return;
+    one.step_ns = work.estimate(one);
+    made.push_back(one);
+  };
+  add(Group::block, 1, limits.multiprocessors);
+  for (const auto& [blocks, most] : limits.clusters)
+    if (blocks <= work.unit_blocks) add(Group::cluster, blocks, most);
+  for (std::int64_t groups = 1; limits.cooperative && groups <= 16; groups *= 2) {
+    const std::int64_t blocks = std::min<std::int64_t>(limits.multiprocessors / groups, work.unit_blocks);
+    if (blocks > 1) add(Group::grid, blocks, groups);
+  }
+  return made;
+}
+
+}  // namespace
+
+std::int64_t cuda::lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, std::int64_t hidden) {
+  const std::int64_t units = lstm_pieces(lstm_pieces(hidden, 8), schedule.blocks);
+  const std::int64_t chunks = lstm_pieces(hidden, lstm_chunk(dtype));
+  const std::int64_t chains = lstm_pieces(hidden, lstm_chain(dtype));
+  const std::int64_t sums = schedule.ways > 1 ? chains * (schedule.warps / schedule.ways) * 32 * 8 * 4 : 0;
+  return units * schedule.resident * lstm_weight_bytes + schedule.staged * chunks * lstm_state_bytes + sums;
+}
+
+std::string LstmSchedule::to_string() const {
+  return fmt::format("{} group{} of {} block{} ({}), {} warps a block, {} to a product, {} rows a warp, {} rows staged, {} pieces resident",
+                     groups, groups == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", name_of(group), warps, ways, 8 * wide, 8 * staged,
+                     resident);
+}
+
+LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {
+  const Work work(desc, rows);
+  const std::vector<LstmSchedule> all = candidates(work, limits);
+  if (all.empty())
+    throw UnsupportedError(
+        fmt::format("lstm sequence: expected shared memory for h of {} units, found {} bytes a block", desc.hidden, limits.shared_bytes));
+  const auto cheaper = [](const LstmSchedule& a, const LstmSchedule& b) { return a.step_ns < b.step_ns; };
+  LstmSchedule best = *std::min_element(all.begin(), all.end(), cheaper);
+  const std::int64_t own = work.units_of(best) * work.chunks * cuda::lstm_weight_bytes;
+  best.reason = fmt::format("H {} × {} rows of {}: {}; ", desc.hidden, rows, name_of(desc.dtype), best.to_string());
+  best.reason += best.resident == work.chunks ? fmt::format("a block's {} bytes of weights stay in shared memory", own)
+                                              : fmt::format(
+                                                    "of a block's {} bytes of weights {} stay in shared memory, the rest is read each "
+                                                    "step",
+                                                    own, work.units_of(best) * best.resident * cuda::lstm_weight_bytes);
+  best.reason += fmt::format("; estimated {:.0f} ns a step", best.step_ns);
+  for (const Group group : {Group::block, Group::cluster, Group::grid}) {
+    const LstmSchedule* other = nullptr;
+    for (const LstmSchedule& one : all)
+      if (one.group == group && (other == nullptr || cheaper(one, *other))) other = &one;
+    if (group != best.group && other != nullptr) best.reason += fmt::format(", by {} {:.0f}", name_of(group), other->step_ns);
+  }
+  return best;
+}
+
+void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits) {
+  const auto refuse = [&](const std::string& why) {
+    throw ArgumentError("lstm sequence: expected " + why + ", found " + schedule.to_string());
+  };
+  if (schedule.blocks < 1 || schedule.groups < 1 || schedule.resident < 0 ||
+      schedule.resident > lstm_pieces(desc.hidden, cuda::lstm_chunk(desc.dtype)))
+    refuse("blocks, groups and as many pieces as there are");
+  if (schedule.warps < 1 || schedule.warps > 8 || schedule.ways < 1 || schedule.warps % schedule.ways != 0)
+    refuse("1 to 8 warps, and ways that divide them");
+  if ((schedule.wide != 1 && schedule.wide != 4) || (schedule.wide > 1 && (schedule.ways > 1 || desc.dtype == DType::f32)))
+    refuse("8 rows a warp, or 32 of a narrow dtype with one way");
+  if (schedule.staged < schedule.wide || schedule.staged % schedule.wide != 0) refuse("a multiple of a warp's rows to be staged");
+  if (cuda::lstm_shared_bytes(schedule, desc.dtype, desc.hidden) > limits.shared_bytes)
+    refuse(fmt::format("no more than {} bytes of shared memory", limits.shared_bytes));
+  if (schedule.group == Group::block && schedule.blocks != 1) refuse("one block");
+  const auto known = [&](const auto& one) { return one.first == schedule.blocks && schedule.groups <= one.second; };
+  if (schedule.group == Group::cluster && std::none_of(limits.clusters.begin(), limits.clusters.end(), known))
+    refuse("a size of cluster that the device has, and no more than are there at once");
+  if (schedule.group == Group::grid && (!limits.cooperative || std::int64_t{schedule.blocks} * schedule.groups > limits.multiprocessors))
+    refuse(fmt::format("no more than {} blocks that wait for one another", limits.cooperative ? limits.multiprocessors : 0));
+}
+
+}  // namespace millrace

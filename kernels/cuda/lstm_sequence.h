@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/kernels/lstm_sequence.h>
+#include <millrace/tensor/thread_team.h>
+
+/// The kernel of kernels/lstm_sequence.h.
+namespace millrace::cuda {
+
+/// k of one piece of packed weights or of staged h.
+constexpr std::int64_t lstm_chunk(DType dtype) { return dtype == DType::f32 ? 8 : 16; }
+/// k from one restart of a sum to the next.
+constexpr std::int64_t lstm_chain(DType dtype) { return dtype == DType::f32 ? 512 : 128; }
+/// Bytes of a piece of weights (8 units, 4 gates), and of one of h (8 rows).
+inline constexpr std::int64_t lstm_weight_bytes = 1024, lstm_state_bytes = 256;
+
+constexpr std::int64_t lstm_pieces(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+/// Shared memory of a block: resident weights, staged h, and the sums of a product that several warps share.
+std::int64_t lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, std::int64_t hidden);
+
+LstmLimits lstm_limits(int device, DType dtype);
+/// R [H, 4H] row-major in the dtype of the cell.
+void pack_lstm_sequence(const LstmDesc& desc, const Tensor& r, const Tensor& packed, ThreadTeam& team);
+/// Steps [first, last) of `rows`, from `h`, `c` to `h_out`, `c_out`. `watermark`: a word on the device, or null.
+void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const PackedLstmSequence& weights, const LstmSequenceRows& rows,
+                   std::int64_t first, std::int64_t last, std::uint64_t* watermark, ThreadTeam& team);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/kernels/lstm_cell.h>
+#include <millrace/kernels/cuda/with_cuda/functions.cuh>
+
+namespace millrace::cuda {
+
+#if defined(__CUDACC__)
+#define MILLRACE_APART __noinline__
+#else
+#define MILLRACE_APART
+#endif
+
+/// Any of the cell's functions: a call, since it is rarely more than one of three.
+template <class T>
+MILLRACE_HD MILLRACE_APART T apply_apart(Unary kind, T alpha, T beta, T x) {
+  return apply(kind, alpha, beta, x);
+}
+
+/// What follows the sums of one unit in one row, by kernels/lstm_cell.h.
+template <class T>
+struct LstmFunctions {
+  Unary kinds[3];  // gate, candidate, output
+  T alphas[3], betas[3];
+  T clip;
+  bool coupled, peepholes;
+
+  LstmFunctions() = default;
+  explicit LstmFunctions(const LstmDesc& desc)
+      : clip(static_cast<T>(desc.clip)), coupled(desc.couple_input_forget), peepholes(desc.peepholes) {
+    const Activation* const all[3] = {&desc.gate, &desc.candidate, &desc.output};
+    for (int i = 0; i < 3; ++i) {
+      kinds[i] = all[i]->kind;
+      alphas[i] = static_cast<T>(all[i]->params.alpha);
+      betas[i] = static_cast<T>(all[i]->params.beta);
+    }
+  }
+
+  MILLRACE_HD T activated(int which, T clipped_at, T a) const {
+    if (clipped_at > T{0} && a == a) a = least_of(greatest_of(a, -clipped_at), clipped_at);
+    if (kinds[which] == Unary::sigmoid) return sigmoid_of(a);
+    if (kinds[which] == Unary::tanh) return tanh_of(a);
+    return apply_apart(kinds[which], alphas[which], betas[which], a);
+  }
+  /// `a`: i f g o; `p`: the peepholes of i f o, where there are any. Gives h; `c` becomes the next one.
+  MILLRACE_HD T step(T (&a)[4], const T (&p)[3], T& c) const {
+    const T before = c;
+    if (peepholes) {
+      a[0] = a[0] + p[0] * before;
+      a[1] = a[1] + p[1] * before;
+    }
+    const T i = activated(0, clip, a[0]);
+    const T f = coupled ? T{1} - i : activated(0, clip, a[1]);
+    const T g = activated(1, clip, a[2]);
+    c = f * before + i * g;
+    if (peepholes) a[3] = a[3] + p[2] * c;
+    return activated(0, clip, a[3]) * activated(2, T{0}, c);
+  }
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of f16 and bf16 by the arithmetic of mma.cuh, whatever the tile. Columns of the right operand stand as rows of A.
+#include <millrace/kernels/cuda/with_cuda/product_request.h>
+#include <millrace/kernels/cuda/with_cuda/functions.cuh>
+#include <millrace/kernels/cuda/with_cuda/mma.cuh>
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int tile_columns = 64, tile_rows = 32, tile_k = 32, tile_warps = 4;
+constexpr int row_tiles = tile_rows / 8, k_steps = tile_k / 16;
+
+/// A block makes `tile_columns` by `tile_rows` outputs, a warp 16 columns of them. What lies outside is zeros, and is not stored.
+template <class T>
+struct NarrowProduct {
+  Walk<3> batch;  // a, b, out
+  const T *a, *b;
+  std::int64_t a_row, a_column, b_row, b_column;
+  Elements<float> out;
+  std::int64_t out_row, out_column, m, n, k;
+  float alpha, beta;
+  Elements<float> bias;  // of n elements, or null
+
+  struct Sums {
+    float at[row_tiles * 4];
+  };
+  struct Tile {
+    std::int64_t row, column, at[3];
+  };
+
+  static constexpr std::int64_t shared_bytes = (tile_columns + tile_rows) * tile_k * 2;
+  MILLRACE_HD static std::int64_t across(std::int64_t n) { return (n + tile_columns - 1) / tile_columns; }
+  MILLRACE_HD static std::int64_t down(std::int64_t m) { return (m + tile_rows - 1) / tile_rows; }
+  std::int64_t blocks() const { return batch.count * across(n) * down(m); }
+
+  MILLRACE_DEVICE void operator()(Warp& warp) const {
+    Tile tile;
+    std::int64_t rest = warp.block();
+    tile.column = rest % across(n) * tile_columns;
+    rest /= across(n);
+    tile.row = rest % down(m) * tile_rows;
+    batch.find(rest / down(m), tile.at);
+    PerLane<Sums> total, part;
+    clear(warp, total);
+    clear(warp, part);
+    for (std::int64_t begin = 0; begin < k; begin += tile_k) {
+      if (begin % Arithmetic<T>::chain == 0 && begin > 0) close(warp, begin == Arithmetic<T>::chain, total, part);
+      warp.sync();
+      stage(warp, tile, begin);
+      warp.sync();
+      multiply(warp, part, static_cast<int>(least_of<std::int64_t>(k - begin, tile_k)));
+    }
+    close(warp, k <= Arithmetic<T>::chain, total, part);
+    store(warp, tile, total);
+  }
+
+ private:
+  static MILLRACE_DEVICE void clear(const Warp& warp, PerLane<Sums>& sums) {
+    warp.each_lane([&](int lane) { MILLRACE_UNROLLED for (int i = 0; i < row_tiles * 4; ++i) sums[lane].at[i] = 0; });
+  }
+  /// A chain ends: the first one is the total, later ones are added.
+  static MILLRACE_DEVICE void close(const Warp& warp, bool first, PerLane<Sums>& total, PerLane<Sums>& part) {
+    warp.each_lane([&](int lane) {
+      MILLRACE_UNROLLED for (int i = 0; i < row_tiles * 4; ++i) {
+        total[lane].at[i] = first ? part[lane].at[i] : total[lane].at[i] + part[lane].at[i];
+        part[lane].at[i] = 0;
+      }
+    });
+  }
+
+  /// [columns / 16][k / 16] fragments of A, then [rows / 8][k / 16] of B.
+  MILLRACE_DEVICE void stage(const Warp& warp, const Tile& tile, std::int64_t begin) const {
+    auto* const left = reinterpret_cast<T*>(warp.shared());
+    T* const right = left + tile_columns * tile_k;
+    const bool along_k = b_row == 1;  // neighbours read neighbours
+    warp.each_lane([&](int lane) {
+      const int first = warp.warp() * warp_lanes + lane;
+      for (int i = first; i < tile_columns * tile_k; i += tile_warps * warp_lanes) {
+        const int column = along_k ? i / tile_k : i % tile_columns;
+        const int x = along_k ? i % tile_k : i / tile_columns;
+        const bool there = tile.column + column < n && begin + x < k;
+        left[(column / 16 * k_steps + x / 16) * 256 + place_in_a(column % 16, x % 16)] =
+            there ? b[tile.at[1] + (begin + x) * b_row + (tile.column + column) * b_column] : T{};
+      }
+      for (int i = first; i < tile_rows * tile_k; i += tile_warps * warp_lanes) {
+        const int row = i / tile_k;
+        const int x = i % tile_k;
+        const bool there = tile.row + row < m && begin + x < k;
+        right[(row / 8 * k_steps + x / 16) * 128 + place_in_b(x % 16, row % 8)] =
+            there ? a[tile.at[0] + (tile.row + row) * a_row + (begin + x) * a_column] : T{};
+      }
+    });
+  }
+
+  MILLRACE_DEVICE void multiply(const Warp& warp, PerLane<Sums>& part, int count) const {
+    const auto* const left = reinterpret_cast<const Words4*>(warp.shared());
+    const auto* const right = reinterpret_cast<const Words2*>(warp.shared() + tile_columns * tile_k * 2);
+    MILLRACE_UNROLLED for (int step = 0; step < k_steps; ++step) {
+      if (step * 16 >= count) return;
+      PerLane<Words4> weights;
+      warp.each_lane([&](int lane) { weights[lane] = left[(warp.warp() * k_steps + step) * warp_lanes + lane]; });
+      MILLRACE_UNROLLED for (int row = 0; row < row_tiles; ++row) {
+        PerLane<Words2> rows;
+        warp.each_lane([&](int lane) { rows[lane] = right[(row * k_steps + step) * warp_lanes + lane]; });
+        mma<T>(part, row * 4, weights, rows);
+      }
+    }
+  }
+
+  MILLRACE_DEVICE void store(const Warp& warp, const Tile& tile, const PerLane<Sums>& total) const {
+    warp.each_lane([&](int lane) {
+      MILLRACE_UNROLLED for (int i = 0; i < row_tiles * 4; ++i) {
+        const std::int64_t column = tile.column + warp.warp() * 16 + lane / 4 + i % 4 / 2 * 8;
+        const std::int64_t row = tile.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (column < n && row < m) put(tile.at[2] + row * out_row + column * out_column, column, total[lane].at[i]);
+      }
+    });
+  }
+  MILLRACE_DEVICE void put(std::int64_t at, std::int64_t column, float value) const {
+    if (alpha != 1.0f) value = alpha * value;
+    if (beta != 0.0f) value = value + (beta == 1.0f ? out.get(at) : beta * out.get(at));
+    if (bias.data != nullptr) value = value + bias.get(column);
+    out.set(at, value);
+  }
+};
+
+Elements<float> elements_at(const Tensor& x, std::int64_t offset) {
+  return {static_cast<std::byte*>(x.raw_mutable()) + offset * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
+}
+
+template <class T>
+void multiply(const ProductRequest& of, const Queue& queue) {
+  const NarrowProduct<T> kernel{of.walk(),
+                                static_cast<const T*>(of.a),
+                                static_cast<const T*>(of.b),
+                                of.a_row,
+                                of.a_column,
+                                of.b_row,
+                                of.b_column,
+                                elements_at(of.out, of.out_offset),
+                                of.out_row,
+                                of.out_column,
+                                of.m,
+                                of.n,
+                                of.k,
+                                static_cast<float>(of.alpha),
+                                static_cast<float>(of.beta),
+                                of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset)};
+  run_grid(queue, {static_cast<int>(kernel.blocks()), tile_warps, 1, false, NarrowProduct<T>::shared_bytes}, kernel);
+}
+
+}  // namespace
+
+void multiply_narrow(const ProductRequest& request, const Queue& queue) {
+  request.dtype == DType::f16 ? multiply<float16>(request, queue) : multiply<bfloat16>(request, queue);
+}
+
+}  // namespace millrace::cuda

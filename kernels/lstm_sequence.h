@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/kernels/lstm_cell.h>
+#include <millrace/tensor/point.h>
+
+namespace millrace {
+
+/// What a device has room for.
+struct LstmLimits {
+  int multiprocessors = 1;
+  std::int64_t shared_bytes = 0;              ///< of shared memory for one block, when it is alone on a multiprocessor
+  bool cooperative = false;                   ///< the blocks of a grid may wait for one another
+  std::vector<std::pair<int, int>> clusters;  ///< blocks of a cluster, and how many such there are at once; ascending
+};
+/// What the device of `place` says of itself. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
+LstmLimits lstm_limits(const Place& place, DType dtype);
+
+/// How the blocks of a device share a sequence of steps. Groups share the rows, 8 at a time; the blocks of a group share the units, and meet once
+/// a step. No output bit depends on any of this.
+struct LstmSchedule {
+  enum class Group : std::uint8_t {
+    block,    ///< a block alone
+    cluster,  ///< blocks of one cluster, which has a barrier
+    grid      ///< any blocks; they count their arrivals in global memory
+  };
+  Group group = Group::block;
+  int blocks = 1;  ///< of a group; of a cluster 2, 4, 8 or 16
+  int groups = 1;
+  int warps = 8;              ///< of a block, 1…8
+  int ways = 1;               ///< warps that share the k of one product; divides `warps`
+  int wide = 1;               ///< times 8 rows that a warp multiplies at once: 1 or 4; more than 1 with one way alone
+  int staged = 1;             ///< times 8 rows of h that lie in shared memory at once; a multiple of `wide`
+  std::int64_t resident = 0;  ///< of each unit's weights that stay in shared memory: times 16 k (f32: 8 k). The rest is read each step
+  double step_ns = 0;         ///< estimated
+  std::string reason;         ///< for people
+
+  std::string to_string() const;
+};
+/// The schedule with the least estimated time for so many rows. UnsupportedError when not one block's work fits.
+LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits);
+/// ArgumentError when the numbers do not fit each other, or the limits.
+void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const LstmLimits& limits);
+
+/// All steps of an LSTM over ragged sequences as one kernel, or one for every so many steps: the recurrent weights stay on chip, h goes from
+/// block to block through the second cache. On CUDA devices, for f32, f16 and bf16. The bits are those of lstm_cell.h, step by step, with the
+/// projection x·W as it is given (f32 sums, so that it was not rounded in between).
+class LstmSequencePlan {
+ public:
+  const LstmDesc& desc() const noexcept { return desc_; }
+  const Place& place() const noexcept { return place_; }
+  const LstmLimits& limits() const noexcept { return limits_; }
+
+ private:
+  friend LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place);
+  LstmDesc desc_;
+  Place place_;
+  LstmLimits limits_;
+};
+/// `desc.input` is of no interest: x·W is made before. ArgumentError, DTypeError; PlaceError for a place without the kernel.
+LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place);
+
+/// R in the order in which the kernel reads it, [8 units][16 k (f32: 8)]; bias and peepholes in f32. Cheap to copy, shareable.
+struct PackedLstmSequence {
+  Tensor recurrent, bias, peepholes;
+};
+/// R [H, 4H], bias [4H] or null, peepholes [3H] or null, on the device, of any strides. ShapeError, DTypeError.
+PackedLstmSequence pack(const LstmSequencePlan& plan, const Tensor& r, const Tensor* bias, const Tensor* peepholes, StreamRef stream);
+
+/// What a sequence of steps works on. Sequences are numbered so that none is longer than the one before: those of a step are the first of them.
+struct LstmSequenceRows {
+  Tensor projection;  ///< x·W of all steps, [rows, 4H] with contiguous rows, in f32 or the dtype of the cell
+  Tensor y;           ///< [rows, H]: h of all steps
+  std::vector<std::int64_t>
+      offsets;  ///< of the steps' rows in `projection` and `y`, one more than steps; no step has more rows than the last
+  std::vector<std::int64_t> places;  ///< by row: which of its step's rows that sequence is in `projection` and `y`. Empty: in order
+  Tensor h, c;                       ///< [slots, H], the state before: h in the dtype of the cell, c in that or f32
+  Tensor h_out, c_out;               ///< the same after: of each sequence behind its own last step. May be h and c themselves
+  std::vector<std::int64_t> slots;   ///< by sequence: its row in the four. Empty: in order
+  std::int64_t steps_a_launch = 0;   ///< 0: all in one
+};
+
+/// How far the steps are: (timeline, t) is reached when the rows of the first t steps are written. A stream of the device that waits for one
+/// waits on the device, while the kernel goes on; so does a host that awaits it.
+struct LstmWatermark {
+  std::shared_ptr<Timeline> timeline;
+  Point at(std::int64_t steps) const { return Point(timeline, static_cast<std::uint64_t>(steps)); }
+};
+
+/// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. `watermark`: where to put one, or null. ShapeError, DTypeError, IndexError
+/// (a slot outside), ArgumentError (a slot twice, offsets that grow).
+void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const LstmSequenceRows& rows, StreamRef stream,
+         const LstmSchedule* schedule = nullptr, LstmWatermark* watermark = nullptr);
+
+}  // namespace millrace

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/lstm_sequence.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include <kernels/backend.h>
+#include <millrace/kernels/cast.h>
+#include <millrace/kernels/gemm.h>
+
+namespace millrace::testing {
+namespace {
+
+constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
+
+/// An LSTM over ragged sequences, longest first, on the host.
+struct Case {
+  LstmDesc desc;
+  Tensor w, r, bias, peepholes, x, h, c;
+  std::vector<std::int64_t> offsets;
+
+  std::int64_t sequences() const { return offsets.size() < 2 ? 0 : offsets[1]; }
+  std::int64_t steps() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  std::int64_t begin(std::int64_t step) const { return offsets[static_cast<std::size_t>(step)]; }
+};
+
+std::vector<std::int64_t> offsets_of(std::vector<std::int64_t> lengths) {
+  std::sort(lengths.rbegin(), lengths.rend());
+  std::vector<std::int64_t> made{0};
+  for (std::int64_t t = 0; !lengths.empty() && t < lengths[0]; ++t)
+    made.push_back(made.back() + std::count_if(lengths.begin(), lengths.end(), [t](std::int64_t length) { return length > t; }));
+  return made;
+}
+
+Case make_case(Random& random, DType dtype, std::int64_t hidden, const std::vector<std::int64_t>& lengths) {
+  Case made;
+  made.desc.input = random.between(1, 9);
+  made.desc.hidden = hidden;
+  made.desc.dtype = dtype;
+  made.offsets = offsets_of(lengths);
+  made.w = random_tensor(random, dtype, DDim{made.desc.input, 4 * hidden});
+  made.r = random_tensor(random, dtype, DDim{hidden, 4 * hidden}, 2 / std::sqrt(static_cast<double>(hidden)));
+  made.bias = random_tensor(random, dtype, DDim{4 * hidden});
+  made.peepholes = random_tensor(random, dtype, DDim{3 * hidden});
+  made.x = random_tensor(random, dtype, DDim{made.offsets.back(), made.desc.input});
+  made.h = random_tensor(random, dtype, DDim{made.sequences(), hidden});
+  made.c = random_tensor(random, dtype, DDim{made.sequences(), hidden});
+  return made;
+}
+
+std::vector<std::int64_t> lengths_of(Random& random, std::int64_t sequences, std::int64_t longest) {
+  std::vector<std::int64_t> made;
+  for (std::int64_t i = 0; i < sequences; ++i) made.push_back(random.between(0, static_cast<int>(longest)));
+  return made;
+}
+
+struct Found {
+  Tensor y, h, c;
+};
+
+bool same(const Found& a, const Found& b) { return same_bits(a.y, b.y) && same_bits(a.h, b.h) && same_bits(a.c, b.c); }
+
+/// By the cell, step by step, on the device: what the interpreted gear does.
+Found by_steps(Backend& on, const Case& of) {
+  const LstmPlan plan = make_lstm_cell(of.desc, on.stream().place());
+  const Tensor bias = on.up(of.bias), peepholes = on.up(of.peepholes), x = on.up(of.x);
+  const PackedLstm packed =
+      pack(plan, on.up(of.w), on.up(of.r), of.desc.bias ? &bias : nullptr, of.desc.peepholes ? &peepholes : nullptr, on.stream());
+  Found made{Tensor(of.desc.dtype, DDim{of.offsets.back(), of.desc.hidden}), Tensor(of.h.dtype(), of.h.dims()),
+             Tensor(of.c.dtype(), of.c.dims())};
+  Tensor h = on.up(of.h), c = on.up(of.c);
+  const std::size_t row = static_cast<std::size_t>(of.desc.hidden) * size_of(of.desc.dtype);
+  const auto keep = [&](const Tensor& from, std::int64_t first, std::int64_t last, Tensor& to, std::int64_t at) {
+    const Tensor here = on.down(from);
+    std::memcpy(static_cast<std::byte*>(to.raw_mutable()) + static_cast<std::size_t>(at) * row,
+                static_cast<const std::byte*>(here.raw()) + static_cast<std::size_t>(first) * row,
+                static_cast<std::size_t>(last - first) * row);
+  };
+  for (Tensor* tensor : {&made.y, &made.h, &made.c}) tensor->storage()->mark_written();
+  for (std::int64_t t = 0; t < of.steps(); ++t) {
+    const std::int64_t n = of.begin(t + 1) - of.begin(t);
+    keep(h, n, h.dim(0), made.h, n);
+    keep(c, n, c.dim(0), made.c, n);
+    Tensor h_next = on.room(of.desc.dtype, DDim{n, of.desc.hidden}), c_next = on.room(of.desc.dtype, DDim{n, of.desc.hidden});
+    run(plan, packed, x.rows(of.begin(t), of.begin(t + 1)), h.rows(0, n), c.rows(0, n), h_next, c_next, on.stream());
+    h = h_next;
+    c = c_next;
+    keep(h, 0, n, made.y, of.begin(t));
+  }
+  keep(h, 0, h.dim(0), made.h, 0);
+  keep(c, 0, c.dim(0), made.c, 0);
+  return made;
+}
+
+/// The sequence kernel's operands on the device; x·W in f32.
+struct OnDevice {
+  LstmSequencePlan plan;
+  PackedLstmSequence packed;
+  LstmSequenceRows rows;
+};
+
+OnDevice bring(Backend& on, const Case& of) {
+  const Tensor bias = on.up(of.bias), peepholes = on.up(of.peepholes);
+  OnDevice made{make_lstm_sequence(of.desc, on.stream().place()), {}, {}};
+  made.packed = pack(made.plan, on.up(of.r), of.desc.bias ? &bias : nullptr, of.desc.peepholes ? &peepholes : nullptr, on.stream());
+  made.rows.projection = on.room(DType::f32, DDim{of.offsets.back(), 4 * of.desc.hidden});
+  const GemmPlan product = make_gemm_plan({of.desc.input, 4 * of.desc.hidden, of.desc.dtype, DType::f32}, on.stream().place());
+  run(product, pack(product, on.up(of.w), on.stream()), on.up(of.x), made.rows.projection, on.stream());
+  made.rows.y = on.room(of.desc.dtype, DDim{of.offsets.back(), of.desc.hidden});
+  made.rows.offsets = of.offsets;
+  made.rows.h = made.rows.h_out = on.up(of.h);
+  made.rows.c = made.rows.c_out = on.up(of.c);
+  return made;
+}
+
+Found run_on(Backend& on, const Case& of, const LstmSchedule* schedule = nullptr, std::int64_t steps_a_launch = 0) {
+  OnDevice there = bring(on, of);
+  there.rows.steps_a_launch = steps_a_launch;
+  run(there.plan, there.packed, there.rows, on.stream(), schedule);
+  return {on.down(there.rows.y), on.down(there.rows.h_out), on.down(there.rows.c_out)};
+}
+
+/// Schedules of every kind that fit, with numbers that no estimate would choose.
+std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, const LstmLimits& limits) {
+  std::vector<LstmSchedule> made;
+  for (int attempt = 0; attempt < 400 && made.size() < 4; ++attempt) {
+    LstmSchedule one;
+    one.group = static_cast<LstmSchedule::Group>(random.between(0, 2));
+    one.warps = 1 << random.between(0, 2);
+    one.ways = 1 << random.between(0, 2);
+    one.wide = random.coin() ? 4 : 1;
+    one.staged = one.wide * static_cast<int>(random.between(1, 3));
+    one.resident = random.between(0, 8);
+    one.groups = static_cast<int>(random.between(1, 4));
+    if (one.group == LstmSchedule::Group::grid) one.blocks = static_cast<int>(random.between(1, 4));
+    if (one.group == LstmSchedule::Group::cluster) one.blocks = 2 << random.between(0, 1);
+    try {
+      check_schedule(one, desc, limits);
+      made.push_back(one);
+    } catch (const ArgumentError&) {
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by the cell, however blocks and launches share it") {
+  each_backend([](Backend& on) {
+    for (const std::uint64_t seed : seeds(4)) {
+      Random random(seed);
+      for (const DType dtype : dtypes) {
+        const std::int64_t hidden = random.between(1, dtype == DType::f32 ? 40 : 150);
+        Case of = make_case(random, dtype, hidden, lengths_of(random, random.between(1, 40), 5));
+        of.desc.bias = random.coin();
+        of.desc.peepholes = random.coin();
+        INFO("seed ", seed, ", ", name_of(dtype), ", H ", hidden, ", ", of.sequences(), " sequences of up to ", of.steps());
+        const Found expected = by_steps(on, of);
+        CHECK(same(run_on(on, of), expected));
+        CHECK(same(run_on(on, of, nullptr, random.between(1, 3)), expected));
+        const LstmLimits limits = lstm_limits(on.stream().place(), dtype);
+        for (const LstmSchedule& schedule : any_schedules(random, of.desc, limits)) {
+          INFO(schedule.to_string());
+          CHECK(same(run_on(on, of, &schedule), expected));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums have several chains, have the bits of their steps too") {
+  each_backend([](Backend& on) {
+    Random random(5);
+    for (const auto& [dtype, hidden] : {std::pair{DType::f32, 530}, {DType::f16, 300}, {DType::bf16, 270}}) {
+      INFO(name_of(dtype), ", H ", hidden);
+      const Case of = make_case(random, dtype, hidden, {2, 1});
+      CHECK(same(run_on(on, of), by_steps(on, of)));
+    }
+  });
+}
+
+TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the cell state in f32 and in the cell's own dtype") {
+  each_backend([](Backend& on) {
+    for (const std::uint64_t seed : seeds(3)) {
+      Random random(seed);
+      for (const DType dtype : dtypes) {
+        const Case of = make_case(random, dtype, random.between(1, 50), {6, 6, 5, 2, 1, 0});
+        const auto w = reference::values(of.w), r = reference::values(of.r), bias = reference::values(of.bias);
+        reference::LstmState state{reference::values(of.h), reference::values(of.c)};
+        reference::Values y{DDim{of.offsets.back(), of.desc.hidden}, {}}, last_c = state.c;
+        for (std::int64_t t = 0; t < of.steps(); ++t) {
+          const std::int64_t n = of.begin(t + 1) - of.begin(t);
+          for (reference::Values* part : {&state.h, &state.c}) {
+            part->dims = DDim{n, of.desc.hidden};
+            part->at.resize(static_cast<std::size_t>(n * of.desc.hidden));
+          }
+          state = reference::lstm_cell(of.desc, reference::values(of.x.rows(of.begin(t), of.begin(t + 1))), state, w, r, &bias, nullptr);
+          y.at.insert(y.at.end(), state.h.at.begin(), state.h.at.end());
+          std::copy(state.c.at.begin(), state.c.at.end(), last_c.at.begin());
+        }
+        for (const DType cell : {dtype, DType::f32}) {
+          INFO("seed ", seed, ", ", name_of(dtype), ", c in ", name_of(cell));
+          OnDevice there = bring(on, of);
+          there.rows.c = there.rows.c_out = on.up(cast(of.c, cell, CpuDevice().stream(0)));
+          run(there.plan, there.packed, there.rows, on.stream());
+          CHECK(error_of(on.down(there.rows.y), y) <= 100 * rounding(dtype));
+          CHECK(error_of(on.down(there.rows.c_out), last_c) <= 100 * rounding(dtype));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("states are taken from and put into any slots, and sequences may stand in any order within a step, with the same bits") {
+  each_backend([](Backend& on) {
+    Random random(8);
+    for (const DType dtype : dtypes) {
+      const Case of = make_case(random, dtype, 21, {4, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1});
+      const Found expected = run_on(on, of);
+      OnDevice there = bring(on, of);
+      const std::int64_t n = of.sequences(), slots = n + 5;
+      std::vector<std::int64_t> order(static_cast<std::size_t>(slots));
+      std::iota(order.begin(), order.end(), 0);
+      for (std::size_t i = order.size(); i-- > 1;)
+        std::swap(order[i], order[static_cast<std::size_t>(random.between(0, static_cast<int>(i)))]);
+      const Tensor h = random_tensor(random, dtype, DDim{slots, 21}), c = random_tensor(random, dtype, DDim{slots, 21});
+      const std::size_t row = 21 * size_of(dtype);
+      const auto line = [&](const Tensor& tensor, std::int64_t at) {
+        return static_cast<std::byte*>(tensor.raw_mutable()) + static_cast<std::size_t>(at) * row;
+      };
+      for (std::int64_t i = 0; i < n; ++i) {
+        std::memcpy(line(h, order[static_cast<std::size_t>(i)]), line(of.h, i), row);
+        std::memcpy(line(c, order[static_cast<std::size_t>(i)]), line(of.c, i), row);
+      }
+      there.rows.h = on.up(h);
+      there.rows.c = on.up(c);
+      there.rows.h_out = on.up(h);
+      there.rows.c_out = on.up(c);
+      there.rows.slots.assign(order.begin(), order.begin() + n);
+      there.rows.steps_a_launch = 2;
+      // The rows of each step from the last to the first.
+      const Tensor projection = on.down(there.rows.projection), turned(DType::f32, projection.dims());
+      turned.storage()->mark_written();
+      for (std::int64_t t = 0; t < of.steps(); ++t)
+        for (std::int64_t i = of.begin(t); i < of.begin(t + 1); ++i) {
+          const std::int64_t place = of.begin(t + 1) - 1 - i;
+          there.rows.places.push_back(place);
+          std::memcpy(static_cast<float*>(turned.raw_mutable()) + (of.begin(t) + place) * 84,
+                      static_cast<const float*>(projection.raw()) + i * 84, 84 * sizeof(float));
+        }
+      there.rows.projection = on.up(turned);
+      run(there.plan, there.packed, there.rows, on.stream());
+      const Tensor y = on.down(there.rows.y), h_out = on.down(there.rows.h_out), c_out = on.down(there.rows.c_out);
+      bool equal = true;
+      for (std::int64_t t = 0; t < of.steps(); ++t)
+        for (std::int64_t i = of.begin(t); i < of.begin(t + 1); ++i)
+          equal =
+              equal && std::memcmp(line(y, of.begin(t) + there.rows.places[static_cast<std::size_t>(i)]), line(expected.y, i), row) == 0;
+      for (std::int64_t slot = 0; slot < slots; ++slot) {
+        const auto at = std::find(order.begin(), order.begin() + n, slot) - order.begin();
+        equal = equal && std::memcmp(line(h_out, slot), at < n ? line(expected.h, at) : line(h, slot), row) == 0;
+        equal = equal && std::memcmp(line(c_out, slot), at < n ? line(expected.c, at) : line(c, slot), row) == 0;
+      }
+      CHECK(equal);
+    }
+  });
+}
+
+TEST_CASE("no steps, no sequences and rows that do not fit are told apart") {
+  each_backend([](Backend& on) {
+    Random random(9);
+    const Case of = make_case(random, DType::f16, 10, {3, 2});
+    CHECK(same_bits(run_on(on, make_case(random, DType::f16, 10, {})).h, Tensor(DType::f16, DDim{0, 10})));
+    OnDevice there = bring(on, of);
+    const auto with = [&](auto change) {
+      OnDevice other = there;
+      change(other.rows);
+      run(other.plan, other.packed, other.rows, on.stream());
+    };
+    with([](LstmSequenceRows& rows) { rows.offsets = {0}; });
+    CHECK(same_bits(on.down(there.rows.h_out), of.h));
+    CHECK_THROWS_WITH_AS(with([](LstmSequenceRows& rows) { rows.offsets = {0, 1, 3}; }),
+                         doctest::Contains("no more rows than the one before"), ArgumentError);
+    CHECK_THROWS_WITH_AS(with([](LstmSequenceRows& rows) { rows.slots = {0, 2}; }), doctest::Contains("below 2, found 2"), IndexError);
+    CHECK_THROWS_WITH_AS(with([](LstmSequenceRows& rows) { rows.slots = {1, 1}; }), doctest::Contains("found 1 again"), ArgumentError);
+    CHECK_THROWS_WITH_AS(with([](LstmSequenceRows& rows) { rows.places = {0, 1, 0, 2, 0}; }), doctest::Contains("below 2"), IndexError);
+    CHECK_THROWS_AS(with([&](LstmSequenceRows& rows) { rows.h_out = on.up(of.x); }), ShapeError);
+    LstmDesc f64 = of.desc;
+    f64.dtype = DType::f64;
+    CHECK_THROWS_AS(make_lstm_sequence(f64, on.stream().place()), DTypeError);
+    CHECK_THROWS_WITH_AS(make_lstm_sequence(of.desc, CpuPlace{}), doctest::Contains("expected a CUDA device"), PlaceError);
+  });
+}
+
+TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it does and what else it would cost") {
+  LstmLimits h200;
+  h200.multiprocessors = 132;
+  h200.shared_bytes = 232448;
+  h200.cooperative = true;
+  h200.clusters = {{2, 66}, {4, 32}, {8, 16}, {16, 7}};
+  LstmDesc desc;
+  for (const std::int64_t hidden : {1, 37, 128, 256, 512, 768, 1024, 1536, 2048})
+    for (const DType dtype : dtypes)
+      for (const std::int64_t rows : {1, 16, 64, 256, 5000}) {
+        desc.hidden = hidden;
+        desc.dtype = dtype;
+        const LstmSchedule made = schedule_lstm(desc, rows, h200);
+        INFO(made.reason);
+        CHECK_NOTHROW(check_schedule(made, desc, h200));
+        CHECK(made.blocks * made.groups <= 132);
+        const std::int64_t chunks = (hidden + (dtype == DType::f32 ? 7 : 15)) / (dtype == DType::f32 ? 8 : 16);
+        if (hidden <= 1024 && dtype != DType::f32) CHECK(made.resident == chunks);
+        CHECK(made.reason.find("ns a step") != std::string::npos);
+      }
+  desc.hidden = 64;
+  desc.dtype = DType::f16;
+  CHECK(schedule_lstm(desc, 1, h200).group == LstmSchedule::Group::block);
+  desc.hidden = 256;
+  CHECK(schedule_lstm(desc, 64, h200).group == LstmSchedule::Group::cluster);
+  LstmSchedule wrong;
+  wrong.ways = 3;
+  CHECK_THROWS_WITH_AS(check_schedule(wrong, desc, h200), doctest::Contains("ways that divide them"), ArgumentError);
+}
+
+TEST_CASE("narrow products have the same bits whatever shares their rows, their columns and the tile") {
+  each_backend([](Backend& on) {
+    Random random(4);
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      const std::int64_t m = 70, n = 90, k = 300;
+      const Tensor a = random_tensor(random, dtype, DDim{m, k}), b = random_tensor(random, dtype, DDim{k, n});
+      const auto product = [&](const Tensor& left, const Tensor& right) {
+        Tensor made = on.room(DType::f32, DDim{left.dim(0), right.dim(1)});
+        gemm(1, left, right, 0, made, on.stream());
+        return on.down(made);
+      };
+      const Tensor there = on.up(a), weights = on.up(b);
+      const Tensor whole = product(there, weights);
+      const Tensor turned = on.up(contiguous(b.permute({1, 0}), CpuDevice().stream(0)));
+      CHECK(same_bits(product(there, turned.permute({1, 0})), whole));
+      for (const auto& [row, column] : {std::pair{0, 0}, {9, 17}, {33, 64}, {69, 89}}) {
+        CHECK(same_bits(product(there.rows(row, row + 1), weights), whole.rows(row, row + 1)));
+        CHECK(same_bits(product(there, weights.slice(1, column, column + 1)), whole.slice(1, column, column + 1)));
+      }
+    }
+  });
+}
+
+}  // namespace millrace::testing

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's form of kernels/cuda/with_cuda/warp.cuh: each warp is a thread of the host, and all of a grid are there at once, so that barriers,
+// words that blocks spin on and shared memory are those of a grid. The lanes of a warp go one after the other.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace millrace::cuda {
+
+template <class T>
+struct PerLane {
+  T all[warp_lanes];
+  T& operator[](int lane) { return all[lane]; }
+  const T& operator[](int lane) const { return all[lane]; }
+};
+
+class Warp {
+ public:
+  using Barrier = std::barrier<>;
+  Warp(int block, int warp, int warps, std::byte* shared, Barrier& of_block, Barrier& of_cluster)
+      : block_(block), warp_(warp), warps_(warps), shared_(shared), of_block_(of_block), of_cluster_(of_cluster) {}
+
+  int block() const { return block_; }
+  int warp() const { return warp_; }
+  int warps() const { return warps_; }
+  std::byte* shared() const { return shared_; }
+  template <class F>
+  void each_lane(F&& f) const {
+    for (int lane = 0; lane < warp_lanes; ++lane) f(lane);
+  }
+  void sync() const { of_block_.arrive_and_wait(); }
+  void cluster_arrive() { arrived_.emplace(of_cluster_.arrive()); }
+  void cluster_wait() {
+    of_cluster_.wait(std::move(*arrived_));
+    arrived_.reset();
+  }
+  void relax() const { std::this_thread::yield(); }
+
+ private:
+  int block_, warp_, warps_;
+  std::byte* shared_;
+  Barrier& of_block_;
+  Barrier& of_cluster_;
+  std::optional<Barrier::arrival_token> arrived_;
+};
+
+inline void add_release(std::uint32_t* word, std::uint32_t added) { std::atomic_ref(*word).fetch_add(added, std::memory_order_release); }
+inline std::uint32_t add_acquire_release(std::uint32_t* word, std::uint32_t added) {
+  return std::atomic_ref(*word).fetch_add(added, std::memory_order_acq_rel);
+}
+inline std::uint32_t load_acquire(const std::uint32_t* word) {
+  return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
+}
+inline void raise_release(std::uint64_t* word, std::uint64_t value) {
+  std::uint64_t before = std::atomic_ref(*word).load(std::memory_order_relaxed);
+  while (before < value && !std::atomic_ref(*word).compare_exchange_weak(before, value, std::memory_order_release)) {
+  }
+}
+inline Words4 load_shared_by_blocks(const std::byte* from) { return *reinterpret_cast<const Words4*>(from); }
+
+namespace emulated_grid {
+
+/// Blocks [first, last) of the grid, all at once.
+template <class F>
+void run(const GridShape& shape, const F& kernel, int first, int last) {
+  const auto words = static_cast<std::size_t>(shape.shared_bytes + 15) / 16;
+  std::vector<std::vector<Words4>> shared(static_cast<std::size_t>(last - first), std::vector<Words4>(words));
+  std::deque<Warp::Barrier> of_blocks;
+  std::deque<Warp::Barrier> of_clusters;
+  std::vector<std::thread> threads;
+  for (int block = first; block < last; ++block) {
+    of_blocks.emplace_back(shape.warps);
+    if (block % shape.cluster == 0) of_clusters.emplace_back(shape.warps * shape.cluster);
+    for (int warp = 0; warp < shape.warps; ++warp)
+      threads.emplace_back([&kernel, &shape, block, warp,
+                            own = reinterpret_cast<std::byte*>(shared[static_cast<std::size_t>(block - first)].data()),
+                            &of_block = of_blocks.back(), &of_cluster = of_clusters.back()] {
+        Warp one(block, warp, shape.warps, own, of_block, of_cluster);
+        kernel(one);
+      });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace emulated_grid
+
+template <class F>
+void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
+  emulated::enqueue(queue.stream, [shape, kernel] {
+    // Blocks that do not meet need not be there together.
+    const int wave = shape.meets ? shape.blocks : std::max(shape.cluster, 8);
+    for (int first = 0; first < shape.blocks; first += wave) emulated_grid::run(shape, kernel, first, std::min(shape.blocks, first + wave));
+  });
+}
+
+}  // namespace millrace::cuda
