@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <bench/our_lstm.h>
-#include <bench/registry.h>
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/runtime/lowering/keep_values.h>

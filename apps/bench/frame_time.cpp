@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include <bench/lstm_problem.h>
+#include <bench/library/lstm_problem.h>
 #include <millrace/runtime/import/model.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/streaming/live/state_slab.h>

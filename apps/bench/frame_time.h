@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <bench/measure.h>
+#include <bench/library/measure.h>
 
 namespace millrace::bench {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include <bench/gemm_peer.h>
-#include <bench/lstm_problem.h>
+#include <bench/library/lstm_problem.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/tensor/device.h>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include <bench/measure.h>
+#include <bench/library/measure.h>
 
 namespace millrace::bench {
 

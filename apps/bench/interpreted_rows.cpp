@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bench/our_lstm.h>
-#include <bench/registry.h>
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
 
 #include <fmt/format.h>
 

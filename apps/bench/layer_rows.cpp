@@ -3,8 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <bench/our_lstm.h>
-#include <bench/registry.h>
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
+#include <bench/machine.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/lstm.h>
 
@@ -55,8 +56,8 @@ void layer_row(Context& context, const Stack& stack, std::int64_t hidden, std::i
   row.peer_name = "ours, 1 thread";
   row.goal = 1.5;
   const std::int64_t products = problem.r.elements() * 2;
-  row.floor = context.machine.floor(loops * 2.0 * static_cast<double>(products * problem.rows()), products * 4,
-                                    loops * static_cast<double>(steps) / 2, threads);
+  row.floor = context.machine->floor(loops * 2.0 * static_cast<double>(products * problem.rows()), products * 4,
+                                     loops * static_cast<double>(steps) / 2, threads);
   if (difference(ours.output("y").tensor(), alone.output("y").tensor()) != 0) {
     row.note = "not measured: more threads give other numbers";
     context.emit(std::move(row));

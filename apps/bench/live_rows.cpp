@@ -9,8 +9,8 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <bench/families.h>
 #include <bench/live_client.h>
-#include <bench/registry.h>
 #include <millrace/runtime/import/file.h>
 #include <millrace/tensor/error.h>
 #include <support/child.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bench/lstm_problem.h>
-#include <bench/measure.h>
+#include <bench/library/lstm_problem.h>
+#include <bench/library/measure.h>
 
 namespace millrace::bench {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <bench/gemm_pair.h>
-#include <bench/measure.h>
+#include <bench/library/measure.h>
 
 namespace millrace::bench {
 namespace {

@@ -1,14 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 // `millrace bench` ends here.
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include <bench/cpu_command.h>
+#include <unistd.h>
+
+#include <bench/families.h>
+#include <bench/library/command.h>
 #include <bench/live_client.h>
+#include <bench/machine.h>
 #include <bench/memory_rows.h>
 #include <millrace/tensor/error.h>
 #include <support/standard_streams.h>
+
+namespace millrace::bench {
+namespace {
+
+constexpr const char* usage =
+    "Measures speed beside peers, by turns in one run: docs/performance.md says what a row means.\n"
+    "usage: millrace bench cpu [--only ID,...] [--threads N,...] [--json FILE] [--plot FILE.svg] [--quick]\n"
+    "                          [--python PROGRAM] [--models FOLDER]\n"
+    "       millrace bench gpu --help\n"
+    "  --only     the rows of these ids alone:\n";
+constexpr const char* usage_end =
+    "  --threads  of a kernel; default 1,2\n"
+    "  --json     the rows as data\n"
+    "  --plot     ours and peers over H and B, as an SVG\n"
+    "  --quick    a few small shapes, a moment each: shows that everything runs, and no more\n"
+    "  --python   the interpreter that has onnxruntime, onnx and torch; default build/venv/bin/python, else python3\n"
+    "  --models   the folder of silero_vad_v6.onnx; default build/models\n"
+    "Exit codes: 0, 1 (failed), 2 (bad usage).\n";
+
+int cpu_command(const std::vector<std::string>& words) {
+  Machine machine;
+  const auto begin = [&machine](Context& context) {
+    context.machine = &machine;
+    if (context.models.empty()) context.models = in_build(context.programs, "models");
+  };
+  Bench bench{usage, usage_end, cpu_families(), begin, Machine::name};
+  bench.flags["--threads"] = [](Context& context, const std::string& text) {
+    context.threads.clear();
+    for (const std::string& part : parts_of(text)) context.threads.push_back(number_of("--threads", part, 1, 256));
+  };
+  bench.flags["--models"] = [](Context& context, const std::string& text) { context.models = text; };
+  return bench_command(bench, words);
+}
+
+/// This process becomes the benchmark of GPUs, which lies beside it: a program of its own, linked with no peer, so that it can be carried to a
+/// machine that has one.
+int gpu_command(const std::vector<std::string>& words) {
+  const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "millrace-bench-gpu").string();
+  std::vector<char*> arguments{const_cast<char*>(program.c_str())};
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execv(program.c_str(), arguments.data());
+  throw IoError(program + ": cannot start: " + std::strerror(errno));
+}
+
+}  // namespace
+}  // namespace millrace::bench
 
 int main(int count, char** arguments) {
   using namespace millrace::bench;
@@ -22,7 +76,7 @@ int main(int count, char** arguments) {
       return live_client_command({words[1], std::stoll(words[2]), std::stoll(words[3]), std::stod(words[4]), std::stod(words[5])});
     if (words.size() == 2 && words[0] == "sessions") return sessions_command(std::stoll(words[1]));  // of C9
     if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) return cpu_command({"--help"});
-    if (!words.empty() && words[0] == "gpu") throw millrace::UnsupportedError("bench gpu: this build has no code for GPUs");
+    if (!words.empty() && words[0] == "gpu") return gpu_command({words.begin() + 1, words.end()});
     throw UsageError("expected cpu or gpu, found " + (words.empty() ? "nothing" : "'" + words[0] + "'"));
   } catch (const UsageError& error) {
     complain("millrace", std::string("bench: ") + error.what() + " (millrace bench cpu --help explains)");

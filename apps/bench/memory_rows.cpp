@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <bench/our_lstm.h>
-#include <bench/registry.h>
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
 #include <millrace/streaming/live/session.h>
 #include <millrace/streaming/live/state_slab.h>
 #include <support/child.h>

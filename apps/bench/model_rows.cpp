@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
+#include <bench/families.h>
 #include <bench/frame_time.h>
 #include <bench/gemm_pair.h>
-#include <bench/python_peer.h>
-#include <bench/registry.h>
+#include <bench/library/python_peer.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace::bench {

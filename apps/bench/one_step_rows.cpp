@@ -2,10 +2,11 @@
 #include <string>
 #include <tuple>
 
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
+#include <bench/library/python_peer.h>
 #include <bench/lstm_peer.h>
-#include <bench/our_lstm.h>
-#include <bench/python_peer.h>
-#include <bench/registry.h>
+#include <bench/machine.h>
 
 namespace millrace::bench {
 namespace {
@@ -24,7 +25,7 @@ struct Step {
     made.peer_name = peer;
     made.goal = goal;
     const std::int64_t weights = problem.w.elements() + problem.r.elements();
-    made.floor = context.machine.floor(2.0 * static_cast<double>(weights), weights * 4, 1, threads);
+    made.floor = context.machine->floor(2.0 * static_cast<double>(weights), weights * 4, 1, threads);
     made.panel = "one step over H, B 1, " + threads_text(threads);
     made.x = static_cast<double>(hidden);
     return made;
@@ -71,7 +72,7 @@ void measure_low_precision(Context& context) {
       const auto bytes = weights * static_cast<std::int64_t>(size_of(dtype));
       // Products of i8 are four times as many a cycle: what they need of memory is the limit.
       row.floor =
-          context.machine.floor(dtype == DType::i8 ? 0.5 * static_cast<double>(weights) : 2.0 * static_cast<double>(weights), bytes, 1, 1);
+          context.machine->floor(dtype == DType::i8 ? 0.5 * static_cast<double>(weights) : 2.0 * static_cast<double>(weights), bytes, 1, 1);
       std::string why_not;
       Timer peer = whole.timer();
       // A hundredth of what a state may be: the rounding of weights, and no more.

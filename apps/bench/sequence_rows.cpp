@@ -5,10 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
+#include <bench/library/python_peer.h>
 #include <bench/lstm_peer.h>
-#include <bench/our_lstm.h>
-#include <bench/python_peer.h>
-#include <bench/registry.h>
+#include <bench/machine.h>
 
 namespace millrace::bench {
 namespace {
@@ -19,7 +20,7 @@ using Chosen = std::vector<std::size_t>;
 double floor_of(Context& context, const LstmProblem& problem, int threads) {
   const double steps = static_cast<double>(*std::max_element(problem.lengths.begin(), problem.lengths.end()));
   const std::int64_t weights = problem.r.elements();
-  return context.machine.floor(4.0 * static_cast<double>(weights * problem.rows()), weights * 4, steps + 1, threads);
+  return context.machine->floor(4.0 * static_cast<double>(weights * problem.rows()), weights * 4, steps + 1, threads);
 }
 
 void equal_sequences(Context& context, std::int64_t hidden, std::int64_t batch, int threads) {

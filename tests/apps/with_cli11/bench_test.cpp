@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
 #include <doctest/doctest.h>
 
 #include "apps/process.h"
@@ -45,11 +47,28 @@ TEST_CASE("millrace bench measures ours where a peer cannot be had, and the row 
 TEST_CASE("millrace bench refuses what it does not know, with the exit codes of the command") {
   check_refused({"bench"}, 2, {"bench: expected cpu or gpu, found nothing"});
   check_refused({"bench", "tpu"}, 2, {"found 'tpu'"});
-  check_refused({"bench", "gpu"}, 1, {"no code for GPUs"});
+  check_refused({"bench", "gpu", "--only", "C1"}, 2, {"--only", "G10", "found 'C1'"});
+  check_refused({"bench", "gpu", "--device", "first"}, 2, {"--device", "found 'first'"});
   check_refused({"bench", "cpu", "--only", "C1,C99"}, 2, {"--only", "C4", "found 'C99'"});
   check_refused({"bench", "cpu", "--threads", "1,zero"}, 2, {"--threads", "from 1 to 256", "found 'zero'"});
   check_refused({"bench", "cpu", "--json"}, 2, {"--json", "expected a value"});
   check_refused({"bench", "cpu", "fast"}, 2, {"'fast'"});
   check_refused({"bench", "cpu", "--only", "C2", "--json", "/no/such/folder/rows.json"}, 1, {"/no/such/folder/rows.json"});
   CHECK(millrace_command({"bench", "cpu", "--help"}).code == 0);
+}
+
+TEST_CASE("millrace bench gpu lists what has no kernel yet where there is a device, and else says so and leaves with 77") {
+  const ScratchFolder folder;
+  const std::string json = folder / "rows.json";
+  const Ended ended = millrace_command({"bench", "gpu", "--only", "G4", "--json", json});
+  INFO(ended.err);
+  if (ended.code == 77) {
+    CHECK(ended.err.find("expected a CUDA device, found none") != std::string::npos);
+    CHECK_FALSE(std::filesystem::exists(json));
+    return;
+  }
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find("G4 ") != std::string::npos);
+  CHECK(read_file(json).find("\"ratio\": null") != std::string::npos);
+  CHECK(read_file(json).find("no kernel yet") != std::string::npos);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bench/our_lstm.h>
+#include <bench/library/our_lstm.h>
 
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -9,8 +9,9 @@
 namespace millrace::bench {
 namespace {
 
-std::shared_ptr<Runtime> make_runtime(int threads) {
+std::shared_ptr<Runtime> make_runtime(int threads, std::shared_ptr<Device> device = nullptr) {
   RuntimeOptions options;
+  if (device) options.devices.push_back(std::move(device));
   options.threads = 1;
   options.kernel_threads = static_cast<std::size_t>(threads);
   return std::make_shared<Runtime>(std::move(options));
@@ -52,14 +53,29 @@ Program step_program(const LstmProblem& problem, std::optional<DType> weights) {
 OurProgram::OurProgram(Program program, Feeds feeds, int threads, Gear gear)
     : runtime_(make_runtime(threads)), executable_(runtime_->compile(std::move(program))), feeds_(std::move(feeds)), gear_(gear) {}
 
+OurProgram::OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Gear gear)
+    : runtime_(make_runtime(1, device)),
+      executable_(runtime_->compile(std::move(program), device->place())),
+      feeds_(std::move(feeds)),
+      gear_(gear) {}
+
 Timer OurProgram::timer() const {
   return [runtime = runtime_, executable = executable_, feeds = feeds_, gear = gear_](double seconds) {
     return sync_wait(runtime->executor(), runs_for(executable, feeds, gear, seconds), "bench");
   };
 }
 
-LoDTensor OurProgram::output(const std::string& name) const {
-  return sync_wait(runtime_->executor(), run(executable_, feeds_), "bench")[name];
+RunResult OurProgram::run_once() const {
+  RunOptions options;
+  options.gear = gear_;
+  return sync_wait(runtime_->executor(), run(executable_, feeds_, options), "bench");
+}
+
+LoDTensor OurProgram::output(const std::string& name) const { return run_once()[name]; }
+
+std::string gear_of(const RunResult& result) {
+  if (result.fused_loops > 0) return "gear fused";
+  return result.turns > 0 ? "gear interpreted" : "no loop";
 }
 
 Program lstm_program(const LstmProblem& problem) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <bench/lstm_problem.h>
-#include <bench/measure.h>
+#include <bench/library/lstm_problem.h>
+#include <bench/library/measure.h>
 
 namespace millrace::bench {
 

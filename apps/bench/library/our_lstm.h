@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include <bench/lstm_problem.h>
-#include <bench/measure.h>
+#include <bench/library/lstm_problem.h>
+#include <bench/library/measure.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/step_runner.h>
 #include <millrace/runtime/program/program.h>
@@ -18,8 +18,11 @@ namespace millrace::bench {
 class OurProgram {
  public:
   OurProgram(Program program, Feeds feeds, int threads, Gear gear = Gear::automatic);
+  /// On `device`, which feeds may lie on already.
+  OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Gear gear = Gear::automatic);
   /// Of one run.
   Timer timer() const;
+  RunResult run_once() const;
   /// The output `name` of one run.
   LoDTensor output(const std::string& name) const;
 
@@ -29,6 +32,9 @@ class OurProgram {
   Feeds feeds_;
   Gear gear_;
 };
+
+/// How the loops of a run ran, for people.
+std::string gear_of(const RunResult& result);
 
 /// The built-in layer over the sequences of a problem, x to y, through the public API.
 Program lstm_program(const LstmProblem& problem);

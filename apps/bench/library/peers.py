@@ -91,7 +91,65 @@ def torch_packed(folder, hidden, threads):
     return f"PyTorch {torch.__version__} packed", Call()
 
 
-SET_UPS = {"onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed}
+def on_cuda(device):
+    import torch
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"PyTorch {torch.__version__} has no CUDA device")
+    torch.cuda.set_device(int(device))
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def cuda_layers(torch, hidden, layers, dtype):
+    types = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+    return torch.nn.LSTM(hidden, hidden, layers).to("cuda", types[dtype]).eval(), types[dtype]
+
+
+def torch_cuda_layers(device, steps, rows, hidden, layers, dtype):
+    torch = on_cuda(device)
+    layer, dtype = cuda_layers(torch, int(hidden), int(layers), dtype)
+    x = torch.randn(int(steps), int(rows), int(hidden), device="cuda", dtype=dtype)
+
+    def call():
+        layer(x)
+        torch.cuda.synchronize()
+    return f"PyTorch {torch.__version__} nn.LSTM", call
+
+
+def torch_cuda_tick(device, sessions, rows, hidden, layers):
+    """States of sessions gathered, one step, states scattered: a CUDA graph whose inputs are copied in and whose output is copied out."""
+    torch = on_cuda(device)
+    sessions, rows, hidden, layers = int(sessions), int(rows), int(hidden), int(layers)
+    layer, dtype = cuda_layers(torch, hidden, layers, "f16")
+    h, c = (torch.randn(layers, sessions, hidden, device="cuda", dtype=dtype) for _ in range(2))
+    slots, x = torch.randperm(sessions, device="cuda")[:rows], torch.randn(1, rows, hidden, device="cuda", dtype=dtype)
+    new_slots, new_x = (a.cpu().pin_memory() for a in (slots, x))
+    out = torch.empty(1, rows, hidden, dtype=dtype).pin_memory()
+
+    def step():
+        y, (new_h, new_c) = layer(x, (h.index_select(1, slots), c.index_select(1, slots)))
+        h.index_copy_(1, slots, new_h)
+        c.index_copy_(1, slots, new_c)
+        return y
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+
+    def call():
+        slots.copy_(new_slots, non_blocking=True)
+        x.copy_(new_x, non_blocking=True)
+        graph.replay()
+        out.copy_(y, non_blocking=True)
+        torch.cuda.synchronize()
+    return f"PyTorch {torch.__version__}, a CUDA graph", call
+
+
+SET_UPS = {"torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed}
 
 
 def seconds_a_call(call, seconds):

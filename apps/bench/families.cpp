@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bench/registry.h>
-
-#include <fmt/format.h>
+#include <bench/families.h>
 
 namespace millrace::bench {
 namespace {
@@ -22,24 +20,6 @@ constexpr Family all[] = {
 
 }  // namespace
 
-std::span<const Family> families() { return all; }
-
-void emit_pair(Context& context, Row row, const Timer& ours, const Timer& peer, const std::string& why_not) {
-  const auto [our_time, peer_time] = by_turns(ours, peer, context.effort);
-  row.ours = our_time;
-  if (peer)
-    row.peer = peer_time;
-  else
-    row.note = why_not;
-  context.emit(std::move(row));
-}
-
-void check_peer(double difference, Timer& peer, std::string& note) {
-  if (!peer || difference <= 1e-3) return;
-  peer = nullptr;
-  note = fmt::format("not measured: the peer's result is {:.3g} from ours", difference);
-}
-
-std::string threads_text(int threads) { return threads == 1 ? "1 thread" : std::to_string(threads) + " threads"; }
+std::span<const Family> cpu_families() { return all; }
 
 }  // namespace millrace::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bench/python_peer.h>
+#include <bench/library/python_peer.h>
 
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bench/lstm_problem.h>
+#include <bench/library/lstm_problem.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer of an LSTM: G1, G2 and G3.
+#include <fmt/format.h>
+
+#include <bench_gpu/cudnn_peer.h>
+#include <bench_gpu/gpu_families.h>
+#include <bench_gpu/gpu_lstm.h>
+
+namespace millrace::bench {
+namespace {
+
+struct Shape {
+  std::int64_t steps, rows, hidden;
+};
+
+double goal_of(const Shape& shape) {
+  const std::int64_t h = shape.hidden;
+  if (shape.rows <= 16) return h <= 512 ? 2 : h <= 768 ? 1.5 : 1.2;
+  if (shape.rows <= 64) return h <= 128 ? 3.5 : h <= 512 ? 5 : h <= 768 ? 3.5 : 2.2;
+  return h <= 128 ? 3.5 : h <= 512 ? 4 : h <= 768 ? 2.5 : 1.6;
+}
+
+/// How far two of a dtype may be apart behind a thousand steps, whose sums are taken in other orders.
+double allowed(DType dtype) { return dtype == DType::f16 ? 0.03 : dtype == DType::bf16 ? 0.2 : 1e-3; }
+
+/// The same, of one step of many.
+Timer a_step(Timer whole, std::int64_t steps) {
+  if (!whole) return whole;
+  return [whole = std::move(whole), steps](double seconds) { return whole(seconds) / static_cast<double>(steps); };
+}
+
+struct Side {
+  GpuLstm problem;
+  OurProgram ours;
+  std::string gear;
+  Tensor last;
+
+  Side(Context& context, const Shape& shape, DType dtype)
+      : problem(make_gpu_lstm(*context.gpu, shape.steps, shape.rows, shape.hidden, dtype)),
+        ours(lstm_program(problem), feeds_of(problem), context.gpu->device()) {
+    const RunResult result = ours.run_once();
+    gear = gear_of(result);
+    last = last_step(result["y"].tensor());
+  }
+  Timer timer() const { return a_step(ours.timer(), problem.steps); }
+};
+
+Row row_of(Context& context, const char* id, const Shape& shape, const Side& side) {
+  Row row;
+  row.id = id;
+  row.shape = fmt::format("a step of {}, B{} H{} {}", shape.steps, shape.rows, shape.hidden, name_of(side.problem.dtype));
+  row.note = side.gear;
+  if (const auto floor = context.gpu->lstm_floor(shape.steps, shape.rows, shape.hidden, shape.hidden, side.problem.dtype))
+    row.floor = *floor / static_cast<double>(shape.steps);
+  row.panel = fmt::format("a step of {} {} over H, B {}", shape.steps, name_of(side.problem.dtype), shape.rows);
+  row.x = static_cast<double>(shape.hidden);
+  return row;
+}
+
+void beside_cudnn(Context& context, const char* id, const Shape& shape, const Side& side, std::optional<double> goal) {
+  CudnnLstm peer = make_cudnn_lstm(*context.gpu, side.problem, context.effort);
+  if (peer.timer) check_peer(difference_of(side.last, peer.last_step()), peer.timer, peer.note, allowed(side.problem.dtype));
+  Row row = row_of(context, id, shape, side);
+  row.peer_name = peer.name;
+  row.goal = goal;
+  if (peer.timer) row.note += "; " + peer.note;
+  emit_pair(context, row, side.timer(), a_step(peer.timer, shape.steps), peer.note);
+}
+
+/// f16 and bf16 side by side.
+void lstm_shape(Context& context, const char* id, const Shape& shape) {
+  const Side half(context, shape, DType::f16);
+  beside_cudnn(context, id, shape, half, goal_of(shape));
+  const Side brain(context, shape, DType::bf16);
+  const bool clause = shape.hidden <= 512 || shape.rows <= 16;
+  beside_cudnn(context, "G3", shape, brain, clause ? std::optional<double>(6) : std::nullopt);
+  Row row = row_of(context, "G3", shape, brain);
+  row.peer_name = "ours, f16";
+  row.goal = 0.97;
+  row.panel.clear();
+  emit_pair(context, row, brain.timer(), half.timer(), "");
+}
+
+void lstm_shapes(Context& context, const char* id, const std::vector<std::int64_t>& batches) {
+  if (context.quick) return lstm_shape(context, id, {16, batches.front(), 32});
+  for (const std::int64_t hidden : {128, 256, 512, 768, 1024})
+    for (const std::int64_t rows : batches) lstm_shape(context, id, {1024, rows, hidden});
+}
+
+}  // namespace
+
+void measure_few_rows(Context& context) { lstm_shapes(context, "G1", {1, 4, 16}); }
+void measure_many_rows(Context& context) { lstm_shapes(context, "G2", {64, 256}); }
+
+}  // namespace millrace::bench

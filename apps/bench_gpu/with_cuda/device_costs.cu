@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bench_gpu/device_costs.h>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include <millrace/tensor/with_cuda/check.h>
+
+namespace millrace::bench {
+namespace {
+
+using cuda::check;
+
+__global__ void empty_kernel() {}
+
+/// Rounds of a barrier of all blocks: one thread of each adds to a counter, and reads it until all have.
+__global__ void counter_rounds(unsigned* counter, unsigned rounds) {
+  for (unsigned round = 1; round <= rounds; ++round) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+      unsigned seen = 0;
+      while (seen < round * gridDim.x) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void cluster_rounds(unsigned rounds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  for (unsigned round = 0; round < rounds; ++round)
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+class Stream {
+ public:
+  explicit Stream(int device) : device_(device) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
+  }
+  ~Stream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const noexcept { return stream_; }
+  void wait() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_); }
+
+  /// Seconds of one of `count`: the median of five times, the first of six being left out.
+  template <class F>
+  double seconds_of(int count, F&& f) const {
+    std::vector<double> all;
+    for (int turn = 0; turn < 6; ++turn) {
+      wait();
+      const auto start = std::chrono::steady_clock::now();
+      f();
+      wait();
+      if (turn > 0) all.push_back(seconds_since(start) / count);
+    }
+    return median(std::move(all));
+  }
+
+ private:
+  int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
+constexpr unsigned rounds = 4000;
+constexpr unsigned cluster_blocks = 16;
+
+std::optional<double> counter_barrier(int device) {
+  int blocks = 0, together = 0;
+  check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute", device);
+  check(cudaDeviceGetAttribute(&together, cudaDevAttrCooperativeLaunch, device), "cudaDeviceGetAttribute", device);
+  if (together == 0) return std::nullopt;
+  const Stream stream(device);
+  unsigned* counter = nullptr;
+  check(cudaMalloc(&counter, sizeof(unsigned)), "cudaMalloc", device);
+  unsigned count = rounds;
+  void* arguments[] = {&counter, &count};
+  const double seconds = stream.seconds_of(rounds, [&] {
+    check(cudaMemsetAsync(counter, 0, sizeof(unsigned), stream), "cudaMemsetAsync", device);
+    check(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(counter_rounds), dim3(static_cast<unsigned>(blocks)), dim3(256),
+                                      arguments, 0, stream),
+          "cudaLaunchCooperativeKernel", device);
+  });
+  static_cast<void>(cudaFree(counter));
+  return seconds;
+}
+
+std::optional<double> cluster_barrier(int device) {
+  int clusters = 0;
+  check(cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device), "cudaDeviceGetAttribute", device);
+  if (clusters == 0) return std::nullopt;
+  check(cudaFuncSetAttribute(cluster_rounds, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", device);
+  const Stream stream(device);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(cluster_blocks);
+  config.blockDim = dim3(256);
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster_blocks;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return stream.seconds_of(rounds, [&] { check(cudaLaunchKernelEx(&config, cluster_rounds, rounds), "cudaLaunchKernelEx", device); });
+}
+
+DriverCost launches(int device) {
+  constexpr int count = 1000;
+  const Stream stream(device);
+  return {"a kernel, launched back to back", stream.seconds_of(count, [&] {
+            for (int i = 0; i < count; ++i) empty_kernel<<<1, 1, 0, stream>>>();
+            check(cudaGetLastError(), "a kernel's launch", device);
+          })};
+}
+
+DriverCost events(int device) {
+  constexpr int count = 1000;
+  const Stream stream(device), other(device);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags", device);
+  DriverCost cost{"an event, recorded and waited for by another stream", stream.seconds_of(count, [&] {
+                    for (int i = 0; i < count; ++i) {
+                      check(cudaEventRecord(event, stream), "cudaEventRecord", device);
+                      check(cudaStreamWaitEvent(other, event, 0), "cudaStreamWaitEvent", device);
+                    }
+                  })};
+  static_cast<void>(cudaEventDestroy(event));
+  return cost;
+}
+
+DriverCost graphs(int device, int nodes) {
+  constexpr int count = 100;
+  const Stream stream(device);
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", device);
+  for (int i = 0; i < nodes; ++i) empty_kernel<<<1, 1, 0, stream>>>();
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture", device);
+  cudaGraphExec_t ready = nullptr;
+  check(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate", device);
+  DriverCost cost{"a graph of " + std::to_string(nodes) + " kernels, launched back to back, each kernel",
+                  stream.seconds_of(count * nodes, [&] {
+                    for (int i = 0; i < count; ++i) check(cudaGraphLaunch(ready, stream), "cudaGraphLaunch", device);
+                  })};
+  static_cast<void>(cudaGraphExecDestroy(ready));
+  static_cast<void>(cudaGraphDestroy(graph));
+  return cost;
+}
+
+/// From a blocking wait's begin to its end, for a kernel that is already done: what a round trip into the driver costs.
+DriverCost round_trip(int device) {
+  constexpr int count = 200;
+  const Stream stream(device);
+  return {"a kernel, launched and waited for by a thread that spins", stream.seconds_of(count, [&] {
+            for (int i = 0; i < count; ++i) {
+              empty_kernel<<<1, 1, 0, stream>>>();
+              stream.wait();
+            }
+          })};
+}
+
+}  // namespace
+
+std::optional<double> measure_barrier(GpuMachine& machine, Barrier kind) {
+  const cuda::OnDevice here(machine.index());
+  return kind == Barrier::cluster ? cluster_barrier(machine.index()) : counter_barrier(machine.index());
+}
+
+std::vector<DriverCost> measure_driver_costs(GpuMachine& machine) {
+  const cuda::OnDevice here(machine.index());
+  const int device = machine.index();
+  return {launches(device), round_trip(device), events(device), graphs(device, 32), graphs(device, 512)};
+}
+
+}  // namespace millrace::bench
