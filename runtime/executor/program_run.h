@@ -100,6 +100,13 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
     std::optional<DDim> extents(const StackedView& view) const;
   };
 
+  /// Which slots a loop works on.
+  struct FusedSlots {
+    std::vector<FusedOperands::Slots> read, written;
+    std::vector<std::int64_t> states;
+    std::int64_t turns = 0;
+  };
+
   static task<void> run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end);
   static task<bool> walk(ProgramRun* run, const CompiledBlock* block, const ScopePtr* scope, BlockEnd* end, Scope* ops);
   static task<void> run_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, HeldWriters held,
@@ -117,7 +124,9 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
                                             ScopePtr scope, Beside beside);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   bool arrives_slot_by_slot(VarId array) const;
-  static task<void> all_slots(TensorArray array, std::int64_t first, std::int64_t count);
+  static task<void> all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns);
+  static task<std::optional<FusedSlots>> fused_slots(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, ScopePtr scope,
+                                                     Beside beside);
   static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,

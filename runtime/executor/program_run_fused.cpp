@@ -3,12 +3,14 @@
 #include <millrace/runtime/executor/program_run.h>
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/reorder.h>
+#include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/lowering/wavefront.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
@@ -116,39 +118,105 @@ task<Value> ProgramRun::value_beside(std::shared_ptr<ProgramRun> run, VarId var,
 }
 
 /// Slots that come from elsewhere. One that does not come, the loop says better turn by turn.
-task<void> ProgramRun::all_slots(TensorArray array, std::int64_t first, std::int64_t count) {
-  if (first < 0 || !array.is_fixed()) co_return;
+task<void> ProgramRun::all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns) {
+  if (!array.is_fixed()) co_return;
   try {
-    for (std::int64_t slot = first; slot < std::min(array.size(), first + count); ++slot) co_await array.read(slot);
+    for (std::int64_t turn = 0; turn < turns; ++turn) {
+      const auto slot = lowering::value_at(slots.first, slots.pace, turn);
+      if (!slot || *slot < -1 || *slot >= array.size()) co_return;
+      if (*slot >= 0) co_await array.read(*slot);
+    }
   } catch (const CancelledError&) {
     throw;
   } catch (const Error&) {
   }
 }
 
-/// Everything a fused loop works on, awaited; without turns when something is missing. What the loop reads was made before it, and nobody waits for what it writes: waiting is safe.
+namespace {
+
+/// Numbers that the slots of a loop are counted from.
+std::vector<VarId> terms_of(const LoopForm& form) {
+  std::vector<VarId> vars;
+  const auto add = [&](const LoopForm::Index& index) {
+    for (const LoopForm::Index::Term& term : index.first.terms) vars.push_back(term.var);
+  };
+  add(form.stop.left);
+  for (const LoopForm::StepInput& input : form.inputs) add(input.index);
+  for (const LoopForm::Output& output : form.outputs) add(output.index);
+  for (const LoopForm::State& state : form.states) add(state.index);
+  std::sort(vars.begin(), vars.end());
+  vars.erase(std::unique(vars.begin(), vars.end()), vars.end());
+  return vars;
+}
+
+}  // namespace
+
+/// The slots of a loop's inputs, outputs and states at the first turn, and how many turns there are; nothing where a number is beyond 64
+/// bits, or the loop never ends.
+task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop,
+                                                                    ScopePtr scope, Beside beside) {
+  const LoopForm& form = loop->form();
+  std::map<VarId, std::int64_t> values;
+  for (const VarId var : terms_of(form)) {
+    const Value value = co_await value_beside(run, var, scope, beside);
+    if (value.empty()) co_return std::nullopt;
+    if (value.is_array()) {
+      values[var] = value.array().size();
+      continue;
+    }
+    const Point point = value.tensor().ready();
+    co_await ready(point);
+    values[var] = value.tensor().tensor().item_int();
+  }
+  FusedSlots made;
+  bool known = true;
+  const auto at = [&](const LoopForm::Index& index) {
+    const auto first = lowering::first_value(index, values);
+    known = known && first;
+    return FusedOperands::Slots{first.value_or(0), index.pace};
+  };
+  for (const LoopForm::StepInput& input : form.inputs) made.read.push_back(at(input.index));
+  for (const LoopForm::Output& output : form.outputs) made.written.push_back(at(output.index));
+  for (const LoopForm::State& state : form.states) made.states.push_back(at(state.index).first);
+  const auto turns = lowering::turns_until(form.stop, at(form.stop.left).first);
+  if (!known || !turns) co_return std::nullopt;
+  made.turns = *turns;
+  co_return made;
+}
+
+/// Everything a fused loop works on, awaited; without turns when something is missing. What the loop reads was made before it, and nobody
+/// waits for what it writes: waiting is safe.
 task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
                                                ScopePtr scope, Beside beside) {
   const LoopForm& form = loop->form();
-  std::vector<std::int64_t> counters(form.carried.size());
-  for (std::size_t i = 0; i < counters.size(); ++i)
-    if (form.carried[i].counter) counters[i] = co_await integer_of(run, op->op->inputs[i], scope);
-  const auto at = [&](const LoopForm::Index& index) { return counters[index.carried] + index.offset; };
   FusedOperands made;
-  const std::int64_t stop = co_await integer_of(run, form.stop, scope);
-  for (const LoopForm::StepInput& input : form.inputs) {
+  const std::optional<FusedSlots> slots = co_await fused_slots(run, loop, scope, beside);
+  if (!slots) co_return made;
+  made.read = slots->read;
+  made.written = slots->written;
+  const StreamRef stream = run->stream(*op, *scope);
+  for (std::size_t i = 0; i < form.inputs.size(); ++i) {
+    const LoopForm::StepInput& input = form.inputs[i];
     const Value array = co_await value_beside(run, input.array, scope, beside);
     if (array.empty()) co_return made;
     made.inputs.push_back(array.array());
-    made.first_read.push_back(at(input.index));
-    if (run->arrives_slot_by_slot(input.array)) co_await all_slots(array.array(), made.first_read.back(), stop - at(form.stop_at));
+    if (run->arrives_slot_by_slot(input.array)) co_await all_slots(array.array(), made.read[i], slots->turns);
+    made.boots.emplace_back();
+    const auto last = lowering::value_at(made.read[i].first, made.read[i].pace, std::max<std::int64_t>(slots->turns, 1) - 1);
+    if (input.boot == no_var || !last || std::min(made.read[i].first, *last) != -1) continue;
+    const Value boot = co_await value_beside(run, input.boot, scope, beside);
+    if (boot.empty()) co_return made;
+    const Point there = boot.tensor().ready();
+    co_await ready(there);
+    made.boots.back() = booted(array.array(), boot.tensor(), stream);
+    if (!made.boots.back()) co_return made;
   }
   for (const LoopForm::Output& output : form.outputs) {
     const Value array = co_await value_of(run, output.array, scope);
     made.outputs.push_back(array.array());
-    made.first_written.push_back(at(output.index));
   }
-  for (const LoopForm::State& state : form.states) {
+  for (std::size_t i = 0; i < form.states.size(); ++i) {
+    const LoopForm::State& state = form.states[i];
     if (state.initial != no_var) {
       const Value value = co_await value_beside(run, state.initial, scope, beside);
       if (value.empty()) co_return made;
@@ -156,15 +224,16 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
       continue;
     }
     const Value array = co_await value_of(run, state.array, scope);
-    const std::int64_t slot = at(state.index);
+    const std::int64_t slot = slots->states[i];
+    const std::optional<SequenceOrder>& order = array.array().order();
     if (slot == -1 && state.boot != no_var) {
       const Value boot = co_await value_beside(run, state.boot, scope, beside);
       if (boot.empty()) co_return made;
-      std::optional<SlotValue> first = booted(array.array(), boot.tensor(), run->stream(*op, *scope));
+      std::optional<SlotValue> first = booted(array.array(), boot.tensor(), stream);
       if (!first) co_return made;
       made.states.push_back(std::move(*first));
-    } else if (const std::optional<LoDTensor> held = array.array().peek(slot)) {
-      made.states.emplace_back(*held);
+    } else if (const std::optional<LoDTensor> held = slot < 0 ? std::nullopt : array.array().peek(slot)) {
+      made.states.push_back(order ? SlotValue(*held, *order, slot) : SlotValue(*held));
     } else {
       co_return made;  // reads what nothing wrote: the loop says so, turn by turn
     }
@@ -180,7 +249,7 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     const Point point = state.ready();
     co_await ready(point);
   }
-  made.turns = stop - at(form.stop_at);
+  made.turns = slots->turns;
   co_return made;
 }
 
@@ -237,11 +306,15 @@ task<void> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const Compi
       continue;
     }
     const std::int64_t begin = co_await integer_of(run, op->op->inputs[i], scope);
-    const Tensor count = Tensor::scalar<std::int64_t>(begin + fused->turns());
+    const auto grown = static_cast<std::uint64_t>(form.carried[i].pace) * static_cast<std::uint64_t>(fused->turns());
+    const auto end = static_cast<std::int64_t>(static_cast<std::uint64_t>(begin) + grown);
     const DType dtype = run->executable_.program().var(op->op->outputs[i]).type.dtype;
-    scope->set(op->outputs[i], Value(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(begin + fused->turns())) : count));
+    scope->set(op->outputs[i], Value(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(end)) : Tensor::scalar(end)));
   }
-  run->result_.turns += fused->turns();
+  // A turn that ends behind other ops than its test is one, too.
+  const bool another = run->executable_.block(op->sub_block).test == 0;
+  const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
+  run->result_.turns += fused->turns() + (another && fused->turns() != limit ? 1 : 0);
   ++run->result_.fused_loops;
 }
 

@@ -46,6 +46,8 @@ FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
   made.kernel.emplace(phase.program, RowKernel::Truth::numbers);
   for (std::size_t i = 0; i < made.inputs.size(); ++i)
     if (made.kernel->inputs()[i].shared) made.shared.push_back(i);
+  for (const RowOp& op : made.kernel->plan().desc().ops)
+    made.multiplies |= op.kind == RowOp::Kind::matmul || op.kind == RowOp::Kind::matmul_int8 || op.kind == RowOp::Kind::lstm_cell;
   return made;
 }
 

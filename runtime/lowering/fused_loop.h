@@ -33,6 +33,7 @@ class FusedLoop {
     std::vector<passes::Source> inputs;
     std::optional<RowKernel> kernel;
     std::vector<std::size_t> shared;  ///< places of the shared ones among `inputs`
+    bool multiplies = false;          ///< has a product or a cell
   };
   static Part part_of(const passes::Phase& phase);
   std::string describe() const;
@@ -55,11 +56,17 @@ struct FusedOperands {
     const FusedRun* run = nullptr;
     std::size_t output = 0;
   };
+  /// The slot at the first turn, and how much further it is with each one: `pace` of the form's index.
+  struct Slots {
+    std::int64_t first = 0;
+    std::int64_t pace = 1;
+  };
   std::vector<TensorArray> inputs;
-  std::vector<Source> sources;           ///< by input; none, or a null run: the slots are there
-  std::vector<std::int64_t> first_read;  ///< the slot of each input at the first turn
+  std::vector<Source> sources;  ///< by input; none, or a null run: the slots are there
+  std::vector<Slots> read;
+  std::vector<std::optional<SlotValue>> boots;  ///< by input: what stands before slot 0, where the loop looks there; as the batch wants it
   std::vector<TensorArray> outputs;
-  std::vector<std::int64_t> first_written;
+  std::vector<Slots> written;
   std::vector<SlotValue> states;  ///< before the first turn; with an order: as the batch wants them
   std::vector<Tensor> shared;
   std::int64_t turns = 0;
@@ -73,7 +80,7 @@ class FusedRun {
   static std::unique_ptr<FusedRun> prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream);
   ~FusedRun();
 
-  /// Rows of the first turn; no later one has more.
+  /// The most rows that a turn has.
   std::int64_t rows() const noexcept;
   /// Multiply-adds of all turns, or what takes as long.
   std::int64_t work() const noexcept;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a fused loop works on: values that fit, and room for what it makes.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/internal/fused_state.h>
+#include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
@@ -17,7 +19,7 @@ using From = Source::From;
 /// What comes ahead of the turns of a run should stay in the second cache until they take it.
 constexpr std::int64_t run_bytes = 256 << 10;
 /// Rows of a part.
-constexpr std::int64_t most_rows = 64;
+constexpr std::int64_t part_rows = 64;
 /// Multiply-adds below which a second thread costs more than it saves.
 constexpr std::int64_t thread_work = 1 << 20;
 
@@ -45,7 +47,7 @@ FusedRun::FusedRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FusedRun::~FusedRun() = default;
 std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
 const FusedLoop& FusedRun::loop() const noexcept { return *state_->loop; }
-std::int64_t FusedRun::rows() const noexcept { return state_->first_rows; }
+std::int64_t FusedRun::rows() const noexcept { return state_->most_rows; }
 std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.turns) * state_->work; }
 DDim FusedRun::stacked(std::size_t output) const {
   const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
@@ -55,15 +57,33 @@ void FusedRun::deal(int threads, StreamRef stream) { state_->make_parts(threads,
 
 // ---- What there is to work on ----
 
+/// One slot that is there, or what stands before the first.
+bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts,
+                                StreamRef stream) const {
+  const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
+  std::optional<LoDTensor> held;
+  if (slot >= 0)
+    held = operands.inputs[input].peek(slot);
+  else if (slot == -1 && input < operands.boots.size() && operands.boots[input])
+    held = *operands.boots[input];
+  if (!held || !held->lod().empty() || !plain(held->tensor(), dtype) || held->dims().rank() != dims.rank() ||
+      held->dims().erased(0) != dims.erased(0))
+    return false;
+  stream.wait(held->ready());
+  made.first.push_back(static_cast<const std::byte*>(held->tensor().raw()));
+  counts.push_back(held->dims()[0]);
+  return true;
+}
+
 /// Slots that are there.
 bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const {
-  const auto turns = static_cast<std::size_t>(operands.turns);
   const TensorArray& array = operands.inputs[input];
-  const std::int64_t first = operands.first_read[input];
+  const auto [first, pace] = operands.read[input];
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
   const auto filled = array.filled();
   const std::int64_t slots = array.is_window() ? 0 : array.size();
-  if (first + operands.turns > slots) return false;
+  const auto last = lowering::value_at(first, pace, operands.turns - 1);
+  if (!last || std::min(first, *last) < -1 || std::max(first, *last) >= slots) return false;
   if (filled != nullptr) {
     if (!plain(filled->whole, dtype)) return false;
     stream.wait(filled->whole.ready());
@@ -71,22 +91,19 @@ bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<
     if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
     const std::int64_t step = filled->items ? slot[0] : 1;
     const auto* data = static_cast<const std::byte*>(filled->whole.raw());
-    for (std::size_t t = 0; t < turns; ++t) {
-      const auto at = static_cast<std::size_t>(first) + t;
+    for (std::int64_t t = 0; t < operands.turns; ++t) {
+      if (first + pace * t < 0) {
+        if (!read_slot(input, first + pace * t, made, counts, stream)) return false;
+        continue;
+      }
+      const auto at = static_cast<std::size_t>(first + pace * t);
       made.first.push_back(data + filled->offsets[at] * step * made.width * size);
       counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
     }
     return true;
   }
-  for (std::size_t t = 0; t < turns; ++t) {
-    const std::optional<LoDTensor> slot = array.peek(first + static_cast<std::int64_t>(t));
-    if (!slot || !slot->lod().empty() || !plain(slot->tensor(), dtype) || slot->dims().rank() != dims.rank() ||
-        slot->dims().erased(0) != dims.erased(0))
-      return false;
-    stream.wait(slot->ready());
-    made.first.push_back(static_cast<const std::byte*>(slot->tensor().raw()));
-    counts.push_back(slot->dims()[0]);
-  }
+  for (std::int64_t t = 0; t < operands.turns; ++t)
+    if (!read_slot(input, first + pace * t, made, counts, stream)) return false;
   return true;
 }
 
@@ -95,13 +112,17 @@ bool FusedRun::State::read_feeder(std::size_t input, TurnRows& made, std::vector
   const FusedOperands::Source& source = operands.sources[input];
   const std::shared_ptr<State>& from = source.run->state_;
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
-  const std::int64_t shift = operands.first_read[input] - from->operands.first_written[source.output];
+  const auto [first, pace] = operands.read[input];
+  const auto [written, written_pace] = from->operands.written[source.output];
+  if (pace != written_pace || (first - written) % pace != 0) return false;
+  const std::int64_t shift = (first - written) / pace;
   if (shift < 0 || operands.turns + shift > from->operands.turns) return false;
-  const Tensor& there = from->whole[static_cast<std::size_t>(from->target_of(source.output).whole)];
+  const Target& target = from->target_of(source.output);
+  const Tensor& there = from->whole[static_cast<std::size_t>(target.whole)];
   if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) return false;
   const auto* data = static_cast<const std::byte*>(there.raw());
   for (std::int64_t turn = shift; turn < operands.turns + shift; ++turn) {
-    made.first.push_back(data + from->offset(turn) * made.width * size);
+    made.first.push_back(data + from->place(target, turn) * made.width * size);
     counts.push_back(from->rows_of(turn));
   }
   feeders.push_back({from, shift});
@@ -109,35 +130,64 @@ bool FusedRun::State::read_feeder(std::size_t input, TurnRows& made, std::vector
 }
 
 bool FusedRun::State::read_inputs(StreamRef stream) {
+  std::vector<std::vector<std::int64_t>> counts(operands.inputs.size());
   for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
     const TensorArray& array = operands.inputs[i];
-    const std::int64_t first = operands.first_read[i];
     const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
-    if (first < 0 || (i > 0 && array.order() != order)) return false;
+    if (i > 0 && array.order() != order) return false;
     if (i == 0) order = array.order();
-    if (order && first != 0) return false;
     TurnRows made{{}, dims.erased(0).elements()};
-    std::vector<std::int64_t> counts;
     const bool fed = i < operands.sources.size() && operands.sources[i].run != nullptr;
-    if (!(fed ? read_feeder(i, made, counts) : read_slots(i, made, counts, stream))) return false;
-    if (i > 0 && counts != rows) return false;
-    rows = std::move(counts);
+    if (!(fed ? read_feeder(i, made, counts[i]) : read_slots(i, made, counts[i], stream))) return false;
     inputs.push_back(std::move(made));
   }
   if (operands.inputs.empty()) {  // the states say how many rows there are
     if (operands.states.empty() || operands.states[0].dims().rank() == 0) return false;
-    first_rows = operands.states[0].dims()[0];
+    first_rows = most_rows = operands.states[0].dims()[0];
     return true;
   }
-  if (!std::is_sorted(rows.rbegin(), rows.rend())) return false;
+  return count_rows(counts);
+}
+
+/// How many rows each turn has, by those of its inputs.
+bool FusedRun::State::count_rows(const std::vector<std::vector<std::int64_t>>& counts) {
+  // What is shrunk has the rows of another input, and more behind them.
+  const std::vector<LoopForm::StepInput>& form = loop->form().inputs;
+  const auto leads = std::find_if(form.begin(), form.end(), [](const auto& input) { return !input.shrinks; });
+  const auto leader = static_cast<std::size_t>(leads == form.end() ? 0 : leads - form.begin());
+  ordered = operands.read[leader];
+  if (order && ordered.first < 0) return false;
+  rows = counts[leader];
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == rows) continue;
+    const bool more = std::equal(rows.begin(), rows.end(), counts[i].begin(), std::less_equal<>());
+    if (!form[i].shrinks || !more || !order || !order->sorted() || operands.read[i].pace != ordered.pace || ordered.pace < 0) return false;
+  }
   first_rows = rows.front();
-  if (rows.back() == first_rows) {
+  most_rows = *std::max_element(rows.begin(), rows.end());
+  if (std::all_of(rows.begin(), rows.end(), [&](std::int64_t count) { return count == first_rows; })) {
     rows.clear();
     return true;
   }
   offsets.assign(1, 0);
   for (const std::int64_t count : rows) offsets.push_back(offsets.back() + count);
-  return order.has_value();
+  if (!order) return false;
+  // States go on with the sequences that live on.
+  return operands.states.empty() || (ordered.pace == 1 && std::is_sorted(rows.rbegin(), rows.rend()));
+}
+
+/// The rows of a state that the first turn takes; nothing where they cannot be told.
+std::optional<Tensor> FusedRun::State::first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const {
+  if (!order || !shrinks) return order && (!rows.empty() || value.dims()[0] != first_rows) ? std::nullopt : std::optional(value.tensor());
+  if (value.has_order() && value.order() != *order) return std::nullopt;
+  // What was computed has the rows of the turn before, or stands in the caller's order.
+  const SlotValue held = value.has_order() || ordered.first > 0 ? value : reorder(value, *order, stream);
+  const std::int64_t turn = held.has_order() ? held.turn() : ordered.first - 1;
+  if (turn > ordered.first || held.dims()[0] != order->live(turn)) return std::nullopt;
+  if (ordered.pace < 0 && first_rows != order->sequences()) return std::nullopt;
+  const RowSelection first = shrink_rows(*order, turn, ordered.first);
+  if (!first.prefix || first.count() != first_rows) return std::nullopt;
+  return held.tensor().rows(0, first_rows);
 }
 
 bool FusedRun::State::read_states(StreamRef stream) {
@@ -148,24 +198,13 @@ bool FusedRun::State::read_states(StreamRef stream) {
     const DDim& dims = loop->form().step.var(ports[operands.inputs.size() + i].var).type.shape.value();
     if (value.dims().rank() != dims.rank() || value.dims().erased(0) != dims.erased(0) || !value.lod().empty()) return false;
     if (value.dtype() != dtype || !value.tensor().place().is_cpu()) return false;
-    Tensor held = value.tensor();
-    if (order) {
-      if (!form.shrinks && (!rows.empty() || held.dim(0) != first_rows)) return false;
-      if (value.has_order() && (value.order() != *order || value.turn() != -1)) return false;
-      if (form.shrinks && held.dim(0) != order->sequences()) return false;
-      if (form.shrinks && !value.has_order()) held = reorder(value, *order, stream).tensor();
-      if (form.shrinks) {
-        const RowSelection first = shrink_rows(*order, -1, 0);
-        if (!first.prefix) return false;
-        held = held.rows(0, first_rows);
-      }
-    }
-    if (held.dim(0) != first_rows) return false;
-    stream.wait(held.ready());
-    if (!held.is_contiguous()) return false;
-    initial.push_back(std::move(held));
+    std::optional<Tensor> held = first_rows_of(value, form.shrinks, stream);
+    if (!held || held->dim(0) != first_rows) return false;
+    stream.wait(held->ready());
+    if (!held->is_contiguous()) return false;
+    initial.push_back(*std::move(held));
   }
-  moves = !rows.empty() && !order->sorted();
+  moves = !rows.empty() && !order->sorted() && !operands.states.empty();
   return true;
 }
 
@@ -205,12 +244,14 @@ bool FusedRun::State::read_shared(StreamRef stream) {
 bool FusedRun::State::check_outputs() const {
   for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
     const TensorArray& array = operands.outputs[i];
-    const std::int64_t first = operands.first_written[i];
-    if (array.is_window() || array.closed() || first < 0 || (array.is_fixed() && first + operands.turns > array.size())) return false;
+    const auto [first, pace] = operands.written[i];
+    const auto last = lowering::value_at(first, pace, operands.turns - 1);
+    if (!last || array.is_window() || array.closed() || std::min(first, *last) < 0) return false;
+    if (array.is_fixed() && std::max(first, *last) >= array.size()) return false;
     for (std::int64_t t = 0; t < operands.turns; ++t) {
-      const SlotState slot = array.state(first + t);
+      const SlotState slot = array.state(first + pace * t);
       if (slot != SlotState::empty && slot != SlotState::waited) return false;
-      if (array.order() && array.order()->live(first + t) != rows_of(t)) return false;
+      if (array.order() && array.order()->live(first + pace * t) != rows_of(t)) return false;
     }
   }
   return true;
@@ -250,6 +291,7 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     }
     if (target.whole < 0) {
       target.whole = static_cast<std::int64_t>(whole.size());
+      target.falls = operands.written[i].pace < 0;
       whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.turns)), stream.memory());
       whole.back().storage()->mark_written();
     }
@@ -260,8 +302,8 @@ void FusedRun::State::make_outputs(StreamRef stream) {
 }
 
 void FusedRun::State::make_parts(int threads, StreamRef stream) {
-  const std::int64_t n = first_rows;
-  std::int64_t pieces = std::max<std::int64_t>(1, (n + most_rows - 1) / most_rows);
+  const std::int64_t n = most_rows;
+  std::int64_t pieces = std::max<std::int64_t>(1, (n + part_rows - 1) / part_rows);
   if (threads > 1 && n > 1 && offset(operands.turns) * work >= 2 * thread_work)
     pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
   pieces = moves ? 1 : std::min(pieces, n);
@@ -310,6 +352,24 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     }
     parts.push_back(std::move(part));
   }
+  make_room_aside(loop->ahead_, ahead_targets, &Part::ahead_aside, stream);
+  make_room_aside(loop->behind_, behind_targets, &Part::behind_aside, stream);
+}
+
+/// For rows of a run that lie in another order than that of the turns.
+void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,
+                                      StreamRef stream) {
+  if (!what.kernel || !what.multiplies) return;
+  for (Part& part : parts) {
+    (part.*room).resize(what.inputs.size() + targets.size());
+    const auto make = [&](std::size_t port, std::int64_t width) {
+      (part.*room)[port].resize(std::max(run_rows, part.last - part.first) * width * size, stream);
+    };
+    for (std::size_t i = 0; i < what.inputs.size(); ++i)
+      if (!in_line(what.inputs[i], 0, operands.turns)) make(i, what.kernel->inputs()[i].width);
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      if (!in_line(targets[i])) make(what.inputs.size() + i, what.kernel->outputs()[i].width);
+  }
 }
 
 std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
@@ -323,7 +383,7 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
     for (const RowOp& op : part->kernel->plan().desc().ops) state->work += work_of(op, part->kernel->plan().desc());
   }
   state->size = static_cast<std::int64_t>(size_of(state->dtype));
-  if (!state->read_inputs(stream) || state->first_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
+  if (!state->read_inputs(stream) || state->most_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
       !state->check_outputs())
     return nullptr;
   state->make_outputs(stream);

@@ -12,6 +12,9 @@ namespace {
 using passes::Source;
 using From = Source::From;
 
+/// From so many rows on, a product over one turn is as good as one over many.
+constexpr std::int64_t few_rows = 32;
+
 }  // namespace
 
 // ---- Turns ----
@@ -32,7 +35,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
       const std::int64_t width = loop->ahead_.kernel->outputs()[from.place].width;
       if (target.whole >= 0)
         return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
-                    (offset(turn) + part.first) * width * size,
+                    (place(target, turn) + part.first) * width * size,
                 width};
       return {part.ahead[from.place].data() + row * width * size, width};
     }
@@ -41,19 +44,19 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   const Target& target = step_targets[from.place];
   const std::int64_t width = loop->step_.kernel->outputs()[from.place].width;
   if (target.whole >= 0)
-    return {
-        static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) + (offset(turn) + part.first) * width * size,
-        width};
+    return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
+                (place(target, turn) + part.first) * width * size,
+            width};
   return {part.step[from.place].data() + row * width * size, width};
 }
 
-RowView FusedRun::State::target(Part& part, const Target& target, std::size_t place, std::vector<LineBuffer>& buffers, std::int64_t width,
+RowView FusedRun::State::target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
                                 std::int64_t turn, std::int64_t row) const {
   if (target.whole >= 0) {
     auto* data = static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable());
-    return {data + (offset(turn) + part.first) * width * size, width};
+    return {data + (place(target, turn) + part.first) * width * size, width};
   }
-  if (target.state < 0) return {buffers[place].data() + row * width * size, width};
+  if (target.state < 0) return {buffers[port].data() + row * width * size, width};
   const auto state = static_cast<std::size_t>(target.state);
   return {part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(), width};
 }
@@ -69,9 +72,63 @@ void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weig
   what.kernel->run(weights, part.in, part.out, count, part.workspace.data(), part.helper);
 }
 
+/// Whether the part's rows of the turns stand one behind the other, in order.
+bool FusedRun::State::in_line(const Source& from, std::int64_t begin, std::int64_t end) const {
+  if (from.from == From::shared || from.from == From::invariant) return true;
+  if (from.from == From::state) return false;
+  if (from.from != From::input) {
+    const Target& target = (from.from == From::ahead ? ahead_targets : step_targets)[from.place];
+    return in_line(target);
+  }
+  const TurnRows& input = inputs[from.place];
+  for (std::int64_t t = begin; t + 1 < end; ++t)
+    if (input.first[static_cast<std::size_t>(t)] + rows_of(t) * input.width * size != input.first[static_cast<std::size_t>(t + 1)])
+      return false;
+  return parts.size() == 1;
+}
+
+/// All turns of a run at once. Rows that lie in another order are brought into that of the turns, and back.
+void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+                                 std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin,
+                                 std::int64_t end, std::int64_t total) {
+  if (!what.kernel || total == 0) return;
+  part.in.clear();
+  part.out.clear();
+  const auto aside = [&](std::size_t port, std::int64_t width) { return RowView{room[port].data(), width}; };
+  const auto each_turn = [&](std::int64_t width, const auto& copy) {
+    std::int64_t row = 0;
+    for (std::int64_t t = begin; t < end; row += live(part, t++))
+      copy(t, row, static_cast<std::size_t>(live(part, t) * width * size), row * width * size);
+  };
+  for (const Source& from : what.inputs) {
+    const std::size_t port = part.in.size();
+    if (in_line(from, begin, end)) {
+      part.in.push_back(source(part, from, begin, 0));
+      continue;
+    }
+    const std::int64_t width = what.kernel->inputs()[port].width;
+    part.in.push_back(aside(port, width));
+    each_turn(width, [&](std::int64_t turn, std::int64_t row, std::size_t bytes, std::int64_t at) {
+      std::memcpy(static_cast<std::byte*>(part.in[port].first) + at, source(part, from, turn, row).first, bytes);
+    });
+  }
+  const auto width_of = [&](std::size_t port) { return what.kernel->outputs()[port].width; };
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    part.out.push_back(in_line(targets[i]) ? target(part, targets[i], i, buffers, width_of(i), begin, 0)
+                                           : aside(what.inputs.size() + i, width_of(i)));
+  what.kernel->run(weights, part.in, part.out, total, part.workspace.data(), part.helper);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (in_line(targets[i])) continue;
+    each_turn(width_of(i), [&](std::int64_t turn, std::int64_t row, std::size_t bytes, std::int64_t at) {
+      std::memcpy(target(part, targets[i], i, buffers, width_of(i), turn, row).first, static_cast<std::byte*>(part.out[i].first) + at,
+                  bytes);
+    });
+  }
+}
+
 /// Rows that live on move together, in the order of the batch.
 void FusedRun::State::move_rows(Part& part, std::int64_t turn) {
-  const RowSelection kept = shrink_rows(*order, turn - 1, turn);
+  const RowSelection kept = shrink_rows(*order, ordered.first + turn - 1, ordered.first + turn);
   if (kept.prefix) return;
   for (std::size_t i = 0; i < part.states.size(); ++i) {
     const std::int64_t width = part.states[i].stride;
@@ -115,35 +172,33 @@ void FusedRun::State::take_states(Part& part, std::int64_t turn, std::int64_t ro
 }
 
 void FusedRun::State::run_turns(Part& part, std::int64_t begin, std::int64_t end) {
-  const auto together = [&](std::int64_t turn) {
-    for (const TurnRows& input : inputs) {
-      const auto at = static_cast<std::size_t>(turn);
-      if (input.first[at] + rows_of(turn) * input.width * size != input.first[at + 1]) return false;
+  std::int64_t total = 0;
+  for (std::int64_t t = begin; t < end; ++t) total += live(part, t);
+  // Few rows of a turn are a poor product: they are brought together, if need be.
+  const auto joined = [&](const FusedLoop::Part& what, const std::vector<Target>& targets) {
+    if (total >= (end - begin) * few_rows || !what.multiplies) {
+      return parts.size() == 1 && std::all_of(targets.begin(), targets.end(), [&](const Target& target) { return in_line(target); }) &&
+             std::all_of(what.inputs.begin(), what.inputs.end(), [&](const Source& from) { return in_line(from, begin, end); });
     }
     return true;
   };
-  // One part has all rows of a turn: the rows of a run stand one behind the other.
-  bool joined = parts.size() == 1;
-  std::int64_t total = 0;
-  for (std::int64_t t = begin; t < end; ++t) {
-    total += live(part, t);
-    joined = joined && (t + 1 == end || together(t));
-  }
+  const bool ahead = joined(loop->ahead_, ahead_targets);
+  const bool behind = joined(loop->behind_, behind_targets);
   std::int64_t row = 0;
-  if (joined) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, begin, 0, total);
+  std::int64_t count = 0;
+  if (ahead) launch_run(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, part.ahead_aside, begin, end, total);
   for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t count = live(part, t);
-    if (count == 0) break;
+    count = live(part, t);
+    if (count == 0) continue;
     if (moves && t > 0) move_rows(part, t);
-    if (!joined) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, t, row, count);
+    if (!ahead) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, t, row, count);
     launch(loop->step_, step_weights, part, step_targets, part.step, t, row, count);
     take_states(part, t, row);
-    if (!joined) launch(loop->behind_, behind_weights, part, behind_targets, part.step, t, row, count);
+    if (!behind) launch(loop->behind_, behind_weights, part, behind_targets, part.step, t, row, count);
     row += count;
-    total = count;
   }
-  if (joined) launch(loop->behind_, behind_weights, part, behind_targets, part.step, begin, 0, row);
-  keep_states(part, total);
+  if (behind) launch_run(loop->behind_, behind_weights, part, behind_targets, part.step, part.behind_aside, begin, end, total);
+  keep_states(part, count);
 }
 
 /// The rows of the states that the part begins with; they may have been made on the stream itself.
@@ -157,7 +212,11 @@ void FusedRun::State::take_initial(Part& part) const {
 
 void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end) {
   if (begin == 0) take_initial(part);
-  for (std::int64_t t = begin; t < end && live(part, t) > 0;) {
+  for (std::int64_t t = begin; t < end;) {
+    if (live(part, t) == 0) {  // its sequences have ended, or are still to come
+      ++t;
+      continue;
+    }
     std::int64_t next = t;
     for (std::int64_t sum = 0; next < end && (next == t || sum + live(part, next) <= run_rows); ++next) sum += live(part, next);
     run_turns(part, t, next);
@@ -214,15 +273,21 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
   for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
     const Tensor& whole = state.whole[static_cast<std::size_t>(state.target_of(i).whole)];
     const TensorArray& array = state.operands.outputs[i];
-    const std::int64_t first = state.operands.first_written[i];
-    if (array.is_fixed() && first == 0 && std::cmp_equal(array.size(), turns)) {
+    const auto [first, pace] = state.operands.written[i];
+    const bool falls = state.target_of(i).falls;
+    const std::int64_t lowest = std::min(first, first + pace * (state.operands.turns - 1));
+    if (array.is_fixed() && lowest == 0 && pace == (falls ? -1 : 1) && array.size() == state.operands.turns) {
       std::vector<std::int64_t> offsets;
-      for (std::size_t t = 0; t <= turns; ++t) offsets.push_back(state.offset(static_cast<std::int64_t>(t)));
+      for (std::size_t t = 0; t < turns; ++t)
+        offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? turns - 1 - t : t)));
+      offsets.push_back(whole.dim(0));
       array.fill(whole, std::move(offsets));
       continue;
     }
-    for (std::int64_t turn = 0; turn < state.operands.turns; ++turn)
-      array.write(first + turn, LoDTensor(whole.rows(state.offset(turn), state.offset(turn + 1))));
+    for (std::int64_t turn = 0; turn < state.operands.turns; ++turn) {
+      const std::int64_t row = state.place(state.target_of(i), turn);
+      array.write(first + pace * turn, LoDTensor(whole.rows(row, row + state.rows_of(turn))));
+    }
   }
   std::vector<SlotValue> last;
   for (std::size_t i = 0; i < state.initial.size(); ++i) {
@@ -237,7 +302,10 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
                   static_cast<std::size_t>(count * width * state.size));
     }
     made.storage()->mark_written();
-    last.emplace_back(LoDTensor(std::move(made)), state.order, state.operands.turns - 1);
+    if (state.order && state.ordered.pace == 1)
+      last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.operands.turns - 1);
+    else
+      last.emplace_back(LoDTensor(std::move(made)));
   }
   return last;
 }

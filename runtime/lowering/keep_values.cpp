@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -62,12 +64,8 @@ class Keeper {
     check_values(form);
     // An array with an order takes the slots that the order has; else the turns are counted from 0.
     const std::optional<std::size_t> ordered = ordered_input(form);
-    LoopForm::Index index = ordered ? form.inputs[*ordered].index : form.stop_at;
-    const auto first = start_of(index.carried);
-    if (!ordered && first) index.offset = -*first;
-    if (!ordered && !first) index = {add_counter(), 0};
-    make_arrays(form, ordered, first);
-    write(index);
+    make_arrays(form, ordered);
+    write(ordered ? slot_of(form.inputs[*ordered].index) : turn_of(form));
     return values_;
   }
   Program take() { return std::move(program_); }
@@ -171,6 +169,26 @@ class Keeper {
     return value == nullptr ? std::nullopt : std::optional(value->item_int());
   }
 
+  static std::function<Var()> slot_of(const LoopForm::Index& index) {
+    return [var = index.var] { return Var::of(var); };
+  }
+  /// Made in the body: how many turns there were before.
+  std::function<Var()> turn_of(const LoopForm& form) {
+    for (std::size_t i = 0; i < form.carried.size(); ++i) {
+      const std::optional<std::int64_t> first = form.carried[i].pace == 1 ? start_of(i) : std::nullopt;
+      if (!first || *first == std::numeric_limits<std::int64_t>::min()) continue;
+      return [this, i, first] {
+        const Var counter = Var::of(body().params[i]);
+        if (*first == 0) return counter;
+        const auto offset =
+            counter.type().dtype == DType::i64 ? Tensor::scalar(-*first) : Tensor::scalar(static_cast<std::int32_t>(-*first));
+        return add(counter, build::constant(offset));
+      };
+    }
+    const std::size_t place = add_counter();
+    return [this, place] { return Var::of(body().params[place]); };
+  }
+
   /// A count of turns beside those that the loop has; its place among what is carried.
   std::size_t add_counter() {
     const std::size_t place = loop().inputs.size();
@@ -194,13 +212,28 @@ class Keeper {
   static Var as_index(const Var& x) { return x.type().dtype == DType::i64 ? x : cast(x, DType::i64); }
 
   /// How many turns there are; none when the loop is at its end already.
-  Var turns_of(const LoopForm& form, std::optional<std::int64_t> first) {
-    const Var stop = as_index(Var::of(form.stop));
-    Var turns = stop;
-    if (!first) turns = turns - as_index(Var::of(initial_));
-    const std::int64_t behind = first.value_or(0) + form.stop_at.offset;
-    if (behind != 0) turns = turns - build::constant(behind);
-    return maximum(turns, build::constant(0));
+  static Var turns_of(const LoopForm& form) {
+    const LoopForm::Index& left = form.stop.left;
+    if (left.pace != 1 && left.pace != -1)
+      throw UnsupportedError("keep_values: the loop counts in steps of " + std::to_string(left.pace) + ", not of 1");
+    std::optional<Var> turns;
+    for (const LoopForm::Index::Term& term : left.first.terms) {
+      const Var value = Var::of(term.var).type().is_array() ? build::call1("tensor_array_size", {Var::of(term.var)}, {}, "size")
+                                                            : as_index(Var::of(term.var));
+      const std::int64_t times = -term.times * left.pace;
+      if (!turns && times == 1)
+        turns = value;
+      else if (!turns)
+        turns = value * build::constant(times);
+      else
+        turns = times == 1 ? *turns + value : times == -1 ? *turns - value : *turns + value * build::constant(times);
+    }
+    const std::int64_t offset = -left.first.number * left.pace;
+    if (!turns)
+      turns = build::constant(offset);
+    else if (offset != 0)
+      turns = *turns + build::constant(offset);
+    return maximum(*turns, build::constant(0));
   }
 
   /// The extents that arrays of the loop were made with, where they say how many rows there are and no more: those of a dense batch.
@@ -214,13 +247,12 @@ class Keeper {
     return no_var;
   }
 
-  void make_arrays(const LoopForm& form, std::optional<std::size_t> ordered, std::optional<std::int64_t> first) {
+  void make_arrays(const LoopForm& form, std::optional<std::size_t> ordered) {
     const VarId array = ordered ? form.inputs[*ordered].array : no_var;
     const VarId order = ordered ? order_of(array) : no_var;
     const VarId extents = ordered ? no_var : extents_of(form);
-    initial_ = loop().inputs[form.stop_at.carried];
     const std::vector<VarId> made = before_loop([&] {
-      const Var size = ordered ? build::call1("tensor_array_size", {Var::of(array)}, {}, "size") : turns_of(form, first);
+      const Var size = ordered ? build::call1("tensor_array_size", {Var::of(array)}, {}, "size") : turns_of(form);
       std::vector<VarId> arrays;
       for (const KeptValue& value : values_) {
         std::vector<VarId> inputs{size.id()};
@@ -236,14 +268,10 @@ class Keeper {
   }
 
   /// Behind all ops of the body.
-  void write(LoopForm::Index index) {
+  void write(const std::function<Var()>& number) {
     build::Guard guard(program_);
     const build::BlockGuard at(guard, body_);
-    const Var counter = Var::of(body().params[index.carried]);
-    const auto offset = [&] {
-      return counter.type().dtype == DType::i64 ? Tensor::scalar(index.offset) : Tensor::scalar(static_cast<std::int32_t>(index.offset));
-    };
-    const Var slot = index.offset == 0 ? counter : add(counter, build::constant(offset()));
+    const Var slot = number();
     for (const KeptValue& value : values_) {
       const Var x = Var::of(value.var);
       const Var held = x.type().dtype == dtype_ ? x : cast(x, dtype_);
@@ -256,7 +284,6 @@ class Keeper {
   const std::vector<std::string>& names_;
   int block_ = 0;
   std::size_t place_ = 0;
-  VarId initial_ = no_var;
   DType dtype_ = DType::f32;
   std::vector<KeptValue> values_;
 };

@@ -2,11 +2,14 @@
 #include <millrace/runtime/lowering/loop_form.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
@@ -16,11 +19,16 @@ namespace {
 struct Symbol {
   enum class Kind : std::uint8_t { outside, counter, rows, condition };
   Kind kind = Kind::outside;
-  LoopForm::Index index = {};  // counter
+  LoopForm::Index index = {};  // counter: an integer that is known for each turn
   VarId var = no_var;          // rows: in the step program; outside: in the program
-  VarId stop = no_var;         // condition: true when `index` has come to `stop`
+  LoopForm::Stop stop = {};    // condition: when it is true
   bool negated = false;        // condition
+  bool shrunk = false;         // rows
 };
+
+/// What a counter may grow or fall by, and how far back a loop may look into what it writes.
+constexpr std::int64_t most_pace = 1 << 20;
+constexpr std::int64_t most_lag = 1024;
 
 class LoopReader {
  public:
@@ -29,7 +37,8 @@ class LoopReader {
         outer_(block),
         loop_(loop),
         body_(program.block(loop.attributes.get<BlockId>("sub_block").index)),
-        form_{{}, {}, {}, {}, {}, no_var, {}, Program(program.shared_registry())} {
+        numbers_(program, block, loop),
+        form_{{}, {}, {}, {}, {}, {}, Program(program.shared_registry())} {
     form_.step.set_title(program.title() + ", one turn");
   }
 
@@ -46,7 +55,7 @@ class LoopReader {
         refuse(error.what());
       }
     }
-    if (form_.stop == no_var) refuse("it ends by something else than a number of turns");
+    if (form_.stop.left.pace == 0) refuse("it ends by something else than a number of turns");
     if (form_.inputs.empty() && form_.states.empty()) refuse("it has no rows");
     finish();
     return std::move(form_);
@@ -102,29 +111,34 @@ class LoopReader {
 
   // ---- Carried vars ----
 
-  static bool is_integer_scalar(const VarType& type) {
-    return type.is_tensor() && (type.dtype == DType::i64 || type.dtype == DType::i32) && type.is_scalar();
-  }
-
-  /// A counter is a number whose next value is itself plus one.
-  bool is_counter(std::size_t at) const {
-    if (!is_integer_scalar(program_.var(body_.params[at]).type)) return false;
-    for (const Op& op : body_.ops) {
-      if (op.outputs.size() != 1 || op.outputs[0] != body_.results[at] || op.type != "add") continue;
-      for (const std::size_t side : {0, 1}) {
-        const Tensor* one = program_.constant(op.inputs[1 - side]);
-        if (op.inputs[side] == body_.params[at] && one != nullptr && one->elements() == 1 && one->item_int() == 1) return true;
-      }
+  /// What a counter's next value is more than its value: a number that is not 0; else 0.
+  std::int64_t pace_of(std::size_t at) const {
+    if (!lowering::is_integer_scalar(program_.var(body_.params[at]).type)) return 0;
+    std::int64_t pace = 0;
+    VarId var = body_.results[at];
+    for (std::size_t left = body_.ops.size(); var != body_.params[at]; --left) {
+      const auto made = std::find_if(body_.ops.begin(), body_.ops.end(), [var](const Op& op) { return op.outputs == std::vector{var}; });
+      if (left == 0 || made == body_.ops.end() || (made->type != "add" && made->type != "sub" && made->type != "identity")) return 0;
+      const bool second = made->type == "add" && number(made->inputs[0]).has_value();
+      var = made->inputs[second ? 1 : 0];
+      if (made->type == "identity") continue;
+      const auto by = number(made->inputs[second ? 0 : 1]);
+      if (!by || std::abs(*by) > most_pace || std::abs(pace) > most_pace) return 0;
+      pace += made->type == "add" ? *by : -*by;
     }
-    return false;
+    return pace;
   }
 
   void read_carried() {
     for (std::size_t i = 0; i < body_.params.size(); ++i) {
       const VarId param = body_.params[i];
-      if (is_counter(i)) {
-        form_.carried.push_back({true, 0});
-        symbols_[param] = {.kind = Symbol::Kind::counter, .index = {i, 0}};
+      if (const std::int64_t pace = pace_of(i); pace != 0) {
+        form_.carried.push_back({true, 0, pace});
+        std::optional<LoopForm::Index> index = numbers_.find(loop_.inputs[i]);
+        if (!index) refuse("it counts from '" + name(loop_.inputs[i]) + "', which is no integer");
+        index->pace = pace;
+        index->var = param;
+        symbols_[param] = {.kind = Symbol::Kind::counter, .index = *index};
         continue;
       }
       const VarType& type = program_.var(param).type;
@@ -191,22 +205,25 @@ class LoopReader {
     eval_rows(op);
   }
 
-  /// Sums of a counter and a number.
-  bool eval_counter(const Op& op) {
-    if ((op.type != "add" && op.type != "sub") || op.outputs.size() != 1) return false;
-    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      const Symbol counter = at(op.inputs[side]);
-      const auto offset = number(op.inputs[1 - side]);
-      if (counter.kind != Symbol::Kind::counter || !offset || (op.type == "sub" && side == 1)) continue;
-      Symbol made = counter;
-      made.index.offset += op.type == "add" ? *offset : -*offset;
-      symbols_[op.outputs[0]] = made;
-      return true;
-    }
-    return false;
+  /// An integer that is known for each turn.
+  std::optional<LoopForm::Index> count(VarId var) const {
+    const Symbol symbol = at(var);
+    if (symbol.kind == Symbol::Kind::counter) return symbol.index;
+    return is_outside(var) || program_.constant(var) != nullptr ? numbers_.find(var) : std::nullopt;
   }
 
-  /// Comparisons of a counter with a number of turns.
+  bool eval_counter(const Op& op) {
+    if (op.outputs.size() != 1 || !lowering::is_integer_scalar(program_.var(op.outputs[0]).type)) return false;
+    auto made =
+        op.type == "tensor_array_size" ? numbers_.size_of(op.inputs[0]) : lowering::linear(op, [&](VarId input) { return count(input); });
+    if (!made) return false;
+    made->var = op.outputs[0];
+    symbols_[op.outputs[0]] = {.kind = Symbol::Kind::counter, .index = *made};
+    if (op.type != "tensor_array_size") same_each_turn_[op.outputs[0]] = &op;
+    return true;
+  }
+
+  /// Comparisons of integers that are known for each turn.
   bool eval_condition(const Op& op) {
     if (op.type == "logical_not" && at(op.inputs[0]).kind == Symbol::Kind::condition) {
       Symbol made = at(op.inputs[0]);
@@ -214,56 +231,64 @@ class LoopReader {
       symbols_[op.outputs[0]] = made;
       return true;
     }
-    const bool equal = op.type == "equal" || op.type == "not_equal";
-    const bool order = op.type == "less" || op.type == "greater_equal";
-    const bool turned = op.type == "greater" || op.type == "less_equal";
-    if (!equal && !order && !turned) return false;
-    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      const Symbol counter = at(op.inputs[side]);
-      const VarId other = op.inputs[1 - side];
-      if (counter.kind != Symbol::Kind::counter || !is_outside(other) || (order && side == 1) || (turned && side == 0)) continue;
-      if (!is_integer_scalar(program_.var(other).type)) continue;
-      Symbol made{.kind = Symbol::Kind::condition, .index = counter.index};
-      made.stop = other;
-      made.negated = op.type == "not_equal" || op.type == "less" || op.type == "greater";
-      symbols_[op.outputs[0]] = made;
-      return true;
+    static const std::set<std::string> comparisons{"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"};
+    if (!comparisons.contains(op.type)) return false;
+    const auto a = count(op.inputs[0]);
+    const auto b = count(op.inputs[1]);
+    if (!a || !b) return false;
+    std::optional<LoopForm::Index> left = lowering::sum(*a, *b, -1);
+    if (!left || left->pace == 0) return false;
+    Symbol made{.kind = Symbol::Kind::condition};
+    if (op.type == "equal" || op.type == "not_equal") {
+      made.stop = {*left, false};
+      made.negated = op.type == "not_equal";
+    } else {
+      // As "is beyond": at 0 and further on in the direction of the count. What holds until then is its contrary.
+      const bool rises = left->pace > 0;
+      const bool up = op.type[0] == 'g';
+      const bool at_zero = op.type.ends_with("equal");
+      made.negated = rises != up;
+      const bool meets_zero = at_zero != made.negated;
+      if (!meets_zero) left = lowering::sum(*left, lowering::number_index(1), rises ? -1 : 1);
+      if (!left) return false;
+      made.stop = {*left, true};
     }
-    return false;
+    symbols_[op.outputs[0]] = made;
+    return true;
   }
 
   void eval_break(const Op& op) {
     const Symbol condition = at(op.inputs[0]);
     if (condition.kind != Symbol::Kind::condition || condition.negated) refuse(op, "looks at something else than a number of turns");
-    if (form_.stop != no_var) refuse(op, "is the second one");
+    if (form_.stop.left.pace != 0) refuse(op, "is the second one");
     if (!form_.inputs.empty() || !form_.outputs.empty() || rows_begun_) refuse(op, "stands behind other ops of the turn");
     for (std::size_t i = 1; i < op.inputs.size(); ++i)
       if (op.inputs[i] != body_.params[i - 1]) refuse(op, "hands on something new");
     form_.stop = condition.stop;
-    form_.stop_at = condition.index;
   }
 
   void eval_read(const Op& op) {
     const VarId array = op.inputs[0];
     const Symbol index = at(op.inputs[1]);
     const VarId boot = op.inputs.size() > 2 ? op.inputs[2] : no_var;
-    if (index.kind != Symbol::Kind::counter) refuse(op, "reads a slot whose number is no count of turns");
+    if (index.kind != Symbol::Kind::counter || index.index.pace == 0) refuse(op, "reads a slot whose number is no count of turns");
     if (!is_outside(array)) refuse(op, "reads an array of its own turn");
     if (boot != no_var && !is_outside(boot) && program_.constant(boot) == nullptr) refuse(op, "has a boot that its own turn computes");
     const auto writer = written_.find(array);
     if (writer != written_.end()) return eval_earlier(op, array, index.index, boot, *writer->second);
-    if (boot != no_var) refuse(op, "reads what stood before the first slot of an array that the loop does not write");
-    form_.inputs.push_back({array, index.index});
+    form_.inputs.push_back({array, index.index, boot, false});
     input_vars_.push_back(add_rows(name(op.outputs[0]), program_.var(op.outputs[0]).type));
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = input_vars_.back()};
   }
 
   /// What this loop wrote some turns ago, or in this turn.
-  void eval_earlier(const Op& op, VarId array, LoopForm::Index index, VarId boot, const Op& writer) {
-    const auto target = writer_index(writer);
-    if (!target || target->carried != index.carried) refuse(op, "reads a slot that another count numbers");
-    const std::int64_t lag = target->offset - index.offset;
+  void eval_earlier(const Op& op, VarId array, const LoopForm::Index& index, VarId boot, const Op& writer) {
+    const auto target = count_ahead(writer.inputs[1]);
+    const auto distance = target ? target->ahead_of(index) : std::nullopt;
+    if (!distance || *distance % index.pace != 0) refuse(op, "reads a slot that another count numbers");
+    const std::int64_t lag = *distance / index.pace;
     if (lag < 0) refuse(op, "reads a slot before it is written");
+    if (lag > most_lag) refuse(op, "reads what was written more than " + std::to_string(most_lag) + " turns ago");
     if (lag == 0) {
       const auto latest = latest_.find(array);
       if (latest == latest_.end()) refuse(op, "reads a slot before it is written");
@@ -275,7 +300,9 @@ class LoopReader {
       const auto back = static_cast<std::int64_t>(window.size()) + 1;
       LoopForm::State state;
       state.array = array;
-      state.index = {target->carried, target->offset - back};
+      const auto slot = lowering::sum(*target, lowering::number_index(index.pace), -back);
+      if (!slot) refuse(op, "reads a slot that no array has");
+      state.index = *slot;
       const std::string called = back == 1 ? name(array) : fmt::format("{}_{}_ago", name(array), back);
       window.push_back(add_state(called, program_.var(op.outputs[0]).type, std::move(state)));
     }
@@ -286,19 +313,21 @@ class LoopReader {
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = state_vars_[state]};
   }
 
-  /// The index of a write, which may stand behind the reads: known when it is a sum of a counter and numbers.
-  std::optional<LoopForm::Index> writer_index(const Op& writer) {
-    const Symbol index = at(writer.inputs[1]);
-    if (index.kind == Symbol::Kind::counter) return index.index;
-    for (const Op& op : body_.ops)
-      if (std::find(op.outputs.begin(), op.outputs.end(), writer.inputs[1]) != op.outputs.end() && eval_counter(op))
-        return at(writer.inputs[1]).index;
+  /// The same as `count`, of a var whose op may stand further down.
+  std::optional<LoopForm::Index> count_ahead(VarId var) {
+    if (const auto known = count(var)) return known;
+    for (const Op& op : body_.ops) {
+      if (op.outputs != std::vector{var}) continue;
+      for (const VarId input : op.inputs)
+        if (input != no_var && input != var) count_ahead(input);
+      return eval_counter(op) ? count(var) : std::nullopt;
+    }
     return std::nullopt;
   }
 
   void eval_write(const Op& op) {
     const Symbol index = at(op.inputs[1]);
-    if (index.kind != Symbol::Kind::counter) refuse(op, "writes a slot whose number is no count of turns");
+    if (index.kind != Symbol::Kind::counter || index.index.pace == 0) refuse(op, "writes a slot whose number is no count of turns");
     const Symbol value{.kind = Symbol::Kind::rows, .var = rows(op, op.inputs[2])};
     latest_[op.inputs[0]] = value;
     form_.outputs.push_back({op.inputs[0], index.index});
@@ -313,7 +342,9 @@ class LoopReader {
     const VarId var = x.kind == Symbol::Kind::rows ? x.var : staying(op, op.inputs[0]);
     for (std::size_t i = 0; i < state_vars_.size(); ++i)
       if (state_vars_[i] == var) form_.states[i].shrinks = true;
-    symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = var};
+    for (std::size_t i = 0; i < input_vars_.size(); ++i)
+      if (input_vars_[i] == var) form_.inputs[i].shrinks = true;
+    symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = var, .shrunk = true};
   }
 
   /// One row for each sequence, from outside: a state that does not change.
@@ -329,7 +360,12 @@ class LoopReader {
   VarId rows(const Op& op, VarId var) {
     if (var == no_var) return no_var;
     const Symbol symbol = at(var);
+    if (symbol.kind == Symbol::Kind::rows && !symbol.shrunk) whole_.insert(symbol.var);
     if (symbol.kind == Symbol::Kind::rows) return symbol.var;
+    if (const auto same = same_each_turn_.find(var); same != same_each_turn_.end() && symbol.index.pace == 0) {
+      eval_rows(*same->second);
+      return at(var).var;
+    }
     if (symbol.kind != Symbol::Kind::outside) refuse(op, "computes with '" + name(var) + "', a count of turns");
     const auto known = shared_.find(var);
     if (known != shared_.end()) return known->second;
@@ -337,7 +373,7 @@ class LoopReader {
     if (!is_outside(var)) refuse(op, "reads '" + name(var) + "', which this turn does not know");
     const VarType& type = program_.var(var).type;
     if (!type.is_tensor() || type.lod_depth > 0 || !type.shape) refuse(op, "reads '" + name(var) + "' of " + type.to_string());
-    if (type.rank() > 0 && (*type.shape)[0] == DDim::unknown) return staying(op, var);
+    if (type.rank() > 0 && (*type.shape)[0] == DDim::unknown) return *whole_.insert(staying(op, var)).first;
     form_.shared.push_back(var);
     shared_vars_.push_back(form_.step.add_input(port_name(name(var)), VarType(type.dtype, *type.shape)));
     return shared_[var] = shared_vars_.back();
@@ -372,6 +408,9 @@ class LoopReader {
       if (std::none_of(form_.outputs.begin(), form_.outputs.end(), [&, held = array](const auto& output) { return output.array == held; }))
         refuse("it reads '" + name(array) + "' and never writes it");
     }
+    // Nobody leaves out rows of what is looked at as it stands.
+    for (std::size_t i = 0; i < state_vars_.size(); ++i) form_.states[i].shrinks &= !whole_.contains(state_vars_[i]);
+    for (std::size_t i = 0; i < input_vars_.size(); ++i) form_.inputs[i].shrinks &= !whole_.contains(input_vars_[i]);
     drop_unread();
     for (std::vector<VarId>* given : {&output_vars_, &next_})
       for (VarId& var : *given)
@@ -438,6 +477,7 @@ class LoopReader {
   const int outer_;
   const Op& loop_;
   const Block& body_;
+  const lowering::OuterNumbers numbers_;
   LoopForm form_;
   std::map<VarId, Symbol> symbols_;
   std::map<VarId, const Op*> written_;
@@ -445,6 +485,8 @@ class LoopReader {
   std::map<VarId, std::vector<std::size_t>> windows_;  // array → states, latest first
   std::map<VarId, VarId> shared_;
   std::map<VarId, VarId> staying_;
+  std::set<VarId> whole_;                      // rows that are looked at before, or without, being shrunk
+  std::map<VarId, const Op*> same_each_turn_;  // integers of the body that no turn changes
   std::vector<VarId> input_vars_, state_vars_, shared_vars_, output_vars_, next_;
   bool rows_begun_ = false;
 };

@@ -18,15 +18,33 @@ namespace millrace {
 /// values, and whose outputs are what the turn writes, then the next values of those states that change. Rows lie along axis 0, of unknown
 /// extent.
 struct LoopForm {
-  /// A number that grows by one each turn: the value of carried var `carried` plus `offset`.
+  /// A number that changes by the same amount each turn: `pace` times the turns before, plus what it is at first.
   struct Index {
-    std::size_t carried = 0;
-    std::int64_t offset = 0;
+    /// An integer from outside the loop, or the size of an array there, and how many times it counts; never 0 times.
+    struct Term {
+      VarId var = no_var;
+      std::int64_t times = 0;
+      friend bool operator==(const Term&, const Term&) = default;
+    };
+    /// A number plus terms, by var.
+    struct Sum {
+      std::int64_t number = 0;
+      std::vector<Term> terms;
+    };
+    std::int64_t pace = 0;
+    Sum first;           ///< of what the loop uses itself
+    Sum roots;           ///< the same, of what that was computed from: equal numbers are equal here
+    VarId var = no_var;  ///< of the body, which holds the number; none where no var does
+
+    /// What `other` is less than this in every turn; nothing where that depends on the turn or on values.
+    std::optional<std::int64_t> ahead_of(const Index& other) const;
   };
   /// A slot that each turn reads, and nobody writes while the loop runs.
   struct StepInput {
     VarId array = no_var;
     Index index;
+    VarId boot = no_var;   ///< what stands before slot 0, if the loop may look there
+    bool shrinks = false;  ///< rows of sequences that have ended are left out
   };
   /// A slot that each turn writes.
   struct Output {
@@ -48,6 +66,12 @@ struct LoopForm {
   struct Carried {
     bool counter = false;
     std::size_t state = 0;
+    std::int64_t pace = 0;  ///< of a counter
+  };
+  /// The loop ends before the turn in which `left` is 0, or beyond it when `beyond`. Its pace is not 0.
+  struct Stop {
+    Index left;
+    bool beyond = false;
   };
 
   std::vector<StepInput> inputs;
@@ -55,9 +79,7 @@ struct LoopForm {
   std::vector<VarId> shared;  ///< tensors outside the loop, the same for all rows and turns
   std::vector<Output> outputs;
   std::vector<Carried> carried;
-  /// The loop ends before the turn in which `stop_at` is `stop`, an integer outside the loop.
-  VarId stop = no_var;
-  Index stop_at;
+  Stop stop;
   Program step;
 };
 

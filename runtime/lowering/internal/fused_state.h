@@ -53,6 +53,8 @@ struct FusedRun::State {
     std::vector<int> turned;        // which of the two is now
     std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     std::vector<LineBuffer> step;   // outputs of `step` for `behind`
+    // Rows of a run in the order of its turns, where they lie in another one; by port of `ahead` and of `behind`.
+    std::vector<LineBuffer> ahead_aside, behind_aside;
     LineBuffer workspace;
     SpinHelper* helper = nullptr;  // while turns run, where the part's products are shared with another thread
     std::vector<RowView> in, out;
@@ -61,6 +63,7 @@ struct FusedRun::State {
   struct Target {
     std::int64_t whole = -1;  // an output of the loop
     std::int64_t state = -1;  // held for the next turn alone
+    bool falls = false;       // the rows of the last turn stand first
   };
 
   std::shared_ptr<const FusedLoop> loop;
@@ -68,12 +71,14 @@ struct FusedRun::State {
   std::int64_t size = 4;  // bytes of an element
   DType dtype = DType::f32;
   std::int64_t first_rows = 0;        // of the first turn
+  std::int64_t most_rows = 0;         // of any turn
   std::vector<std::int64_t> rows;     // by turn; empty: all turns have as many as the first
   std::vector<std::int64_t> offsets;  // of a turn's rows among all; empty with `rows`
   std::vector<TurnRows> inputs;
   std::vector<Feeder> feeders;
   std::optional<SequenceOrder> order;
-  bool moves = false;  // rows that stay may have to move together
+  FusedOperands::Slots ordered;  // which of its steps a turn is
+  bool moves = false;            // rows that stay may have to move together
   std::vector<Tensor> initial;
   std::vector<Tensor> shared;     // of the form
   std::vector<Tensor> invariant;  // outputs of `invariant`
@@ -90,6 +95,9 @@ struct FusedRun::State {
 
   bool read_inputs(StreamRef stream);
   bool read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const;
+  bool read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const;
+  bool count_rows(const std::vector<std::vector<std::int64_t>>& counts);
+  std::optional<Tensor> first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const;
   bool read_feeder(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts);
   const Target& target_of(std::size_t output) const;
   bool read_states(StreamRef stream);
@@ -107,11 +115,22 @@ struct FusedRun::State {
   std::int64_t live(const Part& part, std::int64_t turn) const {
     return std::clamp<std::int64_t>(rows_of(turn) - part.first, 0, part.last - part.first);
   }
+  /// Where the rows of a turn begin among those of all turns, in an output.
+  std::int64_t place(const Target& target, std::int64_t turn) const {
+    return target.falls ? offset(operands.turns) - offset(turn) - rows_of(turn) : offset(turn);
+  }
   RowView source(const Part& part, const passes::Source& from, std::int64_t turn, std::int64_t row) const;
-  RowView target(Part& part, const Target& target, std::size_t place, std::vector<LineBuffer>& buffers, std::int64_t width,
+  RowView target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
                  std::int64_t turn, std::int64_t row) const;
   void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
               std::vector<LineBuffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count);
+  bool in_line(const passes::Source& from, std::int64_t begin, std::int64_t end) const;
+  bool in_line(const Target& target) const { return target.whole < 0 || (parts.size() == 1 && !target.falls); }
+  void make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,
+                       StreamRef stream);
+  void launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+                  std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin, std::int64_t end,
+                  std::int64_t total);
   void move_rows(Part& part, std::int64_t turn);
   void take_states(Part& part, std::int64_t turn, std::int64_t row);
   void keep_states(Part& part, std::int64_t count);
