@@ -5,7 +5,9 @@
 #include <string>
 
 #include <millrace/kernels/cpu/beam_search.h>
+#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 #include <millrace/tensor/visit.h>
 
@@ -16,6 +18,10 @@ namespace {
 template <class T>
 Tensor put(std::vector<T> values, const DDim& dims, StreamRef stream) {
   Tensor out(dtype_of<T>, dims, stream.memory());
+  if (internal::on_cuda(stream.place())) {
+    copy(Tensor::from(values, dims), out, stream);
+    return out;
+  }
   launch(
       TensorRefs<0>{}, TensorRefs<1>{&out},
       [values = std::move(values), out](ThreadTeam&) {
@@ -39,14 +45,19 @@ Tensor put_scores(const std::vector<double>& values, DType dtype, StreamRef stre
   });
 }
 
-std::vector<std::int64_t> integers(const Tensor& tensor) {
+/// The elements where the host can read them; a device is waited for.
+Tensor on_host(const Tensor& tensor) { return internal::on_cuda(tensor.place()) ? tensor.copy_to(CpuPlace{}) : tensor; }
+
+std::vector<std::int64_t> integers(const Tensor& there) {
+  const Tensor tensor = on_host(there);
   return tensor.dtype() == DType::i64 ? tensor.to_vector<std::int64_t>() : [&] {
     const std::vector<std::int32_t> narrow = tensor.to_vector<std::int32_t>();
     return std::vector<std::int64_t>(narrow.begin(), narrow.end());
   }();
 }
 
-std::vector<double> reals(const Tensor& tensor) {
+std::vector<double> reals(const Tensor& there) {
+  const Tensor tensor = on_host(there);
   return visit_dtype(tensor.dtype(), [&]<class T>(std::type_identity<T>) {
     std::vector<double> wide;
     for (const T value : tensor.to_vector<T>()) wide.push_back(convert_element<double>(value));
@@ -89,7 +100,7 @@ void check_candidates(const Tensor& scores, const Tensor* tokens, std::int64_t r
 
 Prefixes beam_search_start(const Tensor& tokens, DType scores, StreamRef stream) {
   internal::check_index_dtype("beam_search_start", tokens);
-  internal::check_places("beam_search_start", stream, {&tokens});
+  internal::check_device_places("beam_search_start", stream, {&tokens});
   if (!is_floating(scores)) throw DTypeError("beam_search_start: expected floats for scores, found " + std::string(name_of(scores)));
   const bool column_of = tokens.rank() == 1 || (tokens.rank() == 2 && tokens.dim(1) == 1);
   if (!column_of) throw ShapeError("beam_search_start: expected tokens of [N] or [N, 1], found " + tokens.to_string());
@@ -97,7 +108,12 @@ Prefixes beam_search_start(const Tensor& tokens, DType scores, StreamRef stream)
   const LoD::Level one(static_cast<std::size_t>(n), 1);
   const LoD lod = LoD::from_lengths({one, one});
   Tensor ids(DType::i64, DDim{n, 1}, stream.memory());
-  launch(TensorRefs<1>{&tokens}, TensorRefs<1>{&ids}, [tokens, ids](ThreadTeam&) { cpu::copy_index(tokens, ids); }, stream);
+  launch(
+      TensorRefs<1>{&tokens}, TensorRefs<1>{&ids},
+      [tokens, ids](ThreadTeam& team) {
+        team.device_queue() ? cuda::cast(tokens, ids.reshape(tokens.dims()), team) : cpu::copy_index(tokens, ids);
+      },
+      stream);
   const std::vector<std::int64_t> zero(static_cast<std::size_t>(n), 0);
   return {LoDTensor(ids, lod), LoDTensor(put_scores(std::vector<double>(zero.size(), 0), scores, stream), lod),
           LoDTensor(put(zero, DDim{n, 1}, stream), lod)};
@@ -109,11 +125,11 @@ BeamStep beam_search_step(const Prefixes& before, const Tensor& candidates, cons
   const std::int64_t rows = check_prefixes(before);
   internal::check_same_dtype("beam_search_step", before.scores.tensor(), candidates);
   check_candidates(candidates, tokens, rows);
-  internal::check_places("beam_search_step", stream, {&before.ids.tensor(), &candidates, tokens});
+  internal::check_device_places("beam_search_step", stream, {&before.ids.tensor(), &candidates, tokens});
   cpu::BeamInput input{
       before.ids.lod(), integers(before.ids.tensor()), reals(before.scores.tensor()), integers(before.lengths.tensor()), {}};
   if (tokens != nullptr) input.tokens = integers(*tokens);
-  cpu::BeamChoice choice = cpu::choose(input, candidates, options);
+  cpu::BeamChoice choice = cpu::choose(input, on_host(candidates), options);
   BeamStep step;
   const LoD& lod = choice.lod;
   step.kept.scores = LoDTensor(put_scores(choice.scores, candidates.dtype(), stream), lod);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/crf.h>
+#include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/sequences.h>
 #include <millrace/tensor/launch.h>
@@ -31,47 +32,57 @@ Tensor one_each(const Tensor& emission, const LoD& lod, StreamRef stream) {
   return Tensor(emission.dtype(), DDim{lod.sequences(lod.depth() - 1), 1}, stream.memory());
 }
 
+void likelihood(const char* op, const Tensor& emission, const Tensor& weights, const Tensor* tags, bool normalised, const LoD& lod,
+                const Tensor& out, ThreadTeam& team) {
+  team.device_queue() ? cuda::crf_likelihood(emission, weights, tags, normalised, lod, out, team)
+                      : cpu::crf_likelihood(op, emission, weights, tags, normalised, lod, out, team);
+}
+
 }  // namespace
 
 CrfPath crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream) {
   check_crf("crf_viterbi", emission, weights, lod);
-  internal::check_places("crf_viterbi", stream, {&emission, &weights});
+  internal::check_device_places("crf_viterbi", stream, {&emission, &weights});
   CrfPath path{Tensor(DType::i64, DDim{emission.dim(0), 1}, stream.memory()), one_each(emission, lod, stream)};
   launch(
       TensorRefs<2>{&emission, &weights}, TensorRefs<2>{&path.tags, &path.scores},
-      [=](ThreadTeam& team) { cpu::crf_viterbi(emission, weights, lod, path.tags, path.scores, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::crf_viterbi(emission, weights, lod, path.tags, path.scores, team)
+                            : cpu::crf_viterbi(emission, weights, lod, path.tags, path.scores, team);
+      },
+      stream);
   return path;
 }
 
 Tensor crf_score(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream) {
   check_crf("crf_score", emission, weights, lod);
   check_tags("crf_score", tags, emission.dim(0));
-  internal::check_places("crf_score", stream, {&emission, &weights, &tags});
+  internal::check_device_places("crf_score", stream, {&emission, &weights, &tags});
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::crf_likelihood("crf_score", emission, weights, &tags, false, lod, out, team); }, stream);
+      [=](ThreadTeam& team) { likelihood("crf_score", emission, weights, &tags, false, lod, out, team); }, stream);
   return out;
 }
 
 Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream) {
   check_crf("crf_log_partition", emission, weights, lod);
-  internal::check_places("crf_log_partition", stream, {&emission, &weights});
+  internal::check_device_places("crf_log_partition", stream, {&emission, &weights});
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<2>{&emission, &weights}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::crf_likelihood("crf_log_partition", emission, weights, nullptr, true, lod, out, team); }, stream);
+      [=](ThreadTeam& team) { likelihood("crf_log_partition", emission, weights, nullptr, true, lod, out, team); }, stream);
   return out;
 }
 
 Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream) {
   check_crf("crf_log_likelihood", emission, weights, lod);
   check_tags("crf_log_likelihood", tags, emission.dim(0));
-  internal::check_places("crf_log_likelihood", stream, {&emission, &weights, &tags});
+  internal::check_device_places("crf_log_likelihood", stream, {&emission, &weights, &tags});
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::crf_likelihood("crf_log_likelihood", emission, weights, &tags, true, lod, out, team); }, stream);
+      [=](ThreadTeam& team) { likelihood("crf_log_likelihood", emission, weights, &tags, true, lod, out, team); }, stream);
   return out;
 }
 

@@ -27,7 +27,7 @@ struct CrfPath {
 CrfPath crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lod, StreamRef stream);
 
 /// The score of given paths: `tags` i64 or i32, [rows] or [rows, 1]. A tag outside [0, K) is an IndexError that fails the
-/// stream and names row and tag.
+/// stream and names row and tag (on a CUDA device the tag alone).
 Tensor crf_score(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream);
 
 /// log Σ exp(score) over all paths: a_0 = start + e_0, a_t[j] = (m + log Σ_i exp((a[i] + transition[i, j]) − m)) + e_t[j]

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/ctc.h>
+#include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/sequences.h>
 #include <millrace/tensor/launch.h>
@@ -24,7 +25,7 @@ void check_frames(const char* op, const Tensor& scores, const LoD& lod, std::int
 /// Checks what both searches take, and makes room for what they give.
 CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::int64_t blank, std::int64_t paths, StreamRef stream) {
   check_frames(op, scores, lod, blank);
-  internal::check_places(op, stream, {&scores});
+  internal::check_device_places(op, stream, {&scores});
   const DDim each{lod.sequences(lod.depth() - 1), paths};
   return {Tensor(DType::i64, DDim{scores.dim(0), paths}, stream.memory()), Tensor(DType::i64, each, stream.memory()),
           Tensor(scores.dtype(), each, stream.memory())};
@@ -36,7 +37,10 @@ CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& opti
   CtcLabels found = room_for("ctc_greedy", scores, lod, options.blank, 1, stream);
   launch(
       TensorRefs<1>{&scores}, TensorRefs<3>{&found.labels, &found.lengths, &found.scores},
-      [=](ThreadTeam& team) { cpu::ctc_greedy(scores, lod, options, found, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::ctc_greedy(scores, lod, options, found, team) : cpu::ctc_greedy(scores, lod, options, found, team);
+      },
+      stream);
   return found;
 }
 
@@ -50,7 +54,11 @@ CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const
   CtcLabels found = room_for("ctc_beam_search", log_probabilities, lod, options.blank, options.paths, stream);
   launch(
       TensorRefs<1>{&log_probabilities}, TensorRefs<3>{&found.labels, &found.lengths, &found.scores},
-      [=](ThreadTeam& team) { cpu::ctc_beam_search(log_probabilities, lod, options, found, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::ctc_beam_search(log_probabilities, lod, options, found, team)
+                            : cpu::ctc_beam_search(log_probabilities, lod, options, found, team);
+      },
+      stream);
   return found;
 }
 
@@ -64,11 +72,15 @@ Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& l
   const std::int64_t sequences = lod.sequences(lod.depth() - 1);
   if (label_lod.sequences(label_lod.depth() - 1) != sequences)
     throw LoDError("ctc_loss: expected labels for each sequence of frames, found " + lod.to_string() + " and " + label_lod.to_string());
-  internal::check_places("ctc_loss", stream, {&log_probabilities, &labels});
+  internal::check_device_places("ctc_loss", stream, {&log_probabilities, &labels});
   Tensor loss(log_probabilities.dtype(), DDim{sequences, 1}, stream.memory());
   launch(
       TensorRefs<2>{&log_probabilities, &labels}, TensorRefs<1>{&loss},
-      [=](ThreadTeam& team) { cpu::ctc_loss(log_probabilities, lod, labels, label_lod, options, loss, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::ctc_loss(log_probabilities, lod, labels, label_lod, options, loss, team)
+                            : cpu::ctc_loss(log_probabilities, lod, labels, label_lod, options, loss, team);
+      },
+      stream);
   return loss;
 }
 

@@ -43,7 +43,8 @@ struct CtcBeam {
 /// impossible. Prefixes as good are kept in the order of their labels, shorter first. Sums run in f64, whatever the dtype,
 /// each as m + log1p(exp(least − m)) with m the greater, over prefixes and classes in ascending order. The score is the
 /// logarithm of that sum; −∞ and no labels when nothing is possible.
-/// ArgumentError for a width below 1, a negative `top`, or `paths` outside 1 … width. A NaN counts as impossible.
+/// ArgumentError for a width below 1, a negative `top`, or `paths` outside 1 … width. A NaN counts as impossible. A prefix that left the beam
+/// and comes back is one with what goes on from it: no labelling comes twice.
 CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const CtcBeam& options, StreamRef stream);
 
 struct CtcLoss {
@@ -55,7 +56,7 @@ struct CtcLoss {
 /// in f64, over frames ascending, each as above: the state itself, then the one before, then the one before a blank. No labels
 /// in no frames cost 0. A NaN that is met gives NaN.
 /// LoDError, naming both, for another number of sequences; a label that is the blank, or no class, is an IndexError that fails
-/// the stream and names row and label.
+/// the stream and names row and label (on a CUDA device the label alone).
 Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options,
                 StreamRef stream);
 

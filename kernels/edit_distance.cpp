@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/edit_distance.h>
+#include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/sequences.h>
 #include <millrace/tensor/launch.h>
@@ -24,7 +25,7 @@ std::int64_t check_tokens(const Tensor& tokens, const LoD& lod) {
 
 Tensor edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const Tensor& references, const LoD& reference_lod,
                      bool normalised, const std::vector<std::int64_t>& ignored, StreamRef stream) {
-  internal::check_places("edit_distance", stream, {&hypotheses, &references});
+  internal::check_device_places("edit_distance", stream, {&hypotheses, &references});
   const std::int64_t pairs = check_tokens(hypotheses, hypothesis_lod);
   if (check_tokens(references, reference_lod) != pairs)
     throw LoDError("edit_distance: expected as many references as hypotheses, found " + hypothesis_lod.to_string() + " and " +
@@ -33,7 +34,8 @@ Tensor edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const 
   launch(
       TensorRefs<2>{&hypotheses, &references}, TensorRefs<1>{&out},
       [=](ThreadTeam& team) {
-        cpu::edit_distance({hypotheses, hypothesis_lod}, {references, reference_lod}, normalised, ignored, out, team);
+        team.device_queue() ? cuda::edit_distance(hypotheses, hypothesis_lod, references, reference_lod, normalised, ignored, out, team)
+                            : cpu::edit_distance({hypotheses, hypothesis_lod}, {references, reference_lod}, normalised, ignored, out, team);
       },
       stream);
   return out;

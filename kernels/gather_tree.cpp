@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <millrace/kernels/cpu/gather_tree.h>
+#include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
@@ -20,19 +21,23 @@ Tensor gather_tree(const Tensor& ids, const Tensor& parents, const Tensor* lengt
     throw ShapeError("gather_tree: expected ids and parents of [T, N, W], found " + ids.to_string() + " and " + parents.to_string());
   if (end_token && ids.dtype() == DType::i32 && !std::in_range<std::int32_t>(*end_token))
     throw ArgumentError("gather_tree: expected an end token that i32 can hold, found " + std::to_string(*end_token));
-  internal::check_places("gather_tree", stream, {&ids, &parents});
+  internal::check_device_places("gather_tree", stream, {&ids, &parents});
   Tensor rows;
   if (lengths != nullptr) {
     internal::check_index_dtype("gather_tree", *lengths);
     if (lengths->rank() != 1 || lengths->dim(0) != ids.dim(1))
       throw ShapeError("gather_tree: expected a length for each of " + std::to_string(ids.dim(1)) + ", found " + lengths->to_string());
-    internal::check_places("gather_tree", stream, {lengths});
+    internal::check_device_places("gather_tree", stream, {lengths});
     rows = *lengths;
   }
   const Tensor tokens = contiguous(ids, stream);
   const Tensor from = contiguous(parents, stream);
   Tensor out(ids.dtype(), ids.dims(), stream.memory());
-  const auto trace = [=](ThreadTeam& team) { cpu::gather_tree(tokens, from, lengths != nullptr ? &rows : nullptr, end_token, out, team); };
+  const auto trace = [=](ThreadTeam& team) {
+    const Tensor* counts = lengths != nullptr ? &rows : nullptr;
+    team.device_queue() ? cuda::gather_tree(tokens, from, counts, end_token, out, team)
+                        : cpu::gather_tree(tokens, from, counts, end_token, out, team);
+  };
   if (lengths != nullptr)
     launch(TensorRefs<3>{&tokens, &from, &rows}, TensorRefs<1>{&out}, trace, stream);
   else

@@ -5,6 +5,8 @@
 
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/spans.h>
+#include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
@@ -25,7 +27,7 @@ DDim with_last(const DDim& dims, std::int64_t extent) {
 }  // namespace
 
 QuantizedRows quantize_rows(const Tensor& x, StreamRef stream) {
-  internal::check_places("quantize_rows", stream, {&x});
+  internal::check_device_places("quantize_rows", stream, {&x});
   internal::check_dtype("quantize_rows", "x", x, DType::f32);
   if (x.rank() < 1) throw ShapeError("quantize_rows: expected rows, found " + x.to_string());
   const Tensor rows = x.is_contiguous() ? x : internal::row_major("quantize_rows", x, stream);
@@ -33,6 +35,7 @@ QuantizedRows quantize_rows(const Tensor& x, StreamRef stream) {
   launch(
       TensorRefs<1>{&rows}, TensorRefs<2>{&made.values, &made.scales},
       [rows, made, kernels = &cpu::int8_kernels()](ThreadTeam& team) {
+        if (team.device_queue()) return cuda::quantize_rows(rows, made.values, made.scales, team);
         const std::int64_t k = rows.dim(-1);
         const auto* from = static_cast<const float*>(rows.raw());
         auto* values = static_cast<std::int8_t*>(made.values.raw_mutable());
@@ -48,7 +51,7 @@ QuantizedRows quantize_rows(const Tensor& x, StreamRef stream) {
 }
 
 Int8Plan make_int8_plan(const Int8Desc& desc, const Place& place) {
-  internal::check_plan_place("int8 plan", place);
+  internal::check_device_plan_place("int8 plan", place);
   if (desc.k < 0 || desc.n < 0 || desc.k > most_k)
     throw ArgumentError("int8 plan: expected n of at least 0 and k of 0 to " + std::to_string(most_k) +
                         ", found k = " + std::to_string(desc.k) + " and n = " + std::to_string(desc.n));
@@ -80,11 +83,14 @@ void pack_column(const cpu::Int8Layout& layout, const Tensor& weights, const Ten
 }  // namespace
 
 PackedInt8 pack(const Int8Plan& plan, const Tensor& weights, const Tensor& scales, StreamRef stream) {
-  internal::check_places("int8 pack", stream, {&weights, &scales});
+  internal::check_device_places("int8 pack", stream, {&weights, &scales});
   internal::check_dtype("int8 pack", "the weights", weights, DType::i8);
   internal::check_dims("int8 pack", "the weights", weights, DDim{plan.desc().k, plan.desc().n});
   internal::check_dtype("int8 pack", "the scales", scales, DType::f32);
   internal::check_dims("int8 pack", "the scales", scales, DDim{plan.desc().n});
+  if (internal::on_cuda(plan.place()))
+    return {internal::row_major("int8 pack", weights, stream), zeros(DDim{0}, DType::i32, stream),
+            internal::row_major("int8 pack", scales, stream)};
   const cpu::Int8Layout layout = layout_of(plan);
   PackedInt8 packed{Tensor(DType::i8, DDim{layout.panels() * layout.panel_stride()}, stream.memory()),
                     Tensor(DType::i32, DDim{layout.padded_columns()}, stream.memory()),
@@ -113,7 +119,8 @@ void check_run(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x,
   internal::check_dims("int8 run", "out", out, with_last(x.dims(), plan.desc().n));
   for (const Tensor* each : {&x, &x_scales, &static_cast<const Tensor&>(out)}) internal::check_contiguous("int8 run", "rows", *each);
   const cpu::Int8Layout layout = layout_of(plan);
-  internal::check_dims("int8 run", "the packed weights", weights.data, DDim{layout.panels() * layout.panel_stride()});
+  internal::check_dims("int8 run", "the packed weights", weights.data,
+                       internal::on_cuda(plan.place()) ? DDim{layout.k, layout.columns} : DDim{layout.panels() * layout.panel_stride()});
 }
 
 /// Rows [row, row + rows) of a call.
@@ -126,12 +133,13 @@ struct Int8Rows {
 }  // namespace
 
 void run(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& x_scales, Tensor& out, StreamRef stream) {
-  internal::check_places("int8 run", stream, {&weights.data, &weights.offsets, &weights.scales, &x, &x_scales, &out});
+  internal::check_device_places("int8 run", stream, {&weights.data, &weights.offsets, &weights.scales, &x, &x_scales, &out});
   check_run(plan, weights, x, x_scales, out);
   launch(
       TensorRefs<5>{&x, &x_scales, &weights.data, &weights.offsets, &weights.scales}, TensorRefs<1>{&out},
       [=, out = out, layout = layout_of(plan), kernels = &plan.kernels()](ThreadTeam& team) {
         if (out.elements() == 0) return;
+        if (team.device_queue()) return cuda::matmul_int8(x, x_scales, weights.data, weights.scales, out, team);
         // A multiply-add of i8 takes a quarter of the time.
         cpu::each_span(team, x_scales.elements(), cpu::max_rows, layout.panels(), layout.panel_stride() / 4,
                        [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {

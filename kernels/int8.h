@@ -50,7 +50,8 @@ class Int8Plan {
 };
 Int8Plan make_int8_plan(const Int8Desc& desc, const Place& place = CpuPlace{});
 
-/// [block of units][group of k][lanes][k of the group], with what the kernels need of each column beside. Cheap to copy, shareable.
+/// [block of units][group of k][lanes][k of the group], with what the kernels need of each column beside. Cheap to copy, shareable. For a
+/// CUDA device the weights stay row-major, and there are no offsets.
 struct PackedInt8 {
   Tensor data;     ///< i8
   Tensor offsets;  ///< i32: 128 times the sum of each column

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/sample.h>
+#include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -28,12 +29,16 @@ void check_sample(const Tensor& scores, const Tensor& keys, const Tensor& step, 
 
 Sampled sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, StreamRef stream) {
   check_sample(scores, keys, step, options);
-  internal::check_places("sample_tokens", stream, {&scores, &keys, &step});
+  internal::check_device_places("sample_tokens", stream, {&scores, &keys, &step});
   const DDim each{scores.dim(0), 1};
   Sampled out{Tensor(DType::i64, each, stream.memory()), Tensor(scores.dtype(), each, stream.memory())};
   launch(
       TensorRefs<3>{&scores, &keys, &step}, TensorRefs<2>{&out.tokens, &out.scores},
-      [=](ThreadTeam& team) { cpu::sample_tokens(scores, keys, step, options, out, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::sample_tokens(scores, keys, step, options, out, team)
+                            : cpu::sample_tokens(scores, keys, step, options, out, team);
+      },
+      stream);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/sequence_top_k.h>
+#include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/transpose.h>
@@ -72,7 +73,11 @@ Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& 
   Tensor out(x.dtype(), DDim{firsts.back(), checked_mul(options.channels, static_cast<std::int64_t>(options.ks.size()))}, stream.memory());
   launch(
       TensorRefs<1>{&rows}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { cpu::sequence_top_k_average(rows, offsets, firsts, column_lengths, options, out, team); }, stream);
+      [=](ThreadTeam& team) {
+        team.device_queue() ? cuda::sequence_top_k_average(rows, offsets, firsts, column_lengths, options, out, team)
+                            : cpu::sequence_top_k_average(rows, offsets, firsts, column_lengths, options, out, team);
+      },
+      stream);
   return out;
 }
 

@@ -21,10 +21,13 @@ double log_add(double a, double b) {
   return std::isinf(most) || least == impossible ? most : most + std::log1p(std::exp(least - most));
 }
 
-/// A prefix that was in the beam of some frame: its last label, and the node of the rest.
+/// A prefix that was in the beam of some frame: its last label, the node of the rest, and those that go on from it. One node for each
+/// prefix, so that one that left the beam and comes back is known to what goes on from it.
 struct Node {
   std::int64_t rest;
   std::int64_t label;
+  std::int64_t child = -1;  ///< the newest
+  std::int64_t sibling = -1;
 };
 
 /// A prefix of the beam, or one that may enter it: ends with its last label or with a blank.
@@ -125,6 +128,16 @@ class BeamSearch {
     return left_ < right_;
   }
 
+  /// The prefix of node `rest` and one label more.
+  std::int64_t node_of(std::int64_t rest, std::int64_t label) {
+    std::int64_t& first = nodes_[static_cast<std::size_t>(rest)].child;
+    for (std::int64_t child = first; child >= 0; child = nodes_[static_cast<std::size_t>(child)].sibling)
+      if (nodes_[static_cast<std::size_t>(child)].label == label) return child;
+    const std::int64_t before = std::exchange(first, static_cast<std::int64_t>(nodes_.size()));
+    nodes_.push_back({rest, label, -1, before});
+    return static_cast<std::int64_t>(nodes_.size()) - 1;
+  }
+
   void keep_best() {
     for (Prefix& prefix : next_) prefix.total = log_add(prefix.blank, prefix.labelled);
     std::erase_if(next_, [](const Prefix& prefix) { return !(prefix.total > impossible); });
@@ -134,8 +147,7 @@ class BeamSearch {
     next_.resize(count);
     for (Prefix& prefix : next_) {
       if (prefix.label < 0) continue;
-      nodes_.push_back({prefix.node, prefix.label});
-      prefix.node = static_cast<std::int64_t>(nodes_.size()) - 1;
+      prefix.node = node_of(prefix.node, prefix.label);
       prefix.label = -1;
     }
     beam_.swap(next_);

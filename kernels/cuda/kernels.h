@@ -66,6 +66,11 @@ void sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates,
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, ThreadTeam& team);
 /// out [rows, n] = x [rows, k] · weights [k, n] (+ bias).
 void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team);
+/// All contiguous: x f32 [..., k], values i8, scales f32 [..., 1].
+void quantize_rows(const Tensor& x, const Tensor& values, const Tensor& scales, ThreadTeam& team);
+/// All contiguous: x i8 [..., k], row_scales [..., 1], weights i8 [k, n], column_scales [n], out f32 [..., n].
+void matmul_int8(const Tensor& x, const Tensor& row_scales, const Tensor& weights, const Tensor& column_scales, const Tensor& out,
+                 ThreadTeam& team);
 /// `weights` as the user gave them, row-major.
 void conv1d(const Conv1dDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team);
 /// What follows the products: x·W and h·R, [N, 4H] with contiguous rows, in the dtype of the cell or its wide one.

@@ -15,12 +15,6 @@ std::string start(std::string_view op) { return std::string(op) + ": expected ";
 
 bool on_cuda(const Place& place) { return std::holds_alternative<CudaPlace>(place); }
 
-void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
-  if (cuda::built() && on_cuda(stream.place()))
-    throw PlaceError(start(op) + "the CPU, found " + stream.place().to_string() + ": there is no CUDA kernel of it yet");
-  check_device_places(op, stream, tensors);
-}
-
 void check_device_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors) {
   const MemoryResource* memory = stream.memory().get();
   if (!memory->host_accessible() && !(cuda::built() && on_cuda(stream.place())))
@@ -32,12 +26,6 @@ void check_device_places(std::string_view op, StreamRef stream, std::initializer
       throw PlaceError(start(op) + "tensors on " + stream.place().to_string() + " as the stream, found " + tensor->to_string() +
                        ": copy it there first");
   }
-}
-
-void check_plan_place(std::string_view op, const Place& place) {
-  if (cuda::built() && on_cuda(place))
-    throw PlaceError(start(op) + "the CPU, found " + place.to_string() + ": there is no CUDA kernel of it yet");
-  check_device_plan_place(op, place);
 }
 
 void check_device_plan_place(std::string_view op, const Place& place) {

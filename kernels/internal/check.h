@@ -11,17 +11,11 @@
 
 namespace millrace::internal {
 
-/// PlaceError unless the kernels of `op`, which are for host memory alone, are for the place of `stream` and every tensor
-/// lives there. Null tensors are skipped.
-void check_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors);
-/// The same for an op that has kernels in cuda/ too, where this build has them.
+/// PlaceError unless this build has kernels for the place of `stream` and every tensor lives there. Null tensors are skipped.
 void check_device_places(std::string_view op, StreamRef stream, std::initializer_list<const Tensor*> tensors);
 /// Whether work of `place` runs on a CUDA device.
 bool on_cuda(const Place& place);
-/// PlaceError unless the kernels of `op`, which are for host memory alone, are for `place`: plans of a backend's place are for host memory,
-/// as its streams show.
-void check_plan_place(std::string_view op, const Place& place);
-/// The same for an op that has kernels in cuda/ too, where this build has them.
+/// PlaceError unless this build has kernels for `place`: plans of a backend's place are for host memory, as its streams show.
 void check_device_plan_place(std::string_view op, const Place& place);
 
 /// DTypeError, ShapeError: "gemm: expected f32 for c, found f64[2, 3] on cpu".

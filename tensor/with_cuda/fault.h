@@ -23,6 +23,10 @@ enum class FaultOp : std::uint8_t {
   reverse_sequence,
   sequence_scatter,
   binary,
+  crf_score,
+  crf_log_likelihood,
+  ctc_loss,
+  gather_tree,
 };
 
 /// A fault in one word, which a kernel writes to the host at once: kind, op, and the value in 48 bits.

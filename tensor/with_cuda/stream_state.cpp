@@ -26,9 +26,10 @@ WriteValue write_value() {
 }
 
 const char* name_of(FaultOp op) {
-  static constexpr const char* names[] = {"a kernel",         "gather",           "gather_elements", "gather_nd",
-                                          "gather_rows",      "scatter_rows",     "scatter_nd",      "scatter_elements",
-                                          "reverse_sequence", "sequence_scatter", "binary"};
+  static constexpr const char* names[] = {"a kernel",     "gather",     "gather_elements",    "gather_nd",        "gather_rows",
+                                          "scatter_rows", "scatter_nd", "scatter_elements",   "reverse_sequence", "sequence_scatter",
+                                          "binary",       "crf_score",  "crf_log_likelihood", "ctc_loss",         "gather_tree"};
+  static_assert(sizeof names / sizeof *names == static_cast<std::size_t>(FaultOp::gather_tree) + 1);
   return names[static_cast<std::size_t>(op)];
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("the canonical loop over ragged sequences runs on the device, whatever
   }
 }
 
-TEST_CASE("every op gives on the device what it gives on the CPU, or says that it is not there yet") {
+TEST_CASE("every op gives on the device what it gives on the CPU") {
   const auto device = make_cuda_device();
   for (const std::uint64_t seed : seeds(3)) {
     Random random(seed);
@@ -113,11 +113,7 @@ TEST_CASE("every op gives on the device what it gives on the CPU, or says that i
       }
       std::size_t count = 0;
       for (const VarId output : program.append(0, std::move(op))) program.add_output("out" + std::to_string(count++), output);
-      try {
-        compare(program, feeds, device);
-      } catch (const PlaceError& error) {
-        CHECK(std::string(error.what()).find("there is no CUDA kernel of it yet") != std::string::npos);
-      }
+      compare(program, feeds, device);
     }
   }
 }

@@ -212,6 +212,26 @@ TEST_CASE("the best labellings come in order, and where there are fewer, empty o
   });
 }
 
+TEST_CASE("a prefix that left a narrow beam and comes back is one with what went on from it, so no labelling comes twice") {
+  each_backend([](Backend& on) {
+    for (const std::uint64_t seed : seeds(200)) {
+      INFO("seed ", seed);
+      Random random(seed);
+      const std::size_t paths = 6;
+      const LoD lod = LoD::from_lengths({{14}});
+      const Tensor x = random_tensor(random, DType::f64, DDim{14, 3}, 4.5);
+      const CtcLabels found = ctc_beam_search(on.up(x), lod, {0, 6, 0, 6}, on.stream());
+      const Labels labels = on.down(found.labels).to_vector<std::int64_t>(), lengths = on.down(found.lengths).to_vector<std::int64_t>();
+      std::map<Labels, int> seen;
+      for (std::size_t path = 0; path < paths; ++path) {
+        Labels one;
+        for (std::size_t t = 0; std::cmp_less(t, lengths[path]); ++t) one.push_back(labels[t * paths + path]);
+        CHECK(++seen[one] == 1);
+      }
+    }
+  });
+}
+
 TEST_CASE("the loss is the sum over all alignments, on every backend and dtype") {
   for (const std::uint64_t seed : seeds(20)) {
     INFO("seed ", seed);

@@ -50,6 +50,8 @@ void sequence_scatter(const Tensor&, const Tensor&, const Tensor&, const Indices
 }
 void gemm(double, const Tensor&, const Tensor&, double, const Tensor&, ThreadTeam&) { absent("gemm"); }
 void linear(const Tensor&, const Tensor&, const Tensor*, const Tensor&, ThreadTeam&) { absent("linear"); }
+void quantize_rows(const Tensor&, const Tensor&, const Tensor&, ThreadTeam&) { absent("quantize_rows"); }
+void matmul_int8(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, ThreadTeam&) { absent("matmul_int8"); }
 void conv1d(const Conv1dDesc&, const Tensor&, const Tensor&, const Tensor*, const Tensor&, ThreadTeam&) { absent("conv1d"); }
 void lstm_gates(const LstmDesc&, const PackedLstm&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                 ThreadTeam&) {

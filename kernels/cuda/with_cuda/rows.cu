@@ -2,14 +2,10 @@
 // Folds: one thread for each output, in the order that kernels/reduce.h defines.
 #include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cuda/kernels.h>
-#include <millrace/kernels/cuda/with_cuda/element.cuh>
-#include <millrace/kernels/cuda/with_cuda/functions.cuh>
+#include <millrace/kernels/cuda/with_cuda/sequences.cuh>
 
 namespace millrace::cuda {
 namespace {
-
-/// After so many elements a sum starts anew; the parts are added in order.
-constexpr std::int64_t k_block = 512;
 
 Walk<1> walk_along(const DDim& dims, const DDim& strides) {
   const DDim* const one[1] = {&strides};
@@ -18,19 +14,6 @@ Walk<1> walk_along(const DDim& dims, const DDim& strides) {
 Walk<2> walk_along(const DDim& dims, const DDim& from, const DDim& to) {
   const DDim* const two[2] = {&from, &to};
   return Walk<2>(dims, two);
-}
-
-/// The sum of value(0) … value(n − 1) in that order.
-template <class T, class F>
-MILLRACE_HD T ordered_sum(std::int64_t n, F value) {
-  T total{};
-  for (std::int64_t begin = 0; begin < n; begin += k_block) {
-    const std::int64_t end = least_of(n, begin + k_block);
-    T part{};
-    for (std::int64_t i = begin; i < end; ++i) part += value(i);
-    total = begin == 0 ? part : total + part;
-  }
-  return total;
 }
 
 /// The elements that are folded into one output.
@@ -380,12 +363,6 @@ void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor&
 }
 
 namespace {
-
-template <class F>
-void visit_floats(DType dtype, F&& f) {
-  if (dtype == DType::f64) return f(double{});
-  f(float{});
-}
 
 template <class T>
 SoftmaxRow<T> softmax_row(const Tensor& x, const Tensor& out, bool logarithm) {
