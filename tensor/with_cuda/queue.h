@@ -18,6 +18,7 @@ class StreamState;
 struct Queue {
   cudaStream_t stream = nullptr;
   int device = 0;
+  int multiprocessors = 1;
   std::uint64_t* fault = nullptr;  ///< as the device sees it
   StreamState* state = nullptr;
   const std::shared_ptr<MemoryResource>* memory = nullptr;  ///< for scratch, which may be given back as soon as its last use is enqueued

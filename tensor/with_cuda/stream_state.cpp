@@ -77,6 +77,7 @@ StreamState::StreamState(int device, Waiters& waiters, std::uint64_t* words_on_h
   queue_.device = device;
   queue_.fault = words_on_device + 1;
   const OnDevice here(device);
+  check(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute", device);
   check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
 }
 

@@ -93,6 +93,32 @@ TEST_CASE("each output is one chain of multiply-adds over ascending k, restarted
   });
 }
 
+TEST_CASE("products of many rows and columns have the bits of the definition on every place, whatever the tiles, strides and batch") {
+  struct Size {
+    std::int64_t m, k, n;
+  };
+  CpuDevice host;
+  const bool fused = cpu::fuses(cpu::instruction_sets().front());
+  each_backend([&](Backend& on) {
+    Random random(11);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const Size size : {Size{32, 33, 40}, Size{65, 515, 64}, Size{131, 17, 140}, Size{130, 1030, 33}, Size{200, 0, 60}}) {
+        INFO(on.name, ", ", name_of(dtype), ", m ", size.m, ", k ", size.k, ", n ", size.n);
+        const Tensor a = random_tensor(random, dtype, DDim{size.m, size.k}), b = random_tensor(random, dtype, DDim{size.k, size.n});
+        const Tensor expected = dtype == DType::f32 ? ordered_product<float>(a, b, fused) : ordered_product<double>(a, b, fused);
+        const Tensor turned_a = contiguous(a.permute({1, 0}), host.stream(0)), turned_b = contiguous(b.permute({1, 0}), host.stream(0));
+        CHECK(same_bits(on.down(matmul(on.up(a), on.up(b), on.stream())), expected));
+        CHECK(same_bits(on.down(matmul(on.up(turned_a).permute({1, 0}), on.up(turned_b).permute({1, 0}), on.stream())), expected));
+        CHECK(same_bits(on.down(run_packed(on.up(a), on.up(b), nullptr, on.stream())), expected));
+      }
+    const Tensor a = random_tensor(random, DType::f32, DDim{3, 70, 20}), b = random_tensor(random, DType::f32, DDim{20, 90});
+    const Tensor all = on.down(matmul(on.up(a), on.up(b), on.stream()));
+    for (std::int64_t i = 0; i < 3; ++i)
+      CHECK(same_bits(contiguous(all.rows(i, i + 1), host.stream(0)).reshape(DDim{70, 90}),
+                      ordered_product<float>(contiguous(a.rows(i, i + 1), host.stream(0)).reshape(DDim{70, 20}), b, fused)));
+  });
+}
+
 TEST_CASE("a row has the same bits alone, in any batch of 1 to 64, packed or not, with 1 or 2 threads") {
   CpuDevice one(1), two(2);
   Random random(11);

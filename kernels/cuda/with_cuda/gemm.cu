@@ -6,96 +6,45 @@
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/lstm_functions.cuh>
+#include <millrace/kernels/cuda/with_cuda/wide_gemm.cuh>
 
 namespace millrace::cuda {
 namespace {
 
 constexpr std::int64_t k_block = 512;
-constexpr std::int64_t lanes = 32;
 
+/// A thread for each output, neighbours along n: what few rows need.
 template <class T>
-struct WideOf {
-  using type = float;
-};
-template <>
-struct WideOf<double> {
-  using type = double;
-};
-
-/// A matrix for each element of a batch.
-template <class T>
-struct Matrices {
-  const T* data;
-  std::int64_t row, column;
-};
-
-/// Tiles of ROWS rows by COLUMNS columns, which stand `lanes` apart, so that neighbours read neighbours.
-template <class T, int ROWS, int COLUMNS>
 struct Product {
-  using Wide = typename WideOf<T>::type;
-
   Walk<3> batch;  // a, b, out
-  Matrices<T> a, b;
-  Elements<Wide> out;
+  const T *a, *b;
+  std::int64_t a_row, a_column, b_row, b_column;
+  Elements<T> out;
   std::int64_t out_row, out_column;
   std::int64_t m, n, k;
-  Wide alpha, beta;
-  Elements<Wide> bias;  // of n elements, or null
-
-  static std::int64_t tiles(std::int64_t m, std::int64_t n) {
-    const std::int64_t width = lanes * COLUMNS;
-    return (m + ROWS - 1) / ROWS * ((n + width - 1) / width) * lanes;
-  }
+  T alpha, beta;
+  Elements<T> bias;  // of n elements, or null
 
   MILLRACE_HD void operator()(std::int64_t i) const {
-    const std::int64_t width = lanes * COLUMNS;
-    const std::int64_t across = (n + width - 1) / width;
-    const std::int64_t down = (m + ROWS - 1) / ROWS;
-    const std::int64_t lane = i % lanes;
-    std::int64_t rest = i / lanes;
-    const std::int64_t column = rest % across * width + lane;
-    rest /= across;
-    const std::int64_t row = rest % down * ROWS;
-    if (column >= n) return;
+    const std::int64_t column = i % n;
+    const std::int64_t row = i / n % m;
     std::int64_t at[3];
-    batch.find(rest / down, at);
-    Wide total[ROWS][COLUMNS];
-    sum(at, row, column, total);
-    for (int r = 0; r < ROWS; ++r)
-      for (int c = 0; c < COLUMNS; ++c)
-        if (row + r < m && column + c * lanes < n) put(at[2], row + r, column + c * lanes, total[r][c]);
+    batch.find(i / n / m, at);
+    put(at[2] + row * out_row + column * out_column, column, sum(a + at[0] + row * a_row, b + at[1] + column * b_column));
   }
-
-  /// What lies outside repeats the last row or column, and is not stored.
-  MILLRACE_HD void sum(const std::int64_t (&at)[3], std::int64_t row, std::int64_t column, Wide (&total)[ROWS][COLUMNS]) const {
-    const T* left[ROWS];
-    const T* right[COLUMNS];
-    for (int r = 0; r < ROWS; ++r) left[r] = a.data + at[0] + least_of(row + r, m - 1) * a.row;
-    for (int c = 0; c < COLUMNS; ++c) right[c] = b.data + at[1] + least_of(column + c * lanes, n - 1) * b.column;
-    for (int r = 0; r < ROWS; ++r)
-      for (int c = 0; c < COLUMNS; ++c) total[r][c] = Wide{0};
+  MILLRACE_HD T sum(const T* left, const T* right) const {
+    T total{0};
     for (std::int64_t begin = 0; begin < k; begin += k_block) {
       const std::int64_t end = least_of(k, begin + k_block);
-      Wide part[ROWS][COLUMNS];
-      for (int r = 0; r < ROWS; ++r)
-        for (int c = 0; c < COLUMNS; ++c) part[r][c] = Wide{0};
-      for (std::int64_t x = begin; x < end; ++x) {
-        Wide factors[COLUMNS];
-        for (int c = 0; c < COLUMNS; ++c) factors[c] = widened(right[c][x * b.row]);
-        for (int r = 0; r < ROWS; ++r) {
-          const Wide one = widened(left[r][x * a.column]);
-          for (int c = 0; c < COLUMNS; ++c) part[r][c] = mul_add(one, factors[c], part[r][c]);
-        }
-      }
-      for (int r = 0; r < ROWS; ++r)
-        for (int c = 0; c < COLUMNS; ++c) total[r][c] = begin == 0 ? part[r][c] : total[r][c] + part[r][c];
+      T part{0};
+      for (std::int64_t x = begin; x < end; ++x) part = mul_add(left[x * a_column], right[x * b_row], part);
+      total = begin == 0 ? part : total + part;
     }
+    return total;
   }
-
-  MILLRACE_HD void put(std::int64_t start, std::int64_t row, std::int64_t column, Wide value) const {
-    const std::int64_t at = start + row * out_row + column * out_column;
-    if (alpha != Wide{1}) value = alpha * value;
-    if (beta != Wide{0}) value = value + (beta == Wide{1} ? out.get(at) : beta * out.get(at));
+  MILLRACE_HD void put(std::int64_t at, std::int64_t column, T value) const {
+    if (alpha != T{1}) value = alpha * value;
+    if (beta != T{0}) value = value + (beta == T{1} ? out.get(at) : beta * out.get(at));
     if (bias.data != nullptr) value = value + bias.get(column);
     out.set(at, value);
   }
@@ -130,31 +79,44 @@ Elements<Wide> elements_at(const Tensor& x, std::int64_t offset) {
   return {static_cast<std::byte*>(x.raw_mutable()) + offset * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
 }
 
-template <class T, int ROWS, int COLUMNS>
-void multiply_tiles(const Request& request, const Queue& queue) {
-  using Kernel = Product<T, ROWS, COLUMNS>;
-  using Wide = typename Kernel::Wide;
-  const Kernel kernel{request.walk(),
-                      {static_cast<const T*>(request.a), request.a_row, request.a_column},
-                      {static_cast<const T*>(request.b), request.b_row, request.b_column},
-                      elements_at<Wide>(request.out, request.out_offset),
-                      request.out_row,
-                      request.out_column,
-                      request.m,
-                      request.n,
-                      request.k,
-                      static_cast<Wide>(request.alpha),
-                      static_cast<Wide>(request.beta),
-                      request.bias == nullptr ? Elements<Wide>{} : elements_at<Wide>(*request.bias, request.bias_offset)};
-  each_index(queue, kernel.batch.count * Kernel::tiles(request.m, request.n), kernel);
+template <class Kernel, class T>
+Kernel kernel_of(const Request& request) {
+  return {request.walk(),
+          static_cast<const T*>(request.a),
+          static_cast<const T*>(request.b),
+          request.a_row,
+          request.a_column,
+          request.b_row,
+          request.b_column,
+          elements_at<T>(request.out, request.out_offset),
+          request.out_row,
+          request.out_column,
+          request.m,
+          request.n,
+          request.k,
+          static_cast<T>(request.alpha),
+          static_cast<T>(request.beta),
+          request.bias == nullptr ? Elements<T>{} : elements_at<T>(*request.bias, request.bias_offset)};
 }
 
+template <class Kernel, class T>
+bool multiply_tiles(const Request& request, const Queue& queue, std::int64_t least_blocks) {
+  const std::int64_t blocks = Kernel::blocks(request.batch.elements(), request.m, request.n);
+  if (blocks < least_blocks || blocks > std::numeric_limits<int>::max()) return false;
+  run_grid(queue, {static_cast<int>(blocks), Kernel::warps, 1, false, Kernel::shared_bytes}, kernel_of<Kernel, T>(request));
+  return true;
+}
+
+/// Large tiles read less, small ones leave no multiprocessor idle; a tile of few rows would be empty for the most part.
 template <class T>
 void multiply_floats(const Request& request, const Queue& queue) {
-  // Large tiles read less, small ones leave no multiprocessor idle.
-  constexpr std::int64_t enough = 132 * 256;
-  if (request.m >= 4 && request.batch.elements() * request.m * request.n / 8 >= enough) return multiply_tiles<T, 4, 2>(request, queue);
-  multiply_tiles<T, 1, 1>(request, queue);
+  constexpr std::int64_t few = 32;
+  if (request.m >= few && request.n >= few) {
+    if constexpr (sizeof(T) == 4)
+      if (multiply_tiles<WideProduct<T, 8>, T>(request, queue, queue.multiprocessors)) return;
+    if (multiply_tiles<WideProduct<T, 4>, T>(request, queue, queue.multiprocessors / 8)) return;
+  }
+  each_index(queue, request.batch.elements() * request.m * request.n, kernel_of<Product<T>, T>(request));
 }
 
 void multiply(const Request& request, const Queue& queue) {

@@ -23,6 +23,7 @@ namespace {
 std::atomic<int> slowness{0};
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
+constexpr int multiprocessors = 2;
 constexpr int devices = 4;
 
 std::mutex streams_mutex;
@@ -167,9 +168,14 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated");
-  properties->multiProcessorCount = 1;
+  properties->multiProcessorCount = multiprocessors;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = multiprocessors;
+  return cudaSuccess;
+}
+
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
