@@ -9,10 +9,12 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
   const std::size_t inputs = form_.inputs.size();
   const std::size_t states = form_.states.size();
   for (const std::vector<Program::Port>* ports : {&form_.step.inputs(), &form_.step.outputs()})
-    for (const Program::Port& port : *ports) {
+    for (std::size_t i = 0; i < ports->size(); ++i) {
+      const Program::Port& port = (*ports)[i];
       const VarType& type = form_.step.var(port.var).type;
       const bool rows = type.rank() > 0 && (*type.shape)[0] == DDim::unknown;
-      if (type.dtype == DType::boolean || (rows && type.dtype == DType::bf16))
+      const bool slots = ports == &form_.step.inputs() && i < inputs;  // truth is widened when they are read
+      if ((type.dtype == DType::boolean && !slots) || (rows && type.dtype == DType::bf16))
         throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
     }
   const auto note = [this](const char* name, const Program& made) { passes_.emplace_back(name, made.to_string()); };

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include <millrace/kernels/cast.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/internal/fused_state.h>
@@ -57,26 +58,35 @@ void FusedRun::deal(int threads, StreamRef stream) { state_->make_parts(threads,
 
 // ---- What there is to work on ----
 
+/// Rows of an input as the loop computes with them; nothing when they are of another kind than they should be.
+std::optional<Tensor> FusedRun::State::numbers(const Tensor& x, std::size_t input, StreamRef stream) {
+  const DType wanted = loop->form().step.var(loop->form().step.inputs()[input].var).type.dtype;
+  if (!plain(x, wanted)) return std::nullopt;
+  stream.wait(x.ready());
+  if (wanted == dtype) return x;
+  if (wanted != DType::boolean) return std::nullopt;
+  widened.push_back(cast(x, dtype, stream));
+  return widened.back();
+}
+
 /// One slot that is there, or what stands before the first.
-bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts,
-                                StreamRef stream) const {
+bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) {
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
   std::optional<LoDTensor> held;
   if (slot >= 0)
     held = operands.inputs[input].peek(slot);
   else if (slot == -1 && input < operands.boots.size() && operands.boots[input])
     held = *operands.boots[input];
-  if (!held || !held->lod().empty() || !plain(held->tensor(), dtype) || held->dims().rank() != dims.rank() ||
-      held->dims().erased(0) != dims.erased(0))
-    return false;
-  stream.wait(held->ready());
-  made.first.push_back(static_cast<const std::byte*>(held->tensor().raw()));
+  if (!held || !held->lod().empty() || held->dims().rank() != dims.rank() || held->dims().erased(0) != dims.erased(0)) return false;
+  const std::optional<Tensor> rows_there = numbers(held->tensor(), input, stream);
+  if (!rows_there) return false;
+  made.first.push_back(static_cast<const std::byte*>(rows_there->raw()));
   counts.push_back(held->dims()[0]);
   return true;
 }
 
 /// Slots that are there.
-bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const {
+bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) {
   const TensorArray& array = operands.inputs[input];
   const auto [first, pace] = operands.read[input];
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
@@ -85,12 +95,12 @@ bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<
   const auto last = lowering::value_at(first, pace, operands.turns - 1);
   if (!last || std::min(first, *last) < -1 || std::max(first, *last) >= slots) return false;
   if (filled != nullptr) {
-    if (!plain(filled->whole, dtype)) return false;
-    stream.wait(filled->whole.ready());
+    const std::optional<Tensor> whole_there = numbers(filled->whole, input, stream);
+    if (!whole_there) return false;
     const DDim slot = filled->items ? filled->whole.dims().erased(0) : filled->whole.dims();
     if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
     const std::int64_t step = filled->items ? slot[0] : 1;
-    const auto* data = static_cast<const std::byte*>(filled->whole.raw());
+    const auto* data = static_cast<const std::byte*>(whole_there->raw());
     for (std::int64_t t = 0; t < operands.turns; ++t) {
       if (first + pace * t < 0) {
         if (!read_slot(input, first + pace * t, made, counts, stream)) return false;

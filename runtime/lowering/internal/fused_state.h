@@ -76,6 +76,7 @@ struct FusedRun::State {
   std::vector<std::int64_t> offsets;  // of a turn's rows among all; empty with `rows`
   std::vector<TurnRows> inputs;
   std::vector<Feeder> feeders;
+  std::vector<Tensor> widened;  // truth of inputs, as numbers
   std::optional<SequenceOrder> order;
   FusedOperands::Slots ordered;  // which of its steps a turn is
   bool moves = false;            // rows that stay may have to move together
@@ -94,8 +95,9 @@ struct FusedRun::State {
   std::int64_t done = 0;
 
   bool read_inputs(StreamRef stream);
-  bool read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const;
-  bool read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) const;
+  bool read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
+  bool read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
+  std::optional<Tensor> numbers(const Tensor& x, std::size_t input, StreamRef stream);
   bool count_rows(const std::vector<std::vector<std::int64_t>>& counts);
   std::optional<Tensor> first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const;
   bool read_feeder(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts);

@@ -230,8 +230,38 @@ TEST_CASE("the layers of a dense stack run side by side too, whether or not buil
       for (std::int64_t i = 0; i < n; ++i) some.push_back(random.between(0, steps));
       feeds.emplace("lengths", Tensor::from(some, DDim{n}));
     }
-    // Turned round between two layers, the steps are not those of the one below; a mask keeps a loop out of the fused gear.
-    CHECK(side_by_side(program, feeds) == (reverse || lengths ? 0 : layers));
+    // Turned round between two layers, the steps are not those of the one below.
+    CHECK(side_by_side(program, feeds) == (reverse ? 0 : layers));
+    CHECK(on_threads(program, feeds, 1).fused_loops == layers);
+  }
+}
+
+TEST_CASE("both directions of dense layers with lengths are fused, of any cell, and so are gates that a mask opens") {
+  for (const std::uint64_t seed : seeds(8)) {
+    INFO("seed ", seed);
+    Random random(seed * 57);
+    const std::int64_t h = random.between(1, 20), n = random.between(1, 40), steps = random.between(1, 60);
+    const auto weights = lstm_weights(random, {5, 5, 2 * h, 2 * h}, h);
+    const Tensor gates[] = {random_tensor(random, {1, 3 * h, 2 * h}), random_tensor(random, {1, 3 * h, h})};
+    const Program program = built_program([&] {
+      layers::Sequences x{dense_rows(DDim::unknown, 5), input("lengths", VarType(DType::i64, {DDim::unknown}))};
+      layers::LstmOptions options;
+      options.direction = layers::Direction::bidirectional;
+      const Var y = layers::lstm(x, weights, options).y;
+      layers::GruOptions backwards;
+      backwards.direction = layers::Direction::reverse;
+      output("y", layers::gru({y, x.lengths}, {layers::gru_from_onnx(gates[0], gates[1])}, backwards).y);
+      const layers::Cell gated = [](const Var& row, const std::vector<Var>& states) {
+        const Var grown = greater(row, states[0]);
+        return layers::CellStep{row, {where(logical_or(grown, less(states[0], constant(0.0f))), row, states[0] * 0.5f)}};
+      };
+      output("highest", layers::unroll(gated, x, {{5}}, false).last[0]);
+    });
+    std::vector<std::int64_t> some;
+    for (std::int64_t i = 0; i < n; ++i) some.push_back(random.between(0, steps));
+    const Feeds feeds{{"x", random_tensor(random, {steps, n, 5})}, {"lengths", Tensor::from(some, DDim{n})}};
+    side_by_side(program, feeds);
+    CHECK(on_threads(program, feeds, 1).fused_loops == 6);
   }
 }
 
