@@ -5,6 +5,8 @@
 #include <optional>
 #include <set>
 
+#include <fmt/format.h>
+
 #include <millrace/runtime/distributed/internal/check.h>
 #include <millrace/tensor/copy.h>
 
@@ -47,6 +49,11 @@ void check_gathered(const Tensor& in, const Tensor& out, int world_size, const s
   if (in.dtype() != out.dtype())
     throw DTypeError(what + ": expected a result of the dtype of " + in.to_string() + ", found " + out.to_string());
   if (out.dims() != wanted) throw ShapeError(what + ": expected a result of extents " + wanted.to_string() + ", found " + out.to_string());
+}
+
+void check_peer(int other, int rank, int world_size, const std::string& what) {
+  if (other < 0 || other >= world_size || other == rank)
+    throw ArgumentError(fmt::format("{}: expected another rank from 0 to {}, found {}", what, world_size - 1, other));
 }
 
 }  // namespace detail

@@ -12,8 +12,11 @@ namespace {
 
 using detail::Asked, detail::Call, detail::LocalPart, detail::LocalWorld;
 
-void check_host(const Tensor& tensor, const std::string& what) {
-  if (!tensor.host_accessible()) throw PlaceError(what + ": expected memory that the host can reach, found " + tensor.to_string());
+/// The host moves the elements, or a CUDA device does.
+void check_reach(const Tensor& tensor, const std::string& what) {
+  const Place place = tensor.place();
+  if (!tensor.host_accessible() && !std::holds_alternative<CudaPlace>(place))
+    throw PlaceError(what + ": expected memory that the host or CUDA can reach, found " + tensor.to_string());
 }
 
 class LocalCommunicator final : public Communicator {
@@ -37,6 +40,8 @@ class LocalCommunicator final : public Communicator {
     give(in, what, stream);
     take(out, what, stream);
     detail::check_reduced(in, out, what);
+    if (!in.host_accessible() || !out.host_accessible())
+      throw PlaceError(what + ": expected memory that the host can reach, where sums are made, found " + in.to_string());
     // Where both are one, others read what was there while the sum goes out.
     const Tensor own = in.shares_storage_with(out) ? clone(in, stream) : in;
     return collective({Call::all_reduce, reduce, 0, in.dtype(), in.dims()}, own, out, true, stream);
@@ -60,15 +65,16 @@ class LocalCommunicator final : public Communicator {
   }
   Point send(const Tensor& value, int to, StreamRef stream) override {
     const std::string what = text("send");
-    check_other(what, to);
+    detail::check_peer(to, rank_, world_size(), what);
     give(value, what, stream);
-    return world_->send(channel_, rank_, to, {message(value), value, std::nullopt, true, stream.position()});
+    return world_->send(channel_, rank_, to, {message(value), value, std::nullopt, true, stream.position(), device(value, stream)});
   }
   Point recv(Tensor& value, int from, StreamRef stream) override {
     const std::string what = text("recv");
-    check_other(what, from);
+    detail::check_peer(from, rank_, world_size(), what);
     take(value, what, stream);
-    return received(value, world_->recv(channel_, from, rank_, {message(value), Tensor(), value, false, stream.position()}));
+    return received(
+        value, world_->recv(channel_, from, rank_, {message(value), Tensor(), value, false, stream.position(), device(value, stream)}));
   }
 
   void abort(const std::string& reason) noexcept override { world_->abort(fmt::format("by rank {}: {}", rank_, reason)); }
@@ -78,23 +84,23 @@ class LocalCommunicator final : public Communicator {
   std::string text(const char* call) const {
     return fmt::format("{} by rank {} on communicator '{}' of {} ranks", call, rank_, name_, world_size());
   }
-  static Asked message(const Tensor& value) { return {Call::message, Reduce::sum, 0, value.dtype(), value.dims()}; }
-  void check_other(const std::string& what, int other) const {
-    if (other < 0 || other >= world_size() || other == rank_)
-      throw ArgumentError(fmt::format("{}: expected another rank from 0 to {}, found {}", what, world_size() - 1, other));
+  static std::optional<StreamRef> device(const Tensor& value, StreamRef stream) {
+    return value.host_accessible() ? std::nullopt : std::optional(stream);
   }
+  static Asked message(const Tensor& value) { return {Call::message, Reduce::sum, 0, value.dtype(), value.dims()}; }
   static void give(const Tensor& tensor, const std::string& what, StreamRef stream) {
     detail::check_exchanged(tensor, what, stream);
-    check_host(tensor, what);
+    check_reach(tensor, what);
     tensor.check_written();
   }
   static void take(const Tensor& tensor, const std::string& what, StreamRef stream) {
     detail::check_result(tensor, what, stream);
-    check_host(tensor, what);
+    check_reach(tensor, what);
   }
   Point collective(Asked asked, const Tensor& in, std::optional<Tensor> out, bool gives, StreamRef stream) {
     std::optional<Tensor> result = out;
-    const Point done = world_->collective(channel_, rank_, {std::move(asked), in, std::move(out), gives, stream.position()});
+    const Point done =
+        world_->collective(channel_, rank_, {std::move(asked), in, std::move(out), gives, stream.position(), device(in, stream)});
     return result ? received(*result, done) : done;
   }
   static Point received(const Tensor& tensor, const Point& done) {

@@ -6,9 +6,11 @@
 
 #include <millrace/kernels/binary.h>
 #include <millrace/runtime/distributed/internal/local_operation.h>
+#include <millrace/runtime/distributed/internal/when_all.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cpu_stream.h>
+#include <millrace/tensor/cuda/copy.h>
 
 namespace millrace::detail {
 namespace {
@@ -19,9 +21,16 @@ std::string list_of(const std::vector<int>& ranks) {
   return text;
 }
 
-/// Bytes as they are: the operation has waited for both sides.
-void put(const Tensor& from, const Tensor& to) {
-  if (from.bytes() > 0) std::memcpy(to.raw_mutable(), from.raw(), from.bytes());
+/// Bytes as they are: the operation has waited for both sides. On a device that is a copy which is still to come about.
+Point put(const Tensor& from, const Tensor& to, const std::optional<StreamRef>& device) {
+  if (from.bytes() == 0) return {};
+  if (!device) {
+    std::memcpy(to.raw_mutable(), from.raw(), from.bytes());
+    return {};
+  }
+  for (const Tensor* tensor : {&from, &to}) device->uses(tensor->storage());
+  device->enqueue([from, to](ThreadTeam& team) { cuda::copy(from, to, team); });
+  return device->position();
 }
 
 }  // namespace
@@ -35,6 +44,16 @@ std::string Asked::to_string() const {
     case Call::message: return "message of " + what;
   }
   return what;
+}
+
+/// The stream is the operation's own: a failure stays with it.
+Tensor reduced(Reduce reduce, const std::vector<Tensor>& values) {
+  const Binary kind = reduce == Reduce::sum ? Binary::add : reduce == Reduce::min ? Binary::min : Binary::max;
+  CpuStream stream(std::make_shared<ThreadTeam>(1));
+  Tensor sum = clone(values[0], stream);
+  for (std::size_t i = 1; i < values.size(); ++i)
+    binary(kind, sum, values[i].place().is_cpu() ? values[i] : clone(values[i], stream), sum, stream);
+  return sum;
 }
 
 LocalOperation::LocalOperation(std::string title, std::vector<int> ranks, LocalOptions options)
@@ -128,13 +147,14 @@ void LocalOperation::arrived(const Arrival& arrival, std::exception_ptr error) n
 void LocalOperation::begin() noexcept {
   const std::shared_ptr<LocalOperation> self = std::move(kept_);
   std::exception_ptr failed;
+  std::vector<Point> copies;
   {
     const std::lock_guard lock(failed_mutex_);
     failed = failed_;
   }
   if (failed == nullptr && !ended_.load()) {
     try {
-      run();
+      copies = run();
     } catch (Error& error) {
       error.add_context(" (" + describe() + ")");
       failed = std::current_exception();
@@ -142,33 +162,33 @@ void LocalOperation::begin() noexcept {
       failed = std::current_exception();
     }
   }
-  end(std::move(failed));
+  if (copies.empty()) return end(std::move(failed));
+  when_all(copies, [self](std::exception_ptr error) { self->end(std::move(error)); });
 }
 
-void LocalOperation::run() {
+/// What goes on on devices: the tensors stay where they are until then.
+std::vector<Point> LocalOperation::run() {
+  std::vector<Point> copies;
+  const auto give = [&](const Tensor& from, const Tensor& to, const std::optional<StreamRef>& device) {
+    if (Point done = put(from, to, device); !done.reached()) copies.push_back(std::move(done));
+  };
   const Call call = parts_[0]->asked.call;
-  const std::optional<Tensor> sum = call == Call::all_reduce ? std::optional<Tensor>(reduced()) : std::nullopt;
+  std::optional<Tensor> sum;
+  if (call == Call::all_reduce) {
+    std::vector<Tensor> values;
+    for (const auto& part : parts_) values.push_back(part->in);
+    sum = reduced(parts_[0]->asked.reduce, values);
+  }
   for (const auto& to : parts_) {
     if (!to->out) continue;
-    if (sum) put(*sum, *to->out);
+    if (sum) give(*sum, *to->out, to->device);
     for (std::size_t i = 0; !sum && i < parts_.size(); ++i) {
       if (!parts_[i]->gives) continue;
-      put(parts_[i]->in, call == Call::all_gather ? to->out->select(0, static_cast<std::int64_t>(i)) : *to->out);
+      give(parts_[i]->in, call == Call::all_gather ? to->out->select(0, static_cast<std::int64_t>(i)) : *to->out,
+           to->device ? to->device : parts_[i]->device);
     }
   }
-}
-
-/// The values of all ranks, one after the other in the order of the ranks. The stream is the operation's own: a failure stays with it.
-Tensor LocalOperation::reduced() const {
-  const Reduce reduce = parts_[0]->asked.reduce;
-  const Binary kind = reduce == Reduce::sum ? Binary::add : reduce == Reduce::min ? Binary::min : Binary::max;
-  CpuStream stream(std::make_shared<ThreadTeam>(1));
-  Tensor sum = clone(parts_[0]->in, stream);
-  for (std::size_t i = 1; i < parts_.size(); ++i) {
-    const Tensor& next = parts_[i]->in;
-    binary(kind, sum, next.place().is_cpu() ? next : clone(next, stream), sum, stream);
-  }
-  return sum;
+  return copies;
 }
 
 std::exception_ptr LocalOperation::blame(std::size_t part, const std::exception_ptr& error) const {

@@ -181,7 +181,9 @@ class Rendezvous::Hub {
   Hub(const RankEnvironment& where, const RendezvousOptions& options)
       : size_(where.world_size), options_(options), where_(fmt::format("{}:{}", where.address, where.port)), acceptor_(io_) {
     if (size_ == 1) return;
-    open(endpoint_of(io_, where));
+    const tcp::endpoint at = endpoint_of(io_, where);
+    address_ = at.address().to_string();
+    open(at);
     accept();
     const auto all = [this] { return std::cmp_equal(members_.size(), size_ - 1); };
     const bool met = run_until(io_, Clock::now() + options_.deadline, all);
@@ -201,6 +203,8 @@ class Rendezvous::Hub {
     io_.restart();
     io_.poll();  // operations that were cancelled let go of what they kept
   }
+
+  const std::string& address() const noexcept { return address_; }
 
   std::vector<std::string> exchange(const std::string& name, const std::string& blob) {
     std::vector<std::string> blobs(static_cast<std::size_t>(size_));
@@ -345,6 +349,7 @@ class Rendezvous::Hub {
   const int size_;
   const RendezvousOptions options_;
   const std::string where_;
+  std::string address_ = "127.0.0.1";
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   std::list<LinkPtr> strangers_;
@@ -374,6 +379,13 @@ class Rendezvous::Member {
     if (link_) link_->close();
     io_.restart();
     io_.poll();
+  }
+
+  std::string address() const {
+    error_code error;
+    const tcp::endpoint here = link_->socket.local_endpoint(error);
+    if (error) throw RankError("rendezvous: the connection with rank 0 has ended");
+    return here.address().to_string();
   }
 
   std::vector<std::string> exchange(const std::string& name, const std::string& blob) {
@@ -456,6 +468,10 @@ Rendezvous::Rendezvous(const RankEnvironment& where, RendezvousOptions options)
 Rendezvous::~Rendezvous() = default;
 int Rendezvous::rank() const noexcept { return rank_; }
 int Rendezvous::world_size() const noexcept { return world_size_; }
+std::string Rendezvous::address() const {
+  if (!hub_ && !member_) throw RankError("rendezvous: it is over, an exchange failed before");
+  return hub_ ? hub_->address() : member_->address();
+}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& blob) {
   throw_on_runtime_thread("rendezvous");

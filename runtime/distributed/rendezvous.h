@@ -39,6 +39,8 @@ class Rendezvous {
 
   int rank() const noexcept;
   int world_size() const noexcept;
+  /// Of this host, as the others reach it: that of its end of the meeting.
+  std::string address() const;
   /// The blobs of all, by rank. All ranks make the same exchanges in the same order; `name` (1 to 256 bytes) is what they must agree on.
   /// ArgumentError for a blob that is too large.
   std::vector<std::string> exchange(const std::string& name, const std::string& blob);

@@ -14,6 +14,7 @@
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/cpu_stream.h>
+#include <millrace/tensor/cuda_device.h>
 
 namespace millrace {
 namespace {
@@ -23,11 +24,15 @@ class Crossings final : public RunExchange {
  public:
   Crossings(const SpreadPart& part, std::unique_ptr<Communicator> communicator)
       : device_(part.executable().device()), communicator_(std::move(communicator)) {
+    if (const Place place = device_.place(); std::holds_alternative<CudaPlace>(place)) carrier_ = make_device(place, 1, 1);
     for (const Spread::Crossing& crossing : part.crossings()) {
       if (crossing.to == part.rank()) arriving_[crossing.name] = &ways_.emplace_back(crossing, *communicator_);
       if (crossing.from == part.rank()) leaving_[crossing.name].push_back(&ways_.emplace_back(crossing, *communicator_));
     }
   }
+
+  /// So that the others end, and know why.
+  void abort(const std::string& reason) noexcept { communicator_->abort(reason); }
 
   bool brings(const std::string& input) const override { return arriving_.contains(input); }
   bool takes(const std::string& output) const override { return leaving_.contains(output); }
@@ -49,13 +54,14 @@ class Crossings final : public RunExchange {
 
   detail::ValueLink link(const Way& way) {
     const StreamRef host = host_;
-    const StreamRef stream = device_.place().is_cpu() ? host : device_.stream(0);
+    const StreamRef stream = device_.place().is_cpu() ? host : (carrier_ == nullptr ? device_ : *carrier_).stream(0);
     return {*way.communicator, way.from, way.to, host, stream};
   }
   static task<void> send_one(detail::ValueLink way, Value value, Scope* rest) { return detail::send_value(way, std::move(value), rest); }
   static task<void> nothing() { co_return; }
 
   Device& device_;
+  std::shared_ptr<Device> carrier_;  // has a stream that waits for nothing that has yet to come from another rank
   std::unique_ptr<Communicator> communicator_;
   CpuStream host_{std::make_shared<ThreadTeam>(1)};  // not the device's, which loops are at work on
   std::deque<Way> ways_;
@@ -111,14 +117,25 @@ SpreadPart::SpreadPart(const Spread& spread, int rank, std::shared_ptr<Device> d
                [rank](const Spread::Crossing& crossing) { return crossing.from == rank || crossing.to == rank; });
 }
 
-task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options) {
+task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options,
+                         OnFailure on_failure) {
   if (communicator->rank() != part.rank() || communicator->world_size() != part.ranks())
     throw ArgumentError(fmt::format("part of rank {} of {}: expected a communicator of that rank, found {} of {}", part.rank(),
                                     part.ranks(), communicator->rank(), communicator->world_size()));
   const auto exchange = std::make_shared<Crossings>(part, std::move(communicator));
   Feeds own = needed(part.executable().program(), feeds, part.rank());
   feeds.clear();
-  RunResult result = co_await run(part.executable(), std::move(own), options, exchange);
+  RunResult result;
+  try {
+    result = co_await run(part.executable(), std::move(own), options, exchange);
+  } catch (const CommunicationError&) {  // is known to those whom it concerns
+    throw;
+  } catch (const CancelledError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (on_failure == OnFailure::abort) exchange->abort(error.what());
+    throw;
+  }
   co_return std::move(result);
 }
 

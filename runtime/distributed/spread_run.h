@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -28,10 +29,14 @@ class SpreadPart {
   std::vector<Spread::Crossing> crossings_;
 };
 
+/// What a rank does for the others when its work fails: it goes, and what they expect of it fails; or it aborts, and they hear why.
+enum class OnFailure : std::uint8_t { leave, abort };
+
 /// Runs one part; all ranks do so. `feeds` are those of the whole program, the same on each rank; each takes what its part reads. Rank 0's result
-/// has the outputs. The communicator is this run's alone, and is left when it ends: when one rank fails, what the others expect of it fails.
-/// ArgumentError unless rank and world size are the part's.
-task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options = {});
+/// has the outputs. The communicator is this run's alone, and is left when it ends. What crosses between CUDA devices needs one that carries
+/// it: `make_local_communicators`, `make_tcp_communicator` with ways. ArgumentError unless rank and world size are the part's.
+task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options = {},
+                         OnFailure on_failure = OnFailure::leave);
 
 /// Runs all parts in this process, each on a thread of its own, on `devices[rank]` (null: a CPU device of its own with one thread), and blocks:
 /// the results by rank. The error of a rank says which; that of the rank that failed first comes before those that missed it. ArgumentError

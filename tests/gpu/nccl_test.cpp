@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -16,12 +17,17 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include <millrace/kernels/binary.h>
+#include <millrace/runtime/distributed/process_run.h>
+#include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
+#include <support/lstm_stack.h>
 
 extern char** environ;
 
@@ -218,9 +224,24 @@ void lost_input(const RankEnvironment& where) {
   expect(!said.empty() && (rank.number != 0 || said == "the line is dead"), "the producer's error: " + said);
 }
 
+/// A program over ranks, whose layers hand on steps, gives rank 0 the bytes of one.
+void program(const RankEnvironment& where) {
+  const LstmStack stack(5, 4, 6, {7, 0, 12, 1});
+  const std::shared_ptr<Device> device = Rank::made(where.rank);
+  Rendezvous meeting(where);
+  ProcessRunOptions options;
+  options.deadline = 60s;
+  const RunResult found = run_as_rank(meeting, spread_over_ranks(stack.program, where.world_size), device, stack.feeds, options);
+  if (where.rank != 0) return;
+  ThreadExecutor executor(1);
+  expect(bytes_of(found) == bytes_of(sync_wait(executor, run(Executable(stack.program, device), stack.feeds, RunOptions()))),
+         "the bytes of one rank");
+}
+
 const std::map<std::string, std::function<void(const RankEnvironment&)>>& scenarios() {
-  static const std::map<std::string, std::function<void(const RankEnvironment&)>> known{
-      {"collectives", collectives}, {"ring", ring}, {"silence", silence}, {"give_up", give_up}, {"lost_input", lost_input}};
+  static const std::map<std::string, std::function<void(const RankEnvironment&)>> known{{"collectives", collectives}, {"ring", ring},
+                                                                                        {"silence", silence},         {"give_up", give_up},
+                                                                                        {"lost_input", lost_input},   {"program", program}};
   return known;
 }
 
@@ -309,6 +330,38 @@ TEST_CASE("one rank of a scenario" * doctest::skip()) {
 TEST_CASE("ranks over NCCL reduce, gather and broadcast, with the bits of the order of the ranks") { run("collectives", {1, 2, 4}); }
 
 TEST_CASE("ranks over NCCL pass messages around in groups on a duplicate, while the world reduces") { run("ring", {2, 3}); }
+
+TEST_CASE("a program over ranks in several processes, whose layers hand on steps over NCCL, has the bits of one rank") {
+  run("program", {2, 4});
+}
+
+TEST_CASE("ranks of one process that share devices have the bits of one rank") {
+  const LstmStack stack(6, 4, 6, {3, 8});
+  ThreadExecutor executor(1);
+  const std::string wanted =
+      bytes_of(sync_wait(executor, millrace::run(Executable(stack.program, Rank::made(0)), stack.feeds, RunOptions())));
+  const auto count = static_cast<int>(cuda_devices().size());
+  for (const int size : {2, 4}) {
+    for (const int used : {1, count}) {
+      std::vector<std::shared_ptr<Device>> devices;
+      for (int rank = 0; rank < size; ++rank) {
+        CudaOptions options;
+        options.index = rank % used;
+        devices.push_back(make_cuda_device(options));
+      }
+      INFO(size, " ranks on ", used, " devices");
+      CHECK(bytes_of(run_on_local_ranks(spread_over_ranks(stack.program, size), devices, stack.feeds)[0]) == wanted);
+    }
+  }
+}
+
+TEST_CASE("a stack of layers and its rows as files" * doctest::skip()) {
+  const char* folder = std::getenv("MILLRACE_TEST_FOLDER");
+  REQUIRE(folder != nullptr);
+  const LstmStack stack(7, 4, 64, {120});
+  save_program(stack.program, std::filesystem::path(folder) / "stack.mr");
+  write_npy(std::filesystem::path(folder) / "x.npy", stack.feeds.at("x").tensor().tensor());
+}
 
 TEST_CASE("ranks over NCCL that wait for what never comes end with an error that names them, and their streams go on") {
   run("silence", {2, 3});

@@ -147,7 +147,11 @@ std::function<std::string(const std::string&)> within(double least, double most)
 }
 
 void DeviceFlags::add_to(CLI::App& command) {
-  command.add_option("--place", place, "Where to run: cpu, or cuda:INDEX (see millrace info)")->capture_default_str();
+  command
+      .add_option(
+          "--place", place,
+          "Where to run: cpu, or cuda:INDEX (see millrace info). Of several ranks each takes one of a list, such as cuda:0,cuda:1, in turn")
+      ->capture_default_str();
   command.add_option("--threads", threads, "Threads that a kernel may use; results do not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -156,10 +160,26 @@ void DeviceFlags::add_to(CLI::App& command) {
       ->capture_default_str();
 }
 
+std::vector<std::string> DeviceFlags::places() const {
+  std::vector<std::string> found;
+  for (std::size_t begin = 0; begin <= place.size();) {
+    const std::size_t comma = std::min(place.find(',', begin), place.size());
+    found.push_back(place.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  return found;
+}
+
 std::shared_ptr<Device> DeviceFlags::make() const {
+  if (places().size() > 1) throw UsageError(fmt::format("--place: expected one place, for one rank, found '{}'", place));
+  return make_for(0);
+}
+
+std::shared_ptr<Device> DeviceFlags::make_for(int rank) const {
+  const std::vector<std::string> all = places();
   Place wanted;
   try {
-    wanted = Place::parse(place);
+    wanted = Place::parse(all[static_cast<std::size_t>(rank) % all.size()]);
   } catch (const ParseError& error) {
     throw UsageError(std::string("--place: ") + error.what());
   }

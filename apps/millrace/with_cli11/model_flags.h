@@ -57,8 +57,11 @@ struct DeviceFlags {
   int streams = 4;
 
   void add_to(CLI::App& command);
-  /// UsageError for text that is no place, PlaceError for a place that this build or this machine does not have.
+  /// UsageError for text that is no place, or more than one; PlaceError for a place that this build or this machine does not have.
   std::shared_ptr<Device> make() const;
+  /// That of a rank: the places of the list in turn.
+  std::shared_ptr<Device> make_for(int rank) const;
+  std::vector<std::string> places() const;
 };
 
 }  // namespace millrace::app

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/distributed/rank_environment.h>
 #include <millrace/runtime/import/file.h>
 
@@ -28,7 +29,8 @@ struct RunFlags {
   std::string folder;
   std::string trace;
   bool stats = false;
-  int ranks = 0;  ///< 0: nobody said
+  int ranks = 0;          ///< 0: nobody said
+  double deadline = 600;  ///< seconds
 };
 
 /// The files of a run, for errors.
@@ -36,26 +38,56 @@ std::string sources_of(const RunFlags& flags) {
   return flags.inputs.empty() ? flags.model.source() : fmt::format("{} with {}", flags.model.source(), fmt::join(flags.inputs, " "));
 }
 
-/// Started once for each rank, every process would do all of the work and write the same files.
-void check_alone(const RunFlags& flags) {
-  if (flags.ranks > 0) return;
+/// When this process is one of several that are ranks, and nobody said --ranks.
+std::optional<RankEnvironment> other_processes(const RunFlags& flags) {
+  if (flags.ranks > 0) return std::nullopt;
   const std::optional<RankEnvironment> environment = rank_environment();
-  if (environment && environment->world_size > 1)
-    throw UnsupportedError(
-        fmt::format("{} say that this is rank {} of {} processes, and nothing in this build carries tensors between processes: start one "
-                    "process with --ranks {}, or with --ranks 1 if this one is to run alone",
-                    environment->source, environment->rank, environment->world_size, environment->world_size));
+  return environment && environment->world_size > 1 ? environment : std::nullopt;
+}
+
+void check_spreads(const Model& model, const std::string& why) {
+  if (!model.states.empty())
+    throw UsageError(why +
+                     ": expected a program with loops of its own, found a graph that is one step (--state): there is none to share out");
+}
+
+/// One rank of several processes. The first writes what there is to write, but for the traces.
+int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
+  ProcessRunOptions options;
+  options.deadline = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.deadline * 1000)));
+  options.meeting = std::min(options.meeting, options.deadline);
+  RendezvousOptions meeting;
+  meeting.deadline = options.meeting;
+  Rendezvous ranks(environment, meeting);
+  const std::shared_ptr<Device> device = flags.device.make_for(environment.rank);
+  const Model model = load(flags.model);
+  check_spreads(model, environment.source);
+  const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
+  const bool first = environment.rank == 0;
+  Tracer tracer;
+  std::optional<AtomicFile> trace;
+  if (!flags.trace.empty()) trace.emplace(first ? flags.trace : fmt::format("{}.rank{}", flags.trace, environment.rank));
+  if (trace) options.run.tracer = &tracer;
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = naming(sources_of(flags), [&] { return run_among_processes(model, feeds, device, ranks, options); });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (trace) trace->write(tracer.to_json());
+  if (first) write_outputs(flags.folder, outcome.outputs);
+  if (trace) trace->commit();
+  if (flags.stats)
+    fmt::print("millrace: rank {} of {} ran in {:.3f} s on {}: {}\n", environment.rank, environment.world_size, seconds,
+               device->place().to_string(), outcome.stats);
+  return 0;
 }
 
 int run_model(const RunFlags& flags) {
-  check_alone(flags);
+  if (const auto environment = other_processes(flags)) return run_as_process(flags, *environment);
   const int ranks = std::max(flags.ranks, 1);
+  if (ranks == 1 && flags.device.places().size() > 1) static_cast<void>(flags.device.make());
   std::vector<std::shared_ptr<Device>> devices;
-  for (int rank = 0; rank < ranks; ++rank) devices.push_back(flags.device.make());
+  for (int rank = 0; rank < ranks; ++rank) devices.push_back(flags.device.make_for(rank));
   const Model model = load(flags.model);
-  if (ranks > 1 && !model.states.empty())
-    throw UsageError(
-        "--ranks: expected a program with loops of its own, found a graph that is one step (--state): there is none to share out");
+  if (ranks > 1) check_spreads(model, "--ranks");
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
   Tracer tracer;
   Tracer* const traced = flags.trace.empty() ? nullptr : &tracer;
@@ -96,8 +128,14 @@ void add_run(CLI::App& app, Action& action) {
       ->add_option(
           "--ranks", flags->ranks,
           "Shares the loops of the program out among so many ranks, each a thread with a device of its own and --threads threads: same "
-          "outputs ('millrace inspect --ranks N' shows what goes where). Default: 1")
+          "outputs ('millrace inspect --ranks N' shows what goes where). Default: 1, or one for each process where RANK and WORLD_SIZE, "
+          "mpirun or PMI say that there are several, which meet at MASTER_ADDR and MASTER_PORT; the first writes the outputs")
       ->check(CLI::Range(1, 64));
+  command
+      ->add_option("--deadline", flags->deadline,
+                   "Seconds that ranks in several processes wait for a value of one another; and to meet, but for that at most 60")
+      ->check(within(0.001, 1e6))
+      ->capture_default_str();
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
   command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });

@@ -78,4 +78,16 @@ Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>&
   return outcome;
 }
 
+Outcome run_among_processes(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device,
+                            Rendezvous& ranks, const ProcessRunOptions& options) {
+  const Spread spread = spread_over_ranks(model.program, ranks.world_size());
+  if (ranks.rank() == 0)
+    for (const std::string& line : spread.kept()) complain("millrace", line);
+  const RunResult result = run_as_rank(ranks, spread, std::move(device), with_constants(model, feeds), options);
+  Outcome outcome;
+  if (ranks.rank() == 0) outcome = outcome_of(model, result);
+  outcome.stats = iterations(result);
+  return outcome;
+}
+
 }  // namespace millrace::app

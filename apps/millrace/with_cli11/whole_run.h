@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/device.h>
 
@@ -27,6 +28,10 @@ Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& 
 /// told on standard error.
 Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
                      Tracer* tracer);
+
+/// The same where each rank is a process, and this is one of them: what it gives is rank 0's; nothing on others.
+Outcome run_among_processes(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device,
+                            Rendezvous& ranks, const ProcessRunOptions& options);
 
 /// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give,
 /// on the same recurrence. The last value of each state follows under the name of its output: as the program has it for one sequence, one

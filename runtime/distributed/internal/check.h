@@ -16,5 +16,7 @@ void check_result(const Tensor& tensor, const std::string& what, StreamRef strea
 /// DTypeError, ShapeError.
 void check_reduced(const Tensor& in, const Tensor& out, const std::string& what);
 void check_gathered(const Tensor& in, const Tensor& out, int world_size, const std::string& what);
+/// ArgumentError unless `other` is another rank of `world_size` than `rank`.
+void check_peer(int other, int rank, int world_size, const std::string& what);
 
 }  // namespace millrace::detail

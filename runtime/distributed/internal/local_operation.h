@@ -31,13 +31,17 @@ struct Asked {
   friend bool operator==(const Asked&, const Asked&) = default;
 };
 
+/// The values of all ranks, one after the other in their order, on the host.
+Tensor reduced(Reduce reduce, const std::vector<Tensor>& values);
+
 /// What one rank brings to an operation.
 struct LocalPart {
   Asked asked;
   Tensor in;                  ///< nothing when `gives` is false
   std::optional<Tensor> out;  ///< what the operation writes here
   bool gives = false;
-  Point begin;  ///< the end of what was on its stream before
+  Point begin;                      ///< the end of what was on its stream before
+  std::optional<StreamRef> device;  ///< its stream, where the host cannot reach its tensors
 };
 
 /// One collective or message: waits for its ranks, then for what their streams must do before, and then copies and adds, in the thread that
@@ -79,8 +83,7 @@ class LocalOperation final : public std::enable_shared_from_this<LocalOperation>
   std::exception_ptr mismatch() const;
   void arrived(const Arrival& arrival, std::exception_ptr error) noexcept;
   void begin() noexcept;
-  void run();
-  Tensor reduced() const;
+  std::vector<Point> run();
   std::exception_ptr blame(std::size_t part, const std::exception_ptr& error) const;
 
   const std::string title_;

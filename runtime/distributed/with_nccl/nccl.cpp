@@ -126,7 +126,7 @@ class NcclCommunicator final : public Communicator {
 
   Point send(const Tensor& value, int to, StreamRef stream) override {
     const std::string what = text(fmt::format("send to rank {} of {}", to, said(value)));
-    check_other(what, to);
+    detail::check_peer(to, rank_, world_size_, what);
     give(value, what, stream);
     const auto call = [value, to](ncclComm_t comm, cudaStream_t on) {
       return ncclSend(value.raw(), value.bytes(), ncclInt8, to, comm, on);
@@ -136,7 +136,7 @@ class NcclCommunicator final : public Communicator {
 
   Point recv(Tensor& value, int from, StreamRef stream) override {
     const std::string what = text(fmt::format("recv from rank {} of {}", from, said(value)));
-    check_other(what, from);
+    detail::check_peer(from, rank_, world_size_, what);
     take(value, what, stream);
     const auto call = [value, from](ncclComm_t comm, cudaStream_t on) {
       return ncclRecv(value.raw_mutable(), value.bytes(), ncclInt8, from, comm, on);
@@ -163,10 +163,6 @@ class NcclCommunicator final : public Communicator {
     if (const auto reason = family_->reason())
       throw AbortedError(fmt::format("communicator '{}' of {} ranks was aborted: {}", name_, world_size_, *reason));
     return call + " " + worker_->title();
-  }
-  void check_other(const std::string& what, int other) const {
-    if (other < 0 || other >= world_size_ || other == rank_)
-      throw ArgumentError(fmt::format("{}: expected another rank from 0 to {}, found {}", what, world_size_ - 1, other));
   }
   void check_device(const std::string& what, StreamRef stream) const {
     const Place place = stream.place();

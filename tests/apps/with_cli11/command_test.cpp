@@ -10,7 +10,9 @@
 #include <millrace/runtime/import/npy.h>
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/program/storage.h>
+#include <runtime/distributed/rank_threads.h>
 #include <streaming/live/live_model.h>
+#include <support/lstm_stack.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -121,10 +123,12 @@ TEST_CASE("a run on several ranks writes the bits of one, and says what could no
   for (const char* words : {"'listing' on 2 ranks", "rank 0: while 1", "no loop is left for rank 1", "millrace 1 \"listing, rank 1\""})
     CHECK(shown.out.find(words) != std::string::npos);
   check_refused(files.run_with({"--ranks", "0"}), 2, {"--ranks"});
-  // A process for each rank would do everything as often as there are ranks.
+  // One of several processes is not alone, unless it says so.
   ::setenv("OMPI_COMM_WORLD_RANK", "1", 1);
   ::setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
-  check_refused(files.run_with({"--input", files.x()}), 1, {"OMPI_COMM_WORLD_RANK", "rank 1 of 2", "--ranks 2"});
+  ::setenv("MASTER_PORT", "1", 1);
+  check_refused(files.run_with({"--input", files.x(), "--deadline", "0.2"}), 1,
+                {"rank 1 did not reach rank 0 at 127.0.0.1:1 within 200 ms"});
   std::vector<std::string> alone = base;
   alone.push_back("1");
   CHECK(millrace_command(alone).code == 0);
@@ -132,7 +136,63 @@ TEST_CASE("a run on several ranks writes the bits of one, and says what could no
   check_refused(files.run_with({"--input", files.x()}), 1, {"OMPI_COMM_WORLD_SIZE", "'two'"});
   ::unsetenv("OMPI_COMM_WORLD_RANK");
   ::unsetenv("OMPI_COMM_WORLD_SIZE");
+  ::unsetenv("MASTER_PORT");
   check_refused(files.run_with({"--ranks", "2", "--state", "boot:y"}), 2, {"--ranks", "--state"});
+}
+
+TEST_CASE("ranks in several processes write the bits of one, once, and all end when one of them dies or never comes") {
+  const ScratchFolder folder;
+  const auto path = [&](const std::string& name) { return (folder / name).string(); };
+  const LstmStack stack(11, 4, 8, {7000});
+  save_program(stack.program, folder / "stack.mr");
+  write_npy(folder / "x.npy", stack.feeds.at("x").tensor().tensor());
+  std::uint16_t port = 0;
+  const auto start = [&](int rank, int size, const std::string& out, const std::string& deadline) {
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
+    ::setenv("WORLD_SIZE", std::to_string(size).c_str(), 1);
+    ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    auto made = std::make_unique<Process>(std::vector<std::string>{"run", path("stack.mr"), "--input", "x=" + path("x.npy"), "--lod",
+                                                                   "x=[[7000]]", "--output-dir", path(out), "--deadline", deadline});
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_PORT"}) ::unsetenv(name);
+    return made;
+  };
+  const auto bytes = [&](const std::string& out) {
+    std::string all;
+    for (const char* name : {"y.npy", "y.lod.json", "h0.npy", "h3.npy"}) all += read_file(folder / (out + "/" + name));
+    return all;
+  };
+  const Ended alone =
+      millrace_command({"run", path("stack.mr"), "--input", "x=" + path("x.npy"), "--lod", "x=[[7000]]", "--output-dir", path("alone")});
+  REQUIRE(alone.code == 0);
+  for (const int size : {2, 4}) {
+    port = free_port();
+    const std::string out = "out" + std::to_string(size);
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(start(rank, size, rank == 0 ? out : "none", "60"));
+    for (const auto& rank : ranks) {
+      CHECK(rank->wait() == 0);
+      CHECK(rank->err() == "");
+    }
+    CHECK(bytes(out) == bytes("alone"));
+    CHECK(!std::filesystem::exists(folder / "none"));
+  }
+  port = free_port();
+  const auto waits = start(0, 3, "missing", "0.5"), waits_too = start(2, 3, "missing", "0.5");
+  for (const auto* rank : {&waits, &waits_too}) {
+    CHECK((*rank)->wait() == 1);
+    CHECK((*rank)->err().find("rank 1 did not come within 500 ms") != std::string::npos);
+  }
+  // Rank 1 stops where nobody can see it, and dies.
+  port = free_port();
+  const auto first = start(0, 3, "dead", "3"), second = start(1, 3, "dead", "3"), third = start(2, 3, "dead", "3");
+  second->signal(SIGSTOP);
+  ::usleep(300000);
+  second->signal(SIGKILL);
+  for (const auto* rank : {&first, &third}) {
+    CHECK((*rank)->wait() == 1);
+    CHECK((*rank)->err().find("rank 1") != std::string::npos);
+  }
+  CHECK(!std::filesystem::exists(folder / "dead/y.npy"));
 }
 
 TEST_CASE("a run with weights in fewer bits has the bits of the library's narrowed program") {

@@ -18,52 +18,20 @@
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 
+#include "runtime/distributed/rank_threads.h"
+
 using namespace millrace;
+using namespace millrace::testing;
 using namespace std::chrono_literals;
 using tcp = boost::asio::ip::tcp;
 
 namespace {
-
-std::uint16_t free_port() {
-  boost::asio::io_context io;
-  return tcp::acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)).local_endpoint().port();
-}
-
-RankEnvironment member(int rank, int size, std::uint16_t port) {
-  RankEnvironment made;
-  made.rank = rank;
-  made.world_size = size;
-  made.port = port;
-  return made;
-}
 
 RendezvousOptions within(std::chrono::milliseconds deadline) {
   RendezvousOptions options;
   options.deadline = deadline;
   options.hello = 300ms;
   return options;
-}
-
-/// What each rank's thread ended with: "done", or its error.
-std::vector<std::string> on_threads(const std::vector<int>& ranks, const std::function<void(int)>& work) {
-  std::vector<std::string> said(ranks.size(), "done");
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    threads.emplace_back([&, i] {
-      try {
-        work(ranks[i]);
-      } catch (const DeadlineError& error) {
-        said[i] = "DeadlineError: " + std::string(error.what());
-      } catch (const RankError& error) {
-        said[i] = "RankError: " + std::string(error.what());
-      } catch (const MismatchError& error) {
-        said[i] = "MismatchError: " + std::string(error.what());
-      } catch (const Error& error) {
-        said[i] = "Error: " + std::string(error.what());
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return said;
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
