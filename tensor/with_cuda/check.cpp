@@ -26,20 +26,22 @@ bool sticky(cudaError_t code) {
   }
 }
 
-CudaError made(cudaError_t code, const char* call, int device) {
+CudaError made(cudaError_t code, const char* call, int device, const std::string& where) {
   const bool lasting = sticky(code);
   if (!lasting) static_cast<void>(cudaGetLastError());  // else the next launch would report it again
-  return CudaError(
-      std::string(call) + " on cuda:" + std::to_string(device) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")",
-      static_cast<int>(code), lasting);
+  return CudaError(std::string(call) + " on cuda:" + std::to_string(device) + ": " + cudaGetErrorString(code) + " (" +
+                       cudaGetErrorName(code) + ")" + where,
+                   static_cast<int>(code), lasting);
 }
 
 }  // namespace
 
 void check(cudaError_t code, const char* call, int device) {
-  if (code != cudaSuccess) throw made(code, call, device);
+  if (code != cudaSuccess) throw made(code, call, device, "");
 }
 
-std::exception_ptr error_of(cudaError_t code, const char* call, int device) { return std::make_exception_ptr(made(code, call, device)); }
+std::exception_ptr error_of(cudaError_t code, const char* call, int device, const std::string& where) {
+  return std::make_exception_ptr(made(code, call, device, where));
+}
 
 }  // namespace millrace::cuda

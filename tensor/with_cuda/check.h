@@ -4,13 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include <exception>
+#include <string>
 
 namespace millrace::cuda {
 
 /// CudaError unless `code` is success: "cudaMalloc on cuda:0: out of memory (cudaErrorMemoryAllocation)".
 void check(cudaError_t code, const char* call, int device);
-/// The same as what a timeline fails with.
-std::exception_ptr error_of(cudaError_t code, const char* call, int device);
+/// The same as what a timeline fails with; `where` stands at the end.
+std::exception_ptr error_of(cudaError_t code, const char* call, int device, const std::string& where);
 
 /// Makes `index` the thread's device as long as it lives.
 class OnDevice {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <millrace/tensor/host_device.h>
+#include <millrace/tensor/with_cuda/launched.h>
 #include <millrace/tensor/with_cuda/queue.h>
 
 namespace millrace::cuda {
@@ -21,6 +22,7 @@ __global__ void each_index_kernel(std::int64_t count, F f) {
 template <class F>
 void each_index(const Queue& queue, std::int64_t count, const F& f) {
   if (count <= 0) return;
+  if (queue.launched != nullptr) queue.launched->add(kernel_of<F>());
 #if defined(__CUDACC__)
   // A block's worth of few indices goes to many multiprocessors: an index may be a whole row.
   constexpr std::int64_t most_blocks = 132 * 32;

@@ -13,6 +13,7 @@
 namespace millrace::cuda {
 
 class StreamState;
+class Launched;
 
 /// What a kernel's launcher needs to know of its stream.
 struct Queue {
@@ -21,6 +22,7 @@ struct Queue {
   int multiprocessors = 1;
   std::uint64_t* fault = nullptr;  ///< as the device sees it
   StreamState* state = nullptr;
+  Launched* launched = nullptr;                             ///< where kernels say what they are
   const std::shared_ptr<MemoryResource>* memory = nullptr;  ///< for scratch, which may be given back as soon as its last use is enqueued
 };
 

@@ -76,6 +76,7 @@ StreamState::StreamState(int device, Waiters& waiters, std::uint64_t* words_on_h
     : waiters_(waiters), progress_(words_on_host), fault_(words_on_host + 1), progress_on_device_(words_on_device) {
   queue_.device = device;
   queue_.fault = words_on_device + 1;
+  queue_.launched = &launched_;
   const OnDevice here(device);
   check(cudaDeviceGetAttribute(&queue_.multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute", device);
   check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device);
@@ -97,7 +98,7 @@ void StreamState::handed(std::uint64_t value) {
     if (due == 0 || closed_) return;
     code = mark(value);
   }
-  code == cudaSuccess ? waiters_.notify() : doom(error_of(code, "cudaEventRecord", queue_.device));
+  code == cudaSuccess ? waiters_.notify() : doom(lost(code, "cudaEventRecord"));
 }
 
 void StreamState::ask(std::uint64_t value) {
@@ -108,7 +109,7 @@ void StreamState::ask(std::uint64_t value) {
     if (handed() < value) return wanted_.push_back(value);  // `handed` marks it later
     code = mark(value);
   }
-  code == cudaSuccess ? waiters_.notify() : doom(error_of(code, "cudaEventRecord", queue_.device));
+  code == cudaSuccess ? waiters_.notify() : doom(lost(code, "cudaEventRecord"));
 }
 
 void StreamState::expect(std::uint64_t value) {
@@ -131,9 +132,8 @@ cudaError_t StreamState::record(Mark& made) {
     made.event = spare_.back();
     spare_.pop_back();
   }
-  if (code == cudaSuccess && write_value() != nullptr &&
-      write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), made.value, 0) != CUDA_SUCCESS)
-    code = cudaErrorUnknown;
+  if (code == cudaSuccess && write_value() != nullptr)  // the driver's codes are the runtime's
+    code = static_cast<cudaError_t>(write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), made.value, 0));
   if (code == cudaSuccess) code = cudaEventRecord(made.event, queue_.stream);
   if (code != cudaSuccess && made.event != nullptr) spare_.push_back(made.event);
   return code;
@@ -222,6 +222,11 @@ void StreamState::keep(std::shared_ptr<Allocation> storage) {
   ask(value);
 }
 
+/// What the stream fails with: what it was doing is named, as far as anybody can know.
+std::exception_ptr StreamState::lost(cudaError_t code, const char* call) const {
+  return error_of(code, call, queue_.device, launched_.text());
+}
+
 void StreamState::fail(std::exception_ptr error) noexcept { timeline_->fail(std::move(error)); }
 
 StreamState::Mark StreamState::oldest_mark() const {
@@ -246,7 +251,7 @@ void StreamState::woke(std::uint64_t value, cudaError_t code) {
     for (const Mark& one : marks_) spare_.push_back(one.event);
     marks_.clear();
   }
-  fail(error_of(code, "cudaEventSynchronize", queue_.device));
+  fail(lost(code, "cudaEventSynchronize"));
 }
 
 /// The device got as far as `value`.
@@ -271,7 +276,7 @@ void StreamState::reach(std::uint64_t value) noexcept {
   if (const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire); word != 0)
     return fail(fault_error(word, queue_.device));
   timeline_->advance(value);
-  if (code != cudaSuccess && code != cudaErrorNotReady) fail(error_of(code, "cudaStreamQuery", queue_.device));
+  if (code != cudaSuccess && code != cudaErrorNotReady) fail(lost(code, "cudaStreamQuery"));
 }
 
 void StreamState::close() noexcept {
@@ -281,7 +286,7 @@ void StreamState::close() noexcept {
     const std::lock_guard lock(mutex_);
     closed_ = true;
   }
-  if (code != cudaSuccess) fail(error_of(code, "cudaStreamSynchronize", queue_.device));
+  if (code != cudaSuccess) fail(lost(code, "cudaStreamSynchronize"));
   reach(handed());
 }
 

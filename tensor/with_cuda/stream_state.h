@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <millrace/tensor/point.h>
+#include <millrace/tensor/with_cuda/launched.h>
 #include <millrace/tensor/with_cuda/queue.h>
 
 namespace millrace::cuda {
@@ -90,10 +91,12 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void prune();
 
   void reach(std::uint64_t value) noexcept;
+  std::exception_ptr lost(cudaError_t code, const char* call) const;
 
   std::shared_ptr<StreamTimeline> timeline_ = std::make_shared<StreamTimeline>();
   Waiters& waiters_;
   Queue queue_;
+  Launched launched_;
   std::uint64_t* progress_;  // written by the device
   std::uint64_t* fault_;     // likewise
   std::uint64_t* progress_on_device_;

@@ -82,6 +82,9 @@ namespace emulated {
 
 /// What a kernel's launch is here.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+/// For a kernel: it ends as one that trapped does. Nothing runs on its device any more, and every call that asks says so, in this process for
+/// ever.
+void trap();
 /// Lets no stream finish a piece of work before it took so many microseconds.
 void slow_down(int microseconds);
 

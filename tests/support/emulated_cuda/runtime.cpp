@@ -25,6 +25,8 @@ thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 constexpr int multiprocessors = 2;
 constexpr int devices = 4;
+/// What every call answers once a kernel trapped.
+std::atomic<cudaError_t> lost[devices] = {};
 
 std::mutex streams_mutex;
 std::map<EmulatedStream*, std::shared_ptr<EmulatedStream>> streams;
@@ -89,6 +91,7 @@ struct EmulatedStream {
     changed.notify_all();
   }
   void run() {
+    current_device = device;
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait(lock, [&] { return stop || !work.empty(); });
@@ -115,6 +118,7 @@ struct EmulatedStream {
 };
 
 struct EmulatedEvent {
+  const int device = current_device;
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t recorded = 0;
@@ -138,7 +142,12 @@ struct EmulatedEvent {
 
 namespace emulated {
 
-void enqueue(cudaStream_t stream, std::function<void()> work) { stream->push(std::move(work)); }
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->push([stream, work = std::move(work)] {
+    if (lost[stream->device] == cudaSuccess) work();
+  });
+}
+void trap() { lost[current_device].store(cudaErrorLaunchFailure); }
 void slow_down(int microseconds) { slowness.store(microseconds); }
 
 }  // namespace emulated
@@ -146,8 +155,9 @@ void slow_down(int microseconds) { slowness.store(microseconds); }
 namespace {
 
 CUresult write_value(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned) {
-  stream->push([to, value] { std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(value, std::memory_order_release); });
-  return CUDA_SUCCESS;
+  emulated::enqueue(stream,
+                    [to, value] { std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(value, std::memory_order_release); });
+  return static_cast<CUresult>(lost[stream->device].load());
 }
 
 }  // namespace
@@ -188,11 +198,15 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total = std::size_t{1} << 30;
   return cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-const char* cudaGetErrorName(cudaError_t) { return "cudaErrorEmulated"; }
+cudaError_t cudaGetLastError() {
+  if (const cudaError_t code = lost[current_device]; code != cudaSuccess) return code;
+  return std::exchange(last_error, cudaSuccess);
+}
+const char* cudaGetErrorName(cudaError_t code) { return code == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" : "cudaErrorEmulated"; }
 const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  if (const cudaError_t code = lost[current_device]; code != cudaSuccess) return code;
   if (bytes > std::size_t{1} << 30) return last_error = cudaErrorMemoryAllocation;
   *pointer = taken(bytes, 0xFF);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -244,16 +258,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   stream->wait();
-  return cudaSuccess;
+  return lost[stream->device];
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const cudaError_t code = lost[stream->device]; code != cudaSuccess) return code;
   if (stream->idle()) return cudaSuccess;
   return last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::uint64_t value = event->latest();
   stream->push([event, value] { event->wait(value); });
-  return cudaSuccess;
+  return lost[stream->device];
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new EmulatedEvent;
@@ -271,7 +286,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     value = ++event->recorded;
   }
   stream->push([event, value] { event->reach(value); });
-  return cudaSuccess;
+  return lost[stream->device];
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(event->mutex);
@@ -279,7 +294,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   event->wait(event->latest());
-  return cudaSuccess;
+  return lost[event->device];
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
   std::memcpy(to, from, bytes);
@@ -287,15 +302,16 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (is_known(from) && is_known(to)) {
-    stream->push([=] { std::memcpy(to, from, bytes); });
+    emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   } else if (is_known(to)) {
     // From memory that is not pinned: staged before the call returns.
-    stream->push([to, staged = std::string(static_cast<const char*>(from), bytes)] { std::memcpy(to, staged.data(), staged.size()); });
+    emulated::enqueue(stream,
+                      [to, staged = std::string(static_cast<const char*>(from), bytes)] { std::memcpy(to, staged.data(), staged.size()); });
   } else {
-    stream->push([=] { std::memcpy(to, from, bytes); });
+    emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
     stream->wait();
   }
-  return cudaSuccess;
+  return lost[stream->device];
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
