@@ -186,6 +186,7 @@ class Compiler {
     } else if (op.type == "while") {
       made.kind = Kind::while_loop;
       made.fused = std::make_shared<FusedForm>();
+      if (std::holds_alternative<CudaPlace>(state_.device->place())) made.captured = std::make_shared<CapturedGraphs>();
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
     } else if (op.type == "break_if") {
       made.kind = Kind::break_if;

@@ -47,7 +47,8 @@ class Executable {
     bool brings = false;  ///< runs on a device that is not the host: inputs may have to be copied there
     int sub_block = -1;
     int else_block = -1;
-    std::shared_ptr<FusedForm> fused;  ///< of a loop
+    std::shared_ptr<FusedForm> fused;          ///< of a loop
+    std::shared_ptr<CapturedGraphs> captured;  ///< of a loop on CUDA
   };
   struct CompiledBlock {
     const Block* block = nullptr;
@@ -79,6 +80,7 @@ class Executable {
 
   const Program& program() const noexcept { return state_->program; }
   Device& device() const noexcept { return *state_->device; }
+  const std::shared_ptr<Device>& shared_device() const noexcept { return state_->device; }
   /// Where small integers are computed: a CPU stream, one for all.
   StreamRef host_stream() const { return state_->host->stream(0); }
   const CompiledBlock& block(int index) const { return state_->blocks.at(static_cast<std::size_t>(index)); }

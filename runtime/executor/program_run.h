@@ -113,20 +113,25 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
                            std::vector<GatePtr> before, GatePtr done);
   static task<void> do_op(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
-  std::shared_ptr<const FusedLoop> fused_form(const CompiledOp& op, const VarScope& scope) const;
+  bool one_piece() const;
+  std::shared_ptr<const FusedLoop> fused_form(const CompiledOp& op, const VarScope& scope);
   static task<bool> run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<std::unique_ptr<FusedRun>> prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
                                                        Beside beside);
   static task<void> turn_fused(std::shared_ptr<ProgramRun> run, FusedRun* one, Wavefront* several, StreamRef stream);
   static task<void> finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused);
   static task<int> team_size(StreamRef stream);
-  static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
-                                            ScopePtr scope, Beside beside);
+  static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
+                                            Beside beside, bool on_device);
+  static task<void> finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
+                                std::vector<SlotValue> last, std::int64_t turns);
+  std::shared_ptr<CapturedLoop> captured_loop(const CompiledOp& op, const VarScope& scope);
+  static task<bool> run_captured(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  void note_turn_by_turn(const CompiledOp& op, const VarScope& scope);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   bool arrives_slot_by_slot(VarId array) const;
   static task<void> all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns);
-  static task<std::optional<FusedSlots>> fused_slots(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, ScopePtr scope,
-                                                     Beside beside);
+  static task<std::optional<FusedSlots>> fused_slots(std::shared_ptr<ProgramRun> run, const LoopForm* form, ScopePtr scope, Beside beside);
   static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
@@ -183,9 +188,10 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;
   RunResult result_;
-  std::vector<std::uint64_t> loop_tracks_;    ///< by block; empty when nobody traces
-  std::vector<std::uint64_t> stream_tracks_;  ///< the host, then the ring
-  Scope* whole_ = nullptr;                    ///< while the run lasts
+  std::map<const CompiledOp*, std::string> why_;  ///< a loop runs turn by turn now
+  std::vector<std::uint64_t> loop_tracks_;        ///< by block; empty when nobody traces
+  std::vector<std::uint64_t> stream_tracks_;      ///< the host, then the ring
+  Scope* whole_ = nullptr;                        ///< while the run lasts
 };
 
 }  // namespace millrace

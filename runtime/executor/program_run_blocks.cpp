@@ -278,8 +278,11 @@ struct ProgramRun::LoopEnd {
 
 task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   const LoopEnd end(*run, op);
-  const bool done = co_await run_fused(run, op, scope);
+  run->why_.erase(op);
+  bool done = co_await run_fused(run, op, scope);
+  if (!done) done = co_await run_captured(run, op, scope);
   if (done) co_return;
+  run->note_turn_by_turn(*op, *scope);
   TaskInfo& me = co_await this_task::info();
   Scope turns(me);
   std::vector<Promised> carried;

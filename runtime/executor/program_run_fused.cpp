@@ -19,12 +19,22 @@
 
 namespace millrace {
 
+/// Whether loops of this run may run otherwise than turn by turn.
+bool ProgramRun::one_piece() const {
+  if (options_.gear == Gear::interpreted || options_.keep_step_scopes) return false;
+  return options_.gear != Gear::automatic || options_.tracer == nullptr;
+}
+
 /// The fused form of a loop, where this run may use one.
-std::shared_ptr<const FusedLoop> ProgramRun::fused_form(const CompiledOp& op, const VarScope& scope) const {
-  if (op.fused == nullptr || options_.gear == Gear::interpreted || options_.keep_step_scopes) return nullptr;
-  if (options_.gear == Gear::automatic && options_.tracer != nullptr) return nullptr;
-  if (!executable_.device().place().is_cpu()) return nullptr;
-  return op.fused->get(executable_.program(), scope.block(), *op.op);
+std::shared_ptr<const FusedLoop> ProgramRun::fused_form(const CompiledOp& op, const VarScope& scope) {
+  if (op.fused == nullptr || !one_piece() || options_.gear == Gear::captured) return nullptr;
+  if (!executable_.device().place().is_cpu()) {
+    if (options_.gear == Gear::fused) why_[&op] = "there are no fused kernels for " + executable_.device().place().to_string() + " yet";
+    return nullptr;
+  }
+  std::shared_ptr<const FusedLoop> form = op.fused->get(executable_.program(), scope.block(), *op.op);
+  if (form == nullptr) why_[&op] = op.fused->reason();
+  return form;
 }
 
 /// The value of a var that a block of `scope` sees, as soon as it is there.
@@ -153,9 +163,9 @@ std::vector<VarId> terms_of(const LoopForm& form) {
 
 /// The slots of a loop's inputs, outputs and states at the first turn, and how many turns there are; nothing where a number is beyond 64
 /// bits, or the loop never ends.
-task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop,
-                                                                    ScopePtr scope, Beside beside) {
-  const LoopForm& form = loop->form();
+task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_ptr<ProgramRun> run, const LoopForm* read, ScopePtr scope,
+                                                                    Beside beside) {
+  const LoopForm& form = *read;
   std::map<VarId, std::int64_t> values;
   for (const VarId var : terms_of(form)) {
     const Value value = co_await value_beside(run, var, scope, beside);
@@ -184,29 +194,31 @@ task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_
   co_return made;
 }
 
-/// Everything a fused loop works on, awaited; without turns when something is missing. What the loop reads was made before it, and nobody
-/// waits for what it writes: waiting is safe.
-task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, std::shared_ptr<const FusedLoop> loop, const CompiledOp* op,
-                                               ScopePtr scope, Beside beside) {
-  const LoopForm& form = loop->form();
+/// Everything a loop in one piece works on, awaited; without turns when something is missing. What the loop reads was made before it, and
+/// nobody waits for what it writes: waiting is safe. `on_device`: issued is enough, and slots that other loops write are awaited. Awaited by
+/// who holds `form`.
+task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op, ScopePtr scope,
+                                               Beside beside, bool on_device) {
+  const LoopForm& form = *read;
   FusedOperands made;
-  const std::optional<FusedSlots> slots = co_await fused_slots(run, loop, scope, beside);
+  const std::optional<FusedSlots> slots = co_await fused_slots(run, read, scope, beside);
   if (!slots) co_return made;
   made.read = slots->read;
   made.written = slots->written;
-  const StreamRef stream = run->stream(*op, *scope);
+  // (The op itself may be the host's: it carries a count.)
+  const StreamRef stream = on_device ? run->executable_.device().stream(op->stream) : run->stream(*op, *scope);
   for (std::size_t i = 0; i < form.inputs.size(); ++i) {
     const LoopForm::StepInput& input = form.inputs[i];
     const Value array = co_await value_beside(run, input.array, scope, beside);
     if (array.empty()) co_return made;
     made.inputs.push_back(array.array());
-    if (run->arrives_slot_by_slot(input.array)) co_await all_slots(array.array(), made.read[i], slots->turns);
+    if (on_device || run->arrives_slot_by_slot(input.array)) co_await all_slots(array.array(), made.read[i], slots->turns);
     made.boots.emplace_back();
     const auto last = lowering::value_at(made.read[i].first, made.read[i].pace, std::max<std::int64_t>(slots->turns, 1) - 1);
     if (input.boot == no_var || !last || std::min(made.read[i].first, *last) != -1) continue;
     const Value boot = co_await value_beside(run, input.boot, scope, beside);
     if (boot.empty()) co_return made;
-    const Point there = boot.tensor().ready();
+    const Point there = on_device ? Point() : boot.tensor().ready();
     co_await ready(there);
     made.boots.back() = booted(array.array(), boot.tensor(), stream);
     if (!made.boots.back()) co_return made;
@@ -241,12 +253,12 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
   for (const VarId var : form.shared) {
     const Value value = co_await value_beside(run, var, scope, beside);
     if (value.empty()) co_return made;
-    const Point point = value.tensor().ready();
+    const Point point = on_device ? Point() : value.tensor().ready();
     co_await ready(point);
     made.shared.push_back(value.tensor().tensor());
   }
   for (const SlotValue& state : made.states) {
-    const Point point = state.ready();
+    const Point point = on_device ? Point() : state.ready();
     co_await ready(point);
   }
   made.turns = slots->turns;
@@ -271,7 +283,8 @@ task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<Progra
                                                           Beside beside) {
   const std::shared_ptr<const FusedLoop> loop = run->fused_form(*op, *scope);
   if (loop == nullptr) co_return nullptr;
-  FusedOperands operands = co_await fused_operands(run, loop, op, scope, beside);
+  FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, beside, false);
+  if (operands.turns > 0) run->why_[op] = "what it works on does not fit: slots that are not there yet, or extents that differ";
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (limit >= 0 && operands.turns > limit) co_return nullptr;
   operands.sources.resize(loop->form().inputs.size());
@@ -298,15 +311,22 @@ task<void> ProgramRun::turn_fused(std::shared_ptr<ProgramRun>, FusedRun* one, Wa
 /// What a fused loop leaves becomes values of the program.
 task<void> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
                                     std::unique_ptr<FusedRun> fused) {
-  const std::vector<SlotValue> last = fused->finish(run->stream(*op, *scope));
-  const LoopForm& form = fused->loop().form();
+  std::vector<SlotValue> last = fused->finish(run->stream(*op, *scope));
+  co_await finish_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turns());
+  ++run->result_.fused_loops;
+}
+
+/// Awaited by who holds `form`.
+task<void> ProgramRun::finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op, ScopePtr scope,
+                                   std::vector<SlotValue> last, std::int64_t turns) {
+  const LoopForm& form = *read;
   for (std::size_t i = 0; i < op->outputs.size(); ++i) {
     if (!form.carried[i].counter) {
       scope->set(op->outputs[i], last[form.carried[i].state]);
       continue;
     }
     const std::int64_t begin = co_await integer_of(run, op->op->inputs[i], scope);
-    const auto grown = static_cast<std::uint64_t>(form.carried[i].pace) * static_cast<std::uint64_t>(fused->turns());
+    const auto grown = static_cast<std::uint64_t>(form.carried[i].pace) * static_cast<std::uint64_t>(turns);
     const auto end = static_cast<std::int64_t>(static_cast<std::uint64_t>(begin) + grown);
     const DType dtype = run->executable_.program().var(op->op->outputs[i]).type.dtype;
     scope->set(op->outputs[i], Value(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(end)) : Tensor::scalar(end)));
@@ -314,8 +334,7 @@ task<void> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const Compi
   // A turn that ends behind other ops than its test is one, too.
   const bool another = run->executable_.block(op->sub_block).test == 0;
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
-  run->result_.turns += fused->turns() + (another && fused->turns() != limit ? 1 : 0);
-  ++run->result_.fused_loops;
+  run->result_.turns += turns + (another && turns != limit ? 1 : 0);
 }
 
 task<int> ProgramRun::team_size(StreamRef stream) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,8 @@ struct RunOptions {
   /// The run is cancelled and fails with a DeadlineError when it takes longer.
   std::optional<Duration> deadline;
   Gear gear = Gear::automatic;
+  /// With Gear::captured or Gear::fused: a loop that cannot run so is an UnsupportedError that says why, and does not run turn by turn.
+  bool gear_required = false;
   /// Keeps the scope of every iteration in the result. Else a scope goes as soon as its iteration is over.
   bool keep_step_scopes = false;
 };
@@ -50,6 +53,10 @@ class RunResult {
   std::int64_t turns = 0;
   /// Loops, as often as they were run, that ran in one piece (Gear::fused).
   std::int64_t fused_loops = 0;
+  /// The same, as graphs of a device (Gear::captured).
+  std::int64_t captured_loops = 0;
+  /// Why loops ran turn by turn though another gear was asked for, or tried: a line for each loop and reason.
+  std::set<std::string> turn_by_turn;
   /// Those of them that ran beside others, each on a thread.
   std::int64_t loops_side_by_side = 0;
 

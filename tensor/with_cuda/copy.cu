@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <millrace/tensor/error.h>
+#include <millrace/tensor/with_cuda/recording.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
 #include <millrace/tensor/with_cuda/walk.h>
 #include <millrace/tensor/with_cuda/each_index.cuh>
@@ -53,6 +54,11 @@ bool lies_on(const Tensor& x, int device) {
 
 /// Contiguous bytes between the queue's device and the host or another device. Memory that CUDA goes on reading or writing is kept.
 void copy_bytes(const Queue& queue, const Tensor& src, const Tensor& dst) {
+  if (queue.recording != nullptr) {
+    // A graph would look there each time that it runs.
+    if (!src.host_accessible()) throw UnsupportedError("copy: what is recorded copies to the host or to another device");
+    return copy_there(queue, queue.recording->constant(src.raw(), src.dtype(), src.dims()), dst);
+  }
   check(cudaMemcpyAsync(dst.raw_mutable(), src.raw(), src.bytes(), cudaMemcpyDefault, queue.stream), "cudaMemcpyAsync", queue.device);
   for (const Tensor* one : {&src, &dst})
     if (!lies_on(*one, queue.device) && one->storage()->shared_resource() != host_memory()) queue.state->keep(one->storage());
@@ -98,6 +104,7 @@ void copy(const Tensor& src, const Tensor& dst, ThreadTeam& team) {
   }
   if (dst.is_contiguous()) return copy_bytes(queue, rows, dst);
   if (!dst.host_accessible()) throw ShapeError("copy: expected contiguous elements on the other device, found " + dst.to_string());
+  if (queue.recording != nullptr) throw UnsupportedError("copy: what is recorded copies to the host");
   const Tensor arrived(dst.dtype(), dst.dims());
   copy_bytes(queue, rows, arrived);
   check(cudaStreamSynchronize(queue.stream), "cudaStreamSynchronize", queue.device);
@@ -112,6 +119,8 @@ void copy(const Tensor& src, const Tensor& dst, ThreadTeam& team) {
 
 void copy_to_host(const Tensor& src, const Tensor& dst) {
   if (src.elements() == 0) return;
+  if (dynamic_cast<const RecordingMemory*>(src.storage()->shared_resource().get()) != nullptr)
+    throw UnsupportedError("copy: the host looks at what is only being recorded");
   const Place place = src.place();
   const int device = std::get<CudaPlace>(place).index;
   const OnDevice here(device);

@@ -25,6 +25,7 @@ bool CudaStream::enter() noexcept {
   }
   ++issued_;
   if (depth_++ > 0) return true;
+  state_->handing();
   static_cast<void>(cudaGetDevice(&before_));
   if (before_ != state_->queue().device) static_cast<void>(cudaSetDevice(state_->queue().device));
   return true;
@@ -112,6 +113,7 @@ void CudaStream::drain() noexcept {
       // Taken out first: it may enqueue more, and its tensors go when it does.
       const std::unique_ptr<Work> work = std::move(head.work);
       suspended_ = true;
+      state_->handing();
       run(*work);
       suspended_ = false;
     } else if (const Point point = head.point; !point.reached()) {

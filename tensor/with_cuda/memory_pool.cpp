@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/with_cuda/memory_pool.h>
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 
@@ -10,6 +11,13 @@
 namespace millrace::cuda {
 
 MemoryPool::~MemoryPool() { release(); }
+
+/// Whether all that uses a block was handed to CUDA, which can be told to wait for it.
+bool MemoryPool::handed(const Uses& uses) const {
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    if (!streams_[i]->is_handed(uses[i])) return false;
+  return true;
+}
 
 /// Whether every stream but `home` is past its use. `idle` remembers the streams that were asked.
 bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) const {
@@ -46,11 +54,14 @@ void* MemoryPool::from_device(std::size_t size) {
 
 void MemoryPool::release() noexcept {
   for (auto& [size, one] : classes_) {
-    for (const Block& block : one.free) static_cast<void>(cudaFree(block.pointer));  // waits for the device
-    one.blocks -= one.free.size();
-    one.free.clear();
+    const auto freed = std::erase_if(one.free, [this](const Block& block) {
+      if (!handed(block.uses)) return false;
+      static_cast<void>(cudaFree(block.pointer));  // waits for the device
+      return true;
+    });
+    one.blocks -= freed;
+    cached_ -= freed * size;
   }
-  cached_ = 0;
 }
 
 void MemoryPool::wait(const Uses& uses, std::size_t home) const {
@@ -59,7 +70,7 @@ void MemoryPool::wait(const Uses& uses, std::size_t home) const {
     if (home == no_stream) {
       check(cudaStreamSynchronize(streams_[i]->queue().stream), "cudaStreamSynchronize", device_);
     } else {
-      streams_[i]->order(uses[i], streams_[home]->queue().stream, device_);
+      streams_[i]->order(std::min(uses[i], streams_[i]->handed()), streams_[home]->queue().stream, device_);
     }
   }
 }
@@ -92,7 +103,8 @@ void* MemoryPool::allocate(std::size_t bytes, std::size_t home) {
       block.pointer = from_device(size);
       if (block.pointer != nullptr) ++one.blocks;
     }
-    if (block.pointer == nullptr && !one.free.empty()) take(one.free.size() - 1);
+    for (std::size_t at = one.free.size(); block.pointer == nullptr && at-- > 0;)
+      if (handed(one.free[at].uses)) take(at);
     if (block.pointer == nullptr) {
       release();
       block.pointer = from_device(size);
@@ -119,7 +131,7 @@ void MemoryPool::deallocate(void* pointer, std::size_t home) noexcept {
   Block block;
   block.pointer = pointer;
   for (std::size_t i = 0; i < streams_.size(); ++i)
-    if (i == home || (live.users >> i & 1) != 0) block.uses[i] = streams_[i]->handed();
+    if (i == home || (live.users >> i & 1) != 0) block.uses[i] = streams_[i]->past();
   in_use_ -= live.size;
   cached_ += live.size;
   classes_.find(live.size)->second.free.push_back(block);

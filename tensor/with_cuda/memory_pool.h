@@ -38,6 +38,7 @@ class MemoryPool {
   void used(std::byte* pointer, std::size_t stream);
 
   int device() const noexcept { return device_; }
+  const Queue& queue(std::size_t stream) const { return streams_.at(stream)->queue(); }
   void release_cached() noexcept;
 
  private:
@@ -59,6 +60,7 @@ class MemoryPool {
   bool done(const Uses& uses, std::size_t home, std::uint32_t& idle) const;
   std::size_t find(const std::vector<Block>& free, std::size_t home) const;
   void* from_device(std::size_t size);
+  bool handed(const Uses& uses) const;
   void release() noexcept;
   void wait(const Uses& uses, std::size_t home) const;
   [[noreturn]] void refuse(std::size_t bytes, std::size_t size) const;
@@ -82,6 +84,7 @@ class DeviceMemory final : public MemoryResource {
   Place place() const override { return CudaPlace{pool_->device()}; }
   bool host_accessible() const noexcept override { return false; }
   const std::shared_ptr<MemoryPool>& pool() const noexcept { return pool_; }
+  std::size_t home() const noexcept { return home_; }
 
  private:
   std::shared_ptr<MemoryPool> pool_;

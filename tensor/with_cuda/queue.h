@@ -14,6 +14,7 @@ namespace millrace::cuda {
 
 class StreamState;
 class Launched;
+class Recording;
 
 /// What a kernel's launcher needs to know of its stream.
 struct Queue {
@@ -23,6 +24,7 @@ struct Queue {
   std::uint64_t* fault = nullptr;  ///< as the device sees it
   StreamState* state = nullptr;
   Launched* launched = nullptr;                             ///< where kernels say what they are
+  Recording* recording = nullptr;                           ///< what is started becomes part of this, and runs with it, maybe often
   const std::shared_ptr<MemoryResource>* memory = nullptr;  ///< for scratch, which may be given back as soon as its last use is enqueued
 };
 

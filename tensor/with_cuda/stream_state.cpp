@@ -91,6 +91,7 @@ StreamState::~StreamState() {
 
 void StreamState::handed(std::uint64_t value) {
   handed_.store(value, std::memory_order_release);
+  handing_.store(false, std::memory_order_release);
   cudaError_t code = cudaSuccess;
   {
     const std::lock_guard lock(mutex_);

@@ -47,6 +47,15 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   /// Everything up to `value` was handed to CUDA.
   void handed(std::uint64_t value);
   std::uint64_t handed() const noexcept { return handed_.load(std::memory_order_acquire); }
+  /// Work is being handed over from now until `handed` says so.
+  void handing() noexcept { handing_.store(true, std::memory_order_release); }
+  /// Behind this position nothing uses what is given back now: work that is being handed over may do so.
+  std::uint64_t past() const noexcept {
+    const std::uint64_t more = handing_.load(std::memory_order_acquire) ? 1 : 0;
+    return handed() + more;
+  }
+  /// Whether `past`, as it once was, was handed over.
+  bool is_handed(std::uint64_t value) const noexcept { return !handing_.load(std::memory_order_acquire) || value <= handed(); }
   /// Sees to it that the timeline reaches `value` once the device does.
   void ask(std::uint64_t value);
   /// Records where the stream is, when it was handed no more than `value` was to be.
@@ -102,6 +111,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::uint64_t* progress_on_device_;
 
   std::atomic<std::uint64_t> handed_{0};
+  std::atomic<bool> handing_{false};
   mutable std::mutex mutex_;
   std::vector<std::uint64_t> wanted_;  // values that somebody waits for and that were not handed over yet
   std::deque<Mark> marks_;             // what the waiter looks for, ascending

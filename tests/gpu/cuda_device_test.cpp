@@ -260,6 +260,18 @@ TEST_CASE("memory comes back in stream order and stays within its budget, and wh
   CHECK(numbers(sum)[0] == 100);
 }
 
+TEST_CASE("what a kernel that was only started reads is not given to another stream") {
+  const auto device = device_of(2);
+  const Tensor x = up(counted(6, 2), device->stream(0));
+  x.ready().wait();
+  spin(20'000'000, nullptr, device->stream(0));
+  // Its indices lie in memory that goes back as soon as the kernel is started.
+  const Tensor taken = gather_rows(x, {5, 4, 3, 2, 1, 0}, device->stream(0));
+  std::vector<Tensor> others;
+  for (int i = 0; i < 8; ++i) others.push_back(zeros(DDim{12}, DType::f32, device->stream(1)));
+  CHECK(numbers(taken) == std::vector<float>{10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1});
+}
+
 TEST_CASE("tensors may outlive their device") {
   Tensor kept;
   {

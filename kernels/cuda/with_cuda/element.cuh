@@ -6,6 +6,7 @@
 
 #include <millrace/tensor/dtype.h>
 #include <millrace/tensor/tensor.h>
+#include <millrace/tensor/with_cuda/recording.h>
 #include <millrace/tensor/with_cuda/walk.h>
 #include <millrace/tensor/with_cuda/each_index.cuh>
 
@@ -120,7 +121,9 @@ inline Tensor scratch(const Queue& queue, DType dtype, const DDim& dims) { retur
 
 /// Numbers of the host on the device.
 inline Tensor uploaded(const Queue& queue, const std::vector<std::int64_t>& values) {
-  Tensor made = scratch(queue, DType::i64, DDim{static_cast<std::int64_t>(values.size())});
+  const DDim dims{static_cast<std::int64_t>(values.size())};
+  if (queue.recording != nullptr) return queue.recording->constant(values.data(), DType::i64, dims);
+  Tensor made = scratch(queue, DType::i64, dims);
   if (!values.empty())
     check(cudaMemcpyAsync(made.raw_mutable(), values.data(), made.bytes(), cudaMemcpyHostToDevice, queue.stream), "cudaMemcpyAsync",
           queue.device);

@@ -25,6 +25,7 @@ enum cudaError_t {
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotReady = 600,
+  cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
@@ -40,6 +41,29 @@ struct EmulatedStream;
 struct EmulatedEvent;
 using cudaStream_t = EmulatedStream*;
 using cudaEvent_t = EmulatedEvent*;
+
+struct EmulatedGraph;
+struct EmulatedNode;
+struct EmulatedExec;
+using cudaGraph_t = EmulatedGraph*;
+using cudaGraphNode_t = EmulatedNode*;
+using cudaGraphExec_t = EmulatedExec*;
+using cudaGraphConditionalHandle = unsigned long long;
+struct cudaGraphEdgeData;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaGraphNodeType { cudaGraphNodeTypeKernel, cudaGraphNodeTypeConditional = 13 };
+enum cudaGraphConditionalNodeType { cudaGraphCondTypeIf, cudaGraphCondTypeWhile };
+inline constexpr unsigned cudaGraphCondAssignDefault = 1;
+struct cudaConditionalNodeParams {
+  cudaGraphConditionalHandle handle;
+  cudaGraphConditionalNodeType type;
+  unsigned size;
+  cudaGraph_t* phGraph_out;
+};
+struct cudaGraphNodeParams {
+  cudaGraphNodeType type;
+  cudaConditionalNodeParams conditional;
+};
 
 struct cudaDeviceProp {
   char name[256];
@@ -78,7 +102,31 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned version, unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result);
 
+// graph.cpp
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* handle, cudaGraph_t graph, unsigned value, unsigned flags);
+cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies, const cudaGraphEdgeData* edges,
+                             std::size_t count, cudaGraphNodeParams* params);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                          const cudaGraphEdgeData* edges, std::size_t count, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned value);
+
 namespace emulated {
+
+/// Where a stream's work goes while it is captured: null for all others.
+cudaGraph_t captured_by(cudaStream_t stream);
+void add_node(cudaGraph_t graph, std::function<void()> work);
+/// How many graphs were instantiated so far, and how many nodes of graphs have run.
+std::size_t instantiated();
+std::size_t nodes_run();
+/// What the next launches of graphs give.
+void fail_launches(cudaError_t code);
 
 /// What a kernel's launch is here.
 void enqueue(cudaStream_t stream, std::function<void()> work);

@@ -84,6 +84,7 @@ struct EmulatedStream {
     thread.join();
   }
   void push(std::function<void()> one) {
+    if (cudaGraph_t graph = emulated::captured_by(this)) return emulated::add_node(graph, std::move(one));
     {
       const std::lock_guard lock(mutex);
       work.push_back(std::move(one));
@@ -301,6 +302,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  if (emulated::captured_by(stream) != nullptr && !(is_known(from) && is_known(to))) return cudaErrorStreamCaptureUnsupported;
   if (is_known(from) && is_known(to)) {
     emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   } else if (is_known(to)) {

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/tensor/cuda/loop_graph.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <millrace/tensor/copy.h>
+#include <millrace/tensor/cuda/copy.h>
+#include <millrace/tensor/error.h>
+#include <millrace/tensor/launch.h>
+#include <millrace/tensor/with_cuda/recording.h>
+#include <millrace/tensor/with_cuda/each_index.cuh>
+
+namespace millrace::cuda {
+namespace {
+
+/// A graph of fewer nodes costs the device more to go round than its kernels take.
+constexpr std::size_t least_nodes = 32;
+constexpr std::int64_t most_turns_at_once = 32;
+
+// ---- On the device ----
+
+/// The table of a run, in words of 64 bits: these, then for each input where the addresses of its slots stand, for each output where it
+/// begins, and for each state where its last value goes.
+enum Word : std::int64_t { word_turn, word_turns, word_rows, word_offsets, word_kept, word_kept_offsets, words_fixed };
+
+/// Pieces of memory that a kernel moves between a turn's places and the slots. Elements are counted in units of their size.
+struct Piece {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t word = 0;   // of the table
+  std::int64_t width = 0;  // units of a row; without rows of all of it
+  std::int64_t count = 0;  // units of the first turn
+  int unit = 0;
+};
+constexpr int most_pieces = 8;
+struct Pieces {
+  Piece pieces[most_pieces];
+  int count = 0;
+};
+
+MILLRACE_HD inline void move_unit(int unit, const void* from, std::int64_t source, void* to, std::int64_t target) {
+  switch (unit) {
+    case 8: static_cast<std::uint64_t*>(to)[target] = static_cast<const std::uint64_t*>(from)[source]; return;
+    case 4: static_cast<std::uint32_t*>(to)[target] = static_cast<const std::uint32_t*>(from)[source]; return;
+    case 2: static_cast<std::uint16_t*>(to)[target] = static_cast<const std::uint16_t*>(from)[source]; return;
+    default: static_cast<std::uint8_t*>(to)[target] = static_cast<const std::uint8_t*>(from)[source]; return;
+  }
+}
+
+MILLRACE_HD inline const std::int64_t* list_at(const std::int64_t* table, std::int64_t word) {
+  return reinterpret_cast<const std::int64_t*>(table[word]);
+}
+
+/// Which piece unit `i` of all of them is of; `i` becomes its place there.
+MILLRACE_HD inline const Piece& piece_at(const Pieces& all, std::int64_t& i) {
+  int at = 0;
+  while (at + 1 < all.count && i >= all.pieces[at].count) i -= all.pieces[at++].count;
+  return all.pieces[at];
+}
+
+/// The slots of a turn, as far as it has rows. Other rows stay as they were: those that left go through their last turn again, and nothing
+/// of that is kept.
+struct TakeSlots {
+  const std::int64_t* table;
+  Pieces all;
+  bool ragged;
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t turn = table[word_turn];
+    if (turn >= table[word_turns]) return;
+    const Piece& piece = piece_at(all, i);
+    if (ragged && i / piece.width >= list_at(table, word_rows)[turn]) return;
+    move_unit(piece.unit, reinterpret_cast<const void*>(list_at(table, piece.word)[turn]), i, piece.to, i);
+  }
+};
+
+/// Outputs of a turn go to its slot.
+struct LeaveOutputs {
+  const std::int64_t* table;
+  Pieces all;
+  bool ragged;
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t turn = table[word_turn];
+    if (turn >= table[word_turns]) return;
+    const Piece& piece = piece_at(all, i);
+    if (ragged && i / piece.width >= list_at(table, word_rows)[turn]) return;
+    const std::int64_t begin = ragged ? list_at(table, word_offsets)[turn] * piece.width : turn * piece.count;
+    move_unit(piece.unit, piece.from, i, reinterpret_cast<void*>(table[piece.word]), begin + i);
+  }
+};
+
+/// Next states become states, of the rows that the next turn has; those of the last turn are handed out.
+struct LeaveStates {
+  const std::int64_t* table;
+  Pieces all;
+  bool ragged, moves;
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    const std::int64_t turn = table[word_turn];
+    if (turn >= table[word_turns]) return;
+    const Piece& piece = piece_at(all, i);
+    const bool last = turn + 1 == table[word_turns];
+    const std::int64_t row = i / piece.width;
+    if (ragged && row >= list_at(table, word_rows)[last ? turn : turn + 1]) return;
+    std::int64_t source = i;
+    if (moves && !last)
+      source = list_at(table, word_kept)[list_at(table, word_kept_offsets)[turn + 1] + row] * piece.width + i % piece.width;
+    if (!last) return move_unit(piece.unit, piece.from, source, piece.to, i);
+    if (table[piece.word] != 0) move_unit(piece.unit, piece.from, i, reinterpret_cast<void*>(table[piece.word]), i);
+  }
+};
+
+/// The next turn, and whether there is one. Only the last turn of a graph's body asks.
+struct NextTurn {
+  std::int64_t* table;
+  cudaGraphConditionalHandle handle;
+  bool asks;
+  MILLRACE_HD void operator()(std::int64_t) const {
+    const std::int64_t turn = table[word_turn] + 1;
+    table[word_turn] = turn;
+#if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
+    if (asks) cudaGraphSetConditional(handle, turn < table[word_turns] ? 1 : 0);
+#endif
+  }
+};
+
+// ---- On the host ----
+
+struct DestroyGraph {
+  void operator()(cudaGraph_t graph) const { static_cast<void>(cudaGraphDestroy(graph)); }
+};
+struct DestroyExec {
+  void operator()(cudaGraphExec_t exec) const { static_cast<void>(cudaGraphExecDestroy(exec)); }
+};
+
+Tensor room(DType dtype, const DDim& dims, const Recording& recording) {
+  Tensor made(dtype, dims, recording.memory());
+  made.storage()->mark_written();
+  return made;
+}
+
+std::int64_t word_of(const void* pointer) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer)); }
+
+class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this<RecordedLoop> {
+ public:
+  RecordedLoop(const std::shared_ptr<RecordingDevice>& device, const LoopTurn& turn)
+      : device_(device), recording_(make_recording(*device)), ragged_(turn.ragged), moves_(turn.moves), next_(turn.next) {
+    const OnDevice here(recording_->home_queue().device);
+    words_ = words_fixed + static_cast<std::int64_t>(turn.inputs.size() + turn.outputs + turn.states.size());
+    table_ = room(DType::i64, DDim{words_}, *recording_);
+    for (const auto* places : {&turn.inputs, &turn.states, &turn.shared})
+      for (const LoopTurn::Place& place : *places) places_.push_back(room(place.dtype, place.dims, *recording_));
+    inputs_ = turn.inputs.size();
+    record(turn, 1);
+    if (nodes_ < least_nodes && nodes_ > 0)
+      record(turn, std::min(most_turns_at_once, static_cast<std::int64_t>((least_nodes + nodes_ - 1) / nodes_)));
+    cudaGraphExec_t exec = nullptr;
+    check(cudaGraphInstantiate(&exec, graph_.get(), 0), "cudaGraphInstantiate", recording_->home_queue().device);
+    exec_.reset(exec);
+  }
+
+  const std::vector<LoopTurn::Place>& outputs() const noexcept override { return outputs_; }
+  std::size_t nodes() const noexcept override { return nodes_; }
+  std::int64_t turns_at_once() const noexcept override { return turns_at_once_; }
+  void run(LoopSlots slots) override;
+
+ private:
+  void record(const LoopTurn& turn, std::int64_t turns);
+  void record_turn(const LoopTurn& turn, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream);
+  std::vector<Tensor> results_of(const LoopTurn& turn, StreamRef stream);
+  Piece piece(const Tensor& place, std::int64_t word) const;
+  void launch(const LoopSlots& slots, ThreadTeam& team);
+  void fill_table(const LoopSlots& slots, const Queue& queue, Tensor& lists);
+  template <class Kernel>
+  void move(std::vector<Piece>& pieces, Kernel kernel, const Queue& queue);
+
+  std::shared_ptr<RecordingDevice> device_;
+  std::shared_ptr<Recording> recording_;
+  bool ragged_, moves_;
+  std::vector<std::optional<std::size_t>> next_;
+  std::size_t inputs_ = 0;
+  std::int64_t words_ = 0;
+  Tensor table_;
+  std::vector<Tensor> places_;  // inputs, states, shared
+  std::vector<LoopTurn::Place> outputs_;
+  std::size_t nodes_ = 0;
+  std::int64_t turns_at_once_ = 1;
+  std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph> graph_;
+  std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyExec> exec_;
+};
+
+/// `turns` turns in a conditional node of a graph of its own.
+void RecordedLoop::record(const LoopTurn& turn, std::int64_t turns) {
+  const int device = recording_->home_queue().device;
+  cudaGraph_t graph = nullptr;
+  check(cudaGraphCreate(&graph, 0), "cudaGraphCreate", device);
+  graph_.reset(graph);
+  cudaGraphConditionalHandle handle{};
+  check(cudaGraphConditionalHandleCreate(&handle, graph, 1, cudaGraphCondAssignDefault), "cudaGraphConditionalHandleCreate", device);
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeConditional;
+  params.conditional.handle = handle;
+  params.conditional.type = cudaGraphCondTypeWhile;
+  params.conditional.size = 1;
+  cudaGraphNode_t node = nullptr;
+  check(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params), "cudaGraphAddNode", device);
+  cudaGraph_t body = params.conditional.phGraph_out[0];
+  RecordingScope scope(*device_, recording_, body);
+  for (std::int64_t i = 0; i < turns; ++i)
+    scope.stream().enqueue([&](ThreadTeam& team) { record_turn(turn, handle, i + 1 == turns, queue_of(team), scope.stream()); });
+  scope.end();
+  check(cudaGraphGetNodes(body, nullptr, &nodes_), "cudaGraphGetNodes", device);
+  turns_at_once_ = turns;
+}
+
+Piece RecordedLoop::piece(const Tensor& place, std::int64_t word) const {
+  Piece made;
+  made.word = word;
+  made.count = place.elements();
+  made.width = ragged_ ? place.dims().erased(0).elements() : std::max<std::int64_t>(1, place.elements());
+  made.unit = static_cast<int>(size_of(place.dtype()));
+  return made;
+}
+
+/// Starts the kernel for all pieces, a few at a time.
+template <class Kernel>
+void RecordedLoop::move(std::vector<Piece>& pieces, Kernel kernel, const Queue& queue) {
+  std::erase_if(pieces, [](const Piece& one) { return one.count == 0; });
+  for (std::size_t begin = 0; begin < pieces.size(); begin += most_pieces) {
+    kernel.all = {};
+    std::int64_t units = 0;
+    for (std::size_t i = begin; i < std::min(pieces.size(), begin + most_pieces); ++i) {
+      kernel.all.pieces[kernel.all.count++] = pieces[i];
+      units += pieces[i].count;
+    }
+    each_index(queue, units, kernel);
+  }
+}
+
+/// Contiguous, and none of them a view of what the turn worked on: those places get new contents when the turn is over.
+std::vector<Tensor> RecordedLoop::results_of(const LoopTurn& turn, StreamRef stream) {
+  std::vector<Tensor> results = turn.run(places_);
+  for (Tensor& result : results) {
+    const auto shares = [&](const Tensor& place) { return place.storage() == result.storage(); };
+    if (!result.is_contiguous() || result.host_accessible() || std::any_of(places_.begin(), places_.end(), shares))
+      result = clone(result, stream);
+  }
+  return results;
+}
+
+void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream) {
+  auto* const table = static_cast<std::int64_t*>(table_.raw_mutable());
+  std::int64_t word = words_fixed;
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < inputs_; ++i) {
+    pieces.push_back(piece(places_[i], word++));
+    pieces.back().to = places_[i].raw_mutable();
+  }
+  move(pieces, TakeSlots{table, {}, ragged_}, queue);
+  const std::vector<Tensor> results = results_of(turn, stream);
+  outputs_.clear();
+  pieces.clear();
+  for (std::size_t i = 0; i < turn.outputs; ++i) {
+    pieces.push_back(piece(results[i], word++));
+    pieces.back().from = results[i].raw();
+    outputs_.push_back({results[i].dtype(), results[i].dims()});
+    if (ragged_ && (results[i].rank() == 0 || results[i].dim(0) != places_[0].dim(0)))
+      throw UnsupportedError("a turn gives " + results[i].to_string() + ", which does not have its rows");
+  }
+  move(pieces, LeaveOutputs{table, {}, ragged_}, queue);
+  pieces.clear();
+  std::vector<Tensor> stays;
+  for (std::size_t i = 0; i < next_.size(); ++i, ++word) {
+    const Tensor& place = places_[inputs_ + i];
+    if (!next_[i] && !moves_) continue;
+    if (!next_[i]) stays.push_back(clone(place, stream));
+    const Tensor& next = next_[i] ? results.at(*next_[i]) : stays.back();
+    if (next.dims() != place.dims() || next.dtype() != place.dtype())
+      throw UnsupportedError("a turn makes " + next.to_string() + " of a state " + place.to_string());
+    pieces.push_back(piece(place, word));
+    pieces.back().from = next.raw();
+    pieces.back().to = place.raw_mutable();
+  }
+  move(pieces, LeaveStates{table, {}, ragged_, moves_}, queue);
+  each_index(queue, 1, NextTurn{table, handle, last});
+}
+
+// ---- A run ----
+
+/// Lists that a run brings along, one behind the other, and the words that say where they are.
+void RecordedLoop::fill_table(const LoopSlots& slots, const Queue& queue, Tensor& lists) {
+  std::vector<std::int64_t> all, words(static_cast<std::size_t>(words_), 0);
+  std::vector<std::pair<std::size_t, std::size_t>> begins;  // word, place in `all`
+  const auto list = [&](std::size_t word) { begins.emplace_back(word, all.size()); };
+  words[word_turns] = slots.turns;
+  if (ragged_) {
+    list(word_rows);
+    all.insert(all.end(), slots.rows.begin(), slots.rows.end());
+    all.push_back(0);
+    list(word_offsets);
+    std::int64_t sum = 0;
+    for (const std::int64_t rows : slots.rows) {
+      all.push_back(sum);
+      sum += rows;
+    }
+  }
+  if (moves_) {
+    list(word_kept_offsets);
+    std::int64_t sum = 0;
+    for (const auto& rows : slots.kept) {
+      all.push_back(sum);
+      sum += static_cast<std::int64_t>(rows.size());
+    }
+    list(word_kept);
+    for (const auto& rows : slots.kept) all.insert(all.end(), rows.begin(), rows.end());
+  }
+  std::size_t word = words_fixed;
+  for (const LoopSlots::Input& input : slots.inputs) {
+    list(word++);
+    for (const void* slot : input.slots) all.push_back(word_of(slot));
+  }
+  for (const Tensor& output : slots.outputs) words[word++] = word_of(output.raw_mutable());
+  for (std::size_t i = 0; i < next_.size(); ++i, ++word)
+    if (next_[i]) words[word] = word_of(slots.last[i].raw_mutable());
+  lists = Tensor(DType::i64, DDim{static_cast<std::int64_t>(std::max<std::size_t>(1, all.size()))}, *queue.memory);
+  for (const auto& [at, begin] : begins) words[at] = word_of(static_cast<const std::int64_t*>(lists.raw()) + begin);
+  const auto upload = [&](const Tensor& to, const std::vector<std::int64_t>& from) {
+    if (!from.empty())
+      check(cudaMemcpyAsync(to.raw_mutable(), from.data(), from.size() * sizeof(std::int64_t), cudaMemcpyHostToDevice, queue.stream),
+            "cudaMemcpyAsync", queue.device);
+  };
+  upload(lists, all);
+  upload(table_, words);
+}
+
+void RecordedLoop::launch(const LoopSlots& slots, ThreadTeam& team) {
+  const Queue& queue = queue_of(team);
+  Tensor lists;
+  fill_table(slots, queue, lists);
+  for (std::size_t i = 0; i < slots.states.size(); ++i) copy(slots.states[i], places_[inputs_ + i], team);
+  for (std::size_t i = 0; i < slots.shared.size(); ++i) copy(slots.shared[i], places_[inputs_ + slots.states.size() + i], team);
+  check(cudaGraphLaunch(exec_.get(), queue.stream), "cudaGraphLaunch", queue.device);
+}
+
+void RecordedLoop::run(LoopSlots slots) {
+  const StreamRef stream = recording_->home();
+  const auto reads = [&](const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) detail::order_read(tensor, stream);
+  };
+  for (const LoopSlots::Input& input : slots.inputs) reads(input.held);
+  reads(slots.states);
+  reads(slots.shared);
+  std::vector<Tensor> made = slots.outputs;
+  for (std::size_t i = 0; i < slots.last.size(); ++i)
+    if (next_[i]) made.push_back(slots.last[i]);
+  for (const Tensor& tensor : made) detail::order_write(tensor, stream);
+  stream.enqueue([self = shared_from_this(), slots = std::move(slots)](ThreadTeam& team) { self->launch(slots, team); });
+  const Point done = stream.position();
+  for (const Tensor& tensor : made) {
+    tensor.storage()->set_ready(done);
+    tensor.storage()->mark_written();
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>& device, const LoopTurn& turn) {
+  return std::make_shared<RecordedLoop>(device, turn);
+}
+
+}  // namespace millrace::cuda
