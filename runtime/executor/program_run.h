@@ -12,6 +12,7 @@
 
 #include <millrace/runtime/array/array_writer.h>
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/lowering/captured_loop.h>
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/strand.h>
 
@@ -127,6 +128,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
                                 std::vector<SlotValue> last, std::int64_t turns);
   std::shared_ptr<CapturedLoop> captured_loop(const CompiledOp& op, const VarScope& scope);
   static task<bool> run_captured(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<void> watch_captured(std::shared_ptr<CapturedLoop::Run> loop);
   void note_turn_by_turn(const CompiledOp& op, const VarScope& scope);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   bool arrives_slot_by_slot(VarId array) const;

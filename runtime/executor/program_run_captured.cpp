@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/lowering/captured_loop.h>
+#include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/trace/tracer.h>
 
 namespace millrace {
@@ -56,14 +58,27 @@ task<bool> ProgramRun::run_captured(std::shared_ptr<ProgramRun> run, const Compi
   FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, Beside{&none, nullptr}, true);
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (operands.turns <= 0 || (limit >= 0 && operands.turns > limit)) co_return false;
-  const std::unique_ptr<CapturedLoop::Run> ready = prepared(*loop, std::move(operands), run->why_[op]);
+  const std::shared_ptr<CapturedLoop::Run> ready = prepared(*loop, std::move(operands), run->why_[op]);
   if (ready == nullptr) co_return false;
   run->why_.erase(op);
   const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", captured", run->track(*op, *scope), scope->turn());
   std::vector<SlotValue> last = ready->start();
   co_await finish_loop(run, &loop->form(), op, scope, std::move(last), ready->turns());
   ++run->result_.captured_loops;
+  run->whole_->spawn(watch_captured(ready), run->name_of(*op) + ", captured");
   co_return true;
+}
+
+/// Nobody waits for a loop's end that goes on by itself; but a run that is given up takes it along, and one whose values nobody reads hears
+/// of its errors.
+task<void> ProgramRun::watch_captured(std::shared_ptr<CapturedLoop::Run> loop) {
+  const Point done = loop->done();
+  try {
+    co_await millrace::ready(done);
+  } catch (const CancelledError&) {
+    loop->cancel();
+    throw;
+  }
 }
 
 /// A loop runs turn by turn: the trace and the result say why, if something else was to be tried.

@@ -138,9 +138,9 @@ class CapturedLoop::Values {
   }
 
   /// The slot of a turn; −1: what stands before the first.
-  std::int64_t slot_of(std::size_t input, std::int64_t turn) const {
+  std::int64_t slot_of(std::size_t input, std::int64_t t) const {
     const auto [first, pace] = operands_.read[input];
-    return lowering::value_at(first, pace, turn).value_or(-2);
+    return lowering::value_at(first, pace, t).value_or(-2);
   }
 
   void read_input(std::size_t input, std::vector<std::int64_t>& rows) {
@@ -329,8 +329,15 @@ std::unique_ptr<CapturedLoop::Run> CapturedLoop::prepare(FusedOperands operands)
   return run;
 }
 
+Point CapturedLoop::Run::done() const {
+  for (const std::vector<Tensor>* made : {&slots_.outputs, &slots_.last})
+    for (const Tensor& tensor : *made)
+      if (tensor.storage() != nullptr) return tensor.ready();
+  return {};
+}
+
 std::vector<SlotValue> CapturedLoop::Run::start() {
-  graph_->run(slots_);
+  number_ = graph_->run(slots_);
   for (std::size_t i = 0; i < slots_.outputs.size(); ++i) {
     const Tensor& whole = slots_.outputs[i];
     const TensorArray& array = operands_.outputs[i];

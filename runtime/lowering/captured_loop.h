@@ -68,6 +68,10 @@ class CapturedLoop::Run {
  public:
   /// Enqueues all turns and returns at once: writes the arrays, and gives the last states in the order of the form.
   std::vector<SlotValue> start();
+  /// After `start`: all turns are done.
+  Point done() const;
+  /// After `start`: nobody wants what it makes any more. The device leaves the loop at a turn of its choice.
+  void cancel() noexcept { graph_->cancel(number_); }
   std::int64_t turns() const noexcept { return operands_.turns; }
   const cuda::LoopGraph& graph() const noexcept { return *graph_; }
 
@@ -79,6 +83,7 @@ class CapturedLoop::Run {
   cuda::LoopSlots slots_;
   std::optional<SequenceOrder> order_;
   FusedOperands::Slots ordered_;
+  std::int64_t number_ = 0;
 };
 
 }  // namespace millrace

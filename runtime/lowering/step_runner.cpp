@@ -25,9 +25,21 @@ struct StepRunner::Room {
   }
 };
 
-StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device) : executable_(program, device), device_(std::move(device)) {
+StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear)
+    : executable_(program, device), device_(std::move(device)) {
+  if (gear == Gear::captured)
+    throw UnsupportedError("gear captured: expected loops of a program, found single steps, whose rows are others each time");
+  if (gear == Gear::interpreted) {
+    reason_ = "it was asked for op by op";
+    return;
+  }
+  fuse();
+  if (gear == Gear::fused && !kernel_) throw UnsupportedError("gear fused: expected a step that runs as one kernel, but " + reason_);
+}
+
+void StepRunner::fuse() {
   if (!device_->place().is_cpu()) {
-    reason_ = "the device has no such kernels yet";
+    reason_ = "there are no fused kernels for " + device_->place().to_string() + " yet";
     return;
   }
   try {

@@ -17,8 +17,9 @@ class Tracer;
 /// else op by op; the same bits. Not thread-safe.
 class StepRunner {
  public:
-  /// Inputs and outputs have rows along axis 0, of unknown extent.
-  StepRunner(const Program& program, std::shared_ptr<Device> device);
+  /// Inputs and outputs have rows along axis 0, of unknown extent. `gear`: interpreted, op by op; fused, as one kernel, or UnsupportedError
+  /// that says why not; captured: UnsupportedError, since steps of live sequences have other rows each time.
+  StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear = Gear::automatic);
   ~StepRunner();
   StepRunner(StepRunner&&) noexcept;
   StepRunner& operator=(StepRunner&&) noexcept;
@@ -34,6 +35,7 @@ class StepRunner {
 
  private:
   struct Room;
+  void fuse();
   Executable executable_;
   std::optional<RowKernel> kernel_;
   RowWeights weights_;

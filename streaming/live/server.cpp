@@ -270,7 +270,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
       options(std::move(given)),
       listener(context.get_executor(), options.address, options.port),
       batcher(model->recurrence(), options.max_rows),
-      slab_(model->recurrence(), options.device),
+      slab_(model->recurrence(), options.device, options.gear),
       drain_timer_(context) {}
 
 void Server::State::accept() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/executor/gear.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/protocol/limits.h>
@@ -25,6 +26,7 @@ struct ServerOptions {
   std::vector<std::string> origins;  ///< of browsers that may connect
   std::size_t max_rows = 4096;       ///< of one tick
   std::shared_ptr<Device> device;    ///< null: a CPU device with one thread
+  Gear gear = Gear::automatic;       ///< of ticks, as StepRunner takes it
   std::chrono::milliseconds drain_limit{4000};
   Tracer* tracer = nullptr;
 

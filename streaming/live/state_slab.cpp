@@ -27,10 +27,10 @@ void copy_row(const Tensor& from, const Tensor& to, std::int64_t row) {
 
 }  // namespace
 
-StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device)
+StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Gear gear)
     : recurrence_(std::move(recurrence)),
       device_(device ? std::move(device) : make_cpu_device()),
-      step_(recurrence_->batched, device_),
+      step_(recurrence_->batched, device_, gear),
       start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());

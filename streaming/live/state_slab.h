@@ -19,8 +19,9 @@ class Tracer;
 /// those after it. One tick at a time; not thread-safe.
 class StateSlab {
  public:
-  /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used.
-  explicit StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device = nullptr);
+  /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used. `gear`: as
+  /// StepRunner takes it.
+  explicit StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device = nullptr, Gear gear = Gear::automatic);
   ~StateSlab();
 
   const Recurrence& recurrence() const noexcept { return *recurrence_; }

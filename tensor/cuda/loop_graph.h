@@ -70,9 +70,11 @@ class LoopGraph {
   /// Nodes of the graph's body, and how many turns they are: where a turn is a few kernels, several stand behind one another.
   virtual std::size_t nodes() const noexcept = 0;
   virtual std::int64_t turns_at_once() const noexcept = 0;
-  /// Enqueues a run behind what makes its tensors, on the stream of the recording device; returns at once. Runs follow one another. What
-  /// the kernels find wrong fails that stream, as everywhere.
-  virtual void run(LoopSlots slots) = 0;
+  /// Enqueues a run behind what makes its tensors, on the stream of the recording device; returns at once, with a number for `cancel`. Runs
+  /// follow one another. What the kernels find wrong fails that stream, as everywhere.
+  virtual std::int64_t run(LoopSlots slots) = 0;
+  /// The run ends early, at a turn that the device chooses: nobody wants what it makes any more. No matter when it is over.
+  virtual void cancel(std::int64_t run) noexcept = 0;
 };
 
 /// Records. UnsupportedError says what of the turn cannot be recorded; others are those of its ops.

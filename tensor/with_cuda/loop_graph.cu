@@ -2,12 +2,14 @@
 #include <millrace/tensor/cuda/loop_graph.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda/copy.h>
 #include <millrace/tensor/error.h>
 #include <millrace/tensor/launch.h>
+#include <millrace/tensor/with_cuda/launched.h>
 #include <millrace/tensor/with_cuda/recording.h>
 #include <millrace/tensor/with_cuda/each_index.cuh>
 
@@ -22,7 +24,7 @@ constexpr std::int64_t most_turns_at_once = 32;
 
 /// The table of a run, in words of 64 bits: these, then for each input where the addresses of its slots stand, for each output where it
 /// begins, and for each state where its last value goes.
-enum Word : std::int64_t { word_turn, word_turns, word_rows, word_offsets, word_kept, word_kept_offsets, words_fixed };
+enum Word : std::int64_t { word_turn, word_turns, word_run, word_rows, word_offsets, word_kept, word_kept_offsets, words_fixed };
 
 /// Pieces of memory that a kernel moves between a turn's places and the slots. Elements are counted in units of their size.
 struct Piece {
@@ -109,16 +111,17 @@ struct LeaveStates {
   }
 };
 
-/// The next turn, and whether there is one. Only the last turn of a graph's body asks.
+/// The next turn, and whether there is one. Only the last turn of a graph's body asks, and looks whether the host gave the run up.
 struct NextTurn {
   std::int64_t* table;
+  const volatile std::int64_t* cancelled;  // the run, of the host's memory
   cudaGraphConditionalHandle handle;
   bool asks;
   MILLRACE_HD void operator()(std::int64_t) const {
     const std::int64_t turn = table[word_turn] + 1;
     table[word_turn] = turn;
 #if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
-    if (asks) cudaGraphSetConditional(handle, turn < table[word_turns] ? 1 : 0);
+    if (asks) cudaGraphSetConditional(handle, turn < table[word_turns] && *cancelled != table[word_run] ? 1 : 0);
 #endif
   }
 };
@@ -132,6 +135,30 @@ struct DestroyExec {
   void operator()(cudaGraphExec_t exec) const { static_cast<void>(cudaGraphExecDestroy(exec)); }
 };
 
+/// A word of the host's that the device reads.
+class HostWord {
+ public:
+  explicit HostWord(int device) {
+    void* made = nullptr;
+    check(cudaHostAlloc(&made, sizeof(std::int64_t), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc", device);
+    host_ = static_cast<std::int64_t*>(made);
+    *host_ = 0;
+    const cudaError_t code = cudaHostGetDevicePointer(&made, host_, 0);
+    if (code != cudaSuccess) static_cast<void>(cudaFreeHost(host_));
+    check(code, "cudaHostGetDevicePointer", device);
+    device_ = static_cast<std::int64_t*>(made);
+  }
+  ~HostWord() { static_cast<void>(cudaFreeHost(host_)); }  // waits for what reads it
+  HostWord(const HostWord&) = delete;
+  HostWord& operator=(const HostWord&) = delete;
+  void set(std::int64_t value) noexcept { std::atomic_ref(*host_).store(value, std::memory_order_relaxed); }
+  const volatile std::int64_t* on_device() const noexcept { return device_; }
+
+ private:
+  std::int64_t* host_ = nullptr;
+  std::int64_t* device_ = nullptr;
+};
+
 Tensor room(DType dtype, const DDim& dims, const Recording& recording) {
   Tensor made(dtype, dims, recording.memory());
   made.storage()->mark_written();
@@ -143,7 +170,12 @@ std::int64_t word_of(const void* pointer) { return static_cast<std::int64_t>(rei
 class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this<RecordedLoop> {
  public:
   RecordedLoop(const std::shared_ptr<RecordingDevice>& device, const LoopTurn& turn)
-      : device_(device), recording_(make_recording(*device)), ragged_(turn.ragged), moves_(turn.moves), next_(turn.next) {
+      : device_(device),
+        recording_(make_recording(*device)),
+        cancelled_(recording_->home_queue().device),
+        ragged_(turn.ragged),
+        moves_(turn.moves),
+        next_(turn.next) {
     const OnDevice here(recording_->home_queue().device);
     words_ = words_fixed + static_cast<std::int64_t>(turn.inputs.size() + turn.outputs + turn.states.size());
     table_ = room(DType::i64, DDim{words_}, *recording_);
@@ -161,20 +193,23 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
   const std::vector<LoopTurn::Place>& outputs() const noexcept override { return outputs_; }
   std::size_t nodes() const noexcept override { return nodes_; }
   std::int64_t turns_at_once() const noexcept override { return turns_at_once_; }
-  void run(LoopSlots slots) override;
+  std::int64_t run(LoopSlots slots) override;
+  void cancel(std::int64_t run) noexcept override { cancelled_.set(run); }
 
  private:
   void record(const LoopTurn& turn, std::int64_t turns);
   void record_turn(const LoopTurn& turn, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream);
   std::vector<Tensor> results_of(const LoopTurn& turn, StreamRef stream);
   Piece piece(const Tensor& place, std::int64_t word) const;
-  void launch(const LoopSlots& slots, ThreadTeam& team);
-  void fill_table(const LoopSlots& slots, const Queue& queue, Tensor& lists);
+  void launch(const LoopSlots& slots, std::int64_t run, ThreadTeam& team);
+  void fill_table(const LoopSlots& slots, std::int64_t run, const Queue& queue, Tensor& lists);
   template <class Kernel>
   void move(std::vector<Piece>& pieces, Kernel kernel, const Queue& queue);
 
   std::shared_ptr<RecordingDevice> device_;
   std::shared_ptr<Recording> recording_;
+  HostWord cancelled_;
+  std::atomic<std::int64_t> runs_{0};
   bool ragged_, moves_;
   std::vector<std::optional<std::size_t>> next_;
   std::size_t inputs_ = 0;
@@ -281,17 +316,18 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     pieces.back().to = place.raw_mutable();
   }
   move(pieces, LeaveStates{table, {}, ragged_, moves_}, queue);
-  each_index(queue, 1, NextTurn{table, handle, last});
+  each_index(queue, 1, NextTurn{table, cancelled_.on_device(), handle, last});
 }
 
 // ---- A run ----
 
 /// Lists that a run brings along, one behind the other, and the words that say where they are.
-void RecordedLoop::fill_table(const LoopSlots& slots, const Queue& queue, Tensor& lists) {
+void RecordedLoop::fill_table(const LoopSlots& slots, std::int64_t run, const Queue& queue, Tensor& lists) {
   std::vector<std::int64_t> all, words(static_cast<std::size_t>(words_), 0);
   std::vector<std::pair<std::size_t, std::size_t>> begins;  // word, place in `all`
   const auto list = [&](std::size_t word) { begins.emplace_back(word, all.size()); };
   words[word_turns] = slots.turns;
+  words[word_run] = run;
   if (ragged_) {
     list(word_rows);
     all.insert(all.end(), slots.rows.begin(), slots.rows.end());
@@ -332,16 +368,17 @@ void RecordedLoop::fill_table(const LoopSlots& slots, const Queue& queue, Tensor
   upload(table_, words);
 }
 
-void RecordedLoop::launch(const LoopSlots& slots, ThreadTeam& team) {
+void RecordedLoop::launch(const LoopSlots& slots, std::int64_t run, ThreadTeam& team) {
   const Queue& queue = queue_of(team);
   Tensor lists;
-  fill_table(slots, queue, lists);
+  fill_table(slots, run, queue, lists);
   for (std::size_t i = 0; i < slots.states.size(); ++i) copy(slots.states[i], places_[inputs_ + i], team);
   for (std::size_t i = 0; i < slots.shared.size(); ++i) copy(slots.shared[i], places_[inputs_ + slots.states.size() + i], team);
+  if (queue.launched != nullptr) queue.launched->add("F = graph of a loop");
   check(cudaGraphLaunch(exec_.get(), queue.stream), "cudaGraphLaunch", queue.device);
 }
 
-void RecordedLoop::run(LoopSlots slots) {
+std::int64_t RecordedLoop::run(LoopSlots slots) {
   const StreamRef stream = recording_->home();
   const auto reads = [&](const std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) detail::order_read(tensor, stream);
@@ -353,12 +390,14 @@ void RecordedLoop::run(LoopSlots slots) {
   for (std::size_t i = 0; i < slots.last.size(); ++i)
     if (next_[i]) made.push_back(slots.last[i]);
   for (const Tensor& tensor : made) detail::order_write(tensor, stream);
-  stream.enqueue([self = shared_from_this(), slots = std::move(slots)](ThreadTeam& team) { self->launch(slots, team); });
+  const std::int64_t number = ++runs_;
+  stream.enqueue([self = shared_from_this(), slots = std::move(slots), number](ThreadTeam& team) { self->launch(slots, number, team); });
   const Point done = stream.position();
   for (const Tensor& tensor : made) {
     tensor.storage()->set_ready(done);
     tensor.storage()->mark_written();
   }
+  return number;
 }
 
 }  // namespace

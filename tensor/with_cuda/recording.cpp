@@ -65,6 +65,7 @@ class RecordingStream final : public Stream {
   RecordingStream(const Queue& home, cudaStream_t stream) : queue_(home), team_(DeviceQueue{&queue_}) {
     queue_.stream = stream;
     queue_.state = nullptr;
+    queue_.launched = nullptr;  // the graph's launch says what it is
   }
   void begin(const std::shared_ptr<Recording>& recording) {
     recording_ = recording;

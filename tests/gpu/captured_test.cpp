@@ -10,7 +10,7 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -295,6 +295,34 @@ TEST_CASE("a captured loop inside a loop, and one behind another, are each as th
   }
   const Feeds feeds = carried_feeds(random, {2, 3}, 6);
   CHECK(compare_captured(program, feeds, device, false) == 5);
+}
+
+TEST_CASE("a run that is given up takes its graph along, and the next one is whole") {
+  const auto device = device_with(1);
+  Program program;
+  {
+    const Guard guard(program);
+    const Var n = input("n", VarType(DType::i64, {}));
+    Var state = input("x", VarType(DType::f32, {2, 3}));
+    Var step = constant(0);
+    auto loop = while_loop({step, state});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      state.update(tanh(state + 0.125f));
+      step.update(step + 1);
+    }
+    output("state", state);
+  }
+  const Executable executable(program, device);
+  const auto feeds = [](std::int64_t turns) {
+    return Feeds{{"n", LoDTensor(Tensor::scalar(turns))}, {"x", LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}, {2, 3}))}};
+  };
+  const std::string wanted = bits(run_in(executable, feeds(77), in_gear(Gear::interpreted)));
+  RunOptions options = in_gear(Gear::captured);
+  options.deadline = std::chrono::milliseconds(50);
+  CHECK_THROWS_AS(run_in(executable, feeds(std::int64_t{1} << 50), options), DeadlineError);
+  CHECK(bits(run_in(executable, feeds(77), in_gear(Gear::captured))) == wanted);
 }
 
 TEST_CASE("a trace shows a captured loop as one, and why another one is not") {

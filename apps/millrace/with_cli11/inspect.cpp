@@ -10,6 +10,7 @@
 
 #include <millrace/runtime/distributed/spread.h>
 #include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/lowering/captured_loop.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
 #include <millrace/runtime/lowering/turn_memory.h>
@@ -22,14 +23,27 @@ namespace {
 
 struct InspectFlags {
   ModelFlags model;
+  DeviceFlags device;
   bool streaming = false;
   bool passes = false;
   std::vector<std::string> keep;
   int ranks = 0;
 };
 
+/// How a loop runs on the place, with the passes that it goes through. UnsupportedError: turn by turn, and why; or that the gear that was
+/// named cannot be had.
+std::string gear_text(const Program& program, int block, const Op& op, const DeviceFlags& device) {
+  const Gear gear = device.chosen_gear();
+  const Place place = device.parsed_place();
+  if (gear == Gear::interpreted) throw UnsupportedError("that was asked for");
+  if (place.is_cpu() && gear == Gear::captured) throw UnsupportedError("there are no graphs of kernels on cpu");
+  if (place.is_cpu()) return FusedLoop(program, block, op).to_string();
+  if (gear == Gear::fused) throw UnsupportedError("there are no fused kernels for " + place.to_string() + " yet");
+  return CapturedForm(program, block, op).to_string();
+}
+
 /// Each loop before and after each pass, and the gear it runs in.
-void print_passes(const Program& program) {
+void print_loops(const Program& program, const DeviceFlags& device) {
   const Executable executable(program);
   const auto body_of = [](const Op& op) { return op.attributes.get<BlockId>("sub_block").index; };
   for (const LoopGroup& group : executable.loop_groups()) {
@@ -43,8 +57,11 @@ void print_passes(const Program& program) {
       if (op.type != "while") continue;
       fmt::print("\nloop of block {} in block {}\n", body_of(op), block.idx);
       try {
-        fmt::print("{}", FusedLoop(executable.program(), block.idx, op).to_string());
+        fmt::print("{}", gear_text(executable.program(), block.idx, op, device));
       } catch (const UnsupportedError& error) {
+        if (device.gear_required())
+          throw UnsupportedError(
+              fmt::format("gear {}: the loop of block {} runs turn by turn, because {}", device.gear, body_of(op), error.what()));
         fmt::print("gear: interpreted, because {}\n", error.what());
       }
     }
@@ -111,7 +128,7 @@ int inspect(const InspectFlags& flags) {
   fmt::print("\n{}", program.to_string());
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
   fmt::print("{}", kept);
-  if (flags.passes) print_passes(program);
+  if (flags.passes || flags.device.gear_required()) print_loops(program, flags.device);
   if (flags.ranks > 0) print_spread(spread_over_ranks(program, flags.ranks));
   return 0;
 }
@@ -124,6 +141,8 @@ void add_inspect(CLI::App& app, Action& action) {
   flags->model.add_to(*command);
   command->add_flag("--streaming", flags->streaming, "Also what one step takes and gives, and what becomes state");
   command->add_flag("--passes", flags->passes, "Also what each pass makes of each loop, and the gear it runs in");
+  flags->device.add_place(*command);
+  flags->device.add_gear(*command);
   command
       ->add_option("--keep", flags->keep,
                    "Values of loops, NAME,…, that the program hands out for each turn; parts of a cell h are h.i h.f h.g h.o h.a. Or what "

@@ -146,19 +146,36 @@ std::function<std::string(const std::string&)> within(double least, double most)
   };
 }
 
-void DeviceFlags::add_to(CLI::App& command) {
+void DeviceFlags::add_place(CLI::App& command) {
   command
       .add_option(
           "--place", place,
           "Where to run: cpu, or cuda:INDEX (see millrace info). Of several ranks each takes one of a list, such as cuda:0,cuda:1, in turn")
       ->capture_default_str();
+}
+
+void DeviceFlags::add_to(CLI::App& command) {
+  add_place(command);
   command.add_option("--threads", threads, "Threads that a kernel may use; results do not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command.add_option("--streams", streams, "Streams of a device, which independent work takes; results do not depend on it")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  add_gear(command);
 }
+
+void DeviceFlags::add_gear(CLI::App& command) {
+  command
+      .add_option(
+          "--gear", gear,
+          "How loops run: interpreted, turn by turn; captured, as a CUDA graph; fused, as one kernel; auto, the fastest that a loop "
+          "fits. A gear that is named and that a loop cannot have is an error. Results do not depend on it")
+      ->check(CLI::IsMember({"auto", "interpreted", "captured", "fused"}))
+      ->capture_default_str();
+}
+
+Gear DeviceFlags::chosen_gear() const { return gear_of(gear).value_or(Gear::automatic); }
 
 std::vector<std::string> DeviceFlags::places() const {
   std::vector<std::string> found;
@@ -170,19 +187,22 @@ std::vector<std::string> DeviceFlags::places() const {
   return found;
 }
 
+Place DeviceFlags::parsed_place(int rank) const {
+  const std::vector<std::string> all = places();
+  try {
+    return Place::parse(all[static_cast<std::size_t>(rank) % all.size()]);
+  } catch (const ParseError& error) {
+    throw UsageError(std::string("--place: ") + error.what());
+  }
+}
+
 std::shared_ptr<Device> DeviceFlags::make() const {
   if (places().size() > 1) throw UsageError(fmt::format("--place: expected one place, for one rank, found '{}'", place));
   return make_for(0);
 }
 
 std::shared_ptr<Device> DeviceFlags::make_for(int rank) const {
-  const std::vector<std::string> all = places();
-  Place wanted;
-  try {
-    wanted = Place::parse(all[static_cast<std::size_t>(rank) % all.size()]);
-  } catch (const ParseError& error) {
-    throw UsageError(std::string("--place: ") + error.what());
-  }
+  const Place wanted = parsed_place(rank);
   try {
     return make_device(wanted, threads, wanted.is_cpu() ? 1 : static_cast<std::size_t>(streams));
   } catch (const Error& error) {

@@ -10,6 +10,7 @@
 
 #include <CLI/App.hpp>
 
+#include <millrace/runtime/executor/gear.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/streaming/config/stream_config.h>
 #include <millrace/streaming/live/served_model.h>
@@ -50,13 +51,21 @@ std::pair<std::string, std::string> split_assignment(const std::string& flag, co
 /// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
 std::function<std::string(const std::string&)> within(double least, double most);
 
-/// --place, --threads and --streams.
+/// --place, --threads, --streams and --gear.
 struct DeviceFlags {
   std::string place = "cpu";
   int threads = 1;
   int streams = 4;
+  std::string gear = "auto";
 
   void add_to(CLI::App& command);
+  void add_place(CLI::App& command);
+  void add_gear(CLI::App& command);
+  /// UsageError.
+  Place parsed_place(int rank = 0) const;
+  /// `gear` as a run takes it. A gear that was named must be had by every loop.
+  Gear chosen_gear() const;
+  bool gear_required() const { return chosen_gear() == Gear::captured || chosen_gear() == Gear::fused; }
   /// UsageError for text that is no place, or more than one; PlaceError for a place that this build or this machine does not have.
   std::shared_ptr<Device> make() const;
   /// That of a rank: the places of the list in turn.

@@ -68,6 +68,8 @@ int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   std::optional<AtomicFile> trace;
   if (!flags.trace.empty()) trace.emplace(first ? flags.trace : fmt::format("{}.rank{}", flags.trace, environment.rank));
   if (trace) options.run.tracer = &tracer;
+  options.run.gear = flags.device.chosen_gear();
+  options.run.gear_required = flags.device.gear_required();
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] { return run_among_processes(model, feeds, device, ranks, options); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -95,8 +97,12 @@ int run_model(const RunFlags& flags) {
   if (traced != nullptr) trace.emplace(flags.trace);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] {
-    if (ranks > 1) return run_on_ranks(model, feeds, devices, traced);
-    return model.states.empty() ? run_program(model, feeds, devices[0], traced) : run_steps(model, feeds, devices[0], traced);
+    RunOptions options;
+    options.tracer = traced;
+    options.gear = flags.device.chosen_gear();
+    options.gear_required = flags.device.gear_required();
+    if (ranks > 1) return run_on_ranks(model, feeds, devices, options);
+    return model.states.empty() ? run_program(model, feeds, devices[0], options) : run_steps(model, feeds, devices[0], options);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (trace) trace->write(tracer.to_json());

@@ -44,6 +44,7 @@ int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
   options.device = flags.device.make();
+  options.gear = flags.device.chosen_gear();
   options.limits.handshake = milliseconds(flags.handshake_s);
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);

@@ -142,23 +142,23 @@ void settle(Model& model, std::map<std::string, LoDTensor>& feeds) {
 
 }  // namespace
 
-Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, Tracer* tracer) {
+Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, const RunOptions& options) {
   settle(model, feeds);
   const std::shared_ptr<const ServedModel> stepped = served(model);
   const Recurrence& recurrence = *stepped->recurrence();
   const Sequences sequences = sequences_of(recurrence, feeds);
   const std::vector<Tensor> given = given_of(recurrence, feeds);
-  StateSlab slab(stepped->recurrence(), std::move(device));
+  StateSlab slab(stepped->recurrence(), std::move(device), options.gear);
   Tick first;
   for (std::int64_t i = 0; i < sequences.count(); ++i) first.starts.push_back({i, given});
-  slab.run(first, tracer);
+  slab.run(first, options.tracer);
   std::vector<Tensor> made;
   for (const Recurrence::Output& output : recurrence.outputs) made.push_back(blank(output.dtype, output.row.inserted(0, sequences.rows())));
   std::int64_t steps = 0;
   for (std::int64_t i = 0; i < sequences.count(); ++i) steps = std::max(steps, sequences.length(i));
   for (std::int64_t t = 0; t < steps; ++t) {
     const Tick tick = tick_at(t, recurrence, sequences, feeds);
-    const TickResult result = slab.run(tick, tracer);
+    const TickResult result = slab.run(tick, options.tracer);
     if (!result.failures.empty()) std::rethrow_exception(result.failures.front().error);
     const auto rows = static_cast<std::int64_t>(tick.slots.size());
     for (std::size_t i = 0; i < made.size(); ++i)

@@ -48,15 +48,18 @@ Outcome outcome_of(const Model& model, const RunResult& result) {
   return outcome;
 }
 
+/// How often loops ran in which gear, and why some went turn by turn.
 std::string iterations(const RunResult& result) {
-  return fmt::format("{} iterations, at most {} step scopes at once", result.turns, result.peak_step_scopes());
+  std::string text = fmt::format("{} iterations, at most {} step scopes at once", result.turns, result.peak_step_scopes());
+  if (result.fused_loops > 0) text += fmt::format(", loops fused: {}", result.fused_loops);
+  if (result.captured_loops > 0) text += fmt::format(", loops captured: {}", result.captured_loops);
+  for (const std::string& line : result.turn_by_turn) text += "; " + line;
+  return text;
 }
 
 }  // namespace
 
-Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer) {
-  RunOptions options;
-  options.tracer = tracer;
+Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, RunOptions options) {
   ThreadExecutor executor(1);
   const Executable executable(model.program, std::move(device));
   const RunResult result = sync_wait(executor, run(executable, with_constants(model, feeds), options));
@@ -66,9 +69,7 @@ Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& 
 }
 
 Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
-                     Tracer* tracer) {
-  RunOptions options;
-  options.tracer = tracer;
+                     RunOptions options) {
   const Spread spread = spread_over_ranks(model.program, static_cast<int>(devices.size()));
   for (const std::string& line : spread.kept()) complain("millrace", line);
   const std::vector<RunResult> results = run_on_local_ranks(spread, devices, with_constants(model, feeds), options);

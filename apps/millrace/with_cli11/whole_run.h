@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <millrace/runtime/distributed/process_run.h>
+#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/device.h>
 
@@ -22,12 +23,12 @@ struct Outcome {
 };
 
 /// Evaluates the program once. A list NAME becomes outputs NAME.0, NAME.1, … and NAME.length; an optional NAME.has, and what it holds.
-Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, Tracer* tracer);
+Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, RunOptions options);
 
 /// The same with the loops shared out among as many ranks as there are devices, each a thread of this process. What could not be shared out is
 /// told on standard error.
 Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
-                     Tracer* tracer);
+                     RunOptions options);
 
 /// The same where each rank is a process, and this is one of them: what it gives is rank 0's; nothing on others.
 Outcome run_among_processes(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device,
@@ -35,7 +36,7 @@ Outcome run_among_processes(const Model& model, const std::map<std::string, LoDT
 
 /// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give,
 /// on the same recurrence. The last value of each state follows under the name of its output: as the program has it for one sequence, one
-/// row a sequence with LoD.
-Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, Tracer* tracer);
+/// row a sequence with LoD. Of the options it takes the gear (see StateSlab) and the tracer.
+Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, const RunOptions& options);
 
 }  // namespace millrace::app

@@ -101,6 +101,30 @@ TEST_CASE("a run of the listing writes its rows and its LoD, with the bits of th
   }
 }
 
+TEST_CASE("every gear writes the same bits, and one that a loop or the place cannot have is an error that says why") {
+  const Files files;
+  const std::vector<std::string> base = files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--gear"});
+  const auto with = [&](const char* gear) {
+    std::vector<std::string> words = base;
+    words.insert(words.end(), {gear, "--stats"});
+    return words;
+  };
+  for (const char* gear : {"auto", "interpreted", "fused"}) {
+    const Ended ended = millrace_command(with(gear));
+    REQUIRE(ended.code == 0);
+    CHECK((ended.out.find("loops fused: 1") != std::string::npos) == (gear[0] != 'i'));
+    CHECK(same_bits(read_npy(files.folder / "out/y.npy"), files.wanted.tensor()));
+    std::filesystem::remove_all(files.folder / "out");
+  }
+  check_refused(with("captured"), 1, {"gear captured", "no graphs of kernels on cpu"});
+  check_refused(with("reverse"), 2, {"--gear", "reverse"});
+  check_refused({"serve", files.path("listing.mr"), "--port", "0", "--gear", "captured"}, 1, {"gear captured", "single steps"});
+  check_refused({"inspect", files.path("listing.mr"), "--gear", "captured"}, 1, {"gear captured", "block 1", "cpu"});
+  const Ended shown = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--place", "cuda:0", "--gear", "captured"});
+  CHECK(shown.code == 0);
+  CHECK(shown.out.find("gear: captured\n") != std::string::npos);
+}
+
 TEST_CASE("a run on several ranks writes the bits of one, and says what could not be shared out") {
   const Files files;
   const std::vector<std::string> base =

@@ -48,7 +48,7 @@ void run(const EmulatedGraph& graph) {
     if (node.work) {
       node.work();
     } else {
-      while (node.condition->value != 0) {
+      while (node.condition->value != 0 && cudaGetLastError() == cudaSuccess) {  // after a trap nothing runs
         run(*node.body);
         if (!node.again) break;
       }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What can be asked of the emulated runtime alone: how often graphs are made, and what becomes of those that do not start.
+#include <cuda_runtime_api.h>
+
+#include <doctest/doctest.h>
+
+#include <millrace/kernels/unary.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/cuda/loop_graph.h>
+#include <millrace/tensor/cuda_device.h>
+#include <runtime/lowering/fused_cells.h>
+
+namespace millrace::testing {
+namespace {
+
+RunResult run_captured(const Executable& executable, const Feeds& feeds) {
+  RunOptions options;
+  options.gear = Gear::captured;
+  options.gear_required = true;
+  ThreadExecutor executor(1);
+  return sync_wait(executor, run(executable, feeds, options));
+}
+
+}  // namespace
+
+TEST_CASE("a graph is made for the extents of a run, and serves runs of any lengths") {
+  Random random(9);
+  const CellCase each{"tanh", 3, {4}, [](const Var& x, const std::vector<Var>& s) {
+                        Weights w(3);
+                        const Var y = tanh(matmul(x, w({3, 4})) + s[0]);
+                        return CellStep{y, {y}};
+                      }};
+  const Executable executable(over_rows(each, true, false), make_cuda_device({}));
+  const auto made_by = [&](const LoD& lod) {
+    const std::size_t before = emulated::instantiated();
+    CHECK(run_captured(executable, feeds_for(random, each, lod, true)).captured_loops == 1);
+    return emulated::instantiated() - before;
+  };
+  CHECK(made_by(LoD::from_lengths({{3, 1, 2}})) == 1);
+  CHECK(made_by(LoD::from_lengths({{3, 1, 2}})) == 0);
+  CHECK(made_by(LoD::from_lengths({{9, 0, 7, 1}})) == 0);
+  CHECK(made_by(LoD::from_lengths({{2, 2, 2}})) == 1);  // of the same rows in all turns
+  CHECK(made_by(LoD::from_lengths({{5, 4}})) == 1);
+  CHECK(made_by(LoD::from_lengths({{1, 30}})) == 0);
+}
+
+TEST_CASE("a turn of few kernels stands in its graph several times, and one that looks at what is not there yet is refused") {
+  const auto recorder = cuda::make_recording_device(make_cuda_device({}), 0);
+  cuda::LoopTurn turn;
+  turn.states = {{DType::f32, {2}}};
+  turn.next = {0};
+  turn.run = [&](const std::vector<Tensor>& values) {
+    return std::vector<Tensor>{unary(Unary::tanh, UnaryParams(), values[0], recorder->stream(0))};
+  };
+  const auto graph = cuda::record_loop(recorder, turn);
+  CHECK(graph->nodes() >= 32);
+  CHECK(graph->turns_at_once() > 8);
+  turn.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0].copy_to(CpuPlace{})}; };
+  CHECK_THROWS_WITH_AS(cuda::record_loop(recorder, turn), doctest::Contains("host"), UnsupportedError);
+  // The recording was given up: the stream is there for the next one.
+  turn.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0]}; };
+  CHECK(cuda::record_loop(recorder, turn)->nodes() >= 32);
+  CHECK_THROWS_AS(cuda::make_recording_device(make_cpu_device(), 0), UnsupportedError);
+}
+
+TEST_CASE("a graph that does not start is an error of its run") {
+  Random random(10);
+  const CellCase each{"sum", 2, {2}, [](const Var& x, const std::vector<Var>& s) {
+                        const Var y = x + s[0];
+                        return CellStep{y, {y}};
+                      }};
+  const LoD lod = LoD::from_lengths({{2, 1}});
+  const Executable executable(over_rows(each, true, false), make_cuda_device({}));
+  emulated::fail_launches(cudaErrorLaunchFailure);
+  CHECK_THROWS_WITH_AS(run_captured(executable, feeds_for(random, each, lod, true)), doctest::Contains("cudaGraphLaunch"), CudaError);
+  emulated::fail_launches(cudaSuccess);
+}
+
+}  // namespace millrace::testing
