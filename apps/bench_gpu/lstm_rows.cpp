@@ -5,6 +5,8 @@
 #include <bench_gpu/cudnn_peer.h>
 #include <bench_gpu/gpu_families.h>
 #include <bench_gpu/gpu_lstm.h>
+#include <bench_gpu/kernel_lstm.h>
+#include <millrace/tensor/error.h>
 
 namespace millrace::bench {
 namespace {
@@ -57,6 +59,26 @@ Row row_of(Context& context, const char* id, const Shape& shape, const Side& sid
   return row;
 }
 
+/// What the gear above is made of, or would be: the kernels without a program.
+void kernels_beside(Context& context, const char* id, const Shape& shape, const Side& side, const Timer& peer, const std::string& peer_name,
+                    const std::string& why_not) {
+  Row row = row_of(context, id, shape, side);
+  row.shape += ", kernels alone";
+  row.peer_name = peer_name;
+  row.panel.clear();
+  try {
+    const KernelLstm kernels = make_kernel_lstm(*context.gpu, side.problem);
+    row.note = kernels.schedule;
+    if (const double apart = difference_of(side.last, kernels.last); !(apart <= allowed(side.problem.dtype)))
+      row.note = fmt::format("not measured: {:.3g} from what the layer gives; {}", apart, row.note);
+    else
+      return emit_pair(context, row, a_step(kernels.timer, shape.steps), peer, why_not);
+  } catch (const UnsupportedError& error) {
+    row.note = std::string("not measured: ") + error.what();
+  }
+  context.emit(std::move(row));
+}
+
 void beside_cudnn(Context& context, const char* id, const Shape& shape, const Side& side, std::optional<double> goal) {
   CudnnLstm peer = make_cudnn_lstm(*context.gpu, side.problem, context.effort);
   if (peer.timer) check_peer(difference_of(side.last, peer.last_step()), peer.timer, peer.note, allowed(side.problem.dtype));
@@ -65,6 +87,7 @@ void beside_cudnn(Context& context, const char* id, const Shape& shape, const Si
   row.goal = goal;
   if (peer.timer) row.note += "; " + peer.note;
   emit_pair(context, row, side.timer(), a_step(peer.timer, shape.steps), peer.note);
+  kernels_beside(context, id, shape, side, a_step(peer.timer, shape.steps), peer.name, peer.note);
 }
 
 /// f16 and bf16 side by side.

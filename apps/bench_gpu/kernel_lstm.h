@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <bench/library/measure.h>
+#include <bench_gpu/gpu_lstm.h>
+
+namespace millrace::bench {
+
+/// One layer by kernels alone, without a program: x·W as one product, then all steps by `kernels/lstm_sequence.h`.
+struct KernelLstm {
+  Timer timer;
+  Tensor last;           ///< h behind the last step, [N, H], on the host
+  std::string schedule;  ///< how blocks share the work
+};
+/// UnsupportedError and OutOfMemoryError where the kernel cannot run.
+KernelLstm make_kernel_lstm(GpuMachine& machine, const GpuLstm& problem);
+
+}  // namespace millrace::bench
