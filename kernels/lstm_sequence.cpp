@@ -120,6 +120,10 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
   check_rows("the projection", rows.projection, given, 4 * desc.hidden);
   internal::check_dtype(op, "y", rows.y, desc.dtype);
   check_rows("y", rows.y, given, desc.hidden);
+  if (rows.c_steps) {
+    internal::check_dtype(op, "c of all steps", *rows.c_steps, rows.c.dtype());
+    check_rows("c of all steps", *rows.c_steps, given, desc.hidden);
+  }
   check_states(desc, rows, rows.offsets.size() < 2 ? 0 : rows.offsets[1] - rows.offsets[0]);
   if (rows.places.empty()) return;
   if (std::cmp_less(rows.places.size(), last))
@@ -153,7 +157,7 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
     }
     launch(
         TensorRefs<6>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c},
-        TensorRefs<3>{&rows.y, &rows.h_out, &rows.c_out},
+        TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
         [desc = plan.desc(), chosen, weights, now, first, last = std::min(steps, first + at_once)](ThreadTeam& team) {
           cuda::lstm_sequence(desc, chosen, weights, now, first, last, nullptr, team);
         },

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,8 +76,9 @@ PackedLstmSequence pack(const LstmSequencePlan& plan, const Tensor& r, const Ten
 
 /// What a sequence of steps works on. Sequences are numbered so that none is longer than the one before: those of a step are the first of them.
 struct LstmSequenceRows {
-  Tensor projection;  ///< x·W of all steps, [rows, 4H] with contiguous rows, in f32 or the dtype of the cell
-  Tensor y;           ///< [rows, H]: h of all steps
+  Tensor projection;              ///< x·W of all steps, [rows, 4H] with contiguous rows, in f32 or the dtype of the cell
+  Tensor y;                       ///< [rows, H]: h of all steps
+  std::optional<Tensor> c_steps;  ///< the same of c, in its dtype, where somebody wants them
   std::vector<std::int64_t>
       offsets;  ///< of the steps' rows in `projection` and `y`, one more than steps; no step has more rows than the last
   std::vector<std::int64_t> places;  ///< by row: which of its step's rows that sequence is in `projection` and `y`. Empty: in order

@@ -6,6 +6,7 @@
 #include <set>
 
 #include <millrace/runtime/executor/array_classes.h>
+#include <millrace/runtime/executor/device_form.h>
 #include <millrace/runtime/executor/drop_unread.h>
 #include <millrace/runtime/executor/fold_constants.h>
 #include <millrace/runtime/executor/loop_groups.h>
@@ -187,6 +188,7 @@ class Compiler {
       made.kind = Kind::while_loop;
       made.fused = std::make_shared<FusedForm>();
       if (std::holds_alternative<CudaPlace>(state_.device->place())) made.captured = std::make_shared<CapturedGraphs>();
+      if (std::holds_alternative<CudaPlace>(state_.device->place())) made.on_device = std::make_shared<DeviceForm>(state_.device);
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
     } else if (op.type == "break_if") {
       made.kind = Kind::break_if;

@@ -16,6 +16,8 @@
 
 namespace millrace {
 
+class DeviceForm;
+
 /// A program made ready for one device: ops resolved, attributes read, weights placed and packed, streams chosen. Immutable and shared by
 /// copy; any number of runs may use it at the same time.
 class Executable {
@@ -49,6 +51,7 @@ class Executable {
     int else_block = -1;
     std::shared_ptr<FusedForm> fused;          ///< of a loop
     std::shared_ptr<CapturedGraphs> captured;  ///< of a loop on CUDA
+    std::shared_ptr<DeviceForm> on_device;     ///< of a loop on CUDA: its fused kernel
   };
   struct CompiledBlock {
     const Block* block = nullptr;

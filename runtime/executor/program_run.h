@@ -130,6 +130,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<bool> run_captured(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> watch_captured(std::shared_ptr<CapturedLoop::Run> loop);
   void note_turn_by_turn(const CompiledOp& op, const VarScope& scope);
+  static task<bool> run_fused_on_device(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   bool arrives_slot_by_slot(VarId array) const;
   static task<void> all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns);

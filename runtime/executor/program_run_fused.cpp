@@ -29,7 +29,7 @@ bool ProgramRun::one_piece() const {
 std::shared_ptr<const FusedLoop> ProgramRun::fused_form(const CompiledOp& op, const VarScope& scope) {
   if (op.fused == nullptr || !one_piece() || options_.gear == Gear::captured) return nullptr;
   if (!executable_.device().place().is_cpu()) {
-    if (options_.gear == Gear::fused) why_[&op] = "there are no fused kernels for " + executable_.device().place().to_string() + " yet";
+    if (options_.gear == Gear::fused) why_[&op] = "there are no fused kernels for " + executable_.device().place().to_string();
     return nullptr;
   }
   std::shared_ptr<const FusedLoop> form = op.fused->get(executable_.program(), scope.block(), *op.op);
@@ -360,6 +360,10 @@ struct ProgramRun::Companions {
 
 /// False when the loop has to run turn by turn after all.
 task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+  if (op->on_device != nullptr) {
+    const bool done = co_await run_fused_on_device(run, op, scope);
+    co_return done;
+  }
   if (const auto found = run->companions_.find(op); found != run->companions_.end()) {
     const std::shared_ptr<Companion> me = found->second;
     co_await me->gate.wait();

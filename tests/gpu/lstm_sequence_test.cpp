@@ -189,7 +189,7 @@ TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the c
         const Case of = make_case(random, dtype, random.between(1, 50), {6, 6, 5, 2, 1, 0});
         const auto w = reference::values(of.w), r = reference::values(of.r), bias = reference::values(of.bias);
         reference::LstmState state{reference::values(of.h), reference::values(of.c)};
-        reference::Values y{DDim{of.offsets.back(), of.desc.hidden}, {}}, last_c = state.c;
+        reference::Values y{DDim{of.offsets.back(), of.desc.hidden}, {}}, c = y, last_c = state.c;
         for (std::int64_t t = 0; t < of.steps(); ++t) {
           const std::int64_t n = of.begin(t + 1) - of.begin(t);
           for (reference::Values* part : {&state.h, &state.c}) {
@@ -198,14 +198,17 @@ TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the c
           }
           state = reference::lstm_cell(of.desc, reference::values(of.x.rows(of.begin(t), of.begin(t + 1))), state, w, r, &bias, nullptr);
           y.at.insert(y.at.end(), state.h.at.begin(), state.h.at.end());
+          c.at.insert(c.at.end(), state.c.at.begin(), state.c.at.end());
           std::copy(state.c.at.begin(), state.c.at.end(), last_c.at.begin());
         }
         for (const DType cell : {dtype, DType::f32}) {
           INFO("seed ", seed, ", ", name_of(dtype), ", c in ", name_of(cell));
           OnDevice there = bring(on, of);
           there.rows.c = there.rows.c_out = on.up(cast(of.c, cell, CpuDevice().stream(0)));
+          there.rows.c_steps = on.room(cell, y.dims);
           run(there.plan, there.packed, there.rows, on.stream());
           CHECK(error_of(on.down(there.rows.y), y) <= 100 * rounding(dtype));
+          CHECK(error_of(on.down(*there.rows.c_steps), c) <= 100 * rounding(dtype));
           CHECK(error_of(on.down(there.rows.c_out), last_c) <= 100 * rounding(dtype));
         }
       }

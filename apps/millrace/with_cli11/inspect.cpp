@@ -13,6 +13,7 @@
 #include <millrace/runtime/lowering/captured_loop.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
+#include <millrace/runtime/lowering/lstm_loop.h>
 #include <millrace/runtime/lowering/turn_memory.h>
 
 #include "commands.h"
@@ -38,8 +39,14 @@ std::string gear_text(const Program& program, int block, const Op& op, const Dev
   if (gear == Gear::interpreted) throw UnsupportedError("that was asked for");
   if (place.is_cpu() && gear == Gear::captured) throw UnsupportedError("there are no graphs of kernels on cpu");
   if (place.is_cpu()) return FusedLoop(program, block, op).to_string();
-  if (gear == Gear::fused) throw UnsupportedError("there are no fused kernels for " + place.to_string() + " yet");
-  return CapturedForm(program, block, op).to_string();
+  if (gear == Gear::captured) return CapturedForm(program, block, op).to_string();
+  try {
+    return LstmLoop(program, block, op).to_string();
+  } catch (const UnsupportedError& error) {
+    const std::string why = "there is no fused kernel for it on " + place.to_string() + ": " + error.what();
+    if (gear == Gear::fused) throw UnsupportedError(why);
+    return why + "\n" + CapturedForm(program, block, op).to_string();
+  }
 }
 
 /// Each loop before and after each pass, and the gear it runs in.

@@ -95,6 +95,10 @@ void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& 
   a.projection = elements<float>(rows.projection);
   a.c = elements<float>(rows.c);
   a.c_out = elements<float>(rows.c_out);
+  if (rows.c_steps) {
+    a.c_steps = elements<float>(*rows.c_steps);
+    a.c_steps_row = rows.c_steps->strides()[0];
+  }
   a.h = rows.h.raw();
   a.h_out = rows.h_out.raw_mutable();
   a.y = rows.y.raw_mutable();

@@ -10,12 +10,12 @@
 namespace millrace::cuda {
 
 struct LstmArguments {
-  const std::byte* weights;       // [unit blocks][chunks] pieces
-  const float *bias, *peepholes;  // or null
-  Elements<float> projection, c, c_out;
+  const std::byte* weights;                       // [unit blocks][chunks] pieces
+  const float *bias, *peepholes;                  // or null
+  Elements<float> projection, c, c_out, c_steps;  // c_steps: or null
   const void* h;
   void *h_out, *y;
-  std::int64_t projection_row, c_row, c_out_row, h_row, h_out_row, y_row;
+  std::int64_t projection_row, c_row, c_out_row, h_row, h_out_row, y_row, c_steps_row;
   const std::int64_t* offsets;         // of this launch's steps
   const std::int64_t *places, *slots;  // or null; places by row of `projection`
   std::byte* exchange;                 // [2][tiles][chunks] pieces of h
@@ -301,6 +301,7 @@ class LstmWorker {
     float c = step == 0 ? a_.c.get(slot * a_.c_row + unit) : a_.c_out.get(slot * a_.c_out_row + unit);
     const T h = narrowed<T>(a_.functions.step(sums, peepholes, c));
     a_.c_out.set(slot * a_.c_out_row + unit, c);
+    if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
     reinterpret_cast<T*>(exchanged((step + 1) & 1, row / 8, 0))[place_in_tile(unit, row)] = h;
     static_cast<T*>(a_.y)[at * a_.y_row + unit] = h;
     if (row >= next_live_) static_cast<T*>(a_.h_out)[slot * a_.h_out_row + unit] = h;

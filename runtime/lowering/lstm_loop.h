@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <millrace/kernels/lstm_cell.h>
+#include <millrace/runtime/lowering/loop_form.h>
+
+namespace millrace {
+
+/// A while op whose turn is one `lstm_cell` between ops that treat each row alone: what a device can run as three pieces, the ops before the
+/// cell for the rows of all turns at once, all turns of the cell as one kernel (kernels/lstm_sequence.h), and the ops behind it. The same bits
+/// as the loop turn by turn.
+class LstmLoop {
+ public:
+  /// UnsupportedError says what does not fit.
+  LstmLoop(const Program& program, int block, const Op& loop);
+
+  const LoopForm& form() const noexcept { return form_; }
+
+  /// A part of the turn as a program of its own; its inputs and outputs are vars of `step()`. No program where there is nothing to do.
+  struct Piece {
+    std::optional<Program> program;
+    std::vector<VarId> inputs, outputs;
+  };
+  /// The turn that the vars below are of.
+  const Program& step() const noexcept { return step_; }
+  const Piece& before() const noexcept { return before_; }
+  const Piece& behind() const noexcept { return behind_; }
+  /// The cell: its description less what the weights tell; X, W, R, bias and peepholes (`no_var`: none); the next h and
+  /// c; whether c of every turn is wanted; and which states of the form h and c are.
+  const LstmDesc& cell() const noexcept { return cell_; }
+  VarId x = no_var, w = no_var, r = no_var, bias = no_var, peepholes = no_var, h_next = no_var, c_next = no_var;
+  bool keeps_c = false;
+  std::size_t h = 0, c = 0;
+  /// By output of the form.
+  const std::vector<VarId>& outputs() const noexcept { return outputs_; }
+
+  std::string to_string() const;
+
+ private:
+  struct Reader;
+  LoopForm form_;
+  Program step_;
+  Piece before_, behind_;
+  LstmDesc cell_;
+  std::vector<VarId> outputs_;
+};
+
+}  // namespace millrace

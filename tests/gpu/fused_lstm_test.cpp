@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops over an LSTM cell run as one kernel on a device, with the bits of the same loops turn by turn there.
+#include <millrace/runtime/lowering/device_lstm.h>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/recurrent.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/cuda_device.h>
+#include <reference/reference.h>
+#include <support/random.h>
+#include <support/test_place.h>
+
+namespace millrace::testing {
+namespace {
+
+using namespace build;
+
+Tensor random_of(Random& random, DType dtype, const DDim& dims, double scale = 1) {
+  reference::Values made{dims, {}};
+  for (std::int64_t i = 0; i < dims.elements(); ++i) made.at.push_back(scale * static_cast<double>(random.real()));
+  return reference::tensor(made, dtype);
+}
+
+layers::LstmWeights weights_of(Random& random, DType dtype, std::int64_t input, std::int64_t hidden) {
+  const double scale = 1 / std::sqrt(static_cast<double>(hidden));
+  layers::LstmWeights made{random_of(random, dtype, DDim{input, 4 * hidden}), random_of(random, dtype, DDim{hidden, 4 * hidden}, scale),
+                           random_of(random, dtype, DDim{4 * hidden}), std::nullopt, std::nullopt};
+  if (random.coin()) made.peepholes = random_of(random, dtype, DDim{3 * hidden});
+  return made;
+}
+
+RunResult run_in(Gear gear, const Program& program, const Feeds& feeds, const std::shared_ptr<Device>& device) {
+  ThreadExecutor executor(2);
+  RunOptions options;
+  options.gear = gear;
+  return sync_wait(executor, run(Executable(program, device), feeds, options));
+}
+
+bool same_bits(const LoDTensor& a, const LoDTensor& b) {
+  const Tensor x = a.tensor().copy_to(CpuPlace{}), y = b.tensor().copy_to(CpuPlace{});
+  return a.lod() == b.lod() && x.dtype() == y.dtype() && x.dims() == y.dims() && x.is_contiguous() && y.is_contiguous() &&
+         (x.elements() == 0 || std::memcmp(x.raw(), y.raw(), x.bytes()) == 0);
+}
+
+/// Runs the program turn by turn and in one piece; so many loops must have been fused.
+void compare(const Program& program, const Feeds& feeds, std::int64_t loops, const std::shared_ptr<Device>& device) {
+  const RunResult expected = run_in(Gear::interpreted, program, feeds, device);
+  const RunResult found = run_in(Gear::fused, program, feeds, device);
+  CHECK(expected.fused_loops == 0);
+  CHECK(found.fused_loops == loops);
+  CHECK(found.turns == expected.turns);
+  for (const auto& [name, value] : expected.outputs()) CHECK_MESSAGE(same_bits(found.value(name).tensor(), value.tensor()), name);
+}
+
+std::vector<std::int64_t> lengths_of(Random& random, std::int64_t sequences) {
+  std::vector<std::int64_t> made;
+  for (std::int64_t i = 0; i < sequences; ++i) made.push_back(random.coin() ? random.between(0, 9) : random.between(0, 3));
+  made[0] = 4;  // some rows
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("layers of LSTMs over ragged sequences have the same bits turn by turn and as one kernel each") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  for (const std::uint64_t seed : seeds(4)) {
+    Random random(seed);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const std::int64_t input = random.between(1, 9), hidden = random.between(1, 30);
+      const auto direction = static_cast<layers::Direction>(random.between(0, 2));
+      const bool two = random.coin();
+      const std::int64_t wide = direction == layers::Direction::bidirectional ? 2 * hidden : hidden;
+      std::vector<layers::LstmWeights> weights;
+      for (int layer = 0; layer < (two ? 2 : 1); ++layer)
+        for (int d = 0; d < (wide > hidden ? 2 : 1); ++d) weights.push_back(weights_of(random, dtype, layer == 0 ? input : wide, hidden));
+      INFO("seed ", seed, ", ", name_of(dtype), ", C ", input, ", H ", hidden, ", ", weights.size(), " loops");
+      Program program;
+      {
+        const Guard guard(program);
+        const Var x = build::input("x", VarType(dtype, {DDim::unknown, input}, 1));
+        layers::LstmOptions options;
+        options.direction = direction;
+        const layers::LstmResult made = layers::lstm({x}, weights, options);
+        build::output("y", made.y);
+        for (std::size_t i = 0; i < made.h.size(); ++i) {
+          build::output("h" + std::to_string(i), made.h[i]);
+          build::output("c" + std::to_string(i), made.c[i]);
+        }
+      }
+      const LoD lod = LoD::from_lengths({lengths_of(random, random.between(1, 20))});
+      Feeds feeds;
+      feeds.insert_or_assign("x", LoDTensor(random_of(random, dtype, DDim{lod.rows(), input}), lod));
+      compare(program, feeds, static_cast<std::int64_t>(weights.size()), device);
+    }
+  }
+}
+
+TEST_CASE("sequences in the caller's order, initial states, ops around the cell and equal lengths have the same bits in one kernel too") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  for (const std::uint64_t seed : seeds(4)) {
+    Random random(seed);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      constexpr std::int64_t input = 5, hidden = 13;
+      const layers::LstmWeights weights = weights_of(random, dtype, input, hidden);
+      const bool dense = random.coin();
+      INFO("seed ", seed, ", ", name_of(dtype), std::string(dense ? ", dense" : ", ragged"));
+      Program program;
+      {
+        const Guard guard(program);
+        const Var x = build::input("x", dense ? VarType(dtype, {DDim::unknown, 3, input}) : VarType(dtype, {DDim::unknown, input}, 1));
+        const Var h = build::input("h", VarType(dtype, {3, hidden})), c = build::input("c", VarType(dtype, {3, hidden}));
+        const layers::Cell cell = layers::lstm_cell(weights);
+        const layers::Cell around = [&](const Var& row, const std::vector<Var>& state) {
+          layers::CellStep next = cell(tanh(row), state);
+          return layers::CellStep{relu(next.output), next.states};
+        };
+        const layers::Unrolled made = layers::unroll(around, {x}, {{hidden, h}, {hidden, c}});
+        build::output("y", made.output);
+        for (std::size_t i = 0; i < 2; ++i) build::output("last" + std::to_string(i), made.last[i]);
+        if (!dense) {
+          DynamicRNN rnn({.sort_by_length = false});
+          Var memory_h, memory_c;
+          {
+            const auto block = rnn.block();
+            const Var row = rnn.step_input(x);
+            memory_h = rnn.memory(h);
+            memory_c = rnn.memory(c);
+            const layers::CellStep next = cell(row, {memory_h, memory_c});
+            rnn.update_memory(memory_h, next.states[0]);
+            rnn.update_memory(memory_c, next.states[1]);
+            rnn.output(next.output);
+          }
+          build::output("unsorted", rnn.outputs()[0]);
+          build::output("unsorted_c", rnn.last(memory_c));
+        }
+      }
+      Feeds feeds;
+      const LoD lod = LoD::from_lengths({{random.between(1, 6), random.between(1, 6), random.between(1, 6)}});
+      feeds.insert_or_assign("x", dense ? LoDTensor(random_of(random, dtype, DDim{random.between(1, 6), 3, input}))
+                                        : LoDTensor(random_of(random, dtype, DDim{lod.rows(), input}), lod));
+      for (const char* name : {"h", "c"}) feeds.insert_or_assign(name, LoDTensor(random_of(random, dtype, DDim{3, hidden})));
+      compare(program, feeds, dense ? 1 : 2, device);
+    }
+  }
+}
+
+TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays turn by turn on a device") {
+  const auto reason = [](const std::function<layers::CellStep(const Var&, const std::vector<Var>&, const layers::Cell&)>& turn) {
+    Random random(1);
+    const layers::LstmWeights weights = weights_of(random, DType::f32, 4, 4);
+    Program program;
+    {
+      const Guard guard(program);
+      const layers::Cell cell = layers::lstm_cell(weights);
+      const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+      build::output("y", layers::unroll([&](const Var& row, const std::vector<Var>& state) { return turn(row, state, cell); }, {x},
+                                        {{4, Var()}, {4, Var()}})
+                             .output);
+    }
+    for (const Op& op : program.block(0).ops) {
+      if (op.type != "while") continue;
+      try {
+        return LstmLoop(program, 0, op).to_string();
+      } catch (const UnsupportedError& error) {
+        return std::string(error.what());
+      }
+    }
+    return std::string();
+  };
+  using Step = layers::CellStep;
+  CHECK(reason([](const Var& x, const std::vector<Var>& s, const layers::Cell& cell) {
+          return cell(x, s);
+        }).find("as one kernel: the cell") != std::string::npos);
+  CHECK(reason([](const Var& x, const std::vector<Var>& s, const layers::Cell& cell) {
+          return cell(x, {tanh(s[0]), s[1]});
+        }).find("the only cell with a kernel is lstm_cell") != std::string::npos);
+  CHECK(reason([](const Var& x, const std::vector<Var>& s, const layers::Cell& cell) {
+          const Step next = cell(x, s);
+          return Step{next.output, {next.states[0], tanh(next.states[1])}};
+        }).find("what it makes of the turn before") != std::string::npos);
+}
+
+}  // namespace millrace::testing
