@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ struct NcclOptions {
   std::chrono::milliseconds leaving{5'000};
   /// Blocks of threads that NCCL may take of the device; 0: as many as it likes.
   int max_ctas = 0;
+  /// Asked, from a thread of the communicator, while the ranks meet in NCCL, which does not notice who has died meanwhile: why there is no hope,
+  /// which then is a RankError; or "". May be null.
+  std::function<std::string()> hopeless;
 };
 
 /// The version of NCCL, "2.28.9", or "not in this build".

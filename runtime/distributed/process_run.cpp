@@ -15,6 +15,7 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/cpu_stream.h>
 
 namespace millrace {
 namespace {
@@ -68,7 +69,8 @@ std::set<RankRoute> routes_of(const Spread& spread) {
   return routes;
 }
 
-std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Spread& spread, const Place& place, const ProcessRunOptions& options) {
+std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Spread& spread, Device& device, const ProcessRunOptions& options) {
+  const Place place = device.place();
   TcpOptions tcp;
   tcp.name = "ranks";
   tcp.meeting = options.meeting;
@@ -79,9 +81,18 @@ std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Spread& spread,
     nccl.meeting = options.meeting;
     nccl.deadline = options.deadline;
     nccl.max_ctas = options.max_ctas;
-    tcp.device = make_device_ways(make_nccl_communicator(ranks, nccl), routes_of(spread));
+    tcp.device = [&ranks, &device, nccl, routes = routes_of(spread)](const Hopeless& hopeless) {
+      NcclOptions asking = nccl;
+      asking.hopeless = hopeless;
+      return make_device_ways(make_nccl_communicator(ranks, asking), routes, device.stream(0), hopeless);
+    };
   }
-  return make_tcp_communicator(ranks, std::move(tcp));
+  std::unique_ptr<Communicator> made = make_tcp_communicator(ranks, std::move(tcp));
+  // Nobody begins, and maybe has nothing to do and leaves, while others still wait for it.
+  CpuStream host(std::make_shared<ThreadTeam>(1));
+  Tensor here = Tensor::scalar<std::int32_t>(1);
+  made->all_reduce(here, here, Reduce::sum, host).wait();
+  return made;
 }
 
 }  // namespace
@@ -96,8 +107,8 @@ RunResult run_as_rank(Rendezvous& ranks, const Spread& spread, std::shared_ptr<D
     agree(ranks, "kind of place", place.is_cpu() ? "cpu" : std::holds_alternative<CudaPlace>(place) ? "cuda" : place.to_string());
     agree(ranks, "program", fingerprint(spread));
     agree(ranks, "feeds", fingerprint(feeds));
-    const SpreadPart part(spread, ranks.rank(), std::move(device));
-    std::unique_ptr<Communicator> communicator = connected(ranks, spread, place, options);
+    const SpreadPart part(spread, ranks.rank(), device);
+    std::unique_ptr<Communicator> communicator = connected(ranks, spread, *device, options);
     ThreadExecutor executor(1);
     return sync_wait(executor, run_part(part, std::move(communicator), feeds, options.run, OnFailure::abort));
   } catch (Error& error) {

@@ -10,6 +10,7 @@
 #include <millrace/runtime/distributed/internal/value_message.h>
 #include <millrace/runtime/distributed/local.h>
 #include <millrace/runtime/executor/run_exchange.h>
+#include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/thread_executor.h>
@@ -33,6 +34,12 @@ class Crossings final : public RunExchange {
 
   /// So that the others end, and know why.
   void abort(const std::string& reason) noexcept { communicator_->abort(reason); }
+  /// When all are done, where what carries the tensors of devices must not lose a rank while others still use it.
+  Point all_done() {
+    if (carrier_ == nullptr) return {};
+    done_ = Tensor::scalar<std::int32_t>(1);
+    return communicator_->all_reduce(done_, done_, Reduce::sum, host_);
+  }
 
   bool brings(const std::string& input) const override { return arriving_.contains(input); }
   bool takes(const std::string& output) const override { return leaving_.contains(output); }
@@ -64,6 +71,7 @@ class Crossings final : public RunExchange {
   std::shared_ptr<Device> carrier_;  // has a stream that waits for nothing that has yet to come from another rank
   std::unique_ptr<Communicator> communicator_;
   CpuStream host_{std::make_shared<ThreadTeam>(1)};  // not the device's, which loops are at work on
+  Tensor done_;
   std::deque<Way> ways_;
   std::map<std::string, const Way*> arriving_;
   std::map<std::string, std::vector<const Way*>> leaving_;
@@ -128,6 +136,8 @@ task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communic
   RunResult result;
   try {
     result = co_await run(part.executable(), std::move(own), options, exchange);
+    const Point all = exchange->all_done();
+    co_await ready(all);
   } catch (const CommunicationError&) {  // is known to those whom it concerns
     throw;
   } catch (const CancelledError&) {

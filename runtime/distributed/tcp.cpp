@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/distributed/tcp.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -198,10 +200,21 @@ class TcpCommunicator final : public Communicator {
 
 }  // namespace
 
-DeviceWays make_device_ways(std::unique_ptr<Communicator> world, const std::set<RankRoute>& routes) {
+DeviceWays make_device_ways(std::unique_ptr<Communicator> world, const std::set<RankRoute>& routes, StreamRef stream,
+                            const Hopeless& hopeless) {
+  struct Meeting {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool over = false;
+    std::exception_ptr error;
+  };
+  constexpr std::chrono::milliseconds often(20);
   DeviceWays made;
+  std::vector<Point> here;
   for (const auto& [from, to] : routes) {
     auto way = world->duplicate(fmt::format("rank {} to rank {}", from, to));
+    Tensor one = clone(Tensor::scalar<std::int32_t>(1), stream);
+    here.push_back(way->all_reduce(one, one, Reduce::sum, stream));
     if (from == world->rank())
       made.to[to] = std::move(way);
     else if (to == world->rank())
@@ -209,6 +222,22 @@ DeviceWays make_device_ways(std::unique_ptr<Communicator> world, const std::set<
     else
       made.others.push_back(std::move(way));
   }
+  const auto meeting = std::make_shared<Meeting>();
+  detail::when_all(here, [meeting](std::exception_ptr error) {
+    const std::lock_guard lock(meeting->mutex);
+    meeting->over = true;
+    meeting->error = std::move(error);
+    meeting->changed.notify_all();
+  });
+  std::unique_lock lock(meeting->mutex);
+  while (!meeting->changed.wait_for(lock, often, [&] { return meeting->over; })) {
+    const std::string why = hopeless();
+    if (why.empty()) continue;
+    lock.unlock();
+    world->abort(why);
+    throw RankError(why);
+  }
+  if (meeting->error) std::rethrow_exception(meeting->error);
   made.others.push_back(std::move(world));
   return made;
 }
@@ -218,7 +247,9 @@ std::unique_ptr<Communicator> make_tcp_communicator(Rendezvous& ranks, TcpOption
   for (const std::chrono::milliseconds limit : {options.meeting, options.deadline, options.leaving})
     if (limit.count() <= 0)
       throw ArgumentError(fmt::format("communicator '{}': expected times above 0 ms, found {} ms", options.name, limit.count()));
-  return std::make_unique<TcpCommunicator>(std::make_shared<Presence>(std::make_shared<TcpWorld>(ranks, std::move(options))), "");
+  const auto world = std::make_shared<TcpWorld>(ranks, std::move(options));
+  world->open_ways();
+  return std::make_unique<TcpCommunicator>(std::make_shared<Presence>(world), "");
 }
 
 }  // namespace millrace

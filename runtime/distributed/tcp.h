@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,8 +26,13 @@ struct DeviceWays {
   std::vector<std::unique_ptr<Communicator>> others;  ///< of which this rank is a part, and uses none
 };
 
-/// Over duplicates of `world`, one for each route: all ranks give the same routes.
-DeviceWays make_device_ways(std::unique_ptr<Communicator> world, const std::set<RankRoute>& routes);
+/// Why there is no sense in waiting for other ranks any more; "" while there is.
+using Hopeless = std::function<std::string()>;
+
+/// Over duplicates of `world`, one for each route: all ranks give the same routes. Blocks until all have them. `stream` is of the device. RankError
+/// with what `hopeless` says.
+DeviceWays make_device_ways(std::unique_ptr<Communicator> world, const std::set<RankRoute>& routes, StreamRef stream,
+                            const Hopeless& hopeless);
 
 struct TcpOptions {
   std::string name = "tcp";
@@ -36,8 +42,9 @@ struct TcpOptions {
   std::chrono::milliseconds deadline{600'000};
   /// How long the last communicator of this rank to be destroyed waits for what it has sent to be taken.
   std::chrono::milliseconds leaving{5'000};
-  /// For messages of tensors that the host cannot reach; without a way they are refused (PlaceError).
-  DeviceWays device;
+  /// Makes what carries tensors that the host cannot reach, once the ranks are connected; null: they are refused (PlaceError). While it waits for
+  /// other ranks it may ask `hopeless` why it should not, from any thread: "" until one of them is gone.
+  std::function<DeviceWays(const Hopeless& hopeless)> device;
 };
 
 /// This rank of a world of processes that are connected by TCP, each with each. The ranks must have met in `ranks`, and make the same

@@ -67,6 +67,26 @@ TcpWorld::TcpWorld(Rendezvous& ranks, TcpOptions options) : rank_(ranks.rank()),
   thread_ = std::thread([this] { io_.run(); });
 }
 
+/// Before the first message, so whoever leaves meanwhile has failed.
+void TcpWorld::open_ways() {
+  if (!options_.device) return;
+  const auto why = [this] {
+    const std::lock_guard lock(mutex_);
+    return reason_ ? *reason_ : departed_.value_or("");
+  };
+  try {
+    device_ = options_.device(why);
+  } catch (const RankError&) {
+    finish();
+    throw;
+  } catch (...) {
+    const std::string known = why();
+    finish();
+    if (!known.empty()) throw RankError(known);
+    throw;
+  }
+}
+
 TcpWorld::~TcpWorld() {
   for (const auto& [rank, link] : links_) link->close();
   for (const TcpLinkPtr& link : strangers_) link->close();
@@ -203,7 +223,7 @@ void TcpWorld::finish() noexcept {
   thread_.join();
   for (const TcpMessagePtr& message : take_all())
     end(message, std::make_exception_ptr(RankError(message->what + ": this rank has left before it was done")));
-  options_.device = DeviceWays();
+  device_ = DeviceWays();
 }
 
 // ---- Messages, on the thread ----
@@ -294,7 +314,7 @@ void TcpWorld::give(const TcpMessagePtr& message, const Want& want) {
 void TcpWorld::over_device(const TcpMessagePtr& message) {
   flying_.insert(message);
   try {
-    Communicator& carrier = *(message->sends ? options_.device.to : options_.device.from).at(message->peer);
+    Communicator& carrier = *(message->sends ? device_.to : device_.from).at(message->peer);
     Tensor tensor = message->tensor;
     if (!message->sends) {  // whose point is that of this message
       const auto storage = std::make_shared<Allocation>(std::make_shared<SameMemory>(message->tensor), message->tensor.bytes());
@@ -379,6 +399,10 @@ void TcpWorld::left(const Way& way, std::uint64_t promised) {
 }
 
 void TcpWorld::gone(int peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!departed_) departed_ = fmt::format("{}: rank {} has left", title(), peer);
+  }
   gone_.insert(peer);
   std::vector<TcpMessagePtr> hopeless;
   for (auto& [way, waiting] : sends_) {
@@ -430,7 +454,7 @@ void TcpWorld::fail(TcpFailure failure, const std::string& text, bool tell) noex
   }
   if (tell)
     for (const auto& [peer, link] : links_) link->write({TcpKind::ended, static_cast<std::uint64_t>(failure), 0, text});
-  for (auto* carriers : {&options_.device.to, &options_.device.from})
+  for (auto* carriers : {&device_.to, &device_.from})
     for (const auto& [peer, carrier] : *carriers) carrier->abort(text);
   for (const TcpMessagePtr& message : take_all()) end(message, failure_);
 }

@@ -19,6 +19,7 @@
 #include <millrace/kernels/binary.h>
 #include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/distributed/tcp.h>
 #include <millrace/runtime/import/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/await_point.h>
@@ -238,10 +239,47 @@ void program(const RankEnvironment& where) {
          "the bytes of one rank");
 }
 
+/// More ranks than loops: who has nothing to do holds nobody up.
+void idle(const RankEnvironment& where) {
+  const LstmStack stack(5, 2, 6, {7, 3});
+  Rendezvous meeting(where);
+  const std::shared_ptr<Device> device = Rank::made(where.rank);
+  const RunResult found = run_as_rank(meeting, spread_over_ranks(stack.program, where.world_size), device, stack.feeds);
+  if (where.rank == 0) expect(!bytes_of(found).empty(), "outputs");
+}
+
+/// The last rank goes away while the others make their communicators of NCCL, which would wait for it for a minute.
+void gone(const RankEnvironment& where) {
+  Rendezvous meeting(where);
+  const std::shared_ptr<Device> device = Rank::made(where.rank);
+  const bool last = where.rank + 1 == where.world_size;
+  TcpOptions options;
+  options.device = [&](const Hopeless& hopeless) {
+    NcclOptions nccl;
+    nccl.device = Rank::device_of(where.rank);
+    nccl.hopeless = hopeless;
+    if (last) {
+      meeting.exchange("nccl communicator nccl", nccl_status() + "\n");
+      throw IoError("the device fell out");
+    }
+    return make_device_ways(make_nccl_communicator(meeting, nccl), {{0, 1}}, device->stream(0), hopeless);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  std::string said;
+  try {
+    make_tcp_communicator(meeting, options);
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  const std::string wanted = last ? "the device fell out" : "rank " + std::to_string(where.world_size - 1) + " has left";
+  expect(said.find(wanted) != std::string::npos, wanted + ": " + said);
+  expect(std::chrono::steady_clock::now() - begin < 20s, "at once");
+}
+
 const std::map<std::string, std::function<void(const RankEnvironment&)>>& scenarios() {
-  static const std::map<std::string, std::function<void(const RankEnvironment&)>> known{{"collectives", collectives}, {"ring", ring},
-                                                                                        {"silence", silence},         {"give_up", give_up},
-                                                                                        {"lost_input", lost_input},   {"program", program}};
+  static const std::map<std::string, std::function<void(const RankEnvironment&)>> known{
+      {"collectives", collectives}, {"ring", ring},      {"silence", silence}, {"give_up", give_up}, {"idle", idle}, {"gone", gone},
+      {"lost_input", lost_input},   {"program", program}};
   return known;
 }
 
@@ -333,7 +371,10 @@ TEST_CASE("ranks over NCCL pass messages around in groups on a duplicate, while 
 
 TEST_CASE("a program over ranks in several processes, whose layers hand on steps over NCCL, has the bits of one rank") {
   run("program", {2, 4});
+  run("idle", {4});
 }
+
+TEST_CASE("a rank that goes away while the others meet in NCCL is known to them at once, by name") { run("gone", {2, 3}); }
 
 TEST_CASE("ranks of one process that share devices have the bits of one rank") {
   const LstmStack stack(6, 4, 6, {3, 8});

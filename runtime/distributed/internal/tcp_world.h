@@ -51,6 +51,8 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
  public:
   /// Meets the others, and blocks until it has.
   TcpWorld(Rendezvous& ranks, TcpOptions options);
+  /// The ways for what is on devices, before the first message. When they do not come about, it throws, after `finish`.
+  void open_ways();
   /// After `finish`.
   ~TcpWorld();
   TcpWorld(const TcpWorld&) = delete;
@@ -59,7 +61,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const std::string& name() const noexcept { return options_.name; }
-  bool has_way(int peer, bool sends) const { return (sends ? options_.device.to : options_.device.from).contains(peer); }
+  bool has_way(int peer, bool sends) const { return (sends ? device_.to : device_.from).contains(peer); }
   /// "by rank 0 on communicator 'x' of 2 ranks".
   std::string title(const std::string& channel) const;
 
@@ -113,6 +115,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   const int rank_;
   const int size_;
   TcpOptions options_;
+  DeviceWays device_;
   boost::asio::io_context io_{1};
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_;
   std::optional<boost::asio::steady_timer> leaving_;
@@ -120,7 +123,8 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
 
   mutable std::mutex mutex_;
   std::set<std::string> channels_;
-  std::optional<std::string> reason_;  // why the world has ended
+  std::optional<std::string> reason_;    // why the world has ended
+  std::optional<std::string> departed_;  // the first rank that has left
 
   // Of the thread.
   std::map<int, TcpLinkPtr> links_;

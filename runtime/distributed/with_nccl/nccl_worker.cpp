@@ -74,7 +74,7 @@ void NcclWorker::connect(int world_size, const ncclUniqueId& id) {
     const std::string what = "making a communicator " + title_;
     ncclConfig_t wanted = config();
     check(ncclCommInitRankConfig(&comm_, world_size, id, rank_, &wanted), comm_, "ncclCommInitRankConfig", what);
-    settle(comm_, "ncclCommInitRankConfig", options_.meeting, what);
+    settle(comm_, "ncclCommInitRankConfig", options_.meeting, what, true);
   };
   start();
   std::unique_lock lock(mutex_);
@@ -250,9 +250,13 @@ void NcclWorker::check(ncclResult_t code, ncclComm_t comm, const char* call, con
 }
 
 /// Until the communicator takes the next call.
-void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what) {
+void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets) {
   ncclResult_t state = ncclInProgress;
-  const auto settled = [&] { return (state = state_of(comm)) != ncclInProgress; };
+  const auto settled = [&] {
+    if (meets && options_.hopeless)
+      if (const std::string why = options_.hopeless(); !why.empty()) throw RankError(what + ": " + why);
+    return (state = state_of(comm)) != ncclInProgress;
+  };
   turn_until(settled, true, limit, what);
   check(state, comm, call, what);
 }
@@ -315,9 +319,9 @@ void NcclWorker::split(const NcclOperation& operation) {
   ncclConfig_t wanted = config();
   ncclComm_t made = nullptr;
   check(ncclCommSplit(comm_, 0, rank_, &made, &wanted), comm_, "ncclCommSplit", operation.what);
-  settle(comm_, "ncclCommSplit", options_.meeting, operation.what);  // only then is `made` there
+  settle(comm_, "ncclCommSplit", options_.meeting, operation.what, true);  // only then is `made` there
   try {
-    settle(made, "ncclCommSplit", options_.meeting, operation.what);
+    settle(made, "ncclCommSplit", options_.meeting, operation.what, true);
   } catch (...) {
     static_cast<void>(ncclCommAbort(made));
     throw;
