@@ -124,6 +124,10 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
     internal::check_dtype(op, "c of all steps", *rows.c_steps, rows.c.dtype());
     check_rows("c of all steps", *rows.c_steps, given, desc.hidden);
   }
+  if (rows.watermark) {
+    internal::check_dtype(op, "the watermark", *rows.watermark, DType::i64);
+    internal::check_dims(op, "the watermark", *rows.watermark, DDim{1});
+  }
   check_states(desc, rows, rows.offsets.size() < 2 ? 0 : rows.offsets[1] - rows.offsets[0]);
   if (rows.places.empty()) return;
   if (std::cmp_less(rows.places.size(), last))
@@ -137,7 +141,7 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
 }  // namespace
 
 void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const LstmSequenceRows& rows, StreamRef stream,
-         const LstmSchedule* schedule, LstmWatermark*) {
+         const LstmSchedule* schedule) {
   internal::check_device_places(
       op, stream,
       {&weights.recurrent, &weights.bias, &weights.peepholes, &rows.projection, &rows.y, &rows.h, &rows.c, &rows.h_out, &rows.c_out});
@@ -157,9 +161,11 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
     }
     launch(
         TensorRefs<6>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c},
-        TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
+        TensorRefs<5>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr,
+                      rows.watermark ? &*rows.watermark : nullptr},
         [desc = plan.desc(), chosen, weights, now, first, last = std::min(steps, first + at_once)](ThreadTeam& team) {
-          cuda::lstm_sequence(desc, chosen, weights, now, first, last, nullptr, team);
+          auto* const word = now.watermark ? static_cast<std::uint64_t*>(now.watermark->raw_mutable()) : nullptr;
+          cuda::lstm_sequence(desc, chosen, weights, now, first, last, word, team);
         },
         stream);
   }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <millrace/kernels/lstm_cell.h>
-#include <millrace/tensor/point.h>
 
 namespace millrace {
 
@@ -86,18 +85,13 @@ struct LstmSequenceRows {
   Tensor h_out, c_out;               ///< the same after: of each sequence behind its own last step. May be h and c themselves
   std::vector<std::int64_t> slots;   ///< by sequence: its row in the four. Empty: in order
   std::int64_t steps_a_launch = 0;   ///< 0: all in one
+  std::optional<Tensor>
+      watermark;  ///< i64[1] on the device, 0 before: raised to the number of steps whose rows are written, while the kernel goes on
 };
 
-/// How far the steps are: (timeline, t) is reached when the rows of the first t steps are written. A stream of the device that waits for one
-/// waits on the device, while the kernel goes on; so does a host that awaits it.
-struct LstmWatermark {
-  std::shared_ptr<Timeline> timeline;
-  Point at(std::int64_t steps) const { return Point(timeline, static_cast<std::uint64_t>(steps)); }
-};
-
-/// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. `watermark`: where to put one, or null. ShapeError, DTypeError, IndexError
+/// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. ShapeError, DTypeError, IndexError
 /// (a slot outside), ArgumentError (a slot twice, offsets that grow).
 void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const LstmSequenceRows& rows, StreamRef stream,
-         const LstmSchedule* schedule = nullptr, LstmWatermark* watermark = nullptr);
+         const LstmSchedule* schedule = nullptr);
 
 }  // namespace millrace
