@@ -294,7 +294,7 @@ std::int64_t RowPlan::workspace_bytes() const noexcept {
 }
 
 bool row_plan_has(Unary kind) { return kind != Unary::is_nan && kind != Unary::is_inf && kind != Unary::logical_not; }
-bool row_plan_has(Binary kind) { return kind != Binary::pow && kind != Binary::mod && kind != Binary::fmod && kind != Binary::prelu; }
+bool row_plan_has(Binary) { return true; }
 bool row_plan_has(Reduction kind) {
   switch (kind) {
     case Reduction::sum:

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/internal/wrapping_power.h>
 
@@ -47,13 +48,6 @@ void run_each(const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& t
       for (std::int64_t i = 0; i < count; ++i) z[i * out_step] = one(x[i * a_step], y[i * b_step]);
     }
   });
-}
-
-template <class T>
-T float_mod(T x, T y) {
-  T rest = std::fmod(x, y);
-  if (rest != T{0} && (rest < T{0}) != (y < T{0})) rest += y;
-  return rest;
 }
 
 /// Arithmetic of integers, in the unsigned type of 64 bits, whose wrapping is defined.
@@ -109,12 +103,12 @@ void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out
     case Binary::sub: return run([](Wide x, Wide y) { return x - y; });
     case Binary::mul: return run([](Wide x, Wide y) { return x * y; });
     case Binary::div: return run([](Wide x, Wide y) { return x / y; });
-    case Binary::pow: return run([](Wide x, Wide y) { return y == Wide{2} ? x * x : std::pow(x, y); });
+    case Binary::pow: return run(float_power<Wide>);
     case Binary::min: return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
     case Binary::max: return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
-    case Binary::mod: return run([](Wide x, Wide y) { return float_mod(x, y); });
+    case Binary::mod: return run(float_mod<Wide>);
     case Binary::fmod: return run([](Wide x, Wide y) { return std::fmod(x, y); });
-    default: return run([](Wide x, Wide y) { return x < Wide{0} ? y * x : x; });
+    default: return run(float_prelu<Wide>);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/span_kernels.cpp"
@@ -121,10 +122,33 @@ HWY_EXPORT(RunSpanF64);
 HWY_EXPORT(RunWhereF32);
 HWY_EXPORT(RunWhereF64);
 
+namespace {
+
+template <class T>
+void each(const Span<T>& a, const Span<T>& b, T* out, std::size_t count, T (*f)(T, T)) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = f(a.first[a.repeats ? 0 : i], b.first[b.repeats ? 0 : i]);
+}
+
+/// What the C library computes. False: `kind` is none of it.
+template <class T>
+bool run_elements(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
+  switch (kind) {
+    case Binary::pow: each(a, b, out, count, &float_power<T>); return true;
+    case Binary::mod: each(a, b, out, count, &float_mod<T>); return true;
+    case Binary::fmod: each<T>(a, b, out, count, [](T x, T y) { return std::fmod(x, y); }); return true;
+    case Binary::prelu: each(a, b, out, count, &float_prelu<T>); return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
 void binary_span(Binary kind, Span<float> a, Span<float> b, float* out, std::size_t count) {
+  if (run_elements(kind, a, b, out, count)) return;
   HWY_DYNAMIC_DISPATCH(RunSpanF32)(kind, a, b, out, count);
 }
 void binary_span(Binary kind, Span<double> a, Span<double> b, double* out, std::size_t count) {
+  if (run_elements(kind, a, b, out, count)) return;
   HWY_DYNAMIC_DISPATCH(RunSpanF64)(kind, a, b, out, count);
 }
 void where_span(Span<float> condition, Span<float> a, Span<float> b, float* out, std::size_t count) {

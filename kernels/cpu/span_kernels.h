@@ -14,8 +14,7 @@ struct Span {
   bool repeats = false;
 };
 
-/// out[i] = a[i] ∘ b[i]; comparisons and logic give 1 or 0. `out` may be a or b. Bits as kernels/binary.h. Every function but pow, mod,
-/// fmod and prelu.
+/// out[i] = a[i] ∘ b[i]; comparisons and logic give 1 or 0. `out` may be a or b. Bits as kernels/binary.h.
 void binary_span(Binary kind, Span<float> a, Span<float> b, float* out, std::size_t count);
 void binary_span(Binary kind, Span<double> a, Span<double> b, double* out, std::size_t count);
 

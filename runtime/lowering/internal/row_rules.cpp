@@ -48,14 +48,19 @@ void binary_rule(RowCompiler& c, const Op& op) {
   const Binary kind = ops::find_binary(op.type).value();
   const View a = c.at(op.inputs[0]);
   const View b = c.at(op.inputs[1]);
-  if (kind == Binary::pow) {  // x² is x·x; other powers are the C library's
-    const Tensor* exponent = c.program().constant(op.inputs[1]);
-    if (exponent == nullptr || exponent->elements() != 1 || !is_floating(exponent->dtype()) || exponent->item() != 2)
-      RowCompiler::refuse(op, "is in fused loops as a square alone");
+  const Tensor* exponent = kind == Binary::pow ? c.program().constant(op.inputs[1]) : nullptr;
+  if (exponent != nullptr && exponent->elements() == 1 && is_floating(exponent->dtype()) && exponent->item() == 2)
     return c.elementwise(unary_op(Unary::square), {a}, op.outputs[0]);
-  }
-  if (!row_plan_has(kind)) RowCompiler::refuse(op, "is not in fused loops");
   c.elementwise(binary_op(kind), {a, b}, op.outputs[0]);
+}
+
+void mod_rule(RowCompiler& c, const Op& op) {
+  const Binary kind = op.attributes.get_or("fmod", false) ? Binary::fmod : Binary::mod;
+  c.elementwise(binary_op(kind), {c.at(op.inputs[0]), c.at(op.inputs[1])}, op.outputs[0]);
+}
+
+void prelu_rule(RowCompiler& c, const Op& op) {
+  c.elementwise(binary_op(Binary::prelu), {c.at(op.inputs[0]), c.at(op.inputs[1])}, op.outputs[0]);
 }
 
 /// Truth is 1 or 0 in a register.
@@ -229,6 +234,9 @@ void reshape_rule(RowCompiler& c, const Op& op) {
 }
 
 /// Places that are known, one step apart, are a view.
+/// Places of a gather that are copied one by one, or a few at once.
+constexpr std::int64_t most_places = 1024;
+
 void gather_rule(RowCompiler& c, const Op& op) {
   const Tensor* index = c.program().constant(op.inputs[1]);
   View view = c.at(op.inputs[0]);
@@ -241,12 +249,29 @@ void gather_rule(RowCompiler& c, const Op& op) {
     return found < 0 ? found + view.dims[axis] : found;
   };
   const std::int64_t count = index->elements();
-  const std::int64_t step = count > 1 ? place(1) - place(0) : 1;
-  for (std::int64_t i = 1; i < count; ++i)
-    if (place(i) - place(i - 1) != step) RowCompiler::refuse(op, "is in fused loops at places one step apart");
-  view.begin += place(0) * view.strides[axis];
-  view.strides[axis] *= step;
-  view.dims[axis] = count;
+  // Places one step apart are a view; others are runs of such places.
+  const auto run_of = [&](std::int64_t first, std::int64_t& last) {
+    const std::int64_t step = first + 1 < count ? place(first + 1) - place(first) : 1;
+    for (last = first + 1; last < count && place(last) - place(last - 1) == step; ++last);
+    View run = view;
+    run.begin += place(first) * view.strides[axis];
+    run.strides[axis] *= step;
+    run.dims[axis] = last - first;
+    return run;
+  };
+  std::int64_t last = 0;
+  const View whole = run_of(0, last);
+  if (last < count) {
+    if (count > most_places)
+      RowCompiler::refuse(op, "is in fused loops at " + std::to_string(most_places) + " places, or at those one step apart");
+    const View out = c.make(op.outputs[0]);
+    for (std::int64_t first = 0; first < count; first = last) {
+      const View run = run_of(first, last);
+      c.copy(run, {true, out.reg, out.begin + first * out.strides[axis], run.dims, out.strides});
+    }
+    return;
+  }
+  view = whole;
   if (index->rank() == 0) {
     view.dims = view.dims.erased(axis);
     view.strides = view.strides.erased(axis);
@@ -415,6 +440,8 @@ RowRule find_row_rule(const std::string& type) {
                                                     {"gather", gather_rule},
                                                     {"conv1d", conv1d_rule},
                                                     {"where", where_rule},
+                                                    {"mod", mod_rule},
+                                                    {"prelu", prelu_rule},
                                                     {"clip", clip_rule},
                                                     {"cast", cast_rule},
                                                     {"identity", same_rule},

@@ -103,9 +103,24 @@ CellCase window_cell(std::int64_t c, std::int64_t h) {
           }};
 }
 
+/// Functions of the C library, and elements taken from anywhere, some of them twice.
+CellCase scattered_cell(std::int64_t c, std::int64_t h) {
+  return {"powers, remainders and places anywhere", c, {h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(8);
+            std::vector<std::int64_t> places;
+            for (std::int64_t i = 0; i < h; ++i) places.push_back(i % 3 == 0 ? -1 : i * i % h);
+            const Var mixed = call1("gather", {s[0], constant(Tensor::from(places, DDim{h}))}, {{"axis", std::int64_t{1}}});
+            const Var grown =
+                call1("pow", {abs(mixed) + 0.5f, w({h})}) - reduce(call1("pow", {x, constant(3.0f)}), "mean", {-1}, true) * 0.1f;
+            const Var rest = call1("mod", {grown, w({1})}) + call1("mod", {mixed, constant(0.3f)}, {{"fmod", true}});
+            const Var y = tanh(call1("prelu", {matmul(rest, w({h, h})), w({h})}));
+            return CellStep{y, {y}};
+          }};
+}
+
 std::vector<CellCase> cells(std::int64_t c, std::int64_t h) {
-  return {spelled_lstm(c, h), peephole_lstm(c, h), norm_lstm(c, h),  exponential_lstm(c, h),
-          minimal_unit(c, h), with_head(c, h),     window_cell(c, h)};
+  return {spelled_lstm(c, h), peephole_lstm(c, h), norm_lstm(c, h),   exponential_lstm(c, h),
+          minimal_unit(c, h), with_head(c, h),     window_cell(c, h), scattered_cell(c, h)};
 }
 
 TEST_CASE("cells of many kinds run in one piece and give the bits of their turns one by one, on ragged batches with empty sequences") {
