@@ -22,7 +22,7 @@ namespace millrace {
 /// Whether loops of this run may run otherwise than turn by turn.
 bool ProgramRun::one_piece() const {
   if (options_.gear == Gear::interpreted || options_.keep_step_scopes) return false;
-  return options_.gear != Gear::automatic || options_.tracer == nullptr;
+  return options_.gear != Gear::automatic || options_.tracer == nullptr || !options_.tracer->records();
 }
 
 /// The fused form of a loop, where this run may use one.

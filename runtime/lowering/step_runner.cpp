@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/lowering/step_runner.h>
 
+#include <millrace/runtime/trace/tracer.h>
+
 #include <algorithm>
 
 #include <millrace/runtime/executor/run_program.h>
@@ -61,7 +63,7 @@ StepRunner& StepRunner::operator=(StepRunner&&) noexcept = default;
 
 std::vector<Tensor> StepRunner::run(const std::vector<Tensor>& inputs, Tracer* tracer) {
   std::vector<Tensor> made;
-  if (!kernel_ || tracer != nullptr || inputs.empty()) {
+  if (!kernel_ || (tracer != nullptr && tracer->records()) || inputs.empty()) {
     const std::vector<Value> values(inputs.begin(), inputs.end());
     for (const Value& value : run_straight(executable_, values, tracer)) made.push_back(value.tensor().tensor());
     return made;

@@ -75,12 +75,15 @@ std::uint64_t Tracer::add_track(const std::string& name) {
 }
 
 void Tracer::span(std::string category, std::string name, std::uint64_t track, std::int64_t step, std::int64_t begin_ns) {
+  if (!records()) return;
   const std::int64_t end = now();
   const std::lock_guard lock(mutex_);
   events_.push_back({std::move(category), std::move(name), track, step, begin_ns, end, false});
 }
 
 void Tracer::instant(std::string category, std::string name, std::uint64_t track, std::int64_t step) {
+  if (ranges() != nullptr) ranges()->mark(category.c_str(), name, step);
+  if (!records()) return;
   const std::int64_t at = now();
   const std::lock_guard lock(mutex_);
   events_.push_back({std::move(category), std::move(name), track, step, at, at, true});

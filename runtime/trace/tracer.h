@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -11,6 +12,24 @@
 #include <vector>
 
 namespace millrace {
+
+/// Where spans also go while they last: the timeline of a profiler. Thread-safe; a range may end on another thread than it began on.
+class RangeSink {
+ public:
+  virtual ~RangeSink() = default;
+  /// Gives what `end` takes, never 0.
+  virtual std::uint64_t begin(const char* category, std::string_view name, std::int64_t step) = 0;
+  virtual void end(std::uint64_t range) noexcept = 0;
+  virtual void mark(const char* category, std::string_view name, std::int64_t step) = 0;
+};
+
+struct TracerOptions {
+  /// Keeps events for `events` and `to_json`. Without it, loops run as if nobody traced, and only their ranges are seen.
+  bool record = true;
+  std::shared_ptr<RangeSink> ranges;  ///< such as `make_nvtx_ranges()`; null: none
+
+  TracerOptions() = default;
+};
 
 /// Records what happened when: iteration-tasks, ops, slots issued and ready, ticks, sessions. Everything holds a `Tracer*` that is null
 /// when nobody traces, so that off costs a branch. Thread-safe. Times are of the steady clock, from the tracer's making.
@@ -30,11 +49,15 @@ class Tracer {
     bool instant = false;
   };
 
-  Tracer() = default;
+  explicit Tracer(TracerOptions options = {}) : options_(std::move(options)) {}
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
   std::int64_t now() const noexcept { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count(); }
+  /// Whether events are kept.
+  bool records() const noexcept { return options_.record; }
+  RangeSink* ranges() const noexcept { return options_.ranges.get(); }
+
   /// A row of the picture, under a name; the same for the same name.
   std::uint64_t add_track(const std::string& name);
   void span(std::string category, std::string name, std::uint64_t track, std::int64_t step, std::int64_t begin_ns);
@@ -49,6 +72,7 @@ class Tracer {
   void save(const std::filesystem::path& path) const;
 
  private:
+  const TracerOptions options_;
   const Clock::time_point start_ = Clock::now();
   mutable std::mutex mutex_;
   std::vector<Event> events_;
@@ -61,24 +85,35 @@ class TraceSpan {
   TraceSpan(Tracer* tracer, const char* category, std::string_view name, std::uint64_t track, std::int64_t step = -1)
       : tracer_(tracer), category_(category), track_(track), step_(step) {
     if (tracer_ == nullptr) return;
+    if (tracer_->ranges() != nullptr) range_ = tracer_->ranges()->begin(category, name, step);
     name_ = name;
     begin_ = tracer_->now();
   }
   ~TraceSpan() {
+    end_range();
     if (tracer_ != nullptr) tracer_->span(category_, std::move(name_), track_, step_, begin_);
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
   /// Nothing is recorded.
-  void drop() noexcept { tracer_ = nullptr; }
+  void drop() noexcept {
+    end_range();
+    tracer_ = nullptr;
+  }
 
  private:
+  void end_range() noexcept {
+    if (range_ != 0) tracer_->ranges()->end(range_);
+    range_ = 0;
+  }
+
   Tracer* tracer_;
   const char* category_;
   std::string name_;
   std::uint64_t track_;
   std::int64_t step_;
   std::int64_t begin_ = 0;
+  std::uint64_t range_ = 0;
 };
 
 }  // namespace millrace

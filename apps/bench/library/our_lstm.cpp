@@ -74,6 +74,7 @@ RunResult OurProgram::run_once() const {
 LoDTensor OurProgram::output(const std::string& name) const { return run_once()[name]; }
 
 std::string gear_of(const RunResult& result) {
+  if (result.captured_loops > 0) return "gear captured";
   if (result.fused_loops > 0) return "gear fused";
   return result.turns > 0 ? "gear interpreted" : "no loop";
 }

@@ -7,6 +7,8 @@
 
 #include <millrace/tensor/error.h>
 
+#include <millrace/runtime/trace/nvtx.h>
+
 namespace millrace::app {
 
 /// Flags that are well formed one by one but make no sense: exit code 2.
@@ -37,5 +39,13 @@ void add_serve(CLI::App& app, Action& action);
 void add_stream(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
+
+/// Of --trace and --nvtx. UnsupportedError for the latter in a build without CUDA.
+inline TracerOptions tracer_options(bool record, bool nvtx) {
+  TracerOptions options;
+  options.record = record;
+  if (nvtx) options.ranges = make_nvtx_ranges();
+  return options;
+}
 
 }  // namespace millrace::app

@@ -28,6 +28,7 @@ struct RunFlags {
   std::vector<std::string> lods;
   std::string folder;
   std::string trace;
+  bool nvtx = false;
   bool stats = false;
   int ranks = 0;          ///< 0: nobody said
   double deadline = 600;  ///< seconds
@@ -64,10 +65,10 @@ int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   check_spreads(model, environment.source);
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
   const bool first = environment.rank == 0;
-  Tracer tracer;
+  Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
   std::optional<AtomicFile> trace;
   if (!flags.trace.empty()) trace.emplace(first ? flags.trace : fmt::format("{}.rank{}", flags.trace, environment.rank));
-  if (trace) options.run.tracer = &tracer;
+  if (trace || flags.nvtx) options.run.tracer = &tracer;
   options.run.gear = flags.device.chosen_gear();
   options.run.gear_required = flags.device.gear_required();
   const auto begin = std::chrono::steady_clock::now();
@@ -91,10 +92,10 @@ int run_model(const RunFlags& flags) {
   const Model model = load(flags.model);
   if (ranks > 1) check_spreads(model, "--ranks");
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
-  Tracer tracer;
-  Tracer* const traced = flags.trace.empty() ? nullptr : &tracer;
+  Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
+  Tracer* const traced = flags.trace.empty() && !flags.nvtx ? nullptr : &tracer;
   std::optional<AtomicFile> trace;  // open before the run: a name that cannot be written costs no run
-  if (traced != nullptr) trace.emplace(flags.trace);
+  if (!flags.trace.empty()) trace.emplace(flags.trace);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] {
     RunOptions options;
@@ -144,6 +145,7 @@ void add_run(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
+  command->add_flag("--nvtx", flags->nvtx, "Shows runs, loops, turns and ops to NVIDIA's profilers, as ranges of NVTX");
   command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });
 }
 

@@ -26,6 +26,7 @@ struct ServeFlags {
   double handshake_s = 5, stuck_s = 5, idle_s = 60;
   std::string stats;
   std::string trace;
+  bool nvtx = false;
 };
 
 std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
@@ -48,8 +49,8 @@ int serve(const ServeFlags& flags) {
   options.limits.handshake = milliseconds(flags.handshake_s);
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);
-  Tracer tracer;
-  if (!flags.trace.empty()) options.tracer = &tracer;
+  Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
+  if (!flags.trace.empty() || flags.nvtx) options.tracer = &tracer;
   const Model loaded = load(flags.model);
   std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
@@ -106,6 +107,7 @@ void add_serve(CLI::App& app, Action& action) {
   flags->device.add_to(*command);
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows when the server ends");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto, when the server ends");
+  command->add_flag("--nvtx", flags->nvtx, "Shows ticks and ops to NVIDIA's profilers, as ranges of NVTX");
   add_limits(*command, *flags);
   command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
 }

@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <sstream>
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <support/bytes.h>
@@ -218,4 +221,79 @@ TEST_CASE("ops of the device and of the host lie on tracks of their own") {
   CHECK(device.size() == 2);
   REQUIRE(host.size() == 1);
   CHECK_FALSE(device.contains(*host.begin()));
+}
+
+namespace {
+
+/// Counts the ranges that are open, by category.
+class Ranges final : public RangeSink {
+ public:
+  std::uint64_t begin(const char* category, std::string_view name, std::int64_t) override {
+    const std::lock_guard lock(mutex_);
+    CHECK_FALSE(name.empty());
+    open_.insert(++last_);
+    ++begun[category];
+    return last_;
+  }
+  void end(std::uint64_t range) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (open_.erase(range) != 1) ++strangers;
+  }
+  void mark(const char* category, std::string_view, std::int64_t) override {
+    const std::lock_guard lock(mutex_);
+    ++begun[category];
+  }
+  std::size_t open() const { return open_.size(); }
+
+  std::map<std::string, int> begun;
+  int strangers = 0;
+
+ private:
+  std::mutex mutex_;
+  std::set<std::uint64_t> open_;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a tracer hands the spans of turns and ops to a profiler's ranges, each of which ends once") {
+  for (const bool record : {true, false}) {
+    const auto ranges = std::make_shared<Ranges>();
+    TracerOptions options;
+    options.record = record;
+    options.ranges = ranges;
+    Tracer tracer(options);
+    ThreadExecutor executor(2);
+    RunOptions wanted = traced(tracer);
+    wanted.gear = Gear::interpreted;
+    sync_wait(executor, run(two_loops(5), one, wanted));
+    CHECK(ranges->begun["iteration"] >= 10);
+    CHECK(ranges->begun["op"] > 10);
+    CHECK(ranges->open() == 0);
+    CHECK(ranges->strangers == 0);
+    CHECK(tracer.events().empty() != record);
+    // A run that fails in the middle ends its ranges, too.
+    CHECK_THROWS_AS(sync_wait(executor, run(two_loops(5), Feeds{}, wanted)), Error);
+    CHECK(ranges->open() == 0);
+  }
+}
+
+TEST_CASE("a tracer that keeps nothing leaves loops in the gear that they have without one") {
+  TracerOptions options;
+  options.record = false;
+  Tracer tracer(options);
+  Program program;
+  {
+    const build::Guard guard(program);
+    layers::LstmWeights weights;
+    weights.input = Tensor::from(std::vector<float>(16, 0.25f), DDim{2, 8});
+    weights.recurrent = Tensor::from(std::vector<float>(16, 0.5f), DDim{2, 8});
+    build::output("y", layers::lstm({build::input("x", VarType(DType::f32, {DDim::unknown, 2}, 1))}, {weights}).y);
+  }
+  const Feeds feeds{{"x", Value(LoDTensor(Tensor::from(std::vector<float>(6, 0.5f), DDim{3, 2}), LoD::from_lengths({{2, 1}})))}};
+  ThreadExecutor executor(1);
+  const RunResult plain = sync_wait(executor, run(program, feeds));
+  const RunResult ranged = sync_wait(executor, run(program, feeds, traced(tracer)));
+  CHECK(plain.fused_loops > 0);
+  CHECK(ranged.fused_loops == plain.fused_loops);
 }
