@@ -50,29 +50,31 @@ std::string gear_text(const Program& program, int block, const Op& op, const Dev
 }
 
 /// Each loop before and after each pass, and the gear it runs in.
-void print_loops(const Program& program, const DeviceFlags& device) {
+std::string loops_text(const Program& program, const DeviceFlags& device) {
   const Executable executable(program);
+  std::string text;
   const auto body_of = [](const Op& op) { return op.attributes.get<BlockId>("sub_block").index; };
   for (const LoopGroup& group : executable.loop_groups()) {
     std::string loops;
     for (const std::size_t at : group)
       loops += fmt::format("{}{}", loops.empty() ? "" : ", ", body_of(executable.program().block(0).ops[at]));
-    fmt::print("\nside by side, each on a thread, where there are several and sequences are few: the loops of blocks {}\n", loops);
+    text += fmt::format("\nside by side, each on a thread, where there are several and sequences are few: the loops of blocks {}\n", loops);
   }
   for (const Block& block : executable.program().blocks()) {
     for (const Op& op : block.ops) {
       if (op.type != "while") continue;
-      fmt::print("\nloop of block {} in block {}\n", body_of(op), block.idx);
+      text += fmt::format("\nloop of block {} in block {}\n", body_of(op), block.idx);
       try {
-        fmt::print("{}", gear_text(executable.program(), block.idx, op, device));
+        text += fmt::format("{}", gear_text(executable.program(), block.idx, op, device));
       } catch (const UnsupportedError& error) {
         if (device.gear_required())
           throw UnsupportedError(
               fmt::format("gear {}: the loop of block {} runs turn by turn, because {}", device.gear, body_of(op), error.what()));
-        fmt::print("gear: interpreted, because {}\n", error.what());
+        text += fmt::format("gear: interpreted, because {}\n", error.what());
       }
     }
   }
+  return text;
 }
 
 std::string joined(const std::vector<std::string>& words) { return words.empty() ? "nothing" : fmt::format("{}", fmt::join(words, ", ")); }
@@ -130,12 +132,13 @@ int inspect(const InspectFlags& flags) {
   if (flags.streaming) streaming = naming(flags.model.source(), [&] { return served(model)->recurrence()->to_string(); });
   std::string kept;
   const Program program = naming(flags.model.source(), [&] { return keeping(model.program, flags.keep, kept); });
+  const std::string loops = flags.passes || flags.device.gear_required() ? loops_text(program, flags.device) : "";
   print_ports("input", program, program.inputs());
   print_ports("output", program, program.outputs());
   fmt::print("\n{}", program.to_string());
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
   fmt::print("{}", kept);
-  if (flags.passes || flags.device.gear_required()) print_loops(program, flags.device);
+  fmt::print("{}", loops);
   if (flags.ranks > 0) print_spread(spread_over_ranks(program, flags.ranks));
   return 0;
 }
