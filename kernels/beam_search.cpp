@@ -125,7 +125,9 @@ BeamStep beam_search_step(const Prefixes& before, const Tensor& candidates, cons
   const std::int64_t rows = check_prefixes(before);
   internal::check_same_dtype("beam_search_step", before.scores.tensor(), candidates);
   check_candidates(candidates, tokens, rows);
-  internal::check_device_places("beam_search_step", stream, {&before.ids.tensor(), &candidates, tokens});
+  const auto elsewhere = [&](const Tensor& x) { return internal::on_cuda(stream.place()) && x.host_accessible() ? nullptr : &x; };
+  internal::check_device_places("beam_search_step", stream,
+                                {elsewhere(before.ids.tensor()), elsewhere(candidates), tokens == nullptr ? nullptr : elsewhere(*tokens)});
   cpu::BeamInput input{
       before.ids.lod(), integers(before.ids.tensor()), reals(before.scores.tensor()), integers(before.lengths.tensor()), {}};
   if (tokens != nullptr) input.tokens = integers(*tokens);

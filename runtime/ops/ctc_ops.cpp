@@ -99,7 +99,7 @@ OpDef ctc_align_op() {
     const CtcGreedy options(context.attributes().get_or("blank", std::int64_t{0}), context.attributes().get_or("merge_repeated", true));
     return [options](OpContext& run) {
       const SequencePlan plan = make_keep_plan(run.lod(0), aligned(run.integers(0), run.lod(0), options));
-      run.set(0, LoDTensor(gather_rows(run.tensor(0), plan.rows, run.stream()), plan.lod));
+      run.set(0, LoDTensor(gather_rows(on_stream(run.tensor(0), run.stream()), plan.rows, run.stream()), plan.lod));
     };
   };
   def.host_inputs = {0};

@@ -140,7 +140,7 @@ void infer_mask(InferContext& context) {
 OpKernel prepare_mask(const PrepareContext& context) {
   const std::int64_t wanted = mask_length(context.attributes());
   return [wanted, dtype = mask_dtype(context.attributes())](OpContext& run) {
-    const Tensor& x = run.tensor(0);
+    const Tensor x = on_stream(run.tensor(0), run.stream());
     std::int64_t longest = 0;
     for (const std::int64_t length : run.integers(0)) {
       if (length < 0) throw ArgumentError("sequence_mask: expected lengths of 0 or more, found " + std::to_string(length));

@@ -156,7 +156,7 @@ OpKernel prepare_erase(const PrepareContext& context) {
   return [tokens](OpContext& run) {
     std::vector<bool> keep;
     for (const std::int64_t id : run.integers(0)) keep.push_back(!std::binary_search(tokens.begin(), tokens.end(), id));
-    run.set(0, gathered(run.tensor(0), make_keep_plan(run.lod(0), keep), run.stream()));
+    run.set(0, gathered(on_stream(run.tensor(0), run.stream()), make_keep_plan(run.lod(0), keep), run.stream()));
   };
 }
 

@@ -4,14 +4,15 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-
+#include <millrace/runtime/builder/decoding.h>
+#include <millrace/runtime/builder/generation.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/cuda_device.h>
 #include <support/listing.h>
 #include <support/op_cases.h>
+#include <support/program_runs.h>
 #include <support/random.h>
 
 namespace millrace::testing {
@@ -22,22 +23,6 @@ using Role = OpCase::Input::Role;
 RunResult run_on(const Program& program, const Feeds& feeds, std::shared_ptr<Device> device) {
   ThreadExecutor executor(2);
   return sync_wait(executor, run(Executable(program, std::move(device)), feeds, RunOptions()));
-}
-
-/// The largest difference of two results relative to what stands there; infinity when dtype or extents differ.
-double distance(const Tensor& found, const Tensor& expected) {
-  if (found.dtype() != expected.dtype() || found.dims() != expected.dims()) return INFINITY;
-  double worst = 0;
-  for_each_offset(expected.dims(), expected.dims().row_major(), [&](std::int64_t i) {
-    visit_dtype(expected.dtype(), [&]<class T>(std::type_identity<T>) {
-      const auto a = convert_element<double>(found.data<T>()[i]);
-      const auto b = convert_element<double>(expected.data<T>()[i]);
-      if (a == b || (a != a && b != b)) return;
-      const double error = std::abs(a - b) / std::max(1.0, std::abs(b));
-      worst = error == error ? std::max(worst, error) : INFINITY;
-    });
-  });
-  return worst;
 }
 
 double allowed(DType dtype) {
@@ -89,6 +74,49 @@ TEST_CASE("the canonical loop over ragged sequences runs on the device, whatever
     options.streams = streams;
     compare(program, feeds, make_cuda_device(options));
   }
+}
+
+TEST_CASE("programs that decode and generate give on the device what they give on the CPU") {
+  const auto device = make_cuda_device();
+  Random random(11);
+  constexpr std::int64_t classes = 5;
+  constexpr std::int64_t hidden = 4;
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, classes}, 1));
+    const build::Var ids = build::input("ids", VarType(DType::i64, {DDim::unknown, 1}, 1));
+    const build::Var said = log_softmax(x);
+    const build::CtcDecoded beam = build::ctc_beam_search_decode(said, 0, 3);
+    build::output("labels", beam.labels);
+    build::output("greedy", build::ctc_greedy_decode(said, 0).labels);
+    build::output("aligned", build::ctc_align(ids, 0));
+    build::output("loss", build::ctc_loss(said, build::ctc_align(ids, 0), 0, true));
+    build::output("distance", build::edit_distance(beam.labels, ids));
+    const build::Var moves = build::parameter("moves", random_rows(random, DDim{classes + 2, classes}));
+    build::output("tags", build::crf_decoding(x, moves).path);
+    build::output("likelihood", build::linear_chain_crf(x, moves, ids));
+    const build::Var table = build::parameter("table", random_rows(random, DDim{classes, hidden}));
+    const build::Var turn = build::parameter("turn", random_rows(random, DDim{hidden, hidden}));
+    const build::Var out = build::parameter("out", random_rows(random, DDim{hidden, classes}));
+    const build::Model model = [&](const build::Var& tokens, const std::vector<build::Var>& states, const build::Var&) {
+      const build::Var h = tanh(matmul(states[0], turn) + gather(table, reshape(tokens, {-1})));
+      return build::ModelStep{log_softmax(matmul(h, out)), {h}};
+    };
+    build::GenerationOptions options;
+    options.max_length = 5;
+    const build::Var start = build::input("start", VarType(DType::i64, {DDim::unknown}));
+    const build::Var state = build::input("state", VarType(DType::f32, {DDim::unknown, hidden}));
+    build::output("generated", build::generate_beam(model, start, {state}, 3, options).tokens);
+    build::output("drawn", build::generate_sampled(model, start, {state}, start, build::Sampling{7, 1.5, 0}, options).tokens);
+  }
+  Feeds feeds;
+  const LoD lod = LoD::from_lengths({{6, 0, 3}});
+  feeds.insert_or_assign("x", LoDTensor(random_rows(random, DDim{9, classes}), lod));
+  feeds.insert_or_assign("ids", LoDTensor(Tensor::from<std::int64_t>({1, 1, 0, 2, 0, 3, 4, 0, 4}).reshape(DDim{9, 1}), lod));
+  feeds.insert_or_assign("start", LoDTensor(Tensor::from<std::int64_t>({1, 3})));
+  feeds.insert_or_assign("state", LoDTensor(random_rows(random, DDim{2, hidden})));
+  compare(program, feeds, device);
 }
 
 TEST_CASE("every op gives on the device what it gives on the CPU") {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,9 +15,14 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/cuda_device.h>
+#include <millrace/tensor/visit.h>
 #include <millrace/tensor/work_failure.h>
 #include <support/drive.h>
 #include <support/random.h>
+#include <support/test_place.h>
 
 namespace millrace::testing {
 
@@ -64,6 +71,23 @@ inline bool ends_well(const Program& program, const Feeds& feeds, const std::str
     CHECK((dynamic_cast<const DeviceError*>(&error) != nullptr || dynamic_cast<const OutOfMemoryError*>(&error) != nullptr));
     CHECK(std::string(error.what()).find("on sim:0") != std::string::npos);
   }
+  // What failed once may go on failing (a stream whose work did), but never gives anything else than the bits, and memory that was refused
+  // once is there the next time.
+  if (failed && options.fail_work == 0) {
+    try {
+      const RunResult next = on_sim(schedule, program, feeds);
+      CHECK(bits(next) == wanted);
+    } catch (const OutOfMemoryError&) {
+      CHECK(options.fail_allocation == 0);
+    }
+  } else if (failed) {
+    try {
+      const RunResult next = on_sim(schedule, program, feeds);
+      CHECK(bits(next) == wanted);
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find("on sim:0") != std::string::npos);
+    }
+  }
   schedule.device.drain(seed);
   CHECK(schedule.device.idle());
   schedule.device.release_cached();
@@ -95,10 +119,48 @@ inline std::size_t through_faults(const Program& program, const Feeds& feeds, co
   return failed;
 }
 
+/// The largest difference of two tensors of floats relative to what stands there; infinite where they are of different kinds, or differ and
+/// are no floats.
+inline double distance(const Tensor& found, const Tensor& expected) {
+  constexpr double infinite = std::numeric_limits<double>::infinity();
+  if (found.dtype() != expected.dtype() || found.dims() != expected.dims()) return infinite;
+  double worst = 0;
+  for_each_offset(expected.dims(), expected.dims().row_major(), [&](std::int64_t i) {
+    visit_dtype(expected.dtype(), [&]<class T>(std::type_identity<T>) {
+      const auto a = convert_element<double>(found.data<T>()[i]);
+      const auto b = convert_element<double>(expected.data<T>()[i]);
+      if (a == b || (a != a && b != b)) return;
+      const double error = is_floating(dtype_of<T>) ? std::abs(a - b) / std::max(1.0, std::abs(b)) : infinite;
+      worst = error == error ? std::max(worst, error) : infinite;
+    });
+  });
+  return worst;
+}
+
+/// The program on the device that a whole program of tests is for gives what it gave on the CPU, but for the last bits of what CUDA's own
+/// functions compute.
+inline void check_on_device(const Program& program, const Feeds& feeds, const RunResult& wanted) {
+  ThreadExecutor executor(2);
+  const RunResult found = sync_wait(executor, run(Executable(program, make_device(Place::parse(test_place()))), feeds, RunOptions()));
+  CHECK(found.turns == wanted.turns);
+  for (const auto& [name, value] : wanted.outputs()) {
+    INFO("output ", name, " on ", test_place());
+    const LoDTensor& there = found.value(name).tensor();
+    CHECK(there.lod() == value.tensor().lod());
+    CHECK(distance(there.tensor().copy_to(CpuPlace{}), value.tensor().tensor().copy_to(CpuPlace{})) <= 1e-5);
+  }
+}
+
 /// Runs the program on the CPU and, under `count` seeds of all policies, on `sim:0`: the same bits each time, nothing left behind. Gives
 /// the result of the CPU. Some more runs meet a fault: see `through_faults`. `traces`, if given, gets the number of distinct schedules.
+/// In a program of tests for one place it runs on the CPU and there.
 inline RunResult everywhere(const Program& program, const Feeds& feeds = {}, std::uint64_t count = 200, std::size_t* traces = nullptr) {
   RunResult result = on_cpu(program, feeds);
+  if (*test_place() != 0) {
+    check_on_device(program, feeds, result);
+    if (traces != nullptr) *traces = count;
+    return result;
+  }
   const std::string wanted = bits(result);
   std::set<std::uint64_t> distinct;
   bool faults = false;

@@ -7,9 +7,13 @@
 
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_def.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/sequence_plan.h>
 
 namespace millrace::ops {
+
+/// What an op reads on the host (`OpDef::host_inputs`), where its stream can read it too.
+inline Tensor on_stream(const Tensor& x, StreamRef stream) { return x.place() == stream.place() ? x : clone(x, stream); }
 
 /// What the ops on whole sequences share. They say themselves what LoD their outputs have (`OpDef::passes_lod` is false).
 
