@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `millrace bench` ends here.
-#include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 #include <bench/families.h>
 #include <bench/library/command.h>
@@ -15,6 +10,7 @@
 #include <bench/machine.h>
 #include <bench/memory_rows.h>
 #include <millrace/tensor/error.h>
+#include <support/become.h>
 #include <support/standard_streams.h>
 
 namespace millrace::bench {
@@ -50,17 +46,6 @@ int cpu_command(const std::vector<std::string>& words) {
   return bench_command(bench, words);
 }
 
-/// This process becomes the benchmark of GPUs, which lies beside it: a program of its own, linked with no peer, so that it can be carried to a
-/// machine that has one.
-int gpu_command(const std::vector<std::string>& words) {
-  const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "millrace-bench-gpu").string();
-  std::vector<char*> arguments{const_cast<char*>(program.c_str())};
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  ::execv(program.c_str(), arguments.data());
-  throw IoError(program + ": cannot start: " + std::strerror(errno));
-}
-
 }  // namespace
 }  // namespace millrace::bench
 
@@ -76,7 +61,8 @@ int main(int count, char** arguments) {
       return live_client_command({words[1], std::stoll(words[2]), std::stoll(words[3]), std::stod(words[4]), std::stod(words[5])});
     if (words.size() == 2 && words[0] == "sessions") return sessions_command(std::stoll(words[1]));  // of C9
     if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) return cpu_command({"--help"});
-    if (!words.empty() && words[0] == "gpu") return gpu_command({words.begin() + 1, words.end()});
+    // A program of its own, linked with no peer, so that it can be carried to a machine that has a GPU.
+    if (!words.empty() && words[0] == "gpu") millrace::app::become("millrace-bench-gpu", {words.begin() + 1, words.end()});
     throw UsageError("expected cpu or gpu, found " + (words.empty() ? "nothing" : "'" + words[0] + "'"));
   } catch (const UsageError& error) {
     complain("millrace", std::string("bench: ") + error.what() + " (millrace bench cpu --help explains)");

@@ -61,33 +61,38 @@ MILLRACE_HD inline const Piece& piece_at(const Pieces& all, std::int64_t& i) {
   return all.pieces[at];
 }
 
-/// The slots of a turn, as far as it has rows. Other rows stay as they were: those that left go through their last turn again, and nothing
-/// of that is kept.
-struct TakeSlots {
+/// Units between slots and the fixed memory of the body.
+struct SlotUnits {
   const std::int64_t* table;
   Pieces all;
   bool ragged;
+  /// Null where the turn has no such unit: it is over, or has fewer rows. Else `i` becomes the unit's place in the piece.
+  MILLRACE_HD const Piece* of_turn(std::int64_t turn, std::int64_t& i) const {
+    if (turn >= table[word_turns]) return nullptr;
+    const Piece& piece = piece_at(all, i);
+    return ragged && i / piece.width >= list_at(table, word_rows)[turn] ? nullptr : &piece;
+  }
+};
+
+/// The slots of a turn, as far as it has rows. Other rows stay as they were: those that left go through their last turn again, and nothing
+/// of that is kept.
+struct TakeSlots : SlotUnits {
   MILLRACE_HD void operator()(std::int64_t i) const {
     const std::int64_t turn = table[word_turn];
-    if (turn >= table[word_turns]) return;
-    const Piece& piece = piece_at(all, i);
-    if (ragged && i / piece.width >= list_at(table, word_rows)[turn]) return;
-    move_unit(piece.unit, reinterpret_cast<const void*>(list_at(table, piece.word)[turn]), i, piece.to, i);
+    const Piece* const piece = of_turn(turn, i);
+    if (piece == nullptr) return;
+    move_unit(piece->unit, reinterpret_cast<const void*>(list_at(table, piece->word)[turn]), i, piece->to, i);
   }
 };
 
 /// Outputs of a turn go to its slot.
-struct LeaveOutputs {
-  const std::int64_t* table;
-  Pieces all;
-  bool ragged;
+struct LeaveOutputs : SlotUnits {
   MILLRACE_HD void operator()(std::int64_t i) const {
     const std::int64_t turn = table[word_turn];
-    if (turn >= table[word_turns]) return;
-    const Piece& piece = piece_at(all, i);
-    if (ragged && i / piece.width >= list_at(table, word_rows)[turn]) return;
-    const std::int64_t begin = ragged ? list_at(table, word_offsets)[turn] * piece.width : turn * piece.count;
-    move_unit(piece.unit, piece.from, i, reinterpret_cast<void*>(table[piece.word]), begin + i);
+    const Piece* const piece = of_turn(turn, i);
+    if (piece == nullptr) return;
+    const std::int64_t begin = ragged ? list_at(table, word_offsets)[turn] * piece->width : turn * piece->count;
+    move_unit(piece->unit, piece->from, i, reinterpret_cast<void*>(table[piece->word]), begin + i);
   }
 };
 
@@ -290,7 +295,7 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     pieces.push_back(piece(places_[i], word++));
     pieces.back().to = places_[i].raw_mutable();
   }
-  move(pieces, TakeSlots{table, {}, ragged_}, queue);
+  move(pieces, TakeSlots{{table, {}, ragged_}}, queue);
   const std::vector<Tensor> results = results_of(turn, stream);
   outputs_.clear();
   pieces.clear();
@@ -301,7 +306,7 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     if (ragged_ && (results[i].rank() == 0 || results[i].dim(0) != places_[0].dim(0)))
       throw UnsupportedError("a turn gives " + results[i].to_string() + ", which does not have its rows");
   }
-  move(pieces, LeaveOutputs{table, {}, ragged_}, queue);
+  move(pieces, LeaveOutputs{{table, {}, ragged_}}, queue);
   pieces.clear();
   std::vector<Tensor> stays;
   for (std::size_t i = 0; i < next_.size(); ++i, ++word) {

@@ -85,6 +85,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   };
 
   void connect(Rendezvous& ranks);
+  void greet(int peer, const std::string& said, const std::string& token);
   void accept(boost::asio::ip::tcp::acceptor& acceptor, const std::string& token);
   void listen();
   std::string title() const;
