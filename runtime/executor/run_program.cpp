@@ -61,6 +61,8 @@ Value place(const Value& value, const Place& wanted, StreamRef stream) {
   }
   if (!value.is_tensor() || value.tensor().place() == wanted) return value;
   const LoDTensor& from = value.tensor();
+  // Small integers that steer loops: a stream of the host's reaches no device.
+  if (wanted.is_cpu() && !from.tensor().host_accessible()) return LoDTensor(from.tensor().copy_to(CpuPlace{}), from.lod());
   return LoDTensor(clone(from.tensor(), stream), from.lod());
 }
 

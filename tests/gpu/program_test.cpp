@@ -9,7 +9,9 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
+#include <support/built.h>
 #include <support/listing.h>
 #include <support/op_cases.h>
 #include <support/program_runs.h>
@@ -74,6 +76,29 @@ TEST_CASE("the canonical loop over ragged sequences runs on the device, whatever
     options.streams = streams;
     compare(program, feeds, make_cuda_device(options));
   }
+}
+
+TEST_CASE("a count that steers a loop on the host may be fed from the device") {
+  const Program program = built_program([] {
+    using namespace build;
+    const Var n = input("n", VarType(DType::i64, {}));
+    const Var x = input("x", VarType(DType::f32, {2}));
+    build::TensorArray kept(n);
+    Var step = constant(0);
+    auto loop = while_loop({step});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      kept.write(step, x + cast(step, DType::f32));
+      step.update(step + 1);
+    }
+    output("y", kept.stack());
+  });
+  const std::shared_ptr<Device> device = make_cuda_device();
+  const Feeds feeds{{"n", LoDTensor(clone(Tensor::scalar<std::int64_t>(3), device->stream(0)))},
+                    {"x", LoDTensor(Tensor::from<float>({1, 2}))}};
+  const RunResult found = run_on(program, feeds, device);
+  CHECK(found.value("y").tensor().tensor().copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>{1, 2, 2, 3, 3, 4});
 }
 
 TEST_CASE("programs that decode and generate give on the device what they give on the CPU") {
