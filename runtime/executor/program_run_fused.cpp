@@ -50,11 +50,18 @@ task<Value> ProgramRun::value_of(std::shared_ptr<ProgramRun> run, VarId var, Sco
   co_return scope->get(index);
 }
 
+namespace {
+
+/// A number that a loop counts by may be a device's: an extent, or what a loop around it computes.
+std::int64_t number_in(const Tensor& made) { return (made.host_accessible() ? made : made.copy_to(CpuPlace{})).item_int(); }
+
+}  // namespace
+
 task<std::int64_t> ProgramRun::integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope) {
   const Value value = co_await value_of(run, var, std::move(scope));
   const Point point = value.tensor().ready();
   co_await ready(point);
-  co_return value.tensor().tensor().item_int();
+  co_return number_in(value.tensor().tensor());
 }
 
 namespace {
@@ -176,7 +183,7 @@ task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_
     }
     const Point point = value.tensor().ready();
     co_await ready(point);
-    values[var] = value.tensor().tensor().item_int();
+    values[var] = number_in(value.tensor().tensor());
   }
   FusedSlots made;
   bool known = true;

@@ -209,7 +209,8 @@ TEST_CASE("rows that look at one another are captured where all turns have the s
   CHECK(found.turn_by_turn.begin()->find("op reduce") != std::string::npos);
   CHECK_THROWS_WITH_AS(run_in(executable, feeds, in_gear(Gear::captured)), doctest::Contains("because turns have fewer and fewer rows"),
                        UnsupportedError);
-  CHECK_THROWS_WITH_AS(run_in(executable, feeds, in_gear(Gear::fused)), doctest::Contains("no fused kernel for it on cuda:0"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(run_in(executable, feeds, in_gear(Gear::fused)), doctest::Contains("no fused kernel for it on cuda:0"),
+                       UnsupportedError);
   CHECK_THROWS_WITH_AS(run_in(Executable(ragged), feeds, in_gear(Gear::captured)), doctest::Contains("no graphs of kernels on cpu"),
                        UnsupportedError);
   const Feeds equal = feeds_for(random, each, LoD::from_lengths({{2, 2, 2}}), true);
@@ -249,7 +250,7 @@ TEST_CASE("several runs of one program at a time take turns on its graphs") {
   for (const std::string& one : found) CHECK(one == wanted);
 }
 
-TEST_CASE("a captured loop inside a loop, and one behind another, are each as they are turn by turn") {
+TEST_CASE("a captured loop inside a loop, and one behind another, are each as they are turn by turn, whoever makes their count") {
   const auto device = device_with(2);
   Random random(5);
   Program program;
@@ -257,7 +258,7 @@ TEST_CASE("a captured loop inside a loop, and one behind another, are each as th
     const Guard guard(program);
     const Var slots = input("slots", VarType(DType::f32, {DDim::unknown, 2, 3}));
     const build::TensorArray in = build::TensorArray::unstack(slots);
-    const Var n = in.size();
+    const Var count = cast(input("count", VarType(DType::f32, {})), DType::i64);  // which the device computes
     Var outer = constant(0);
     Var sum = input("x", VarType(DType::f32, {2, 3}));
     auto loop = while_loop({outer, sum});
@@ -269,21 +270,21 @@ TEST_CASE("a captured loop inside a loop, and one behind another, are each as th
       auto inner = while_loop({step, state});
       {
         auto inner_frame = inner.frame();
-        inner.break_if(equal(step, n));
+        inner.break_if(equal(step, count));
         state.update(tanh(state + in.read(step)));
         step.update(step + 1);
       }
       sum.update(state * 0.5f);
       outer.update(outer + 1);
     }
-    const build::TensorArray first(n, "first"), second(n, "second");
+    const build::TensorArray first(in.size(), "first"), second(in.size(), "second");
     for (const auto& [from, to] : {std::pair{in, first}, std::pair{first, second}}) {
       Var step = constant(0);
       Var state = sum;
       auto layer = while_loop({step, state});
       {
         auto layer_frame = layer.frame();
-        layer.break_if(equal(step, n));
+        layer.break_if(equal(step, count));
         const Var next = sigmoid(state - from.read(step));
         to.write(step, next);
         state.update(next);
@@ -293,7 +294,8 @@ TEST_CASE("a captured loop inside a loop, and one behind another, are each as th
     output("y", second.stack());
     output("sum", sum);
   }
-  const Feeds feeds = carried_feeds(random, {2, 3}, 6);
+  Feeds feeds = carried_feeds(random, {2, 3}, 6);
+  feeds.insert_or_assign("count", LoDTensor(Tensor::scalar<float>(6)));
   CHECK(compare_captured(program, feeds, device, false) == 5);
 }
 
