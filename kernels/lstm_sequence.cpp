@@ -124,10 +124,6 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
     internal::check_dtype(op, "c of all steps", *rows.c_steps, rows.c.dtype());
     check_rows("c of all steps", *rows.c_steps, given, desc.hidden);
   }
-  if (rows.watermark) {
-    internal::check_dtype(op, "the watermark", *rows.watermark, DType::i64);
-    internal::check_dims(op, "the watermark", *rows.watermark, DDim{1});
-  }
   check_states(desc, rows, rows.offsets.size() < 2 ? 0 : rows.offsets[1] - rows.offsets[0]);
   if (rows.places.empty()) return;
   if (std::cmp_less(rows.places.size(), last))
@@ -161,11 +157,9 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
     }
     launch(
         TensorRefs<6>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c},
-        TensorRefs<5>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr,
-                      rows.watermark ? &*rows.watermark : nullptr},
+        TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
         [desc = plan.desc(), chosen, weights, now, first, last = std::min(steps, first + at_once)](ThreadTeam& team) {
-          auto* const word = now.watermark ? static_cast<std::uint64_t*>(now.watermark->raw_mutable()) : nullptr;
-          cuda::lstm_sequence(desc, chosen, weights, now, first, last, word, team);
+          cuda::lstm_sequence(desc, chosen, weights, now, first, last, team);
         },
         stream);
   }

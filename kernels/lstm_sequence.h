@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <millrace/kernels/lstm_cell.h>
+#include <millrace/tensor/watermark.h>
 
 namespace millrace {
 
@@ -85,8 +86,8 @@ struct LstmSequenceRows {
   Tensor h_out, c_out;               ///< the same after: of each sequence behind its own last step. May be h and c themselves
   std::vector<std::int64_t> slots;   ///< by sequence: its row in the four. Empty: in order
   std::int64_t steps_a_launch = 0;   ///< 0: all in one
-  std::optional<Tensor>
-      watermark;  ///< i64[1] on the device, 0 before: raised to the number of steps whose rows are written, while the kernel goes on
+  /// Of the stream, for all steps but the last ones without rows: reaches the number of steps whose rows are written, while the kernel goes on.
+  std::shared_ptr<Watermark> watermark;
 };
 
 /// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. ShapeError, DTypeError, IndexError

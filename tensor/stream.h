@@ -11,6 +11,7 @@
 #include <millrace/tensor/place.h>
 #include <millrace/tensor/point.h>
 #include <millrace/tensor/thread_team.h>
+#include <millrace/tensor/watermark.h>
 
 namespace millrace {
 
@@ -54,6 +55,11 @@ class Stream {
   /// Work that is enqueued next uses memory that is not this stream's own: whoever hands memory out again must know. Streams whose work
   /// owns its tensors until it has run need nothing of the kind.
   virtual void uses(const std::shared_ptr<Allocation>&) {}
+  /// What kernels that are enqueued next may raise, to `steps` in all, while they go on. Null where no kernel says how far it is.
+  virtual std::shared_ptr<Watermark> watermark(std::uint64_t steps) {
+    static_cast<void>(steps);
+    return nullptr;
+  }
 };
 
 /// A stream that somebody else owns. Passed by value, always as the last argument.
@@ -72,6 +78,8 @@ class StreamRef {
   void uses(const std::shared_ptr<Allocation>& storage) const {
     if (&storage->resource() != stream_->memory().get()) stream_->uses(storage);
   }
+
+  std::shared_ptr<Watermark> watermark(std::uint64_t steps) const { return stream_->watermark(steps); }
 
   /// Runs `f(team)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream
   /// that runs later, `f` must own what it uses. An exception of `f` fails the stream; when `f` ran at once it is rethrown to the caller

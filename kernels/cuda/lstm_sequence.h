@@ -21,8 +21,8 @@ std::int64_t lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, std::i
 LstmLimits lstm_limits(int device, DType dtype);
 /// R [H, 4H] row-major in the dtype of the cell.
 void pack_lstm_sequence(const LstmDesc& desc, const Tensor& r, const Tensor& packed, ThreadTeam& team);
-/// Steps [first, last) of `rows`, from `h`, `c` to `h_out`, `c_out`. `watermark`: a word on the device, or null.
+/// Steps [first, last) of `rows`, from `h`, `c` to `h_out`, `c_out`.
 void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const PackedLstmSequence& weights, const LstmSequenceRows& rows,
-                   std::int64_t first, std::int64_t last, std::uint64_t* watermark, ThreadTeam& team);
+                   std::int64_t first, std::int64_t last, ThreadTeam& team);
 
 }  // namespace millrace::cuda

@@ -12,7 +12,9 @@ namespace millrace::detail {
 
 Tensor FilledSlots::slot(std::int64_t index) const {
   if (items) return whole.select(0, index);
-  return whole.rows(offsets[static_cast<std::size_t>(index)], offsets[static_cast<std::size_t>(index) + 1]);
+  const Tensor rows = whole.rows(offsets[static_cast<std::size_t>(index)], offsets[static_cast<std::size_t>(index) + 1]);
+  if (watermark == nullptr || rows.elements() == 0 || rows.ready().reached()) return rows;
+  return part_of(rows, Point(watermark, static_cast<std::uint64_t>(index) + 1));
 }
 
 std::optional<Tensor> FilledSlots::stacked() const {
@@ -404,6 +406,7 @@ std::shared_ptr<Timeline> ArrayCore::watermark() {
   Told told;
   const std::lock_guard lock(mutex_);
   if (kind_ == Kind::window) throw UnsupportedError(text() + ": a window has no watermark: its slots leave");
+  if (watermark_ == nullptr && filled_ != nullptr && filled_->watermark != nullptr) return filled_->watermark;
   if (watermark_ == nullptr) {
     watermark_ = std::make_shared<Timeline>();
     if (closed_ || failed_ || !orphaned_by_.empty())
@@ -418,7 +421,7 @@ void ArrayCore::advance_watermark(Told& told) {
   if (watermark_ == nullptr || mark_at_->armed) return;
   for (;;) {
     if (!is_written(marked_)) return;
-    const Point ready = filled_ != nullptr ? filled_->whole.ready() : slots_.at(marked_).value.ready();
+    const Point ready = filled_ != nullptr ? filled_->slot(marked_).ready() : slots_.at(marked_).value.ready();
     mark_at_->armed = mark_at_->arm(ready);
     if (mark_at_->armed) return;
     if (const std::exception_ptr error = ready.error()) return told.mark_failed(watermark_, error);

@@ -16,6 +16,7 @@
 #include <millrace/tensor/lod_tensor.h>
 #include <millrace/tensor/point.h>
 #include <millrace/tensor/sequence_order.h>
+#include <millrace/tensor/watermark.h>
 
 namespace millrace {
 
@@ -61,6 +62,8 @@ struct FilledSlots {
   Tensor whole;
   std::vector<std::int64_t> offsets;  ///< with `items`: 0, 1, 2, …
   bool items = false;
+  /// Where a kernel says how far it is: slot t is there at (watermark, t + 1), maybe long before `whole`, which is contiguous then.
+  std::shared_ptr<Watermark> watermark;
 
   Tensor slot(std::int64_t index) const;
   /// All slots with an axis 0 of their number; nothing when they differ in rows.

@@ -55,6 +55,15 @@ bool Slab::holds(std::int64_t slot, const Tensor& tensor) const {
   return tensor.dtype() == dtype_ && tensor.is_contiguous() && tensor.elements() == elements(slot) && tensor.raw() == at;
 }
 
+Tensor part_of(const Tensor& rows, Point ready) {
+  auto* const at = static_cast<std::byte*>(const_cast<void*>(rows.raw()));
+  auto part = std::make_shared<Allocation>(std::make_shared<PartOfSlab>(rows.storage(), at), rows.bytes());
+  part->mark_written();
+  part->freeze();
+  part->set_ready(std::move(ready));
+  return Tensor(rows.dtype(), rows.dims(), rows.dims().row_major(), 0, std::move(part));
+}
+
 Tensor Slab::whole(const DDim& dims) const { return Tensor(dtype_, dims, dims.row_major(), 0, storage_); }
 
 }  // namespace millrace

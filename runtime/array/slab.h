@@ -34,4 +34,7 @@ class Slab {
   std::vector<std::weak_ptr<Allocation>> slots_;
 };
 
+/// The elements of contiguous rows with a storage record of their own, frozen and there at `ready`. Keeps what they are a part of alive.
+Tensor part_of(const Tensor& rows, Point ready);
+
 }  // namespace millrace

@@ -48,7 +48,7 @@ TensorArray TensorArray::unstack(const Tensor& x, int axis) {
   if (x.dims().checked_axis(axis) == 0) {
     std::vector<std::int64_t> offsets(static_cast<std::size_t>(count) + 1);
     std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
-    made.core_->fill({x, std::move(offsets), true});
+    made.core_->fill({x, std::move(offsets), true, nullptr});
     return made;
   }
   for (std::int64_t i = 0; i < count; ++i) made.write(i, x.select(axis, i));

@@ -111,8 +111,11 @@ class TensorArray {
   /// Writes the slot behind the highest written.
   SlotWrite append(LoDTensor value) const { return SlotWrite(core_, detail::ArrayCore::append, std::move(value), nullptr); }
   /// Writes all slots of a fixed array at once: slot t is the rows [offsets[t], offsets[t + 1]) of `rows`, a view. Costs next to nothing for
-  /// a slot; none may be written already.
-  void fill(Tensor rows, std::vector<std::int64_t> offsets) const { core_->fill({std::move(rows), std::move(offsets), false}); }
+  /// a slot; none may be written already. With `watermark`, which the kernel raises that makes contiguous `rows`, slot t is ready at
+  /// (watermark, t + 1).
+  void fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark = nullptr) const {
+    core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)});
+  }
   /// What an array that was filled, or made by `unpack` or `unstack` (axis 0), holds as a whole; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
   /// The same once slot 0 is issued: an array that is filled is filled all at once. Null for arrays of no fixed size.

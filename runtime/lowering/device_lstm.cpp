@@ -244,6 +244,16 @@ LstmSequenceRows DeviceLstm::sequence(const Rows& rows, const Values& values, St
   return made;
 }
 
+/// What the kernel itself writes step by step.
+bool DeviceLstm::of_cell(VarId var) const { return var == loop_.h_next || (loop_.keeps_c && var == loop_.c_next); }
+
+/// Null where nobody but the ops behind the kernel sees what it writes, or the last turns have no rows, of which it says nothing.
+std::shared_ptr<Watermark> DeviceLstm::watermark(const Rows& rows, StreamRef stream) const {
+  const bool seen = std::any_of(loop_.outputs().begin(), loop_.outputs().end(), [this](VarId var) { return of_cell(var); });
+  if (!seen || rows.counts.back() == 0) return nullptr;
+  return stream.watermark(static_cast<std::uint64_t>(rows.counts.size()));
+}
+
 std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& operands, StreamRef stream) const {
   if (operands.turns <= 0) return std::nullopt;
   Rows rows{operands, loop_, stream, {}, {}, {}, {}, {}, {}, {}, {}};
@@ -254,8 +264,10 @@ std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& opera
   for (std::size_t i = 0; i < operands.shared.size(); ++i)
     values[ports[rows.inputs.size() + rows.states.size() + i].var] = brought(operands.shared[i], stream);
   run_piece(loop_.before(), before_, values);
-  const LstmSequenceRows sequence = this->sequence(rows, values, stream);
-  millrace::run(*plan_, packed_ ? *packed_ : packed(values, stream), sequence, stream);
+  LstmSequenceRows sequence = this->sequence(rows, values, stream);
+  const PackedLstmSequence weights = packed_ ? *packed_ : packed(values, stream);
+  sequence.watermark = watermark(rows, stream);
+  millrace::run(*plan_, weights, sequence, stream);
   values[loop_.h_next] = sequence.y;
   if (loop_.keeps_c) values[loop_.c_next] = *sequence.c_steps;
   run_piece(loop_.behind(), behind_, values);
@@ -263,13 +275,12 @@ std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& opera
     const Tensor whole = values.at(loop_.outputs()[i]);
     const TensorArray& array = operands.outputs[i];
     const std::int64_t first = operands.written[i].first;
+    const detail::FilledSlots slots{whole, rows.offsets, false, of_cell(loop_.outputs()[i]) ? sequence.watermark : nullptr};
     if (array.is_fixed() && first == 0 && array.size() == operands.turns) {
-      array.fill(whole, rows.offsets);
+      array.fill(slots.whole, slots.offsets, slots.watermark);
       continue;
     }
-    for (std::int64_t t = 0; t < operands.turns; ++t)
-      array.write(first + t,
-                  LoDTensor(whole.rows(rows.offsets[static_cast<std::size_t>(t)], rows.offsets[static_cast<std::size_t>(t) + 1])));
+    for (std::int64_t t = 0; t < operands.turns; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
   }
   std::vector<SlotValue> last(2);
   for (const auto& [state, tensor] : {std::pair{loop_.h, sequence.h_out}, {loop_.c, sequence.c_out}}) {

@@ -24,7 +24,8 @@ class DeviceLstm {
   const LoopForm& form() const noexcept { return loop_.form(); }
   std::string to_string() const;
 
-  /// Enqueues all turns on `stream`, writes the arrays and gives the last states, in the order of the form; none of it is awaited. Nothing when
+  /// Enqueues all turns on `stream`, writes the arrays and gives the last states, in the order of the form; none of it is awaited.
+  /// Slots that the kernel itself writes are ready step by step, behind the stream's watermark; others when it has ended. Nothing when
   /// the values do not fit (a slot that is not there yet, extents that differ): then the loop must run turn by turn, which says what is wrong.
   std::optional<std::vector<SlotValue>> run(const FusedOperands& operands, StreamRef stream) const;
 
@@ -33,6 +34,8 @@ class DeviceLstm {
   using Values = std::map<VarId, Tensor>;
   void run_piece(const LstmLoop::Piece& piece, const std::optional<Executable>& program, Values& values) const;
   Tensor value(const Values& values, VarId var) const;
+  bool of_cell(VarId var) const;
+  std::shared_ptr<Watermark> watermark(const Rows& rows, StreamRef stream) const;
   Tensor project(const Values& values, StreamRef stream) const;
   LstmSequenceRows sequence(const Rows& rows, const Values& values, StreamRef stream) const;
   PackedLstmSequence packed(const Values& values, StreamRef stream) const;

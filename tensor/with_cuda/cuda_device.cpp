@@ -62,6 +62,7 @@ class CudaDevice final : public Device {
         words_(options.index),
         pool_(std::make_shared<MemoryPool>(options.index, options.budget)),
         memory_(std::make_shared<DeviceMemory>(pool_, no_stream)),
+        marks_(std::make_shared<MarkWords>(options.index)),
         waiters_(options.index) {
     for (std::size_t i = 0; i < options.streams; ++i) {
       auto state = std::make_shared<StreamState>(index_, waiters_, words_.on_host(i), words_.on_device(i));
@@ -70,7 +71,7 @@ class CudaDevice final : public Device {
       waiters_.watch(state);
       states_.push_back(state);
     }
-    for (std::size_t i = 0; i < options.streams; ++i) streams_.push_back(std::make_unique<CudaStream>(states_[i], pool_, i));
+    for (std::size_t i = 0; i < options.streams; ++i) streams_.push_back(std::make_unique<CudaStream>(states_[i], pool_, marks_, i));
   }
   ~CudaDevice() override {
     static_cast<void>(cudaSetDevice(index_));
@@ -94,6 +95,7 @@ class CudaDevice final : public Device {
   Words words_;
   std::shared_ptr<MemoryPool> pool_;
   std::shared_ptr<MemoryResource> memory_;
+  std::shared_ptr<MarkWords> marks_;
   Waiters waiters_;
   std::vector<std::shared_ptr<StreamState>> states_;
   std::vector<std::unique_ptr<CudaStream>> streams_;

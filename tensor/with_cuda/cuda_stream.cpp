@@ -5,9 +5,11 @@
 
 namespace millrace::cuda {
 
-CudaStream::CudaStream(std::shared_ptr<StreamState> state, std::shared_ptr<MemoryPool> pool, std::size_t index)
+CudaStream::CudaStream(std::shared_ptr<StreamState> state, std::shared_ptr<MemoryPool> pool, std::shared_ptr<MarkWords> words,
+                       std::size_t index)
     : state_(std::move(state)),
       pool_(std::move(pool)),
+      words_(std::move(words)),
       index_(index),
       memory_(std::make_shared<DeviceMemory>(pool_, index)),
       team_(DeviceQueue{&state_->queue()}) {
@@ -58,6 +60,8 @@ void CudaStream::push(std::unique_ptr<Work> work) {
 
 void CudaStream::wait(const Point& point) {
   if (point.reached() || point.timeline() == state_->timeline()) return;
+  const auto* const watermark = dynamic_cast<const CudaWatermark*>(point.timeline().get());
+  if (watermark != nullptr && watermark->is_of(state_.get())) return;
   const std::lock_guard lock(mutex_);
   if (items_.empty() && pass(point)) return;
   items_.push_back({nullptr, point});
@@ -68,8 +72,11 @@ void CudaStream::wait(const Point& point) {
 /// True when what follows needs nothing more on the host to come behind `point`.
 bool CudaStream::pass(const Point& point) {
   if (point.reached()) return true;
+  if (point.error()) return false;
+  if (auto* const watermark = dynamic_cast<CudaWatermark*>(point.timeline().get()))
+    return watermark->order(point.value(), state_->queue().stream, state_->queue().device);
   const auto* timeline = dynamic_cast<const StreamTimeline*>(point.timeline().get());
-  if (timeline == nullptr || point.error()) return false;
+  if (timeline == nullptr) return false;
   const std::shared_ptr<StreamState> other = timeline->state();
   return other != nullptr && other->order(point.value(), state_->queue().stream, state_->queue().device);
 }
@@ -84,6 +91,12 @@ void CudaStream::uses(const std::shared_ptr<Allocation>& storage) {
   const Place where = storage->resource().place();
   const auto* cuda = std::get_if<CudaPlace>(&where);
   if (cuda != nullptr && cuda->index == state_->queue().device) pool_->used(storage->data(), index_);
+}
+
+std::shared_ptr<Watermark> CudaStream::watermark(std::uint64_t steps) {
+  auto made = std::make_shared<CudaWatermark>(state_, words_, state_->queue().device, steps);
+  state_->add(made);
+  return made;
 }
 
 void CudaStream::complete(std::exception_ptr error) noexcept {

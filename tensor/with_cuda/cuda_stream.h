@@ -8,6 +8,7 @@
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/with_cuda/memory_pool.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
+#include <millrace/tensor/with_cuda/watermark.h>
 
 namespace millrace::cuda {
 
@@ -15,7 +16,7 @@ namespace millrace::cuda {
 /// one whose work is itself still on the host, work queues on the host and is started by the thread that reaches the point.
 class CudaStream final : public Stream, private Waiter {
  public:
-  CudaStream(std::shared_ptr<StreamState> state, std::shared_ptr<MemoryPool> pool, std::size_t index);
+  CudaStream(std::shared_ptr<StreamState> state, std::shared_ptr<MemoryPool> pool, std::shared_ptr<MarkWords> words, std::size_t index);
   ~CudaStream() override;
 
   Place place() const override { return CudaPlace{state_->queue().device}; }
@@ -27,6 +28,7 @@ class CudaStream final : public Stream, private Waiter {
   void wait(const Point& point) override;
   Point position() override;
   void uses(const std::shared_ptr<Allocation>& storage) override;
+  std::shared_ptr<Watermark> watermark(std::uint64_t steps) override;
 
  private:
   struct Item {
@@ -42,6 +44,7 @@ class CudaStream final : public Stream, private Waiter {
 
   std::shared_ptr<StreamState> state_;
   std::shared_ptr<MemoryPool> pool_;
+  std::shared_ptr<MarkWords> words_;
   std::size_t index_;
   std::shared_ptr<MemoryResource> memory_;
   ThreadTeam team_;

@@ -8,6 +8,7 @@
 #include <cuda.h>
 #include <millrace/tensor/error.h>
 #include <millrace/tensor/with_cuda/waiters.h>
+#include <millrace/tensor/with_cuda/watermark.h>
 
 namespace millrace::cuda {
 namespace {
@@ -228,7 +229,88 @@ std::exception_ptr StreamState::lost(cudaError_t code, const char* call) const {
   return error_of(code, call, queue_.device, launched_.text());
 }
 
-void StreamState::fail(std::exception_ptr error) noexcept { timeline_->fail(std::move(error)); }
+void StreamState::fail(std::exception_ptr error) noexcept {
+  timeline_->fail(error);
+  std::vector<std::weak_ptr<CudaWatermark>> lost;
+  std::vector<std::shared_ptr<CudaWatermark>> watched;
+  {
+    const std::lock_guard lock(mutex_);
+    lost.swap(watermarks_);
+    watched.swap(watched_);
+  }
+  for (const auto& one : lost)
+    if (const auto watermark = one.lock()) watermark->fail(error);
+}
+
+// ---- Watermarks ----
+
+void StreamState::add(const std::shared_ptr<CudaWatermark>& watermark) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(watermarks_, [](const auto& one) { return one.expired(); });
+    watermarks_.push_back(watermark);
+  }
+  if (const std::exception_ptr error = timeline_->error()) watermark->fail(error);
+}
+
+void StreamState::watch(std::shared_ptr<CudaWatermark> watermark) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    if (std::find(watched_.begin(), watched_.end(), watermark) == watched_.end()) watched_.push_back(std::move(watermark));
+  }
+  waiters_.notify();
+}
+
+bool StreamState::watching() const {
+  const std::lock_guard lock(mutex_);
+  return !watched_.empty();
+}
+
+bool StreamState::look_at_watermarks() {
+  std::vector<std::shared_ptr<CudaWatermark>> watched;
+  {
+    const std::lock_guard lock(mutex_);
+    if (watched_.empty()) return false;
+    watched = watched_;
+  }
+  bool progress = false;
+  for (const auto& one : watched) {
+    const std::uint64_t seen = one->seen();
+    if (seen <= one->reached()) continue;
+    if (faulted()) return true;
+    one->advance(seen);
+    progress = true;
+  }
+  const std::lock_guard lock(mutex_);
+  std::erase_if(watched_, [](const auto& one) { return one->due() <= one->reached() || one->error() != nullptr; });
+  return progress;
+}
+
+void StreamState::check_watched() {
+  std::vector<std::pair<std::shared_ptr<CudaWatermark>, std::uint64_t>> due;  // before the stream is asked: what is started later is not
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& one : watched_) due.emplace_back(one, one->due());
+  }
+  if (due.empty()) return;
+  const cudaError_t code = queried(queue_.stream);
+  if (code == cudaErrorNotReady || faulted()) return;
+  if (code != cudaSuccess) return fail(lost(code, "cudaStreamQuery"));
+  for (const auto& [one, steps] : due) {
+    one->advance(one->seen());
+    if (one->reached() < steps) one->end();
+  }
+  look_at_watermarks();
+}
+
+/// Fails the stream when a kernel left a word that says so.
+bool StreamState::faulted() noexcept {
+  const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire);
+  if (word == 0) return false;
+  fail(fault_error(word, queue_.device));
+  return true;
+}
 
 StreamState::Mark StreamState::oldest_mark() const {
   const std::lock_guard lock(mutex_);
@@ -236,10 +318,11 @@ StreamState::Mark StreamState::oldest_mark() const {
 }
 
 bool StreamState::look() {
+  const bool progress = look_at_watermarks();
   const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
   {
     const std::lock_guard lock(mutex_);
-    if (!doom_ && (marks_.empty() || marks_.front().value > seen)) return false;
+    if (!doom_ && (marks_.empty() || marks_.front().value > seen)) return progress;
   }
   reach(seen);
   return true;
@@ -274,8 +357,7 @@ void StreamState::reach(std::uint64_t value) noexcept {
   if (doom) return fail(doom);  // before what was enqueued behind the failure seems done
   // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
   const cudaError_t code = queried(queue_.stream);
-  if (const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire); word != 0)
-    return fail(fault_error(word, queue_.device));
+  if (faulted()) return;
   timeline_->advance(value);
   if (code != cudaSuccess && code != cudaErrorNotReady) fail(lost(code, "cudaStreamQuery"));
 }
@@ -289,6 +371,14 @@ void StreamState::close() noexcept {
   }
   if (code != cudaSuccess) fail(lost(code, "cudaStreamSynchronize"));
   reach(handed());
+  std::vector<std::weak_ptr<CudaWatermark>> left;
+  {
+    const std::lock_guard lock(mutex_);
+    left.swap(watermarks_);
+    watched_.clear();
+  }
+  for (const auto& one : left)
+    if (const auto watermark = one.lock()) watermark->end();
 }
 
 }  // namespace millrace::cuda

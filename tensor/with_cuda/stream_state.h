@@ -14,6 +14,7 @@
 
 namespace millrace::cuda {
 
+class CudaWatermark;
 class Waiters;
 class StreamState;
 
@@ -70,6 +71,11 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   /// The same, on the waiter's thread: who asks for a value holds locks that those who wait for one take.
   void doom(std::exception_ptr error) noexcept;
 
+  /// What kernels of the stream raise: it fails when the stream does.
+  void add(const std::shared_ptr<CudaWatermark>& watermark);
+  /// Somebody waits for it, and its kernel was started.
+  void watch(std::shared_ptr<CudaWatermark> watermark);
+
   // For the waiter.
   struct Mark {
     std::uint64_t value = 0;
@@ -77,6 +83,10 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   };
   /// Whether there is anything to look for.
   bool in_flight() const;
+  /// Whether a word is to be looked at, behind which no event stands.
+  bool watching() const;
+  /// Looks whether the stream has failed, or its kernels have ended, without which a watermark would be waited for in vain.
+  void check_watched();
   /// The oldest mark that is not yet seen; its event is null when there is none.
   Mark oldest_mark() const;
   /// Reads the device's word and what it says of faults; completes what is reached. True when there was progress.
@@ -100,6 +110,8 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void prune();
 
   void reach(std::uint64_t value) noexcept;
+  bool look_at_watermarks();
+  bool faulted() noexcept;
   std::exception_ptr lost(cudaError_t code, const char* call) const;
 
   std::shared_ptr<StreamTimeline> timeline_ = std::make_shared<StreamTimeline>();
@@ -118,6 +130,8 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::deque<Mark> points_;            // what was recorded besides, ascending
   std::vector<cudaEvent_t> spare_;
   std::deque<Kept> kept_;
+  std::vector<std::weak_ptr<CudaWatermark>> watermarks_;
+  std::vector<std::shared_ptr<CudaWatermark>> watched_;
   std::exception_ptr doom_;
   bool closed_ = false;
 };

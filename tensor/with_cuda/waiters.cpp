@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/with_cuda/waiters.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include <millrace/tensor/with_cuda/stream_state.h>
@@ -12,7 +13,7 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr std::chrono::microseconds most_spinning{50};
+constexpr std::chrono::microseconds most_spinning{50}, longest_doze{1000};
 
 void relax() noexcept {
 #if defined(__x86_64__)
@@ -28,7 +29,7 @@ void Waiters::notify() {
   const std::lock_guard lock(mutex_);
   if (stopped_ || spinning_) return;  // who spins sees it
   if (asleep_ > 0) return wake_.notify_one();
-  if (threads_.size() < streams_.size()) threads_.emplace_back([this] { run(); });
+  if (threads_.size() <= streams_.size()) threads_.emplace_back([this] { run(); });
 }
 
 /// A stream in flight that no thread blocks on, or null.
@@ -38,13 +39,30 @@ Waiters::Watched* Waiters::waiting() {
   return nullptr;
 }
 
+/// A stream has a watermark that somebody waits for.
+bool Waiters::watching() {
+  return std::any_of(streams_.begin(), streams_.end(), [](const Watched& one) { return one.stream->watching(); });
+}
+
+/// Nothing moved for a while, and no event stands behind what is waited for: less and less often, but soon enough for who waits.
+void Waiters::doze(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  for (Watched& one : streams_) one.stream->check_watched();
+  lock.lock();
+  if (stopped_) return;
+  ++asleep_;
+  wake_.wait_for(lock, doze_);
+  --asleep_;
+  doze_ = std::min(2 * doze_, longest_doze);
+}
+
 /// Spins until nothing is in flight or nothing has moved for a while; true in the latter case.
 bool Waiters::spin(std::unique_lock<std::mutex>& lock) {
   spinning_ = true;
   auto moved = std::chrono::steady_clock::now();
   bool left = true;
   while (left) {
-    left = waiting() != nullptr;
+    left = waiting() != nullptr || watching();
     if (!left) break;
     lock.unlock();
     bool progress = false;
@@ -54,6 +72,7 @@ bool Waiters::spin(std::unique_lock<std::mutex>& lock) {
     }
     const auto now = std::chrono::steady_clock::now();
     if (progress) moved = now;
+    if (progress) doze_ = most_spinning;
     lock.lock();
     if (now - moved > most_spinning) break;
   }
@@ -66,17 +85,20 @@ void Waiters::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++asleep_;
-    wake_.wait(lock, [&] { return stopped_ || (!spinning_ && waiting() != nullptr); });
+    wake_.wait(lock, [&] { return stopped_ || (!spinning_ && (waiting() != nullptr || watching())); });
     --asleep_;
     if (stopped_) return;
     if (!spin(lock)) continue;
     Watched* one = waiting();
-    if (one == nullptr) continue;
+    if (one == nullptr) {
+      doze(lock);
+      continue;
+    }
     one->taken = true;
-    if (waiting() != nullptr) {
+    if (waiting() != nullptr || watching()) {
       if (asleep_ > 0) {
         wake_.notify_one();
-      } else if (threads_.size() < streams_.size() && !stopped_) {
+      } else if (threads_.size() <= streams_.size() && !stopped_) {
         threads_.emplace_back([this] { run(); });
       }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -13,7 +14,8 @@ class StreamState;
 
 /// Notices what a device's streams complete. One thread spins over the words of all streams, for at most 50 µs without progress; then it
 /// blocks on the event of one of them, and if others are still in flight, another thread takes its place, so that no stream's completion
-/// hides behind another's. There are never more threads than streams, mostly one, and all sleep while nothing is in flight.
+/// hides behind another's. A watermark has no event to block on: while somebody waits for one that does not move, a thread looks now and then.
+/// There are never more threads than streams and one, mostly one, and all sleep while nothing is in flight.
 class Waiters {
  public:
   explicit Waiters(int device) : device_(device) {}
@@ -37,6 +39,8 @@ class Waiters {
   void run();
   bool spin(std::unique_lock<std::mutex>& lock);
   Watched* waiting();
+  bool watching();
+  void doze(std::unique_lock<std::mutex>& lock);
 
   int device_;
   std::mutex mutex_;
@@ -46,6 +50,7 @@ class Waiters {
   std::size_t asleep_ = 0;
   bool spinning_ = false;
   bool stopped_ = false;
+  std::chrono::microseconds doze_{50};
 };
 
 }  // namespace millrace::cuda

@@ -19,6 +19,7 @@
 #include <gpu/spin.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
+#include <millrace/runtime/array/slab.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -184,10 +185,26 @@ TEST_CASE("a trap leaves nobody waiting while several coroutines await and memor
   CHECK(failed > 0);
 }
 
+TEST_CASE("a kernel that traps between two steps fails whoever waits for its watermark" * doctest::skip()) {
+  const auto device = make_device(Place::parse(test_place()), 1, 2);
+  ThreadExecutor executor(1);
+  const auto watermark = device->stream(0).watermark(8);
+  SteppedWork work;
+  work.nanoseconds = 20'000'000;
+  work.traps_at = 5;
+  const Tensor stamps = stepped(work, watermark, device->stream(0));
+  const Tensor behind = part_of(stamps.rows(7, 8), Point(watermark, 8));
+  const Tensor lost = add(behind, behind, device->stream(1));
+  CHECK_THROWS_AS(sync_wait(executor, await_point(Point(watermark, 8))), CudaError);
+  CHECK_THROWS_AS(Point(watermark, 7).wait(), CudaError);
+  CHECK_THROWS_AS(sync_wait(executor, await_point(lost.ready())), CudaError);
+}
+
 TEST_CASE("a kernel that traps reaches whoever awaits it, and the process says so and leaves") {
   CHECK(in_a_process("a program whose kernel traps fails*") == 0);
   CHECK(in_a_process("whoever awaits a point behind a kernel that trapped*") == 0);
   CHECK(in_a_process("a trap leaves nobody waiting*") == 0);
+  CHECK(in_a_process("a kernel that traps between two steps*") == 0);
 }
 
 TEST_CASE("a run that finds no memory fails with the sizes and the op, and the next one is right") {

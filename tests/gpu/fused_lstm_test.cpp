@@ -154,6 +154,34 @@ TEST_CASE("sequences in the caller's order, initial states, ops around the cell 
   }
 }
 
+TEST_CASE("a loop that runs turn by turn reads the slots of a fused one step by step, with the same bits") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  for (const std::uint64_t seed : seeds(3)) {
+    Random random(seed);
+    INFO("seed ", seed);
+    const std::int64_t input = random.between(1, 9), hidden = random.between(1, 30);
+    const layers::LstmWeights weights = weights_of(random, DType::f32, input, hidden);
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, input}, 1));
+      const Var y = layers::lstm({x}, {weights}, {}).y;
+      const layers::Cell decay = [](const Var& row, const std::vector<Var>& state) {
+        const Var next = tanh(add(row, state[0]));
+        return layers::CellStep{next, {next}};
+      };
+      const layers::Unrolled made = layers::unroll(decay, {y}, {{hidden, Var()}});
+      build::output("y", y);
+      build::output("sums", made.output);
+      build::output("last", made.last[0]);
+    }
+    const LoD lod = LoD::from_lengths({lengths_of(random, random.between(1, 20))});
+    Feeds feeds;
+    feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), input}), lod));
+    compare(program, feeds, 1, device);
+  }
+}
+
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays turn by turn on a device") {
   const auto reason = [](const std::function<layers::CellStep(const Var&, const std::vector<Var>&, const layers::Cell&)>& turn) {
     Random random(1);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gpu/spin.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include <millrace/tensor/launch.h>
+#include <millrace/tensor/with_cuda/watermark.h>
+#include <millrace/kernels/cuda/with_cuda/warp.cuh>
 #include <millrace/tensor/with_cuda/each_index.cuh>
 
 namespace millrace::testing {
@@ -38,13 +41,32 @@ struct Spin {
 
 struct Trap {
   float* never;
-  MILLRACE_HD void operator()(std::int64_t i) const {
+  MILLRACE_HD static void end() {
 #if defined(__CUDA_ARCH__)
     asm volatile("trap;");
 #elif !defined(__CUDACC__)
     emulated::trap();
 #endif
+  }
+  MILLRACE_HD void operator()(std::int64_t i) const {
+    end();
     never[i] = 1;
+  }
+};
+
+struct Steps {
+  std::int64_t first, last, nanoseconds, traps_at;
+  std::int64_t* stamps;
+  std::uint64_t* word;
+  std::uint64_t base;
+  MILLRACE_DEVICE void operator()(cuda::Warp& warp) const {
+    warp.each_lane([&](int lane) {
+      for (std::int64_t t = first; t < last && lane == 0; ++t) {
+        if (t == traps_at) return Trap::end();
+        Spin{nanoseconds, stamps + 2 * t, true}(0);
+        cuda::raise_release(word, base + static_cast<std::uint64_t>(t + 1));
+      }
+    });
   }
 };
 
@@ -70,6 +92,26 @@ Tensor trap(StreamRef stream) {
       TensorRefs<0>{}, TensorRefs<1>{&made},
       [made](ThreadTeam& team) { cuda::each_index(cuda::queue_of(team), 2, Trap{static_cast<float*>(made.raw_mutable())}); }, stream);
   return made;
+}
+
+Tensor stepped(const SteppedWork& work, const std::shared_ptr<Watermark>& watermark, StreamRef stream) {
+  const Tensor stamps(DType::i64, DDim{work.steps, 2}, stream.memory());
+  for (std::int64_t first = 0; first < work.steps; first += work.a_launch) {
+    const std::int64_t last = std::min(work.steps, first + work.a_launch);
+    launch(
+        TensorRefs<0>{}, TensorRefs<1>{&stamps},
+        [=](ThreadTeam& team) {
+          auto& mark = static_cast<cuda::CudaWatermark&>(*watermark);
+          cuda::GridShape shape;
+          shape.begun = mark.launching();
+          cuda::run_grid(cuda::queue_of(team), shape,
+                         Steps{first, last, work.nanoseconds, work.traps_at, static_cast<std::int64_t*>(stamps.raw_mutable()), mark.word(),
+                               mark.base()});
+          mark.launched(static_cast<std::uint64_t>(last));
+        },
+        stream);
+  }
+  return stamps;
 }
 
 }  // namespace millrace::testing

@@ -15,4 +15,13 @@ Tensor doze(std::int64_t nanoseconds, StreamRef stream);
 /// f32 [2] on the device, made by a kernel that traps: the device is of no use to the process from then on.
 Tensor trap(StreamRef stream);
 
+/// Kernels of one thread that go through steps and raise a watermark behind each of them.
+struct SteppedWork {
+  std::int64_t steps = 8, nanoseconds = 0;
+  std::int64_t a_launch = 8;  ///< steps
+  std::int64_t traps_at = -1;
+};
+/// i64 [steps, 2]: the begin and end of each step by the device's clock. Where threads stand for a device they sleep meanwhile.
+Tensor stepped(const SteppedWork& work, const std::shared_ptr<Watermark>& watermark, StreamRef stream);
+
 }  // namespace millrace::testing

@@ -60,7 +60,7 @@ void lstm_gates(const LstmDesc&, const PackedLstm&, const Tensor&, const Tensor&
 LstmLimits lstm_limits(int, DType) { absent("lstm sequence"); }
 void pack_lstm_sequence(const LstmDesc&, const Tensor&, const Tensor&, ThreadTeam&) { absent("lstm sequence"); }
 void lstm_sequence(const LstmDesc&, const LstmSchedule&, const PackedLstmSequence&, const LstmSequenceRows&, std::int64_t, std::int64_t,
-                   std::uint64_t*, ThreadTeam&) {
+                   ThreadTeam&) {
   absent("lstm sequence");
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cuda/lstm_sequence.h>
 
+#include <millrace/tensor/with_cuda/watermark.h>
 #include <millrace/kernels/cuda/with_cuda/lstm_worker.cuh>
 
 namespace millrace::cuda {
@@ -121,7 +122,7 @@ void start(const LstmDesc& desc, const LstmArguments& a, const GridShape& shape,
 }  // namespace
 
 void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const PackedLstmSequence& weights, const LstmSequenceRows& rows,
-                   std::int64_t first, std::int64_t last, std::uint64_t* watermark, ThreadTeam& team) {
+                   std::int64_t first, std::int64_t last, ThreadTeam& team) {
   const Queue& queue = queue_of(team);
   LstmArguments a = {};
   a.functions = LstmFunctions<float>(desc);
@@ -130,8 +131,9 @@ void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const Pac
   const auto at = [&](std::int64_t step) { return rows.offsets[static_cast<std::size_t>(step)]; };
   a.tiles = static_cast<int>(lstm_pieces(at(first + 1) - at(first), 8));
   a.steps = static_cast<int>(last - first);
-  a.watermark = watermark;
-  a.done_before = static_cast<std::uint64_t>(first);
+  auto* const watermark = static_cast<CudaWatermark*>(rows.watermark.get());
+  a.watermark = watermark == nullptr ? nullptr : watermark->word();
+  a.done_before = (watermark == nullptr ? 0 : watermark->base()) + static_cast<std::uint64_t>(first);
   const Room room(a, queue);
   a.exchange = static_cast<std::byte*>(room.exchange.raw_mutable());
   a.arrived = static_cast<std::uint32_t*>(room.words.raw_mutable());
@@ -148,7 +150,9 @@ void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const Pac
   shape.cluster = schedule.group == LstmSchedule::Group::cluster ? schedule.blocks : 1;
   shape.meets = schedule.group == LstmSchedule::Group::grid;
   shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, desc.hidden);
+  if (watermark != nullptr) shape.begun = watermark->launching();
   start(desc, a, shape, schedule.wide > 1, queue);
+  if (watermark != nullptr) watermark->launched(static_cast<std::uint64_t>(last));
 }
 
 #if defined(__CUDACC__)

@@ -39,6 +39,7 @@ struct GridShape {
   int cluster = 1;     ///< blocks
   bool meets = false;  ///< blocks of different clusters meet: a cooperative launch
   std::int64_t shared_bytes = 0;
+  cudaEvent_t begun = nullptr;  ///< recorded when all its blocks run
 };
 
 }  // namespace millrace::cuda
@@ -129,19 +130,29 @@ void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
         "cudaFuncSetAttribute", queue.device);
   if (shape.cluster > 8)
     check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", queue.device);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(shape.cluster);
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
+  cudaLaunchAttribute attributes[3] = {};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  if (shape.meets) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
+  if (shape.begun != nullptr) {
+    attributes[count].id = cudaLaunchAttributeLaunchCompletionEvent;
+    attributes[count++].val.launchCompletionEvent.event = shape.begun;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
   config.blockDim = dim3(static_cast<unsigned>(shape.warps * warp_lanes));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = queue.stream;
-  config.attrs = shape.cluster > 1 ? attributes : attributes + 1;
-  config.numAttrs = (shape.cluster > 1 ? 1u : 0u) + (shape.meets ? 1u : 0u);
+  config.attrs = attributes;
+  config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, grid_kernel<F>, kernel), "cudaLaunchKernelEx", queue.device);
 }
 

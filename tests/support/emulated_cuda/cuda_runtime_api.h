@@ -25,6 +25,7 @@ enum cudaError_t {
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotReady = 600,
+  cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorUnknown = 999,
 };
@@ -130,6 +131,14 @@ void fail_launches(cudaError_t code);
 
 /// What a kernel's launch is here.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+/// The same for one that says, by the function it is given, when all of its blocks run: the launch-completion event.
+void enqueue(cudaStream_t stream, cudaEvent_t begun, std::function<void(const std::function<void()>&)> work);
+/// Whether a kernel trapped on the stream's device.
+cudaError_t status_of(cudaStream_t stream);
+/// stream_words.cpp: cuStreamWaitValue64, what it says from now on, and how often it was asked to wait.
+void* wait_entry();
+void answer_waits(cudaError_t code);
+std::size_t waits_enqueued();
 /// For a kernel: it ends as one that trapped does. Nothing runs on its device any more, and every call that asks says so, in this process for
 /// ever.
 void trap();

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <barrier>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -69,7 +70,7 @@ namespace emulated_grid {
 
 /// Blocks [first, last) of the grid, all at once.
 template <class F>
-void run(const GridShape& shape, const F& kernel, int first, int last) {
+void run(const GridShape& shape, const F& kernel, int first, int last, const std::function<void()>& begun = {}) {
   const auto words = static_cast<std::size_t>(shape.shared_bytes + 15) / 16;
   std::vector<std::vector<Words4>> shared(static_cast<std::size_t>(last - first), std::vector<Words4>(words));
   std::deque<Warp::Barrier> of_blocks;
@@ -86,6 +87,7 @@ void run(const GridShape& shape, const F& kernel, int first, int last) {
         kernel(one);
       });
   }
+  if (begun) begun();
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -93,11 +95,16 @@ void run(const GridShape& shape, const F& kernel, int first, int last) {
 
 template <class F>
 void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
-  emulated::enqueue(queue.stream, [shape, kernel] {
-    // Blocks that do not meet need not be there together.
-    const int wave = shape.meets ? shape.blocks : std::max(shape.cluster, 8);
-    for (int first = 0; first < shape.blocks; first += wave) emulated_grid::run(shape, kernel, first, std::min(shape.blocks, first + wave));
-  });
+  // Blocks that do not meet need not be there together.
+  const int wave = shape.meets ? shape.blocks : std::max(shape.cluster, 8);
+  const auto run = [shape, kernel, wave](const std::function<void()>& begun) {
+    for (int first = 0; first < shape.blocks; first += wave) {
+      const int last = std::min(shape.blocks, first + wave);
+      emulated_grid::run(shape, kernel, first, last, last == shape.blocks ? begun : std::function<void()>());
+    }
+  };
+  if (shape.begun != nullptr) return emulated::enqueue(queue.stream, shape.begun, run);
+  emulated::enqueue(queue.stream, [run] { run({}); });
 }
 
 }  // namespace millrace::cuda

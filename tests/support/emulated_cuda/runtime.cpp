@@ -119,6 +119,7 @@ struct EmulatedStream {
 };
 
 struct EmulatedEvent {
+  std::shared_ptr<EmulatedEvent> own{this};  ///< until it is destroyed; streams that are to record it or wait for it keep it longer
   const int device = current_device;
   std::mutex mutex;
   std::condition_variable changed;
@@ -148,6 +149,18 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     if (lost[stream->device] == cudaSuccess) work();
   });
 }
+void enqueue(cudaStream_t stream, cudaEvent_t begun, std::function<void(const std::function<void()>&)> work) {
+  std::uint64_t value = 0;
+  {
+    const std::lock_guard lock(begun->mutex);
+    value = ++begun->recorded;
+  }
+  stream->push([stream, event = begun->own, value, work = std::move(work)] {
+    if (lost[stream->device] == cudaSuccess) work([&] { event->reach(value); });
+    event->reach(value);
+  });
+}
+cudaError_t status_of(cudaStream_t stream) { return lost[stream->device]; }
 void trap() { lost[current_device].store(cudaErrorLaunchFailure); }
 void slow_down(int microseconds) { slowness.store(microseconds); }
 
@@ -268,7 +281,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::uint64_t value = event->latest();
-  stream->push([event, value] { event->wait(value); });
+  stream->push([event = event->own, value] { event->wait(value); });
   return lost[stream->device];
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -276,8 +289,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  event->wait(event->latest());
-  delete event;
+  const std::shared_ptr<EmulatedEvent> last = std::move(event->own);
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -286,7 +298,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const std::lock_guard lock(event->mutex);
     value = ++event->recorded;
   }
-  stream->push([event, value] { event->reach(value); });
+  stream->push([event = event->own, value] { event->reach(value); });
   return lost[stream->device];
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -317,8 +329,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  const bool known_symbol = std::strcmp(symbol, "cuStreamWriteValue64") == 0;
-  *entry = known_symbol ? reinterpret_cast<void*>(&write_value) : nullptr;
-  *result = known_symbol ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  *entry = std::strcmp(symbol, "cuStreamWriteValue64") == 0  ? reinterpret_cast<void*>(&write_value)
+           : std::strcmp(symbol, "cuStreamWaitValue64") == 0 ? emulated::wait_entry()
+                                                             : nullptr;
+  *result = *entry != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <millrace/tensor/watermark.h>
+#include <millrace/tensor/with_cuda/check.h>
+
+namespace millrace::cuda {
+
+class StreamState;
+
+/// A word of the host's memory that devices see, and what it was raised to, or will be.
+struct MarkWord {
+  std::uint64_t* on_host = nullptr;
+  std::uint64_t* on_device = nullptr;
+  std::uint64_t base = 0;
+};
+
+/// The words of a device's watermarks. One that comes back goes out again with a higher base: a kernel that raises it late, and a stream that
+/// waits for what it was, do no harm, so nobody is asked whether they are through. Thread-safe; lives as long as one of its words is used.
+class MarkWords {
+ public:
+  explicit MarkWords(int device) : device_(device) {}
+  ~MarkWords();
+  MarkWords(const MarkWords&) = delete;
+  MarkWords& operator=(const MarkWords&) = delete;
+
+  MarkWord take();
+  void give_back(MarkWord word, std::uint64_t steps) noexcept;
+
+ private:
+  int device_;
+  std::mutex mutex_;
+  std::vector<void*> blocks_;
+  std::vector<MarkWord> free_;
+};
+
+/// The watermark of one run of kernels on a CUDA stream. Its mutex is held around nothing but CUDA.
+class CudaWatermark final : public Watermark, public std::enable_shared_from_this<CudaWatermark> {
+ public:
+  CudaWatermark(std::weak_ptr<StreamState> producer, std::shared_ptr<MarkWords> words, int device, std::uint64_t steps);
+  ~CudaWatermark() override;
+
+  std::uint64_t* word() const noexcept override { return word_.on_device; }
+  std::uint64_t base() const noexcept override { return word_.base; }
+
+  /// The event that the next launch records once all its blocks run; and that this launch, which raises the word to `steps`, was made.
+  cudaEvent_t launching();
+  void launched(std::uint64_t steps);
+
+  bool is_of(const StreamState* stream) const noexcept { return producer_.lock().get() == stream; }
+  /// Makes `other` wait for `value` on the device. False where that cannot be had: no kernel that raises the word so far was started
+  /// yet, or the driver knows no waiting for a word.
+  bool order(std::uint64_t value, cudaStream_t other, int other_device);
+
+  // For the waiter.
+  /// Steps by the word.
+  std::uint64_t seen() const noexcept;
+  /// The highest value that somebody waits for and a started kernel raises.
+  std::uint64_t due() const;
+  /// The device is through with the stream: what is not reached by now never will be.
+  void end() noexcept;
+
+ protected:
+  void asked(std::uint64_t value) override;
+
+ private:
+  struct Launch {
+    std::uint64_t steps;
+    cudaEvent_t begun;
+  };
+  void watch();
+
+  std::weak_ptr<StreamState> producer_;
+  std::shared_ptr<MarkWords> words_;
+  MarkWord word_;
+  int device_;
+  std::uint64_t steps_;
+  mutable std::mutex mutex_;
+  cudaEvent_t next_ = nullptr;
+  std::vector<Launch> launches_;
+  std::uint64_t wanted_ = 0;
+};
+
+}  // namespace millrace::cuda
