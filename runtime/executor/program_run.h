@@ -164,6 +164,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   std::uint64_t track(const CompiledOp& op, const VarScope& scope) const;
   void add_tracks();
   void trace_store(const CompiledOp& op, std::span<const Value* const> inputs);
+  static task<void> trace_slots(std::shared_ptr<ProgramRun> run, TensorArray array, std::int64_t first, std::int64_t turns);
   static task<void> trace_ready(std::shared_ptr<ProgramRun> run, Point ready_at, std::string slot, std::int64_t index);
   const Value* find(const Source& source, VarScope& scope) const;
   Promised promised(const Source& source, const ScopePtr& scope) const;

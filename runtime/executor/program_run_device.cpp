@@ -2,6 +2,8 @@
 // How ProgramRun runs a loop as a kernel of a device.
 #include <millrace/runtime/executor/program_run.h>
 
+#include <string>
+
 #include <millrace/runtime/executor/device_form.h>
 #include <millrace/runtime/lowering/device_lstm.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -35,6 +37,15 @@ std::optional<std::vector<SlotValue>> enqueued(const DeviceLstm& loop, const Fus
 
 }  // namespace
 
+/// The slots that a kernel writes are issued all at once, and ready as it comes to them.
+task<void> ProgramRun::trace_slots(std::shared_ptr<ProgramRun> run, TensorArray array, std::int64_t first, std::int64_t turns) {
+  const std::string name = array.name();
+  for (std::int64_t index = first; index < first + turns; ++index) {
+    const Point at = array.peek(index)->tensor().ready();
+    co_await trace_ready(run, at, name + "[" + std::to_string(index) + "]", index);
+  }
+}
+
 /// False when the loop has to run turn by turn after all.
 task<bool> ProgramRun::run_fused_on_device(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   if (!run->one_piece() || run->options_.gear == Gear::captured) co_return false;
@@ -54,6 +65,11 @@ task<bool> ProgramRun::run_fused_on_device(std::shared_ptr<ProgramRun> run, cons
     if (operands.turns > 0) run->why_[op] = "what it works on does not fit: slots that are not there yet, or extents that differ";
     co_return false;
   }
+  if (run->options_.tracer != nullptr && run->options_.tracer->records())
+    for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
+      const TensorArray& array = operands.outputs[i];
+      run->whole_->spawn(trace_slots(run, array, operands.written[i].first, operands.turns), "slots of " + array.name() + " to be ready");
+    }
   co_await finish_loop(run, &loop->form(), op, scope, std::move(*last), operands.turns);
   ++run->result_.fused_loops;
   co_return true;

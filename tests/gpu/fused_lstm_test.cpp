@@ -15,6 +15,7 @@
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/cuda_device.h>
 #include <reference/reference.h>
 #include <support/random.h>
@@ -180,6 +181,31 @@ TEST_CASE("a loop that runs turn by turn reads the slots of a fused one step by 
     feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), input}), lod));
     compare(program, feeds, 1, device);
   }
+}
+
+TEST_CASE("the trace of a fused loop shows its slots ready one after the other, while its kernel goes on") {
+  const auto device = make_device(Place::parse(test_place()), 1, 2);
+  Random random(4);
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    build::output("y", layers::lstm({x}, {weights_of(random, DType::f32, 3, 8)}, {}).y);
+  }
+  constexpr std::int64_t turns = 300;  // more than a launch
+  Feeds feeds;
+  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{turns, 3}), LoD::from_lengths({{turns}})));
+  ThreadExecutor executor(2);
+  Tracer tracer;
+  RunOptions options;
+  options.gear = Gear::fused;
+  options.tracer = &tracer;
+  const RunResult result = sync_wait(executor, run(Executable(program, device), feeds, options));
+  CHECK(result.fused_loops == 1);
+  std::vector<Tracer::Event> slots = tracer.events("slot");
+  REQUIRE(slots.size() == turns);
+  for (std::int64_t t = 0; t < turns; ++t) CHECK(slots[static_cast<std::size_t>(t)].step == t);
+  CHECK(slots[0].end_ns < slots[turns - 1].end_ns);
 }
 
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays turn by turn on a device") {

@@ -7,6 +7,12 @@
 #include <gpu/spin.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/runtime/array/slab.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/recurrent.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace::testing {
@@ -32,6 +38,34 @@ TEST_CASE(
     CHECK(sum.copy_to(CpuPlace{}).to_vector<std::int64_t>() == std::vector<std::int64_t>{2 * made[2], 2 * made[3]});
   }
   emulated::answer_waits(cudaSuccess);
+}
+
+TEST_CASE("a loop turn by turn on another stream than the fused one whose slots it reads waits for words in the driver") {
+  using namespace build;
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}, 1));
+    const auto filled = [](std::int64_t rows, std::int64_t columns) {
+      return Tensor::from(std::vector<float>(static_cast<std::size_t>(rows * columns), 0.25f), DDim{rows, columns});
+    };
+    const Var y = layers::lstm({x}, {{filled(2, 12), filled(3, 12), {}, {}, {}}}, {}).y;
+    const layers::Cell decay = [](const Var& row, const std::vector<Var>& state) {
+      const Var next = tanh(add(row, state[0]));
+      return layers::CellStep{next, {next}};
+    };
+    build::output("sums", layers::unroll(decay, {y}, {{3, Var()}}).output);
+  }
+  ThreadExecutor executor(2);
+  RunOptions options;
+  options.gear = Gear::fused;
+  constexpr std::int64_t turns = 2000;
+  Feeds feeds;
+  feeds.insert_or_assign("x", LoDTensor(Tensor::from(std::vector<float>(2 * turns, 0.5f), DDim{turns, 2}), LoD::from_lengths({{turns}})));
+  const std::size_t before = emulated::waits_enqueued();
+  const RunResult result = sync_wait(executor, run(Executable(program, make_cuda_device({})), feeds, options));
+  CHECK(result.fused_loops == 1);
+  CHECK(emulated::waits_enqueued() > before);
 }
 
 }  // namespace millrace::testing
