@@ -73,8 +73,7 @@ void CudaStream::wait(const Point& point) {
 bool CudaStream::pass(const Point& point) {
   if (point.reached()) return true;
   if (point.error()) return false;
-  if (auto* const watermark = dynamic_cast<CudaWatermark*>(point.timeline().get()))
-    return watermark->order(point.value(), state_->queue().stream, state_->queue().device);
+  if (auto* const watermark = dynamic_cast<CudaWatermark*>(point.timeline().get())) return watermark->order(point.value(), *state_);
   const auto* timeline = dynamic_cast<const StreamTimeline*>(point.timeline().get());
   if (timeline == nullptr) return false;
   const std::shared_ptr<StreamState> other = timeline->state();

@@ -239,7 +239,7 @@ void StreamState::fail(std::exception_ptr error) noexcept {
     watched.swap(watched_);
   }
   for (const auto& one : lost)
-    if (const auto watermark = one.lock()) watermark->fail(error);
+    if (const auto watermark = one.lock()) watermark->abandon(error);
 }
 
 // ---- Watermarks ----

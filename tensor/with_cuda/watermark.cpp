@@ -105,26 +105,59 @@ std::uint64_t CudaWatermark::due() const {
   return launches_.empty() ? 0 : std::min(wanted_, launches_.back().steps);
 }
 
-bool CudaWatermark::order(std::uint64_t value, cudaStream_t other, int other_device) {
+bool CudaWatermark::order(std::uint64_t value, StreamState& other) {
   constexpr unsigned greater_or_equal = 0;  // CU_STREAM_WAIT_VALUE_GEQ
   if (seen() >= value) return true;
-  const std::lock_guard lock(mutex_);
-  const auto launch = std::find_if(launches_.begin(), launches_.end(), [value](const Launch& one) { return one.steps >= value; });
-  if (launch == launches_.end() || wait_value() == nullptr) return false;
-  const OnDevice there(other_device);
-  check(cudaStreamWaitEvent(other, launch->begun, 0), "cudaStreamWaitEvent", other_device);
-  const auto code =
-      static_cast<cudaError_t>(wait_value()(other, reinterpret_cast<CUdeviceptr>(word_.on_device), word_.base + value, greater_or_equal));
-  if (code == cudaErrorNotSupported) return false;
-  check(code, "cuStreamWaitValue64", other_device);
+  const Queue& queue = other.queue();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto launch = std::find_if(launches_.begin(), launches_.end(), [value](const Launch& one) { return one.steps >= value; });
+    if (launch == launches_.end() || wait_value() == nullptr) return false;
+    follow(value, other);
+    const OnDevice there(queue.device);
+    check(cudaStreamWaitEvent(queue.stream, launch->begun, 0), "cudaStreamWaitEvent", queue.device);
+    const auto code = static_cast<cudaError_t>(
+        wait_value()(queue.stream, reinterpret_cast<CUdeviceptr>(word_.on_device), word_.base + value, greater_or_equal));
+    if (code == cudaErrorNotSupported) return false;
+    check(code, "cuStreamWaitValue64", queue.device);
+  }
+  // Who waits for that stream does not hear of what happens to this one.
+  if (queue.device != device_) asked(value);
+  if (const std::exception_ptr failed = error()) abandon(failed);  // before the follower was known
   return true;
+}
+
+/// The mutex is held.
+void CudaWatermark::follow(std::uint64_t value, StreamState& other) {
+  const std::weak_ptr<StreamState> stream = other.weak_from_this();
+  for (Follower& one : followers_)
+    if (!one.stream.owner_before(stream) && !stream.owner_before(one.stream)) {
+      one.value = std::max(one.value, value);
+      return;
+    }
+  followers_.push_back({stream, other.queue().device, value});
+}
+
+void CudaWatermark::abandon(std::exception_ptr error) noexcept {
+  fail(error);
+  std::vector<Follower> followers;
+  {
+    const std::lock_guard lock(mutex_);
+    followers.swap(followers_);
+  }
+  const std::uint64_t seen = this->seen();
+  std::erase_if(followers, [seen](const Follower& one) { return one.value <= seen; });
+  for (const Follower& one : followers)
+    if (const std::shared_ptr<StreamState> stream = one.stream.lock()) stream->doom(error);
+  if (std::any_of(followers.begin(), followers.end(), [this](const Follower& one) { return one.device != device_; }))
+    std::atomic_ref(*word_.on_host).store(word_.base + steps_, std::memory_order_release);
 }
 
 void CudaWatermark::end() noexcept {
   advance(seen());
   if (reached() < steps_)
-    fail(std::make_exception_ptr(Error("watermark on cuda:" + std::to_string(device_) + ": the kernel ended behind step " +
-                                       std::to_string(reached()) + " of " + std::to_string(steps_))));
+    abandon(std::make_exception_ptr(Error("watermark on cuda:" + std::to_string(device_) + ": the kernel ended behind step " +
+                                          std::to_string(reached()) + " of " + std::to_string(steps_))));
 }
 
 }  // namespace millrace::cuda

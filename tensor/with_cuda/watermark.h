@@ -56,7 +56,10 @@ class CudaWatermark final : public Watermark, public std::enable_shared_from_thi
   bool is_of(const StreamState* stream) const noexcept { return producer_.lock().get() == stream; }
   /// Makes `other` wait for `value` on the device. False where that cannot be had: no kernel that raises the word so far was started
   /// yet, or the driver knows no waiting for a word.
-  bool order(std::uint64_t value, cudaStream_t other, int other_device);
+  bool order(std::uint64_t value, StreamState& other);
+  /// Fails it, and the streams that wait in the driver for what is not reached. One of another device, which outlives the kernel's, would
+  /// wait there for ever: the host raises the word in the kernel's place.
+  void abandon(std::exception_ptr error) noexcept;
 
   // For the waiter.
   /// Steps by the word.
@@ -74,7 +77,13 @@ class CudaWatermark final : public Watermark, public std::enable_shared_from_thi
     std::uint64_t steps;
     cudaEvent_t begun;
   };
+  struct Follower {
+    std::weak_ptr<StreamState> stream;
+    int device;
+    std::uint64_t value;
+  };
   void watch();
+  void follow(std::uint64_t value, StreamState& other);
 
   std::weak_ptr<StreamState> producer_;
   std::shared_ptr<MarkWords> words_;
@@ -84,6 +93,7 @@ class CudaWatermark final : public Watermark, public std::enable_shared_from_thi
   mutable std::mutex mutex_;
   cudaEvent_t next_ = nullptr;
   std::vector<Launch> launches_;
+  std::vector<Follower> followers_;  // streams that were made to wait in the driver
   std::uint64_t wanted_ = 0;
 };
 

@@ -55,7 +55,7 @@ struct Trap {
 };
 
 struct Steps {
-  std::int64_t first, last, nanoseconds, traps_at;
+  std::int64_t first, last, nanoseconds, traps_at, raises;
   std::int64_t* stamps;
   std::uint64_t* word;
   std::uint64_t base;
@@ -64,7 +64,7 @@ struct Steps {
       for (std::int64_t t = first; t < last && lane == 0; ++t) {
         if (t == traps_at) return Trap::end();
         Spin{nanoseconds, stamps + 2 * t, true}(0);
-        cuda::raise_release(word, base + static_cast<std::uint64_t>(t + 1));
+        if (t < raises) cuda::raise_release(word, base + static_cast<std::uint64_t>(t + 1));
       }
     });
   }
@@ -105,8 +105,8 @@ Tensor stepped(const SteppedWork& work, const std::shared_ptr<Watermark>& waterm
           cuda::GridShape shape;
           shape.begun = mark.launching();
           cuda::run_grid(cuda::queue_of(team), shape,
-                         Steps{first, last, work.nanoseconds, work.traps_at, static_cast<std::int64_t*>(stamps.raw_mutable()), mark.word(),
-                               mark.base()});
+                         Steps{first, last, work.nanoseconds, work.traps_at, work.raises, static_cast<std::int64_t*>(stamps.raw_mutable()),
+                               mark.word(), mark.base()});
           mark.launched(static_cast<std::uint64_t>(last));
         },
         stream);

@@ -20,6 +20,7 @@ struct SteppedWork {
   std::int64_t steps = 8, nanoseconds = 0;
   std::int64_t a_launch = 8;  ///< steps
   std::int64_t traps_at = -1;
+  std::int64_t raises = 1000;  ///< the word, this often at most
 };
 /// i64 [steps, 2]: the begin and end of each step by the device's clock. Where threads stand for a device they sleep meanwhile.
 Tensor stepped(const SteppedWork& work, const std::shared_ptr<Watermark>& watermark, StreamRef stream);

@@ -6,6 +6,7 @@
 
 #include <gpu/spin.h>
 #include <millrace/kernels/elementwise.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/slab.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
@@ -38,6 +39,26 @@ TEST_CASE(
     CHECK(sum.copy_to(CpuPlace{}).to_vector<std::int64_t>() == std::vector<std::int64_t>{2 * made[2], 2 * made[3]});
   }
   emulated::answer_waits(cudaSuccess);
+}
+
+TEST_CASE("a kernel that never raises its word keeps no stream of another device waiting, and who waits there is told") {
+  const auto device = make_cuda_device({});
+  const auto other = make_cuda_device({.index = 1});
+  const auto watermark = device->stream(0).watermark(4);
+  SteppedWork work;
+  work.steps = work.a_launch = 4;
+  work.nanoseconds = 10'000'000;
+  work.raises = 2;
+  const Tensor stamps = stepped(work, watermark, device->stream(0));
+  other->stream(0).wait(Point(watermark, 2));
+  const Tensor good = ones(DDim{3}, DType::f32, other->stream(0));
+  good.ready().wait();
+  other->stream(1).wait(Point(watermark, 3));
+  const Tensor lost = ones(DDim{3}, DType::f32, other->stream(1));
+  CHECK_THROWS_WITH_AS(lost.ready().wait(), doctest::Contains("behind step 2 of 4"), Error);
+  CHECK_THROWS_WITH_AS(Point(watermark, 4).wait(), doctest::Contains("behind step 2 of 4"), Error);
+  CHECK(good.copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>(3, 1));
+  stamps.ready().wait();
 }
 
 TEST_CASE("a loop turn by turn on another stream than the fused one whose slots it reads waits for words in the driver") {
