@@ -49,6 +49,8 @@ struct CudaOptions {
   std::size_t streams = 4;
   /// Bytes that the device's memory resource may hold, what it keeps for later included.
   std::size_t budget = std::numeric_limits<std::size_t>::max();
+  /// Whether products may be cuBLASLt's where it gives our bits (kernels/library_products.h). Results do not depend on it.
+  bool library_products = true;
 };
 
 /// A CUDA device: its ring of streams, its memory, and one waiter, which notices what completes.

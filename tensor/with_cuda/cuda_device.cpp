@@ -3,6 +3,7 @@
 
 #include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/with_cuda/cuda_stream.h>
+#include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/waiters.h>
 
 namespace millrace {
@@ -64,8 +65,10 @@ class CudaDevice final : public Device {
         memory_(std::make_shared<DeviceMemory>(pool_, no_stream)),
         marks_(std::make_shared<MarkWords>(options.index)),
         waiters_(options.index) {
+    context_.library_products = options.library_products;
     for (std::size_t i = 0; i < options.streams; ++i) {
       auto state = std::make_shared<StreamState>(index_, waiters_, words_.on_host(i), words_.on_device(i));
+      state->queue().context = &context_;
       state->timeline()->attach(state);
       pool_->add(state);
       waiters_.watch(state);
@@ -96,6 +99,7 @@ class CudaDevice final : public Device {
   std::shared_ptr<MemoryPool> pool_;
   std::shared_ptr<MemoryResource> memory_;
   std::shared_ptr<MarkWords> marks_;
+  DeviceContext context_;
   Waiters waiters_;
   std::vector<std::shared_ptr<StreamState>> states_;
   std::vector<std::unique_ptr<CudaStream>> streams_;

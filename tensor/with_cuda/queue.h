@@ -15,6 +15,7 @@ namespace millrace::cuda {
 class StreamState;
 class Launched;
 class Recording;
+struct DeviceContext;
 
 /// What a kernel's launcher needs to know of its stream.
 struct Queue {
@@ -26,6 +27,7 @@ struct Queue {
   Launched* launched = nullptr;                             ///< where kernels say what they are
   Recording* recording = nullptr;                           ///< what is started becomes part of this, and runs with it, maybe often
   const std::shared_ptr<MemoryResource>* memory = nullptr;  ///< for scratch, which may be given back as soon as its last use is enqueued
+  DeviceContext* context = nullptr;                         ///< lives as long as the device
 };
 
 inline const Queue& queue_of(ThreadTeam& team) { return *static_cast<const Queue*>(team.device_queue()); }

@@ -9,9 +9,11 @@
 
 #include <gpu/spin.h>
 #include <millrace/kernels/binary.h>
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
+#include <millrace/kernels/library_products.h>
 #include <millrace/kernels/matmul.h>
 #include <millrace/runtime/array/tensor_array.h>
 #include <millrace/runtime/task/await_point.h>
@@ -310,6 +312,26 @@ TEST_CASE("a product has the same bits whatever shares its batch and in whicheve
   }
   // And the same as the CPU's, whose order it is.
   CHECK(numbers(matmul(a, b, CpuDevice().stream(0))) == all);
+}
+
+TEST_CASE("products have the bits of our kernels, whatever cuBLASLt a device has") {
+  CudaOptions without;
+  without.library_products = false;
+  const std::shared_ptr<Device> devices[] = {device_of(), make_cuda_device(without)};
+  CpuDevice host;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t rows : {300, 1, 40}) {  // the first is large enough for a probe
+      CAPTURE(name_of(dtype));
+      CAPTURE(rows);
+      std::vector<float> found[2];
+      for (std::size_t i = 0; i < 2; ++i) {
+        const StreamRef stream = devices[i]->stream(0);
+        const Tensor x = cast(counted(rows, 64), dtype, host.stream(0)), w = cast(counted(64, 64), dtype, host.stream(0));
+        found[i] = numbers(cast(matmul(up(x, stream), up(w, stream), stream), DType::f32, stream));
+      }
+      CHECK(found[0] == found[1]);
+    }
+  for (const std::string& line : library_products(*devices[0])) MESSAGE(line);
 }
 
 TEST_CASE("a device that is not there, and numbers of streams that make no sense, are errors that say so") {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/cpu/instruction_set.h>
+#include <millrace/kernels/library_products.h>
 #include <millrace/runtime/distributed/nccl.h>
 #include <millrace/tensor/cuda_device.h>
 
@@ -14,6 +15,7 @@ int info() {
   fmt::print("millrace {}\nparts: {}\n", MILLRACE_VERSION, MILLRACE_BUILT_PARTS);
   fmt::print("cpu: instruction sets {}\n", fmt::join(cpu::instruction_sets(), ", "));
   fmt::print("cuda: {}\n", cuda_status());
+  if (!cuda_devices().empty()) fmt::print("cuda products: {}\n", library_products_status());
   fmt::print("nccl: {}\n", nccl_status());
   for (const CudaDeviceInfo& device : cuda_devices())
     fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", device.index, device.name,

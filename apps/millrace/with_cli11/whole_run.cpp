@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <millrace/kernels/library_products.h>
 #include <millrace/runtime/distributed/spread_run.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/runtime/trace/tracer.h>
 
 #include <support/standard_streams.h>
 
@@ -57,14 +59,24 @@ std::string iterations(const RunResult& result) {
   return text;
 }
 
+/// Which products of matrices were probed on a device, and whose they are.
+void note_products(Device& device, Tracer* tracer, std::string& stats) {
+  for (const std::string& line : library_products(device)) {
+    stats += "; " + line;
+    if (tracer != nullptr) tracer->instant("product", line, 0, -1);
+  }
+}
+
 }  // namespace
 
-Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, RunOptions options) {
+Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::shared_ptr<Device>& device,
+                    RunOptions options) {
   ThreadExecutor executor(1);
-  const Executable executable(model.program, std::move(device));
+  const Executable executable(model.program, device);
   const RunResult result = sync_wait(executor, run(executable, with_constants(model, feeds), options));
   Outcome outcome = outcome_of(model, result);
   outcome.stats = iterations(result);
+  note_products(*device, options.tracer, outcome.stats);
   return outcome;
 }
 

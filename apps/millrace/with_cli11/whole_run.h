@@ -23,7 +23,8 @@ struct Outcome {
 };
 
 /// Evaluates the program once. A list NAME becomes outputs NAME.0, NAME.1, … and NAME.length; an optional NAME.has, and what it holds.
-Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device, RunOptions options);
+Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::shared_ptr<Device>& device,
+                    RunOptions options);
 
 /// The same with the loops shared out among as many ranks as there are devices, each a thread of this process. What could not be shared out is
 /// told on standard error.

@@ -119,24 +119,6 @@ void multiply_floats(const Request& request, const Queue& queue) {
   each_index(queue, request.batch.elements() * request.m * request.n, kernel_of<Product<T>, T>(request));
 }
 
-void multiply(const Request& request, const Queue& queue) {
-  if (request.batch.elements() * request.m * request.n == 0) return;
-  switch (request.dtype) {
-    case DType::f64: return multiply_floats<double>(request, queue);
-    case DType::f32: return multiply_floats<float>(request, queue);
-    case DType::f16:
-    case DType::bf16: return multiply_narrow(request, queue);
-    default: break;
-  }
-  // Only read: Elements serves both ways.
-  const auto side = [&](const void* data) { return Elements<std::int64_t>{const_cast<void*>(data), request.dtype}; };
-  each_index(
-      queue, request.batch.elements() * request.m * request.n,
-      IntegerProduct{request.walk(), side(request.a), side(request.b), elements_at<std::int64_t>(request.out, request.out_offset),
-                     request.a_row, request.a_column, request.b_row, request.b_column, request.out_row, request.out_column, request.m,
-                     request.n, request.k, static_cast<std::int64_t>(request.alpha), static_cast<std::int64_t>(request.beta)});
-}
-
 template <class T>
 struct Unfold {
   const T* from;
@@ -179,6 +161,32 @@ struct LstmPointwise {
     h_out.set(row * h_out_row + unit, h);
   }
 };
+
+}  // namespace
+
+void multiply_ours(const ProductRequest& request, const Queue& queue) {
+  if (request.batch.elements() * request.m * request.n == 0) return;
+  switch (request.dtype) {
+    case DType::f64: return multiply_floats<double>(request, queue);
+    case DType::f32: return multiply_floats<float>(request, queue);
+    case DType::f16:
+    case DType::bf16: return multiply_narrow(request, queue);
+    default: break;
+  }
+  // Only read: Elements serves both ways.
+  const auto side = [&](const void* data) { return Elements<std::int64_t>{const_cast<void*>(data), request.dtype}; };
+  each_index(
+      queue, request.batch.elements() * request.m * request.n,
+      IntegerProduct{request.walk(), side(request.a), side(request.b), elements_at<std::int64_t>(request.out, request.out_offset),
+                     request.a_row, request.a_column, request.b_row, request.b_column, request.out_row, request.out_column, request.m,
+                     request.n, request.k, static_cast<std::int64_t>(request.alpha), static_cast<std::int64_t>(request.beta)});
+}
+
+namespace {
+
+void multiply(const Request& request, const Queue& queue) {
+  if (!multiply_by_library(request, queue)) multiply_ours(request, queue);
+}
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +19,23 @@
 #include <type_traits>
 #include <vector>
 
+#include <millrace/kernels/cuda/with_cuda/blas_library.h>
+
 namespace {
+
+// What the product believes of cuBLASLt, whose header it does not see.
+namespace blas = millrace::cuda::blas;
+static_assert(sizeof(blas::Algorithm) == sizeof(cublasLtMatmulAlgo_t) && sizeof(blas::Proposal) == sizeof(cublasLtMatmulHeuristicResult_t));
+static_assert(offsetof(blas::Proposal, workspace_bytes) == offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) &&
+              offsetof(blas::Proposal, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
+static_assert(blas::type_f32 == CUDA_R_32F && blas::type_f64 == CUDA_R_64F && blas::type_f16 == CUDA_R_16F &&
+              blas::type_bf16 == CUDA_R_16BF);
+static_assert(blas::compute_f32 == CUBLAS_COMPUTE_32F && blas::compute_f64 == CUBLAS_COMPUTE_64F && blas::success == CUBLAS_STATUS_SUCCESS);
+static_assert(blas::turn_left == CUBLASLT_MATMUL_DESC_TRANSA && blas::turned == CUBLAS_OP_T);
+static_assert(blas::most_workspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES &&
+              blas::reduction_schemes == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK &&
+              blas::least_alignment == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+              blas::least_alignment + 3 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
 
 void check(int code, const char* what) {
   if (code == 0) return;

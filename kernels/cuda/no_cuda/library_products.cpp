@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/library_products.h>
+
+namespace millrace {
+
+std::vector<std::string> library_products(Device&) { return {}; }
+std::string library_products_status() { return "no cuBLASLt: CUDA is not in this build"; }
+
+}  // namespace millrace

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <millrace/tensor/device.h>
+
+/// Products of matrices by a vendor's library (cuBLASLt), beside our own kernels, which always exist. A device takes the library for a product
+/// x[M, K] · W[K, N] only where a **probe** on that device showed that one of its algorithms has the bits of our kernels: for each dtype, K, N and
+/// order of W, the first time that such a product is large enough to gain (2²⁰ multiply-adds), the algorithms that cuBLASLt proposes (at most 16,
+/// without split K and reductions) run over row counts of 1 to 4096 on random numbers, signed zeros, subnormals and infinities among them, and
+/// each result is compared with ours, all bytes. The first that differs nowhere serves every M from then on, 4096 rows at a time at most; else ours
+/// does. So it changes no result, and a probe that is not taken costs speed alone. A probe takes two seconds or one algorithm more, and 512 MiB
+/// at most (else ours is kept), during which the caller of the first such product waits; a device probes 64 products at most. Nothing is
+/// probed while a graph is recorded: what is not known by then is ours. The library is loaded when the first product is large enough.
+/// `CudaOptions::library_products`, or MILLRACE_CUBLASLT=off in the environment, keeps ours everywhere. Nothing is computed in tf32.
+namespace millrace {
+
+/// For people, a line for each product that was probed on the device: "f32 [M, 256] x [256, 1024]: cuBLASLt, algorithm 3 of 7 …" or "…: ours, …"
+/// with the reason. Empty where there was none, and on places without such a library. Thread-safe.
+std::vector<std::string> library_products(Device& device);
+
+/// "cuBLASLt 13.0.2", or why there is none here. Loads the library.
+std::string library_products_status();
+
+}  // namespace millrace
