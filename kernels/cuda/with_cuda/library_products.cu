@@ -99,17 +99,17 @@ int type_of(DType dtype) {
 }
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// A product as far as the choice depends on it.
+/// A product as far as the choice depends on it. It is asked for its sums alone, as they are before they are narrowed: what differs shows there.
 struct Shape {
-  DType dtype, out;
+  DType dtype;
   std::int64_t k, n;
   bool turned;  // W is the transpose of a row-major matrix
 
-  auto key() const { return std::tuple(static_cast<int>(dtype), static_cast<int>(out), k, n, turned); }
+  DType sum() const { return wide(dtype); }
+  auto key() const { return std::tuple(static_cast<int>(dtype), k, n, turned); }
   std::string text() const {
-    const std::string gives = out == dtype ? "" : " to " + std::string(name_of(out));
     return std::string(name_of(dtype)) + " [M, " + std::to_string(k) + "] x [" + std::to_string(k) + ", " + std::to_string(n) + "]" +
-           (turned ? " (transposed)" : "") + gives;
+           (turned ? " (transposed)" : "");
   }
 };
 
@@ -129,7 +129,7 @@ class Problem {
       const int type = type_of(shape.dtype);
       lay_out(&w_, type, shape.turned ? shape.k : shape.n, shape.turned ? shape.n : shape.k);
       lay_out(&x_, type, shape.k, rows);
-      lay_out(&y_, type_of(shape.out), shape.n, rows);
+      lay_out(&y_, type_of(shape.sum()), shape.n, rows);
     } catch (...) {
       end();
       throw;
@@ -250,7 +250,7 @@ class Probe {
   static std::size_t bytes(const Shape& shape) {
     const auto size = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
     const double k = static_cast<double>(shape.k), n = static_cast<double>(shape.n), rows = most_rows;
-    const double all = size(shape.dtype) * k * (rows + n) + 2 * size(shape.out) * rows * n + static_cast<double>(workspace_bytes);
+    const double all = size(shape.dtype) * k * (rows + n) + 2 * size(shape.sum()) * rows * n + static_cast<double>(workspace_bytes);
     return all > 1e15 ? std::size_t{1} << 50 : static_cast<std::size_t>(all);
   }
 
@@ -279,8 +279,8 @@ class Probe {
   void prepare() {
     x_ = room(shape_.dtype, DDim{most_rows, shape_.k});
     w_ = room(shape_.dtype, shape_.turned ? DDim{shape_.n, shape_.k} : DDim{shape_.k, shape_.n});
-    wanted_ = room(shape_.out, DDim{most_rows, shape_.n});
-    found_ = room(shape_.out, DDim{most_rows, shape_.n});
+    wanted_ = room(shape_.sum(), DDim{most_rows, shape_.n});
+    found_ = room(shape_.sum(), DDim{most_rows, shape_.n});
     workspace_ = room(DType::u8, DDim{static_cast<std::int64_t>(workspace_bytes)});
     flag_ = room(DType::i32, DDim{1});
     draw(x_, 1, true);
@@ -304,7 +304,7 @@ class Probe {
   }
   void compare(std::int64_t rows, bool with_ours) const {
     each_index(
-        queue_, rows * shape_.n * static_cast<std::int64_t>(size_of(shape_.out)) / 2,
+        queue_, rows * shape_.n * static_cast<std::int64_t>(size_of(shape_.sum())) / 2,
         Compare{static_cast<std::uint16_t*>(found_.raw_mutable()), with_ours ? static_cast<const std::uint16_t*>(wanted_.raw()) : nullptr,
                 static_cast<std::uint32_t*>(flag_.raw_mutable())});
   }
@@ -434,7 +434,7 @@ int LibraryProducts::run(const Shape& shape, const Choice& choice, const Product
   for (std::int64_t row = 0; row < of.m; row += most_rows) {
     const std::int64_t rows = std::min(most_rows, of.m - row);
     const auto* const x = static_cast<const std::byte*>(of.a) + row * of.k * static_cast<std::int64_t>(size_of(shape.dtype));
-    auto* const y = static_cast<std::byte*>(sums) + row * of.n * static_cast<std::int64_t>(size_of(shape.out));
+    auto* const y = static_cast<std::byte*>(sums) + row * of.n * static_cast<std::int64_t>(size_of(shape.sum()));
     if (queue.launched != nullptr) queue.launched->add("F = cublasLtMatmul;");
     const int status =
         Problem(*library_, shape, rows).multiply(handle_, shape.dtype == DType::f64, x, of.b, y, choice.algorithm, work, queue);
@@ -456,23 +456,21 @@ void finish(const ProductRequest& of, const void* sums, std::byte* out, const Qu
 
 bool LibraryProducts::multiply(const ProductRequest& of, const Queue& queue) {
   if (library_ == nullptr) return false;
-  const DType sum = wide(of.dtype);
+  const Shape shape{of.dtype, of.k, of.n, of.b_column != 1};
+  const DType sum = shape.sum();
   std::byte* const out = static_cast<std::byte*>(of.out.raw_mutable()) + of.out_offset * static_cast<std::int64_t>(size_of(of.out.dtype()));
-  const bool plain = of.alpha == 1 && of.beta == 0 && of.bias == nullptr;
   const bool packed = of.out_column == 1 && (of.out_row == of.n || of.m == 1) && aligned(out);
   const bool in_place = packed && of.beta == 0 && of.out.dtype() == sum;
-  const bool direct = packed && plain;
-  const Shape shape{of.dtype, direct ? of.out.dtype() : sum, of.k, of.n, of.b_column != 1};
   Choice* const choice = choose(shape, of.m, queue);
   if (choice == nullptr) return false;
-  const Tensor room = direct || in_place ? Tensor() : scratch(queue, sum, DDim{of.m, of.n});
-  void* const sums = direct || in_place ? out : room.raw_mutable();
+  const Tensor room = in_place ? Tensor() : scratch(queue, sum, DDim{of.m, of.n});
+  void* const sums = in_place ? out : room.raw_mutable();
   if (const int status = run(shape, *choice, of, sums, queue); status != blas::success) {
     choice->library = false;
     choice->text = shape.text() + ": ours, cuBLASLt gave status " + std::to_string(status) + " at " + std::to_string(of.m) + " rows";
     return false;
   }
-  if (plain && (direct || in_place)) return true;
+  if (in_place && of.alpha == 1 && of.bias == nullptr) return true;
   sum == DType::f64 ? finish<double>(of, sums, out, queue) : finish<float>(of, sums, out, queue);
   return true;
 }
