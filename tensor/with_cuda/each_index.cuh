@@ -31,10 +31,10 @@ void each_index(const Queue& queue, std::int64_t count, const F& f) {
   each_index_kernel<<<blocks, threads, 0, queue.stream>>>(count, f);
   check(cudaGetLastError(), "a kernel's launch", queue.device);
 #else
+  check(cudaGetLastError(), "a kernel's launch", queue.device);  // before: what this one does is found behind it, however soon it runs
   emulated::enqueue(queue.stream, [count, f] {
     for (std::int64_t i = 0; i < count; ++i) f(i);
   });
-  check(cudaGetLastError(), "a kernel's launch", queue.device);
 #endif
 }
 
