@@ -25,7 +25,7 @@ constexpr std::int64_t most_rows = 4096, alignment = 16, least_extent = 32, leas
 constexpr std::int64_t row_counts[] = {4096, 1, 2, 3, 7, 8, 16, 17, 31, 64, 65, 128, 200, 256, 1000};
 constexpr std::size_t workspace_bytes = std::size_t{8} << 20, most_probe_bytes = std::size_t{512} << 20, most_probed = 64;
 constexpr int most_proposals = 16;
-constexpr std::chrono::seconds most_time{2};
+constexpr std::chrono::seconds most_time{60};
 
 // ---- Kernels ----
 
