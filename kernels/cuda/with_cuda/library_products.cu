@@ -15,7 +15,7 @@
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/memory_pool.h>
-#include <millrace/kernels/cuda/with_cuda/element.cuh>
+#include <millrace/kernels/cuda/with_cuda/library_kernels.cuh>
 
 namespace millrace::cuda {
 namespace {
@@ -26,66 +26,6 @@ constexpr std::int64_t row_counts[] = {4096, 1, 2, 3, 7, 8, 16, 17, 31, 64, 65, 
 constexpr std::size_t workspace_bytes = std::size_t{8} << 20, most_probe_bytes = std::size_t{512} << 20, most_probed = 64;
 constexpr int most_proposals = 16;
 constexpr std::chrono::seconds most_time{60};
-
-// ---- Kernels ----
-
-/// What follows the sums, as in gemm.cu.
-template <class T>
-struct Finish {
-  const T* sums;
-  Elements<T> out, bias;
-  std::int64_t n, out_row, out_column;
-  T alpha, beta;
-  MILLRACE_HD void operator()(std::int64_t i) const {
-    const std::int64_t column = i % n;
-    const std::int64_t at = i / n * out_row + column * out_column;
-    T value = sums[i];
-    if (alpha != T{1}) value = alpha * value;
-    if (beta != T{0}) value = value + (beta == T{1} ? out.get(at) : beta * out.get(at));
-    if (bias.data != nullptr) value = value + bias.get(column);
-    out.set(at, value);
-  }
-};
-
-/// Numbers between 2^-5 and 2 of either sign, by their place. With `odd`, rows of signed zeros, of subnormals, and with an infinity.
-template <class T>
-struct Drawn {
-  Elements<T> to;
-  std::int64_t columns;
-  std::uint64_t seed;
-  bool odd;
-  MILLRACE_HD void operator()(std::int64_t i) const {
-    std::uint64_t x = static_cast<std::uint64_t>(i) + seed;
-    x = (x ^ x >> 31) * 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
-    x ^= x >> 32;
-    T value = T{1} + static_cast<T>(x >> 8 & 0xFFFFFF) / static_cast<T>(1 << 24);
-    value /= static_cast<T>(1 << (x >> 33) % 6);
-    if ((x & 1) != 0) value = -value;
-    const std::int64_t row = i / columns % 64;
-    if (odd && row == 5) value = (x & 1) != 0 ? -T{0} : T{0};
-    if (odd && row == 9) value *= least();
-    if (odd && row == 13 && i % columns == 3) value = (x & 1) != 0 ? -infinity() : infinity();
-    to.set(i, value);
-  }
-  /// Below the least normal number of the dtype, when it multiplies what is drawn.
-  MILLRACE_HD T least() const {
-    if (to.dtype == DType::f16) return static_cast<T>(1.0 / (1 << 15));
-    return std::numeric_limits<T>::min();
-  }
-  MILLRACE_HD static T infinity() { return std::numeric_limits<T>::infinity(); }
-};
-
-/// Whether anything differs; leaves `found` as nothing that a product gives.
-struct Compare {
-  std::uint16_t* found;
-  const std::uint16_t* wanted;  // or null: nothing to compare with
-  std::uint32_t* differs;
-  MILLRACE_HD void operator()(std::int64_t i) const {
-    if (wanted != nullptr && found[i] != wanted[i]) *differs = 1;  // whoever writes writes the same
-    found[i] = 0xFFFF;
-  }
-};
 
 // ---- The library ----
 
@@ -272,7 +212,7 @@ class Probe {
   void draw(const Tensor& to, std::uint64_t seed, bool odd) const {
     const auto fill = [&](auto zero) {
       using T = decltype(zero);
-      each_index(queue_, to.elements(), Drawn<T>{elements<T>(to), to.dim(1), seed, odd});
+      each_index(queue_, to.elements(), library::Drawn<T>{elements<T>(to), to.dim(1), seed, odd});
     };
     shape_.dtype == DType::f64 ? fill(double{}) : fill(float{});
   }
@@ -303,10 +243,10 @@ class Probe {
     compare(most_rows, false);
   }
   void compare(std::int64_t rows, bool with_ours) const {
-    each_index(
-        queue_, rows * shape_.n * static_cast<std::int64_t>(size_of(shape_.sum())) / 2,
-        Compare{static_cast<std::uint16_t*>(found_.raw_mutable()), with_ours ? static_cast<const std::uint16_t*>(wanted_.raw()) : nullptr,
-                static_cast<std::uint32_t*>(flag_.raw_mutable())});
+    each_index(queue_, rows * shape_.n * static_cast<std::int64_t>(size_of(shape_.sum())) / 2,
+               library::Compare{static_cast<std::uint16_t*>(found_.raw_mutable()),
+                                with_ours ? static_cast<const std::uint16_t*>(wanted_.raw()) : nullptr,
+                                static_cast<std::uint32_t*>(flag_.raw_mutable())});
   }
   /// Why it is not taken; empty: it has our bits everywhere.
   std::string difference(const blas::Proposal& one) const {
@@ -450,8 +390,8 @@ void finish(const ProductRequest& of, const void* sums, std::byte* out, const Qu
     bias = {static_cast<std::byte*>(of.bias->raw_mutable()) + of.bias_offset * static_cast<std::int64_t>(size_of(of.bias->dtype())),
             of.bias->dtype()};
   each_index(queue, of.m * of.n,
-             Finish<T>{static_cast<const T*>(sums), Elements<T>{out, of.out.dtype()}, bias, of.n, of.out_row, of.out_column,
-                       static_cast<T>(of.alpha), static_cast<T>(of.beta)});
+             library::Finish<T>{static_cast<const T*>(sums), Elements<T>{out, of.out.dtype()}, bias, of.n, of.out_row, of.out_column,
+                                static_cast<T>(of.alpha), static_cast<T>(of.beta)});
 }
 
 bool LibraryProducts::multiply(const ProductRequest& of, const Queue& queue) {
