@@ -181,7 +181,7 @@ task<Tensor> receive(LinkPtr link, DType dtype, std::int64_t count, bool on_host
 }
 
 [[noreturn]] void throw_failure(const Link& link, const Tensor& text) {
-  throw RankError(
+  throw PeerError(
       fmt::format("rank {} said: {}", link.peer,
                   std::string(reinterpret_cast<const char*>(text.data<std::uint8_t>()), static_cast<std::size_t>(text.dim(0)))));
 }

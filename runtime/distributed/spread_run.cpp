@@ -2,6 +2,7 @@
 #include <millrace/runtime/distributed/spread_run.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <map>
 
@@ -13,6 +14,7 @@
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/start_run.h>
+#include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/cpu_stream.h>
 #include <millrace/tensor/cuda_device.h>
@@ -34,12 +36,11 @@ class Crossings final : public RunExchange {
 
   /// So that the others end, and know why.
   void abort(const std::string& reason) noexcept { communicator_->abort(reason); }
+  bool aborted() const noexcept { return communicator_->aborted(); }
+  /// Fails with what the ranks were aborted for.
+  Point why_aborted() { return meet(); }
   /// When all are done, where what carries the tensors of devices must not lose a rank while others still use it.
-  Point all_done() {
-    if (carrier_ == nullptr) return {};
-    done_ = Tensor::scalar<std::int32_t>(1);
-    return communicator_->all_reduce(done_, done_, Reduce::sum, host_);
-  }
+  Point all_done() { return carrier_ == nullptr ? Point() : meet(); }
 
   bool brings(const std::string& input) const override { return arriving_.contains(input); }
   bool takes(const std::string& output) const override { return leaving_.contains(output); }
@@ -66,6 +67,10 @@ class Crossings final : public RunExchange {
   }
   static task<void> send_one(detail::ValueLink way, Value value, Scope* rest) { return detail::send_value(way, std::move(value), rest); }
   static task<void> nothing() { co_return; }
+  Point meet() {
+    done_ = Tensor::scalar<std::int32_t>(1);
+    return communicator_->all_reduce(done_, done_, Reduce::sum, host_);
+  }
 
   Device& device_;
   std::shared_ptr<Device> carrier_;  // has a stream that waits for nothing that has yet to come from another rank
@@ -134,10 +139,14 @@ task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communic
   Feeds own = needed(part.executable().program(), feeds, part.rank());
   feeds.clear();
   RunResult result;
+  std::exception_ptr hearsay;
   try {
     result = co_await run(part.executable(), std::move(own), options, exchange);
     const Point all = exchange->all_done();
     co_await ready(all);
+  } catch (const PeerError&) {
+    if (on_failure == OnFailure::leave) throw;
+    hearsay = std::current_exception();
   } catch (const CommunicationError&) {  // is known to those whom it concerns
     throw;
   } catch (const CancelledError&) {
@@ -145,6 +154,13 @@ task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communic
   } catch (const std::exception& error) {
     if (on_failure == OnFailure::abort) exchange->abort(error.what());
     throw;
+  }
+  if (hearsay != nullptr) {
+    // An array ends with the words of a task that was cancelled when its run failed; the cause comes behind them, as that rank aborts.
+    for (int tries = 0; tries < 1000 && !exchange->aborted(); ++tries) co_await this_task::sleep_for(std::chrono::milliseconds(1));
+    if (!exchange->aborted()) std::rethrow_exception(hearsay);
+    const Point cause = exchange->why_aborted();
+    co_await ready(cause);
   }
   co_return std::move(result);
 }
