@@ -2,12 +2,7 @@
 // A kernel that traps takes its device with it for the rest of the process, so each such test is a process of its own.
 #include <millrace/runtime/runtime.h>
 
-#include <sys/wait.h>
-
-#include <spawn.h>
-
 #include <chrono>
-#include <csignal>
 #include <ctime>
 #include <string>
 #include <thread>
@@ -16,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <gpu/scenario.h>
 #include <gpu/spin.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
@@ -29,33 +25,10 @@
 #include <millrace/tensor/cuda_device.h>
 #include <support/test_place.h>
 
-extern char** environ;
-
 namespace millrace::testing {
 namespace {
 
 using std::chrono::steady_clock;
-
-/// One test of this program, skipped otherwise, in a process of its own: its exit code, minus a signal's number, or −1000 when it did not end
-/// within a minute.
-int in_a_process(const std::string& test) {
-  std::vector<std::string> words{"test_gpu", "--no-skip", "--test-case=" + test};
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  pid_t process = -1;
-  REQUIRE(::posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) == 0);
-  const auto begin = steady_clock::now();
-  int status = 0;
-  while (::waitpid(process, &status, WNOHANG) == 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (steady_clock::now() - begin < std::chrono::minutes(1)) continue;
-    ::kill(process, SIGKILL);
-    ::waitpid(process, &status, 0);
-    return -1000;
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 /// Standard ops and `trap`, which traps on a device; on the CPU it gives its input.
 std::shared_ptr<const OpRegistry> with_trap() {
@@ -111,9 +84,7 @@ task<void> await_point(Point point) { co_await ready(point); }
 
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-}  // namespace
-
-TEST_CASE("a program whose kernel traps fails, other places go on, and the runtime ends" * doctest::skip()) {
+void trapping_program() {
   const auto begin = steady_clock::now();
   {
     RuntimeOptions options;
@@ -136,7 +107,7 @@ TEST_CASE("a program whose kernel traps fails, other places go on, and the runti
   CHECK(steady_clock::now() - begin < std::chrono::seconds(30));
 }
 
-TEST_CASE("whoever awaits a point behind a kernel that trapped is told what the stream was doing" * doctest::skip()) {
+void trapped_point() {
   const auto device = make_device(Place::parse(test_place()));
   ThreadExecutor executor(1);
   const StreamRef stream = device->stream(0);
@@ -161,7 +132,7 @@ TEST_CASE("whoever awaits a point behind a kernel that trapped is told what the 
   CHECK_THROWS_AS(sync_wait(executor, await_point(add(sum, lost, device->stream(1)).ready())), CudaError);
 }
 
-TEST_CASE("a trap leaves nobody waiting while several coroutines await and memory comes back" * doctest::skip()) {
+void trap_among_many() {
   const auto device = make_device(Place::parse(test_place()));
   ThreadExecutor executor(2);
   std::vector<Tensor> made;
@@ -185,7 +156,7 @@ TEST_CASE("a trap leaves nobody waiting while several coroutines await and memor
   CHECK(failed > 0);
 }
 
-TEST_CASE("a kernel that traps between two steps fails whoever waits for its watermark" * doctest::skip()) {
+void trap_between_steps() {
   const auto device = make_device(Place::parse(test_place()), 1, 2);
   ThreadExecutor executor(1);
   const auto watermark = device->stream(0).watermark(8);
@@ -200,11 +171,20 @@ TEST_CASE("a kernel that traps between two steps fails whoever waits for its wat
   CHECK_THROWS_AS(sync_wait(executor, await_point(lost.ready())), CudaError);
 }
 
+const Scenario scenarios[] = {
+    {"a program whose kernel traps fails, other places go on, and the runtime ends", trapping_program},
+    {"whoever awaits a point behind a kernel that trapped is told what the stream was doing", trapped_point},
+    {"a trap leaves nobody waiting while several coroutines await and memory comes back", trap_among_many},
+    {"a kernel that traps between two steps fails whoever waits for its watermark", trap_between_steps},
+};
+
+}  // namespace
+
 TEST_CASE("a kernel that traps reaches whoever awaits it, and the process says so and leaves") {
-  CHECK(in_a_process("a program whose kernel traps fails*") == 0);
-  CHECK(in_a_process("whoever awaits a point behind a kernel that trapped*") == 0);
-  CHECK(in_a_process("a trap leaves nobody waiting*") == 0);
-  CHECK(in_a_process("a kernel that traps between two steps*") == 0);
+  CHECK(ScenarioProcess("a program whose kernel traps fails, other places go on, and the runtime ends").ended_with() == 0);
+  CHECK(ScenarioProcess("whoever awaits a point behind a kernel that trapped is told what the stream was doing").ended_with() == 0);
+  CHECK(ScenarioProcess("a trap leaves nobody waiting while several coroutines await and memory comes back").ended_with() == 0);
+  CHECK(ScenarioProcess("a kernel that traps between two steps fails whoever waits for its watermark").ended_with() == 0);
 }
 
 TEST_CASE("a run that finds no memory fails with the sizes and the op, and the next one is right") {

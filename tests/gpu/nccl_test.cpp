@@ -11,11 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <spawn.h>
-#include <sys/wait.h>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-
+#include <gpu/scenario.h>
 #include <millrace/kernels/binary.h>
 #include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/distributed/spread_run.h>
@@ -28,9 +24,8 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
+#include <runtime/distributed/rank_threads.h>
 #include <support/lstm_stack.h>
-
-extern char** environ;
 
 // What each rank does is a scenario. NCCL takes one process for a rank where ranks share a device, so a scenario's ranks are processes of
 // this program, each with an NCCL_HOSTID of its own; of the emulated NCCL they are threads.
@@ -283,14 +278,6 @@ const std::map<std::string, std::function<void(const RankEnvironment&)>>& scenar
   return known;
 }
 
-RankEnvironment environment_of(int rank, int size, std::uint16_t port) {
-  RankEnvironment made;
-  made.rank = rank;
-  made.world_size = size;
-  made.port = port;
-  return made;
-}
-
 std::string said_by(const std::string& scenario, const RankEnvironment& where) {
   try {
     scenarios().at(scenario)(where);
@@ -304,36 +291,35 @@ std::vector<std::string> on_threads(const std::string& scenario, int size, std::
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] { said[static_cast<std::size_t>(rank)] = said_by(scenario, environment_of(rank, size, port)); });
+    threads.emplace_back([&, rank] { said[static_cast<std::size_t>(rank)] = said_by(scenario, member(rank, size, port)); });
   for (std::thread& thread : threads) thread.join();
   return said;
 }
 
+std::string scenario_of(const std::string& ranks_do) { return "one rank over NCCL: " + ranks_do; }
+
+/// Whoever has a process of its own is what RANK and WORLD_SIZE say.
+const bool are_scenarios = [] {
+  for (const auto& [name, work] : scenarios())
+    Scenario(scenario_of(name), [work = work] {
+      const auto where = rank_environment();
+      REQUIRE(where.has_value());
+      work(*where);
+    });
+  return true;
+}();
+
 std::vector<std::string> in_processes(const std::string& scenario, int size, std::uint16_t port) {
-  std::vector<pid_t> processes;
-  for (int rank = 0; rank < size; ++rank) {
-    std::vector<std::string> variables{"RANK=" + std::to_string(rank),
-                                       "WORLD_SIZE=" + std::to_string(size),
-                                       "MASTER_PORT=" + std::to_string(port),
-                                       "NCCL_HOSTID=millrace" + std::to_string(rank),
-                                       "NCCL_SOCKET_IFNAME=lo",
-                                       "MILLRACE_TEST_SCENARIO=" + scenario};
-    std::vector<std::string> words{"test_gpu", "--no-skip", "--test-case=one rank of a scenario"};
-    std::vector<char*> arguments, environment;
-    for (std::string& word : words) arguments.push_back(word.data());
-    for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** inherited = environ; *inherited != nullptr; ++inherited) environment.push_back(*inherited);
-    arguments.push_back(nullptr);
-    environment.push_back(nullptr);
-    pid_t process = -1;
-    REQUIRE(::posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environment.data()) == 0);
-    processes.push_back(process);
-  }
+  std::vector<ScenarioProcess> processes;
+  for (int rank = 0; rank < size; ++rank)
+    processes.emplace_back(scenario_of(scenario),
+                           std::vector<std::string>{"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(size),
+                                                    "MASTER_PORT=" + std::to_string(port), "NCCL_HOSTID=millrace" + std::to_string(rank),
+                                                    "NCCL_SOCKET_IFNAME=lo"});
   std::vector<std::string> said;
-  for (const pid_t process : processes) {
-    int status = 0;
-    ::waitpid(process, &status, 0);
-    said.push_back(status == 0 ? "" : "its process ended with status " + std::to_string(status) + ", and said why above");
+  for (ScenarioProcess& process : processes) {
+    const int code = process.ended_with(10min);
+    said.push_back(code == 0 ? "" : "its process ended with " + std::to_string(code) + ", and said why above");
   }
   return said;
 }
@@ -344,9 +330,7 @@ void run(const std::string& scenario, std::initializer_list<int> sizes) {
     return;
   }
   for (const int size : sizes) {
-    boost::asio::io_context io;
-    using tcp = boost::asio::ip::tcp;
-    const std::uint16_t port = tcp::acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)).local_endpoint().port();
+    const std::uint16_t port = free_port();
     const bool emulated = cuda_devices().front().name == "emulated";
     const std::vector<std::string> said = emulated ? on_threads(scenario, size, port) : in_processes(scenario, size, port);
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
@@ -356,14 +340,16 @@ void run(const std::string& scenario, std::initializer_list<int> sizes) {
   }
 }
 
-}  // namespace
+/// What ranks_run gives to `millrace run`.
+const Scenario stack_as_files("a stack of layers and its rows as files", [] {
+  const char* folder = std::getenv("MILLRACE_TEST_FOLDER");
+  REQUIRE(folder != nullptr);
+  const LstmStack stack(7, 4, 64, {120});
+  save_program(stack.program, std::filesystem::path(folder) / "stack.mr");
+  write_npy(std::filesystem::path(folder) / "x.npy", stack.feeds.at("x").tensor().tensor());
+});
 
-TEST_CASE("one rank of a scenario" * doctest::skip()) {
-  const char* scenario = std::getenv("MILLRACE_TEST_SCENARIO");
-  const auto where = rank_environment();
-  REQUIRE((scenario != nullptr && where.has_value()));
-  CHECK(said_by(scenario, *where) == "");
-}
+}  // namespace
 
 TEST_CASE("ranks over NCCL reduce, gather and broadcast, with the bits of the order of the ranks") { run("collectives", {1, 2, 4}); }
 
@@ -394,14 +380,6 @@ TEST_CASE("ranks of one process that share devices have the bits of one rank") {
       CHECK(bytes_of(run_on_local_ranks(spread_over_ranks(stack.program, size), devices, stack.feeds)[0]) == wanted);
     }
   }
-}
-
-TEST_CASE("a stack of layers and its rows as files" * doctest::skip()) {
-  const char* folder = std::getenv("MILLRACE_TEST_FOLDER");
-  REQUIRE(folder != nullptr);
-  const LstmStack stack(7, 4, 64, {120});
-  save_program(stack.program, std::filesystem::path(folder) / "stack.mr");
-  write_npy(std::filesystem::path(folder) / "x.npy", stack.feeds.at("x").tensor().tensor());
 }
 
 TEST_CASE("ranks over NCCL that wait for what never comes end with an error that names them, and their streams go on") {
