@@ -301,10 +301,10 @@ std::string scenario_of(const std::string& ranks_do) { return "one rank over NCC
 /// Whoever has a process of its own is what RANK and WORLD_SIZE say.
 const bool are_scenarios = [] {
   for (const auto& [name, work] : scenarios())
-    Scenario(scenario_of(name), [work = work] {
+    Scenario(scenario_of(name), [play = work] {
       const auto where = rank_environment();
       REQUIRE(where.has_value());
-      work(*where);
+      play(*where);
     });
   return true;
 }();

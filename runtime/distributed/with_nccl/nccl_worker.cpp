@@ -251,11 +251,18 @@ void NcclWorker::check(ncclResult_t code, ncclComm_t comm, const char* call, con
 
 /// Until the communicator takes the next call.
 void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets) {
+  // A rank that gives up first may be heard of through NCCL before the rank that it gave up for is, by name.
+  constexpr auto patience = std::chrono::seconds(1);
   ncclResult_t state = ncclInProgress;
+  std::optional<Clock::time_point> failed;
   const auto settled = [&] {
-    if (meets && options_.hopeless)
+    const bool asks = meets && options_.hopeless;
+    if (asks)
       if (const std::string why = options_.hopeless(); !why.empty()) throw RankError(what + ": " + why);
-    return (state = state_of(comm)) != ncclInProgress;
+    if (!failed) state = state_of(comm);
+    if (state == ncclInProgress || state == ncclSuccess || !asks) return state != ncclInProgress;
+    if (!failed) failed = Clock::now();
+    return Clock::now() - *failed > patience;
   };
   turn_until(settled, true, limit, what);
   check(state, comm, call, what);
