@@ -19,10 +19,12 @@ bool MemoryPool::handed(const Uses& uses) const {
   return true;
 }
 
-/// Whether every stream but `home` is past its use. `idle` remembers the streams that were asked.
+/// Whether every stream but `home` is past its use. `idle` remembers the streams that were asked; they know nothing of what is being started.
 bool MemoryPool::done(const Uses& uses, std::size_t home, std::uint32_t& idle) const {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (i == home || uses[i] == 0 || streams_[i]->timeline()->reached() >= uses[i] || (idle >> i & 1) != 0) continue;
+    if (i == home || uses[i] == 0 || streams_[i]->timeline()->reached() >= uses[i]) continue;
+    if (!streams_[i]->is_handed(uses[i])) return false;
+    if ((idle >> i & 1) != 0) continue;
     if (!streams_[i]->idle()) return false;
     idle |= std::uint32_t{1} << i;
   }

@@ -274,6 +274,21 @@ TEST_CASE("what a kernel that was only started reads is not given to another str
   CHECK(numbers(taken) == std::vector<float>{10, 11, 8, 9, 6, 7, 4, 5, 2, 3, 0, 1});
 }
 
+TEST_CASE("memory that work gives back while it is being started is not given to another stream, whose device has nothing to do yet") {
+  const auto device = device_of(2);
+  const StreamRef first = device->stream(0), second = device->stream(1);
+  ones(DDim{1000}, DType::f32, first).ready().wait();
+  first.enqueue([&](ThreadTeam&) {
+    const void* given_back = nullptr;
+    {
+      const Tensor scratch(DType::f32, DDim{5000}, first.memory());
+      given_back = scratch.raw();
+    }
+    CHECK(Tensor(DType::f32, DDim{5000}, second.memory()).raw() != given_back);
+  });
+  first.position().wait();
+}
+
 TEST_CASE("tensors may outlive their device") {
   Tensor kept;
   {
