@@ -10,7 +10,8 @@ namespace {
 
 /// After these the context is gone.
 bool sticky(cudaError_t code) {
-  switch (code) {
+  constexpr int nvlink_uncorrectable = 220, contained = 226, tensor_memory_leak = 721, external_device = 911;  // not of every toolkit
+  switch (static_cast<int>(code)) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorHardwareStackError:
@@ -21,6 +22,10 @@ bool sticky(cudaError_t code) {
     case cudaErrorLaunchFailure:
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
+    case nvlink_uncorrectable:
+    case contained:
+    case tensor_memory_leak:
+    case external_device:
     case cudaErrorUnknown: return true;
     default: return false;
   }

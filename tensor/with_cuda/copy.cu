@@ -52,7 +52,8 @@ bool lies_on(const Tensor& x, int device) {
   return cuda != nullptr && cuda->index == device;
 }
 
-/// Contiguous bytes between the queue's device and the host or another device. Memory that CUDA goes on reading or writing is kept.
+/// Contiguous bytes between the queue's device and the host or another device. Memory that CUDA goes on reading or writing is kept: what it
+/// reads of pageable memory it has staged when the call returns, but nothing says so of what it writes there.
 void copy_bytes(const Queue& queue, const Tensor& src, const Tensor& dst) {
   if (queue.recording != nullptr) {
     // A graph would look there each time that it runs.
@@ -61,7 +62,8 @@ void copy_bytes(const Queue& queue, const Tensor& src, const Tensor& dst) {
   }
   check(cudaMemcpyAsync(dst.raw_mutable(), src.raw(), src.bytes(), cudaMemcpyDefault, queue.stream), "cudaMemcpyAsync", queue.device);
   for (const Tensor* one : {&src, &dst})
-    if (!lies_on(*one, queue.device) && one->storage()->shared_resource() != host_memory()) queue.state->keep(one->storage());
+    if (!lies_on(*one, queue.device) && (one == &dst || one->storage()->shared_resource() != host_memory()))
+      queue.state->keep(one->storage());
 }
 
 Tensor host_rows(const Tensor& x) {

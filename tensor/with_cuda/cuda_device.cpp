@@ -77,9 +77,13 @@ class CudaDevice final : public Device {
     for (std::size_t i = 0; i < options.streams; ++i) streams_.push_back(std::make_unique<CudaStream>(states_[i], pool_, marks_, i));
   }
   ~CudaDevice() override {
+    int before = index_;
+    static_cast<void>(cudaGetDevice(&before));
     static_cast<void>(cudaSetDevice(index_));
     waiters_.stop();
     for (const auto& state : states_) state->close();
+    context_.products.reset();  // of libraries that look which device is the thread's
+    if (before != index_) static_cast<void>(cudaSetDevice(before));
   }
 
   Place place() const override { return CudaPlace{index_}; }

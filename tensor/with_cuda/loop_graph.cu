@@ -153,7 +153,7 @@ class HostWord {
     check(code, "cudaHostGetDevicePointer", device);
     device_ = static_cast<std::int64_t*>(made);
   }
-  ~HostWord() { static_cast<void>(cudaFreeHost(host_)); }  // waits for what reads it
+  ~HostWord() { static_cast<void>(cudaFreeHost(host_)); }
   HostWord(const HostWord&) = delete;
   HostWord& operator=(const HostWord&) = delete;
   void set(std::int64_t value) noexcept { std::atomic_ref(*host_).store(value, std::memory_order_relaxed); }
@@ -194,6 +194,9 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
     check(cudaGraphInstantiate(&exec, graph_.get(), 0), "cudaGraphInstantiate", recording_->home_queue().device);
     exec_.reset(exec);
   }
+
+  /// The last run may be under way, and no stream's order keeps the host's word that it reads.
+  ~RecordedLoop() override { static_cast<void>(cudaStreamSynchronize(recording_->home_queue().stream)); }
 
   const std::vector<LoopTurn::Place>& outputs() const noexcept override { return outputs_; }
   std::size_t nodes() const noexcept override { return nodes_; }

@@ -134,8 +134,11 @@ cudaError_t StreamState::record(Mark& made) {
     made.event = spare_.back();
     spare_.pop_back();
   }
-  if (code == cudaSuccess && write_value() != nullptr)  // the driver's codes are the runtime's
+  if (code == cudaSuccess && has_word_ && write_value() != nullptr) {  // the driver's codes are the runtime's
     code = static_cast<cudaError_t>(write_value()(queue_.stream, reinterpret_cast<CUdeviceptr>(progress_on_device_), made.value, 0));
+    has_word_ = code != cudaErrorNotSupported;
+    if (!has_word_) code = cudaSuccess;
+  }
   if (code == cudaSuccess) code = cudaEventRecord(made.event, queue_.stream);
   if (code != cudaSuccess && made.event != nullptr) spare_.push_back(made.event);
   return code;

@@ -134,6 +134,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::vector<std::shared_ptr<CudaWatermark>> watched_;
   std::exception_ptr doom_;
   bool closed_ = false;
+  bool has_word_ = true;  // false: the driver writes none, and events alone tell
 };
 
 }  // namespace millrace::cuda

@@ -126,8 +126,12 @@ __global__ void __launch_bounds__(256, 1) grid_kernel(const __grid_constant__ F 
 template <class F>
 void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
   const auto* const entry = reinterpret_cast<const void*>(&grid_kernel<F>);
-  check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
-        "cudaFuncSetAttribute", queue.device);
+  if (shape.shared_bytes > std::int64_t{48} << 10) {
+    // The most that there is, whatever this launch takes: another thread may be about to launch the same kernel with more.
+    int most = 0;
+    check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, queue.device), "cudaDeviceGetAttribute", queue.device);
+    check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, most), "cudaFuncSetAttribute", queue.device);
+  }
   if (shape.cluster > 8)
     check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", queue.device);
   cudaLaunchAttribute attributes[3] = {};
@@ -153,7 +157,15 @@ void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
   config.stream = queue.stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  check(cudaLaunchKernelEx(&config, grid_kernel<F>, kernel), "cudaLaunchKernelEx", queue.device);
+  cudaError_t code = cudaLaunchKernelEx(&config, grid_kernel<F>, kernel);
+  if (shape.begun != nullptr && (code == cudaErrorInvalidValue || code == cudaErrorNotSupported)) {
+    // Nothing promises that event of every kind of launch. Behind the kernel it says the same, later.
+    static_cast<void>(cudaGetLastError());
+    config.numAttrs = count - 1;
+    code = cudaLaunchKernelEx(&config, grid_kernel<F>, kernel);
+    if (code == cudaSuccess) code = cudaEventRecord(shape.begun, queue.stream);
+  }
+  check(code, "cudaLaunchKernelEx", queue.device);
 }
 
 /// Clusters of `blocks` blocks with so much shared memory that are there at once; 0: none can be.

@@ -24,9 +24,11 @@ enum cudaError_t {
   cudaErrorIllegalInstruction = 715,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureIsolation = 905,
   cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
@@ -135,8 +137,12 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 void enqueue(cudaStream_t stream, cudaEvent_t begun, std::function<void(const std::function<void()>&)> work);
 /// Whether a kernel trapped on the stream's device.
 cudaError_t status_of(cudaStream_t stream);
-/// stream_words.cpp: cuStreamWaitValue64, what it says from now on, and how often it was asked to wait.
+/// Whether the runtime gave this memory out: devices see it then.
+bool is_of_cuda(const void* pointer);
+/// stream_words.cpp: cuStreamWriteValue64 and cuStreamWaitValue64, what they say from now on, and how often a stream was asked to wait.
+void* write_entry();
 void* wait_entry();
+void answer_writes(cudaError_t code);
 void answer_waits(cudaError_t code);
 std::size_t waits_enqueued();
 /// For a kernel: it ends as one that trapped does. Nothing runs on its device any more, and every call that asks says so, in this process for

@@ -2,6 +2,7 @@
 // Graphs: what was enqueued on a stream while it was captured, in that order, with conditional nodes. Written from CUDA's documentation.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <list>
 #include <map>
@@ -27,6 +28,7 @@ struct EmulatedGraph {
   std::list<EmulatedNode> nodes;
   std::vector<cudaGraph_t> bodies;
   std::vector<std::shared_ptr<Condition>> conditions;
+  std::weak_ptr<const EmulatedGraph> instance;
 };
 
 struct EmulatedExec {
@@ -110,7 +112,14 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* found, std::si
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  *exec = new EmulatedExec{std::make_shared<const EmulatedGraph>(*graph)};
+  // A graph with a condition has one instance at a time, and each condition has a node.
+  if (!graph->conditions.empty() && !graph->instance.expired()) return cudaErrorNotSupported;
+  for (const auto& condition : graph->conditions)
+    if (std::none_of(graph->nodes.begin(), graph->nodes.end(), [&](const EmulatedNode& node) { return node.condition == condition; }))
+      return cudaErrorInvalidValue;
+  auto made = std::make_shared<const EmulatedGraph>(*graph);
+  graph->instance = made;
+  *exec = new EmulatedExec{std::move(made)};
   ++execs;
   return cudaSuccess;
 }

@@ -2,8 +2,12 @@
 // What can be asked of the emulated runtime alone: how often graphs are made, and what becomes of those that do not start.
 #include <cuda_runtime_api.h>
 
+#include <cmath>
+
 #include <doctest/doctest.h>
 
+#include <millrace/kernels/binary.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/unary.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
@@ -62,6 +66,26 @@ TEST_CASE("a turn of few kernels stands in its graph several times, and one that
   turn.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0]}; };
   CHECK(cuda::record_loop(recorder, turn)->nodes() >= 32);
   CHECK_THROWS_AS(cuda::make_recording_device(make_cpu_device(), 0), UnsupportedError);
+}
+
+TEST_CASE("a graph that nobody keeps goes on to its end") {
+  const auto device = make_cuda_device({.streams = 1});
+  const auto recorder = cuda::make_recording_device(device, 0);
+  cuda::LoopTurn turn;
+  turn.states = {{DType::f32, {2}}};
+  turn.next = {0};
+  turn.run = [&](const std::vector<Tensor>& values) {
+    return std::vector<Tensor>{binary(Binary::add, values[0], values[0], recorder->stream(0))};
+  };
+  cuda::LoopSlots slots;
+  slots.turns = 100;
+  slots.states = {ones(DDim{2}, DType::f32, device->stream(0))};
+  slots.last = {Tensor(DType::f32, DDim{2}, device->stream(0).memory())};
+  const Tensor last = slots.last[0];
+  emulated::slow_down(20'000);
+  cuda::record_loop(recorder, turn)->run(std::move(slots));
+  emulated::slow_down(0);
+  CHECK(last.copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>(2, std::ldexp(1.0f, 100)));
 }
 
 TEST_CASE("a graph that does not start is an error of its run") {

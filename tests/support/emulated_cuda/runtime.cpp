@@ -119,6 +119,8 @@ struct EmulatedStream {
 };
 
 struct EmulatedEvent {
+  explicit EmulatedEvent(unsigned f) : flags(f) {}
+  const unsigned flags;
   std::shared_ptr<EmulatedEvent> own{this};  ///< until it is destroyed; streams that are to record it or wait for it keep it longer
   const int device = current_device;
   std::mutex mutex;
@@ -144,12 +146,23 @@ struct EmulatedEvent {
 
 namespace emulated {
 
+bool is_of_cuda(const void* pointer) { return is_known(pointer); }
+
+/// A launch is refused when the stream is not of the thread's device.
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (stream->device != current_device) {
+    last_error = cudaErrorInvalidResourceHandle;
+    return;
+  }
   stream->push([stream, work = std::move(work)] {
     if (lost[stream->device] == cudaSuccess) work();
   });
 }
 void enqueue(cudaStream_t stream, cudaEvent_t begun, std::function<void(const std::function<void()>&)> work) {
+  if (stream->device != current_device || begun->device != current_device || (begun->flags & cudaEventDisableTiming) == 0) {
+    last_error = cudaErrorInvalidResourceHandle;
+    return;
+  }
   std::uint64_t value = 0;
   {
     const std::lock_guard lock(begun->mutex);
@@ -165,16 +178,6 @@ void trap() { lost[current_device].store(cudaErrorLaunchFailure); }
 void slow_down(int microseconds) { slowness.store(microseconds); }
 
 }  // namespace emulated
-
-namespace {
-
-CUresult write_value(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned) {
-  emulated::enqueue(stream,
-                    [to, value] { std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(value, std::memory_order_release); });
-  return static_cast<CUresult>(lost[stream->device].load());
-}
-
-}  // namespace
 
 cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
@@ -245,11 +248,11 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
-  cudaDeviceSynchronize();
-  given_back(pointer);
+  given_back(pointer);  // nothing says that it waits for anybody
   return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  if (!is_known(host)) return last_error = cudaErrorInvalidValue;
   *device = host;
   return cudaSuccess;
 }
@@ -271,21 +274,24 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (emulated::captured_by(stream) != nullptr) return last_error = cudaErrorStreamCaptureUnsupported;
   stream->wait();
   return lost[stream->device];
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (emulated::captured_by(stream) != nullptr) return last_error = cudaErrorStreamCaptureUnsupported;
   if (const cudaError_t code = lost[stream->device]; code != cudaSuccess) return code;
   if (stream->idle()) return cudaSuccess;
   return last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (emulated::captured_by(stream) != nullptr) return last_error = cudaErrorStreamCaptureIsolation;  // of an event from outside
   const std::uint64_t value = event->latest();
   stream->push([event = event->own, value] { event->wait(value); });
   return lost[stream->device];
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new EmulatedEvent;
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new EmulatedEvent(flags);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -293,6 +299,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event->device != stream->device) return last_error = cudaErrorInvalidResourceHandle;
   std::uint64_t value = 0;
   {
     const std::lock_guard lock(event->mutex);
@@ -302,8 +309,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return lost[stream->device];
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t code = lost[event->device]; code != cudaSuccess) return code;
   const std::lock_guard lock(event->mutex);
-  return event->reached >= event->recorded ? cudaSuccess : cudaErrorNotReady;
+  return event->reached >= event->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   event->wait(event->latest());
@@ -315,21 +323,22 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (emulated::captured_by(stream) != nullptr && !(is_known(from) && is_known(to))) return cudaErrorStreamCaptureUnsupported;
-  if (is_known(from) && is_known(to)) {
-    emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
-  } else if (is_known(to)) {
-    // From memory that is not pinned: staged before the call returns.
-    emulated::enqueue(stream,
-                      [to, staged = std::string(static_cast<const char*>(from), bytes)] { std::memcpy(to, staged.data(), staged.size()); });
+  const auto copied = [stream](std::function<void()> work) {  // whichever device is the thread's
+    stream->push([stream, work = std::move(work)] {
+      if (lost[stream->device] == cudaSuccess) work();
+    });
+  };
+  if (is_known(from)) {
+    copied([=] { std::memcpy(to, from, bytes); });  // to memory that is not pinned, too: CUDA only says that it may wait
   } else {
-    emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
-    stream->wait();
+    // From memory that is not pinned: staged before the call returns.
+    copied([to, staged = std::string(static_cast<const char*>(from), bytes)] { std::memcpy(to, staged.data(), staged.size()); });
   }
   return lost[stream->device];
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  *entry = std::strcmp(symbol, "cuStreamWriteValue64") == 0  ? reinterpret_cast<void*>(&write_value)
+  *entry = std::strcmp(symbol, "cuStreamWriteValue64") == 0  ? emulated::write_entry()
            : std::strcmp(symbol, "cuStreamWaitValue64") == 0 ? emulated::wait_entry()
                                                              : nullptr;
   *result = *entry != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;

@@ -16,6 +16,7 @@
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace::testing {
@@ -88,6 +89,32 @@ TEST_CASE("a loop turn by turn on another stream than the fused one whose slots 
   const RunResult result = sync_wait(executor, run(Executable(program, make_cuda_device({})), feeds, options));
   CHECK(result.fused_loops == 1);
   CHECK(emulated::waits_enqueued() > before);
+}
+
+TEST_CASE("points come by their events where the driver writes no words") {
+  emulated::answer_writes(cudaErrorNotSupported);
+  {
+    const auto device = make_cuda_device({.streams = 2});
+    const Tensor one = ones(DDim{3}, DType::f32, device->stream(0));
+    const Tensor two = add(one, one, device->stream(1));
+    two.ready().wait();
+    CHECK(add(two, one, device->stream(0)).copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>(3, 3));
+  }
+  emulated::answer_writes(cudaSuccess);
+}
+
+TEST_CASE("memory that is not pinned outlives a copy into it that nobody waits for") {
+  const auto device = make_cuda_device({.streams = 1});
+  const StreamRef stream = device->stream(0);
+  const Tensor there = ones(DDim{1000}, DType::f32, stream);
+  there.ready().wait();
+  emulated::slow_down(20'000);
+  copy(there, Tensor(DType::f32, DDim{1000}), stream);
+  emulated::slow_down(0);
+  const Tensor here(DType::f32, DDim{1000});
+  copy(there, here, stream);
+  here.ready().wait();
+  CHECK(here.to_vector<float>() == std::vector<float>(1000, 1));
 }
 
 }  // namespace millrace::testing

@@ -57,7 +57,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto settling = std::chrono::microseconds(200);
 
 struct Piece {
-  cudaStream_t stream;
+  cudaStream_t stream = nullptr;
+  ncclComm_t comm = nullptr;
   std::function<void(World&)> gives;  // never waits
   std::function<void(World&)> takes;
   std::shared_ptr<World> world;
@@ -123,8 +124,15 @@ void put(const Bytes& from, void* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }
 
+/// A communicator takes no call before it is through with the last one.
+bool is_settled(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  return ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclInProgress;
+}
+
 ncclResult_t launched(std::vector<Piece> pieces) {
   if (pieces.empty()) return ncclSuccess;
+  for (const Piece& one : pieces) one.comm->busy_until = Clock::now() + settling;
   const cudaStream_t stream = pieces.front().stream;
   emulated::enqueue(stream, [pieces = std::move(pieces)] {
     for (const Piece& one : pieces) one.gives(*one.world);
@@ -136,7 +144,8 @@ ncclResult_t launched(std::vector<Piece> pieces) {
 }
 
 ncclResult_t asked(ncclComm_t comm, Piece piece) {
-  comm->busy_until = Clock::now() + settling;
+  if (!is_settled(comm)) return ncclInvalidArgument;
+  piece.comm = comm;
   if (depth > 0) {
     group.push_back(std::move(piece));
     return ncclSuccess;
@@ -196,7 +205,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   *comm = new EmulatedComm{entered(worlds[std::string(id.internal, sizeof(id.internal))], ranks), rank};
   return ncclInProgress;
 }
-ncclResult_t ncclCommSplit(ncclComm_t comm, int, int, ncclComm_t* made, ncclConfig_t*) {
+ncclResult_t ncclCommSplit(ncclComm_t comm, int, int, ncclComm_t* made, ncclConfig_t* config) {
+  if (!is_settled(comm) || config->blocking != 0) return ncclInvalidArgument;
   const std::lock_guard lock(comm->world->mutex);
   comm->made = new EmulatedComm{entered(comm->world->splits[comm->splits++], static_cast<int>(comm->world->ranks)), comm->rank};
   comm->to = made;
@@ -212,10 +222,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!is_settled(comm)) return ncclInvalidArgument;
   comm->busy_until = Clock::now() + settling;
   return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!is_settled(comm)) return ncclInvalidArgument;
   delete comm;
   return ncclSuccess;
 }
