@@ -12,7 +12,7 @@ namespace millrace::cuda {
 
 #if defined(__CUDACC__)
 template <class F>
-__global__ void each_index_kernel(std::int64_t count, F f) {
+__global__ void each_index_kernel(std::int64_t count, const __grid_constant__ F f) {
   for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x) f(i);
 }
 #endif
@@ -33,7 +33,10 @@ void each_index(const Queue& queue, std::int64_t count, const F& f) {
 #else
   check(cudaGetLastError(), "a kernel's launch", queue.device);  // before: what this one does is found behind it, however soon it runs
   emulated::enqueue(queue.stream, [count, f] {
-    for (std::int64_t i = 0; i < count; ++i) f(i);
+    constexpr std::int64_t together = 32;
+    emulated::in_any_order((count + together - 1) / together, [&](std::int64_t warp) {
+      for (std::int64_t i = std::min(count, (warp + 1) * together); i-- > warp * together;) f(i);
+    });
   });
 #endif
 }

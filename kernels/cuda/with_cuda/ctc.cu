@@ -153,6 +153,7 @@ struct Prefix {
   std::int64_t label;  // −1, or what goes on the prefix of `node`
   double blank, labelled, total;
   std::int32_t node;
+  std::int32_t filling = 0;  // so that no copy of a prefix reads what nobody wrote
 };
 
 /// What one sequence's search works with.

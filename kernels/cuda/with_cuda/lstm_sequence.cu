@@ -171,7 +171,7 @@ LstmLimits lstm_limits(int device, DType) {
   const OnDevice here(device);
   LstmLimits made;
   made.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
-  made.shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  made.shared_bytes = most_shared_bytes<LstmSequence<float16, 4>>(device);
   made.cooperative = attribute(cudaDevAttrCooperativeLaunch, device) != 0;
   if (attribute(cudaDevAttrComputeCapabilityMajor, device) < 9) return made;
   for (const int blocks : {2, 4, 8, 16})

@@ -150,6 +150,10 @@ class LstmWorker {
 
   MILLRACE_DEVICE std::uint32_t* arrivals() const { return a_.arrived + group_ * words_a_line; }
 
+  /// The count may wrap in a long run; nobody is more than one meeting ahead.
+  MILLRACE_DEVICE bool all_arrived(std::uint32_t count) const {
+    return static_cast<std::int32_t>(count - meetings_ * static_cast<std::uint32_t>(a_.blocks)) >= 0;
+  }
   MILLRACE_DEVICE void arrive() {
     ++meetings_;
     if (a_.group == LstmSchedule::Group::cluster) return warp_.cluster_arrive();
@@ -164,7 +168,7 @@ class LstmWorker {
     if (a_.group == LstmSchedule::Group::cluster) return warp_.cluster_wait();
     if (a_.group == LstmSchedule::Group::grid && warp_.warp() == 0)
       warp_.each_lane([&](int lane) {
-        while (lane == 0 && load_acquire(arrivals()) < meetings_ * static_cast<std::uint32_t>(a_.blocks)) warp_.relax();
+        while (lane == 0 && !all_arrived(load_acquire(arrivals()))) warp_.relax();
       });
     warp_.sync();
   }

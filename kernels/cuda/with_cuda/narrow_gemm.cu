@@ -19,7 +19,8 @@ struct NarrowProduct {
   Elements<float> out;
   std::int64_t out_row, out_column, m, n, k;
   float alpha, beta;
-  Elements<float> bias;  // of n elements, or null
+  Elements<float> bias;          // of n elements, or null
+  std::int64_t first_block = 0;  // of a launch: no grid has more than 2^31
 
   struct Sums {
     float at[row_tiles * 4];
@@ -35,7 +36,7 @@ struct NarrowProduct {
 
   MILLRACE_DEVICE void operator()(Warp& warp) const {
     Tile tile;
-    std::int64_t rest = warp.block();
+    std::int64_t rest = first_block + warp.block();
     tile.column = rest % across(n) * tile_columns;
     rest /= across(n);
     tile.row = rest % down(m) * tile_rows;
@@ -130,23 +131,27 @@ Elements<float> elements_at(const Tensor& x, std::int64_t offset) {
 
 template <class T>
 void multiply(const ProductRequest& of, const Queue& queue) {
-  const NarrowProduct<T> kernel{of.walk(),
-                                static_cast<const T*>(of.a),
-                                static_cast<const T*>(of.b),
-                                of.a_row,
-                                of.a_column,
-                                of.b_row,
-                                of.b_column,
-                                elements_at(of.out, of.out_offset),
-                                of.out_row,
-                                of.out_column,
-                                of.m,
-                                of.n,
-                                of.k,
-                                static_cast<float>(of.alpha),
-                                static_cast<float>(of.beta),
-                                of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset)};
-  run_grid(queue, {static_cast<int>(kernel.blocks()), tile_warps, 1, false, NarrowProduct<T>::shared_bytes}, kernel);
+  NarrowProduct<T> kernel{of.walk(),
+                          static_cast<const T*>(of.a),
+                          static_cast<const T*>(of.b),
+                          of.a_row,
+                          of.a_column,
+                          of.b_row,
+                          of.b_column,
+                          elements_at(of.out, of.out_offset),
+                          of.out_row,
+                          of.out_column,
+                          of.m,
+                          of.n,
+                          of.k,
+                          static_cast<float>(of.alpha),
+                          static_cast<float>(of.beta),
+                          of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset)};
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  const std::int64_t blocks = kernel.blocks();
+  for (; kernel.first_block < blocks; kernel.first_block += most)
+    run_grid(queue, {static_cast<int>(least_of(most, blocks - kernel.first_block)), tile_warps, 1, false, NarrowProduct<T>::shared_bytes},
+             kernel);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ Walk<2> walk_along(const DDim& dims, const DDim& from, const DDim& to) {
 /// The elements that are folded into one output.
 template <class T>
 struct Folded {
-  Walk<1> inner;
+  const Walk<1>& inner;  // a copy would lie in local memory
   Elements<T> from;
   std::int64_t start = 0;
   MILLRACE_HD T operator()(std::int64_t i) const {

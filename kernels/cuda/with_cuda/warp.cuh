@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -122,16 +123,34 @@ __global__ void __launch_bounds__(256, 1) grid_kernel(const __grid_constant__ F 
   kernel(warp);
 }
 
+/// Shared memory that a block of `kernel` may ask for when it is launched.
+template <class F>
+std::int64_t most_shared_bytes(int device) {
+  int most = 0;
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute", device);
+  cudaFuncAttributes own = {};
+  check(cudaFuncGetAttributes(&own, reinterpret_cast<const void*>(&grid_kernel<F>)), "cudaFuncGetAttributes", device);
+  return most - static_cast<std::int64_t>(own.sharedSizeBytes);
+}
+
+/// A kernel's limit is 48 KiB until it is raised, to the most at once: were it what one launch needs, a thread that launches the same kernel with
+/// less would lower it in between.
+template <class F>
+void raise_shared_limit(int device) {
+  static std::atomic<std::uint64_t> raised{0};
+  const std::uint64_t own = std::uint64_t{1} << device % 64;
+  if (device < 64 && (raised.load(std::memory_order_relaxed) & own) != 0) return;
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(&grid_kernel<F>), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(most_shared_bytes<F>(device))),
+        "cudaFuncSetAttribute", device);
+  raised.fetch_or(own, std::memory_order_relaxed);
+}
+
 /// kernel(warp) in each warp of the grid: a functor with a `MILLRACE_DEVICE void operator()(Warp&) const`.
 template <class F>
 void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
   const auto* const entry = reinterpret_cast<const void*>(&grid_kernel<F>);
-  if (shape.shared_bytes > std::int64_t{48} << 10) {
-    // The most that there is, whatever this launch takes: another thread may be about to launch the same kernel with more.
-    int most = 0;
-    check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, queue.device), "cudaDeviceGetAttribute", queue.device);
-    check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, most), "cudaFuncSetAttribute", queue.device);
-  }
+  if (shape.shared_bytes > (48 << 10)) raise_shared_limit<F>(queue.device);
   if (shape.cluster > 8)
     check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", queue.device);
   cudaLaunchAttribute attributes[3] = {};
@@ -172,8 +191,7 @@ void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
 template <class F>
 int most_clusters(int blocks, int warps, std::int64_t shared_bytes, int device) {
   const auto* const entry = reinterpret_cast<const void*>(&grid_kernel<F>);
-  check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), "cudaFuncSetAttribute",
-        device);
+  raise_shared_limit<F>(device);
   check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", device);
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;

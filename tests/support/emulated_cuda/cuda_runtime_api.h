@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <functional>
 
+#include "any_order.h"
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorECCUncorrectable = 214,
@@ -26,6 +29,7 @@ enum cudaError_t {
   cudaErrorLaunchFailure = 719,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureIsolation = 905,

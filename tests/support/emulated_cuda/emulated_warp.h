@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's form of kernels/cuda/with_cuda/warp.cuh: each warp is a thread of the host, and all of a grid are there at once, so that barriers,
-// words that blocks spin on and shared memory are those of a grid. The lanes of a warp go one after the other.
+// words that blocks spin on and shared memory are those of a grid. The lanes of a warp go one after the other, in another order each time, so that
+// one that reads what another wrote without a barrier between them does not find the same each time. Blocks start in any order too, shared memory is
+// NaNs before, and a grid that CUDA would not launch is refused.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +36,10 @@ class Warp {
   std::byte* shared() const { return shared_; }
   template <class F>
   void each_lane(F&& f) const {
-    for (int lane = 0; lane < warp_lanes; ++lane) f(lane);
+    order_ = order_ * 0x5851F42D4C957F2Du + 0x14057B7EF767814Fu;
+    const auto odd = static_cast<unsigned>(order_ >> 40) | 1u;
+    const auto first = static_cast<unsigned>(order_ >> 50);
+    for (unsigned i = 0; i < warp_lanes; ++i) f(static_cast<int>((first + i * odd) % warp_lanes));
   }
   void sync() const { of_block_.arrive_and_wait(); }
   void cluster_arrive() { arrived_.emplace(of_cluster_.arrive()); }
@@ -50,6 +55,7 @@ class Warp {
   Barrier& of_block_;
   Barrier& of_cluster_;
   std::optional<Barrier::arrival_token> arrived_;
+  mutable std::uint64_t order_ = emulated::any_number();
 };
 
 inline void add_release(std::uint32_t* word, std::uint32_t added) { std::atomic_ref(*word).fetch_add(added, std::memory_order_release); }
@@ -68,25 +74,38 @@ inline Words4 load_shared_by_blocks(const std::byte* from) { return *reinterpret
 
 namespace emulated_grid {
 
+/// As a device of lstm_limits' would see it.
+inline cudaError_t refusal(const GridShape& shape) {
+  constexpr int most_warps = 8, most_cluster = 16, most_meeting = 4;
+  constexpr std::int64_t most_shared_bytes = 232448;
+  if (shape.blocks < 1 || shape.warps < 1 || shape.warps > most_warps) return cudaErrorInvalidConfiguration;
+  if (shape.cluster < 1 || shape.cluster > most_cluster || shape.blocks % shape.cluster != 0) return cudaErrorInvalidConfiguration;
+  if (shape.shared_bytes < 0 || shape.shared_bytes > most_shared_bytes) return cudaErrorInvalidValue;
+  return shape.meets && shape.blocks > most_meeting ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess;
+}
+
 /// Blocks [first, last) of the grid, all at once.
 template <class F>
 void run(const GridShape& shape, const F& kernel, int first, int last, const std::function<void()>& begun = {}) {
   const auto words = static_cast<std::size_t>(shape.shared_bytes + 15) / 16;
-  std::vector<std::vector<Words4>> shared(static_cast<std::size_t>(last - first), std::vector<Words4>(words));
+  constexpr Words4 nothing{{~0u, ~0u, ~0u, ~0u}};
+  std::vector<std::vector<Words4>> shared(static_cast<std::size_t>(last - first), std::vector<Words4>(words, nothing));
   std::deque<Warp::Barrier> of_blocks;
   std::deque<Warp::Barrier> of_clusters;
-  std::vector<std::thread> threads;
   for (int block = first; block < last; ++block) {
     of_blocks.emplace_back(shape.warps);
     if (block % shape.cluster == 0) of_clusters.emplace_back(shape.warps * shape.cluster);
-    for (int warp = 0; warp < shape.warps; ++warp)
-      threads.emplace_back([&kernel, &shape, block, warp,
-                            own = reinterpret_cast<std::byte*>(shared[static_cast<std::size_t>(block - first)].data()),
-                            &of_block = of_blocks.back(), &of_cluster = of_clusters.back()] {
-        Warp one(block, warp, shape.warps, own, of_block, of_cluster);
-        kernel(one);
-      });
   }
+  std::vector<std::thread> threads;
+  emulated::in_any_order(std::int64_t{last - first} * shape.warps, [&](std::int64_t which) {
+    const auto at = static_cast<std::size_t>(which / shape.warps);
+    threads.emplace_back([&kernel, &shape, block = first + static_cast<int>(at), warp = static_cast<int>(which % shape.warps),
+                          own = reinterpret_cast<std::byte*>(shared[at].data()), &of_block = of_blocks[at],
+                          &of_cluster = of_clusters[at / static_cast<std::size_t>(shape.cluster)]] {
+      Warp one(block, warp, shape.warps, own, of_block, of_cluster);
+      kernel(one);
+    });
+  });
   if (begun) begun();
   for (std::thread& thread : threads) thread.join();
 }
@@ -95,13 +114,16 @@ void run(const GridShape& shape, const F& kernel, int first, int last, const std
 
 template <class F>
 void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
+  check(emulated_grid::refusal(shape), "cudaLaunchKernelEx", queue.device);
   // Blocks that do not meet need not be there together.
   const int wave = shape.meets ? shape.blocks : std::max(shape.cluster, 8);
-  const auto run = [shape, kernel, wave](const std::function<void()>& begun) {
-    for (int first = 0; first < shape.blocks; first += wave) {
-      const int last = std::min(shape.blocks, first + wave);
-      emulated_grid::run(shape, kernel, first, last, last == shape.blocks ? begun : std::function<void()>());
-    }
+  const int waves = (shape.blocks + wave - 1) / wave;
+  const auto run = [shape, kernel, wave, waves](const std::function<void()>& begun) {
+    int left = waves;
+    emulated::in_any_order(waves, [&](std::int64_t which) {
+      const int first = static_cast<int>(which) * wave;
+      emulated_grid::run(shape, kernel, first, std::min(shape.blocks, first + wave), --left == 0 ? begun : std::function<void()>());
+    });
   };
   if (shape.begun != nullptr) return emulated::enqueue(queue.stream, shape.begun, run);
   emulated::enqueue(queue.stream, [run] { run({}); });
