@@ -353,4 +353,25 @@ TEST_CASE("narrow products have the same bits whatever shares their rows, their 
   });
 }
 
+TEST_CASE("narrow products of many rows have the bits of those of few, whatever k lacks to a chain, with a bias and with factors") {
+  each_backend([](Backend& on) {
+    Random random(6);
+    const std::int64_t m = 128 * std::max(1, lstm_limits(on.stream().place(), DType::f16).multiprocessors / 4) + 72, n = 200;
+    for (const auto& [dtype, k] : {std::pair{DType::f16, 296}, {DType::bf16, 128}, {DType::f16, 8}}) {
+      INFO(name_of(dtype), ", K ", k);
+      const Tensor a = on.up(random_tensor(random, dtype, DDim{m, k})), b = on.up(random_tensor(random, dtype, DDim{k, n}));
+      const Tensor c = random_tensor(random, DType::f32, DDim{m, n});
+      const auto product = [&](std::int64_t row, std::int64_t last_row, std::int64_t column, std::int64_t last_column) {
+        Tensor made = on.up(contiguous(c.rows(row, last_row).slice(1, column, last_column), CpuDevice().stream(0)));
+        gemm(0.5, a.rows(row, last_row), b.slice(1, column, last_column), 2, made, on.stream());
+        return on.down(made);
+      };
+      const Tensor whole = product(0, m, 0, n);
+      for (const auto& [row, column] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {57, 72}, {100, 120}, {m - 33, n - 63}})
+        CHECK(same_bits(product(row, row + 33, column, column + 63),
+                        contiguous(whole.rows(row, row + 33).slice(1, column, column + 63), CpuDevice().stream(0))));
+    }
+  });
+}
+
 }  // namespace millrace::testing

@@ -3,6 +3,7 @@
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
 #include <millrace/kernels/cuda/with_cuda/mma.cuh>
+#include <millrace/kernels/cuda/with_cuda/wide_narrow_gemm.cuh>
 
 namespace millrace::cuda {
 namespace {
@@ -129,8 +130,38 @@ Elements<float> elements_at(const Tensor& x, std::int64_t offset) {
   return {static_cast<std::byte*>(x.raw_mutable()) + offset * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
 }
 
+/// By tiles that few rows would leave empty, and few tiles multiprocessors; false where the matrices do not lie for it.
+template <class T>
+bool multiply_wide(const ProductRequest& of, const Queue& queue) {
+  using Kernel = WideNarrowProduct<T>;
+  constexpr std::int64_t few = 64;
+  const auto lies = [](const void* at, std::int64_t row, std::int64_t column) {
+    return column == 1 && row % Kernel::together == 0 && reinterpret_cast<std::uintptr_t>(at) % sizeof(Words4) == 0;
+  };
+  if (of.batch.elements() != 1 || of.m < few || of.n < few || of.k == 0) return false;
+  if (of.n % Kernel::together != 0 || of.k % Kernel::together != 0) return false;
+  if (!lies(of.a, of.a_row, of.a_column) || !lies(of.b, of.b_row, of.b_column)) return false;
+  const Kernel kernel{static_cast<const T*>(of.a),
+                      static_cast<const T*>(of.b),
+                      of.a_row,
+                      of.b_row,
+                      elements_at(of.out, of.out_offset),
+                      of.out_row,
+                      of.out_column,
+                      of.m,
+                      of.n,
+                      of.k,
+                      static_cast<float>(of.alpha),
+                      static_cast<float>(of.beta),
+                      of.bias == nullptr ? Elements<float>{} : elements_at(*of.bias, of.bias_offset)};
+  if (kernel.blocks() < queue.multiprocessors / 2 || kernel.blocks() > std::numeric_limits<int>::max()) return false;
+  run_grid(queue, {static_cast<int>(kernel.blocks()), Kernel::warps, 1, false, Kernel::shared_bytes}, kernel);
+  return true;
+}
+
 template <class T>
 void multiply(const ProductRequest& of, const Queue& queue) {
+  if (multiply_wide<T>(of, queue)) return;
   NarrowProduct<T> kernel{of.walk(),
                           static_cast<const T*>(of.a),
                           static_cast<const T*>(of.b),
