@@ -36,6 +36,20 @@ struct LstmSums {
   float at[TILES * 8];  // by tile, gate, row 2q or 2q + 1
 };
 
+/// What is added to the sums of one product, and the state: asked for before the sums are made, or before the blocks meet.
+template <int TILES>
+struct LstmAddends {
+  float bias[4], peepholes[3];
+  float projection[TILES * 2][4], c[TILES * 2];  // by row
+};
+
+struct alignas(16) Floats4 {
+  float at[4];
+};
+struct alignas(8) Floats2 {
+  float at[2];
+};
+
 /// part += weights · h of one chunk. `rows`: the chunk of the first tile; those of the others stand `apart` bytes behind.
 template <class T, int TILES>
 MILLRACE_DEVICE void multiply_chunk(const Warp& warp, PerLane<LstmSums<TILES>>& part, const std::byte* weights, const std::byte* rows,
@@ -43,10 +57,11 @@ MILLRACE_DEVICE void multiply_chunk(const Warp& warp, PerLane<LstmSums<TILES>>& 
   if constexpr (sizeof(T) == 4) {
     warp.each_lane([&](int lane) {
       for (int k = 0; k < count; ++k) {
-        const auto* gates = reinterpret_cast<const float*>(weights) + (k * 8 + lane / 4) * 4;
-        const auto* h = reinterpret_cast<const float*>(rows) + k * 8 + lane % 4 * 2;
+        const Floats4 gates = reinterpret_cast<const Floats4*>(weights)[k * 8 + lane / 4];
+        const Floats2 h = reinterpret_cast<const Floats2*>(rows)[k * 4 + lane % 4];
         for (int gate = 0; gate < 4; ++gate)
-          for (int row = 0; row < 2; ++row) part[lane].at[gate * 2 + row] = mul_add(h[row], gates[gate], part[lane].at[gate * 2 + row]);
+          for (int row = 0; row < 2; ++row)
+            part[lane].at[gate * 2 + row] = mul_add(h.at[row], gates.at[gate], part[lane].at[gate * 2 + row]);
       }
     });
   } else {
@@ -68,10 +83,13 @@ template <class T, int TILES>
 class LstmWorker {
  public:
   using Sums = PerLane<LstmSums<TILES>>;
+  using Addends = PerLane<LstmAddends<TILES>>;
 
   MILLRACE_DEVICE LstmWorker(const LstmArguments& arguments, Warp& warp) : a_(arguments), warp_(warp) {
     group_ = warp.block() / a_.blocks;
     rank_ = warp.block() % a_.blocks;
+    team_ = warp.warp() / a_.ways;
+    way_ = warp.warp() % a_.ways;
     first_unit_ = static_cast<int>(std::int64_t{a_.unit_blocks} * rank_ / a_.blocks);
     units_ = static_cast<int>(std::int64_t{a_.unit_blocks} * (rank_ + 1) / a_.blocks) - first_unit_;
     const int most = (a_.unit_blocks + a_.blocks - 1) / a_.blocks;
@@ -89,9 +107,12 @@ class LstmWorker {
       const int tiles = (live_ + 7) / 8;
       if (group_ >= tiles) break;  // no sequence of this group lives on
       next_live_ = step + 1 < a_.steps ? rows_of(step + 1) : 0;
+      const int mine = (tiles - group_ + a_.groups - 1) / a_.groups;
+      Addends addends;
+      ask(step, task_of(0, 0, least_of(a_.staged, mine)), addends);
       wait();
       publish(step);
-      take(step, (tiles - group_ + a_.groups - 1) / a_.groups);
+      take(step, mine, addends);
       arrive();
     }
     wait();
@@ -186,48 +207,115 @@ class LstmWorker {
 
   // ---- A step ----
 
-  MILLRACE_DEVICE void take(int step, int tiles) const {
+  /// `addends`: of the first product of each warp.
+  MILLRACE_DEVICE void take(int step, int tiles, Addends& addends) const {
     for (int first = 0; first < tiles; first += a_.staged) {
       const int count = least_of(a_.staged, tiles - first);
       if (first > 0) warp_.sync();  // all are through with what was staged
       stage(step, first, count);
       warp_.sync();
-      compute(step, first, count);
+      compute(step, first, count, addends);
     }
   }
 
-  MILLRACE_DEVICE void stage(int step, int first, int count) const {
-    const int words = a_.chunks * static_cast<int>(lstm_state_bytes / 16);
-    for (int i = 0; i < count; ++i) {
-      const std::byte* from = exchanged(step & 1, group_ + (first + i) * a_.groups, 0);
-      auto* to = reinterpret_cast<Words4*>(staged_) + i * words;
-      MILLRACE_UNROLLED_BY_4 for (int word = 0; word < words; word += warp_.warps() * warp_lanes)
-          each(least_of(words - word, warp_.warps() * warp_lanes),
-               [&](int at) { to[word + at] = load_shared_by_blocks(from + (word + at) * 16); });
-    }
-  }
-
-  MILLRACE_DEVICE void compute(int step, int first, int count) const {
+  /// The product of a warp: a unit block of this block, and `tiles` of the staged tiles, from `tile` on. `first`: of the staged ones among the
+  /// group's.
+  struct Task {
+    int unit, first, tile, tiles;
+    bool exists;
+  };
+  MILLRACE_DEVICE Task task_of(int base, int first, int count) const {
     const int across = (count + TILES - 1) / TILES;
-    const int tasks = units_ * across;
+    const int task = base + team_;
+    const int tile = task % across * TILES;
+    return {task / across, first, tile, least_of(TILES, count - tile), task < units_ * across};
+  }
+
+  /// Several loads are on their way before the first is stored: each takes as long as the second cache is away.
+  MILLRACE_DEVICE void stage(int step, int first, int count) const {
+    constexpr int at_once = 8;
+    const int words = a_.chunks * static_cast<int>(lstm_state_bytes / 16);
+    const int all = count * words;
+    const int apart = warp_.warps() * warp_lanes;
+    const std::int64_t to_next = (std::int64_t{a_.groups} - 1) * words * 16;  // from behind a tile to the group's next one
+    auto* const to = reinterpret_cast<Words4*>(staged_);
+    warp_.each_lane([&](int lane) {
+      int at = warp_.warp() * warp_lanes + lane;
+      int end = words;  // of the tile that `at` is in
+      const std::byte* from = exchanged(step & 1, group_ + first * a_.groups, 0);
+      while (at < all) {
+        Words4 found[at_once];
+        const int begin = at;
+        MILLRACE_UNROLLED for (int i = 0; i < at_once; ++i, at += apart) {
+          if (at >= all) continue;
+          for (; at >= end; end += words) from += to_next;
+          found[i] = load_shared_by_blocks(from + std::int64_t{at} * 16);
+        }
+        MILLRACE_UNROLLED for (int i = 0; i < at_once; ++i) if (begin + i * apart < all) to[begin + i * apart] = found[i];
+      }
+    });
+  }
+
+  MILLRACE_DEVICE void compute(int step, int first, int count, Addends& addends) const {
+    const int tasks = units_ * ((count + TILES - 1) / TILES);
     const int at_once = warp_.warps() / a_.ways;
     for (int base = 0; base < tasks; base += at_once) {
-      const int task = base + warp_.warp() / a_.ways;
-      const int unit = task / across;
-      const int tile = task % across * TILES;
+      const Task task = task_of(base, first, count);
+      if (base > 0 || first > 0) ask(step, task, addends);
+      ask_states(step, task, addends);
       Sums total;
       if (a_.ways > 1) {
         if (base > 0) warp_.sync();  // the sums of the round before are taken
-        if (task < tasks) store_chains(unit, tile);
+        if (task.exists) store_chains(task.unit, task.tile);
         warp_.sync();
-        if (task >= tasks || warp_.warp() % a_.ways > 0) continue;
+        if (!task.exists || way_ > 0) continue;
         add_stored(total);
       } else {
-        if (task >= tasks) continue;
-        sum(unit, tile, total);
+        if (!task.exists) continue;
+        sum(task.unit, task.tile, total);
       }
-      finish(step, unit, first + tile, least_of(TILES, count - tile), total);
+      finish(step, task, addends, total);
     }
+  }
+
+  /// f(lane, unit, i, row) for each row of a task that lives, i being its place among those of the lane.
+  template <class F>
+  MILLRACE_DEVICE void each_row(const Task& task, F&& f) const {
+    if (!task.exists || way_ > 0) return;
+    warp_.each_lane([&](int lane) {
+      const int unit = (first_unit_ + task.unit) * 8 + lane / 4;
+      if (unit >= a_.hidden) return;
+      MILLRACE_UNROLLED for (int i = 0; i < TILES * 2; ++i) {
+        const int row = (group_ + (task.first + task.tile + i / 2) * a_.groups) * 8 + lane % 4 * 2 + i % 2;
+        if (i / 2 < task.tiles && row < live_) f(lane, unit, i, row);
+      }
+    });
+  }
+  MILLRACE_DEVICE std::int64_t place_of(int step, int row) const {
+    const std::int64_t begin = a_.offsets[step];
+    return begin + (a_.places == nullptr ? row : a_.places[begin + row]);
+  }
+  /// Asks for what no block writes.
+  MILLRACE_DEVICE void ask(int step, const Task& task, Addends& to) const {
+    if (!task.exists || way_ > 0) return;
+    warp_.each_lane([&](int lane) {
+      const int unit = (first_unit_ + task.unit) * 8 + lane / 4;
+      MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) to[lane].bias[gate] =
+          a_.bias != nullptr && unit < a_.hidden ? a_.bias[gate * a_.hidden + unit] : 0.0f;
+      MILLRACE_UNROLLED for (int gate = 0; gate < 3; ++gate) to[lane].peepholes[gate] =
+          a_.peepholes != nullptr && unit < a_.hidden ? a_.peepholes[gate * a_.hidden + unit] : 0.0f;
+    });
+    each_row(task, [&](int lane, int unit, int i, int row) {
+      const std::int64_t at = place_of(step, row) * a_.projection_row + unit;
+      MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) to[lane].projection[i][gate] =
+          a_.projection.get(at + std::int64_t{gate} * a_.hidden);
+    });
+  }
+  MILLRACE_DEVICE void ask_states(int step, const Task& task, Addends& to) const {
+    each_row(task, [&](int lane, int unit, int i, int row) {
+      const std::int64_t slot = slot_of(row);
+      to[lane].c[i] = step == 0 ? a_.c.get(slot * a_.c_row + unit) : a_.c_out.get(slot * a_.c_out_row + unit);
+    });
   }
 
   MILLRACE_DEVICE int chains() const { return (a_.chunks + chain_chunks - 1) / chain_chunks; }
@@ -237,13 +325,17 @@ class LstmWorker {
     warp_.each_lane([&](int lane) { MILLRACE_UNROLLED for (int i = 0; i < TILES * 8; ++i) part[lane].at[i] = 0; });
     const int last = least_of((which + 1) * chain_chunks, a_.chunks);
     const std::int64_t apart = std::int64_t{a_.chunks} * lstm_state_bytes;
-    MILLRACE_UNROLLED_BY_4 for (int chunk = which * chain_chunks; chunk < last; ++chunk) {
-      const std::byte* weights = chunk < a_.resident
-                                     ? warp_.shared() + (std::int64_t{unit} * a_.resident + chunk) * lstm_weight_bytes
-                                     : a_.weights + (std::int64_t{first_unit_ + unit} * a_.chunks + chunk) * lstm_weight_bytes;
+    const auto multiply = [&](int chunk, const std::byte* weights) {
       multiply_chunk<T, TILES>(warp_, part, weights, staged_ + (std::int64_t{tile} * a_.chunks + chunk) * lstm_state_bytes, apart,
                                least_of(chunk_k, a_.hidden - chunk * chunk_k));
-    }
+    };
+    // Two loops, since loads by a pointer that may be of either memory are slower than those of each.
+    const int on_chip = least_of(last, a_.resident);
+    int chunk = which * chain_chunks;
+    MILLRACE_UNROLLED_BY_4 for (; chunk < on_chip; ++chunk)
+        multiply(chunk, warp_.shared() + (std::int64_t{unit} * a_.resident + chunk) * lstm_weight_bytes);
+    MILLRACE_UNROLLED_BY_4 for (; chunk < last; ++chunk)
+        multiply(chunk, a_.weights + (std::int64_t{first_unit_ + unit} * a_.chunks + chunk) * lstm_weight_bytes);
   }
 
   MILLRACE_DEVICE void sum(int unit, int tile, Sums& total) const {
@@ -258,9 +350,9 @@ class LstmWorker {
   }
 
   /// Each way makes every so many chains; the first one adds them, ascending.
-  MILLRACE_DEVICE float* stored(int which) const { return sums_ + (warp_.warp() / a_.ways * chains() + which) * warp_lanes * 8; }
+  MILLRACE_DEVICE float* stored(int which) const { return sums_ + (team_ * chains() + which) * warp_lanes * 8; }
   MILLRACE_DEVICE void store_chains(int unit, int tile) const {
-    for (int which = warp_.warp() % a_.ways; which < chains(); which += a_.ways) {
+    for (int which = way_; which < chains(); which += a_.ways) {
       Sums part;
       chain(unit, tile, which, part);
       float* to = stored(which);
@@ -275,40 +367,26 @@ class LstmWorker {
     });
   }
 
-  /// From the sums to c, h and y. `first`: the first of the tiles among the group's.
-  MILLRACE_DEVICE void finish(int step, int unit_block, int first, int tiles, Sums& total) const {
-    warp_.each_lane([&](int lane) {
-      const int unit = (first_unit_ + unit_block) * 8 + lane / 4;
-      if (unit >= a_.hidden) return;
-      float bias[4] = {}, peepholes[3] = {};
-      for (int gate = 0; gate < 4 && a_.bias != nullptr; ++gate) bias[gate] = a_.bias[gate * a_.hidden + unit];
-      for (int gate = 0; gate < 3 && a_.peepholes != nullptr; ++gate) peepholes[gate] = a_.peepholes[gate * a_.hidden + unit];
-      MILLRACE_UNROLLED for (int i = 0; i < TILES * 2; ++i) {
-        const int row = (group_ + (first + i / 2) * a_.groups) * 8 + lane % 4 * 2 + i % 2;
-        if (i / 2 >= tiles || row >= live_) continue;
-        float sums[4];
-        for (int gate = 0; gate < 4; ++gate) {
-          sums[gate] = total[lane].at[i / 2 * 8 + gate * 2 + i % 2];
-          if (a_.bias != nullptr) sums[gate] = sums[gate] + bias[gate];
-        }
-        finish_row(step, unit, row, sums, peepholes);
+  /// From the sums to c, h and y.
+  MILLRACE_DEVICE void finish(int step, const Task& task, const Addends& addends, const Sums& total) const {
+    each_row(task, [&](int lane, int unit, int i, int row) {
+      const LstmAddends<TILES>& added = addends[lane];
+      float sums[4];
+      MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) {
+        sums[gate] = total[lane].at[i / 2 * 8 + gate * 2 + i % 2];
+        if (a_.bias != nullptr) sums[gate] = sums[gate] + added.bias[gate];
+        sums[gate] = sums[gate] + added.projection[i][gate];
       }
+      float c = added.c[i];
+      const T h = narrowed<T>(a_.functions.step(sums, added.peepholes, c));
+      reinterpret_cast<T*>(exchanged((step + 1) & 1, row / 8, 0))[place_in_tile(unit, row)] = h;
+      const std::int64_t slot = slot_of(row);
+      const std::int64_t at = place_of(step, row);
+      a_.c_out.set(slot * a_.c_out_row + unit, c);
+      if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
+      static_cast<T*>(a_.y)[at * a_.y_row + unit] = h;
+      if (row >= next_live_) static_cast<T*>(a_.h_out)[slot * a_.h_out_row + unit] = h;
     });
-  }
-
-  MILLRACE_DEVICE void finish_row(int step, int unit, int row, float (&sums)[4], const float (&peepholes)[3]) const {
-    const std::int64_t begin = a_.offsets[step];
-    const std::int64_t at = begin + (a_.places == nullptr ? row : a_.places[begin + row]);
-    for (int gate = 0; gate < 4; ++gate)
-      sums[gate] = sums[gate] + a_.projection.get(at * a_.projection_row + std::int64_t{gate} * a_.hidden + unit);
-    const std::int64_t slot = slot_of(row);
-    float c = step == 0 ? a_.c.get(slot * a_.c_row + unit) : a_.c_out.get(slot * a_.c_out_row + unit);
-    const T h = narrowed<T>(a_.functions.step(sums, peepholes, c));
-    a_.c_out.set(slot * a_.c_out_row + unit, c);
-    if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
-    reinterpret_cast<T*>(exchanged((step + 1) & 1, row / 8, 0))[place_in_tile(unit, row)] = h;
-    static_cast<T*>(a_.y)[at * a_.y_row + unit] = h;
-    if (row >= next_live_) static_cast<T*>(a_.h_out)[slot * a_.h_out_row + unit] = h;
   }
 
   const LstmArguments& a_;
@@ -316,6 +394,7 @@ class LstmWorker {
   std::byte* staged_;
   float* sums_;
   int group_, rank_, first_unit_, units_;
+  int team_, way_;  // which warps make a product, and which of them this one is
   int live_ = 0, next_live_ = 0;
   std::uint32_t meetings_ = 0;
 };
