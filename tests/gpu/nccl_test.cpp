@@ -315,7 +315,7 @@ std::vector<std::string> in_processes(const std::string& scenario, int size, std
     processes.emplace_back(scenario_of(scenario),
                            std::vector<std::string>{"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(size),
                                                     "MASTER_PORT=" + std::to_string(port), "NCCL_HOSTID=millrace" + std::to_string(rank),
-                                                    "NCCL_SOCKET_IFNAME=lo"});
+                                                    "NCCL_SOCKET_IFNAME=lo", "CUDA_MODULE_LOADING=EAGER"});
   std::vector<std::string> said;
   for (ScenarioProcess& process : processes) {
     const int code = process.ended_with(10min);

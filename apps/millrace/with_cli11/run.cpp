@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -54,6 +55,8 @@ void check_spreads(const Model& model, const std::string& why) {
 
 /// One rank of several processes. The first writes what there is to write, but for the traces.
 int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
+  // CUDA may wait for all that a device does to load a kernel before its first launch, so for other ranks, which may wait for that kernel.
+  static_cast<void>(::setenv("CUDA_MODULE_LOADING", "EAGER", 0));
   ProcessRunOptions options;
   options.deadline = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.deadline * 1000)));
   options.meeting = std::min(options.meeting, options.deadline);
