@@ -59,8 +59,8 @@ std::string nccl_status();
 /// - After an error the communicator and its duplicates are aborted. Other ranks hear of that from NCCL (RankError) or by their deadline, and
 ///   not the reason.
 /// - Destroyed while operations are under way, it aborts.
-/// - CUDA loads a kernel before its first launch, and may wait for all that the device does to do so, also for operations that wait for other ranks:
-///   a process with CUDA_MODULE_LOADING=EAGER in its environment before it first uses CUDA has all of them from the start.
+/// - CUDA loads a kernel before its first launch, and may wait for all that the device does to do so, also for operations that wait for other
+///   ranks: a process with CUDA_MODULE_LOADING=EAGER in its environment before it first uses CUDA has all of them from the start.
 ///
 /// Errors: UnsupportedError where the build has no NCCL; PlaceError where there is no such device; ArgumentError for the numbers;
 /// MismatchError when ranks have different versions of NCCL; DeadlineError, RankError, NcclError.

@@ -24,12 +24,15 @@ std::shared_ptr<const DeviceLstm> DeviceForm::get(const Program& program, int bl
 
 namespace {
 
-/// What is wrong with the values, the loop says better turn by turn; what is wrong with the device, it would say too.
-std::optional<std::vector<SlotValue>> enqueued(const DeviceLstm& loop, const FusedOperands& operands, StreamRef stream) {
+/// What is wrong with the values, the loop says better turn by turn; what is wrong with the device, it would say too. A kernel that the device
+/// does not start is a reason to do without it.
+std::optional<std::vector<SlotValue>> enqueued(const DeviceLstm& loop, const FusedOperands& operands, StreamRef stream, std::string& why) {
   try {
     return loop.run(operands, stream);
-  } catch (const CudaError&) {
-    throw;
+  } catch (const CudaError& error) {
+    if (error.is_sticky()) throw;
+    why = error.what();
+    return std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -60,9 +63,10 @@ task<bool> ProgramRun::run_fused_on_device(std::shared_ptr<ProgramRun> run, cons
   if (limit >= 0 && operands.turns > limit) co_return false;
   const StreamRef stream = run->executable_.device().stream(op->stream);
   const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", fused", run->track(*op, *scope), scope->turn());
-  std::optional<std::vector<SlotValue>> last = enqueued(*loop, operands, stream);
+  std::string why = "what it works on does not fit: slots that are not there yet, or extents that differ";
+  std::optional<std::vector<SlotValue>> last = enqueued(*loop, operands, stream, why);
   if (!last) {
-    if (operands.turns > 0) run->why_[op] = "what it works on does not fit: slots that are not there yet, or extents that differ";
+    if (operands.turns > 0) run->why_[op] = why;
     co_return false;
   }
   if (run->options_.tracer != nullptr && run->options_.tracer->records())

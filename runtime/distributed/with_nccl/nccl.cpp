@@ -259,7 +259,11 @@ std::string nccl_status() {
 
 std::unique_ptr<Communicator> make_nccl_communicator(Rendezvous& ranks, const NcclOptions& options) {
   const std::string what = fmt::format("communicator '{}'", options.name);
-  const int count = static_cast<int>(cuda_devices().size());
+  int count = 0;  // without a look at each, which would take memory of all of them
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    count = 0;
+  }
   if (options.device < 0 || options.device >= count)
     throw PlaceError(fmt::format("{}: expected one of {} devices ({}), found cuda:{}", what, count, cuda_status(), options.device));
   if (options.max_ctas < 0) throw ArgumentError(fmt::format("{}: expected max_ctas of at least 0, found {}", what, options.max_ctas));

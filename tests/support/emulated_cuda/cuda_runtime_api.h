@@ -132,8 +132,10 @@ void add_node(cudaGraph_t graph, std::function<void()> work);
 /// How many graphs were instantiated so far, and how many nodes of graphs have run.
 std::size_t instantiated();
 std::size_t nodes_run();
-/// What the next launches of graphs give.
+/// What the next launches of graphs give, and those of kernels whose blocks meet.
 void fail_launches(cudaError_t code);
+void refuse_grids(cudaError_t code);
+cudaError_t grids_give();
 
 /// What a kernel's launch is here.
 void enqueue(cudaStream_t stream, std::function<void()> work);

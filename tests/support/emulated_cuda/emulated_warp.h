@@ -115,6 +115,7 @@ void run(const GridShape& shape, const F& kernel, int first, int last, const std
 template <class F>
 void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
   check(emulated_grid::refusal(shape), "cudaLaunchKernelEx", queue.device);
+  check(emulated::grids_give(), "cudaLaunchKernelEx", queue.device);
   // Blocks that do not meet need not be there together.
   const int wave = shape.meets ? shape.blocks : std::max(shape.cluster, 8);
   const int waves = (shape.blocks + wave - 1) / wave;

@@ -39,7 +39,7 @@ namespace {
 
 std::atomic<int> capturing{0};
 std::atomic<std::size_t> execs{0}, nodes{0};
-std::atomic<cudaError_t> launches_give{cudaSuccess};
+std::atomic<cudaError_t> launches_give{cudaSuccess}, grid_launches_give{cudaSuccess};
 std::mutex captured_mutex;
 std::map<cudaStream_t, cudaGraph_t> captured;
 
@@ -72,6 +72,8 @@ void add_node(cudaGraph_t graph, std::function<void()> work) { graph->nodes.push
 std::size_t instantiated() { return execs.load(); }
 std::size_t nodes_run() { return nodes.load(); }
 void fail_launches(cudaError_t code) { launches_give.store(code); }
+void refuse_grids(cudaError_t code) { grid_launches_give.store(code); }
+cudaError_t grids_give() { return grid_launches_give.load(); }
 
 }  // namespace emulated
 

@@ -9,6 +9,7 @@
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/unary.h>
+#include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/cuda/loop_graph.h>
@@ -99,6 +100,36 @@ TEST_CASE("a graph that does not start is an error of its run") {
   emulated::fail_launches(cudaErrorLaunchFailure);
   CHECK_THROWS_WITH_AS(run_captured(executable, feeds_for(random, each, lod, true)), doctest::Contains("cudaGraphLaunch"), CudaError);
   emulated::fail_launches(cudaSuccess);
+}
+
+TEST_CASE("a loop whose kernel the device does not start runs turn by turn, with the same bits, and says why") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    Random random(11);
+    const auto drawn = [&](const DDim& dims) { return random_tensor(random, dims, 1, DType::f32); };
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}, 1));
+    build::output("y", layers::lstm({x}, {{drawn({2, 12}), drawn({3, 12}), {}, {}, {}}}, {}).y);
+  }
+  const Executable executable(program, make_cuda_device({}));
+  Feeds feeds;
+  feeds.insert_or_assign("x", LoDTensor(Tensor::from(std::vector<float>(12, 0.5f), DDim{6, 2}), LoD::from_lengths({{4, 2}})));
+  const auto run_fused = [&] {
+    RunOptions options;
+    options.gear = Gear::fused;
+    ThreadExecutor executor(1);
+    return sync_wait(executor, run(executable, feeds, options));
+  };
+  const auto numbers = [](const RunResult& result) { return result.value("y").tensor().tensor().copy_to(CpuPlace{}).to_vector<float>(); };
+  emulated::refuse_grids(cudaErrorNotSupported);
+  const RunResult refused = run_fused();
+  emulated::refuse_grids(cudaSuccess);
+  CHECK(refused.fused_loops == 0);
+  REQUIRE(refused.turn_by_turn.size() == 1);
+  CHECK(refused.turn_by_turn.begin()->find("cudaLaunchKernelEx on cuda:0") != std::string::npos);
+  const RunResult fused = run_fused();
+  CHECK(fused.fused_loops == 1);
+  CHECK(numbers(refused) == numbers(fused));
 }
 
 }  // namespace millrace::testing
