@@ -101,6 +101,12 @@ void check_states(const LstmDesc& desc, const LstmSequenceRows& rows, std::int64
   internal::check_dtype(op, "h_out", rows.h_out, desc.dtype);
   if (rows.c.dtype() != DType::f32) internal::check_dtype(op, "c", rows.c, desc.dtype);
   internal::check_dtype(op, "c_out", rows.c_out, rows.c.dtype());
+  if (rows.slots_there) {
+    internal::check_dtype(op, "slots on the device", *rows.slots_there, DType::i64);
+    internal::check_dims(op, "slots on the device", *rows.slots_there, DDim{sequences});
+    internal::check_contiguous(op, "slots on the device", *rows.slots_there);
+    return;
+  }
   if (rows.slots.empty() && slots < sequences)
     throw ShapeError("lstm sequence: expected states of " + std::to_string(sequences) + " sequences, found " + rows.h.to_string());
   if (rows.slots.empty()) return;
@@ -125,6 +131,11 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
     check_rows("c of all steps", *rows.c_steps, given, desc.hidden);
   }
   check_states(desc, rows, rows.offsets.size() < 2 ? 0 : rows.offsets[1] - rows.offsets[0]);
+  if (rows.offsets_there) {
+    internal::check_dtype(op, "offsets on the device", *rows.offsets_there, DType::i64);
+    internal::check_dims(op, "offsets on the device", *rows.offsets_there, DDim{static_cast<std::int64_t>(rows.offsets.size())});
+    internal::check_contiguous(op, "offsets on the device", *rows.offsets_there);
+  }
   if (rows.places.empty()) return;
   if (std::cmp_less(rows.places.size(), last))
     throw ArgumentError("lstm sequence: expected a place for each of " + std::to_string(last) + " rows");
@@ -156,7 +167,8 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
       now.c = now.c_out;
     }
     launch(
-        TensorRefs<6>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c},
+        TensorRefs<8>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c,
+                      now.offsets_there ? &*now.offsets_there : nullptr, now.slots_there ? &*now.slots_there : nullptr},
         TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
         [desc = plan.desc(), chosen, weights, now, first, last = std::min(steps, first + at_once)](ThreadTeam& team) {
           cuda::lstm_sequence(desc, chosen, weights, now, first, last, team);

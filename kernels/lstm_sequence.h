@@ -85,7 +85,10 @@ struct LstmSequenceRows {
   Tensor h, c;                       ///< [slots, H], the state before: h in the dtype of the cell, c in that or f32
   Tensor h_out, c_out;               ///< the same after: of each sequence behind its own last step. May be h and c themselves
   std::vector<std::int64_t> slots;   ///< by sequence: its row in the four. Empty: in order
-  std::int64_t steps_a_launch = 0;   ///< 0: all in one
+  /// On the device, i64, where a graph finds the numbers of each run: `offsets`, as many as those above, which say how many rows each step has
+  /// at most; and `slots`, of as many sequences. What they hold is not checked: it must be what would pass above.
+  std::optional<Tensor> offsets_there, slots_there;
+  std::int64_t steps_a_launch = 0;  ///< 0: all in one
   /// Of the stream, for all steps but the last ones without rows: reaches the number of steps whose rows are written, while the kernel goes on.
   std::shared_ptr<Watermark> watermark;
 };

@@ -51,20 +51,19 @@ void follow_rows(const LoopForm& form) {
     if (axis_of(port.var) != 0) throw UnsupportedError("'" + port.name + "' has no row for each sequence along axis 0");
 }
 
-/// An op that looks at values on the host would look while the graph is made.
-void expect_no_host(const Program& step) {
-  for (const Op& op : step.block(0).ops)
-    for (const std::size_t input : step.registry().at(op.type).host_inputs)
-      if (input < op.inputs.size() && op.inputs[input] != no_var && step.constant(op.inputs[input]) == nullptr)
-        throw UnsupportedError(called(op) + ": the host looks at '" + step.var(op.inputs[input]).name + "' in each turn");
-}
-
 const Executable& straight(const Executable& turn) {
   if (!turn.straight_line()) throw UnsupportedError("a turn waits for the host");
   return turn;
 }
 
 }  // namespace
+
+void expect_no_host(const Program& step) {
+  for (const Op& op : step.block(0).ops)
+    for (const std::size_t input : step.registry().at(op.type).host_inputs)
+      if (input < op.inputs.size() && op.inputs[input] != no_var && step.constant(op.inputs[input]) == nullptr)
+        throw UnsupportedError(called(op) + ": the host looks at '" + step.var(op.inputs[input]).name + "' each time");
+}
 
 CapturedForm::CapturedForm(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {
   expect_no_host(form_.step);

@@ -14,6 +14,9 @@
 
 namespace millrace {
 
+/// UnsupportedError when an op of the straight-line program looks at values on the host: it would look while a graph is made of it.
+void expect_no_host(const Program& step);
+
 /// What can be said of a while op as a graph without a device: its recurrence, and whether its turns may lose rows.
 class CapturedForm {
  public:

@@ -30,7 +30,7 @@ struct StepRunner::Room {
 StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear)
     : executable_(program, device), device_(std::move(device)) {
   if (gear == Gear::captured)
-    throw UnsupportedError("gear captured: expected loops of a program, found single steps, whose rows are others each time");
+    throw UnsupportedError("gear captured: expected a CUDA device and a StateSlab, found a step of the host's");
   if (gear == Gear::interpreted) {
     reason_ = "it was asked for op by op";
     return;

@@ -18,7 +18,7 @@ class Tracer;
 class StepRunner {
  public:
   /// Inputs and outputs have rows along axis 0, of unknown extent. `gear`: interpreted, op by op; fused, as one kernel, or UnsupportedError
-  /// that says why not; captured: UnsupportedError, since steps of live sequences have other rows each time.
+  /// that says why not; captured: UnsupportedError. On CUDA see DeviceStep, which works on slabs.
   StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear = Gear::automatic);
   ~StepRunner();
   StepRunner(StepRunner&&) noexcept;

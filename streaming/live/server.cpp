@@ -54,6 +54,8 @@ class Server::State : public std::enable_shared_from_this<Server::State> {
   std::function<void()> stopped;
   bool draining = false;
 
+  std::string gear() const { return slab_.gear(); }
+
  private:
   /// One tick on the worker. Lives until its result is back on the context.
   class Job;
@@ -383,5 +385,6 @@ std::uint16_t Server::port() const { return state_->listener.port(); }
 void Server::drain() { state_->drain(); }
 std::size_t Server::live_sessions() const noexcept { return state_->batcher.live(); }
 const Batcher::Stats& Server::stats() const noexcept { return state_->batcher.stats(); }
+std::string Server::gear() const { return state_->gear(); }
 
 }  // namespace millrace

@@ -26,7 +26,7 @@ struct ServerOptions {
   std::vector<std::string> origins;  ///< of browsers that may connect
   std::size_t max_rows = 4096;       ///< of one tick
   std::shared_ptr<Device> device;    ///< null: a CPU device with one thread
-  Gear gear = Gear::automatic;       ///< of ticks, as StepRunner takes it
+  Gear gear = Gear::automatic;       ///< of ticks, as StateSlab takes it
   std::chrono::milliseconds drain_limit{4000};
   Tracer* tracer = nullptr;
 
@@ -54,6 +54,8 @@ class Server {
 
   std::size_t live_sessions() const noexcept;
   const Batcher::Stats& stats() const noexcept;
+  /// How ticks run (StateSlab::gear). While none does: before the first session, or after `on_stopped`.
+  std::string gear() const;
 
  private:
   class State;

@@ -28,13 +28,41 @@ void copy_row(const Tensor& from, const Tensor& to, std::int64_t row) {
 }  // namespace
 
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Gear gear)
-    : recurrence_(std::move(recurrence)),
-      device_(device ? std::move(device) : make_cpu_device()),
-      step_(recurrence_->batched, device_, gear),
-      start_(recurrence_->start, device_) {
+    : recurrence_(std::move(recurrence)), device_(device ? std::move(device) : make_cpu_device()), start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());
   slabs_.resize(recurrence_->states.size());
+  if (std::holds_alternative<CudaPlace>(device_->place()) && gear != Gear::interpreted)
+    fuse(gear);
+  else
+    step_.emplace(recurrence_->batched, device_, gear);
+}
+
+/// The first graph is made here, and not when the first row is there.
+void StateSlab::fuse(Gear gear) {
+  required_ = gear != Gear::automatic;
+  try {
+    on_device_ = std::make_unique<DeviceStep>(DeviceStepForm(*recurrence_, gear), device_);
+    grow(0);
+    on_device_->prepare(1);
+  } catch (const UnsupportedError& error) {
+    on_device_.reset();
+    reason_ = error.what();
+    if (required_) throw UnsupportedError("gear " + std::string(name_of(gear)) + ": expected a step that runs so, but " + reason_);
+  }
+}
+
+/// On CUDA made when it is first wanted: it has weights of its own.
+StepRunner& StateSlab::op_by_op() {
+  if (!step_) step_.emplace(recurrence_->batched, device_, Gear::interpreted);
+  return *step_;
+}
+
+std::string StateSlab::gear() const {
+  const auto with = [](Gear gear, const std::string& reason) { return std::string(name_of(gear)) + (reason.empty() ? "" : ": " + reason); };
+  if (on_device_) return with(on_device_->form().gear(), on_device_->form().gear() == Gear::fused ? "" : on_device_->form().reason());
+  if (step_ && step_->fused()) return with(Gear::fused, "");
+  return with(Gear::interpreted, reason_.empty() && step_ ? step_->reason() : reason_);
 }
 
 StateSlab::~StateSlab() = default;
@@ -51,6 +79,7 @@ void StateSlab::grow(Slot slot) {
     slabs_[i] = std::move(grown);
   }
   capacity_ = wanted;
+  if (on_device_) on_device_->moved(slabs_);
 }
 
 /// Small integers are computed on the host, whatever the device.
@@ -138,10 +167,19 @@ void StateSlab::cross(const Tick& tick, TickResult& result, Tracer* tracer) {
 }
 
 std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer) {
+  if (on_device_ && (tracer == nullptr || !tracer->records())) {
+    try {
+      return on_device_->run(slots, inputs);
+    } catch (const UnsupportedError& error) {  // of more rows than before: nothing was enqueued
+      if (required_) throw;
+      reason_ = error.what();
+      on_device_.reset();
+    }
+  }
   const StreamRef stream = device_->stream(0);
   std::vector<Tensor> values = inputs;
   for (const Tensor& slab : slabs_) values.push_back(gather_rows(slab, slots, stream));
-  const std::vector<Tensor> results = step_.run(values, tracer);
+  const std::vector<Tensor> results = op_by_op().run(values, tracer);
   const std::size_t outputs = recurrence_->outputs.size();
   std::vector<Tensor> made;
   for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].copy_to(CpuPlace{}));

@@ -3,9 +3,11 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/lowering/device_step.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/lowering/step_runner.h>
 #include <millrace/streaming/live/tick.h>
@@ -20,7 +22,7 @@ class Tracer;
 class StateSlab {
  public:
   /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used. `gear`: as
-  /// StepRunner takes it.
+  /// StepRunner takes it; on CUDA as DeviceStepForm does, or interpreted. A gear that cannot be had is an UnsupportedError that says why.
   explicit StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device = nullptr, Gear gear = Gear::automatic);
   ~StateSlab();
 
@@ -32,6 +34,8 @@ class StateSlab {
   Tensor state(std::size_t index, Slot slot) const;
   /// Bytes of state held.
   std::size_t bytes() const noexcept;
+  /// How ticks run, and why not faster: "fused", "captured: …", "interpreted: …". A tick that is traced runs op by op.
+  std::string gear() const;
 
  private:
   void start(const Tick::Start& start);
@@ -45,7 +49,13 @@ class StateSlab {
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::shared_ptr<Device> device_;
-  StepRunner step_;
+  void fuse(Gear gear);
+  StepRunner& op_by_op();
+
+  std::optional<StepRunner> step_;
+  std::unique_ptr<DeviceStep> on_device_;  ///< in place of it, on CUDA
+  bool required_ = false;
+  std::string reason_;
   Executable start_;
   std::vector<Executable> boundaries_;
   std::vector<Tensor> zeros_;                ///< of `given`

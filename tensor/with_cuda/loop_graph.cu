@@ -11,7 +11,7 @@
 #include <millrace/tensor/launch.h>
 #include <millrace/tensor/with_cuda/launched.h>
 #include <millrace/tensor/with_cuda/recording.h>
-#include <millrace/tensor/with_cuda/each_index.cuh>
+#include <millrace/tensor/with_cuda/pieces.cuh>
 
 namespace millrace::cuda {
 namespace {
@@ -26,39 +26,8 @@ constexpr std::int64_t most_turns_at_once = 32;
 /// begins, and for each state where its last value goes.
 enum Word : std::int64_t { word_turn, word_turns, word_run, word_rows, word_offsets, word_kept, word_kept_offsets, words_fixed };
 
-/// Pieces of memory that a kernel moves between a turn's places and the slots. Elements are counted in units of their size.
-struct Piece {
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::int64_t word = 0;   // of the table
-  std::int64_t width = 0;  // units of a row; without rows of all of it
-  std::int64_t count = 0;  // units of the first turn
-  int unit = 0;
-};
-constexpr int most_pieces = 8;
-struct Pieces {
-  Piece pieces[most_pieces];
-  int count = 0;
-};
-
-MILLRACE_HD inline void move_unit(int unit, const void* from, std::int64_t source, void* to, std::int64_t target) {
-  switch (unit) {
-    case 8: static_cast<std::uint64_t*>(to)[target] = static_cast<const std::uint64_t*>(from)[source]; return;
-    case 4: static_cast<std::uint32_t*>(to)[target] = static_cast<const std::uint32_t*>(from)[source]; return;
-    case 2: static_cast<std::uint16_t*>(to)[target] = static_cast<const std::uint16_t*>(from)[source]; return;
-    default: static_cast<std::uint8_t*>(to)[target] = static_cast<const std::uint8_t*>(from)[source]; return;
-  }
-}
-
 MILLRACE_HD inline const std::int64_t* list_at(const std::int64_t* table, std::int64_t word) {
   return reinterpret_cast<const std::int64_t*>(table[word]);
-}
-
-/// Which piece unit `i` of all of them is of; `i` becomes its place there.
-MILLRACE_HD inline const Piece& piece_at(const Pieces& all, std::int64_t& i) {
-  int at = 0;
-  while (at + 1 < all.count && i >= all.pieces[at].count) i -= all.pieces[at++].count;
-  return all.pieces[at];
 }
 
 /// Units between slots and the fixed memory of the body.
@@ -133,13 +102,6 @@ struct NextTurn {
 
 // ---- On the host ----
 
-struct DestroyGraph {
-  void operator()(cudaGraph_t graph) const { static_cast<void>(cudaGraphDestroy(graph)); }
-};
-struct DestroyExec {
-  void operator()(cudaGraphExec_t exec) const { static_cast<void>(cudaGraphExecDestroy(exec)); }
-};
-
 /// A word of the host's that the device reads.
 class HostWord {
  public:
@@ -163,12 +125,6 @@ class HostWord {
   std::int64_t* host_ = nullptr;
   std::int64_t* device_ = nullptr;
 };
-
-Tensor room(DType dtype, const DDim& dims, const Recording& recording) {
-  Tensor made(dtype, dims, recording.memory());
-  made.storage()->mark_written();
-  return made;
-}
 
 std::int64_t word_of(const void* pointer) { return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(pointer)); }
 
@@ -211,8 +167,6 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
   Piece piece(const Tensor& place, std::int64_t word) const;
   void launch(const LoopSlots& slots, std::int64_t run, ThreadTeam& team);
   void fill_table(const LoopSlots& slots, std::int64_t run, const Queue& queue, Tensor& lists);
-  template <class Kernel>
-  void move(std::vector<Piece>& pieces, Kernel kernel, const Queue& queue);
 
   std::shared_ptr<RecordingDevice> device_;
   std::shared_ptr<Recording> recording_;
@@ -227,8 +181,8 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
   std::vector<LoopTurn::Place> outputs_;
   std::size_t nodes_ = 0;
   std::int64_t turns_at_once_ = 1;
-  std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph> graph_;
-  std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyExec> exec_;
+  OwnedGraph graph_;
+  OwnedExec exec_;
 };
 
 /// `turns` turns in a conditional node of a graph of its own.
@@ -264,21 +218,6 @@ Piece RecordedLoop::piece(const Tensor& place, std::int64_t word) const {
   return made;
 }
 
-/// Starts the kernel for all pieces, a few at a time.
-template <class Kernel>
-void RecordedLoop::move(std::vector<Piece>& pieces, Kernel kernel, const Queue& queue) {
-  std::erase_if(pieces, [](const Piece& one) { return one.count == 0; });
-  for (std::size_t begin = 0; begin < pieces.size(); begin += most_pieces) {
-    kernel.all = {};
-    std::int64_t units = 0;
-    for (std::size_t i = begin; i < std::min(pieces.size(), begin + most_pieces); ++i) {
-      kernel.all.pieces[kernel.all.count++] = pieces[i];
-      units += pieces[i].count;
-    }
-    each_index(queue, units, kernel);
-  }
-}
-
 /// Contiguous, and none of them a view of what the turn worked on: those places get new contents when the turn is over.
 std::vector<Tensor> RecordedLoop::results_of(const LoopTurn& turn, StreamRef stream) {
   std::vector<Tensor> results = turn.run(places_);
@@ -298,7 +237,7 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     pieces.push_back(piece(places_[i], word++));
     pieces.back().to = places_[i].raw_mutable();
   }
-  move(pieces, TakeSlots{{table, {}, ragged_}}, queue);
+  move_pieces(pieces, TakeSlots{{table, {}, ragged_}}, queue);
   const std::vector<Tensor> results = results_of(turn, stream);
   outputs_.clear();
   pieces.clear();
@@ -309,7 +248,7 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     if (ragged_ && (results[i].rank() == 0 || results[i].dim(0) != places_[0].dim(0)))
       throw UnsupportedError("a turn gives " + results[i].to_string() + ", which does not have its rows");
   }
-  move(pieces, LeaveOutputs{{table, {}, ragged_}}, queue);
+  move_pieces(pieces, LeaveOutputs{{table, {}, ragged_}}, queue);
   pieces.clear();
   std::vector<Tensor> stays;
   for (std::size_t i = 0; i < next_.size(); ++i, ++word) {
@@ -323,7 +262,7 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     pieces.back().from = next.raw();
     pieces.back().to = place.raw_mutable();
   }
-  move(pieces, LeaveStates{table, {}, ragged_, moves_}, queue);
+  move_pieces(pieces, LeaveStates{table, {}, ragged_, moves_}, queue);
   each_index(queue, 1, NextTurn{table, cancelled_.on_device(), handle, last});
 }
 

@@ -11,9 +11,11 @@
 #include <millrace/runtime/distributed/spread.h>
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/lowering/captured_loop.h>
+#include <millrace/runtime/lowering/device_step.h>
 #include <millrace/runtime/lowering/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
 #include <millrace/runtime/lowering/lstm_loop.h>
+#include <millrace/runtime/lowering/step_runner.h>
 #include <millrace/runtime/lowering/turn_memory.h>
 
 #include "commands.h"
@@ -46,6 +48,20 @@ std::string gear_text(const Program& program, int block, const Op& op, const Dev
     const std::string why = "there is no fused kernel for it on " + place.to_string() + ": " + error.what();
     if (gear == Gear::fused) throw UnsupportedError(why);
     return why + "\n" + CapturedForm(program, block, op).to_string();
+  }
+}
+
+/// How the steps of live sessions run on the place.
+std::string ticks_text(const Recurrence& recurrence, const DeviceFlags& device) {
+  const Gear gear = device.chosen_gear();
+  const Place place = device.parsed_place();
+  try {
+    if (!place.is_cpu() && gear != Gear::interpreted) return DeviceStepForm(recurrence, gear).to_string();
+    const StepRunner step(recurrence.batched, make_cpu_device(), gear);
+    return step.fused() ? "gear: fused\n" : fmt::format("gear: interpreted, because {}\n", step.reason());
+  } catch (const UnsupportedError& error) {
+    if (device.gear_required()) throw;
+    return fmt::format("gear: interpreted, because {}\n", error.what());
   }
 }
 
@@ -129,7 +145,11 @@ void print_ports(const char* what, const Program& program, const std::vector<Pro
 int inspect(const InspectFlags& flags) {
   const Model model = load(flags.model);
   std::string streaming;
-  if (flags.streaming) streaming = naming(flags.model.source(), [&] { return served(model)->recurrence()->to_string(); });
+  if (flags.streaming)
+    streaming = naming(flags.model.source(), [&] {
+      const std::shared_ptr<const Recurrence> recurrence = served(model)->recurrence();
+      return recurrence->to_string() + ticks_text(*recurrence, flags.device);
+    });
   std::string kept;
   const Program program = naming(flags.model.source(), [&] { return keeping(model.program, flags.keep, kept); });
   const std::string loops = flags.passes || flags.device.gear_required() ? loops_text(program, flags.device) : "";

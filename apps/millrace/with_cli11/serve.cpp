@@ -31,6 +31,13 @@ struct ServeFlags {
 
 std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
 
+/// What may stand in a string of JSON; a reason may quote names of a model's.
+std::string json_text(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '"' || c == '\\') c = c == '"' ? '\'' : ' ';
+  return text;
+}
+
 /// The first signal drains, a second one ends the process.
 void on_signal(asio::signal_set& signals, Server& server, bool second) {
   signals.async_wait([&signals, &server, second](const boost::system::error_code& error, int) {
@@ -66,7 +73,8 @@ int serve(const ServeFlags& flags) {
 
   const Batcher::Stats& stats = server.stats();
   if (!flags.stats.empty())
-    write_file(flags.stats, fmt::format("{{\"ticks\": {}, \"rows\": {}, \"largest\": {}}}\n", stats.ticks, stats.rows, stats.largest));
+    write_file(flags.stats, fmt::format("{{\"ticks\": {}, \"rows\": {}, \"largest\": {}, \"gear\": \"{}\"}}\n", stats.ticks, stats.rows,
+                                        stats.largest, json_text(server.gear())));
   if (!flags.trace.empty()) tracer.save(flags.trace);
   return 0;
 }
@@ -105,7 +113,7 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")
       ->allow_extra_args(false);
   flags->device.add_to(*command);
-  command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows when the server ends");
+  command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the gear of ticks, when the server ends");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto, when the server ends");
   command->add_flag("--nvtx", flags->nvtx, "Shows ticks and ops to NVIDIA's profilers, as ranges of NVTX");
   add_limits(*command, *flags);

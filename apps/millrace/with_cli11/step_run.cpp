@@ -170,7 +170,7 @@ Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shar
   for (std::size_t i = 0; i < made.size(); ++i)
     outcome.outputs.emplace_back(recurrence.outputs[i].name, LoDTensor(std::move(made[i]), sequences.lod));
   add_finals(model, recurrence, slab, sequences, outcome.outputs);
-  outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state", sequences.rows(), steps, slab.bytes());
+  outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state; steps {}", sequences.rows(), steps, slab.bytes(), slab.gear());
   return outcome;
 }
 

@@ -138,12 +138,12 @@ void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const Pac
   a.exchange = static_cast<std::byte*>(room.exchange.raw_mutable());
   a.arrived = static_cast<std::uint32_t*>(room.words.raw_mutable());
   a.closed = a.arrived + a.groups * words_a_line;
-  const Tensor offsets = from(queue, rows.offsets, first, last + 1);
+  const Tensor offsets = rows.offsets_there ? *rows.offsets_there : from(queue, rows.offsets, first, last + 1);
   const Tensor places = uploaded(queue, rows.places);
-  const Tensor slots = uploaded(queue, rows.slots);
-  a.offsets = integers(offsets);
+  const Tensor slots = rows.slots_there ? *rows.slots_there : uploaded(queue, rows.slots);
+  a.offsets = integers(offsets) + (rows.offsets_there ? first : 0);
   a.places = rows.places.empty() ? nullptr : integers(places);
-  a.slots = rows.slots.empty() ? nullptr : integers(slots);
+  a.slots = slots.elements() == 0 ? nullptr : integers(slots);
   GridShape shape;
   shape.blocks = schedule.blocks * schedule.groups;
   shape.warps = schedule.warps;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <millrace/tensor/cuda/loop_graph.h>
+
+/// One step of live sequences as one CUDA graph: what arrived is brought there by one copy, the states of those that step are taken from slabs
+/// by slot, the kernels of the step follow, next states go back to the slots, and one copy brings what came out to the host.
+namespace millrace::cuda {
+
+/// What a step works on.
+struct TickStep {
+  /// State `slab` [slots, …], contiguous, on the device: its address is part of the graph.
+  struct State {
+    Tensor slab;
+    bool gathered = true;             ///< `run` wants its rows; else it finds them in the slab, by slot
+    std::optional<std::size_t> next;  ///< the next value among the results of `run`; none: it stays, or `run` writes the slab itself
+  };
+  /// What `run` gets. Rows beyond those of a tick are copies of its first one, and nothing of them is kept; `slots` names that one's slot for
+  /// them too, so who writes by slot looks at `bounds`.
+  struct Values {
+    std::vector<Tensor> inputs;  ///< [rows, …]
+    std::vector<Tensor> states;  ///< by state: [rows, …]; an empty tensor where it is not gathered
+    Tensor slots;                ///< i64[rows]
+    Tensor bounds;               ///< i64[2]: 0, and how many rows the tick has
+  };
+  std::int64_t rows = 1;                ///< of a tick at most
+  std::vector<LoopTurn::Place> inputs;  ///< extents with `rows` in front
+  std::vector<State> states;
+  std::size_t outputs = 0;  ///< the first so many results are outputs of the step
+  /// Enqueues the step on the device's stream. Gives outputs and next values, [rows, …] each. Called while the graph is made.
+  std::function<std::vector<Tensor>(const Values&)> run;
+  std::shared_ptr<MemoryResource> pinned;  ///< of the host, for what is copied
+};
+
+/// The executable graph of a step for so many rows, with the memory that it works in.
+class TickGraph {
+ public:
+  virtual ~TickGraph() = default;
+  virtual std::int64_t rows() const noexcept = 0;
+  /// Kernels and copies of the graph.
+  virtual std::size_t nodes() const noexcept = 0;
+  /// One step of `slots`, at least one and at most `rows`, none twice; row i of each input, on the host and contiguous, is that of slots[i].
+  /// Waits for it, and gives the outputs on the host: views of one block of pinned memory. Nothing of the device is allocated. What fails
+  /// there is thrown. One at a time.
+  virtual std::vector<Tensor> run(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) = 0;
+};
+
+/// Records. UnsupportedError says what of the step cannot be recorded; others are those of its ops.
+std::shared_ptr<TickGraph> record_tick(const std::shared_ptr<RecordingDevice>& device, const TickStep& step);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ticks of live sessions on a device: as one graph, with the bits of the step op by op and of whole runs there.
+#include <millrace/streaming/live/state_slab.h>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <optional>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/recurrent.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/cuda_device.h>
+#include <reference/reference.h>
+#include <support/random.h>
+#include <support/test_place.h>
+
+namespace millrace::testing {
+namespace {
+
+using namespace build;
+
+Tensor random_of(Random& random, DType dtype, const DDim& dims, double scale = 1) {
+  reference::Values made{dims, {}};
+  for (std::int64_t i = 0; i < dims.elements(); ++i) made.at.push_back(scale * static_cast<double>(random.real()));
+  return reference::tensor(made, dtype);
+}
+
+layers::LstmWeights weights_of(Random& random, DType dtype, std::int64_t input, std::int64_t hidden) {
+  const double scale = 1 / std::sqrt(static_cast<double>(hidden));
+  layers::LstmWeights made{random_of(random, dtype, DDim{input, 4 * hidden}), random_of(random, dtype, DDim{hidden, 4 * hidden}, scale),
+                           random_of(random, dtype, DDim{4 * hidden}), std::nullopt, std::nullopt};
+  if (random.coin()) made.peepholes = random_of(random, dtype, DDim{3 * hidden});
+  return made;
+}
+
+enum class Kind { two_layers, between_ops, peeks, no_lstm };
+
+/// Live rows x of [5]; y, and with `peeks` what the states were and become.
+Program program_of(Random& random, Kind kind, DType dtype) {
+  constexpr std::int64_t input = 5;
+  const std::int64_t hidden = random.between(1, 20);
+  Program program;
+  const Guard guard(program);
+  const Var x = build::input("x", VarType(dtype, {DDim::unknown, input}, 1));
+  if (kind == Kind::two_layers) {
+    build::output("y", layers::lstm({x}, {weights_of(random, dtype, input, hidden), weights_of(random, dtype, hidden, hidden)}, {}).y);
+    return program;
+  }
+  if (kind == Kind::no_lstm) {
+    const layers::Cell decay = [](const Var& row, const std::vector<Var>& state) {
+      const Var next = tanh(add(row, state[0]));
+      return layers::CellStep{next, {next}};
+    };
+    build::output("y", layers::unroll(decay, {x}, {{input, Var()}}).output);
+    return program;
+  }
+  const layers::Cell cell = layers::lstm_cell(weights_of(random, dtype, input, hidden));
+  const layers::Cell around = [&](const Var& row, const std::vector<Var>& state) {
+    layers::CellStep next = cell(tanh(row), {state[0], state[1]});
+    if (kind == Kind::between_ops) return layers::CellStep{relu(next.output), next.states};
+    next.states.push_back(add(state[2], mul(state[0], next.states[1])));  // looks at h as it was, and at the next c
+    return layers::CellStep{add(next.output, state[2]), next.states};
+  };
+  std::vector<layers::CellState> states{{hidden, Var()}, {hidden, Var()}};
+  if (kind == Kind::peeks) states.push_back({hidden, Var()});
+  build::output("y", layers::unroll(around, {x}, states).output);
+  return program;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.dims() == b.dims() && (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("ticks of live sessions on a device have the bits of whole runs there, whatever the slot and the company") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  for (const std::uint64_t seed : seeds(2)) {
+    for (const Kind kind : {Kind::two_layers, Kind::between_ops, Kind::peeks, Kind::no_lstm})
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+        Random random(seed);
+        INFO("seed ", seed, ", kind ", static_cast<int>(kind), ", ", name_of(dtype));
+        const Program program = program_of(random, kind, dtype);
+        constexpr std::size_t sessions = 20;
+        std::vector<Tensor> rows, whole;
+        ThreadExecutor executor(1);
+        const Executable executable(program, device);
+        for (std::size_t i = 0; i < sessions; ++i) {
+          rows.push_back(random_of(random, dtype, DDim{random.between(1, 4), 5}));
+          Feeds feeds;
+          feeds.insert_or_assign("x", LoDTensor(rows.back(), LoD::from_lengths({{rows.back().dim(0)}})));
+          RunOptions options;
+          options.gear = i % 2 == 0 ? Gear::interpreted : Gear::automatic;
+          whole.push_back(sync_wait(executor, run(executable, feeds, options))["y"].tensor().copy_to(CpuPlace{}));
+        }
+        const auto recurrence = std::make_shared<const Recurrence>(make_recurrence(program));
+        StateSlab slab(recurrence, device), apart(recurrence, device, Gear::interpreted);
+        CHECK(slab.gear().find(kind == Kind::no_lstm ? "captured" : "fused") == 0);
+        CHECK(apart.gear().find("interpreted") == 0);
+        std::vector<std::int64_t> at(sessions, 0);
+        std::vector<bool> begun(sessions, false);
+        std::vector<std::string> got(sessions);
+        std::vector<std::size_t> left(sessions);
+        for (std::size_t i = 0; i < sessions; ++i) left[i] = i;
+        bool same = true;
+        while (!left.empty()) {
+          Tick tick;
+          std::vector<std::size_t> who;
+          const bool few = random.coin();
+          for (const std::size_t i : left)
+            if (random.between(0, few ? 9 : 1) == 0) who.push_back(i);
+          if (who.empty()) continue;
+          Tensor input(dtype, recurrence->inputs[0].dims.inserted(0, static_cast<std::int64_t>(who.size())));
+          input.storage()->mark_written();
+          const std::size_t bytes = input.bytes() / who.size();
+          for (std::size_t n = 0; n < who.size(); ++n) {
+            const std::size_t i = who[n];
+            const Slot slot = static_cast<Slot>((i * 7) % sessions);
+            if (!begun[i]) tick.starts.push_back({slot, {}});
+            begun[i] = true;
+            tick.slots.push_back(slot);
+            std::memcpy(static_cast<std::byte*>(input.raw_mutable()) + n * bytes,
+                        static_cast<const std::byte*>(rows[i].raw()) + static_cast<std::size_t>(at[i]++) * bytes, bytes);
+          }
+          tick.inputs.push_back(input);
+          const TickResult result = slab.run(tick), wanted = apart.run(tick);
+          REQUIRE(result.failures.empty());
+          same = same && same_bits(result.outputs.at(0), wanted.outputs.at(0));
+          const std::size_t out = result.outputs[0].bytes() / who.size();
+          for (std::size_t n = 0; n < who.size(); ++n) got[who[n]].append(static_cast<const char*>(result.outputs[0].raw()) + n * out, out);
+          std::erase_if(left, [&](std::size_t i) { return at[i] == rows[i].dim(0); });
+        }
+        CHECK(same);
+        for (std::size_t i = 0; i < sessions; ++i) CHECK(got[i] == std::string(static_cast<const char*>(whole[i].raw()), whole[i].bytes()));
+        for (std::size_t state = 0; state < recurrence->states.size(); ++state)
+          for (Slot slot = 0; slot < static_cast<Slot>(sessions); ++slot)
+            CHECK(same_bits(slab.state(state, slot), apart.state(state, slot)));
+      }
+  }
+}
+
+}  // namespace millrace::testing
