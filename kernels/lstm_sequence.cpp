@@ -130,6 +130,11 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
     internal::check_dtype(op, "c of all steps", *rows.c_steps, rows.c.dtype());
     check_rows("c of all steps", *rows.c_steps, given, desc.hidden);
   }
+  if (rows.live) {
+    internal::check_dtype(op, "which rows step", *rows.live, DType::boolean);
+    internal::check_dims(op, "which rows step", *rows.live, DDim{given, 1});
+    internal::check_contiguous(op, "which rows step", *rows.live);
+  }
   check_states(desc, rows, rows.offsets.size() < 2 ? 0 : rows.offsets[1] - rows.offsets[0]);
   if (rows.offsets_there) {
     internal::check_dtype(op, "offsets on the device", *rows.offsets_there, DType::i64);
@@ -167,8 +172,9 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
       now.c = now.c_out;
     }
     launch(
-        TensorRefs<8>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c,
-                      now.offsets_there ? &*now.offsets_there : nullptr, now.slots_there ? &*now.slots_there : nullptr},
+        TensorRefs<9>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c,
+                      now.offsets_there ? &*now.offsets_there : nullptr, now.slots_there ? &*now.slots_there : nullptr,
+                      now.live ? &*now.live : nullptr},
         TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
         [desc = plan.desc(), chosen, weights, now, first, last = std::min(steps, first + at_once)](ThreadTeam& team) {
           cuda::lstm_sequence(desc, chosen, weights, now, first, last, team);

@@ -88,6 +88,9 @@ struct LstmSequenceRows {
   /// On the device, i64, where a graph finds the numbers of each run: `offsets`, as many as those above, which say how many rows each step has
   /// at most; and `slots`, of as many sequences. What they hold is not checked: it must be what would pass above.
   std::optional<Tensor> offsets_there, slots_there;
+  /// bool [rows, 1], contiguous, by row of `projection`: where it is false, a step leaves h and c of its row as they were, and y and `c_steps`
+  /// repeat them. None: all rows step.
+  std::optional<Tensor> live;
   std::int64_t steps_a_launch = 0;  ///< 0: all in one
   /// Of the stream, for all steps but the last ones without rows: reaches the number of steps whose rows are written, while the kernel goes on.
   std::shared_ptr<Watermark> watermark;

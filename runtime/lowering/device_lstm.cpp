@@ -236,6 +236,7 @@ LstmSequenceRows DeviceLstm::sequence(const Rows& rows, const Values& values, St
   made.steps_a_launch = turns_a_launch;
   made.h = rows.states[loop_.h];
   made.c = rows.states[loop_.c];
+  if (loop_.live != no_var) made.live = contiguous(value(values, loop_.live), stream);
   const DType dtype = plan_->desc().dtype;
   made.y = Tensor(dtype, DDim{rows.offsets.back(), plan_->desc().hidden}, stream.memory());
   if (loop_.keeps_c) made.c_steps = Tensor(dtype, made.y.dims(), stream.memory());
@@ -269,7 +270,8 @@ std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& opera
   sequence.watermark = watermark(rows, stream);
   millrace::run(*plan_, weights, sequence, stream);
   values[loop_.h_next] = sequence.y;
-  if (loop_.keeps_c) values[loop_.c_next] = *sequence.c_steps;
+  values[loop_.h_made] = sequence.y;
+  if (loop_.keeps_c) values[loop_.c_next] = values[loop_.c_made] = *sequence.c_steps;
   run_piece(loop_.behind(), behind_, values);
   for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
     const Tensor whole = values.at(loop_.outputs()[i]);

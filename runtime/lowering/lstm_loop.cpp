@@ -29,6 +29,7 @@ struct LstmLoop::Reader {
   std::vector<const Op*> needed;  // ops that an output or a next state comes of
   std::set<VarId> of_states;      // what depends on a state
   const Op* cell = nullptr;
+  std::vector<const Op*> holds;  // of h and c, where a mask holds them
 
   explicit Reader(LstmLoop& loop) : made(loop), step(loop.step_), inputs(loop.form_.inputs.size()), states(loop.form_.states.size()) {}
 
@@ -47,9 +48,10 @@ struct LstmLoop::Reader {
     find_cell();
     std::vector<const Op*> ahead, after;
     for (const Op* op : needed) {
-      if (op == cell) continue;
+      if (op == cell || std::find(holds.begin(), holds.end(), op) != holds.end()) continue;
       const bool later = of_states.contains(op->outputs[0]);
-      made.keeps_c = made.keeps_c || (later && reads(*op, made.c_next));
+      if (later) check_masked(*op);
+      made.keeps_c = made.keeps_c || (later && (reads(*op, made.c_next) || reads(*op, made.c_made)));
       (later ? after : ahead).push_back(op);
     }
     find_pieces(ahead, after);
@@ -75,6 +77,10 @@ struct LstmLoop::Reader {
       of_states.insert(op->outputs.begin(), op->outputs.end());
       const bool direct = reads(*op, state(0)) || reads(*op, state(1));
       if (!direct) continue;
+      if (cell != nullptr && is_hold(*op)) {
+        holds.push_back(op);
+        continue;
+      }
       if (op->type != "lstm_cell") refuse(label(*op) + " looks at the state: the only cell with a kernel is lstm_cell");
       if (cell != nullptr) refuse(label(*op) + " is a second cell");
       cell = op;
@@ -82,8 +88,11 @@ struct LstmLoop::Reader {
     if (cell == nullptr) refuse("no op looks at the states");
     made.h = cell->inputs[ops::in_h] == state(0) ? 0 : 1;
     made.c = 1 - made.h;
-    if (cell->inputs[ops::in_h] != state(made.h) || cell->inputs[ops::in_c] != state(made.c) || next(made.h) != cell->outputs[0] ||
-        next(made.c) != cell->outputs[1])
+    made.h_made = cell->outputs[0];
+    made.c_made = cell->outputs[1];
+    made.h_next = next(made.h);
+    made.c_next = next(made.c);
+    if (cell->inputs[ops::in_h] != state(made.h) || cell->inputs[ops::in_c] != state(made.c) || !goes_on())
       refuse(label(*cell) + ": its h and c are not what it makes of the turn before");
     const auto input = [&](std::size_t at) { return at < cell->inputs.size() ? cell->inputs[at] : no_var; };
     made.x = input(ops::in_x);
@@ -91,19 +100,48 @@ struct LstmLoop::Reader {
     made.r = input(ops::in_r);
     made.bias = input(ops::in_bias);
     made.peepholes = input(ops::in_peephole);
-    made.h_next = cell->outputs[0];
-    made.c_next = cell->outputs[1];
     made.cell_ = ops::lstm_form(*cell, 2);
     made.cell_.dtype = step.var(made.x).type.dtype;
     if (made.cell_.dtype == DType::f64) refuse(label(*cell) + ": there is no kernel in f64");
   }
 
+  /// where(mask, what the cell makes, the state): the mask says which rows step.
+  bool is_hold(const Op& op) const {
+    if (op.type != "where" || of_states.contains(op.inputs[0])) return false;
+    return (op.inputs[1] == cell->outputs[0] && op.inputs[2] == cell->inputs[ops::in_h]) ||
+           (op.inputs[1] == cell->outputs[1] && op.inputs[2] == cell->inputs[ops::in_c]);
+  }
+
+  /// The next states are what the cell makes, or both are held by one mask.
+  bool goes_on() {
+    if (holds.empty()) return made.h_next == made.h_made && made.c_next == made.c_made;
+    if (holds.size() != 2 || holds[0]->inputs[0] != holds[1]->inputs[0]) return false;
+    for (const auto& [from, to] : {std::pair{made.h_made, made.h_next}, {made.c_made, made.c_next}})
+      if (std::none_of(holds.begin(), holds.end(), [&](const Op* op) { return op->inputs[1] == from && op->outputs[0] == to; }))
+        return false;
+    made.live = holds[0]->inputs[0];
+    const VarType& mask = step.var(made.live).type;
+    if (mask.dtype != DType::boolean || mask.rank() != 2 || (*mask.shape)[1] != 1 || step.constant(made.live) != nullptr)
+      refuse(label(*holds[0]) + ": expected a mask of bool [rows, 1], which holds whole rows");
+    return true;
+  }
+
+  /// Behind the kernel stands what the mask lets through, and not what the cell makes of rows that do not step.
+  void check_masked(const Op& op) const {
+    if (made.live == no_var) return;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      if ((op.inputs[i] == made.h_made || op.inputs[i] == made.c_made) && (op.type != "where" || i != 1 || op.inputs[0] != made.live))
+        refuse(label(op) + " looks at what the cell makes of rows that do not step");
+  }
+
   void find_pieces(const std::vector<const Op*>& ahead, const std::vector<const Op*>& after) {
-    std::set<VarId> wanted{made.x, made.w, made.r, made.bias, made.peepholes};
+    std::set<VarId> wanted{made.x, made.w, made.r, made.bias, made.peepholes, made.live};
     for (const Op* op : after) wanted.insert(op->inputs.begin(), op->inputs.end());
     std::set<VarId> given;
     for (std::size_t i = 0; i < made.form_.outputs.size(); ++i) {
       const VarId var = step.outputs()[i].var;
+      if (made.live != no_var && (var == made.h_made || var == made.c_made))
+        refuse("'" + step.var(var).name + "' is written for rows that do not step");
       made.keeps_c = made.keeps_c || var == made.c_next;
       if (step.constant(var) != nullptr) refuse("'" + step.var(var).name + "' is the same in every turn");
       made.outputs_.push_back(var);
@@ -112,13 +150,14 @@ struct LstmLoop::Reader {
     wanted.insert(given.begin(), given.end());
     std::map<VarId, int> axes;  // along which rows lie; −1: none
     for (std::size_t i = 0; i < step.inputs().size(); ++i) axes[step.inputs()[i].var] = i < inputs + states ? 0 : -1;
-    axes[made.h_next] = axes[made.c_next] = 0;
+    for (const VarId var : {made.h_next, made.c_next, made.h_made, made.c_made}) axes[var] = 0;
     made.before_ = piece(ahead, wanted, axes);
     made.behind_ = piece(after, given, axes);
     const auto axis = [&](VarId var) { return var == no_var || step.constant(var) != nullptr ? -1 : axes.at(var); };
     for (const VarId var : {made.w, made.r, made.bias, made.peepholes})
       if (axis(var) >= 0) refuse(label(*cell) + ": its weights depend on the rows");
     if (axis(made.x) != 0) refuse(label(*cell) + ": its X is the same in every turn");
+    if (made.live != no_var && axis(made.live) != 0) refuse(label(*holds[0]) + ": its mask is the same in every turn");
     for (const VarId var : made.outputs_)
       if (axis(var) != 0) refuse("'" + step.var(var).name + "' is the same in every turn");
   }
@@ -186,10 +225,10 @@ std::string LstmLoop::to_string() const {
     return static_cast<std::size_t>(std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.type != "constant"; }));
   };
   return fmt::format(
-      "gear: fused, because its turn is one lstm_cell of {} between ops that treat each row alone\n"
+      "gear: fused, because its turn is one lstm_cell of {} between ops that treat each row alone{}\n"
       "  for the rows of all turns, before the cell: {} ops and x·W\n  turn by turn, as one kernel: the cell\n"
       "  for the rows of all turns, behind it: {} ops\n",
-      name_of(cell_.dtype), count(before_), count(behind_));
+      name_of(cell_.dtype), live == no_var ? "" : ", with a mask that holds the states of rows", count(before_), count(behind_));
 }
 
 }  // namespace millrace

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// A while op whose turn is one `lstm_cell` between ops that treat each row alone: what a device can run as three pieces, the ops before the
+/// A while op whose turn is one `lstm_cell` between ops that treat each row alone, with a mask that holds the states of rows or without: what a device can run as three pieces, the ops before the
 /// cell for the rows of all turns at once, all turns of the cell as one kernel (kernels/lstm_sequence.h), and the ops behind it. The same bits
 /// as the loop turn by turn.
 class LstmLoop {
@@ -34,6 +34,9 @@ class LstmLoop {
   /// c; whether c of every turn is wanted; and which states of the form h and c are.
   const LstmDesc& cell() const noexcept { return cell_; }
   VarId x = no_var, w = no_var, r = no_var, bias = no_var, peepholes = no_var, h_next = no_var, c_next = no_var;
+  /// Which rows step, bool [rows, 1]: the next states are `where(live, what the cell makes, the state)`. None: all, and those below are
+  /// the next h and c. What else looks at what the cell makes does so where a row steps, and may as well be given the next states.
+  VarId live = no_var, h_made = no_var, c_made = no_var;
   bool keeps_c = false;
   std::size_t h = 0, c = 0;
   /// By output of the form.

@@ -8,7 +8,9 @@
 #include <cstring>
 #include <functional>
 
+#include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -151,6 +153,58 @@ TEST_CASE("sequences in the caller's order, initial states, ops around the cell 
                                         : LoDTensor(random_of(random, dtype, DDim{lod.rows(), input}), lod));
       for (const char* name : {"h", "c"}) feeds.insert_or_assign(name, LoDTensor(random_of(random, dtype, DDim{3, hidden})));
       compare(program, feeds, dense ? 1 : 2, device);
+    }
+  }
+}
+
+TEST_CASE("a mask that holds the states of rows has the same bits in one kernel, and so have outputs that are zero where it does") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  for (const std::uint64_t seed : seeds(3)) {
+    Random random(seed);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const std::int64_t input = random.between(1, 9), hidden = random.between(1, 30), n = random.between(1, 12);
+      const bool any_rows = random.coin();  // or those before a length, as of ONNX's sequence_lens
+      INFO("seed ", seed, ", ", name_of(dtype), ", H ", hidden, ", N ", n);
+      const layers::LstmWeights weights = weights_of(random, dtype, input, hidden);
+      Program program;
+      {
+        const Guard guard(program);
+        const Var x = build::input("x", VarType(dtype, {DDim::unknown, n, input}));
+        const Var mask = build::input("mask", VarType(DType::boolean, {DDim::unknown, n, 1}));
+        const ArrayVar rows = ArrayVar::unstack(x), live = ArrayVar::unstack(mask);
+        const Var turns = rows.size();
+        ArrayVar outputs(turns), cells(turns);
+        const Var zero = build::parameter("zero", random_of(random, dtype, DDim{n, hidden}, 0));
+        const Var none = build::parameter("none", random_of(random, dtype, DDim{n, hidden}, 0));
+        Var step = constant(std::int64_t{0}), h = zero, c = none;
+        auto loop = while_loop({step, h, c});
+        {
+          auto frame = loop.frame();
+          loop.break_if(equal(step, turns));
+          const Var alive = live.read(step);
+          const layers::CellStep next = layers::lstm_cell(weights)(rows.read(step), {h, c});
+          outputs.write(step, where(alive, next.states[0], cast(constant(0.0), dtype)));
+          const Var c_next = where(alive, next.states[1], c);
+          cells.write(step, tanh(c_next));
+          h.update(where(alive, next.states[0], h));
+          c.update(c_next);
+          step.update(step + 1);
+        }
+        build::output("y", outputs.stack());
+        build::output("cells", cells.stack());
+        build::output("h", h);
+        build::output("c", c);
+      }
+      const std::int64_t turns = random.between(1, 9);
+      Tensor mask(DType::boolean, DDim{turns, n, 1});
+      for (std::int64_t row = 0; row < n; ++row) {
+        const std::int64_t length = random.between(0, turns);
+        for (std::int64_t t = 0; t < turns; ++t) mask.mutable_data<bool>()[t * n + row] = any_rows ? random.coin() : t < length;
+      }
+      Feeds feeds;
+      feeds.insert_or_assign("x", LoDTensor(random_of(random, dtype, DDim{turns, n, input})));
+      feeds.insert_or_assign("mask", LoDTensor(mask));
+      compare(program, feeds, 1, device);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <kernels/backend.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/gemm.h>
+#include <millrace/kernels/where.h>
 
 namespace millrace::testing {
 namespace {
@@ -19,6 +20,7 @@ constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
 struct Case {
   LstmDesc desc;
   Tensor w, r, bias, peepholes, x, h, c;
+  std::optional<Tensor> live;  // by row: whether it steps
   std::vector<std::int64_t> offsets;
 
   std::int64_t sequences() const { return offsets.size() < 2 ? 0 : offsets[1]; }
@@ -47,6 +49,13 @@ Case make_case(Random& random, DType dtype, std::int64_t hidden, const std::vect
   made.x = random_tensor(random, dtype, DDim{made.offsets.back(), made.desc.input});
   made.h = random_tensor(random, dtype, DDim{made.sequences(), hidden});
   made.c = random_tensor(random, dtype, DDim{made.sequences(), hidden});
+  return made;
+}
+
+Tensor random_mask(Random& random, std::int64_t rows) {
+  Tensor made(DType::boolean, DDim{rows, 1});
+  for (std::int64_t i = 0; i < rows; ++i) made.mutable_data<bool>()[i] = random.coin();
+  made.storage()->mark_written();
   return made;
 }
 
@@ -85,8 +94,11 @@ Found by_steps(Backend& on, const Case& of) {
     keep(c, n, c.dim(0), made.c, n);
     Tensor h_next = on.room(of.desc.dtype, DDim{n, of.desc.hidden}), c_next = on.room(of.desc.dtype, DDim{n, of.desc.hidden});
     run(plan, packed, x.rows(of.begin(t), of.begin(t + 1)), h.rows(0, n), c.rows(0, n), h_next, c_next, on.stream());
-    h = h_next;
-    c = c_next;
+    const auto held = [&](const Tensor& next, const Tensor& before) {
+      return of.live ? where(on.up(of.live->rows(of.begin(t), of.begin(t + 1))), next, before.rows(0, n), on.stream()) : next;
+    };
+    h = held(h_next, h);
+    c = held(c_next, c);
     keep(h, 0, n, made.y, of.begin(t));
   }
   keep(h, 0, h.dim(0), made.h, 0);
@@ -109,6 +121,7 @@ OnDevice bring(Backend& on, const Case& of) {
   const GemmPlan product = make_gemm_plan({of.desc.input, 4 * of.desc.hidden, of.desc.dtype, DType::f32}, on.stream().place());
   run(product, pack(product, on.up(of.w), on.stream()), on.up(of.x), made.rows.projection, on.stream());
   made.rows.y = on.room(of.desc.dtype, DDim{of.offsets.back(), of.desc.hidden});
+  if (of.live) made.rows.live = on.up(*of.live);
   made.rows.offsets = of.offsets;
   made.rows.h = made.rows.h_out = on.up(of.h);
   made.rows.c = made.rows.c_out = on.up(of.c);
@@ -159,7 +172,9 @@ TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by t
         Case of = make_case(random, dtype, hidden, lengths_of(random, random.between(1, 40), 5));
         of.desc.bias = random.coin();
         of.desc.peepholes = random.coin();
-        INFO("seed ", seed, ", ", name_of(dtype), ", H ", hidden, ", ", of.sequences(), " sequences of up to ", of.steps());
+        if (random.coin()) of.live = random_mask(random, of.offsets.back());
+        INFO("seed ", seed, ", ", name_of(dtype), ", H ", hidden, ", ", of.sequences(), " sequences of up to ", of.steps(), ", masked ",
+             of.live.has_value());
         const Found expected = by_steps(on, of);
         CHECK(same(run_on(on, of), expected));
         CHECK(same(run_on(on, of, nullptr, random.between(1, 3)), expected));

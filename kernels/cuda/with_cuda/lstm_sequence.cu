@@ -100,6 +100,7 @@ void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& 
     a.c_steps = elements<float>(*rows.c_steps);
     a.c_steps_row = rows.c_steps->strides()[0];
   }
+  a.live = rows.live ? static_cast<const std::uint8_t*>(rows.live->raw()) : nullptr;
   a.h = rows.h.raw();
   a.h_out = rows.h_out.raw_mutable();
   a.y = rows.y.raw_mutable();

@@ -13,6 +13,7 @@ struct LstmArguments {
   const std::byte* weights;                       // [unit blocks][chunks] pieces
   const float *bias, *peepholes;                  // or null
   Elements<float> projection, c, c_out, c_steps;  // c_steps: or null
+  const std::uint8_t* live;            // or null; by row of `projection`: whether it steps
   const void* h;
   void *h_out, *y;
   std::int64_t projection_row, c_row, c_out_row, h_row, h_out_row, y_row, c_steps_row;
@@ -378,15 +379,25 @@ class LstmWorker {
         sums[gate] = sums[gate] + added.projection[i][gate];
       }
       float c = added.c[i];
-      const T h = narrowed<T>(a_.functions.step(sums, added.peepholes, c));
+      T h = narrowed<T>(a_.functions.step(sums, added.peepholes, c));
+      const std::int64_t at = place_of(step, row);
+      if (a_.live != nullptr && a_.live[at] == 0) {
+        c = added.c[i];
+        h = h_before(step, unit, row);
+      }
       reinterpret_cast<T*>(exchanged((step + 1) & 1, row / 8, 0))[place_in_tile(unit, row)] = h;
       const std::int64_t slot = slot_of(row);
-      const std::int64_t at = place_of(step, row);
       a_.c_out.set(slot * a_.c_out_row + unit, c);
       if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
       static_cast<T*>(a_.y)[at * a_.y_row + unit] = h;
       if (row >= next_live_) static_cast<T*>(a_.h_out)[slot * a_.h_out_row + unit] = h;
     });
+  }
+
+  /// What a block exchanged of its own units it wrote itself, but for the first step.
+  MILLRACE_DEVICE T h_before(int step, int unit, int row) const {
+    if (step == 0) return static_cast<const T*>(a_.h)[slot_of(row) * a_.h_row + unit];
+    return reinterpret_cast<const T*>(exchanged(step & 1, row / 8, 0))[place_in_tile(unit, row)];
   }
 
   const LstmArguments& a_;
