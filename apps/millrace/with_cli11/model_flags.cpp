@@ -175,6 +175,13 @@ void DeviceFlags::add_gear(CLI::App& command) {
       ->capture_default_str();
 }
 
+void DeviceFlags::refuse_in(CLI::App& command, const std::string& why) {
+  for (const char* flag : {"--place", "--threads", "--streams", "--gear"}) {
+    const auto refuse = [text = fmt::format("{} {}: {}", command.get_name(), flag, why)](const std::string&) { throw UsageError(text); };
+    command.add_option_function<std::string>(flag, refuse)->group("");
+  }
+}
+
 Gear DeviceFlags::chosen_gear() const { return gear_of(gear).value_or(Gear::automatic); }
 
 std::vector<std::string> DeviceFlags::places() const {

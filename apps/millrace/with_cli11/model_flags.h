@@ -61,6 +61,8 @@ struct DeviceFlags {
   void add_to(CLI::App& command);
   void add_place(CLI::App& command);
   void add_gear(CLI::App& command);
+  /// For a command that runs no model: any of the four is a UsageError that says `why`.
+  static void refuse_in(CLI::App& command, const std::string& why);
   /// UsageError.
   Place parsed_place(int rank = 0) const;
   /// `gear` as a run takes it. A gear that was named must be had by every loop.

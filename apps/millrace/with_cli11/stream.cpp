@@ -194,6 +194,7 @@ void add_stream(CLI::App& app, Action& action) {
   command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")->check(within(1, 10000))->capture_default_str();
   command->add_option("--output-dir", flags->folder,
                       "Writes DIR/FILE/NAME.npy for each file and output NAME; with --input DIR/NAME.npy, as 'millrace run' does");
+  DeviceFlags::refuse_in(*command, "expected where the model runs, which is the server's: see 'millrace serve'");
   command->callback([flags, &action] { action = [flags] { return stream(*flags); }; });
 }
 

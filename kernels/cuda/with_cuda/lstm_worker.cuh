@@ -13,7 +13,7 @@ struct LstmArguments {
   const std::byte* weights;                       // [unit blocks][chunks] pieces
   const float *bias, *peepholes;                  // or null
   Elements<float> projection, c, c_out, c_steps;  // c_steps: or null
-  const std::uint8_t* live;            // or null; by row of `projection`: whether it steps
+  const std::uint8_t* live;                       // or null; by row of `projection`: whether it steps
   const void* h;
   void *h_out, *y;
   std::int64_t projection_row, c_row, c_out_row, h_row, h_out_row, y_row, c_steps_row;

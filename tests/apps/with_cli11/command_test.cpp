@@ -69,6 +69,10 @@ TEST_CASE("bad usage is one line and exit code 2") {
   const Files files;
   check_refused({}, 2, {"subcommand"});
   check_refused({"frobnicate"}, 2, {});
+  for (const char* flag : {"--place", "--threads", "--streams", "--gear"}) {
+    check_refused({"stream", "tcp://127.0.0.1:1", "a.npy", flag, "1"}, 2, {flag, "millrace serve"});
+    check_refused({"export", "a.mr", "--output", "a.onnx", flag, "1"}, 2, {flag, "millrace run"});
+  }
   check_refused({"run"}, 2, {"MODEL"});
   check_refused({"run", files.path("listing.mr")}, 2, {"--output-dir"});
   check_refused(files.run_with({"--colour"}), 2, {"--colour"});
