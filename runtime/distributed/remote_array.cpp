@@ -23,13 +23,14 @@ constexpr std::int64_t header_words = 5;
 
 /// One end of an array that lives on two ranks.
 struct Link {
-  Link(std::unique_ptr<Communicator> own, TensorArray slots, int other, StreamRef where, std::int64_t steps)
-      : communicator(std::move(own)), array(std::move(slots)), peer(other), stream(where), run(steps) {}
+  Link(std::unique_ptr<Communicator> own, TensorArray slots, int other, StreamRef where, std::int64_t steps, std::int64_t most_steps)
+      : communicator(std::move(own)), array(std::move(slots)), peer(other), stream(where), run(steps), most(most_steps) {}
   std::unique_ptr<Communicator> communicator;
   TensorArray array;
   int peer;
   StreamRef stream;
   std::int64_t run;
+  std::int64_t most;
   CpuStream host{std::make_shared<ThreadTeam>(1)};  // of what describes the elements
 };
 using LinkPtr = std::shared_ptr<Link>;
@@ -131,15 +132,28 @@ void send_failure(Link& link, std::int64_t next) noexcept {
   }
 }
 
+/// Written, and its elements made.
+bool is_there(const TensorArray& array, std::int64_t slot) {
+  const std::optional<LoDTensor> value = array.peek(slot);
+  return value && value->ready().reached();
+}
+
+/// Of elements, in one message, once it has slots enough.
+constexpr std::size_t most_bytes = 1 << 20;
+
 /// The slots from `first` on, as many as go into one message; fewer at the end of the array, or before a slot that will not come.
 task<std::vector<SlotValue>> next_run(LinkPtr link, std::int64_t first, std::exception_ptr* gap) {
   std::vector<SlotValue> values;
+  std::size_t bytes = 0;
   try {
-    while (std::cmp_less(values.size(), link->run)) {
+    for (;;) {
+      const bool enough = std::cmp_greater_equal(values.size(), link->run);
+      if (enough && (!link->array.is_fixed() || std::cmp_greater_equal(values.size(), link->most) || bytes >= most_bytes)) break;
       const std::int64_t slot = first + static_cast<std::int64_t>(values.size());
       const bool more = co_await exists(link->array, slot);
-      if (!more) break;
+      if (!more || (enough && !is_there(link->array, slot))) break;
       SlotValue value = co_await link->array.read(slot);
+      bytes += value.tensor().bytes();
       values.push_back(std::move(value));
     }
   } catch (const NeverWrittenError&) {
@@ -158,7 +172,7 @@ task<void> send_slots(LinkPtr link) {
       if (count > 0) co_await send_run(link, next, std::move(values));
       next += count;
       if (gap != nullptr) std::rethrow_exception(gap);
-      more = count == link->run;
+      more = link->array.is_fixed() ? next < link->array.size() : count == link->run;
     }
     const Point ended = link->communicator->send(header(Kind::end, next, 0, 0, 0), link->peer, link->host);
     co_await ready(ended);
@@ -239,7 +253,7 @@ TensorArray OnRank::carry(const TensorArray& array) const {
     throw ArgumentError(fmt::format("array {}: expected two ranks, this one ({}) among them", name, rank));
   if (run_ < 1) throw ArgumentError(fmt::format("array {}: expected runs of at least 1 step, found {}", name, run_));
   const bool sends = rank == from_;
-  auto link = std::make_shared<Link>(communicator_.duplicate(name), array, sends ? to_ : from_, stream_, run_);
+  auto link = std::make_shared<Link>(communicator_.duplicate(name), array, sends ? to_ : from_, stream_, run_, most_);
   if (sends)
     scope_.spawn(send_slots(std::move(link)), name);
   else

@@ -32,15 +32,16 @@ class OnPlace {
 };
 
 /// `TensorArray states = TensorArray(n).named("states").on(OnRank(scope, communicator, 0, 1, stream, 4));` on rank 0, which writes, and on
-/// rank 1, which reads: the same handle, whose `write` sends and whose `read` receives, in runs of `run` steps (the last one shorter).
+/// rank 1, which reads: the same handle, whose `write` sends and whose `read` receives, in runs of `run` steps (the last one shorter). Of an array
+/// of fixed size, a run takes what is there already along, up to `most` steps or a megabyte: what was written while the run before was under way.
 /// Both give the array the same name and kind. `stream` is where elements are packed, and the place where slots arrive; it and `communicator`
 /// must outlive the scope. When the reading rank dies, the sending task fails, and with it its scope.
 ///
 /// ArgumentError: a rank that is neither of the two, a run below 1, or a name that was already used between the two.
 class OnRank {
  public:
-  OnRank(Scope& scope, Communicator& communicator, int from, int to, StreamRef stream, std::int64_t run = 1) noexcept
-      : scope_(scope), communicator_(communicator), from_(from), to_(to), stream_(stream), run_(run) {}
+  OnRank(Scope& scope, Communicator& communicator, int from, int to, StreamRef stream, std::int64_t run = 1, std::int64_t most = 1) noexcept
+      : scope_(scope), communicator_(communicator), from_(from), to_(to), stream_(stream), run_(run), most_(most) {}
   TensorArray carry(const TensorArray& array) const;
 
  private:
@@ -50,6 +51,7 @@ class OnRank {
   int to_;
   StreamRef stream_;
   std::int64_t run_;
+  std::int64_t most_;
 };
 
 }  // namespace millrace

@@ -18,8 +18,8 @@ namespace {
 /// it says, as far as there is any.
 enum class Kind : std::int64_t { nothing, tensor, list, order, array };
 constexpr std::int64_t header_words = 5;
-/// Slots in a message, at most.
-constexpr std::int64_t slots_in_run = 4;
+/// Slots in a message, at most: none waits for others to come along.
+constexpr std::int64_t slots_in_run = 256;
 /// More is no order that anybody made.
 constexpr std::int64_t most_levels = 64;
 constexpr std::int64_t most_items = std::int64_t{1} << 30;
@@ -122,7 +122,7 @@ task<Tensor> receive(ValueLink link, DType dtype, std::int64_t count, bool on_ho
 }
 
 OnRank slots_of(const ValueLink& link, Scope& rest) {
-  return OnRank(rest, *link.communicator, link.from, link.to, link.stream, slots_in_run);
+  return OnRank(rest, *link.communicator, link.from, link.to, link.stream, 1, slots_in_run);
 }
 
 Value read_array(const ValueLink& link, Words& words, Scope& rest) {

@@ -123,14 +123,16 @@ class Dependences {
 /// Whether `loop` may join `group`, which its first loop began.
 bool fits(const Dependences& all, const LoopGroup& group, std::size_t loop) {
   const std::set<std::size_t> first = all.before(group[0], {});
-  if (first.contains(loop) || all.waits_for_others(group[0]) || all.waits_for_others(loop)) return false;
-  for (const std::size_t needed : first)
-    if (all.waits_for_others(needed)) return false;
+  if (first.contains(loop) || all.waits_for_others(loop)) return false;
+  // Whoever needs slots of the first loop waits for what that one waits for all the same.
+  const bool waits = all.waits_for_others(group[0]) ||
+                     std::any_of(first.begin(), first.end(), [&](std::size_t needed) { return all.waits_for_others(needed); });
+  if (waits && !all.before(loop, {}).contains(group[0])) return false;
   const std::set<std::size_t> before = all.before(loop, group);
   if (!all.may_run_twice(group, before)) return false;
   for (const std::size_t needed : before) {
-    if (std::find(group.begin(), group.end(), needed) != group.end() || all.waits_for_others(needed)) return false;
-    if (!first.contains(needed) && !all.waits_for_inputs_alone(needed)) return false;
+    if (std::find(group.begin(), group.end(), needed) != group.end()) return false;
+    if (!first.contains(needed) && (all.waits_for_others(needed) || !all.waits_for_inputs_alone(needed))) return false;
   }
   return true;
 }

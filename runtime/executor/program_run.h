@@ -89,8 +89,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
     Gate gate;
     Gate ended{"the end of a loop that may have written what this one reads"};
     std::shared_ptr<Companion> before;  ///< the one before it in the group, but for the first loop
-    std::unique_ptr<FusedRun> done;     ///< its turns are
-    bool finished = false;
+    std::unique_ptr<FusedRun> done;     ///< its turns are, or as many as there could be
   };
   struct Companions;
   struct LoopEnd;
@@ -116,16 +115,29 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<void> run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   bool one_piece() const;
   std::shared_ptr<const FusedLoop> fused_form(const CompiledOp& op, const VarScope& scope);
-  static task<bool> run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  /// Where a loop goes on turn by turn, when it came no further in one piece.
+  struct LoopStart {
+    std::vector<Promised> carried;
+    std::int64_t turn = 0;
+  };
+  static task<bool> run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, LoopStart* start);
   static task<std::unique_ptr<FusedRun>> prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
                                                        Beside beside);
   static task<void> turn_fused(std::shared_ptr<ProgramRun> run, FusedRun* one, Wavefront* several, StreamRef stream);
-  static task<void> finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused);
+  static task<void> turned(StreamRef stream);
+  bool passes_slots(const CompiledOp& op, const VarScope& scope);
+  static task<void> pass_slots(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
+                               const std::vector<std::unique_ptr<FusedRun>>* runs, Wavefront* several);
+  static task<bool> bind_next(FusedRun* fused, std::int64_t end, StreamRef stream);
+  static task<bool> finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused,
+                                 LoopStart* start);
   static task<int> team_size(StreamRef stream);
   static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
                                             Beside beside, bool on_device);
   static task<void> finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
                                 std::vector<SlotValue> last, std::int64_t turns);
+  static task<std::vector<Value>> carried_behind(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op,
+                                                 ScopePtr scope, std::vector<SlotValue> last, std::int64_t turns);
   std::shared_ptr<CapturedLoop> captured_loop(const CompiledOp& op, const VarScope& scope);
   static task<bool> run_captured(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> watch_captured(std::shared_ptr<CapturedLoop::Run> loop);
@@ -133,12 +145,12 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<bool> run_fused_on_device(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   bool arrives_slot_by_slot(VarId array) const;
+  bool leaves_slot_by_slot(VarId array) const;
   static task<void> all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns);
   static task<std::optional<FusedSlots>> fused_slots(std::shared_ptr<ProgramRun> run, const LoopForm* form, ScopePtr scope, Beside beside);
   static task<Value> value_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
   static task<std::int64_t> integer_of(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope);
-  static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
-                              std::vector<Promised>* carried);
+  static task<void> run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns, LoopStart* start);
   bool may_walk_at_once(const CompiledBlock& body) const;
   static void next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t turn);
   static task<bool> goes_on(const Promised* condition, const std::string* loop);

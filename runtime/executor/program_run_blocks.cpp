@@ -226,8 +226,8 @@ task<void> ProgramRun::take_ended(std::deque<Spawned<void>>* under_way, std::siz
   }
 }
 
-task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns,
-                                 std::vector<Promised>* carried) {
+task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns, LoopStart* start) {
+  std::vector<Promised>* const carried = &start->carried;
   const CompiledBlock& body = run->executable_.block(op->sub_block);
   const Attributes& attributes = op->op->attributes;
   const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
@@ -239,7 +239,7 @@ task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const Compiled
   ScopePtr step;
   auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
-  for (std::int64_t turn = 0; max_trips < 0 || turn < max_trips; ++turn) {
+  for (std::int64_t turn = start->turn; max_trips < 0 || turn < max_trips; ++turn) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
       const bool again = co_await goes_on(&(*carried)[static_cast<std::size_t>(condition)], &name);
@@ -279,18 +279,19 @@ struct ProgramRun::LoopEnd {
 task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   const LoopEnd end(*run, op);
   run->why_.erase(op);
-  bool done = co_await run_fused(run, op, scope);
-  if (!done) done = co_await run_captured(run, op, scope);
+  LoopStart start;
+  bool done = co_await run_fused(run, op, scope, &start);
+  if (!done && start.turn == 0) done = co_await run_captured(run, op, scope);
   if (done) co_return;
   run->note_turn_by_turn(*op, *scope);
   TaskInfo& me = co_await this_task::info();
   Scope turns(me);
-  std::vector<Promised> carried;
-  for (const Source& input : op->inputs) carried.push_back(run->promised(input, scope));
+  if (start.turn == 0)
+    for (const Source& input : op->inputs) start.carried.push_back(run->promised(input, scope));
   std::exception_ptr failed;
   try {
-    co_await run_turns(run, op, scope, &turns, &carried);
-    for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(carried[i]), scope, op->outputs[i], turns);
+    co_await run_turns(run, op, scope, &turns, &start);
+    for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(start.carried[i]), scope, op->outputs[i], turns);
   } catch (...) {
     failed = std::current_exception();
   }

@@ -20,6 +20,12 @@ bool ProgramRun::arrives_slot_by_slot(VarId array) const {
          std::any_of(inputs.begin(), inputs.end(), [&](const Program::Port& port) { return port.var == array && arrives(port.name); });
 }
 
+bool ProgramRun::leaves_slot_by_slot(VarId array) const {
+  const auto& outputs = executable_.program().outputs();
+  return exchange_ != nullptr && std::any_of(outputs.begin(), outputs.end(),
+                                             [&](const Program::Port& port) { return port.var == array && exchange_->takes(port.name); });
+}
+
 void ProgramRun::start_exchange(Executor& executor, Scope& scope) {
   const Program& program = executable_.program();
   for (const Program::Port& port : program.inputs())

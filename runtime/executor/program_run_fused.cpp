@@ -219,7 +219,10 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     const Value array = co_await value_beside(run, input.array, scope, beside);
     if (array.empty()) co_return made;
     made.inputs.push_back(array.array());
-    if (on_device || run->arrives_slot_by_slot(input.array)) co_await all_slots(array.array(), made.read[i], slots->turns);
+    made.arriving.push_back(!on_device && array.array().is_fixed() && run->arrives_slot_by_slot(input.array));
+    // What arrives shows by its first slot of how many rows it is.
+    if (on_device || made.arriving.back())
+      co_await all_slots(array.array(), made.read[i], made.arriving.back() ? std::min<std::int64_t>(slots->turns, 1) : slots->turns);
     made.boots.emplace_back();
     const auto last = lowering::value_at(made.read[i].first, made.read[i].pace, std::max<std::int64_t>(slots->turns, 1) - 1);
     if (input.boot == no_var || !last || std::min(made.read[i].first, *last) != -1) continue;
@@ -233,6 +236,7 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
   for (const LoopForm::Output& output : form.outputs) {
     const Value array = co_await value_of(run, output.array, scope);
     made.outputs.push_back(array.array());
+    made.leaving.push_back(!on_device && array.array().is_fixed() && run->leaves_slot_by_slot(output.array));
   }
   for (std::size_t i = 0; i < form.states.size(); ++i) {
     const LoopForm::State& state = form.states[i];
@@ -306,38 +310,59 @@ task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<Progra
 
 /// All turns of what was prepared: of one loop, or of several side by side.
 task<void> ProgramRun::turn_fused(std::shared_ptr<ProgramRun>, FusedRun* one, Wavefront* several, StreamRef stream) {
-  while (one != nullptr ? one->advance(stream) : several->advance(stream)) {
-    // Another thread may be on the stream: then it runs the turns, later.
-    const Point turned = stream.position();
-    co_await ready(turned);
-    co_await this_task::yield();  // timers, and other runs of the executor, get their turn
-    co_await this_task::checkpoint();
-  }
+  while (one != nullptr ? one->advance(stream) : several->advance(stream)) co_await turned(stream);
 }
 
-/// What a fused loop leaves becomes values of the program.
-task<void> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
-                                    std::unique_ptr<FusedRun> fused) {
+/// Behind turns that were begun.
+task<void> ProgramRun::turned(StreamRef stream) {
+  // Another thread may be on the stream: then it runs the turns, later.
+  const Point done = stream.position();
+  co_await ready(done);
+  co_await this_task::yield();  // timers, and other runs of the executor, get their turn
+  co_await this_task::checkpoint();
+}
+
+/// What a fused loop leaves becomes values of the program. False when it did not come to its end: the rest is to be done turn by turn.
+task<bool> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused,
+                                    LoopStart* start) {
+  if (fused->turned() == 0) co_return false;
   std::vector<SlotValue> last = fused->finish(run->stream(*op, *scope));
-  co_await finish_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turns());
-  ++run->result_.fused_loops;
+  if (fused->turned() == fused->turns()) {
+    co_await finish_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turns());
+    ++run->result_.fused_loops;
+    co_return true;
+  }
+  std::vector<Value> carried = co_await carried_behind(run, &fused->loop().form(), op, scope, std::move(last), fused->turned());
+  for (Value& value : carried) start->carried.push_back({std::move(value), nullptr, 0, nullptr});
+  start->turn = fused->turned();
+  run->result_.turns += fused->turned();
+  co_return false;
 }
 
-/// Awaited by who holds `form`.
-task<void> ProgramRun::finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op, ScopePtr scope,
-                                   std::vector<SlotValue> last, std::int64_t turns) {
+/// What the loop carries behind so many turns. Awaited by who holds `form`.
+task<std::vector<Value>> ProgramRun::carried_behind(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op,
+                                                    ScopePtr scope, std::vector<SlotValue> last, std::int64_t turns) {
   const LoopForm& form = *read;
+  std::vector<Value> made;
   for (std::size_t i = 0; i < op->outputs.size(); ++i) {
     if (!form.carried[i].counter) {
-      scope->set(op->outputs[i], last[form.carried[i].state]);
+      made.emplace_back(last[form.carried[i].state]);
       continue;
     }
     const std::int64_t begin = co_await integer_of(run, op->op->inputs[i], scope);
     const auto grown = static_cast<std::uint64_t>(form.carried[i].pace) * static_cast<std::uint64_t>(turns);
     const auto end = static_cast<std::int64_t>(static_cast<std::uint64_t>(begin) + grown);
     const DType dtype = run->executable_.program().var(op->op->outputs[i]).type.dtype;
-    scope->set(op->outputs[i], Value(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(end)) : Tensor::scalar(end)));
+    made.emplace_back(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(end)) : Tensor::scalar(end));
   }
+  co_return made;
+}
+
+/// Awaited by who holds `form`.
+task<void> ProgramRun::finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
+                                   std::vector<SlotValue> last, std::int64_t turns) {
+  std::vector<Value> carried = co_await carried_behind(run, form, op, scope, std::move(last), turns);
+  for (std::size_t i = 0; i < carried.size(); ++i) scope->set(op->outputs[i], std::move(carried[i]));
   // A turn that ends behind other ops than its test is one, too.
   const bool another = run->executable_.block(op->sub_block).test == 0;
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
@@ -366,7 +391,7 @@ struct ProgramRun::Companions {
 };
 
 /// False when the loop has to run turn by turn after all.
-task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
+task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, LoopStart* start) {
   if (op->on_device != nullptr) {
     const bool done = co_await run_fused_on_device(run, op, scope);
     co_return done;
@@ -375,8 +400,10 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
     const std::shared_ptr<Companion> me = found->second;
     co_await me->gate.wait();
     std::unique_ptr<FusedRun> done = std::move(me->done);
-    if (done != nullptr) co_await finish_fused(run, op, scope, std::move(done));
-    if (me->finished) co_return true;
+    if (done != nullptr) {
+      const bool whole = co_await finish_fused(run, op, scope, std::move(done), start);
+      co_return whole;
+    }
     const bool fits = run->fused_form(*op, *scope) != nullptr;
     for (std::shared_ptr<Companion> each = me->before; fits && each != nullptr; each = each->before) co_await each->ended.wait();
   }
@@ -388,7 +415,10 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   if (first == nullptr) co_return false;
   const StreamRef stream = run->stream(*op, *scope);
   const int threads = co_await team_size(stream);
-  const bool beside = !companions.all.empty() && Wavefront::pays(first->rows(), threads);
+  const bool side_by_side = Wavefront::pays(first->rows(), threads);
+  bool passes = first->passes_slots();
+  for (const auto& companion : companions.all) passes = passes || run->passes_slots(*companion->op, *scope);
+  const bool beside = !companions.all.empty() && (side_by_side || passes);
   runs.push_back(std::move(first));
   for (std::size_t i = 0; beside && i < companions.all.size(); ++i) {
     std::unique_ptr<FusedRun> next = co_await prepare_fused(run, companions.all[i]->op, scope, Beside{&runs, &companions.all[i]->behind});
@@ -398,23 +428,28 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   }
   const std::string name = run->name_of(*op) + (runs.size() > 1 ? fmt::format(", fused, {} loops side by side", runs.size()) : ", fused");
   const TraceSpan span(run->options_.tracer, "loop", name, run->track(*op, *scope), scope->turn());
-  if (runs.size() > 1) {
+  if (runs.size() > 1) run->result_.loops_side_by_side += static_cast<std::int64_t>(runs.size());
+  if (runs.size() > 1 && side_by_side) {
     Wavefront wavefront(std::move(runs), threads, stream);
-    co_await turn_fused(run, nullptr, &wavefront, stream);
+    if (passes)
+      co_await pass_slots(run, op, scope, &wavefront.runs(), &wavefront);
+    else
+      co_await turn_fused(run, nullptr, &wavefront, stream);
     runs = wavefront.take();
-    run->result_.loops_side_by_side += static_cast<std::int64_t>(runs.size());
   } else {
-    runs[0]->deal(threads, stream);
-    co_await turn_fused(run, runs[0].get(), nullptr, stream);
+    for (const auto& each : runs) each->deal(threads, stream);
+    if (passes)
+      co_await pass_slots(run, op, scope, &runs, nullptr);
+    else
+      co_await turn_fused(run, runs[0].get(), nullptr, stream);
   }
   for (const auto& companion : companions.all) {
     const auto at = std::find(ops.begin(), ops.end(), companion->op);
     if (at == ops.end()) continue;
     companion->done = std::move(runs[static_cast<std::size_t>(at - ops.begin())]);
-    companion->finished = true;
   }
-  co_await finish_fused(run, op, scope, std::move(runs[0]));
-  co_return true;
+  const bool whole = co_await finish_fused(run, op, scope, std::move(runs[0]), start);
+  co_return whole;
 }
 
 }  // namespace millrace

@@ -94,6 +94,7 @@ bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<
   const std::int64_t slots = array.is_window() ? 0 : array.size();
   const auto last = lowering::value_at(first, pace, operands.turns - 1);
   if (!last || std::min(first, *last) < -1 || std::max(first, *last) >= slots) return false;
+  if (arrives(input)) return expect_slots(input, made, counts);
   if (filled != nullptr) {
     const std::optional<Tensor> whole_there = numbers(filled->whole, input, stream);
     if (!whole_there) return false;
@@ -397,6 +398,9 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
       !state->check_outputs())
     return nullptr;
   state->make_outputs(stream);
+  bool arrives = false;
+  for (std::size_t i = 0; i < state->inputs.size(); ++i) arrives = arrives || state->arrives(i);
+  state->bound = arrives ? 0 : state->operands.turns;
   return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
 }
 

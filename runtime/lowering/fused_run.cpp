@@ -80,6 +80,7 @@ bool FusedRun::State::in_line(const Source& from, std::int64_t begin, std::int64
     const Target& target = (from.from == From::ahead ? ahead_targets : step_targets)[from.place];
     return in_line(target);
   }
+  if (end > bound && arrives(from.place)) return false;
   const TurnRows& input = inputs[from.place];
   for (std::int64_t t = begin; t + 1 < end; ++t)
     if (input.first[static_cast<std::size_t>(t)] + rows_of(t) * input.width * size != input.first[static_cast<std::size_t>(t + 1)])
@@ -241,12 +242,14 @@ void FusedRun::State::run_shared(ThreadTeam& team, std::int64_t begin, std::int6
   });
 }
 
-bool FusedRun::advance(StreamRef stream) {
+bool FusedRun::advance(StreamRef stream, std::int64_t limit) {
   State& state = *state_;
   const std::int64_t begin = state.done;
   std::int64_t end = begin;
-  for (std::int64_t sum = 0; end < state.operands.turns && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
-  if (begin == end) return false;
+  std::int64_t last = std::min({limit, state.operands.turns, state.bound});
+  for (const State::Feeder& feeder : state.feeders) last = std::min(last, feeder.run->done - feeder.shift);
+  for (std::int64_t sum = 0; end < last && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
+  if (begin >= end) return false;
   stream.enqueue([kept = state_, begin, end](ThreadTeam& team) {
     if (kept->shares) return kept->run_shared(team, begin, end);
     team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
@@ -269,14 +272,19 @@ const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) co
 
 std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
   State& state = *state_;
-  const auto turns = static_cast<std::size_t>(state.operands.turns);
+  const auto turns = static_cast<std::size_t>(state.done);
+  const bool all = state.done == state.operands.turns;
   for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
     const Tensor& whole = state.whole[static_cast<std::size_t>(state.target_of(i).whole)];
     const TensorArray& array = state.operands.outputs[i];
+    if (state.leaves(i)) {
+      state.write_slots(i, state.published, state.done);
+      continue;
+    }
     const auto [first, pace] = state.operands.written[i];
     const bool falls = state.target_of(i).falls;
     const std::int64_t lowest = std::min(first, first + pace * (state.operands.turns - 1));
-    if (array.is_fixed() && lowest == 0 && pace == (falls ? -1 : 1) && array.size() == state.operands.turns) {
+    if (all && array.is_fixed() && lowest == 0 && pace == (falls ? -1 : 1) && array.size() == state.operands.turns) {
       std::vector<std::int64_t> offsets;
       for (std::size_t t = 0; t < turns; ++t)
         offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? turns - 1 - t : t)));
@@ -284,26 +292,24 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
       array.fill(whole, std::move(offsets));
       continue;
     }
-    for (std::int64_t turn = 0; turn < state.operands.turns; ++turn) {
-      const std::int64_t row = state.place(state.target_of(i), turn);
-      array.write(first + pace * turn, LoDTensor(whole.rows(row, row + state.rows_of(turn))));
-    }
+    state.write_slots(i, 0, state.done);
   }
+  state.published = state.done;
   std::vector<SlotValue> last;
   for (std::size_t i = 0; i < state.initial.size(); ++i) {
     DDim dims = state.initial[i].dims();
-    dims[0] = state.rows_of(state.operands.turns - 1);
+    dims[0] = state.rows_of(state.done - 1);
     Tensor made(state.dtype, dims, stream.memory());
     const std::int64_t width = dims.erased(0).elements();
     for (const State::Part& part : state.parts) {
-      const std::int64_t count = state.live(part, state.operands.turns - 1);
+      const std::int64_t count = state.live(part, state.done - 1);
       if (count == 0) continue;
       std::memcpy(static_cast<std::byte*>(made.raw_mutable()) + part.first * width * state.size, part.states[i].first,
                   static_cast<std::size_t>(count * width * state.size));
     }
     made.storage()->mark_written();
     if (state.order && state.ordered.pace == 1)
-      last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.operands.turns - 1);
+      last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.done - 1);
     else
       last.emplace_back(LoDTensor(std::move(made)));
   }

@@ -48,9 +48,9 @@ struct Wavefront::Stages {
     });
   }
 
-  /// How far a stage comes while those that feed it come to `end`: not beyond what they have made by then.
+  /// How far a stage comes while those that feed it come to `end`: not beyond what they have made, and what has arrived, by then.
   std::int64_t target(const Stage& stage, std::int64_t end) const {
-    std::int64_t turns = std::min(end, stage.run->operands.turns);
+    std::int64_t turns = std::min(end, stage.run->bound);
     for (const Before& before : stage.before) turns = std::min(turns, target(*all[before.stage], end) - before.shift);
     return turns;
   }
@@ -112,21 +112,23 @@ Wavefront::Wavefront(std::vector<std::unique_ptr<FusedRun>> runs, int threads, S
 
 Wavefront::~Wavefront() = default;
 
-bool Wavefront::advance(StreamRef stream) {
-  const std::int64_t turns = stages_->turns();
-  const std::int64_t begin = runs_[0]->state_->done;
+bool Wavefront::advance(StreamRef stream, std::int64_t limit) {
+  const std::int64_t turns = std::min(stages_->turns(), limit);
+  // Those before the first that is not at its end are.
+  const auto left = std::find_if(runs_.begin(), runs_.end(), [](const auto& run) { return run->turned() < run->turns(); });
+  const std::int64_t begin = left == runs_.end() ? turns : (*left)->turned();
+  if (begin >= turns || stages_->target(*stages_->all[static_cast<std::size_t>(left - runs_.begin())], turns) <= begin) return false;
   std::int64_t end = begin;
   for (std::int64_t sum = 0; end < turns && sum < slice_work * stages_->workers; ++end)
     for (const auto& stage : stages_->all)
       if (end < stage->run->operands.turns) sum += stage->run->rows_of(end) * stage->run->work;
-  if (begin == end) return false;
   // A thread that has all of the workers takes them in order: whoever is waited for has come to `end` by then.
   stream.enqueue([kept = stages_, end](ThreadTeam& team) {
     team.parallel(kept->workers, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t worker = first; worker < last; ++worker) kept->work(static_cast<int>(worker), end);
     });
   });
-  runs_[0]->state_->done = end;
+  for (const auto& stage : stages_->all) stage->run->done = std::max(stage->run->done, stages_->target(*stage, end));
   return true;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -21,7 +22,8 @@ class Wavefront {
   ~Wavefront();
 
   /// As FusedRun::advance, for all of them.
-  bool advance(StreamRef stream);
+  bool advance(StreamRef stream, std::int64_t limit = std::numeric_limits<std::int64_t>::max());
+  const std::vector<std::unique_ptr<FusedRun>>& runs() const noexcept { return runs_; }
   /// The runs, in the same order, to be finished. What `advance` began is done.
   std::vector<std::unique_ptr<FusedRun>> take();
 

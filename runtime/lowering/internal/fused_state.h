@@ -93,7 +93,14 @@ struct FusedRun::State {
   std::int64_t run_rows = 64;  // of a run of turns
   std::int64_t work = 1;       // multiply-adds of a row
   std::int64_t done = 0;
+  std::int64_t bound = 0;      // turns whose inputs are known
+  std::int64_t published = 0;  // turns whose slots are written, of outputs that leave
 
+  bool arrives(std::size_t input) const;
+  bool leaves(std::size_t output) const { return output < operands.leaving.size() && operands.leaving[output]; }
+  bool expect_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts) const;
+  bool bind_turn(std::int64_t turn, StreamRef stream);
+  void write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const;
   bool read_inputs(StreamRef stream);
   bool read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
   bool read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
