@@ -104,6 +104,11 @@ std::optional<double> cluster_barrier(int device) {
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
+  // 16 blocks are more than every device promises a cluster.
+  if (int most = 0; cudaOccupancyMaxActiveClusters(&most, cluster_rounds, &config) != cudaSuccess || most == 0) {
+    static_cast<void>(cudaGetLastError());
+    return std::nullopt;
+  }
   return stream.seconds_of(rounds, [&] { check(cudaLaunchKernelEx(&config, cluster_rounds, rounds), "cudaLaunchKernelEx", device); });
 }
 
