@@ -132,6 +132,7 @@ def torch_cuda_tick(device, sessions, rows, hidden, layers):
         c.index_copy_(1, slots, new_c)
         return y
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
             step()
