@@ -146,4 +146,29 @@ TEST_CASE("ticks of live sessions on a device have the bits of whole runs there,
   }
 }
 
+TEST_CASE("a gear of live steps that is named is had or refused with the reason, and has the same bits") {
+  const auto device = make_device(Place::parse(test_place()), 1, 2);
+  Random random(2);
+  const auto recurrence = [](const Program& program) { return std::make_shared<const Recurrence>(make_recurrence(program)); };
+  const auto none = recurrence(program_of(random, Kind::no_lstm, DType::f32));
+  try {
+    const StateSlab slab(none, device, Gear::fused);
+    FAIL("expected UnsupportedError");
+  } catch (const UnsupportedError& error) {
+    CHECK(std::string(error.what()).find("lstm_cell") != std::string::npos);
+  }
+  const auto cells = recurrence(program_of(random, Kind::peeks, DType::f32));
+  CHECK(DeviceStepForm(*cells).to_string().find("gear: fused: a graph of 1 cell with its own kernel") == 0);
+  StateSlab fused(cells, device, Gear::fused), captured(cells, device, Gear::captured);
+  CHECK(captured.gear() == "captured: the captured gear was asked for");
+  Tick tick;
+  tick.starts = {{3, {}}, {50, {}}};
+  tick.slots = {50, 3};
+  for (int step = 0; step < 3; ++step) {
+    tick.inputs = {random_of(random, DType::f32, cells->inputs[0].dims.inserted(0, 2))};
+    CHECK(same_bits(fused.run(tick).outputs.at(0), captured.run(tick).outputs.at(0)));
+    tick.starts.clear();
+  }
+}
+
 }  // namespace millrace::testing
