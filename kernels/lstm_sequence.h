@@ -92,7 +92,8 @@ struct LstmSequenceRows {
   /// repeat them. None: all rows step.
   std::optional<Tensor> live;
   std::int64_t steps_a_launch = 0;  ///< 0: all in one
-  /// Of the stream, for all steps but the last ones without rows: reaches the number of steps whose rows are written, while the kernel goes on.
+  /// Of the stream, for all steps but the last ones without rows: reaches the number of steps whose rows are written, while the kernel goes on; of
+  /// steps that the schedule takes to be short some at once, those of 4 µs.
   std::shared_ptr<Watermark> watermark;
 };
 

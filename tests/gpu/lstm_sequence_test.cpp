@@ -150,6 +150,7 @@ std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, co
     one.staged = one.wide * static_cast<int>(random.between(1, 3));
     one.resident = random.between(0, 8);
     one.groups = static_cast<int>(random.between(1, 4));
+    one.step_ns = 1000.0 * static_cast<double>(random.between(0, 5));
     if (one.group == LstmSchedule::Group::grid) one.blocks = static_cast<int>(random.between(1, 4));
     if (one.group == LstmSchedule::Group::cluster) one.blocks = 2 << random.between(0, 1);
     try {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cuda/lstm_sequence.h>
 
+#include <algorithm>
+
 #include <millrace/tensor/with_cuda/watermark.h>
 #include <millrace/kernels/cuda/with_cuda/lstm_worker.cuh>
 
@@ -87,6 +89,9 @@ void describe(LstmArguments& a, const LstmDesc& desc, const LstmSchedule& schedu
   a.ways = schedule.ways;
   a.staged = schedule.staged;
   a.resident = static_cast<int>(schedule.resident);
+  // To publish may take a warp as long as a short step: the host's memory is far away. Who waits hears of a step some microseconds later.
+  constexpr double most_ns = 4000;
+  a.published = schedule.step_ns > 0 ? std::max(1, static_cast<int>(std::min(most_ns, most_ns / schedule.step_ns))) : 1;
 }
 
 void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& weights, const LstmSequenceRows& rows) {

@@ -21,12 +21,13 @@ struct LstmArguments {
   const std::int64_t *places, *slots;  // or null; places by row of `projection`
   std::byte* exchange;                 // [2][tiles][chunks] pieces of h
   std::uint32_t* arrived;              // by group, a line apart
-  std::uint32_t* closed;               // by step: groups that are through with it
+  std::uint32_t* closed;               // by step: groups that are through with all up to it, where that is published
   std::uint64_t* watermark;            // or null
   std::uint64_t done_before;           // steps of launches before
   int hidden, unit_blocks, chunks, tiles, steps;
   LstmSchedule::Group group;
   int blocks, groups, ways, staged, resident;
+  int published;  // together: so many steps
   LstmFunctions<float> functions;
 };
 
@@ -112,12 +113,12 @@ class LstmWorker {
       Addends addends;
       ask(step, task_of(0, 0, least_of(a_.staged, mine)), addends);
       wait();
-      publish(step);
+      if (step % a_.published == 0) publish(step);
       take(step, mine, addends);
       arrive();
     }
     wait();
-    publish(step);
+    publish(least_of((step + a_.published - 1) / a_.published * a_.published, a_.steps));
   }
 
  private:
@@ -194,10 +195,11 @@ class LstmWorker {
       });
     warp_.sync();
   }
-  /// The first `steps` steps are closed for this group. The last group to say so raises the watermark.
+  /// The first `steps` steps are closed for this group. The last group to say so raises the watermark: of those that had rows when the steps that
+  /// are published together began, since one that left in between wrote some of them.
   MILLRACE_DEVICE void publish(int steps) const {
     if (a_.watermark == nullptr || steps == 0 || rank_ > 0 || warp_.warp() + 1 < warp_.warps()) return;
-    const int tiles = (rows_of(steps - 1) + 7) / 8;
+    const int tiles = (rows_of((steps - 1) / a_.published * a_.published) + 7) / 8;
     const auto groups = static_cast<std::uint32_t>(least_of(tiles, a_.groups));
     warp_.each_lane([&](int lane) {
       if (lane > 0) return;
