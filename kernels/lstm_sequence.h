@@ -87,6 +87,7 @@ struct LstmSequenceRows {
   std::vector<std::int64_t> slots;   ///< by sequence: its row in the four. Empty: in order
   /// On the device, i64, where a graph finds the numbers of each run: `offsets`, as many as those above, which say how many rows each step has
   /// at most; and `slots`, of as many sequences. What they hold is not checked: it must be what would pass above.
+  /// Rows of y and `c_steps` that the steps might have had are zeros.
   std::optional<Tensor> offsets_there, slots_there;
   /// bool [rows, 1], contiguous, by row of `projection`: where it is false, a step leaves h and c of its row as they were, and y and `c_steps`
   /// repeat them. None: all rows step.

@@ -173,7 +173,9 @@ void RecordedTick::collect(const std::vector<Tensor>& results, const Queue& queu
     outputs_.push_back({results[i].dtype(), results[i].dims()});
     outputs_at_.push_back(layout.add(results[i].dtype(), results[i].dims()));
   }
-  made_ = room(DType::u8, DDim{layout.bytes()}, *recording_);
+  // Zeros, since nobody writes between the outputs, and all of it is copied.
+  const std::vector<std::byte> nothing(static_cast<std::size_t>(layout.bytes()));
+  made_ = recording_->constant(nothing.data(), DType::u8, DDim{layout.bytes()});
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < step_.outputs; ++i) {
     pieces.push_back(piece_of(results[i]));

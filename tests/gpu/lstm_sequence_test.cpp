@@ -8,6 +8,7 @@
 
 #include <kernels/backend.h>
 #include <millrace/kernels/cast.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/where.h>
 
@@ -286,6 +287,26 @@ TEST_CASE("states are taken from and put into any slots, and sequences may stand
         equal = equal && std::memcmp(line(c_out, slot), at < n ? line(expected.c, at) : line(c, slot), row) == 0;
       }
       CHECK(equal);
+    }
+  });
+}
+
+TEST_CASE("steps that have fewer rows on the device than there is room for leave zeros in the rest") {
+  each_backend([](Backend& on) {
+    Random random(11);
+    for (const DType dtype : dtypes) {
+      const Case of = make_case(random, dtype, 19, {2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1});
+      OnDevice there = bring(on, of);
+      run(there.plan, there.packed, there.rows, on.stream());
+      const Tensor whole = on.down(there.rows.y);
+      OnDevice less = bring(on, of);
+      less.rows.c_steps = on.room(dtype, less.rows.y.dims());
+      less.rows.offsets_there = on.up(Tensor::from(std::vector<std::int64_t>{0, 11, 13}, DDim{3}));
+      run(less.plan, less.packed, less.rows, on.stream());
+      const Tensor y = on.down(less.rows.y), c = on.down(*less.rows.c_steps), none = zeros(DDim{2, 19}, dtype, CpuDevice().stream(0));
+      CHECK(same_bits(y.rows(0, 13), whole.rows(0, 13)));
+      CHECK(same_bits(y.rows(13, 15), none));
+      CHECK(same_bits(c.rows(13, 15), none));
     }
   });
 }

@@ -148,6 +148,7 @@ void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const Pac
   const Tensor places = uploaded(queue, rows.places);
   const Tensor slots = rows.slots_there ? *rows.slots_there : uploaded(queue, rows.slots);
   a.offsets = integers(offsets) + (rows.offsets_there ? first : 0);
+  if (rows.offsets_there && static_cast<std::size_t>(last) + 1 == rows.offsets.size()) a.rows_room = rows.offsets.back();
   a.places = rows.places.empty() ? nullptr : integers(places);
   a.slots = slots.elements() == 0 ? nullptr : integers(slots);
   GridShape shape;

@@ -27,7 +27,8 @@ struct LstmArguments {
   int hidden, unit_blocks, chunks, tiles, steps;
   LstmSchedule::Group group;
   int blocks, groups, ways, staged, resident;
-  int published;  // together: so many steps
+  int published;           // together: so many steps
+  std::int64_t rows_room;  // that y has, where the last step may end before; else 0
   LstmFunctions<float> functions;
 };
 
@@ -102,6 +103,7 @@ class LstmWorker {
   MILLRACE_DEVICE void run() {
     load_weights();
     load_states();
+    clear_rest();
     arrive();
     int step = 0;
     for (; step < a_.steps; ++step) {
@@ -167,6 +169,20 @@ class LstmWorker {
           reinterpret_cast<T*>(exchanged(0, tile, 0))[place] = there ? static_cast<const T*>(a_.h)[slot_of(row) * a_.h_row + unit] : T{};
           reinterpret_cast<T*>(exchanged(1, tile, 0))[place] = T{};
         });
+  }
+
+  /// Rows that the steps might have had are zeros: what follows in a graph goes through all that there is room for.
+  MILLRACE_DEVICE void clear_rest() const {
+    const std::int64_t begin = a_.offsets[a_.steps];
+    const std::int64_t count = (a_.rows_room - begin) * a_.hidden;
+    const std::int64_t apart = std::int64_t{a_.blocks} * a_.groups * warp_.warps() * warp_lanes;
+    warp_.each_lane([&](int lane) {
+      for (std::int64_t i = (std::int64_t{warp_.block()} * warp_.warps() + warp_.warp()) * warp_lanes + lane; i < count; i += apart) {
+        const std::int64_t row = begin + i / a_.hidden;
+        static_cast<T*>(a_.y)[row * a_.y_row + i % a_.hidden] = T{};
+        if (a_.c_steps.data != nullptr) a_.c_steps.set(row * a_.c_steps_row + i % a_.hidden, 0);
+      }
+    });
   }
 
   // ---- The blocks of a group meet ----
