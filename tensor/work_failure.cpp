@@ -19,4 +19,15 @@ std::exception_ptr failure_of_work(const std::exception_ptr& error, const std::s
   }
 }
 
+std::exception_ptr place_lost(const Place& place, const std::exception_ptr& cause) {
+  std::string why = "its work failed";
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {  // nothing more is known
+  }
+  return std::make_exception_ptr(PlaceLostError(place.to_string() + " is lost: " + why));
+}
+
 }  // namespace millrace

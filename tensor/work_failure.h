@@ -11,6 +11,11 @@ namespace millrace {
 
 MILLRACE_ERROR(DeviceError, Error);  ///< work on a device that did not run to its end
 
+/// A device that is gone for the rest of the process: a kernel trapped, or its streams failed and cannot be renewed.
+MILLRACE_ERROR(PlaceLostError, Error);
+/// That, with what the place was lost by: "cuda:0 is lost: …".
+std::exception_ptr place_lost(const Place& place, const std::exception_ptr& cause);
+
 /// What work that threw `error` on a stream fails with: an Error of the same type that also says for whom the work was and where,
 /// " (op matmul of block 1; on sim:0, stream 1)"; of any other exception, a DeviceError. `origin` empty: not known. `stream` −1: the place has
 /// no numbers for them.

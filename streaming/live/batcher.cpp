@@ -128,6 +128,19 @@ void Batcher::close(LiveId id) {
   sequences_.erase(found);
 }
 
+void Batcher::lose(const std::exception_ptr& error) {
+  std::vector<LiveId> all;
+  for (const auto& [id, sequence] : sequences_)
+    if (!sequence.over) all.push_back(id);
+  for (const LiveId id : all) {
+    const auto found = sequences_.find(id);  // a sink may close others
+    if (found == sequences_.end() || found->second.over) continue;
+    ready_.erase(id);
+    found->second.over = true;
+    found->second.sink->failed(found->second.seq, error);
+  }
+}
+
 bool Batcher::ready() const noexcept { return !tick_out_ && !ready_.empty(); }
 
 std::size_t Batcher::live() const noexcept { return sequences_.size() - closed_out_.size(); }

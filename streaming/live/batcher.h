@@ -68,6 +68,9 @@ class Batcher {
   /// The sequence goes away; its slot is used again only after a tick that holds it came back. No call to its sink follows.
   void close(LiveId id);
 
+  /// What all sequences live on is gone: each sink whose sequence is not over hears that it failed. No tick is out.
+  void lose(const std::exception_ptr& error);
+
   /// A tick can be taken: none is out, and a sequence is ready or has to be started.
   bool ready() const noexcept;
   Tick take();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/server.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -9,15 +10,13 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/streaming/live/live_place.h>
 #include <millrace/streaming/live/session.h>
-#include <millrace/streaming/live/state_slab.h>
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/streaming/transport/listener.h>
 #include <millrace/streaming/transport/wire_error.h>
@@ -28,74 +27,52 @@ namespace {
 constexpr std::uint32_t retry_when_full_ms = 1000;
 constexpr std::size_t most_at_once = 16384;  // bytes of replies that are written as one piece, but for the last of them
 
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "its work failed";
+  }
+}
+
 }  // namespace
 
 /// What the pending operations share with the server.
-class Server::State : public std::enable_shared_from_this<Server::State> {
+class Server::State final : public std::enable_shared_from_this<Server::State>, public BatcherChoice {
  public:
   class Connection;
 
   State(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
 
+  void listen();
   void accept();
   void drain();
   void pump();
   void pump_soon();
   void closed(const std::shared_ptr<Connection>& connection);
   void shut_down() noexcept;
+  Batcher& choose() override;
 
   asio::io_context& context;
   std::shared_ptr<const ServedModel> model;
   ServerOptions options;
   Listener listener;
-  Batcher batcher;
+  std::vector<std::shared_ptr<LivePlace>> places;
   std::set<std::shared_ptr<Connection>> connections;
   std::map<std::string, std::size_t> by_address;
   std::function<void()> stopped;
+  std::function<void(const std::string& why, std::size_t sessions, std::size_t left)> lost;
   bool draining = false;
 
-  std::string gear() const { return slab_.gear(); }
-
  private:
-  /// One tick on the worker. Lives until its result is back on the context.
-  class Job;
   void admit(asio::ip::tcp::socket socket);
-  void tick_done(TickResult result);
+  void lost_place(const LivePlace& gone);
   void finish_drain();
 
-  StateSlab slab_;
   asio::steady_timer drain_timer_;
-  bool pumping_ = false;
-  bool pump_posted_ = false;
   bool told_ = false;
-  ThreadExecutor worker_{1};
-};
-
-class Server::State::Job final : public Runnable {
- public:
-  Job(std::shared_ptr<State> state, Tick tick) : state_(std::move(state)), tick_(std::move(tick)), work_(state_->context.get_executor()) {}
-  void execute() noexcept override {
-    TickResult result;
-    try {
-      result = state_->slab_.run(tick_, state_->options.tracer);
-    } catch (...) {
-      // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
-      result.slots = tick_.slots;
-      for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
-      result.crossed.assign(tick_.crossings.size(), {{}, std::current_exception()});
-    }
-    // The context's thread lets go of the state: the last to do so joins the worker, which cannot join itself.
-    asio::io_context& io = state_->context;
-    asio::post(io, [state = std::move(state_), work = std::move(work_), made = std::move(result)]() mutable {
-      state->tick_done(std::move(made));
-    });
-    delete this;
-  }
-
- private:
-  std::shared_ptr<State> state_;
-  Tick tick_;
-  asio::executor_work_guard<asio::io_context::executor_type> work_;
 };
 
 /// One client: reads while its session wants input, writes what the session says: what waits, and what is about to come, as one piece.
@@ -104,7 +81,7 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
   Connection(std::shared_ptr<State> server, std::string address)
       : address(std::move(address)),
         server_(std::move(server)),
-        session_(server_->model, server_->batcher, server_->options.limits),
+        session_(server_->model, *server_, server_->options.limits),
         timer_(server_->context) {
     session_.on_change = [this] {
       write();
@@ -271,9 +248,44 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
       model(std::move(served)),
       options(std::move(given)),
       listener(context.get_executor(), options.address, options.port),
-      batcher(model->recurrence(), options.max_rows),
-      slab_(model->recurrence(), options.device, options.gear),
-      drain_timer_(context) {}
+      drain_timer_(context) {
+  if (options.devices.empty()) options.devices.push_back(make_cpu_device());
+  for (const auto& device : options.devices) {
+    LivePlace::Options own;
+    own.device = device;
+    own.gear = options.gear;
+    own.max_rows = options.max_rows;
+    own.tracer = options.tracer;
+    places.push_back(std::make_shared<LivePlace>(context, model->recurrence(), std::move(own)));
+  }
+}
+
+void Server::State::listen() {
+  for (const auto& place : places) {
+    place->on_idle = [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->pump();
+    };
+    place->on_lost = [weak = weak_from_this(), gone = place.get()] {
+      if (const auto self = weak.lock()) self->lost_place(*gone);
+    };
+  }
+  accept();
+}
+
+/// Where a session begins: on the place with the fewest that is not lost.
+Batcher& Server::State::choose() {
+  LivePlace* found = nullptr;
+  for (const auto& place : places)
+    if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
+  if (found == nullptr) throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of(places.front()->lost())));
+  return found->batcher();
+}
+
+void Server::State::lost_place(const LivePlace& gone) {
+  for (const auto& place : places) place->check();  // one that goes may take others along
+  const auto left = std::count_if(places.begin(), places.end(), [](const auto& place) { return !place->lost(); });
+  if (lost) lost(text_of(gone.lost()), gone.told(), static_cast<std::size_t>(left));
+}
 
 void Server::State::accept() {
   listener.async_accept(asio::bind_executor(context, [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
@@ -311,30 +323,14 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   }
 }
 
-/// As `pump`, behind what is there to be handled already: all messages of one round of the sockets share a tick.
 void Server::State::pump_soon() {
-  if (!batcher.ready()) return pump();
-  if (std::exchange(pump_posted_, true)) return;
-  asio::post(context, [self = shared_from_this()] {
-    self->pump_posted_ = false;
-    self->pump();
-  });
+  for (const auto& place : places) place->pump_soon();
+  if (draining) pump();
 }
 
-/// Sends a tick off when one is ready. Called after everything that may have made a sequence ready.
 void Server::State::pump() {
-  if (pumping_) return;
-  if (batcher.ready())
-    worker_.post(*new Job(shared_from_this(), batcher.take()));
-  else if (draining)
-    finish_drain();
-}
-
-void Server::State::tick_done(TickResult result) {
-  pumping_ = true;
-  batcher.finish(result);
-  pumping_ = false;
-  pump();
+  for (const auto& place : places) place->pump();
+  if (draining) finish_drain();
 }
 
 void Server::State::drain() {
@@ -355,7 +351,7 @@ void Server::State::drain() {
 
 /// Everything that arrived has been answered: the sessions are told.
 void Server::State::finish_drain() {
-  if (told_ || batcher.tick_out()) return;
+  if (told_ || std::any_of(places.begin(), places.end(), [](const auto& place) { return !place->idle(); })) return;
   told_ = true;
   const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
   for (const auto& connection : all) connection->dismiss();
@@ -372,19 +368,45 @@ Server::Server(asio::io_context& context, std::shared_ptr<const ServedModel> mod
   state_->stopped = [this] {
     if (on_stopped) on_stopped();
   };
-  state_->accept();
+  state_->lost = [this](const std::string& why, std::size_t sessions, std::size_t left) {
+    if (on_lost) on_lost(why, sessions, left);
+  };
+  state_->listen();
 }
 
 Server::~Server() {
   state_->stopped = nullptr;
+  state_->lost = nullptr;
   state_->shut_down();
 }
 
 std::string Server::address() const { return state_->listener.address(); }
 std::uint16_t Server::port() const { return state_->listener.port(); }
 void Server::drain() { state_->drain(); }
-std::size_t Server::live_sessions() const noexcept { return state_->batcher.live(); }
-const Batcher::Stats& Server::stats() const noexcept { return state_->batcher.stats(); }
-std::string Server::gear() const { return state_->gear(); }
+std::size_t Server::live_sessions() const noexcept {
+  std::size_t all = 0;
+  for (const auto& place : state_->places) all += place->batcher().live();
+  return all;
+}
+
+Batcher::Stats Server::stats() const noexcept {
+  Batcher::Stats all;
+  for (const auto& place : state_->places) {
+    const Batcher::Stats& one = place->batcher().stats();
+    all.ticks += one.ticks;
+    all.rows += one.rows;
+    all.largest = std::max(all.largest, one.largest);
+  }
+  return all;
+}
+
+std::vector<Server::PlaceStats> Server::places() const {
+  std::vector<PlaceStats> all;
+  for (const auto& place : state_->places)
+    all.push_back({place->place(), place->batcher().stats(), place->batcher().live(), place->lost() ? text_of(place->lost()) : ""});
+  return all;
+}
+
+std::string Server::gear() const { return state_->places.front()->gear(); }
 
 }  // namespace millrace

@@ -23,10 +23,10 @@ struct ServerOptions {
   std::string address = "127.0.0.1";  ///< only loopback addresses, until there is TLS and a token
   std::uint16_t port = 0;             ///< 0: a free one
   Limits limits;
-  std::vector<std::string> origins;  ///< of browsers that may connect
-  std::size_t max_rows = 4096;       ///< of one tick
-  std::shared_ptr<Device> device;    ///< null: a CPU device with one thread
-  Gear gear = Gear::automatic;       ///< of ticks, as StateSlab takes it
+  std::vector<std::string> origins;              ///< of browsers that may connect
+  std::size_t max_rows = 4096;                   ///< of one tick
+  std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
+  Gear gear = Gear::automatic;                   ///< of ticks, as StateSlab takes it
   std::chrono::milliseconds drain_limit{4000};
   Tracer* tracer = nullptr;
 
@@ -36,6 +36,9 @@ struct ServerOptions {
 /// Serves one model to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that
 /// what arrives meanwhile joins the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
 /// context's work: destroy it after `on_stopped`, or after the context has stopped.
+///
+/// Of several devices a session begins on the one with the fewest, each with a thread for its ticks. When a device is lost (a kernel trapped) its
+/// sessions end with `lost` and the reason, those elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
 class Server {
  public:
   /// Listens at once. UnsupportedError, IoError, ArgumentError: see Listener.
@@ -51,10 +54,22 @@ class Server {
   void drain();
   /// Called on the context once everything is closed after `drain`.
   std::function<void()> on_stopped;
+  /// Called on the context when a place was lost and its sessions were told: what it was lost by, how many they were, and how many places are
+  /// left.
+  std::function<void(const std::string& why, std::size_t sessions, std::size_t left)> on_lost;
 
   std::size_t live_sessions() const noexcept;
-  const Batcher::Stats& stats() const noexcept;
-  /// How ticks run (StateSlab::gear). While none does: before the first session, or after `on_stopped`.
+  /// Of all places.
+  Batcher::Stats stats() const noexcept;
+  struct PlaceStats {
+    Place place;
+    Batcher::Stats ticks;
+    std::size_t sessions = 0;
+    std::string lost{};  ///< what the place was lost by; empty while it is there
+  };
+  /// In the order of `devices`.
+  std::vector<PlaceStats> places() const;
+  /// How ticks run (StateSlab::gear) on the first place. While none does: before the first session, or after `on_stopped`.
   std::string gear() const;
 
  private:

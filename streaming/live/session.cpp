@@ -9,6 +9,7 @@
 
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace {
 namespace {
@@ -24,12 +25,15 @@ double element(DType dtype, std::span<const std::byte> row, std::size_t index) {
 }  // namespace
 
 Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits)
-    : model_(std::move(model)), batcher_(batcher), limits_(limits) {}
+    : model_(std::move(model)), batcher_(&batcher), limits_(limits) {}
+
+Session::Session(std::shared_ptr<const ServedModel> model, BatcherChoice& choice, const Limits& limits)
+    : model_(std::move(model)), choice_(&choice), limits_(limits) {}
 
 Session::~Session() { leave(); }
 
 void Session::leave() {
-  if (started() && !over_) batcher_.close(id_);
+  if (started() && !over_) batcher_->close(id_);
   over_ = true;
 }
 
@@ -148,18 +152,18 @@ void Session::feed() {
       at = full[at->source] ? std::next(at) : incoming_.erase(at);
     }
     if (incoming_.empty() || !incoming_.front().mark) break;
-    if (moved) batcher_.changed(id_);
+    if (moved) batcher_->changed(id_);
     moved = false;
     if (!pass(*incoming_.front().mark)) break;
   }
-  if (moved && !over_) batcher_.changed(id_);
+  if (moved && !over_) batcher_->changed(id_);
   check_not_stuck();
 }
 
 /// Only more rows of another input would help, and no more is read: the inputs are too far apart.
 void Session::check_not_stuck() const {
   if (over_ || end_said_ || crossing_ || resetting_ || incoming_.empty() || incoming_.front().mark || wants_input()) return;
-  if (!batcher_.settled(id_)) return;
+  if (!batcher_->settled(id_)) return;
   const std::string& ahead = model_->inputs()[incoming_.front().source].name;
   for (std::size_t i = 0; i < sources_.size(); ++i)
     if (sources_[i]->rows() == 0 && !model_->inputs()[i].level)
@@ -174,10 +178,10 @@ bool Session::pass(const Mark& front) {
   if (mark.kind == Mark::Kind::end && open_ == 0) {
     incoming_.pop_front();
     for (const auto& source : sources_) source->end();
-    batcher_.changed(id_);
+    batcher_->changed(id_);
     return true;
   }
-  if (!batcher_.settled(id_)) return false;
+  if (!batcher_->settled(id_)) return false;
   if (mark.kind == Mark::Kind::flush) {
     incoming_.pop_front();
     send(text_message(to_json(FlushedMessage{answered_})));
@@ -192,7 +196,7 @@ bool Session::pass(const Mark& front) {
   if (mark.kind == Mark::Kind::reset) {
     resetting_ = true;
     for (const auto& source : sources_) source->end();
-    batcher_.changed(id_);
+    batcher_->changed(id_);
     return true;
   }
   pass_boundary(mark);
@@ -212,7 +216,7 @@ void Session::pass_boundary(const Mark& mark) {
                             fmt::format("expected a row of '{}' before open of level {}, found none", input.name, mark.level));
   open_ += opens ? 1 : -1;
   crossing_ = true;
-  batcher_.cross(id_, index);
+  batcher_->cross(id_, index);
 }
 
 /// Sequences begin and end between steps: with whole rows, as many of each input.
@@ -285,7 +289,7 @@ void Session::begin_anew() {
   if (special_) special_->closed.assign(special_->closed.size(), 0);
   find_audio();
   if (!special().labels.empty()) make_labels();
-  batcher_.restart(id_, sources(), special().given);
+  batcher_->restart(id_, sources(), special().given);
   go_on();
 }
 
@@ -303,6 +307,8 @@ void Session::failed(std::uint64_t, std::exception_ptr error) {
   std::string why = "a step failed";
   try {
     std::rethrow_exception(error);
+  } catch (const PlaceLostError& gone) {
+    return end_with(ErrorCode::lost, gone.what(), {});
   } catch (const Error& known) {
     why = fmt::format("a step failed: {}", known.what());
   } catch (...) {
@@ -328,7 +334,7 @@ void Session::send(Message message) {
   outgoing_bytes_ += message.payload.size();
   outgoing_.push_back(std::move(message));
   if (on_change) on_change();
-  if (outgoing_bytes_ > limits_.queued_out && started() && !over_) batcher_.allow(id_, false);
+  if (outgoing_bytes_ > limits_.queued_out && started() && !over_) batcher_->allow(id_, false);
 }
 
 Message Session::take_output() {
@@ -340,12 +346,12 @@ Message Session::take_output() {
 bool Session::about_to_say_more() const noexcept {
   constexpr std::size_t few_messages = 8, few_bytes = 4096;
   return !over_ && started() && outgoing_.size() < few_messages && outgoing_bytes_ < std::min(few_bytes, limits_.queued_out) &&
-         batcher_.will_step(id_);
+         batcher_->will_step(id_);
 }
 
 void Session::written(std::size_t bytes) {
   outgoing_bytes_ -= bytes;
-  if (!over_ && started() && outgoing_bytes_ <= limits_.queued_out) batcher_.allow(id_, true);
+  if (!over_ && started() && outgoing_bytes_ <= limits_.queued_out) batcher_->allow(id_, true);
 }
 
 void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) {

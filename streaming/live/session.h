@@ -19,6 +19,16 @@
 
 namespace millrace {
 
+/// Where a session begins: which of several batchers. Throws a ProtocolError that says why there is none.
+class BatcherChoice {
+ public:
+  virtual Batcher& choose() = 0;
+
+ protected:
+  BatcherChoice() = default;
+  ~BatcherChoice() = default;
+};
+
 /// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, messages out. Its queues are bounded:
 /// `wants_input` says when to stop reading, and it does not step while more than `limits.queued_out` bytes of replies wait. It never throws
 /// for what a client sends: it answers and ends. Not thread-safe; lives on its batcher's thread.
@@ -26,6 +36,8 @@ class Session final : private Batcher::Sink {
  public:
   /// `batcher` and `limits` outlive it.
   Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits);
+  /// The same, where `start` finds out which batcher it is.
+  Session(std::shared_ptr<const ServedModel> model, BatcherChoice& choice, const Limits& limits);
   Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, Limits&& limits) = delete;
   /// Leaves the batcher, in whatever state.
   ~Session() override;
@@ -125,7 +137,8 @@ class Session final : private Batcher::Sink {
   };
 
   std::shared_ptr<const ServedModel> model_;
-  Batcher& batcher_;
+  BatcherChoice* choice_ = nullptr;
+  Batcher* batcher_ = nullptr;  // none before the start where there is a choice
   const Limits& limits_;
   LiveId id_ = 0;  // 0: not started
   OneOrMany<std::unique_ptr<RowSource>> sources_;

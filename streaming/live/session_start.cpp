@@ -137,7 +137,8 @@ void Session::start(const StartMessage& message) {
   if (!message.session.empty()) make_special().label = message.session;
   if (const int levels = model_->recurrence()->levels; levels > 1) make_special().closed.assign(static_cast<std::size_t>(levels), 0);
   if (message.segments) make_labels();
-  id_ = batcher_.open(sources(), *this, std::move(given));
+  if (choice_ != nullptr) batcher_ = &choice_->choose();
+  id_ = batcher_->open(sources(), *this, std::move(given));
   // What stays was made before what goes away again, so that it leaves no gaps.
   StartedMessage answer;
   answer.session = message.session;

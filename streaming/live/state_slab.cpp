@@ -9,6 +9,8 @@
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/recovery.h>
+#include <millrace/tensor/work_failure.h>
 
 namespace millrace {
 namespace {
@@ -18,6 +20,14 @@ Tensor host_zeros(DType dtype, const DDim& dims) {
   made.storage()->mark_written();
   std::memset(made.raw_mutable(), 0, made.bytes());
   return made;
+}
+
+/// Whether a kernel can find something wrong in values, such as an index outside: in integers alone, and not in those that never change.
+bool may_fault(const Program& step) {
+  for (const Op& op : step.block(0).ops)
+    for (const VarId var : op.inputs)
+      if (var != no_var && is_integer(step.var(var).type.dtype) && !step.constant(var)) return true;
+  return false;
 }
 
 /// Both are on the host, and nothing is under way.
@@ -32,6 +42,7 @@ StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_p
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());
   slabs_.resize(recurrence_->states.size());
+  may_fault_ = may_fault(recurrence_->batched);
   if (std::holds_alternative<CudaPlace>(device_->place()) && gear != Gear::interpreted)
     fuse(gear);
   else
@@ -70,14 +81,26 @@ StateSlab::~StateSlab() = default;
 void StateSlab::grow(Slot slot) {
   if (slot < capacity_) return;
   const Slot wanted = std::max<Slot>({slot + 1, 2 * capacity_, 16});
+  try {
+    grow_to(wanted);
+  } catch (const OutOfMemoryError&) {
+    if (wanted == slot + 1) throw;
+    grow_to(slot + 1);
+  }
+}
+
+/// All slabs or none.
+void StateSlab::grow_to(Slot wanted) {
+  std::vector<Tensor> grown;
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Recurrence::State& state = recurrence_->states[i];
     // Zeros, so that no slot ever holds what another sequence left in the memory.
     const DDim dims = state.dims.inserted(0, wanted);
-    Tensor grown = device_->place().is_cpu() ? host_zeros(state.dtype, dims) : zeros(dims, state.dtype, device_->stream(0));
-    if (capacity_ > 0) copy(slabs_[i], grown.rows(0, capacity_), device_->stream(0));
-    slabs_[i] = std::move(grown);
+    grown.push_back(device_->place().is_cpu() ? host_zeros(state.dtype, dims) : zeros(dims, state.dtype, device_->stream(0)));
+    if (capacity_ > 0) copy(slabs_[i], grown[i].rows(0, capacity_), device_->stream(0));
   }
+  for (const Tensor& one : grown) one.ready().wait();
+  slabs_ = std::move(grown);
   capacity_ = wanted;
   if (on_device_) on_device_->moved(slabs_);
 }
@@ -95,11 +118,98 @@ void StateSlab::start(const Tick::Start& start) {
     for (std::size_t i = 0; i < zeros_.size(); ++i)
       inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : zeros_[i]);
     own = run_straight(start_, inputs);
+    for (const Value& value : *own) value.tensor().tensor().ready().wait();
     if (!given) fresh_ = own;
   }
   const std::vector<Value>& values = own ? *own : *fresh_;
   grow(start.slot);
   for (std::size_t i = 0; i < slabs_.size(); ++i) copy(values[i].tensor().tensor(), slabs_[i].select(0, start.slot), device_->stream(0));
+}
+
+void StateSlab::wait_for_states() const {
+  for (const Tensor& slab : slabs_)
+    if (capacity_ > 0) slab.ready().wait();
+}
+
+/// What a tick wrote is known to be there, or who it was written for is known to have lost it; so is what was made before the first tick.
+void StateSlab::settle() {
+  try {
+    for (std::size_t i = 0; !settled_ && i < device_->stream_count(); ++i) device_->stream(i).position().wait();
+    settled_ = true;
+    wait_for_states();
+  } catch (...) {
+    for (const Slot slot : written_) torn_.insert_or_assign(slot, std::current_exception());
+    settled_ ? recover() : lose(std::current_exception());
+  }
+  written_.clear();
+}
+
+/// All at once; when that fails, what is left waits for `check_state`.
+void StateSlab::begin(const std::vector<Tick::Start>& starts) {
+  for (const Tick::Start& one : starts) {
+    torn_.erase(one.slot);
+    unstarted_.insert_or_assign(one.slot, one);
+  }
+  if (starts.empty()) return;
+  try {
+    for (const Tick::Start& one : starts) start(one);
+    wait_for_states();
+    for (const Tick::Start& one : starts) unstarted_.erase(one.slot);
+  } catch (...) {
+    recover();
+  }
+}
+
+/// The slots hold the states of their sequences, or this throws why one does not.
+void StateSlab::check_state(const std::vector<Slot>& slots) {
+  for (const Slot slot : slots) {
+    if (const auto torn = torn_.find(slot); torn != torn_.end()) rethrow_own(torn->second);
+    if (const auto waiting = unstarted_.find(slot); waiting != unstarted_.end()) {
+      start(waiting->second);
+      wait_for_states();
+      unstarted_.erase(waiting);
+    }
+    grow(slot);
+  }
+}
+
+/// Changes the states of slots: `change` counts what it has changed. What is left half done can be neither taken back nor done again.
+template <class Change>
+void StateSlab::commit(const std::vector<Slot>& slots, Change&& change) {
+  std::size_t changed = 0;
+  written_.insert(written_.end(), slots.begin(), slots.end());
+  try {
+    change(changed);
+  } catch (...) {
+    for (const Slot slot : slots)
+      if (changed > 0) torn_.insert_or_assign(slot, std::current_exception());
+    throw;
+  }
+}
+
+/// Something failed: finds out whether the device is as good as it was, and makes its streams so.
+void StateSlab::recover() {
+  std::exception_ptr failed = millrace::lost(*device_);
+  bool good = failed == nullptr;
+  for (std::size_t i = 0; good && i < device_->stream_count(); ++i) {
+    try {
+      device_->stream(i).position().wait();
+    } catch (...) {
+      if (!failed) failed = std::current_exception();
+    }
+  }
+  if (!failed) return put_back();
+  if (good && !millrace::lost(*device_) && renew(*device_)) {
+    for (const Tensor& slab : slabs_)
+      if (capacity_ > 0) slab.storage()->set_ready(device_->stream(0).position());
+    return put_back();
+  }
+  lose(failed);
+}
+
+void StateSlab::lose(std::exception_ptr failed) {
+  if (const std::exception_ptr cause = millrace::lost(*device_)) failed = cause;
+  lost_ = place_lost(device_->place(), failed);
 }
 
 std::vector<Value> StateSlab::with_states(std::vector<Value> inputs, const std::vector<Slot>& slots) const {
@@ -115,6 +225,8 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
   CpuDevice host;
   std::vector<Slot> slots;
   for (const Tick::Crossing* crossing : all) slots.push_back(crossing->slot);
+  check_state(slots);
+  for (TickResult::Crossed* result : results) result->outputs.clear();
   std::vector<Value> made;
   if (!at.batched.outputs().empty()) {
     std::vector<Value> inputs;
@@ -131,21 +243,26 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
     for (std::size_t n = 0; n < all.size(); ++n)
       results[n]->outputs.push_back(rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1));
   }
-  for (std::size_t i = 0; i < at.changes.size(); ++i)
-    scatter_rows(on_device(made[at.outputs.size() + i].tensor().tensor()), slots, slabs_[at.changes[i]], stream);
-  for (const auto& [state, value] : at.constants)
-    for (const Slot slot : slots) copy(value, slabs_[state].select(0, slot), stream);
+  std::vector<Tensor> next;
+  for (std::size_t i = 0; i < at.changes.size(); ++i) next.push_back(on_device(made[at.outputs.size() + i].tensor().tensor()));
+  for (const Tensor& value : next) value.ready().wait();
+  commit(slots, [&](std::size_t& changed) {
+    for (std::size_t i = 0; i < next.size(); ++i, ++changed) scatter_rows(next[i], slots, slabs_[at.changes[i]], stream);
+    for (const auto& [state, value] : at.constants)
+      for (const Slot slot : slots) {
+        copy(value, slabs_[state].select(0, slot), stream);
+        ++changed;
+      }
+  });
 }
 
 /// All crossings of a tick, those of one boundary together; when they fail together, each is tried alone.
 void StateSlab::cross(const Tick& tick, TickResult& result, Tracer* tracer) {
-  result.crossed.resize(tick.crossings.size());
   for (std::size_t boundary = 0; boundary < boundaries_.size(); ++boundary) {
     std::vector<const Tick::Crossing*> all;
     std::vector<TickResult::Crossed*> results;
     for (std::size_t n = 0; n < tick.crossings.size(); ++n) {
       if (tick.crossings[n].boundary != boundary) continue;
-      grow(tick.crossings[n].slot);
       all.push_back(&tick.crossings[n]);
       results.push_back(&result.crossed[n]);
     }
@@ -153,59 +270,91 @@ void StateSlab::cross(const Tick& tick, TickResult& result, Tracer* tracer) {
     try {
       cross(boundary, all, results, tracer);
       continue;
-    } catch (const Error&) {
+    } catch (...) {
       if (all.size() == 1) results[0]->error = std::current_exception();
+      recover();
     }
     for (std::size_t n = 0; all.size() > 1 && n < all.size(); ++n) {
       try {
+        if (lost_) std::rethrow_exception(lost_);
         cross(boundary, {all[n]}, {results[n]}, tracer);
-      } catch (const Error&) {
+      } catch (...) {
         results[n]->error = std::current_exception();
+        if (!lost_) recover();
       }
     }
   }
 }
 
+/// The device leaves next states before anybody knows whether the step was good: where values of it can be wrong, those from before are kept.
+std::vector<Tensor> StateSlab::step_in_place(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs) {
+  before_ = {};
+  if (may_fault_) {
+    before_.slots = slots;
+    for (const Tensor& slab : slabs_) before_.states.push_back(gather_rows(slab, slots, device_->stream(0)));
+  }
+  try {
+    return on_device_->run(slots, inputs);
+  } catch (const UnsupportedError&) {
+    throw;
+  } catch (const OutOfMemoryError&) {  // before anything was enqueued, as above
+    throw;
+  } catch (...) {
+    if (!may_fault_)
+      for (const Slot slot : slots) torn_.insert_or_assign(slot, std::current_exception());
+    before_.wanted = may_fault_;
+    throw;
+  }
+}
+
+/// The states of the slots of a step that failed are again what they were; the streams are good.
+void StateSlab::put_back() {
+  const Before before = std::exchange(before_, {});
+  if (!before.wanted) return;
+  const StreamRef stream = device_->stream(0);
+  try {
+    for (const Tensor& state : before.states) state.storage()->set_ready(stream.position());
+    for (std::size_t i = 0; i < slabs_.size(); ++i) scatter_rows(before.states[i], before.slots, slabs_[i], stream);
+    wait_for_states();
+  } catch (...) {
+    for (const Slot slot : before.slots) torn_.insert_or_assign(slot, std::current_exception());
+  }
+}
+
 std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer) {
+  const StreamRef stream = device_->stream(0);
+  check_state(slots);
   if (on_device_ && (tracer == nullptr || !tracer->records())) {
     try {
-      return on_device_->run(slots, inputs);
+      return step_in_place(slots, inputs);
     } catch (const UnsupportedError& error) {  // of more rows than before: nothing was enqueued
       if (required_) throw;
       reason_ = error.what();
       on_device_.reset();
     }
   }
-  const StreamRef stream = device_->stream(0);
   std::vector<Tensor> values = inputs;
   for (const Tensor& slab : slabs_) values.push_back(gather_rows(slab, slots, stream));
   const std::vector<Tensor> results = op_by_op().run(values, tracer);
+  values.clear();
   const std::size_t outputs = recurrence_->outputs.size();
   std::vector<Tensor> made;
   for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].copy_to(CpuPlace{}));
-  std::size_t next = outputs;
-  for (std::size_t i = 0; i < slabs_.size(); ++i)
-    if (recurrence_->states[i].changes) scatter_rows(on_device(results[next++]), slots, slabs_[i], stream);
+  std::vector<Tensor> next;
+  for (std::size_t i = outputs; i < results.size(); ++i) next.push_back(on_device(results[i]));
+  for (const Tensor& value : next) value.ready().wait();
+  commit(slots, [&](std::size_t& changed) {
+    for (std::size_t i = 0; i < slabs_.size(); ++i) {
+      if (!recurrence_->states[i].changes) continue;
+      scatter_rows(next[changed], slots, slabs_[i], stream);
+      ++changed;
+    }
+  });
   return made;
 }
 
-TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
-  const TraceSpan span(tracer, "tick", "tick of " + std::to_string(tick.slots.size()), 0);
-  for (const Tick::Start& first : tick.starts) start(first);
-  TickResult result;
-  result.slots = tick.slots;
-  cross(tick, result, tracer);
-  if (tick.slots.empty()) return result;
-  for (const Slot slot : tick.slots) grow(slot);
-  try {
-    result.outputs = step(tick.slots, tick.inputs, tracer);
-    return result;
-  } catch (const Error&) {
-    if (tick.slots.size() == 1) {
-      result.failures.push_back({0, std::current_exception()});
-      return result;
-    }
-  }
+/// The rows of a tick that failed as a whole, one by one.
+void StateSlab::step_alone(const Tick& tick, TickResult& result, Tracer* tracer) {
   const auto rows = static_cast<std::int64_t>(tick.slots.size());
   for (const Recurrence::Output& output : recurrence_->outputs)
     result.outputs.push_back(host_zeros(output.dtype, output.dims.inserted(0, rows)));
@@ -213,19 +362,52 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
     std::vector<Tensor> alone;
     for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
     try {
+      if (lost_) std::rethrow_exception(lost_);
       const std::vector<Tensor> outputs = step({tick.slots[static_cast<std::size_t>(row)]}, alone, tracer);
       for (std::size_t i = 0; i < outputs.size(); ++i) copy_row(outputs[i], result.outputs[i], row);
-    } catch (const Error&) {
+    } catch (...) {
       result.failures.push_back({static_cast<std::size_t>(row), std::current_exception()});
+      if (!lost_) recover();
     }
   }
+}
+
+TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
+  const TraceSpan span(tracer, "tick", "tick of " + std::to_string(tick.slots.size()), 0);
+  TickResult result;
+  result.slots = tick.slots;
+  result.crossed.resize(tick.crossings.size());
+  if (!lost_) settle();
+  if (!lost_) begin(tick.starts);
+  if (!lost_) cross(tick, result, tracer);
+  if (!lost_ && !tick.slots.empty()) {
+    try {
+      result.outputs = step(tick.slots, tick.inputs, tracer);
+    } catch (...) {
+      if (tick.slots.size() == 1) result.failures.push_back({0, std::current_exception()});
+      recover();
+      if (tick.slots.size() > 1 && !lost_) step_alone(tick, result, tracer);
+    }
+  }
+  if (lost_) tell_lost(result);
   return result;
+}
+
+/// The place is gone: nothing of the tick counts that is not known to be whole, and no state is left to go on from.
+void StateSlab::tell_lost(TickResult& result) const {
+  result.lost = lost_;
+  result.failures.clear();
+  for (std::size_t row = 0; row < result.slots.size(); ++row) result.failures.push_back({row, lost_});
+  for (TickResult::Crossed& crossed : result.crossed) crossed.error = lost_;
 }
 
 Tensor StateSlab::state(std::size_t index, Slot slot) const {
   if (index >= slabs_.size() || slot < 0 || slot >= capacity_)
     throw IndexError("state slab: expected a state below " + std::to_string(slabs_.size()) + " and a slot below " +
                      std::to_string(capacity_) + ", found " + std::to_string(index) + " and " + std::to_string(slot));
+  if (lost_) rethrow_own(lost_);
+  if (const auto torn = torn_.find(slot); torn != torn_.end()) rethrow_own(torn->second);
+  if (unstarted_.contains(slot)) throw UninitializedError("state slab: the start of slot " + std::to_string(slot) + " failed");
   return clone(slabs_[index].select(0, slot), device_->stream(0)).copy_to(CpuPlace{});
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +19,11 @@ namespace millrace {
 class Tracer;
 
 /// The states of all live sequences of one recurrence on one device, one row a slot, and the arithmetic of a tick. Bits never depend on the
-/// slot or on who shares the tick. A tick waits for the device, which somebody else must drive; what fails there later than its tick fails
-/// those after it. One tick at a time; not thread-safe.
+/// slot or on who shares the tick. A tick waits for the device, which somebody else must drive. One tick at a time; not thread-safe.
+///
+/// The state of a slot changes when all of its step is known to be good, so who shares a tick with a failure goes on with the same bits: after one
+/// that left the device good (memory ran out, an index outside) the streams are renewed and each row is tried alone. A sequence whose state could not
+/// be written, which shows later than its tick, fails at its next step. Once the device is lost every row fails with PlaceLostError.
 class StateSlab {
  public:
   /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used. `gear`: as
@@ -28,7 +33,7 @@ class StateSlab {
 
   const Recurrence& recurrence() const noexcept { return *recurrence_; }
   /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session
-  /// that caused it.
+  /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
   /// State `index` of the recurrence in `slot`, as it is now: a copy on the host. IndexError for a slot that no tick has started.
   Tensor state(std::size_t index, Slot slot) const;
@@ -36,24 +41,46 @@ class StateSlab {
   std::size_t bytes() const noexcept;
   /// How ticks run, and why not faster: "fused", "captured: …", "interpreted: …". A tick that is traced runs op by op.
   std::string gear() const;
+  /// PlaceLostError once the device is gone, as far as ticks have shown; else null.
+  const std::exception_ptr& lost() const noexcept { return lost_; }
 
  private:
+  void fuse(Gear gear);
+  StepRunner& op_by_op();
+  void settle();
+  void begin(const std::vector<Tick::Start>& starts);
   void start(const Tick::Start& start);
+  void check_state(const std::vector<Slot>& slots);
   void grow(Slot slot);
+  void grow_to(Slot wanted);
+  void wait_for_states() const;
+  template <class Change>
+  void commit(const std::vector<Slot>& slots, Change&& change);
+  void recover();
+  void lose(std::exception_ptr failed);
   Tensor on_device(const Tensor& value) const;
   void cross(const Tick& tick, TickResult& result, Tracer* tracer);
   void cross(std::size_t boundary, const std::vector<const Tick::Crossing*>& all, const std::vector<TickResult::Crossed*>& results,
              Tracer* tracer);
   std::vector<Value> with_states(std::vector<Value> inputs, const std::vector<Slot>& slots) const;
+  std::vector<Tensor> step_in_place(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs);
+  void put_back();
+  void step_alone(const Tick& tick, TickResult& result, Tracer* tracer);
+  void tell_lost(TickResult& result) const;
   std::vector<Tensor> step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer);
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::shared_ptr<Device> device_;
-  void fuse(Gear gear);
-  StepRunner& op_by_op();
 
   std::optional<StepRunner> step_;
   std::unique_ptr<DeviceStep> on_device_;  ///< in place of it, on CUDA
+  struct Before {
+    std::vector<Slot> slots{};
+    std::vector<Tensor> states{};
+    bool wanted = false;  ///< the step failed
+  };
+  Before before_;  ///< states of the slots of the step that `on_device_` runs
+  bool may_fault_ = false;
   bool required_ = false;
   std::string reason_;
   Executable start_;
@@ -62,6 +89,11 @@ class StateSlab {
   std::optional<std::vector<Value>> fresh_;  ///< the states of a sequence that was given nothing
   std::vector<Tensor> slabs_;                ///< one per state: [slots, its extents]
   Slot capacity_ = 0;
+  std::map<Slot, Tick::Start> unstarted_;    ///< those whose start has not succeeded
+  std::map<Slot, std::exception_ptr> torn_;  ///< why the state of a slot is not what it should be
+  std::vector<Slot> written_;                ///< whose state the last tick changed
+  std::exception_ptr lost_;
+  bool settled_ = false;
 };
 
 }  // namespace millrace

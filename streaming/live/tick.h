@@ -50,6 +50,9 @@ struct TickResult {
     std::exception_ptr error;
   };
   std::vector<Crossed> crossed{};  ///< one per crossing of the tick
+
+  /// Set when the place is gone, and with it the state of every sequence there: no tick will succeed any more.
+  std::exception_ptr lost{};
 };
 
 }  // namespace millrace

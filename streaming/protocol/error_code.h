@@ -22,6 +22,7 @@ enum class ErrorCode : std::uint8_t {
   failed,       ///< 1011: a step failed; this session cannot go on
   overload,     ///< 1013: no room; `retry_after_ms` says when to come back
   draining,     ///< 1001: the server is going away
+  lost,         ///< 1011: the device that the session's state was on is gone; a new session may begin elsewhere
 };
 
 /// "bad_message", …

@@ -21,6 +21,7 @@ class Category final : public boost::system::error_category {
       case ErrorCode::failed: return "a step failed";
       case ErrorCode::overload: return "no room for another session";
       case ErrorCode::draining: return "the server is going away";
+      case ErrorCode::lost: return "the device of the session is gone";
     }
     return "unknown";
   }

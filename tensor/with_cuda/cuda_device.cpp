@@ -2,6 +2,7 @@
 #include <millrace/tensor/cuda_device.h>
 
 #include <millrace/tensor/caching_resource.h>
+#include <millrace/tensor/recovery.h>
 #include <millrace/tensor/with_cuda/cuda_stream.h>
 #include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/waiters.h>
@@ -55,7 +56,7 @@ class Words {
   std::uint64_t* on_device_ = nullptr;
 };
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public Recoverable {
  public:
   explicit CudaDevice(const CudaOptions& options)
       : index_(options.index),
@@ -90,6 +91,17 @@ class CudaDevice final : public Device {
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
   std::size_t stream_count() const noexcept override { return streams_.size(); }
   StreamRef stream(std::size_t index) override { return *streams_[index % streams_.size()]; }
+  std::exception_ptr lost() override {
+    for (const auto& state : states_)
+      if (const std::exception_ptr error = state->gone()) return error;
+    return nullptr;
+  }
+  bool renew() override {
+    for (const auto& stream : streams_)
+      if (!stream->settle()) return false;
+    for (const auto& stream : streams_) stream->renew();
+    return true;
+  }
 
  private:
   /// The constructor's thread goes on with the device it had.

@@ -73,11 +73,23 @@ void CudaStream::wait(const Point& point) {
 bool CudaStream::pass(const Point& point) {
   if (point.reached()) return true;
   if (point.error()) return false;
-  if (auto* const watermark = dynamic_cast<CudaWatermark*>(point.timeline().get())) return watermark->order(point.value(), *state_);
+  if (auto* const watermark = dynamic_cast<CudaWatermark*>(point.timeline().get())) {
+    const std::shared_ptr<StreamState> producer = watermark->producer();
+    if (!watermark->order(point.value(), *state_)) return false;
+    if (producer != nullptr) follow(producer->timeline(), producer->handed());
+    return true;
+  }
   const auto* timeline = dynamic_cast<const StreamTimeline*>(point.timeline().get());
   if (timeline == nullptr) return false;
   const std::shared_ptr<StreamState> other = timeline->state();
-  return other != nullptr && other->order(point.value(), state_->queue().stream, state_->queue().device);
+  if (other == nullptr || !other->order(point.value(), state_->queue().stream, state_->queue().device)) return false;
+  follow(point.timeline(), point.value());
+  return true;
+}
+
+/// CUDA says that the device got behind a point, not that all went well before: that is asked when this stream has got there.
+void CudaStream::follow(const std::shared_ptr<Timeline>& other, std::uint64_t value) {
+  state_->follow(std::static_pointer_cast<StreamTimeline>(other), value, issued_ - items_.size() + 1);
 }
 
 Point CudaStream::position() {
@@ -145,6 +157,20 @@ void CudaStream::drain() noexcept {
     items_.pop_front();
     state_->handed(issued_ - items_.size());
   }
+}
+
+bool CudaStream::settle() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!items_.empty() || depth_ > 0) return false;
+  }
+  return state_->settle();
+}
+
+void CudaStream::renew() {
+  const std::lock_guard lock(mutex_);
+  failed_ = false;
+  state_->renew();
 }
 
 void CudaStream::fail(std::exception_ptr error) noexcept {

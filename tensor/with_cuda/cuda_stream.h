@@ -30,6 +30,11 @@ class CudaStream final : public Stream, private Waiter {
   void uses(const std::shared_ptr<Allocation>& storage) override;
   std::shared_ptr<Watermark> watermark(std::uint64_t steps) override;
 
+  /// Waits for what was handed to CUDA. False when work waits on the host, or the device is gone.
+  bool settle();
+  /// After `settle` of all streams of the device: takes work again if it had failed.
+  void renew();
+
  private:
   struct Item {
     std::unique_ptr<Work> work;  // or null: wait for `point`
@@ -39,6 +44,7 @@ class CudaStream final : public Stream, private Waiter {
   void complete(std::exception_ptr error) noexcept override;
   void drain() noexcept;
   bool pass(const Point& point);
+  void follow(const std::shared_ptr<Timeline>& other, std::uint64_t value);
   void run(Work& work) noexcept;
   void fail(std::exception_ptr error) noexcept;
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <cuda.h>
+#include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/error.h>
 #include <millrace/tensor/with_cuda/waiters.h>
 #include <millrace/tensor/with_cuda/watermark.h>
@@ -71,6 +72,12 @@ void StreamTimeline::asked(std::uint64_t value) {
 
 void StreamTimeline::expected(std::uint64_t value) {
   if (const auto stream = state()) stream->expect(value);
+}
+
+std::exception_ptr StreamTimeline::trouble(std::uint64_t value, Asked& asked) const {
+  if (reached() >= value) return nullptr;
+  const std::shared_ptr<StreamState> stream = error() == nullptr ? state() : nullptr;
+  return stream == nullptr ? error() : stream->trouble(value, asked);
 }
 
 StreamState::StreamState(int device, Waiters& waiters, std::uint64_t* words_on_host, std::uint64_t* words_on_device)
@@ -232,8 +239,15 @@ std::exception_ptr StreamState::lost(cudaError_t code, const char* call) const {
   return error_of(code, call, queue_.device, launched_.text());
 }
 
-void StreamState::fail(std::exception_ptr error) noexcept {
-  timeline_->fail(error);
+std::shared_ptr<StreamTimeline> StreamState::current() const {
+  const std::lock_guard lock(mutex_);
+  return timeline_;
+}
+
+void StreamState::fail(std::exception_ptr error) noexcept { fail(std::move(error), current()); }
+
+void StreamState::fail(std::exception_ptr error, const std::shared_ptr<StreamTimeline>& timeline) noexcept {
+  timeline->fail(error);
   std::vector<std::weak_ptr<CudaWatermark>> lost;
   std::vector<std::shared_ptr<CudaWatermark>> watched;
   {
@@ -253,7 +267,7 @@ void StreamState::add(const std::shared_ptr<CudaWatermark>& watermark) {
     std::erase_if(watermarks_, [](const auto& one) { return one.expired(); });
     watermarks_.push_back(watermark);
   }
-  if (const std::exception_ptr error = timeline_->error()) watermark->fail(error);
+  if (const std::exception_ptr error = current()->error()) watermark->fail(error);
 }
 
 void StreamState::watch(std::shared_ptr<CudaWatermark> watermark) {
@@ -281,7 +295,7 @@ bool StreamState::look_at_watermarks() {
   for (const auto& one : watched) {
     const std::uint64_t seen = one->seen();
     if (seen <= one->reached()) continue;
-    if (faulted()) return true;
+    if (faulted() || in_trouble(handed(), false)) return true;
     one->advance(seen);
     progress = true;
   }
@@ -298,7 +312,7 @@ void StreamState::check_watched() {
   }
   if (due.empty()) return;
   const cudaError_t code = queried(queue_.stream);
-  if (code == cudaErrorNotReady || faulted()) return;
+  if (code == cudaErrorNotReady || faulted() || in_trouble(handed(), false)) return;
   if (code != cudaSuccess) return fail(lost(code, "cudaStreamQuery"));
   for (const auto& [one, steps] : due) {
     one->advance(one->seen());
@@ -309,10 +323,106 @@ void StreamState::check_watched() {
 
 /// Fails the stream when a kernel left a word that says so.
 bool StreamState::faulted() noexcept {
-  const std::uint64_t word = std::atomic_ref(*fault_).load(std::memory_order_acquire);
+  if (std::atomic_ref(*fault_).load(std::memory_order_acquire) == 0) return false;
+  std::uint64_t word = 0;
+  std::shared_ptr<StreamTimeline> timeline;
+  {
+    const std::lock_guard lock(mutex_);  // `renew` takes both at once
+    word = std::atomic_ref(*fault_).load(std::memory_order_acquire);
+    timeline = timeline_;
+  }
   if (word == 0) return false;
-  fail(fault_error(word, queue_.device));
+  fail(fault_error(word, queue_.device), timeline);
   return true;
+}
+
+// ---- Streams that this one came behind ----
+
+void StreamState::follow(std::shared_ptr<StreamTimeline> other, std::uint64_t value, std::uint64_t at) {
+  const std::lock_guard lock(mutex_);
+  for (Followed& one : followed_) {
+    if (one.timeline != other) continue;
+    one.value = std::max(one.value, value);
+    one.last = at;
+    return;
+  }
+  followed_.push_back({std::move(other), value, at, at});
+}
+
+std::exception_ptr StreamState::trouble(std::uint64_t value, StreamTimeline::Asked& asked) {
+  for (const auto& [stream, far] : asked)
+    if (stream == this && far >= value) return nullptr;
+  asked.emplace_back(this, value);
+  std::vector<Followed> behind;
+  std::shared_ptr<StreamTimeline> timeline;
+  {
+    const std::lock_guard lock(mutex_);
+    timeline = timeline_;
+    for (const Followed& one : followed_)
+      if (one.first <= value) behind.push_back(one);
+  }
+  if (faulted()) return timeline->error();
+  for (const Followed& one : behind)
+    if (const std::exception_ptr error = one.timeline->trouble(one.value, asked)) {
+      fail(error, timeline);
+      return error;
+    }
+  return nullptr;
+}
+
+/// Fails the stream when one has failed that it came behind, as far as `value`. When the device got there, that need not be asked again.
+bool StreamState::in_trouble(std::uint64_t value, bool reached) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (followed_.empty()) return false;
+  }
+  StreamTimeline::Asked asked;
+  if (trouble(value, asked)) return true;
+  if (!reached) return false;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(followed_, [value](const Followed& one) { return one.last <= value; });
+  return false;
+}
+
+// ---- After a failure ----
+
+std::exception_ptr StreamState::gone() const {
+  const auto took_it = [](const std::exception_ptr& error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const CudaError& known) {
+      return known.is_sticky();
+    } catch (...) {
+    }
+    return false;
+  };
+  if (const std::exception_ptr error = current()->error(); took_it(error)) return error;
+  const cudaError_t code = queried(queue_.stream);
+  if (code == cudaSuccess || code == cudaErrorNotReady) return nullptr;
+  const std::exception_ptr error = lost(code, "cudaStreamQuery");
+  return took_it(error) ? error : nullptr;
+}
+
+bool StreamState::settle() {
+  const cudaError_t code = cudaStreamSynchronize(queue_.stream);
+  if (code != cudaSuccess) fail(lost(code, "cudaStreamSynchronize"));
+  if (code == cudaSuccess) reach(handed());
+  return code == cudaSuccess;
+}
+
+void StreamState::renew() {
+  if (current()->error() == nullptr) return;
+  auto fresh = std::make_shared<StreamTimeline>();
+  fresh->advance(handed());
+  fresh->attach(weak_from_this());
+  const std::lock_guard lock(mutex_);
+  for (const Mark& one : marks_) spare_.push_back(one.event);
+  marks_.clear();
+  wanted_.clear();
+  followed_.clear();
+  doom_ = nullptr;
+  std::atomic_ref(*fault_).store(0, std::memory_order_release);
+  timeline_ = std::move(fresh);
 }
 
 StreamState::Mark StreamState::oldest_mark() const {
@@ -345,8 +455,10 @@ void StreamState::woke(std::uint64_t value, cudaError_t code) {
 void StreamState::reach(std::uint64_t value) noexcept {
   std::deque<Kept> released;
   std::exception_ptr doom;
+  std::shared_ptr<StreamTimeline> timeline;
   {
     const std::lock_guard lock(mutex_);
+    timeline = timeline_;
     doom = std::exchange(doom_, nullptr);
     while (!marks_.empty() && marks_.front().value <= value) {
       spare_.push_back(marks_.front().event);
@@ -357,16 +469,15 @@ void StreamState::reach(std::uint64_t value) noexcept {
       kept_.pop_front();
     }
   }
-  if (doom) return fail(doom);  // before what was enqueued behind the failure seems done
+  if (doom) return fail(doom, timeline);  // before what was enqueued behind the failure seems done
   // A word that the device wrote says that it got there, and after a failure it writes none; a status that is neither tells of one since.
   const cudaError_t code = queried(queue_.stream);
-  if (faulted()) return;
-  timeline_->advance(value);
-  if (code != cudaSuccess && code != cudaErrorNotReady) fail(lost(code, "cudaStreamQuery"));
+  if (faulted() || in_trouble(value, true)) return;
+  timeline->advance(value);
+  if (code != cudaSuccess && code != cudaErrorNotReady) fail(lost(code, "cudaStreamQuery"), timeline);
 }
 
 void StreamState::close() noexcept {
-  timeline_->attach({});
   const cudaError_t code = cudaStreamSynchronize(queue_.stream);
   {
     const std::lock_guard lock(mutex_);
@@ -374,6 +485,7 @@ void StreamState::close() noexcept {
   }
   if (code != cudaSuccess) fail(lost(code, "cudaStreamSynchronize"));
   reach(handed());
+  timeline_->attach({});  // not before: others ask whether it went well
   std::vector<std::weak_ptr<CudaWatermark>> left;
   {
     const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <millrace/tensor/point.h>
@@ -24,6 +25,10 @@ class StreamTimeline final : public Timeline {
   /// The stream, or null once it is closed.
   std::shared_ptr<StreamState> state() const;
   void attach(std::weak_ptr<StreamState> state);
+  /// What the stream has failed with before `value`, or one that it came behind on the device has; else null. Looks at the words of their
+  /// kernels: for who knows from CUDA alone that the device got so far. `asked`: the streams that were looked at, and how far.
+  using Asked = std::vector<std::pair<const StreamState*, std::uint64_t>>;
+  std::exception_ptr trouble(std::uint64_t value, Asked& asked) const;
 
  protected:
   void asked(std::uint64_t value) override;
@@ -41,6 +46,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   StreamState(int device, Waiters& waiters, std::uint64_t* words_on_host, std::uint64_t* words_on_device);
   ~StreamState();
 
+  /// For who uses the stream: `renew` changes it.
   const std::shared_ptr<StreamTimeline>& timeline() const noexcept { return timeline_; }
   const Queue& queue() const noexcept { return queue_; }
   Queue& queue() noexcept { return queue_; }
@@ -63,6 +69,16 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void expect(std::uint64_t value);
   /// Makes `other` wait for `value`. False when that was not handed to CUDA yet.
   bool order(std::uint64_t value, cudaStream_t other, int other_device);
+  /// What is enqueued with position `at` and later comes behind `value` of `other`, which CUDA sees to: what that fails with, this fails with.
+  void follow(std::shared_ptr<StreamTimeline> other, std::uint64_t value, std::uint64_t at);
+  /// See StreamTimeline::trouble.
+  std::exception_ptr trouble(std::uint64_t value, StreamTimeline::Asked& asked);
+  /// The error that took the device away, or null. Asks CUDA.
+  std::exception_ptr gone() const;
+  /// Waits for all that was handed to CUDA. False when the device is gone.
+  bool settle();
+  /// After `settle`: a stream that failed begins a timeline of its own, behind what it did.
+  void renew();
   /// True when all that was handed to CUDA is done. Asks CUDA.
   bool idle() const;
   /// Keeps memory that is not this device's until what is being handed over is done.
@@ -98,6 +114,11 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void close() noexcept;
 
  private:
+  struct Followed {
+    std::shared_ptr<StreamTimeline> timeline;
+    std::uint64_t value;        // of it
+    std::uint64_t first, last;  // of this stream: what came behind it first, and last
+  };
   struct Kept {
     std::uint64_t value;
     std::shared_ptr<Allocation> storage;
@@ -109,9 +130,12 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   cudaError_t mark(std::uint64_t value);
   void prune();
 
+  std::shared_ptr<StreamTimeline> current() const;
+  void fail(std::exception_ptr error, const std::shared_ptr<StreamTimeline>& timeline) noexcept;
   void reach(std::uint64_t value) noexcept;
   bool look_at_watermarks();
   bool faulted() noexcept;
+  bool in_trouble(std::uint64_t value, bool reached);
   std::exception_ptr lost(cudaError_t code, const char* call) const;
 
   std::shared_ptr<StreamTimeline> timeline_ = std::make_shared<StreamTimeline>();
@@ -130,6 +154,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::deque<Mark> points_;            // what was recorded besides, ascending
   std::vector<cudaEvent_t> spare_;
   std::deque<Kept> kept_;
+  std::vector<Followed> followed_;  // what is not known yet to have gone well
   std::vector<std::weak_ptr<CudaWatermark>> watermarks_;
   std::vector<std::shared_ptr<CudaWatermark>> watched_;
   std::exception_ptr doom_;

@@ -54,6 +54,8 @@ class CudaWatermark final : public Watermark, public std::enable_shared_from_thi
   void launched(std::uint64_t steps);
 
   bool is_of(const StreamState* stream) const noexcept { return producer_.lock().get() == stream; }
+  /// The stream of its kernels; null when that is gone.
+  std::shared_ptr<StreamState> producer() const noexcept { return producer_.lock(); }
   /// Makes `other` wait for `value` on the device. False where that cannot be had: no kernel that raises the word so far was started
   /// yet, or the driver knows no waiting for a word.
   bool order(std::uint64_t value, StreamState& other);

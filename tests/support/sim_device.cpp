@@ -38,14 +38,17 @@ void SimMemory::deallocate(void* pointer, std::size_t bytes) noexcept {
 }
 
 struct SimDevice::Ring {
-  explicit Ring(const Options& options) : drop_wait(options.drop_wait), fail_work(options.fail_work), late(options.late) {}
+  explicit Ring(const Options& options)
+      : drop_wait(options.drop_wait), fail_work(options.fail_work), lose_work(options.lose_work), late(options.late) {}
   mutable std::mutex mutex;
   ThreadTeam team{1};
   std::size_t waits = 0;
   std::size_t drop_wait;
   std::size_t works = 0;
   std::size_t fail_work;
+  std::size_t lose_work;
   bool late;
+  std::exception_ptr lost;
   std::vector<std::unique_ptr<SimStream>> streams;
 };
 
@@ -60,19 +63,27 @@ class SimDevice::SimStream final : public Stream {
   void leave(std::exception_ptr) noexcept override {}
   void push(std::unique_ptr<Work> work) override {
     const std::lock_guard lock(ring_.mutex);
-    items_.push_back({std::move(work), {}});
+    items_.push_back({std::move(work), {}, {}});
     ++issued_;
   }
   void wait(const Point& point) override {
     const std::lock_guard lock(ring_.mutex);
     if (point.timeline() == timeline_) return;
     if (++ring_.waits == ring_.drop_wait) return;
-    items_.push_back({nullptr, point});
+    items_.push_back({nullptr, point, {}});
     ++issued_;
   }
   Point position() override {
     const std::lock_guard lock(ring_.mutex);
     return Point(timeline_, issued_);
+  }
+
+  /// What is enqueued from now on has a timeline of its own, which begins behind what is queued.
+  void renew() {
+    const std::lock_guard lock(ring_.mutex);
+    timeline_ = std::make_shared<Timeline>();
+    items_.push_back({nullptr, {}, timeline_});
+    ++issued_;
   }
 
   /// With the ring's mutex held.
@@ -81,7 +92,7 @@ class SimDevice::SimStream final : public Stream {
     if (late_) return true;
     if (items_.empty()) return false;
     const Item& head = items_.front();
-    return head.work != nullptr || head.point.reached() || head.point.error() != nullptr;
+    return head.work != nullptr || head.renewed != nullptr || head.point.reached() || head.point.error() != nullptr;
   }
 
   /// Without it: takes the head, which must be ready.
@@ -93,6 +104,7 @@ class SimDevice::SimStream final : public Stream {
       item = std::move(items_.front());
       items_.pop_front();
     }
+    if (item.renewed != nullptr) return begin(std::move(item.renewed));
     if (!failed_) run(item);
     const bool late = ring_.late && item.work != nullptr;
     item.work.reset();  // what the work owned goes back before anybody hears that it is done
@@ -107,23 +119,33 @@ class SimDevice::SimStream final : public Stream {
       const std::lock_guard lock(ring_.mutex);
       items.swap(items_);
     }
-    if (!items.empty())
-      timeline_->fail(std::make_exception_ptr(Error("sim stream: destroyed with " + std::to_string(items.size()) + " steps queued")));
+    if (items.empty()) return;
+    for (const auto& timeline : {current_, timeline_})
+      timeline->fail(std::make_exception_ptr(Error("sim stream: destroyed with " + std::to_string(items.size()) + " steps queued")));
   }
 
  private:
   struct Item {
     std::unique_ptr<Work> work;  // or null: wait for `point`
     Point point;
+    std::shared_ptr<Timeline> renewed;  // or, instead of both, the timeline that begins here
   };
 
+  void begin(std::shared_ptr<Timeline> renewed) {
+    complete();
+    current_ = std::move(renewed);
+    failed_ = nullptr;
+    current_->advance(taken_);
+  }
   void run(Item& item) {
     if (item.work == nullptr) {
       failed_ = item.point.error();
       return;
     }
     try {
-      if (blows()) throw DeviceError(place().to_string() + ": work failed, as it was told to");
+      const bool blows_up = blows();
+      if (const std::exception_ptr gone = lost()) std::rethrow_exception(gone);
+      if (blows_up) throw DeviceError(place().to_string() + ": work failed, as it was told to");
       item.work->run(ring_.team);
     } catch (...) {
       failed_ = failure_of_work(std::current_exception(), item.work->origin, place(), index_);
@@ -131,15 +153,22 @@ class SimDevice::SimStream final : public Stream {
   }
   bool blows() {
     const std::lock_guard lock(ring_.mutex);
-    return ++ring_.works == ring_.fail_work;
+    const std::size_t work = ++ring_.works;
+    if (work == ring_.lose_work)
+      ring_.lost = std::make_exception_ptr(DeviceError(place().to_string() + ": work took the device with it, as it was told to"));
+    return work == ring_.fail_work;
+  }
+  std::exception_ptr lost() const {
+    const std::lock_guard lock(ring_.mutex);
+    return ring_.lost;
   }
   void complete() {
     {
       const std::lock_guard lock(ring_.mutex);
       late_ = false;
     }
-    if (failed_) timeline_->fail(failed_);
-    timeline_->advance(++taken_);
+    if (failed_) current_->fail(failed_);
+    current_->advance(++taken_);
   }
 
   Ring& ring_;
@@ -148,9 +177,10 @@ class SimDevice::SimStream final : public Stream {
   bool late_ = false;  // the work that was taken last has run, and is not complete
   std::deque<Item> items_;
   std::uint64_t issued_ = 0;
-  std::uint64_t taken_ = 0;    // touched by the driving thread alone
-  std::exception_ptr failed_;  // likewise
-  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  std::uint64_t taken_ = 0;                                            // touched by the driving thread alone
+  std::exception_ptr failed_;                                          // likewise
+  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // of positions
+  std::shared_ptr<Timeline> current_ = timeline_;                      // of what is taken next, by the driving thread
 };
 
 SimDevice::SimDevice(Options options)
@@ -171,6 +201,17 @@ SimDevice::~SimDevice() {
 std::size_t SimDevice::stream_count() const noexcept { return ring_->streams.size(); }
 
 StreamRef SimDevice::stream(std::size_t index) { return *ring_->streams[index % ring_->streams.size()]; }
+
+std::exception_ptr SimDevice::lost() {
+  const std::lock_guard lock(ring_->mutex);
+  return ring_->lost;
+}
+
+bool SimDevice::renew() {
+  if (lost()) return false;
+  for (const auto& stream : ring_->streams) stream->renew();
+  return true;
+}
 
 std::size_t SimDevice::choices() {
   const std::lock_guard lock(ring_->mutex);

@@ -9,6 +9,7 @@
 #include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/device.h>
+#include <millrace/tensor/recovery.h>
 
 namespace millrace::testing {
 
@@ -46,13 +47,14 @@ class SimMemory final : public MemoryResource {
 /// to a SeededExecutor as a source, it moves by the same seed as the tasks; alone, `drain` moves it.
 ///
 /// Queues are guarded by one mutex, so enqueueing is thread-safe; only one thread at a time may drive.
-class SimDevice final : public Device, public ChoiceSource {
+class SimDevice final : public Device, public Recoverable, public ChoiceSource {
  public:
   struct Options {
     int index = 0;              ///< the N of `sim:N`
     std::size_t streams = 2;    ///< size of the ring, at least 1
     std::size_t drop_wait = 0;  ///< the n-th (from 1) wait of one stream for another is not enqueued: a suite must notice; 0 drops none
     std::size_t fail_work = 0;  ///< the n-th (from 1) piece of work that would run throws DeviceError instead, and fails its stream
+    std::size_t lose_work = 0;  ///< the n-th (from 1) takes the device with it: nothing runs any more, and every stream fails
     std::size_t fail_allocation = 0;                    ///< see SimMemory
     std::size_t capacity = CachingResource::unlimited;  ///< bytes that the device has
     bool caching = false;                               ///< `memory()` keeps what is given back, within `capacity`
@@ -68,6 +70,8 @@ class SimDevice final : public Device, public ChoiceSource {
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return base_memory_; }
   std::size_t stream_count() const noexcept override;
   StreamRef stream(std::size_t index) override;
+  std::exception_ptr lost() override;
+  bool renew() override;
 
   /// Steps that could be taken now: the streams whose head is not a wait for an unreached point.
   std::size_t choices() override;

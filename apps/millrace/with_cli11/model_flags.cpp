@@ -148,9 +148,10 @@ std::function<std::string(const std::string&)> within(double least, double most)
 
 void DeviceFlags::add_place(CLI::App& command) {
   command
-      .add_option(
-          "--place", place,
-          "Where to run: cpu, or cuda:INDEX (see millrace info). Of several ranks each takes one of a list, such as cuda:0,cuda:1, in turn")
+      .add_option("--place", place,
+                  "Where to run: cpu, or cuda:INDEX (see millrace info). Of a list, such as cuda:0,cuda:1, each rank of several takes one "
+                  "in turn, and so "
+                  "does each session that is served")
       ->capture_default_str();
 }
 
@@ -206,6 +207,12 @@ Place DeviceFlags::parsed_place(int rank) const {
 std::shared_ptr<Device> DeviceFlags::make() const {
   if (places().size() > 1) throw UsageError(fmt::format("--place: expected one place, for one rank, found '{}'", place));
   return make_for(0);
+}
+
+std::vector<std::shared_ptr<Device>> DeviceFlags::make_all() const {
+  std::vector<std::shared_ptr<Device>> all;
+  for (std::size_t i = 0; i < places().size(); ++i) all.push_back(make_for(static_cast<int>(i)));
+  return all;
 }
 
 std::shared_ptr<Device> DeviceFlags::make_for(int rank) const {

@@ -72,6 +72,8 @@ struct DeviceFlags {
   std::shared_ptr<Device> make() const;
   /// That of a rank: the places of the list in turn.
   std::shared_ptr<Device> make_for(int rank) const;
+  /// All places of the list, a device each.
+  std::vector<std::shared_ptr<Device>> make_all() const;
   std::vector<std::string> places() const;
 };
 

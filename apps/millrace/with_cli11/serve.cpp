@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -11,6 +12,8 @@
 #include <millrace/runtime/import/file.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/streaming/live/server.h>
+
+#include <support/standard_streams.h>
 
 #include "commands.h"
 #include "model_flags.h"
@@ -38,20 +41,36 @@ std::string json_text(std::string text) {
   return text;
 }
 
+std::string counts(const Batcher::Stats& stats) {
+  return fmt::format("\"ticks\": {}, \"rows\": {}, \"largest\": {}", stats.ticks, stats.rows, stats.largest);
+}
+
+/// Counts of all places, and of each.
+std::string stats_of(const Server& server) {
+  std::string text = fmt::format("{{{}, \"gear\": \"{}\", \"places\": [", counts(server.stats()), json_text(server.gear()));
+  const char* between = "";
+  for (const Server::PlaceStats& one : server.places()) {
+    text += fmt::format("{}{{\"place\": \"{}\", {}, \"lost\": {}}}", std::exchange(between, ", "), one.place.to_string(), counts(one.ticks),
+                        !one.lost.empty());
+  }
+  return text + "]}\n";
+}
+
 /// The first signal drains, a second one ends the process.
-void on_signal(asio::signal_set& signals, Server& server, bool second) {
-  signals.async_wait([&signals, &server, second](const boost::system::error_code& error, int) {
+void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool second) {
+  signals.async_wait([&signals, &server, &leaving, second](const boost::system::error_code& error, int) {
     if (error) return;
     if (second) std::_Exit(1);
+    leaving = true;
     server.drain();
-    on_signal(signals, server, true);
+    on_signal(signals, server, leaving, true);
   });
 }
 
 int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
-  options.device = flags.device.make();
+  options.devices = flags.device.make_all();
   options.gear = flags.device.chosen_gear();
   options.limits.handshake = milliseconds(flags.handshake_s);
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
@@ -65,18 +84,23 @@ int serve(const ServeFlags& flags) {
   Server server(context, std::move(model), std::move(options));
   asio::signal_set signals(context, SIGTERM, SIGINT);
   server.on_stopped = [&signals] { signals.cancel(); };
-  on_signal(signals, server, false);
+  bool leaving = false;
+  on_signal(signals, server, leaving, false);
+  int code = 0;
+  server.on_lost = [&](const std::string& why, std::size_t sessions, std::size_t left) {
+    code = failed;
+    complain("millrace", fmt::format("{}; {} sessions were told; {}", why, sessions,
+                                     left == 0 ? "no place is left: going away" : fmt::format("places left: {}", left)));
+    if (left == 0 && !std::exchange(leaving, true)) server.drain();
+  };
   const bool v6 = server.address().find(':') != std::string::npos;
   fmt::print("millrace: serving {} on {}{}{}:{}\n", flags.model.path, v6 ? "[" : "", server.address(), v6 ? "]" : "", server.port());
   std::fflush(stdout);
   context.run();
 
-  const Batcher::Stats& stats = server.stats();
-  if (!flags.stats.empty())
-    write_file(flags.stats, fmt::format("{{\"ticks\": {}, \"rows\": {}, \"largest\": {}, \"gear\": \"{}\"}}\n", stats.ticks, stats.rows,
-                                        stats.largest, json_text(server.gear())));
+  if (!flags.stats.empty()) write_file(flags.stats, stats_of(server));
   if (!flags.trace.empty()) tracer.save(flags.trace);
-  return 0;
+  return code;
 }
 
 void add_limits(CLI::App& command, ServeFlags& flags) {

@@ -279,16 +279,20 @@ cudaEvent_t NcclWorker::event() {
   return made;
 }
 
-/// The stream goes on behind `point`: on the device where the point is of a CUDA stream, else the thread waits.
-void NcclWorker::order(const Point& point, const std::string& what) {
-  if (point.reached()) return;
+/// The stream goes on behind `point`: on the device where the point is of a CUDA stream, else the thread waits. False in the former case: then
+/// nobody has seen yet whether all went well before.
+bool NcclWorker::order(const Point& point, const std::string& what) {
+  if (point.reached()) return true;
   if (const auto* timeline = dynamic_cast<const cuda::StreamTimeline*>(point.timeline().get())) {
     point.check();
     const std::shared_ptr<cuda::StreamState> other = timeline->state();
-    if (other != nullptr && other->order(point.value(), queue_.stream, options_.device)) return;
+    if (other != nullptr && other->order(point.value(), queue_.stream, options_.device)) return false;
   }
   NcclArrival arrival(*this);
-  if (!point.timeline()->add(arrival, point.value())) return point.check();
+  if (!point.timeline()->add(arrival, point.value())) {
+    point.check();
+    return true;
+  }
   try {
     turn_until([&] { return arrival.seen(); }, false, std::nullopt, what);
   } catch (...) {
@@ -297,10 +301,12 @@ void NcclWorker::order(const Point& point, const std::string& what) {
     throw;
   }
   point.check();
+  return true;
 }
 
 void NcclWorker::begin(NcclOperation operation) {
-  for (const Point& point : operation.behind) order(point, operation.what);
+  for (const Point& point : operation.behind)
+    if (!order(point, operation.what)) operation.unseen.push_back(point);
   operation.begins = event();
   operation.ends = event();
   NcclOperation& here = flying_.emplace_back(std::move(operation));
@@ -364,6 +370,11 @@ bool NcclWorker::look() {
       break;
     }
     cuda::check(code, "cudaEventQuery", options_.device);
+    for (const Point& point : first.unseen) {
+      cuda::StreamTimeline::Asked asked;
+      const auto* timeline = dynamic_cast<const cuda::StreamTimeline*>(point.timeline().get());
+      if (const std::exception_ptr error = timeline->trouble(point.value(), asked)) std::rethrow_exception(error);
+    }
     spare_.insert(spare_.end(), {first.begins, first.ends});
     const std::uint64_t number = first.number;
     flying_.pop_front();

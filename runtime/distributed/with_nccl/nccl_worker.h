@@ -41,8 +41,9 @@ class NcclFamily {
 
 /// What a rank asks of NCCL in one go: a call, or a group of them.
 struct NcclOperation {
-  std::string what;           ///< "all_gather of f32[3] by rank 0 on communicator 'nccl' of 2 ranks"
-  std::vector<Point> behind;  ///< what must be done before
+  std::string what;             ///< "all_gather of f32[3] by rank 0 on communicator 'nccl' of 2 ranks"
+  std::vector<Point> behind;    ///< what must be done before
+  std::vector<Point> unseen{};  ///< of these, what CUDA alone waits for
   std::vector<Tensor> kept;
   std::vector<std::function<ncclResult_t(ncclComm_t, cudaStream_t)>> calls;
   std::vector<std::function<void(ThreadTeam&)>> after;  ///< kernels that follow the calls
@@ -94,7 +95,7 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
   void turn_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit, const std::string& what);
   void begin(NcclOperation operation);
   void split(const NcclOperation& operation);
-  void order(const Point& point, const std::string& what);
+  bool order(const Point& point, const std::string& what);
   bool look();
   void check_in_time(NcclOperation& operation);
   /// `meets`: other ranks must come for it, and `hopeless` is asked.

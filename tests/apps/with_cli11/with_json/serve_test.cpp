@@ -46,7 +46,7 @@ struct Serving {
 }  // namespace
 
 TEST_CASE("files streamed to a server give the bits of millrace run, over TCP and WebSocket, and SIGTERM ends it with 0") {
-  Serving serving;
+  Serving serving({"--place", "cpu,cpu"});
   for (int i = 0; i < 3; ++i) {
     const Tensor x = random_tensor(serving.random, {5 + 20 * i, features});
     const std::string name = "x" + std::to_string(i);
@@ -71,7 +71,12 @@ TEST_CASE("files streamed to a server give the bits of millrace run, over TCP an
   serving.server->signal(SIGTERM);
   CHECK(serving.server->wait() == 0);
   CHECK(serving.server->err() == "");
-  CHECK(read_file(serving.folder / "stats.json").find("\"rows\": 150") != std::string::npos);
+  const std::string stats = read_file(serving.folder / "stats.json");
+  CHECK(stats.find("\"rows\": 150") != std::string::npos);
+  const auto first = stats.find("\"places\": [{\"place\": \"cpu\", "), second = stats.find("{\"place\": \"cpu\", ", first + 30);
+  CHECK(first != std::string::npos);
+  CHECK(second != std::string::npos);
+  CHECK(stats.find("\"lost\": true") == std::string::npos);
 }
 
 TEST_CASE("what run takes whole is streamed by the same flags, a session a sequence, and gives the same files") {

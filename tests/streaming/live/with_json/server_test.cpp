@@ -12,9 +12,11 @@
 #include <doctest/doctest.h>
 
 #include <millrace/streaming/client/stream_client.h>
+#include <millrace/streaming/live/state_slab.h>
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>
+#include <support/driven_device.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -47,7 +49,75 @@ void vanish(const Served& served) {
   asio::write(socket, asio::buffer(text));
 }
 
+/// What `who` sequences of a run get from the server, binary; how long each is does not matter.
+std::vector<ClientRecord> lived(const Served& served, const WholeRun& whole, std::size_t who) {
+  std::vector<ClientPlan> plans;
+  for (std::size_t i = 0; i < who; ++i) plans.push_back(plan_for(whole, i, ReplyFormat::binary));
+  return stream_plans(served.url(), std::move(plans));
+}
+
+/// How many of the sessions ended with `lost`, each with this text; the others must have the bits of the whole run.
+std::size_t count_lost(const std::vector<ClientRecord>& records, const WholeRun& whole, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const std::string wanted = WholeRun::bytes(whole.outputs[i]);
+    const std::string got = records[i].outputs.empty() ? "" : records[i].outputs[0];
+    INFO("session ", i, ": ", records[i].error);
+    if (records[i].error.empty()) {
+      CHECK(got == wanted);
+      continue;
+    }
+    CHECK(records[i].error.starts_with("lost: " + text));
+    CHECK(wanted.starts_with(got));
+    ++count;
+  }
+  return count;
+}
+
 }  // namespace
+
+TEST_CASE("a server whose devices are lost one after another tells those concerned, serves the others, and then refuses") {
+  Random random(5);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 8, 60, features, hidden);
+  std::size_t works = 0;
+  {
+    Driven alone(1, {});
+    const StateSlab slab(recurrence_of(program), alone.device());
+    alone.settle();
+    works = alone.sim().works();
+  }
+  Driven first(1, {.index = 0, .lose_work = works + 60, .late = true}), second(2, {.index = 1, .lose_work = works + 6000});
+  ServerOptions options;
+  options.devices = {first.device(), second.device()};
+  std::vector<std::string> said;
+  Served served(program, options);
+  served.ask([&] {
+    served.server->on_lost = [&said](const std::string& why, std::size_t, std::size_t left) {
+      said.push_back(why + ", left " + std::to_string(left));
+    };
+  });
+  const std::size_t lost = count_lost(lived(served, whole, 8), whole, "sim:0 is lost: sim:0: work took the device with it");
+  CHECK(lost >= 1);
+  CHECK(lost < 8);
+  // New ones begin on the place that is left.
+  CHECK(count_lost(lived(served, whole, 2), whole, "") == 0);
+  std::size_t more = 0;
+  for (int round = 0; round < 100 && more == 0; ++round) more = count_lost(lived(served, whole, 8), whole, "sim:1 is lost: sim:1");
+  CHECK(more > 0);
+  CHECK(count_lost(lived(served, whole, 2), whole, "no place is left: sim:0 is lost") == 2);
+  const auto places = served.ask([&] { return served.server->places(); });
+  REQUIRE(places.size() == 2);
+  for (const Server::PlaceStats& one : places) {
+    CHECK(one.lost.starts_with(one.place.to_string() + " is lost: "));
+    CHECK(one.sessions == 0);
+    CHECK(one.ticks.rows > 0);
+  }
+  served.stop();
+  REQUIRE(said.size() == 2);
+  CHECK(said[0].ends_with("left 1"));
+  CHECK(said[1].ends_with("left 0"));
+}
 
 TEST_CASE("sessions over TCP and WebSocket get the bits of the whole run in random pieces, while others vanish") {
   for (const auto scheme : {StreamUrl::Scheme::tcp, StreamUrl::Scheme::ws})

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/live_place.h>
+
+#include <utility>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include <millrace/tensor/recovery.h>
+#include <millrace/tensor/work_failure.h>
+
+namespace millrace {
+
+class LivePlace::Job final : public Runnable {
+ public:
+  Job(std::shared_ptr<LivePlace> place, Tick tick)
+      : place_(std::move(place)), tick_(std::move(tick)), work_(place_->context_.get_executor()) {}
+  void execute() noexcept override {
+    TickResult result;
+    try {
+      result = place_->slab_.run(tick_, place_->options_.tracer);
+    } catch (...) {
+      // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
+      result.slots = tick_.slots;
+      for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
+      result.crossed.assign(tick_.crossings.size(), {{}, std::current_exception()});
+    }
+    // The context's thread lets go of the place: the last to do so joins the worker, which cannot join itself.
+    asio::io_context& io = place_->context_;
+    asio::post(io, [place = std::move(place_), work = std::move(work_), made = std::move(result)]() mutable {
+      place->tick_done(std::move(made));
+    });
+    delete this;
+  }
+
+ private:
+  std::shared_ptr<LivePlace> place_;
+  Tick tick_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+};
+
+LivePlace::LivePlace(asio::io_context& context, const std::shared_ptr<const Recurrence>& recurrence, Options options)
+    : context_(context),
+      options_(std::move(options)),
+      batcher_(recurrence, options_.max_rows),
+      slab_(recurrence, options_.device, options_.gear) {}
+
+void LivePlace::pump_soon() {
+  if (!batcher_.ready()) return;
+  if (std::exchange(pump_posted_, true)) return;
+  asio::post(context_, [self = shared_from_this()] {
+    self->pump_posted_ = false;
+    self->pump();
+  });
+}
+
+void LivePlace::pump() {
+  if (!pumping_ && batcher_.ready()) worker_.post(*new Job(shared_from_this(), batcher_.take()));
+}
+
+void LivePlace::tick_done(TickResult result) {
+  if (result.lost) told_ = batcher_.live();
+  pumping_ = true;
+  batcher_.finish(result);
+  pumping_ = false;
+  if (result.lost) lose(result.lost);
+  pump();
+  if (idle() && on_idle) on_idle();
+}
+
+void LivePlace::check() {
+  if (lost_ || batcher_.tick_out()) return;  // a tick that is out finds out itself
+  const std::exception_ptr gone = millrace::lost(*options_.device);
+  if (!gone) return;
+  told_ = batcher_.live();
+  lose(place_lost(place(), gone));
+}
+
+void LivePlace::lose(std::exception_ptr error) {
+  lost_ = std::move(error);
+  batcher_.lose(lost_);
+  if (on_lost) on_lost();
+}
+
+}  // namespace millrace
