@@ -11,7 +11,7 @@
 #include <bench/memory_rows.h>
 #include <millrace/tensor/error.h>
 #include <support/become.h>
-#include <support/standard_streams.h>
+#include <support/main_frame.h>
 
 namespace millrace::bench {
 namespace {
@@ -51,11 +51,10 @@ int cpu_command(const std::vector<std::string>& words) {
 
 int main(int count, char** arguments) {
   using namespace millrace::bench;
-  using millrace::app::complain;
   millrace::app::hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a peer that ended is an error of write
   const std::vector<std::string> words(arguments + 1, arguments + count);
-  try {
+  const auto chosen = [&] {
     if (!words.empty() && words[0] == "cpu") return cpu_command({words.begin() + 1, words.end()});
     if (words.size() == 6 && words[0] == "live-client")  // of C5
       return live_client_command({words[1], std::stoll(words[2]), std::stoll(words[3]), std::stod(words[4]), std::stod(words[5])});
@@ -64,11 +63,6 @@ int main(int count, char** arguments) {
     // A program of its own, linked with no peer, so that it can be carried to a machine that has a GPU.
     if (!words.empty() && words[0] == "gpu") millrace::app::become("millrace-bench-gpu", {words.begin() + 1, words.end()});
     throw UsageError("expected cpu or gpu, found " + (words.empty() ? "nothing" : "'" + words[0] + "'"));
-  } catch (const UsageError& error) {
-    complain("millrace", std::string("bench: ") + error.what() + " (millrace bench cpu --help explains)");
-    return millrace::app::bad_usage;
-  } catch (const std::exception& error) {
-    complain("millrace", error.what());
-    return millrace::app::failed;
-  }
+  };
+  return millrace::app::framed<UsageError>("millrace", chosen, "bench: ", " (millrace bench cpu --help explains)");
 }

@@ -11,7 +11,7 @@
 #include <bench_gpu/gpu_families.h>
 #include <bench_gpu/gpu_machine.h>
 #include <millrace/tensor/cuda_device.h>
-#include <support/standard_streams.h>
+#include <support/main_frame.h>
 
 namespace millrace::bench {
 namespace {
@@ -54,20 +54,16 @@ int gpu_command(const std::vector<std::string>& words) {
 
 int main(int count, char** arguments) {
   using namespace millrace::bench;
-  using millrace::app::complain;
   millrace::app::hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a peer that ended is an error of write
-  try {
-    return gpu_command({arguments + 1, arguments + count});
-  } catch (const UsageError& error) {
-    complain("millrace", std::string("bench gpu: ") + error.what() + " (millrace bench gpu --help explains)");
-    return millrace::app::bad_usage;
-  } catch (const NoDevice& error) {
-    complain("millrace", error.what());
-    const char* required = std::getenv("MILLRACE_REQUIRE_CUDA");
-    return required != nullptr && std::string(required) == "1" ? millrace::app::failed : skipped;
-  } catch (const std::exception& error) {
-    complain("millrace", error.what());
-    return millrace::app::failed;
-  }
+  const auto command = [&] {
+    try {
+      return gpu_command({arguments + 1, arguments + count});
+    } catch (const NoDevice& error) {
+      millrace::app::complain("millrace", error.what());
+      const char* required = std::getenv("MILLRACE_REQUIRE_CUDA");
+      return required != nullptr && std::string(required) == "1" ? millrace::app::failed : skipped;
+    }
+  };
+  return millrace::app::framed<UsageError>("millrace", command, "bench gpu: ", " (millrace bench gpu --help explains)");
 }

@@ -6,13 +6,12 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include <lac_tagger/library/line_reader.h>
 #include <lac_tagger/library/tagger.h>
 #include <lac_tagger/library/text.h>
 #include <millrace/runtime/program/storage.h>
-#include <support/standard_streams.h>
+#include <support/with_cli11/command_line.h>
 
 namespace {
 
@@ -91,17 +90,5 @@ int main(int argc, char** argv) {
       "Exit codes: 0, 1 (failed), 2 (bad usage).");
   Flags flags;
   add_flags(command, flags);
-  try {
-    command.parse(argc, argv);
-    return flags.save_live.empty() ? tag(flags) : save_live(flags);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app::flushed(name, command.exit(error));  // --help, --version
-    app::complain(name, std::string(error.what()) + " (--help explains)");
-    return app::bad_usage;
-  } catch (const std::bad_alloc&) {
-    app::complain(name, "out of memory");
-  } catch (const std::exception& error) {
-    app::complain(name, error.what());
-  }
-  return app::failed;
+  return app::framed_behind_flags(command, name, argc, argv, [&] { return flags.save_live.empty() ? tag(flags) : save_live(flags); });
 }

@@ -2,21 +2,13 @@
 #include <csignal>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
-#include <support/standard_streams.h>
+#include <support/with_cli11/command_line.h>
 
 #include "commands.h"
-
-using millrace::app::bad_usage;
-using millrace::app::failed;
 
 namespace {
 
 const std::string name = "millrace";
-
-void complain(const std::string& text) { millrace::app::complain(name, text); }
-int flushed(int code) { return millrace::app::flushed(name, code); }
 
 }  // namespace
 
@@ -35,21 +27,6 @@ int main(int argc, char** argv) {
   millrace::app::add_stream(app, action);
   millrace::app::add_bench(app, action);
   millrace::app::add_info(app, action);
-  try {
-    app.parse(argc, argv);
-    return flushed(action());
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return flushed(app.exit(error));  // --help, --version
-    complain(std::string(error.what()) + " (--help explains)");
-    return bad_usage;
-  } catch (const millrace::app::UsageError& error) {
-    complain(error.what());
-    return bad_usage;
-  } catch (const std::bad_alloc&) {
-    complain("out of memory");
-    return failed;
-  } catch (const std::exception& error) {
-    complain(error.what());
-    return failed;
-  }
+  return millrace::app::framed_behind_flags<millrace::app::UsageError>(app, name, argc, argv,
+                                                                       [&] { return millrace::app::flushed(name, action()); });
 }
