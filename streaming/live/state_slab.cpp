@@ -127,8 +127,8 @@ void StateSlab::start(const Tick::Start& start) {
 }
 
 void StateSlab::wait_for_states() const {
-  for (const Tensor& slab : slabs_)
-    if (capacity_ > 0) slab.ready().wait();
+  // The last was written last: the others need not be asked for.
+  for (std::size_t i = slabs_.size(); capacity_ > 0 && i-- > 0;) slabs_[i].ready().wait();
 }
 
 /// What a tick wrote is known to be there, or who it was written for is known to have lost it; so is what was made before the first tick.
@@ -245,7 +245,7 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
   }
   std::vector<Tensor> next;
   for (std::size_t i = 0; i < at.changes.size(); ++i) next.push_back(on_device(made[at.outputs.size() + i].tensor().tensor()));
-  for (const Tensor& value : next) value.ready().wait();
+  for (std::size_t i = next.size(); i-- > 0;) next[i].ready().wait();
   commit(slots, [&](std::size_t& changed) {
     for (std::size_t i = 0; i < next.size(); ++i, ++changed) scatter_rows(next[i], slots, slabs_[at.changes[i]], stream);
     for (const auto& [state, value] : at.constants)
@@ -342,7 +342,7 @@ std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::v
   for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].copy_to(CpuPlace{}));
   std::vector<Tensor> next;
   for (std::size_t i = outputs; i < results.size(); ++i) next.push_back(on_device(results[i]));
-  for (const Tensor& value : next) value.ready().wait();
+  for (std::size_t i = next.size(); i-- > 0;) next[i].ready().wait();
   commit(slots, [&](std::size_t& changed) {
     for (std::size_t i = 0; i < slabs_.size(); ++i) {
       if (!recurrence_->states[i].changes) continue;

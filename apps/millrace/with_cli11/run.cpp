@@ -50,7 +50,8 @@ std::optional<RankEnvironment> other_processes(const RunFlags& flags) {
 void check_spreads(const Model& model, const std::string& why) {
   if (!model.states.empty())
     throw UsageError(why +
-                     ": expected a program with loops of its own, found a graph that is one step (--state): there is none to share out");
+                     ": expected a program with loops of its own, found a graph that is one step (--state): it has none to share out "
+                     "among processes, and its sequences are dealt out by --ranks of one process");
 }
 
 /// One rank of several processes. The first writes what there is to write, but for the traces.
@@ -93,7 +94,6 @@ int run_model(const RunFlags& flags) {
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < ranks; ++rank) devices.push_back(flags.device.make_for(rank));
   const Model model = load(flags.model);
-  if (ranks > 1) check_spreads(model, "--ranks");
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
   Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
   Tracer* const traced = flags.trace.empty() && !flags.nvtx ? nullptr : &tracer;
@@ -105,8 +105,8 @@ int run_model(const RunFlags& flags) {
     options.tracer = traced;
     options.gear = flags.device.chosen_gear();
     options.gear_required = flags.device.gear_required();
-    if (ranks > 1) return run_on_ranks(model, feeds, devices, options);
-    return model.states.empty() ? run_program(model, feeds, devices[0], options) : run_steps(model, feeds, devices[0], options);
+    if (!model.states.empty()) return run_steps(model, feeds, devices, options);
+    return ranks > 1 ? run_on_ranks(model, feeds, devices, options) : run_program(model, feeds, devices[0], options);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (trace) trace->write(tracer.to_json());
@@ -138,7 +138,8 @@ void add_run(CLI::App& app, Action& action) {
       ->add_option(
           "--ranks", flags->ranks,
           "Shares the loops of the program out among so many ranks, each a thread with a device of its own and --threads threads: same "
-          "outputs ('millrace inspect --ranks N' shows what goes where). Default: 1, or one for each process where RANK and WORLD_SIZE, "
+          "outputs ('millrace inspect --ranks N' shows what goes where); of a graph that is one step (--state) the sequences. Default: 1, "
+          "or one for each process where RANK and WORLD_SIZE, "
           "mpirun or PMI say that there are several, which meet at MASTER_ADDR and MASTER_PORT; the first writes the outputs")
       ->check(CLI::Range(1, 64));
   command

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -89,35 +93,107 @@ Tensor blank(DType dtype, const DDim& dims) {
   return made;
 }
 
-/// Step `t` of every sequence that has one.
-Tick tick_at(std::int64_t t, const Recurrence& recurrence, const Sequences& sequences, const std::map<std::string, LoDTensor>& feeds) {
-  Tick tick;
-  for (std::int64_t i = 0; i < sequences.count(); ++i)
-    if (t < sequences.length(i)) tick.slots.push_back(i);
-  const auto rows = static_cast<std::int64_t>(tick.slots.size());
-  for (const Recurrence::Input& input : recurrence.inputs) {
-    Tensor& to = tick.inputs.emplace_back(blank(input.dtype, input.dims.inserted(0, rows)));
-    const Tensor& from = feeds.at(input.name).tensor();
-    for (std::int64_t row = 0; row < rows; ++row)
-      copy_row(from, sequences.offsets[static_cast<std::size_t>(tick.slots[static_cast<std::size_t>(row)])] + t, sequences.rows(), to, row,
-               rows);
+/// What all ranks read: each has some of the sequences, and writes rows that no other writes.
+struct Steps {
+  const Recurrence& recurrence;
+  const Sequences& sequences;
+  const std::map<std::string, LoDTensor>& feeds;
+  const std::vector<Tensor>& given;
+  std::vector<Tensor>& outputs;
+};
+
+/// The sequences of a rank: their states on its device, in slots in the order of `own`.
+class RankSteps {
+ public:
+  RankSteps(const Steps& all, std::vector<std::int64_t> own, std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device,
+            Gear gear)
+      : all_(all), own_(std::move(own)), slab_(std::move(recurrence), std::move(device), gear) {
+    for (const Tensor& output : all.outputs) to_.push_back(static_cast<std::byte*>(output.raw_mutable()));
   }
-  return tick;
+
+  void run(Tracer* tracer) {
+    Tick first;
+    for (std::size_t slot = 0; slot < own_.size(); ++slot) first.starts.push_back({static_cast<Slot>(slot), all_.given});
+    slab_.run(first, tracer);
+    std::int64_t longest = 0;
+    for (const std::int64_t i : own_) longest = std::max(longest, all_.sequences.length(i));
+    for (std::int64_t t = 0; t < longest; ++t) {
+      const Tick tick = tick_at(t);
+      const TickResult result = slab_.run(tick, tracer);
+      if (!result.failures.empty()) std::rethrow_exception(result.failures.front().error);
+      for (std::size_t output = 0; output < to_.size(); ++output) keep(result.outputs[output], tick, t, to_[output]);
+    }
+  }
+  Tensor state(std::size_t index, std::size_t slot) const { return slab_.state(index, static_cast<Slot>(slot)); }
+  const std::vector<std::int64_t>& own() const noexcept { return own_; }
+  std::size_t bytes() const noexcept { return slab_.bytes(); }
+  std::string gear() const { return slab_.gear(); }
+
+ private:
+  /// Where step `t` of the sequence in a slot stands among all rows.
+  std::int64_t row_of(Slot slot, std::int64_t t) const {
+    return all_.sequences.offsets[static_cast<std::size_t>(own_[static_cast<std::size_t>(slot)])] + t;
+  }
+  /// Step `t` of every sequence that has one.
+  Tick tick_at(std::int64_t t) const {
+    Tick tick;
+    for (std::size_t slot = 0; slot < own_.size(); ++slot)
+      if (t < all_.sequences.length(own_[slot])) tick.slots.push_back(static_cast<Slot>(slot));
+    const auto rows = static_cast<std::int64_t>(tick.slots.size());
+    for (const Recurrence::Input& input : all_.recurrence.inputs) {
+      Tensor& to = tick.inputs.emplace_back(blank(input.dtype, input.dims.inserted(0, rows)));
+      const Tensor& from = all_.feeds.at(input.name).tensor();
+      for (std::int64_t row = 0; row < rows; ++row)
+        copy_row(from, row_of(tick.slots[static_cast<std::size_t>(row)], t), all_.sequences.rows(), to, row, rows);
+    }
+    return tick;
+  }
+  void keep(const Tensor& made, const Tick& tick, std::int64_t t, std::byte* to) const {
+    const std::size_t bytes = made.bytes() / tick.slots.size();
+    for (std::size_t row = 0; row < tick.slots.size(); ++row)
+      std::memcpy(to + static_cast<std::size_t>(row_of(tick.slots[row], t)) * bytes,
+                  static_cast<const std::byte*>(made.raw()) + row * bytes, bytes);
+  }
+
+  const Steps& all_;
+  std::vector<std::int64_t> own_;
+  StateSlab slab_;
+  std::vector<std::byte*> to_;
+};
+
+/// All ranks at once, each on a thread of its own but for the first; the error of the first that has one.
+void run_ranks(const std::vector<std::unique_ptr<RankSteps>>& ranks, Tracer* tracer) {
+  std::vector<std::exception_ptr> errors(ranks.size());
+  const auto go = [&](std::size_t rank) {
+    try {
+      ranks[rank]->run(tracer);
+    } catch (...) {
+      errors[rank] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) threads.emplace_back(go, rank);
+  go(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
 }
 
 /// The last value of each state that has a name outside.
-void add_finals(const Model& model, const Recurrence& recurrence, const StateSlab& slab, const Sequences& sequences,
-                NamedOutputs& outputs) {
+void add_finals(const Model& model, const Recurrence& recurrence, const std::vector<std::unique_ptr<RankSteps>>& ranks,
+                const Sequences& sequences, NamedOutputs& outputs) {
   for (std::size_t index = 0; index < recurrence.states.size(); ++index) {
     const Recurrence::State& state = recurrence.states[index];
     const auto pair = std::find_if(model.states.begin(), model.states.end(), [&](const auto& named) { return named.first == state.name; });
     if (pair == model.states.end()) continue;
     if (sequences.lod.depth() == 0) {
-      outputs.emplace_back(pair->second, slab.state(index, 0));
+      outputs.emplace_back(pair->second, ranks[0]->state(index, 0));
       continue;
     }
     Tensor all = blank(state.dtype, state.dims.inserted(0, sequences.count()));
-    for (std::int64_t i = 0; i < sequences.count(); ++i) copy_row(slab.state(index, i), 0, 1, all, i, sequences.count());
+    for (const auto& rank : ranks)
+      for (std::size_t slot = 0; slot < rank->own().size(); ++slot)
+        copy_row(rank->state(index, slot), 0, 1, all, rank->own()[slot], sequences.count());
     outputs.emplace_back(pair->second, std::move(all));
   }
 }
@@ -142,35 +218,34 @@ void settle(Model& model, std::map<std::string, LoDTensor>& feeds) {
 
 }  // namespace
 
-Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, std::shared_ptr<Device> device, const RunOptions& options) {
+Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, const std::vector<std::shared_ptr<Device>>& devices,
+                  const RunOptions& options) {
   settle(model, feeds);
   const std::shared_ptr<const ServedModel> stepped = served(model);
   const Recurrence& recurrence = *stepped->recurrence();
   const Sequences sequences = sequences_of(recurrence, feeds);
   const std::vector<Tensor> given = given_of(recurrence, feeds);
-  StateSlab slab(stepped->recurrence(), std::move(device), options.gear);
-  Tick first;
-  for (std::int64_t i = 0; i < sequences.count(); ++i) first.starts.push_back({i, given});
-  slab.run(first, options.tracer);
   std::vector<Tensor> made;
   for (const Recurrence::Output& output : recurrence.outputs) made.push_back(blank(output.dtype, output.row.inserted(0, sequences.rows())));
+  const Steps all{recurrence, sequences, feeds, given, made};
+  std::vector<std::unique_ptr<RankSteps>> ranks;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    std::vector<std::int64_t> own;
+    for (auto i = static_cast<std::int64_t>(rank); i < sequences.count(); i += static_cast<std::int64_t>(devices.size())) own.push_back(i);
+    ranks.push_back(std::make_unique<RankSteps>(all, std::move(own), stepped->recurrence(), devices[rank], options.gear));
+  }
+  run_ranks(ranks, options.tracer);
   std::int64_t steps = 0;
   for (std::int64_t i = 0; i < sequences.count(); ++i) steps = std::max(steps, sequences.length(i));
-  for (std::int64_t t = 0; t < steps; ++t) {
-    const Tick tick = tick_at(t, recurrence, sequences, feeds);
-    const TickResult result = slab.run(tick, options.tracer);
-    if (!result.failures.empty()) std::rethrow_exception(result.failures.front().error);
-    const auto rows = static_cast<std::int64_t>(tick.slots.size());
-    for (std::size_t i = 0; i < made.size(); ++i)
-      for (std::int64_t row = 0; row < rows; ++row)
-        copy_row(result.outputs[i], row, rows, made[i],
-                 sequences.offsets[static_cast<std::size_t>(tick.slots[static_cast<std::size_t>(row)])] + t, sequences.rows());
-  }
   Outcome outcome;
   for (std::size_t i = 0; i < made.size(); ++i)
     outcome.outputs.emplace_back(recurrence.outputs[i].name, LoDTensor(std::move(made[i]), sequences.lod));
-  add_finals(model, recurrence, slab, sequences, outcome.outputs);
-  outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state; steps {}", sequences.rows(), steps, slab.bytes(), slab.gear());
+  add_finals(model, recurrence, ranks, sequences, outcome.outputs);
+  std::size_t bytes = 0;
+  for (const auto& rank : ranks) bytes += rank->bytes();
+  outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state; steps {}", sequences.rows(), steps, bytes, ranks[0]->gear());
+  for (std::size_t rank = 0; devices.size() > 1 && rank < ranks.size(); ++rank)
+    outcome.stats += fmt::format(", rank {}: {} sequences", rank, ranks[rank]->own().size());
   return outcome;
 }
 

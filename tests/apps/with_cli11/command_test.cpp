@@ -165,7 +165,6 @@ TEST_CASE("a run on several ranks writes the bits of one, and says what could no
   ::unsetenv("OMPI_COMM_WORLD_RANK");
   ::unsetenv("OMPI_COMM_WORLD_SIZE");
   ::unsetenv("MASTER_PORT");
-  check_refused(files.run_with({"--ranks", "2", "--state", "boot:y"}), 2, {"--ranks", "--state"});
 }
 
 TEST_CASE("ranks in several processes write the bits of one, once, and all end when one of them dies or never comes") {
@@ -364,9 +363,23 @@ TEST_CASE("a graph that is one step runs over all rows, from what is given, and 
   CHECK(read_npy(folder / "out/y.npy").reshape({10}).to_vector<float>() == std::vector<float>{1, 2, 4, 6, 5, 6, 10, 12, 11, 14});
   CHECK(read_npy(folder / "out/next_sum.npy").reshape({6}).to_vector<float>() == std::vector<float>{4, 6, 0, 0, 11, 14});
   CHECK(read_file(folder / "out/y.lod.json") == "[[2,0,3]]\n");
+  const std::string y = read_file(folder / "out/y.npy"), sums = read_file(folder / "out/next_sum.npy");
+  for (const char* ranks : {"2", "5"}) {
+    std::vector<std::string> spread = ragged;
+    spread.insert(spread.end(), {"--ranks", ranks, "--stats"});
+    const Ended ended = millrace_command(spread);
+    INFO("stderr: ", ended.err);
+    REQUIRE(ended.code == 0);
+    CHECK(ended.out.find("rank 1: 1 sequences") != std::string::npos);
+    CHECK(read_file(folder / "out/y.npy") == y);
+    CHECK(read_file(folder / "out/next_sum.npy") == sums);
+  }
 
   write_npy(folder / "index.npy", Tensor::from<std::int64_t>({0, 77}));
   check_refused(base, 1, {"77"});
+  std::vector<std::string> on_two = base;
+  on_two.insert(on_two.end(), {"--ranks", "2", "--lod", "index=[[1,1]]"});
+  check_refused(on_two, 1, {"77"});
   check_refused({"run", (folder / "lookup.mr").string(), "--state", "sum:next_sum", "--output-dir", out}, 1, {"'index'"});
   check_refused({"run", (folder / "lookup.mr").string(), "--state", "sum:nothing", "--output-dir", out}, 1, {"sum:nothing"});
 }
