@@ -23,7 +23,8 @@ struct GemmKernels;
 ///   what is added to it:     bias, a projection, beta·c come after, each a separate, rounded addition
 ///
 /// f32 and f64 are computed in themselves. f16 and bf16 are computed in f32, where their products are exact, and
-/// narrowed once at the end; on CUDA devices by tensor cores, whose order is that of kernels/cuda/with_cuda/mma.cuh. Weights of bf16 under rows of f32 are widened, which is exact: the same chain. i32 and i64 wrap; i8 and u8 give
+/// narrowed once at the end; on CUDA devices by tensor cores, whose order is that of kernels/cuda/with_cuda/mma.cuh,
+/// and so is that of f32 on a device that was made with tf32 (CudaOptions::tf32). Weights of bf16 under rows of f32 are widened, which is exact: the same chain. i32 and i64 wrap; i8 and u8 give
 /// i32.
 
 /// c = alpha·a·b + beta·c for a[M, K], b[K, N], c[M, N]; transposed operands are views (`permute({1, 0})`). The terms

@@ -14,7 +14,8 @@
 /// does. So it changes no result, and a probe that is not taken costs speed alone. A probe takes a minute or one algorithm more at the very most, and 512 MiB
 /// at most (else ours is kept), during which the caller of the first such product waits; a device probes 64 products at most. Nothing is
 /// probed while a graph is recorded: what is not known by then is ours. The library is loaded when the first product is large enough.
-/// `CudaOptions::library_products`, or MILLRACE_CUBLASLT=off in the environment, keeps ours everywhere. Nothing is computed in tf32.
+/// `CudaOptions::library_products`, or MILLRACE_CUBLASLT=off in the environment, keeps ours everywhere. On a device that multiplies f32 as tf32
+/// (`CudaOptions::tf32`) products of f32 are ours, unprobed.
 namespace millrace {
 
 /// For people, a line for each product that was probed on the device: "f32 [M, 256] x [256, 1024]: cuBLASLt, algorithm 3 of 7 …" or "…: ours, …"
@@ -23,5 +24,8 @@ std::vector<std::string> library_products(Device& device);
 
 /// "cuBLASLt 13.0.2", or why there is none here. Loads the library.
 std::string library_products_status();
+
+/// What products on CUDA devices are made of, a line for each dtype that differs, with the id of its arithmetic. Empty in a build without CUDA.
+std::vector<std::string> cuda_arithmetic_ids();
 
 }  // namespace millrace

@@ -26,7 +26,7 @@ LstmLimits lstm_limits(const Place& place, DType dtype) {
   return cuda::lstm_limits(std::get<CudaPlace>(place).index, dtype);
 }
 
-LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place) {
+LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place, bool tf32) {
   check_here(place);
   make_lstm_cell(desc, place);  // says what is wrong with the description
   if (desc.dtype == DType::f64) throw DTypeError("lstm sequence: expected f32, f16 or bf16, found f64");
@@ -34,6 +34,7 @@ LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place) {
   plan.desc_ = desc;
   plan.place_ = place;
   plan.limits_ = lstm_limits(place, desc.dtype);
+  plan.limits_.tf32 = tf32 && desc.dtype == DType::f32;
   return plan;
 }
 
@@ -57,7 +58,10 @@ PackedLstmSequence pack(const LstmSequencePlan& plan, const Tensor& r, const Ten
   const Tensor straight = internal::row_major_as(op, r, desc.dtype, stream);
   launch(
       TensorRefs<1>{&straight}, TensorRefs<1>{&made.recurrent},
-      [desc, straight, packed = made.recurrent](ThreadTeam& team) { cuda::pack_lstm_sequence(desc, straight, packed, team); }, stream);
+      [desc, tf32 = plan.limits().tf32, straight, packed = made.recurrent](ThreadTeam& team) {
+        cuda::pack_lstm_sequence(desc, tf32, straight, packed, team);
+      },
+      stream);
   return made;
 }
 
@@ -176,9 +180,8 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
                       now.offsets_there ? &*now.offsets_there : nullptr, now.slots_there ? &*now.slots_there : nullptr,
                       now.live ? &*now.live : nullptr},
         TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
-        [desc = plan.desc(), chosen, weights, now, first, last = std::min(steps, first + at_once)](ThreadTeam& team) {
-          cuda::lstm_sequence(desc, chosen, weights, now, first, last, team);
-        },
+        [desc = plan.desc(), tf32 = plan.limits().tf32, chosen, weights, now, first, last = std::min(steps, first + at_once)](
+            ThreadTeam& team) { cuda::lstm_sequence(desc, tf32, chosen, weights, now, first, last, team); },
         stream);
   }
 }

@@ -13,14 +13,15 @@
 
 namespace millrace {
 
-/// What a device has room for.
+/// What a device has room for, and how it multiplies.
 struct LstmLimits {
   int multiprocessors = 1;
   std::int64_t shared_bytes = 0;              ///< of shared memory for one block, when it is alone on a multiprocessor
   bool cooperative = false;                   ///< the blocks of a grid may wait for one another
   std::vector<std::pair<int, int>> clusters;  ///< blocks of a cluster, and how many such there are at once; ascending
+  bool tf32 = false;                          ///< f32 as tf32, with the bits of a device that was made so (CudaOptions::tf32)
 };
-/// What the device of `place` says of itself. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
+/// What the device of `place` says of itself, less `tf32`. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
 LstmLimits lstm_limits(const Place& place, DType dtype);
 
 /// How the blocks of a device share a sequence of steps. Groups share the rows, 8 at a time; the blocks of a group share the units, and meet once
@@ -59,13 +60,14 @@ class LstmSequencePlan {
   const LstmLimits& limits() const noexcept { return limits_; }
 
  private:
-  friend LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place);
+  friend LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place, bool tf32);
   LstmDesc desc_;
   Place place_;
   LstmLimits limits_;
 };
-/// `desc.input` is of no interest: x·W is made before. ArgumentError, DTypeError; PlaceError for a place without the kernel.
-LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place);
+/// `desc.input` is of no interest: x·W is made before. `tf32`: what `uses_tf32` says of the device that it is for; with
+/// another, `pack` and `run` fail with ArgumentError. ArgumentError, DTypeError; PlaceError for a place without the kernel.
+LstmSequencePlan make_lstm_sequence(const LstmDesc& desc, const Place& place, bool tf32 = false);
 
 /// R in the order in which the kernel reads it, [8 units][16 k (f32: 8)]; bias and peepholes in f32. Cheap to copy, shareable.
 struct PackedLstmSequence {

@@ -51,6 +51,10 @@ struct CudaOptions {
   std::size_t budget = std::numeric_limits<std::size_t>::max();
   /// Whether products may be cuBLASLt's where it gives our bits (kernels/library_products.h). Results do not depend on it.
   bool library_products = true;
+  /// Products of f32 (and convolutions, cells, and whatever else is made of them) round their factors to tf32, 10 bits of mantissa, and sum in
+  /// f32 by tensor cores: for speed, at the price of the bits of a device without it. All gears and all kernels of the device agree on it, and a
+  /// row's bits depend on no other row, as without. cuBLASLt takes no part in it. Other dtypes are not touched.
+  bool tf32 = false;
 };
 
 /// A CUDA device: its ring of streams, its memory, and one waiter, which notices what completes.
@@ -67,10 +71,14 @@ struct CudaOptions {
 /// PlaceError where there is no such device; UnsupportedError where the build has no CUDA; ArgumentError for the numbers.
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 
+/// Whether a device was made with `CudaOptions::tf32`. False for those that are none of CUDA's.
+bool uses_tf32(Device& device);
+
 /// Host memory that devices copy from and to without the caller's waiting; kept when given back, and handed out again. Throws as above.
 std::shared_ptr<MemoryResource> pinned_memory();
 
-/// The device of `place`: the CPU with `threads`, or a CUDA device. PlaceError for another backend's.
-std::shared_ptr<Device> make_device(const Place& place, int threads = 1, std::size_t streams = 4);
+/// The device of `place`: the CPU with `threads`, or a CUDA device, with tf32 where that is asked for. PlaceError for another backend's;
+/// UnsupportedError for tf32 on the CPU.
+std::shared_ptr<Device> make_device(const Place& place, int threads = 1, std::size_t streams = 4, bool tf32 = false);
 
 }  // namespace millrace

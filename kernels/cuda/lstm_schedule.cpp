@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,26 +19,32 @@ using cuda::lstm_pieces;
 /// What a step costs, in nanoseconds. Barriers and the exchange are measured on an H200; the rest is derived from its rates.
 struct Costs {
   static constexpr double block = 40, cluster = 205, grid = 933;
-  static constexpr double clock = 0.57;               ///< of a cycle
-  static constexpr double second_cache = 600;         ///< until what is read from it is there
-  static constexpr double cache_rate = 0.028;         ///< a byte of it, for each multiprocessor
-  static constexpr double mma = 8, mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k for a multiprocessor; of one step of a chain
+  static constexpr double clock = 0.57;        ///< of a cycle
+  static constexpr double second_cache = 600;  ///< until what is read from it is there
+  static constexpr double cache_rate = 0.028;  ///< a byte of it, for each multiprocessor
+  static constexpr double mma = 8,
+                          mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k (tf32: 8) for a multiprocessor; of one step of a chain
   static constexpr double fma = 16, fma_latency = 4;  ///< of 8 units × 8 rows × 8 k; of one k
   static constexpr double pointwise = 150;            ///< of the functions of one warp's units
 };
 
+/// By tensor cores, in the steps of mma.cuh.
+bool is_by_mma(const LstmDesc& desc, const LstmLimits& limits) { return desc.dtype != DType::f32 || limits.tf32; }
+
 struct Work {
   const LstmDesc& desc;
+  bool tf32, by_mma;
   std::int64_t unit_blocks, chunks, chains, tiles;
 
-  Work(const LstmDesc& of, std::int64_t rows)
+  Work(const LstmDesc& of, std::int64_t rows, const LstmLimits& limits)
       : desc(of),
+        tf32(limits.tf32),
+        by_mma(is_by_mma(of, limits)),
         unit_blocks(lstm_pieces(of.hidden, 8)),
         chunks(lstm_pieces(of.hidden, cuda::lstm_chunk(of.dtype))),
-        chains(lstm_pieces(of.hidden, cuda::lstm_chain(of.dtype))),
+        chains(lstm_pieces(of.hidden, cuda::lstm_chain(of.dtype, limits.tf32))),
         tiles(std::max<std::int64_t>(1, lstm_pieces(rows, 8))) {}
 
-  bool narrow() const { return desc.dtype != DType::f32; }
   /// Of one block and one group.
   std::int64_t units_of(const LstmSchedule& of) const { return lstm_pieces(unit_blocks, of.blocks); }
   std::int64_t tiles_of(const LstmSchedule& of) const { return lstm_pieces(tiles, of.groups); }
@@ -49,8 +56,8 @@ struct Work {
     const double at_once = of.warps / of.ways;
     const double rounds = std::ceil(units * std::ceil(mine / of.wide) / at_once);
     const double chain = static_cast<double>(lstm_pieces(chains, of.ways)) * static_cast<double>(std::min(chunks * chains, chunks)) /
-                         static_cast<double>(chains) * (narrow() ? Costs::mma_latency : 8 * Costs::fma_latency) * of.wide;
-    const double arithmetic = std::max(products * (narrow() ? Costs::mma : Costs::fma), rounds * chain) * Costs::clock;
+                         static_cast<double>(chains) * (by_mma ? Costs::mma_latency : 8 * Costs::fma_latency) * of.wide;
+    const double arithmetic = std::max(products * (by_mma ? Costs::mma : Costs::fma), rounds * chain) * Costs::clock;
     const double staging = mine * static_cast<double>(chunks * cuda::lstm_state_bytes) * Costs::cache_rate +
                            static_cast<double>(lstm_pieces(tiles_of(of), of.staged)) * Costs::second_cache;
     const double streaming = units * static_cast<double>(chunks - of.resident) * std::ceil(mine / of.wide) *
@@ -60,21 +67,29 @@ struct Work {
   }
 };
 
-/// The rest of a schedule whose blocks and groups are chosen; false when not even one piece of h fits.
-bool complete(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
+/// What lies in shared memory, once the rows of a warp are chosen; false when not even one piece of h fits.
+bool fill_shared(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
   const std::int64_t mine = work.tiles_of(made);
   const std::int64_t units = work.units_of(made);
-  made.wide = work.narrow() && mine >= 4 && units * lstm_pieces(mine, 4) >= made.warps / 2 ? 4 : 1;
   made.ways = 1;
   while (made.wide == 1 && made.ways * 2 <= made.warps && made.ways < work.chains && units * mine * made.ways * 2 <= made.warps)
     made.ways *= 2;
-  const auto fits = [&] { return cuda::lstm_shared_bytes(made, work.desc.dtype, work.desc.hidden) <= limits.shared_bytes; };
+  const auto fits = [&] { return cuda::lstm_shared_bytes(made, work.desc.dtype, work.tf32, work.desc.hidden) <= limits.shared_bytes; };
   made.resident = work.chunks;
   made.staged = static_cast<int>(lstm_pieces(std::min<std::int64_t>(mine, 32), made.wide)) * made.wide;
   while (!fits() && made.staged > made.wide) made.staged = std::max(made.wide, made.staged / 2 / made.wide * made.wide);
   while (!fits() && made.resident > 0) --made.resident;
   if (!fits() && made.ways > 1) made.ways = 1;
   return fits();
+}
+
+/// The rest of a schedule whose blocks and groups are chosen; false when not even one piece of h fits.
+bool complete(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
+  const std::int64_t mine = work.tiles_of(made);
+  const std::int64_t units = work.units_of(made);
+  made.wide = work.by_mma && mine >= 4 && units * lstm_pieces(mine, 4) >= made.warps / 2 ? 4 : 1;
+  if (fill_shared(made, work, limits)) return true;
+  return std::exchange(made.wide, 1) > 1 && fill_shared(made, work, limits);
 }
 
 std::string_view name_of(Group group) { return group == Group::block ? "block" : group == Group::cluster ? "cluster" : "grid"; }
@@ -102,10 +117,10 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
 
 }  // namespace
 
-std::int64_t cuda::lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, std::int64_t hidden) {
+std::int64_t cuda::lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool tf32, std::int64_t hidden) {
   const std::int64_t units = lstm_pieces(lstm_pieces(hidden, 8), schedule.blocks);
   const std::int64_t chunks = lstm_pieces(hidden, lstm_chunk(dtype));
-  const std::int64_t chains = lstm_pieces(hidden, lstm_chain(dtype));
+  const std::int64_t chains = lstm_pieces(hidden, lstm_chain(dtype, tf32));
   const std::int64_t sums = schedule.ways > 1 ? chains * (schedule.warps / schedule.ways) * 32 * 8 * 4 : 0;
   return units * schedule.resident * lstm_weight_bytes + schedule.staged * chunks * lstm_state_bytes + sums;
 }
@@ -117,7 +132,7 @@ std::string LstmSchedule::to_string() const {
 }
 
 LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {
-  const Work work(desc, rows);
+  const Work work(desc, rows, limits);
   const std::vector<LstmSchedule> all = candidates(work, limits);
   if (all.empty())
     throw UnsupportedError(
@@ -125,7 +140,8 @@ LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLi
   const auto cheaper = [](const LstmSchedule& a, const LstmSchedule& b) { return a.step_ns < b.step_ns; };
   LstmSchedule best = *std::min_element(all.begin(), all.end(), cheaper);
   const std::int64_t own = work.units_of(best) * work.chunks * cuda::lstm_weight_bytes;
-  best.reason = fmt::format("H {} × {} rows of {}: {}; ", desc.hidden, rows, name_of(desc.dtype), best.to_string());
+  best.reason = fmt::format("H {} × {} rows of {}: {}; ", desc.hidden, rows,
+                            limits.tf32 && desc.dtype == DType::f32 ? "tf32" : name_of(desc.dtype), best.to_string());
   best.reason += best.resident == work.chunks ? fmt::format("a block's {} bytes of weights stay in shared memory", own)
                                               : fmt::format(
                                                     "of a block's {} bytes of weights {} stay in shared memory, the rest is read each "
@@ -150,10 +166,10 @@ void check_schedule(const LstmSchedule& schedule, const LstmDesc& desc, const Ls
     refuse("blocks, groups and as many pieces as there are");
   if (schedule.warps < 1 || schedule.warps > 8 || schedule.ways < 1 || schedule.warps % schedule.ways != 0)
     refuse("1 to 8 warps, and ways that divide them");
-  if ((schedule.wide != 1 && schedule.wide != 4) || (schedule.wide > 1 && (schedule.ways > 1 || desc.dtype == DType::f32)))
-    refuse("8 rows a warp, or 32 of a narrow dtype with one way");
+  if ((schedule.wide != 1 && schedule.wide != 4) || (schedule.wide > 1 && (schedule.ways > 1 || !is_by_mma(desc, limits))))
+    refuse("8 rows a warp, or 32 of a narrow dtype or tf32 with one way");
   if (schedule.staged < schedule.wide || schedule.staged % schedule.wide != 0) refuse("a multiple of a warp's rows to be staged");
-  if (cuda::lstm_shared_bytes(schedule, desc.dtype, desc.hidden) > limits.shared_bytes)
+  if (cuda::lstm_shared_bytes(schedule, desc.dtype, limits.tf32, desc.hidden) > limits.shared_bytes)
     refuse(fmt::format("no more than {} bytes of shared memory", limits.shared_bytes));
   if (schedule.group == Group::block && schedule.blocks != 1) refuse("one block");
   const auto known = [&](const auto& one) { return one.first == schedule.blocks && schedule.groups <= one.second; };

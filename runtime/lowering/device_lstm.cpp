@@ -11,6 +11,7 @@
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
@@ -41,7 +42,7 @@ DeviceLstm::DeviceLstm(const Program& program, int block, const Op& loop, std::s
   desc.input = (*type(loop_.w).shape)[0];
   desc.hidden = (*type(loop_.r).shape)[0];
   desc.weights = type(loop_.w).dtype;
-  plan_ = make_lstm_sequence(desc, device_->place());
+  plan_ = make_lstm_sequence(desc, device_->place(), uses_tf32(*device_));
   const DType sums = DType::f32;
   projection_ = make_gemm_plan({desc.input, 4 * desc.hidden, desc.dtype, sums, desc.weights}, device_->place());
   const StreamRef stream = device_->stream(0);

@@ -233,9 +233,11 @@ std::int64_t room_for(std::int64_t rows) {
 /// A cell's kernel with its weights.
 class CellKernel {
  public:
-  CellKernel(const DeviceStepForm::Cell& cell, const Program& step, const Place& place, StreamRef stream)
-      : plan_(make_lstm_sequence(cell.desc, place)),
-        projection_(make_gemm_plan({cell.desc.input, 4 * cell.desc.hidden, cell.desc.dtype, DType::f32, cell.desc.weights}, place)) {
+  CellKernel(const DeviceStepForm::Cell& cell, const Program& step, Device& device)
+      : plan_(make_lstm_sequence(cell.desc, device.place(), uses_tf32(device))),
+        projection_(
+            make_gemm_plan({cell.desc.input, 4 * cell.desc.hidden, cell.desc.dtype, DType::f32, cell.desc.weights}, device.place())) {
+    const StreamRef stream = device.stream(0);
     const auto held = [&](VarId var) { return var == no_var ? std::nullopt : std::optional<Tensor>(brought(*step.constant(var), stream)); };
     const std::optional<Tensor> bias = held(cell.bias), peepholes = held(cell.peepholes);
     weights_ = pack(plan_, *held(cell.r), bias ? &*bias : nullptr, peepholes ? &*peepholes : nullptr, stream);
@@ -285,7 +287,7 @@ struct DeviceStep::Parts {
       programs.emplace_back();
       cells.emplace_back();
       if (stage.cell) {
-        cells.back().emplace(*stage.cell, form.step(), device->place(), device->stream(0));
+        cells.back().emplace(*stage.cell, form.step(), *device);
       } else {
         programs.back().emplace(*stage.program, device);
         if (!programs.back()->straight_line()) refuse("a step waits for the host");

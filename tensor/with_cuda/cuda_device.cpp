@@ -67,6 +67,7 @@ class CudaDevice final : public Device, public Recoverable {
         marks_(std::make_shared<MarkWords>(options.index)),
         waiters_(options.index) {
     context_.library_products = options.library_products;
+    context_.tf32 = options.tf32;
     for (std::size_t i = 0; i < options.streams; ++i) {
       auto state = std::make_shared<StreamState>(index_, waiters_, words_.on_host(i), words_.on_device(i));
       state->queue().context = &context_;
@@ -167,6 +168,11 @@ std::shared_ptr<Device> make_cuda_device(const CudaOptions& options) {
     throw PlaceError("cuda device: expected one of " + std::to_string(count) + " devices (" + cuda_status() +
                      "), found cuda:" + std::to_string(options.index));
   return std::make_shared<cuda::CudaDevice>(options);
+}
+
+bool uses_tf32(Device& device) {
+  const auto* memory = dynamic_cast<const cuda::DeviceMemory*>(device.stream(0).memory().get());
+  return memory != nullptr && cuda::uses_tf32(memory->pool()->queue(0));
 }
 
 std::shared_ptr<MemoryResource> pinned_memory() {

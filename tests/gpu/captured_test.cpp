@@ -34,8 +34,9 @@ RunResult run_in(const Executable& executable, const Feeds& feeds, RunOptions op
   return sync_wait(executor, run(executable, feeds, options));
 }
 
-std::shared_ptr<Device> device_with(std::size_t streams) {
+std::shared_ptr<Device> device_with(std::size_t streams, bool tf32 = false) {
   CudaOptions options;
+  options.tf32 = tf32;
   options.streams = streams;
   return make_cuda_device(options);
 }
@@ -165,13 +166,13 @@ Feeds carried_feeds(Random& random, const DDim& dims, std::int64_t turns, DType 
 }  // namespace
 
 TEST_CASE("programs drawn at random have the bits of their turns one by one when the device turns them, whatever its streams") {
-  const std::shared_ptr<Device> devices[] = {device_with(1), device_with(4)};
+  const std::shared_ptr<Device> devices[] = {device_with(1), device_with(4), device_with(2, true)};
   std::uint64_t compared = 0;
   for (std::uint64_t seed = 1; compared < random_programs(); ++seed) {
     INFO("seed ", seed);
     try {
       const RandomLoop drawn(seed);
-      const std::int64_t captured = compare_captured(drawn.program, drawn.feeds, devices[seed % 2]);
+      const std::int64_t captured = compare_captured(drawn.program, drawn.feeds, devices[seed % 3]);
       CHECK(captured == (drawn.lod.rows() > 0 ? 1 : 0));
       ++compared;
     } catch (const PlaceError& error) {  // int8 weights

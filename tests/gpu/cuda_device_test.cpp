@@ -3,8 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <ctime>
+#include <limits>
 #include <thread>
 
 #include <gpu/spin.h>
@@ -349,6 +353,58 @@ TEST_CASE("products have the bits of our kernels, whatever cuBLASLt a device has
       CHECK(found[0] == found[1]);
     }
   for (const std::string& line : library_products(*devices[0])) MESSAGE(line);
+}
+
+TEST_CASE("a device with tf32 rounds the factors of f32 to 10 bits of mantissa, ties away from zero, and changes no other dtype") {
+  const auto rounded = [](float value) {
+    auto bits = std::bit_cast<std::uint32_t>(value);
+    if (std::isfinite(value)) bits += 0x1000;
+    return std::bit_cast<float>(bits & 0xffffe000u);
+  };
+  CudaOptions options;
+  options.tf32 = true;
+  const std::shared_ptr<Device> coarse = make_cuda_device(options), fine = device_of(), host = make_cpu_device();
+  CHECK((uses_tf32(*coarse) && !uses_tf32(*fine) && !uses_tf32(*host)));
+  const auto product = [](const std::shared_ptr<Device>& device, const Tensor& a, const Tensor& b) {
+    const StreamRef stream = device->stream(0);
+    return numbers(cast(matmul(up(a, stream), up(b, stream), stream), DType::f32, stream));
+  };
+  // Times 1, each is what it is rounded to.
+  const std::vector<float> some{1,
+                                1 + 0x1p-11f,
+                                -1 - 0x1p-11f,
+                                1 + 0x1.8p-11f,
+                                1 + 0x1p-12f,
+                                3 - 0x1p-22f,
+                                0x1.ffep+60f,
+                                0x1.234568p-50f,
+                                std::numeric_limits<float>::infinity(),
+                                -std::numeric_limits<float>::infinity()};
+  std::vector<float> expected;
+  for (const float value : some) expected.push_back(rounded(value));
+  const auto count = static_cast<std::int64_t>(some.size());
+  CHECK(product(coarse, Tensor::from(some, DDim{count, 1}), Tensor::from<float>({1}, DDim{1, 1})) == expected);
+  CHECK(product(coarse, Tensor::from<float>({1}, DDim{1, 1}), Tensor::from(some, DDim{1, count})) == expected);
+  CHECK(std::isnan(
+      product(coarse, Tensor::from<float>({std::bit_cast<float>(0x7f800001u)}, DDim{1, 1}), Tensor::from<float>({1}, DDim{1, 1}))[0]));
+  Random random(12);
+  const Tensor x = random_tensor(random, {300, 290}), w = random_tensor(random, {290, 64});
+  const auto all_rounded = [&](const Tensor& from) {
+    std::vector<float> made = from.to_vector<float>();
+    std::transform(made.begin(), made.end(), made.begin(), rounded);
+    return Tensor::from(made, from.dims());
+  };
+  const std::vector<float> found = product(coarse, x, w);
+  CHECK(found == product(coarse, all_rounded(x), all_rounded(w)));
+  CHECK(found != product(fine, x, w));
+  CHECK(found != product(fine, all_rounded(x), all_rounded(w)));  // another order of sums
+  CHECK(library_products(*coarse).empty());
+  for (const DType dtype : {DType::f64, DType::f16, DType::bf16}) {
+    const Tensor a = cast(x, dtype, host->stream(0)), b = cast(w, dtype, host->stream(0));
+    CHECK_MESSAGE(product(coarse, a, b) == product(fine, a, b), name_of(dtype));
+  }
+  CHECK_THROWS_WITH_AS(make_device(CpuPlace{}, 1, 1, true), doctest::Contains("expected a CUDA device for tf32, found cpu"),
+                       UnsupportedError);
 }
 
 TEST_CASE("a device that is not there, and numbers of streams that make no sense, are errors that say so") {

@@ -17,6 +17,11 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
 
+/// Those whose arithmetic is the backend's own.
+std::vector<DType> dtypes_of(const Backend& on) {
+  return on.tf32 ? std::vector<DType>{DType::f32} : std::vector<DType>(std::begin(dtypes), std::end(dtypes));
+}
+
 /// An LSTM over ragged sequences, longest first, on the host.
 struct Case {
   LstmDesc desc;
@@ -116,7 +121,7 @@ struct OnDevice {
 
 OnDevice bring(Backend& on, const Case& of) {
   const Tensor bias = on.up(of.bias), peepholes = on.up(of.peepholes);
-  OnDevice made{make_lstm_sequence(of.desc, on.stream().place()), {}, {}};
+  OnDevice made{make_lstm_sequence(of.desc, on.stream().place(), on.tf32), {}, {}};
   made.packed = pack(made.plan, on.up(of.r), of.desc.bias ? &bias : nullptr, of.desc.peepholes ? &peepholes : nullptr, on.stream());
   made.rows.projection = on.room(DType::f32, DDim{of.offsets.back(), 4 * of.desc.hidden});
   const GemmPlan product = make_gemm_plan({of.desc.input, 4 * of.desc.hidden, of.desc.dtype, DType::f32}, on.stream().place());
@@ -166,11 +171,11 @@ std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, co
 }  // namespace
 
 TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by the cell, however blocks and launches share it") {
-  each_backend([](Backend& on) {
+  each_product_backend([](Backend& on) {
     for (const std::uint64_t seed : seeds(4)) {
       Random random(seed);
-      for (const DType dtype : dtypes) {
-        const std::int64_t hidden = random.between(1, dtype == DType::f32 ? 40 : 150);
+      for (const DType dtype : dtypes_of(on)) {
+        const std::int64_t hidden = random.between(1, dtype == DType::f32 && !on.tf32 ? 40 : 150);
         Case of = make_case(random, dtype, hidden, lengths_of(random, random.between(1, 40), 5));
         of.desc.bias = random.coin();
         of.desc.peepholes = random.coin();
@@ -180,7 +185,7 @@ TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by t
         const Found expected = by_steps(on, of);
         CHECK(same(run_on(on, of), expected));
         CHECK(same(run_on(on, of, nullptr, random.between(1, 3)), expected));
-        const LstmLimits limits = lstm_limits(on.stream().place(), dtype);
+        const LstmLimits limits = make_lstm_sequence(of.desc, on.stream().place(), on.tf32).limits();
         for (const LstmSchedule& schedule : any_schedules(random, of.desc, limits)) {
           INFO(schedule.to_string());
           CHECK(same(run_on(on, of, &schedule), expected));
@@ -191,9 +196,10 @@ TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by t
 }
 
 TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums have several chains, have the bits of their steps too") {
-  each_backend([](Backend& on) {
+  each_product_backend([](Backend& on) {
     Random random(5);
-    for (const auto& [dtype, hidden] : {std::pair{DType::f32, 530}, {DType::f16, 300}, {DType::bf16, 270}}) {
+    for (const auto& [dtype, hidden] : {std::pair{DType::f32, on.tf32 ? 290 : 530}, {DType::f16, 300}, {DType::bf16, 270}}) {
+      if (on.tf32 && dtype != DType::f32) continue;
       INFO(name_of(dtype), ", H ", hidden);
       const Case of = make_case(random, dtype, hidden, {2, 1});
       CHECK(same(run_on(on, of), by_steps(on, of)));
@@ -202,10 +208,10 @@ TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums hav
 }
 
 TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the cell state in f32 and in the cell's own dtype") {
-  each_backend([](Backend& on) {
+  each_product_backend([](Backend& on) {
     for (const std::uint64_t seed : seeds(3)) {
       Random random(seed);
-      for (const DType dtype : dtypes) {
+      for (const DType dtype : dtypes_of(on)) {
         const Case of = make_case(random, dtype, random.between(1, 50), {6, 6, 5, 2, 1, 0});
         const auto w = reference::values(of.w), r = reference::values(of.r), bias = reference::values(of.bias);
         reference::LstmState state{reference::values(of.h), reference::values(of.c)};
@@ -227,9 +233,9 @@ TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the c
           there.rows.c = there.rows.c_out = on.up(cast(of.c, cell, CpuDevice().stream(0)));
           there.rows.c_steps = on.room(cell, y.dims);
           run(there.plan, there.packed, there.rows, on.stream());
-          CHECK(error_of(on.down(there.rows.y), y) <= 100 * rounding(dtype));
-          CHECK(error_of(on.down(*there.rows.c_steps), c) <= 100 * rounding(dtype));
-          CHECK(error_of(on.down(there.rows.c_out), last_c) <= 100 * rounding(dtype));
+          CHECK(error_of(on.down(there.rows.y), y) <= 100 * on.rounding(dtype));
+          CHECK(error_of(on.down(*there.rows.c_steps), c) <= 100 * on.rounding(dtype));
+          CHECK(error_of(on.down(there.rows.c_out), last_c) <= 100 * on.rounding(dtype));
         }
       }
     }
@@ -334,6 +340,10 @@ TEST_CASE("no steps, no sequences and rows that do not fit are told apart") {
     f64.dtype = DType::f64;
     CHECK_THROWS_AS(make_lstm_sequence(f64, on.stream().place()), DTypeError);
     CHECK_THROWS_WITH_AS(make_lstm_sequence(of.desc, CpuPlace{}), doctest::Contains("expected a CUDA device"), PlaceError);
+    const Case wide = make_case(random, DType::f32, 10, {3, 2});
+    const Tensor r = on.up(wide.r), bias = on.up(wide.bias);
+    CHECK_THROWS_WITH_AS(pack(make_lstm_sequence(wide.desc, on.stream().place(), true), r, &bias, nullptr, on.stream()),
+                         doctest::Contains("expected a device with tf32"), ArgumentError);
   });
 }
 
@@ -357,8 +367,23 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
         if (hidden <= 1024 && dtype != DType::f32) CHECK(made.resident == chunks);
         CHECK(made.reason.find("ns a step") != std::string::npos);
       }
-  desc.hidden = 64;
+  desc.dtype = DType::f32;
+  LstmLimits tf32 = h200;
+  tf32.tf32 = true;
+  for (const std::int64_t hidden : {37, 256, 1024, 2048})
+    for (const std::int64_t rows : {1, 64, 5000}) {
+      desc.hidden = hidden;
+      const LstmSchedule made = schedule_lstm(desc, rows, tf32);
+      INFO(made.reason);
+      CHECK_NOTHROW(check_schedule(made, desc, tf32));
+      CHECK(made.step_ns < schedule_lstm(desc, rows, h200).step_ns);
+      CHECK(made.reason.find("rows of tf32") != std::string::npos);
+      if (made.wide > 1) CHECK_THROWS_WITH_AS(check_schedule(made, desc, h200), doctest::Contains("narrow dtype or tf32"), ArgumentError);
+    }
+  desc.hidden = 4096;  // 32 rows of h are too many here
   desc.dtype = DType::f16;
+  CHECK(schedule_lstm(desc, 5000, h200).wide == 1);
+  desc.hidden = 64;
   CHECK(schedule_lstm(desc, 1, h200).group == LstmSchedule::Group::block);
   desc.hidden = 256;
   CHECK(schedule_lstm(desc, 64, h200).group == LstmSchedule::Group::cluster);
@@ -367,10 +392,10 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
   CHECK_THROWS_WITH_AS(check_schedule(wrong, desc, h200), doctest::Contains("ways that divide them"), ArgumentError);
 }
 
-TEST_CASE("narrow products have the same bits whatever shares their rows, their columns and the tile") {
-  each_backend([](Backend& on) {
+TEST_CASE("products by tensor cores have the same bits whatever shares their rows, their columns and the tile") {
+  each_product_backend([](Backend& on) {
     Random random(4);
-    for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const DType dtype : on.tf32 ? std::vector{DType::f32} : std::vector{DType::f16, DType::bf16}) {
       const std::int64_t m = 70, n = 90, k = 300;
       const Tensor a = random_tensor(random, dtype, DDim{m, k}), b = random_tensor(random, dtype, DDim{k, n});
       const auto product = [&](const Tensor& left, const Tensor& right) {
@@ -390,11 +415,14 @@ TEST_CASE("narrow products have the same bits whatever shares their rows, their 
   });
 }
 
-TEST_CASE("narrow products of many rows have the bits of those of few, whatever k lacks to a chain, with a bias and with factors") {
-  each_backend([](Backend& on) {
+TEST_CASE(
+    "products by tensor cores of many rows have the bits of those of few, whatever k lacks to a chain, with a bias and with factors") {
+  each_product_backend([](Backend& on) {
     Random random(6);
     const std::int64_t m = 128 * std::max(1, lstm_limits(on.stream().place(), DType::f16).multiprocessors / 4) + 72, n = 200;
-    for (const auto& [dtype, k] : {std::pair{DType::f16, 296}, {DType::bf16, 128}, {DType::f16, 8}}) {
+    const std::vector<std::pair<DType, std::int64_t>> narrow{{DType::f16, 296}, {DType::bf16, 128}, {DType::f16, 8}};
+    const std::vector<std::pair<DType, std::int64_t>> wide{{DType::f32, 300}, {DType::f32, 128}, {DType::f32, 4}};
+    for (const auto& [dtype, k] : on.tf32 ? wide : narrow) {
       INFO(name_of(dtype), ", K ", k);
       const Tensor a = on.up(random_tensor(random, dtype, DDim{m, k})), b = on.up(random_tensor(random, dtype, DDim{k, n}));
       const Tensor c = random_tensor(random, DType::f32, DDim{m, n});

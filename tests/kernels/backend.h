@@ -49,7 +49,11 @@ class Backend {
     return tensor.copy_to(CpuPlace{});
   }
 
+  /// Half a unit in the last place of 1, of the factors of a product.
+  double rounding(DType dtype) const;
+
   std::string name;
+  bool tf32 = false;  ///< f32 is multiplied as tf32
 
  private:
   std::shared_ptr<Device> device_;
@@ -65,9 +69,11 @@ inline Backend sim_backend() {
 }
 
 /// A real device, as a whole program of tests asks for.
-inline Backend device_backend(const std::string& place) {
-  const std::shared_ptr<Device> device = make_device(Place::parse(place));
-  return {place, device, [device] { device->stream(0).position().wait(); }};
+inline Backend device_backend(const std::string& place, bool tf32 = false) {
+  const std::shared_ptr<Device> device = make_device(Place::parse(place), 1, 4, tf32);
+  Backend made(place + (tf32 ? ", tf32" : ""), device, [device] { device->stream(0).position().wait(); });
+  made.tf32 = tf32;
+  return made;
 }
 
 /// Calls `f(backend)` for each.
@@ -80,6 +86,17 @@ void each_backend(F f) {
   }
   for (const int which : {0, 1, 2}) {
     Backend backend = which == 2 ? sim_backend() : cpu_backend(which + 1);
+    INFO("on ", backend.name);
+    f(backend);
+  }
+}
+
+/// The same, and the real device once more with tf32: for what is made of products.
+template <class F>
+void each_product_backend(F f) {
+  each_backend(f);
+  if (const std::string place = test_place(); place.starts_with("cuda")) {
+    Backend backend = device_backend(place, true);
     INFO("on ", backend.name);
     f(backend);
   }
@@ -108,6 +125,8 @@ inline double rounding(DType dtype) {
     default: return 0;
   }
 }
+
+inline double Backend::rounding(DType dtype) const { return tf32 && dtype == DType::f32 ? 0x1p-11 : testing::rounding(dtype); }
 
 /// Random numbers in [-scale, scale), on the host.
 inline Tensor random_tensor(Random& random, DType dtype, const DDim& dims, double scale = 1) {

@@ -15,7 +15,10 @@ int info() {
   fmt::print("millrace {}\nparts: {}\n", MILLRACE_VERSION, MILLRACE_BUILT_PARTS);
   fmt::print("cpu: instruction sets {}\n", fmt::join(cpu::instruction_sets(), ", "));
   fmt::print("cuda: {}\n", cuda_status());
-  if (!cuda_devices().empty()) fmt::print("cuda products: {}\n", library_products_status());
+  if (!cuda_devices().empty()) {
+    fmt::print("cuda products: {}\n", library_products_status());
+    for (const std::string& line : cuda_arithmetic_ids()) fmt::print("cuda arithmetic: {}\n", line);
+  }
   fmt::print("nccl: {}\n", nccl_status());
   for (const CudaDeviceInfo& device : cuda_devices())
     fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", device.index, device.name,

@@ -163,6 +163,10 @@ void DeviceFlags::add_to(CLI::App& command) {
   command.add_option("--streams", streams, "Streams of a device, which independent work takes; results do not depend on it")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  command.add_flag(
+      "--tf32", tf32,
+      "Products of f32 on a CUDA device by tensor cores, from factors rounded to tf32 (10 bits of mantissa): for speed, at the "
+      "price of other results than without, which are the same in all gears. An error on the CPU");
   add_gear(command);
 }
 
@@ -184,6 +188,8 @@ void DeviceFlags::refuse_in(CLI::App& command, const std::string& why) {
 }
 
 Gear DeviceFlags::chosen_gear() const { return gear_of(gear).value_or(Gear::automatic); }
+
+std::string DeviceFlags::where() const { return tf32 ? place + " (f32 as tf32)" : place; }
 
 std::vector<std::string> DeviceFlags::places() const {
   std::vector<std::string> found;
@@ -217,8 +223,9 @@ std::vector<std::shared_ptr<Device>> DeviceFlags::make_all() const {
 
 std::shared_ptr<Device> DeviceFlags::make_for(int rank) const {
   const Place wanted = parsed_place(rank);
+  if (tf32 && wanted.is_cpu()) throw UsageError("--tf32: expected a CUDA device as --place, found cpu, which multiplies f32 as f32");
   try {
-    return make_device(wanted, threads, wanted.is_cpu() ? 1 : static_cast<std::size_t>(streams));
+    return make_device(wanted, threads, wanted.is_cpu() ? 1 : static_cast<std::size_t>(streams), tf32);
   } catch (const Error& error) {
     throw PlaceError(fmt::format("--place: expected cpu or a device of this machine, found {}: {}", wanted.to_string(), error.what()));
   }

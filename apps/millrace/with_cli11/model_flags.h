@@ -51,11 +51,12 @@ std::pair<std::string, std::string> split_assignment(const std::string& flag, co
 /// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
 std::function<std::string(const std::string&)> within(double least, double most);
 
-/// --place, --threads, --streams and --gear.
+/// --place, --threads, --streams, --tf32 and --gear.
 struct DeviceFlags {
   std::string place = "cpu";
   int threads = 1;
   int streams = 4;
+  bool tf32 = false;
   std::string gear = "auto";
 
   void add_to(CLI::App& command);
@@ -68,13 +69,15 @@ struct DeviceFlags {
   /// `gear` as a run takes it. A gear that was named must be had by every loop.
   Gear chosen_gear() const;
   bool gear_required() const { return chosen_gear() == Gear::captured || chosen_gear() == Gear::fused; }
-  /// UsageError for text that is no place, or more than one; PlaceError for a place that this build or this machine does not have.
+  /// UsageError for text that is no place, for more than one, and for --tf32 on the CPU; PlaceError for a place that this build or this machine does not have.
   std::shared_ptr<Device> make() const;
   /// That of a rank: the places of the list in turn.
   std::shared_ptr<Device> make_for(int rank) const;
   /// All places of the list, a device each.
   std::vector<std::shared_ptr<Device>> make_all() const;
   std::vector<std::string> places() const;
+  /// --place, and whether f32 is multiplied as tf32 there, for people.
+  std::string where() const;
 };
 
 }  // namespace millrace::app

@@ -83,7 +83,7 @@ int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   if (trace) trace->commit();
   if (flags.stats)
     fmt::print("millrace: rank {} of {} ran in {:.3f} s on {}: {}\n", environment.rank, environment.world_size, seconds,
-               device->place().to_string(), outcome.stats);
+               device->place().to_string() + (flags.device.tf32 ? " (f32 as tf32)" : ""), outcome.stats);
   return 0;
 }
 
@@ -113,7 +113,7 @@ int run_model(const RunFlags& flags) {
   write_outputs(flags.folder, outcome.outputs);
   if (trace) trace->commit();
   if (flags.stats)
-    fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.place, flags.device.threads, outcome.stats);
+    fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.where(), flags.device.threads, outcome.stats);
   return 0;
 }
 

@@ -58,9 +58,9 @@ void lstm_gates(const LstmDesc&, const PackedLstm&, const Tensor&, const Tensor&
   absent("lstm_gates");
 }
 LstmLimits lstm_limits(int, DType) { absent("lstm sequence"); }
-void pack_lstm_sequence(const LstmDesc&, const Tensor&, const Tensor&, ThreadTeam&) { absent("lstm sequence"); }
-void lstm_sequence(const LstmDesc&, const LstmSchedule&, const PackedLstmSequence&, const LstmSequenceRows&, std::int64_t, std::int64_t,
-                   ThreadTeam&) {
+void pack_lstm_sequence(const LstmDesc&, bool, const Tensor&, const Tensor&, ThreadTeam&) { absent("lstm sequence"); }
+void lstm_sequence(const LstmDesc&, bool, const LstmSchedule&, const PackedLstmSequence&, const LstmSequenceRows&, std::int64_t,
+                   std::int64_t, ThreadTeam&) {
   absent("lstm sequence");
 }
 

@@ -4,6 +4,7 @@
 namespace millrace {
 
 std::vector<std::string> library_products(Device&) { return {}; }
+std::vector<std::string> cuda_arithmetic_ids() { return {}; }
 std::string library_products_status() { return "no cuBLASLt: CUDA is not in this build"; }
 
 }  // namespace millrace

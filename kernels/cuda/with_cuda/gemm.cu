@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of f32, f64 and integers in the order of kernels/gemm.h: each output is one chain of fused multiply-adds, whatever the tile that
 // computes it. This is the path that always exists; a faster kernel may stand beside it where it gives these bits, or where it has an arithmetic
-// id of its own, as those of narrow floats have (mma.cuh).
+// id of its own, as those of narrow floats and of tf32 have (mma.cuh).
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
+#include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/lstm_functions.cuh>
 #include <millrace/kernels/cuda/with_cuda/wide_gemm.cuh>
@@ -168,9 +169,11 @@ void multiply_ours(const ProductRequest& request, const Queue& queue) {
   if (request.batch.elements() * request.m * request.n == 0) return;
   switch (request.dtype) {
     case DType::f64: return multiply_floats<double>(request, queue);
-    case DType::f32: return multiply_floats<float>(request, queue);
+    case DType::f32:
+      if (!uses_tf32(queue)) return multiply_floats<float>(request, queue);
+      [[fallthrough]];
     case DType::f16:
-    case DType::bf16: return multiply_narrow(request, queue);
+    case DType::bf16: return multiply_by_mma(request, queue);
     default: break;
   }
   // Only read: Elements serves both ways.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/watermark.h>
 #include <millrace/kernels/cuda/with_cuda/lstm_worker.cuh>
 
@@ -24,12 +25,12 @@ struct Zeros {
 /// R as lstm_worker.cuh reads it; `place` is one element of the packed form.
 template <class T>
 struct PackRecurrent {
-  const T* from;
+  const typename Arithmetic<T>::Stored* from;
   T* to;
   std::int64_t hidden, chunks;
 
   MILLRACE_HD void operator()(std::int64_t i) const {
-    constexpr int k_of_chunk = sizeof(T) == 4 ? 8 : 16;
+    constexpr int k_of_chunk = Arithmetic<T>::chunk;
     // i counts [unit block][chunk][k][unit][gate].
     const auto gate = static_cast<int>(i % 4);
     const auto unit = static_cast<int>(i / 4 % 8);
@@ -37,26 +38,40 @@ struct PackRecurrent {
     const std::int64_t piece = i / (32 * k_of_chunk);
     const std::int64_t row = piece % chunks * k_of_chunk + k;
     const std::int64_t column = piece / chunks * 8 + unit;
-    const T value = row < hidden && column < hidden ? from[row * 4 * hidden + gate * hidden + column] : T{};
+    const T value = row < hidden && column < hidden ? factor_of<T>(from[row * 4 * hidden + gate * hidden + column]) : T{};
     to[piece * 32 * k_of_chunk + place(gate, unit, k)] = value;
   }
   MILLRACE_HD static std::int64_t place(int gate, int unit, int k) {
-    if constexpr (sizeof(T) == 4) return (k * 8 + unit) * 4 + gate;
-    return gate / 2 * 256 + place_in_a(gate % 2 * 8 + unit, k);
+    if constexpr (!Arithmetic<T>::by_mma) return (k * 8 + unit) * 4 + gate;
+    return gate / 2 * 16 * Arithmetic<T>::chunk + place_in_a<T>(gate % 2 * 8 + unit, k);
   }
 };
 
 template <class T>
 void pack_as(const LstmDesc& desc, const Tensor& r, const Tensor& packed, const Queue& queue) {
+  using Stored = typename Arithmetic<T>::Stored;
   each_index(queue, packed.elements() / static_cast<std::int64_t>(sizeof(T)),
-             PackRecurrent<T>{static_cast<const T*>(r.raw()), static_cast<T*>(packed.raw_mutable()), desc.hidden,
+             PackRecurrent<T>{static_cast<const Stored*>(r.raw()), static_cast<T*>(packed.raw_mutable()), desc.hidden,
                               lstm_pieces(desc.hidden, lstm_chunk(desc.dtype))});
 }
 
 }  // namespace
 
-void pack_lstm_sequence(const LstmDesc& desc, const Tensor& r, const Tensor& packed, ThreadTeam& team) {
+namespace {
+
+/// Weights are packed for one arithmetic; the kernel of another one would read nonsense, or give bits that no other gear has.
+void check_arithmetic(const LstmDesc& desc, bool tf32, const Queue& queue) {
+  if (desc.dtype != DType::f32 || tf32 == uses_tf32(queue)) return;
+  throw ArgumentError(std::string("lstm sequence: expected a device ") + (tf32 ? "with" : "without") +
+                      " tf32, as the plan says, found cuda:" + std::to_string(queue.device) + (tf32 ? " without" : " with"));
+}
+
+}  // namespace
+
+void pack_lstm_sequence(const LstmDesc& desc, bool tf32, const Tensor& r, const Tensor& packed, ThreadTeam& team) {
   const Queue& queue = queue_of(team);
+  check_arithmetic(desc, tf32, queue);
+  if (tf32) return pack_as<TensorFloat32>(desc, r, packed, queue);
   if (desc.dtype == DType::f32) return pack_as<float>(desc, r, packed, queue);
   if (desc.dtype == DType::f16) return pack_as<float16>(desc, r, packed, queue);
   pack_as<bfloat16>(desc, r, packed, queue);
@@ -117,7 +132,9 @@ void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& 
   a.y_row = rows.y.strides()[0];
 }
 
-void start(const LstmDesc& desc, const LstmArguments& a, const GridShape& shape, bool wide, const Queue& queue) {
+void start(const LstmDesc& desc, bool tf32, const LstmArguments& a, const GridShape& shape, bool wide, const Queue& queue) {
+  if (tf32 && wide) return run_grid(queue, shape, LstmSequence<TensorFloat32, 4>{a});
+  if (tf32) return run_grid(queue, shape, LstmSequence<TensorFloat32, 1>{a});
   if (desc.dtype == DType::f32) return run_grid(queue, shape, LstmSequence<float, 1>{a});
   if (desc.dtype == DType::f16 && wide) return run_grid(queue, shape, LstmSequence<float16, 4>{a});
   if (desc.dtype == DType::f16) return run_grid(queue, shape, LstmSequence<float16, 1>{a});
@@ -127,9 +144,10 @@ void start(const LstmDesc& desc, const LstmArguments& a, const GridShape& shape,
 
 }  // namespace
 
-void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const PackedLstmSequence& weights, const LstmSequenceRows& rows,
-                   std::int64_t first, std::int64_t last, ThreadTeam& team) {
+void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule, const PackedLstmSequence& weights,
+                   const LstmSequenceRows& rows, std::int64_t first, std::int64_t last, ThreadTeam& team) {
   const Queue& queue = queue_of(team);
+  check_arithmetic(desc, tf32, queue);
   LstmArguments a = {};
   a.functions = LstmFunctions<float>(desc);
   describe(a, desc, schedule);
@@ -156,9 +174,9 @@ void lstm_sequence(const LstmDesc& desc, const LstmSchedule& schedule, const Pac
   shape.warps = schedule.warps;
   shape.cluster = schedule.group == LstmSchedule::Group::cluster ? schedule.blocks : 1;
   shape.meets = schedule.group == LstmSchedule::Group::grid;
-  shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, desc.hidden);
+  shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, tf32, desc.hidden);
   if (watermark != nullptr) shape.begun = watermark->launching();
-  start(desc, a, shape, schedule.wide > 1, queue);
+  start(desc, tf32, a, shape, schedule.wide > 1, queue);
   if (watermark != nullptr) watermark->launched(static_cast<std::uint64_t>(last));
 }
 

@@ -57,7 +57,7 @@ struct alignas(8) Floats2 {
 template <class T, int TILES>
 MILLRACE_DEVICE void multiply_chunk(const Warp& warp, PerLane<LstmSums<TILES>>& part, const std::byte* weights, const std::byte* rows,
                                     std::int64_t apart, int count) {
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (!Arithmetic<T>::by_mma) {
     warp.each_lane([&](int lane) {
       for (int k = 0; k < count; ++k) {
         const Floats4 gates = reinterpret_cast<const Floats4*>(weights)[k * 8 + lane / 4];
@@ -87,6 +87,7 @@ class LstmWorker {
  public:
   using Sums = PerLane<LstmSums<TILES>>;
   using Addends = PerLane<LstmAddends<TILES>>;
+  using Stored = typename Arithmetic<T>::Stored;
 
   MILLRACE_DEVICE LstmWorker(const LstmArguments& arguments, Warp& warp) : a_(arguments), warp_(warp) {
     group_ = warp.block() / a_.blocks;
@@ -135,8 +136,8 @@ class LstmWorker {
   /// Where h of (unit, row) stands in its tile, in elements.
   MILLRACE_DEVICE static int place_in_tile(int unit, int row) {
     const int chunk = unit / chunk_k * static_cast<int>(lstm_state_bytes / static_cast<int>(sizeof(T)));
-    if constexpr (sizeof(T) == 4) return chunk + unit % chunk_k * 8 + row % 8;
-    return chunk + place_in_b(unit % chunk_k, row % 8);
+    if constexpr (!Arithmetic<T>::by_mma) return chunk + unit % chunk_k * 8 + row % 8;
+    return chunk + place_in_b<T>(unit % chunk_k, row % 8);
   }
   /// f(i) for each i below `count`, dealt to the lanes of the block.
   template <class F>
@@ -166,7 +167,8 @@ class LstmWorker {
           const int unit = chunk * chunk_k + i / 8;
           const bool there = row < rows && unit < a_.hidden;
           const int place = place_in_tile(unit, row);
-          reinterpret_cast<T*>(exchanged(0, tile, 0))[place] = there ? static_cast<const T*>(a_.h)[slot_of(row) * a_.h_row + unit] : T{};
+          reinterpret_cast<T*>(exchanged(0, tile, 0))[place] =
+              there ? factor_of<T>(static_cast<const Stored*>(a_.h)[slot_of(row) * a_.h_row + unit]) : T{};
           reinterpret_cast<T*>(exchanged(1, tile, 0))[place] = T{};
         });
   }
@@ -397,25 +399,25 @@ class LstmWorker {
         sums[gate] = sums[gate] + added.projection[i][gate];
       }
       float c = added.c[i];
-      T h = narrowed<T>(a_.functions.step(sums, added.peepholes, c));
+      Stored h = narrowed<Stored>(a_.functions.step(sums, added.peepholes, c));
       const std::int64_t at = place_of(step, row);
       if (a_.live != nullptr && a_.live[at] == 0) {
         c = added.c[i];
         h = h_before(step, unit, row);
       }
-      reinterpret_cast<T*>(exchanged((step + 1) & 1, row / 8, 0))[place_in_tile(unit, row)] = h;
+      reinterpret_cast<T*>(exchanged((step + 1) & 1, row / 8, 0))[place_in_tile(unit, row)] = factor_of<T>(h);
       const std::int64_t slot = slot_of(row);
       a_.c_out.set(slot * a_.c_out_row + unit, c);
       if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
-      static_cast<T*>(a_.y)[at * a_.y_row + unit] = h;
-      if (row >= next_live_) static_cast<T*>(a_.h_out)[slot * a_.h_out_row + unit] = h;
+      static_cast<Stored*>(a_.y)[at * a_.y_row + unit] = h;
+      if (row >= next_live_) static_cast<Stored*>(a_.h_out)[slot * a_.h_out_row + unit] = h;
     });
   }
 
-  /// What a block exchanged of its own units it wrote itself, but for the first step.
-  MILLRACE_DEVICE T h_before(int step, int unit, int row) const {
-    if (step == 0) return static_cast<const T*>(a_.h)[slot_of(row) * a_.h_row + unit];
-    return reinterpret_cast<const T*>(exchanged(step & 1, row / 8, 0))[place_in_tile(unit, row)];
+  /// As it was given out, by this block itself: what blocks exchange may be rounded once more, to tf32.
+  MILLRACE_DEVICE Stored h_before(int step, int unit, int row) const {
+    if (step == 0) return static_cast<const Stored*>(a_.h)[slot_of(row) * a_.h_row + unit];
+    return static_cast<const Stored*>(a_.y)[place_of(step - 1, row) * a_.y_row + unit];
   }
 
   const LstmArguments& a_;

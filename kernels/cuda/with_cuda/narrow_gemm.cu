@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of f16 and bf16 by the arithmetic of mma.cuh, whatever the tile. Columns of the right operand stand as rows of A.
+// Products of f16, bf16 and tf32 by the arithmetic of mma.cuh, whatever the tile. Columns of the right operand stand as rows of A.
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
 #include <millrace/kernels/cuda/with_cuda/mma.cuh>
@@ -9,13 +9,16 @@ namespace millrace::cuda {
 namespace {
 
 constexpr int tile_columns = 64, tile_rows = 32, tile_k = 32, tile_warps = 4;
-constexpr int row_tiles = tile_rows / 8, k_steps = tile_k / 16;
+constexpr int row_tiles = tile_rows / 8;
 
 /// A block makes `tile_columns` by `tile_rows` outputs, a warp 16 columns of them. What lies outside is zeros, and is not stored.
 template <class T>
 struct NarrowProduct {
+  using Stored = typename Arithmetic<T>::Stored;
+  static constexpr int chunk = Arithmetic<T>::chunk, k_steps = tile_k / chunk;
+
   Walk<3> batch;  // a, b, out
-  const T *a, *b;
+  const Stored *a, *b;
   std::int64_t a_row, a_column, b_row, b_column;
   Elements<float> out;
   std::int64_t out_row, out_column, m, n, k;
@@ -30,7 +33,7 @@ struct NarrowProduct {
     std::int64_t row, column, at[3];
   };
 
-  static constexpr std::int64_t shared_bytes = (tile_columns + tile_rows) * tile_k * 2;
+  static constexpr std::int64_t shared_bytes = (tile_columns + tile_rows) * tile_k * static_cast<std::int64_t>(sizeof(T));
   MILLRACE_HD static std::int64_t across(std::int64_t n) { return (n + tile_columns - 1) / tile_columns; }
   MILLRACE_HD static std::int64_t down(std::int64_t m) { return (m + tile_rows - 1) / tile_rows; }
   std::int64_t blocks() const { return batch.count * across(n) * down(m); }
@@ -70,7 +73,7 @@ struct NarrowProduct {
     });
   }
 
-  /// [columns / 16][k / 16] fragments of A, then [rows / 8][k / 16] of B.
+  /// [columns / 16][k / chunk] fragments of A, then [rows / 8][k / chunk] of B.
   MILLRACE_DEVICE void stage(const Warp& warp, const Tile& tile, std::int64_t begin) const {
     auto* const left = reinterpret_cast<T*>(warp.shared());
     T* const right = left + tile_columns * tile_k;
@@ -81,24 +84,24 @@ struct NarrowProduct {
         const int column = along_k ? i / tile_k : i % tile_columns;
         const int x = along_k ? i % tile_k : i / tile_columns;
         const bool there = tile.column + column < n && begin + x < k;
-        left[(column / 16 * k_steps + x / 16) * 256 + place_in_a(column % 16, x % 16)] =
-            there ? b[tile.at[1] + (begin + x) * b_row + (tile.column + column) * b_column] : T{};
+        left[(column / 16 * k_steps + x / chunk) * 16 * chunk + place_in_a<T>(column % 16, x % chunk)] =
+            there ? factor_of<T>(b[tile.at[1] + (begin + x) * b_row + (tile.column + column) * b_column]) : T{};
       }
       for (int i = first; i < tile_rows * tile_k; i += tile_warps * warp_lanes) {
         const int row = i / tile_k;
         const int x = i % tile_k;
         const bool there = tile.row + row < m && begin + x < k;
-        right[(row / 8 * k_steps + x / 16) * 128 + place_in_b(x % 16, row % 8)] =
-            there ? a[tile.at[0] + (tile.row + row) * a_row + (begin + x) * a_column] : T{};
+        right[(row / 8 * k_steps + x / chunk) * 8 * chunk + place_in_b<T>(x % chunk, row % 8)] =
+            there ? factor_of<T>(a[tile.at[0] + (tile.row + row) * a_row + (begin + x) * a_column]) : T{};
       }
     });
   }
 
   MILLRACE_DEVICE void multiply(const Warp& warp, PerLane<Sums>& part, int count) const {
     const auto* const left = reinterpret_cast<const Words4*>(warp.shared());
-    const auto* const right = reinterpret_cast<const Words2*>(warp.shared() + tile_columns * tile_k * 2);
+    const auto* const right = reinterpret_cast<const Words2*>(warp.shared() + tile_columns * tile_k * static_cast<int>(sizeof(T)));
     MILLRACE_UNROLLED for (int step = 0; step < k_steps; ++step) {
-      if (step * 16 >= count) return;
+      if (step * chunk >= count) return;
       PerLane<Words4> weights;
       warp.each_lane([&](int lane) { weights[lane] = left[(warp.warp() * k_steps + step) * warp_lanes + lane]; });
       MILLRACE_UNROLLED for (int row = 0; row < row_tiles; ++row) {
@@ -141,8 +144,9 @@ bool multiply_wide(const ProductRequest& of, const Queue& queue) {
   if (of.batch.elements() != 1 || of.m < few || of.n < few || of.k == 0) return false;
   if (of.n % Kernel::together != 0 || of.k % Kernel::together != 0) return false;
   if (!lies(of.a, of.a_row, of.a_column) || !lies(of.b, of.b_row, of.b_column)) return false;
-  const Kernel kernel{static_cast<const T*>(of.a),
-                      static_cast<const T*>(of.b),
+  using Stored = typename Arithmetic<T>::Stored;
+  const Kernel kernel{static_cast<const Stored*>(of.a),
+                      static_cast<const Stored*>(of.b),
                       of.a_row,
                       of.b_row,
                       elements_at(of.out, of.out_offset),
@@ -161,10 +165,11 @@ bool multiply_wide(const ProductRequest& of, const Queue& queue) {
 
 template <class T>
 void multiply(const ProductRequest& of, const Queue& queue) {
+  using Stored = typename Arithmetic<T>::Stored;
   if (multiply_wide<T>(of, queue)) return;
   NarrowProduct<T> kernel{of.walk(),
-                          static_cast<const T*>(of.a),
-                          static_cast<const T*>(of.b),
+                          static_cast<const Stored*>(of.a),
+                          static_cast<const Stored*>(of.b),
                           of.a_row,
                           of.a_column,
                           of.b_row,
@@ -187,7 +192,8 @@ void multiply(const ProductRequest& of, const Queue& queue) {
 
 }  // namespace
 
-void multiply_narrow(const ProductRequest& request, const Queue& queue) {
+void multiply_by_mma(const ProductRequest& request, const Queue& queue) {
+  if (request.dtype == DType::f32) return multiply<TensorFloat32>(request, queue);
   request.dtype == DType::f16 ? multiply<float16>(request, queue) : multiply<bfloat16>(request, queue);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
@@ -8,17 +9,19 @@
 
 namespace millrace::cuda {
 
-/// Products of f16 or bf16 of many rows, by the arithmetic of mma.cuh: a block makes 128 columns by 128 rows, a warp 32 by 64 of them. Rows of a are
-/// contiguous and so are those of b; both, k and n are multiples of 16 bytes. While 32 k are multiplied, the next ones are on their way. They lie in
+/// Products of f16, bf16 or tf32 of many rows, by the arithmetic of mma.cuh: a block makes 128 columns by 128 rows, a warp 32 by 64 of them. Rows of a are
+/// contiguous and so are those of b; both, k and n are multiples of 16 bytes. While 32 k (tf32: 16) are multiplied, the next ones are on their way. They lie in
 /// shared memory as the fragments that the warps read, whose words are exchanged so that neither who writes nor who reads meets another in a bank.
 template <class T>
 struct WideNarrowProduct {
-  static constexpr int warps = 8, tile = 128, depth = 32, together = 8;
+  using Stored = typename Arithmetic<T>::Stored;
+  static constexpr int chunk_k = Arithmetic<T>::chunk;
+  static constexpr int warps = 8, tile = 128, depth = 2 * chunk_k, together = 16 / static_cast<int>(sizeof(T));
   static constexpr int column_pieces = 2, row_pieces = 8;  // of a warp: 16 columns, 8 rows
-  static constexpr int side_words = tile * depth / 2;
+  static constexpr int side_words = tile * depth * static_cast<int>(sizeof(T)) / 4;
   static constexpr std::int64_t shared_bytes = std::int64_t{2} * 2 * side_words * 4;
 
-  const T *a, *b;
+  const Stored *a, *b;
   std::int64_t a_row, b_row;
   Elements<float> out;
   std::int64_t out_row, out_column, m, n, k;
@@ -55,17 +58,17 @@ struct WideNarrowProduct {
     float at[column_pieces * row_pieces * 4];
   };
   struct Fetched {
-    Words4 rows[2], even, odd;  // 16 k of a row; 8 columns of two k
+    Words4 rows[2], columns[2];  // a chunk of a row; 8 columns of two k, or (tf32) of one
   };
   struct Place {
     std::int64_t row, column;
   };
-  /// What a thread fetches of the rows: 16 k of one, from `chunk` · 16 on.
+  /// What a thread fetches of the rows: a chunk of one.
   struct OfRows {
     int row, chunk;
     MILLRACE_DEVICE OfRows(const Warp& warp, int lane) : row(warp.warp() * 16 + lane / 2), chunk(lane % 2) {}
   };
-  /// And of the columns: 8 of them, from `octet` · 8 on, of the two k that stand at `pair` among the 8 pairs of a chunk.
+  /// And of the columns: 8 of them, from `octet` · 8 on, of what stands at `pair` among the 8 pairs of k of a chunk, or (tf32) among its 8 k.
   struct OfColumns {
     int octet, pair, chunk;
     MILLRACE_DEVICE OfColumns(const Warp& warp, int lane) : octet(warp.warp() / 2 * 4 + lane % 4), pair(lane / 4), chunk(warp.warp() % 2) {}
@@ -85,7 +88,7 @@ struct WideNarrowProduct {
   }
 
   /// Zeros where there is nothing.
-  static MILLRACE_DEVICE Words4 eight(const T* from, bool there) {
+  static MILLRACE_DEVICE Words4 piece(const Stored* from, bool there) {
     Words4 made{};
     if (there) made = *reinterpret_cast<const Words4*>(from);
     return made;
@@ -93,16 +96,18 @@ struct WideNarrowProduct {
   MILLRACE_DEVICE void fetch(const Warp& warp, const Place& place, std::int64_t begin, PerLane<Fetched>& next) const {
     warp.each_lane([&](int lane) {
       const OfRows rows(warp, lane);
-      const T* const row = a + (place.row + rows.row) * a_row;
+      const Stored* const row = a + (place.row + rows.row) * a_row;
       MILLRACE_UNROLLED for (int half = 0; half < 2; ++half) {
-        const std::int64_t at = begin + rows.chunk * 16 + half * together;
-        next[lane].rows[half] = eight(row + at, place.row + rows.row < m && at < k);
+        const std::int64_t at = begin + rows.chunk * chunk_k + half * together;
+        next[lane].rows[half] = piece(row + at, place.row + rows.row < m && at < k);
       }
       const OfColumns columns(warp, lane);
-      const std::int64_t at = begin + columns.chunk * 16 + columns.pair * 2;
-      const std::int64_t column = place.column + columns.octet * together;
-      next[lane].even = eight(b + at * b_row + column, column < n && at < k);
-      next[lane].odd = eight(b + (at + 1) * b_row + column, column < n && at < k);
+      const std::int64_t at = begin + columns.chunk * chunk_k + columns.pair * chunk_k / 8;
+      MILLRACE_UNROLLED for (int half = 0; half < 2; ++half) {
+        const std::int64_t x = sizeof(T) == 2 ? at + half : at;
+        const std::int64_t column = place.column + columns.octet * 8 + (sizeof(T) == 2 ? 0 : half * together);
+        next[lane].columns[half] = piece(b + x * b_row + column, column < n && at < k);
+      }
     });
   }
 
@@ -116,28 +121,37 @@ struct WideNarrowProduct {
     return (piece * 2 + chunk) * warp_lanes + (lane ^ (lane / 16 + chunk * 2));
   }
 
+  /// Two factors, or (tf32) one, as they were fetched.
+  static MILLRACE_DEVICE std::uint32_t factors(std::uint32_t word) {
+    if constexpr (std::is_same_v<T, TensorFloat32>) return factor_of<T>(std::bit_cast<float>(word)).bits;
+    return word;
+  }
+  /// Column `i` of the 8.
+  static MILLRACE_DEVICE std::uint32_t column_word(const Words4 (&columns)[2], int i) {
+    if constexpr (sizeof(T) == 4) return factors(columns[i / 4].at[i % 4]);
+    const std::uint32_t even = columns[0].at[i / 2 % 4], odd = columns[1].at[i / 2 % 4];
+    return i % 2 == 0 ? (even & 0xffffu) | odd << 16 : even >> 16 | (odd & 0xffff0000u);
+  }
+
   static MILLRACE_DEVICE void stage(const Warp& warp, int side, const PerLane<Fetched>& next) {
     warp.each_lane([&](int lane) {
       const Fetched& found = next[lane];
       const OfRows rows(warp, lane);
       auto* const b_words = reinterpret_cast<Words2*>(right(warp, side));
       MILLRACE_UNROLLED for (int q = 0; q < 4; ++q)
-          b_words[in_b(rows.row / 8, rows.chunk, rows.row % 8 * 4 + q)] = {{found.rows[0].at[q], found.rows[1].at[q]}};
+          b_words[in_b(rows.row / 8, rows.chunk, rows.row % 8 * 4 + q)] = {{factors(found.rows[0].at[q]), factors(found.rows[1].at[q])}};
       const OfColumns columns(warp, lane);
       std::uint32_t* const a_words = left(warp, side) + columns.octet % 2 + columns.pair / 4 * 2;
-      MILLRACE_UNROLLED for (int i = 0; i < together; ++i) {
-        const std::uint32_t even = found.even.at[i / 2], odd = found.odd.at[i / 2];
-        a_words[in_a(columns.octet / 2, columns.chunk, i * 4 + columns.pair % 4) * 4] =
-            i % 2 == 0 ? (even & 0xffffu) | odd << 16 : even >> 16 | (odd & 0xffff0000u);
-      }
+      MILLRACE_UNROLLED for (int i = 0; i < 8; ++i) a_words[in_a(columns.octet / 2, columns.chunk, i * 4 + columns.pair % 4) * 4] =
+          column_word(found.columns, i);
     });
   }
 
   static MILLRACE_DEVICE void multiply(const Warp& warp, int side, PerLane<Sums>& part, int count) {
     const auto* const a_words = reinterpret_cast<const Words4*>(left(warp, side));
     const auto* const b_words = reinterpret_cast<const Words2*>(right(warp, side));
-    MILLRACE_UNROLLED for (int chunk = 0; chunk < depth / 16; ++chunk) {
-      if (chunk * 16 >= count) return;
+    MILLRACE_UNROLLED for (int chunk = 0; chunk < depth / chunk_k; ++chunk) {
+      if (chunk * chunk_k >= count) return;
       PerLane<Words4> columns[column_pieces];
       MILLRACE_UNROLLED for (int i = 0; i < column_pieces; ++i)
           warp.each_lane([&](int lane) { columns[i][lane] = a_words[in_a(warp.warp() % 4 * column_pieces + i, chunk, lane)]; });

@@ -85,6 +85,7 @@ TEST_CASE("bad usage is one line and exit code 2") {
   check_refused(files.run_with({"--state", "h"}), 2, {"--state"});
   check_refused(files.run_with({"--row", "x=1,1,1,1,1,1,1,1,1,1"}), 2, {"--row x", "10"});
   check_refused(files.run_with({"--weights", "int4"}), 2, {"--weights", "int4"});
+  check_refused(files.run_with({"--tf32"}), 2, {"--tf32", "cpu"});
   check_refused({"serve", files.path("listing.mr")}, 2, {"--port"});
   check_refused({"serve", files.path("listing.mr"), "--port", "99999"}, 2, {"--port"});
   check_refused({"stream", "http://localhost", files.path("x.npy")}, 2, {"tcp://"});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which instructions and library kernels of this device have the same bits, so that a choice among them shows in no result:
 // mma.sync.m16n8k16 beside wgmma.m64nNk16, and the algorithms of cuBLASLt over row counts of 1 to 4096, each beside itself at 4096 rows and
-// beside the arithmetic that kernels/gemm.h and kernels/cuda/with_cuda/mma.cuh define. Prints a line for each; decides nothing.
+// beside the arithmetic that kernels/gemm.h and kernels/cuda/with_cuda/mma.cuh define, for f16, bf16, f32 and tf32. Prints a line for each; decides nothing.
 // Exit codes: 0, 1 (CUDA or cuBLASLt failed), 77 (no device).
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -55,6 +55,7 @@ class Room {
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
   T* get() const { return at_; }
+  std::size_t count() const { return count_; }
   std::vector<T> host(std::size_t count) const {
     std::vector<T> made(count);
     check(cudaMemcpy(made.data(), at_, count * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
@@ -119,6 +120,44 @@ __global__ void mma_product(const T* x, const T* w, float* out, int m, int n, in
   }
 }
 
+/// As the unit reads it: rounded to nearest, ties away from zero.
+__device__ std::uint32_t tf32_of(float value) {
+  std::uint32_t made;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(made) : "f"(value));
+  return made & 0xffffe000u;
+}
+__global__ void round_to_tf32(float* x, std::size_t count) {
+  const std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
+  if (i < count) x[i] = __uint_as_float(tf32_of(x[i]));
+}
+
+/// `mma_product` of f32 as tf32, 8 k at a time.
+__global__ void tf32_product(const float* x, const float* w, float* out, int m, int n, int k, int chain) {
+  const int lane = threadIdx.x, group = lane / 4, one = lane % 4;
+  const int column = blockIdx.x * 16, row = blockIdx.y * 8;
+  const auto factor = [&](const float* of, int at, int limit, int where) {
+    return at < limit ? tf32_of(of[static_cast<std::size_t>(at) * k + where]) : 0u;
+  };
+  float total[4] = {}, part[4] = {};
+  for (int begin = 0; begin < k; begin += 8) {
+    if (begin % chain == 0 && begin > 0)
+      for (int i = 0; i < 4; ++i) {
+        total[i] = begin == chain ? part[i] : total[i] + part[i];
+        part[i] = 0;
+      }
+    const std::uint32_t a[4] = {factor(w, column + group, n, begin + one), factor(w, column + group + 8, n, begin + one),
+                                factor(w, column + group, n, begin + one + 4), factor(w, column + group + 8, n, begin + one + 4)};
+    const std::uint32_t b[2] = {factor(x, row + group, m, begin + one), factor(x, row + group, m, begin + one + 4)};
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(part[0]), "+f"(part[1]), "+f"(part[2]), "+f"(part[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+  for (int i = 0; i < 4; ++i) {
+    const int c = column + group + i / 2 * 8, r = row + one * 2 + i % 2;
+    if (r < m && c < n) out[static_cast<std::size_t>(r) * n + c] = k <= chain ? part[i] : total[i] + part[i];
+  }
+}
+
 /// The chain of gemm.h.
 __global__ void fma_product(const float* x, const float* w, float* out, int m, int n, int k) {
   const std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
@@ -134,9 +173,12 @@ __global__ void fma_product(const float* x, const float* w, float* out, int m, i
 }
 
 template <class T>
-void define(const T* x, const T* w, float* out, int m, int n, int k) {
+void define(const T* x, const T* w, float* out, int m, int n, int k, bool tf32) {
   if constexpr (std::is_same_v<T, float>)
-    fma_product<<<(static_cast<unsigned>(m) * n + 255) / 256, 256>>>(x, w, out, m, n, k);
+    if (tf32)
+      tf32_product<<<dim3((n + 15) / 16, (m + 7) / 8), 32>>>(x, w, out, m, n, k, 128);
+    else
+      fma_product<<<(static_cast<unsigned>(m) * n + 255) / 256, 256>>>(x, w, out, m, n, k);
   else
     mma_product<T><<<dim3((n + 15) / 16, (m + 7) / 8), 32>>>(x, w, out, m, n, k, 128);
   check(cudaGetLastError(), "a kernel's launch");
@@ -217,23 +259,30 @@ class Layout {
 template <class T>
 class Algorithms {
  public:
-  Algorithms(Library& library, const char* name, cudaDataType_t type, int k, int n)
+  /// `compute` of FAST_TF32: beside the chains of tf32; `rounded`: of factors that are of tf32 already.
+  Algorithms(Library& library, const char* name, cudaDataType_t type, int k, int n, cublasComputeType_t compute = CUBLAS_COMPUTE_32F,
+             bool rounded = false)
       : library_(library),
         name_(name),
         type_(type),
+        tf32_(compute == CUBLAS_COMPUTE_32F_FAST_TF32),
         k_(k),
         n_(n),
         x_(random_numbers<T>(std::size_t{most_rows} * k, 3)),
         w_(random_numbers<T>(static_cast<std::size_t>(n) * k, 4)),
         y_(std::size_t{most_rows} * n) {
-    check(cublasLtMatmulDescCreate(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    check(cublasLtMatmulDescCreate(&product_, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
     const cublasOperation_t turned = CUBLAS_OP_T;
     check(cublasLtMatmulDescSetAttribute(product_, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned), "cublasLtMatmulDescSetAttribute");
+    if constexpr (std::is_same_v<T, float>)
+      if (rounded)
+        for (const Room<float>* one : {&x_, &w_})
+          round_to_tf32<<<static_cast<unsigned>((one->count() + 255) / 256), 256>>>(one->get(), one->count());
   }
   ~Algorithms() { cublasLtMatmulDescDestroy(product_); }
 
   void compare() {
-    define<T>(x_.get(), w_.get(), y_.get(), most_rows, n_, k_);
+    define<T>(x_.get(), w_.get(), y_.get(), most_rows, n_, k_, tf32_);
     const std::vector<float> defined = y_.host(std::size_t{most_rows} * n_);
     int refused = 0, invariant = 0, ours = 0;
     std::vector<std::vector<float>> classes;
@@ -301,6 +350,7 @@ class Algorithms {
   Library& library_;
   const char* name_;
   cudaDataType_t type_;
+  bool tf32_;
   int k_, n_;
   Room<T> x_, w_;
   Room<float> y_;
@@ -325,6 +375,8 @@ int main() {
       Algorithms<__half>(library, "f16", CUDA_R_16F, k, n).compare();
       Algorithms<__nv_bfloat16>(library, "bf16", CUDA_R_16BF, k, n).compare();
       Algorithms<float>(library, "f32", CUDA_R_32F, k, n).compare();
+      Algorithms<float>(library, "tf32", CUDA_R_32F, k, n, CUBLAS_COMPUTE_32F_FAST_TF32).compare();
+      Algorithms<float>(library, "tf32 of factors rounded before", CUDA_R_32F, k, n, CUBLAS_COMPUTE_32F_FAST_TF32, true).compare();
     }
   return 0;
 }
