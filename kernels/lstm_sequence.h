@@ -98,6 +98,7 @@ struct LstmSequenceRows {
   /// Of the stream, for all steps but the last ones without rows: reaches the number of steps whose rows are written, while the kernel goes on; of
   /// steps that the schedule takes to be short some at once, those of 4 µs.
   std::shared_ptr<Watermark> watermark;
+  std::int64_t steps_before = 0;  ///< of the watermark, which runs before this one raise
 };
 
 /// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. ShapeError, DTypeError, IndexError

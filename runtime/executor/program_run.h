@@ -22,6 +22,8 @@ class RunExchange;
 class Wavefront;
 
 /// One run of an executable: what its tasks share. Internal to the executor; the tasks hold it by shared pointer.
+class DeviceLstm;
+
 class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
  public:
   /// `exchange` may be null.
@@ -132,8 +134,13 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<bool> finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused,
                                  LoopStart* start);
   static task<int> team_size(StreamRef stream);
+  /// What of its slots a loop in one piece awaits: of a loop on the host, those that come from another rank, and of these the first turn's; of one on
+  /// a device, those of all turns.
+  enum class Slots : std::uint8_t { on_host, all_on_device };
   static task<FusedOperands> fused_operands(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
-                                            Beside beside, bool on_device);
+                                            Beside beside, Slots slots);
+  static task<bool> end_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
+                             std::vector<SlotValue> last, std::int64_t turned, std::int64_t turns, LoopStart* start);
   static task<void> finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
                                 std::vector<SlotValue> last, std::int64_t turns);
   static task<std::vector<Value>> carried_behind(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op,
@@ -142,7 +149,11 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   static task<bool> run_captured(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
   static task<void> watch_captured(std::shared_ptr<CapturedLoop::Run> loop);
   void note_turn_by_turn(const CompiledOp& op, const VarScope& scope);
-  static task<bool> run_fused_on_device(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope);
+  static task<bool> run_fused_on_device(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, LoopStart* start);
+  static task<std::optional<std::vector<SlotValue>>> pass_slots_on_device(std::shared_ptr<ProgramRun> run, const CompiledOp* op,
+                                                                          const DeviceLstm* loop, FusedOperands operands, StreamRef stream,
+                                                                          std::int64_t* turns, std::string* why);
+  static task<bool> slots_there(std::vector<std::pair<TensorArray, std::int64_t>> slots);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
   bool arrives_slot_by_slot(VarId array) const;
   bool leaves_slot_by_slot(VarId array) const;

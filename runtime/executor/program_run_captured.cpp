@@ -55,7 +55,7 @@ task<bool> ProgramRun::run_captured(std::shared_ptr<ProgramRun> run, const Compi
   const std::shared_ptr<CapturedLoop> loop = run->captured_loop(*op, *scope);
   if (loop == nullptr) co_return false;
   const std::vector<std::unique_ptr<FusedRun>> none;
-  FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, Beside{&none, nullptr}, true);
+  FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, Beside{&none, nullptr}, Slots::all_on_device);
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (operands.turns <= 0 || (limit >= 0 && operands.turns > limit)) co_return false;
   const std::shared_ptr<CapturedLoop::Run> ready = prepared(*loop, std::move(operands), run->why_[op]);

@@ -202,11 +202,11 @@ task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_
 }
 
 /// Everything a loop in one piece works on, awaited; without turns when something is missing. What the loop reads was made before it, and
-/// nobody waits for what it writes: waiting is safe. `on_device`: issued is enough, and slots that other loops write are awaited. Awaited by
-/// who holds `form`.
+/// nobody waits for what it writes: waiting is safe. On a device, issued is enough. Awaited by who holds `form`.
 task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op, ScopePtr scope,
-                                               Beside beside, bool on_device) {
+                                               Beside beside, Slots awaited) {
   const LoopForm& form = *read;
+  const bool on_device = awaited != Slots::on_host;
   FusedOperands made;
   const std::optional<FusedSlots> slots = co_await fused_slots(run, read, scope, beside);
   if (!slots) co_return made;
@@ -221,8 +221,8 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     made.inputs.push_back(array.array());
     made.arriving.push_back(!on_device && array.array().is_fixed() && run->arrives_slot_by_slot(input.array));
     // What arrives shows by its first slot of how many rows it is.
-    if (on_device || made.arriving.back())
-      co_await all_slots(array.array(), made.read[i], made.arriving.back() ? std::min<std::int64_t>(slots->turns, 1) : slots->turns);
+    const std::int64_t turns = awaited == Slots::all_on_device ? slots->turns : std::min<std::int64_t>(slots->turns, 1);
+    if (on_device || made.arriving.back()) co_await all_slots(array.array(), made.read[i], turns);
     made.boots.emplace_back();
     const auto last = lowering::value_at(made.read[i].first, made.read[i].pace, std::max<std::int64_t>(slots->turns, 1) - 1);
     if (input.boot == no_var || !last || std::min(made.read[i].first, *last) != -1) continue;
@@ -294,7 +294,7 @@ task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<Progra
                                                           Beside beside) {
   const std::shared_ptr<const FusedLoop> loop = run->fused_form(*op, *scope);
   if (loop == nullptr) co_return nullptr;
-  FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, beside, false);
+  FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, beside, Slots::on_host);
   if (operands.turns > 0) run->why_[op] = "what it works on does not fit: slots that are not there yet, or extents that differ";
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
   if (limit >= 0 && operands.turns > limit) co_return nullptr;
@@ -327,15 +327,22 @@ task<bool> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const Compi
                                     LoopStart* start) {
   if (fused->turned() == 0) co_return false;
   std::vector<SlotValue> last = fused->finish(run->stream(*op, *scope));
-  if (fused->turned() == fused->turns()) {
-    co_await finish_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turns());
+  const bool whole = co_await end_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turned(), fused->turns(), start);
+  co_return whole;
+}
+
+/// What a loop carries behind the turns that it has done. False when there are more.
+task<bool> ProgramRun::end_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
+                                std::vector<SlotValue> last, std::int64_t turned, std::int64_t turns, LoopStart* start) {
+  if (turned == turns) {
+    co_await finish_loop(run, form, op, scope, std::move(last), turns);
     ++run->result_.fused_loops;
     co_return true;
   }
-  std::vector<Value> carried = co_await carried_behind(run, &fused->loop().form(), op, scope, std::move(last), fused->turned());
+  std::vector<Value> carried = co_await carried_behind(run, form, op, scope, std::move(last), turned);
   for (Value& value : carried) start->carried.push_back({std::move(value), nullptr, 0, nullptr});
-  start->turn = fused->turned();
-  run->result_.turns += fused->turned();
+  start->turn = turned;
+  run->result_.turns += turned;
   co_return false;
 }
 
@@ -393,7 +400,7 @@ struct ProgramRun::Companions {
 /// False when the loop has to run turn by turn after all.
 task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, LoopStart* start) {
   if (op->on_device != nullptr) {
-    const bool done = co_await run_fused_on_device(run, op, scope);
+    const bool done = co_await run_fused_on_device(run, op, scope, start);
     co_return done;
   }
   if (const auto found = run->companions_.find(op); found != run->companions_.end()) {

@@ -30,10 +30,8 @@ bool ProgramRun::passes_slots(const CompiledOp& op, const VarScope& scope) {
          std::any_of(form.outputs.begin(), form.outputs.end(), [&](const auto& output) { return leaves_slot_by_slot(output.array); });
 }
 
-/// Waits for what the next turn needs, and takes what is there of those before `end`. A slot that does not come, the loop says better turn by
-/// turn.
-task<bool> ProgramRun::bind_next(FusedRun* fused, std::int64_t end, StreamRef stream) {
-  const auto slots = fused->next_slots();
+/// Waits until slots are issued. One that does not come, the loop says better turn by turn.
+task<bool> ProgramRun::slots_there(std::vector<std::pair<TensorArray, std::int64_t>> slots) {
   try {
     for (const auto& slot : slots) co_await slot.first.read(slot.second);
   } catch (const CancelledError&) {
@@ -41,7 +39,13 @@ task<bool> ProgramRun::bind_next(FusedRun* fused, std::int64_t end, StreamRef st
   } catch (const Error&) {
     co_return false;
   }
-  co_return fused->bind(end, stream);
+  co_return true;
+}
+
+/// Waits for what the next turn needs, and takes what is there of those before `end`.
+task<bool> ProgramRun::bind_next(FusedRun* fused, std::int64_t end, StreamRef stream) {
+  const bool there = co_await slots_there(fused->next_slots());
+  co_return there && fused->bind(end, stream);
 }
 
 /// As `turn_fused`, some turns at a time, so that the loops of several ranks work at once: `runs` in the order in which they feed one another. Ends

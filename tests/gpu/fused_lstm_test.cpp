@@ -4,9 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
@@ -263,6 +265,46 @@ TEST_CASE("the trace of a fused loop shows its slots ready one after the other, 
   REQUIRE(slots.size() == turns);
   for (std::int64_t t = 0; t < turns; ++t) CHECK(slots[static_cast<std::size_t>(t)].step == t);
   CHECK(slots[0].end_ns < slots[turns - 1].end_ns);
+}
+
+TEST_CASE("a layer on another stream of the device works on a step while the kernel of the layer before it is beyond the next") {
+  const auto device = make_device(Place::parse(test_place()), 1, 3);
+  const bool emulated = cuda_devices().front().name == "emulated";
+  const std::int64_t turns = emulated ? 120 : 4000, hidden = emulated ? 8 : 256;
+  Random random(3);
+  const std::vector<layers::LstmWeights> weights{weights_of(random, DType::f32, 3, hidden), weights_of(random, DType::f32, hidden, hidden)};
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    build::output("y", layers::lstm({x}, weights).y);
+  }
+  Feeds feeds;
+  const LoD lod = LoD::from_lengths({{turns, turns / 2, 0, turns}});
+  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
+  const Executable executable(program, device);
+  const RunResult expected = run_in(Gear::interpreted, program, feeds, device);
+  int overlapping = 0;
+  for (int i = 0; i < 5; ++i) {
+    ThreadExecutor executor(2);
+    Tracer tracer;
+    RunOptions options;
+    options.gear = Gear::fused;
+    options.tracer = &tracer;
+    const RunResult result = sync_wait(executor, run(executable, feeds, options));
+    CHECK(result.fused_loops == 2);
+    CHECK(same_bits(result.value("y").tensor(), expected.value("y").tensor()));
+    CHECK(tracer.events("turns").size() > 1);
+    // Both layers have made their first step before either has made its last.
+    std::int64_t first = 0, last = std::numeric_limits<std::int64_t>::max();
+    for (const Tracer::Event& slot : tracer.events("slot")) {
+      if (slot.step == 0) first = std::max(first, slot.end_ns);
+      if (slot.step == turns - 1) last = std::min(last, slot.end_ns);
+    }
+    overlapping += first < last ? 1 : 0;
+  }
+  // Threads that stand for streams share the cores with whatever else runs here.
+  CHECK(overlapping > (emulated ? 0 : 3));
 }
 
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays turn by turn on a device") {

@@ -157,7 +157,7 @@ void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule
   a.steps = static_cast<int>(last - first);
   auto* const watermark = static_cast<CudaWatermark*>(rows.watermark.get());
   a.watermark = watermark == nullptr ? nullptr : watermark->word();
-  a.done_before = (watermark == nullptr ? 0 : watermark->base()) + static_cast<std::uint64_t>(first);
+  a.done_before = (watermark == nullptr ? 0 : watermark->base()) + static_cast<std::uint64_t>(rows.steps_before + first);
   const Room room(a, queue);
   a.exchange = static_cast<std::byte*>(room.exchange.raw_mutable());
   a.arrived = static_cast<std::uint32_t*>(room.words.raw_mutable());
@@ -177,7 +177,7 @@ void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule
   shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, tf32, desc.hidden);
   if (watermark != nullptr) shape.begun = watermark->launching();
   start(desc, tf32, a, shape, schedule.wide > 1, queue);
-  if (watermark != nullptr) watermark->launched(static_cast<std::uint64_t>(last));
+  if (watermark != nullptr) watermark->launched(static_cast<std::uint64_t>(rows.steps_before + last));
 }
 
 #if defined(__CUDACC__)
