@@ -123,7 +123,7 @@ void TcpWorld::abort(const std::string& reason) noexcept {
     if (reason_) return;
     reason_ = reason;
   }
-  asio::post(io_, [this, reason] { fail(TcpFailure::aborted, reason, true); });
+  asio::post(io_, [this, reason] { fail(TcpFailure::aborted, reason); });
 }
 
 bool TcpWorld::aborted() const noexcept {
@@ -170,7 +170,7 @@ void TcpWorld::start_clock(const TcpMessagePtr& message) {
     const TcpMessagePtr late = kept.lock();
     if (error || late == nullptr || late->over) return;
     fail(TcpFailure::deadline,
-         fmt::format("{}: not done within {} ms: rank {} did not come", late->what, options_.deadline.count(), late->peer), true);
+         fmt::format("{}: not done within {} ms: rank {} did not come", late->what, options_.deadline.count(), late->peer));
   });
 }
 
@@ -181,7 +181,7 @@ void TcpWorld::ask(const Way& way) {
     const TcpMessagePtr message = waiting.front();
     waiting.pop_front();
     if (message->lost != nullptr) {  // then nobody knows any more which message is whose
-      return fail(TcpFailure::rank, fmt::format("{}: the work of rank {} failed: {}", message->what, rank_, text_of(message->lost)), true);
+      return fail(TcpFailure::rank, fmt::format("{}: the work of rank {} failed: {}", message->what, rank_, text_of(message->lost)));
     }
     message->index = asked_for_[way]++;
     const auto promised = promised_.find(way);
@@ -211,10 +211,8 @@ void TcpWorld::give(const TcpMessagePtr& message, const Want& want) {
   TcpLink& link = *links_.at(message->peer);
   flying_.insert(message);
   if (message->asked != want.asked)
-    return fail(TcpFailure::mismatch,
-                fmt::format("{}: expected the same of all, found: rank {} asked for {}, rank {} asked for {}", title(), rank_,
-                            message->asked, message->peer, want.asked),
-                true);
+    return fail(TcpFailure::mismatch, fmt::format("{}: expected the same of all, found: rank {} asked for {}, rank {} asked for {}",
+                                                  title(), rank_, message->asked, message->peer, want.asked));
   if (message->lost != nullptr) {
     link.write({TcpKind::lost, want.number, 0, text_of(message->lost)});
     return end(message, message->lost);
@@ -270,7 +268,7 @@ void TcpWorld::handle(int peer, const TcpFrame& frame) {
     case TcpKind::left: return left({frame.text, peer}, frame.a);
     case TcpKind::bye: return gone(peer);
     case TcpKind::ended:
-      return fail(static_cast<TcpFailure>(std::min(frame.a, static_cast<std::uint64_t>(TcpFailure::communication))), frame.text, false);
+      return fail(static_cast<TcpFailure>(std::min(frame.a, static_cast<std::uint64_t>(TcpFailure::communication))), frame.text);
     default: break;
   }
   const TcpMessagePtr message = frame.kind == TcpKind::hello ? nullptr : take_request(peer, frame.a);
@@ -339,7 +337,7 @@ void TcpWorld::lost(int peer, const std::string& why) {
   links_.at(peer)->close();
   if (!gone_.contains(peer) && !said_bye_)
     fail(TcpFailure::rank,
-         fmt::format("{}: rank {} is gone: {}", title(), peer, why.empty() ? "its process has ended, or its connection" : why), true);
+         fmt::format("{}: rank {} is gone: {}", title(), peer, why.empty() ? "its process has ended, or its connection" : why));
   gone_.insert(peer);
   leave_if_done();
 }
@@ -357,7 +355,7 @@ std::vector<TcpMessagePtr> TcpWorld::take_all() {
   return all;
 }
 
-void TcpWorld::fail(TcpFailure failure, const std::string& text, bool tell) noexcept {
+void TcpWorld::fail(TcpFailure failure, const std::string& text) noexcept {
   if (failure_) return;
   {
     const std::lock_guard lock(mutex_);
@@ -370,8 +368,8 @@ void TcpWorld::fail(TcpFailure failure, const std::string& text, bool tell) noex
     case TcpFailure::rank: failure_ = std::make_exception_ptr(RankError(text)); break;
     case TcpFailure::communication: failure_ = std::make_exception_ptr(CommunicationError(text)); break;
   }
-  if (tell)
-    for (const auto& [peer, link] : links_) link->write({TcpKind::ended, static_cast<std::uint64_t>(failure), 0, text});
+  // Whoever was told tells, too: on each way the cause comes before the leaving.
+  for (const auto& [peer, link] : links_) link->write({TcpKind::ended, static_cast<std::uint64_t>(failure), 0, text});
   for (auto* carriers : {&device_.to, &device_.from})
     for (const auto& [peer, carrier] : *carriers) carrier->abort(text);
   for (const TcpMessagePtr& message : take_all()) end(message, failure_);
@@ -381,11 +379,11 @@ void TcpWorld::fail_with(std::exception_ptr error) noexcept {
   try {
     std::rethrow_exception(error);
   } catch (const DeadlineError& late) {
-    fail(TcpFailure::deadline, late.what(), true);
+    fail(TcpFailure::deadline, late.what());
   } catch (const RankError& missing) {
-    fail(TcpFailure::rank, missing.what(), true);
+    fail(TcpFailure::rank, missing.what());
   } catch (...) {
-    fail(TcpFailure::communication, text_of(error), true);
+    fail(TcpFailure::communication, text_of(error));
   }
 }
 

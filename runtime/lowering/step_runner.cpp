@@ -30,7 +30,8 @@ struct StepRunner::Room {
 StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear)
     : executable_(program, device), device_(std::move(device)) {
   if (gear == Gear::captured)
-    throw UnsupportedError("gear captured: expected a CUDA device and a StateSlab, found a step of the host's");
+    throw UnsupportedError("gear captured: expected single steps of a StateSlab on a CUDA device, found single steps on " +
+                           device_->place().to_string());
   if (gear == Gear::interpreted) {
     reason_ = "it was asked for op by op";
     return;

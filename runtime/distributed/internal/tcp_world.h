@@ -106,7 +106,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   void gone(int peer);
   void lost(int peer, const std::string& why);
   void end(const TcpMessagePtr& message, std::exception_ptr error) noexcept;
-  void fail(TcpFailure failure, const std::string& text, bool tell) noexcept;
+  void fail(TcpFailure failure, const std::string& text) noexcept;
   void fail_with(std::exception_ptr error) noexcept;
   std::vector<TcpMessagePtr> take_all();
   void leave_all();
