@@ -252,8 +252,8 @@ bool FusedRun::advance(StreamRef stream, std::int64_t limit) {
   if (begin >= end) return false;
   stream.enqueue([kept = state_, begin, end](ThreadTeam& team) {
     if (kept->shares) return kept->run_shared(team, begin, end);
-    team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) kept->run_part(kept->parts[static_cast<std::size_t>(i)], begin, end);
+    team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t past) {
+      for (std::int64_t i = first; i < past; ++i) kept->run_part(kept->parts[static_cast<std::size_t>(i)], begin, end);
     });
   });
   state.done = end;
