@@ -66,6 +66,17 @@ class Dependences {
     return found;
   }
 
+  /// What nothing makes of all that `op` works on, but for what loops of `beside` write.
+  std::set<VarId> inputs(std::size_t op, const LoopGroup& beside) const {
+    std::set<VarId> found;
+    std::set<std::size_t> ops = before(op, beside);
+    ops.insert(op);
+    for (const std::size_t at : ops)
+      for (const VarId var : uses_[at])
+        if (program_.var(var).block == 0 && !makers_.contains(var)) found.insert(var);
+    return found;
+  }
+
  private:
   void read(const Op& op, std::size_t place) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
@@ -158,6 +169,17 @@ std::vector<LoopGroup> find_loop_groups(const Program& program) {
     groups.push_back(std::move(group));
   }
   return groups;
+}
+
+std::vector<std::set<VarId>> inputs_beyond_first(const Program& program, const LoopGroup& group) {
+  const Dependences all(program);
+  const std::set<VarId> first = all.inputs(group.at(0), {});
+  std::vector<std::set<VarId>> made;
+  for (const std::size_t loop : group) {
+    made.push_back(all.inputs(loop, group));
+    for (const VarId var : first) made.back().erase(var);
+  }
+  return made;
 }
 
 }  // namespace millrace

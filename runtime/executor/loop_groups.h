@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <vector>
 
 #include <millrace/runtime/program/program.h>
@@ -15,5 +16,9 @@ using LoopGroup = std::vector<std::size_t>;
 
 /// Groups of two and more; no loop is in two.
 std::vector<LoopGroup> find_loop_groups(const Program& program);
+
+/// By loop of `group`: the inputs of the program that it needs and the first one does not. Where one of them comes late, the first must not wait for
+/// the loop: what comes may be made of what the first one writes.
+std::vector<std::set<VarId>> inputs_beyond_first(const Program& program, const LoopGroup& group);
 
 }  // namespace millrace

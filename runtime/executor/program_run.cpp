@@ -77,9 +77,12 @@ ProgramRun::ProgramRun(Executable executable, RunOptions options, std::shared_pt
   for (std::size_t number = 0; number < executable_.loop_groups().size(); ++number) {
     const LoopGroup& group = executable_.loop_groups()[number];
     std::vector<std::shared_ptr<Companion>>& led = led_by_[compiled(group[0])];
+    std::vector<std::set<VarId>> inputs(group.size());
+    if (exchange_ != nullptr) inputs = inputs_beyond_first(executable_.program(), group);
     for (std::size_t i = 1; i < group.size(); ++i) {
       const CompiledOp* op = compiled(group[i]);
       const auto companion = std::make_shared<Companion>(op, executable_.behind_groups()[number]);
+      companion->late = (!led.empty() && led.back()->late) || any_arrives(inputs[i]);
       if (!led.empty()) companion->before = led.back();
       companions_[op] = companion;
       led.push_back(companion);

@@ -90,6 +90,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
     const std::set<VarId>& behind;  ///< what comes of the stacked slots of the group
     Gate gate;
     Gate ended{"the end of a loop that may have written what this one reads"};
+    bool late = false;                  ///< it, or one before it, needs what another rank may make of what the first loop writes
     std::shared_ptr<Companion> before;  ///< the one before it in the group, but for the first loop
     std::unique_ptr<FusedRun> done;     ///< its turns are, or as many as there could be
   };
@@ -155,6 +156,7 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
                                                                           std::int64_t* turns, std::string* why);
   static task<bool> slots_there(std::vector<std::pair<TensorArray, std::int64_t>> slots);
   static task<Value> value_beside(std::shared_ptr<ProgramRun> run, VarId var, ScopePtr scope, Beside beside);
+  bool any_arrives(const std::set<VarId>& inputs) const;
   bool arrives_slot_by_slot(VarId array) const;
   bool leaves_slot_by_slot(VarId array) const;
   static task<void> all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns);

@@ -14,6 +14,11 @@ namespace millrace {
 
 bool ProgramRun::arrives(const std::string& input) const { return exchange_ != nullptr && exchange_->brings(input); }
 
+bool ProgramRun::any_arrives(const std::set<VarId>& inputs) const {
+  const auto& all = executable_.program().inputs();
+  return std::any_of(all.begin(), all.end(), [&](const Program::Port& port) { return inputs.contains(port.var) && arrives(port.name); });
+}
+
 bool ProgramRun::arrives_slot_by_slot(VarId array) const {
   const auto& inputs = executable_.program().inputs();
   return exchange_ != nullptr &&

@@ -424,10 +424,12 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
   const int threads = co_await team_size(stream);
   const bool side_by_side = Wavefront::pays(first->rows(), threads);
   bool passes = first->passes_slots();
-  for (const auto& companion : companions.all) passes = passes || run->passes_slots(*companion->op, *scope);
-  const bool beside = !companions.all.empty() && (side_by_side || passes);
+  std::size_t takes = 0;
+  for (; takes < companions.all.size() && !companions.all[takes]->late; ++takes)
+    passes = passes || run->passes_slots(*companions.all[takes]->op, *scope);
+  const bool beside = side_by_side || passes;
   runs.push_back(std::move(first));
-  for (std::size_t i = 0; beside && i < companions.all.size(); ++i) {
+  for (std::size_t i = 0; beside && i < takes; ++i) {
     std::unique_ptr<FusedRun> next = co_await prepare_fused(run, companions.all[i]->op, scope, Beside{&runs, &companions.all[i]->behind});
     if (next == nullptr) continue;
     runs.push_back(std::move(next));
