@@ -359,8 +359,8 @@ void DeviceStep::moved(const std::vector<Tensor>& slabs) {
 
 void DeviceStep::prepare(std::int64_t rows) { parts_->graph_for(rows); }
 
-std::vector<Tensor> DeviceStep::run(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) {
-  return parts_->graph_for(static_cast<std::int64_t>(slots.size())).run(slots, inputs);
+DeviceStep::Started DeviceStep::start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) {
+  return parts_->graph_for(static_cast<std::int64_t>(slots.size())).start(slots, inputs);
 }
 
 }  // namespace millrace

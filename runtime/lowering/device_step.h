@@ -10,6 +10,7 @@
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/runtime/executor/gear.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/tensor/cuda/tick_graph.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
@@ -70,10 +71,11 @@ class DeviceStep {
   const DeviceStepForm& form() const noexcept { return form_; }
   /// The slabs, [slots, …] by state, have moved: graphs are made anew.
   void moved(const std::vector<Tensor>& slabs);
-  /// One step of `slots`, in place; `inputs` on the host, [rows, …]. Gives the outputs there, when it is done. UnsupportedError, before
-  /// anything is enqueued, says what cannot be recorded.
-  std::vector<Tensor> run(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs);
-  /// Makes ready for so many rows, as `run` would.
+  /// One step of `slots`, in place; `inputs` on the host, [rows, …]. Not waited for: the outputs are on the host when `done` is, steps run in the
+  /// order they were started in. UnsupportedError, before anything is enqueued, says what cannot be recorded, OutOfMemoryError that memory ran out.
+  using Started = cuda::TickGraph::Started;
+  Started start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs);
+  /// Makes ready for so many rows, as `start` would.
   void prepare(std::int64_t rows);
 
  private:

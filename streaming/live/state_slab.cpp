@@ -76,7 +76,10 @@ std::string StateSlab::gear() const {
   return with(Gear::interpreted, reason_.empty() && step_ ? step_->reason() : reason_);
 }
 
-StateSlab::~StateSlab() = default;
+/// Weights and slabs are not to go before those who read them.
+StateSlab::~StateSlab() {
+  for (UnderWay& one : under_way_) arrived(one);
+}
 
 void StateSlab::grow(Slot slot) {
   if (slot < capacity_) return;
@@ -293,18 +296,33 @@ std::vector<Tensor> StateSlab::step_in_place(const std::vector<Slot>& slots, con
     before_.slots = slots;
     for (const Tensor& slab : slabs_) before_.states.push_back(gather_rows(slab, slots, device_->stream(0)));
   }
+  const auto failed = [&](bool begun) {
+    if (begun && !may_fault_) tear(slots);
+    before_.wanted = begun && may_fault_;
+  };
+  DeviceStep::Started step;
   try {
-    return on_device_->run(slots, inputs);
+    step = on_device_->start(slots, inputs);
   } catch (const UnsupportedError&) {
     throw;
   } catch (const OutOfMemoryError&) {  // before anything was enqueued, as above
     throw;
   } catch (...) {
-    if (!may_fault_)
-      for (const Slot slot : slots) torn_.insert_or_assign(slot, std::current_exception());
-    before_.wanted = may_fault_;
+    failed(true);
     throw;
   }
+  try {
+    step.done.wait();
+  } catch (...) {
+    failed(step.begun->load());
+    throw;
+  }
+  return std::move(step.outputs);
+}
+
+/// What failed may have changed the states of slots.
+void StateSlab::tear(const std::vector<Slot>& slots) {
+  for (const Slot slot : slots) torn_.insert_or_assign(slot, std::current_exception());
 }
 
 /// The states of the slots of a step that failed are again what they were; the streams are good.
@@ -373,6 +391,11 @@ void StateSlab::step_alone(const Tick& tick, TickResult& result, Tracer* tracer)
 }
 
 TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
+  conclude();
+  return run_to_end(tick, tracer);
+}
+
+TickResult StateSlab::run_to_end(const Tick& tick, Tracer* tracer) {
   const TraceSpan span(tracer, "tick", "tick of " + std::to_string(tick.slots.size()), 0);
   TickResult result;
   result.slots = tick.slots;
@@ -391,6 +414,64 @@ TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
   }
   if (lost_) tell_lost(result);
   return result;
+}
+
+/// Nothing of the tick is for the host to look at before the step, or to put back behind it.
+bool StateSlab::can_follow(const Tick& tick) const {
+  const auto known = [&](Slot slot) { return slot < capacity_ && !torn_.contains(slot) && !unstarted_.contains(slot); };
+  return on_device_ && !may_fault_ && !lost_ && settled_ && written_.empty() && tick.starts.empty() && tick.crossings.empty() &&
+         !tick.slots.empty() && std::all_of(tick.slots.begin(), tick.slots.end(), known);
+}
+
+void StateSlab::start(const Tick& tick) {
+  if (can_follow(tick)) {
+    under_way_.push_back({tick});
+    try {
+      under_way_.back().step = on_device_->start(tick.slots, tick.inputs);
+      return;
+    } catch (const UnsupportedError&) {  // nothing was enqueued
+    } catch (const OutOfMemoryError&) {
+    } catch (...) {
+      tear(tick.slots);
+    }
+    under_way_.pop_back();
+  }
+  conclude();
+  TickResult result = run_to_end(tick, nullptr);
+  under_way_.push_back({tick, {}, std::move(result)});
+}
+
+TickResult StateSlab::finish() {
+  if (under_way_.empty()) throw UninitializedError("state slab: expected a tick that was started and not finished, found none");
+  if (!arrived(under_way_.front())) conclude();
+  TickResult result = std::move(*under_way_.front().result);
+  under_way_.pop_front();
+  return result;
+}
+
+/// Waits. False when the tick failed.
+bool StateSlab::arrived(UnderWay& one) {
+  if (one.result) return true;
+  try {
+    one.step.done.wait();
+  } catch (...) {
+    if (one.step.begun->load()) tear(one.tick.slots);
+    return false;
+  }
+  one.result.emplace();
+  one.result->slots = one.tick.slots;
+  one.result->outputs = std::move(one.step.outputs);
+  return true;
+}
+
+/// Every tick that was started has its result. Those that failed are run once the device is good again: torn slots fail, what was not begun is done.
+void StateSlab::conclude() {
+  bool failed = false;
+  for (UnderWay& one : under_way_) failed = !arrived(one) || failed;
+  if (!failed) return;
+  recover();
+  for (UnderWay& one : under_way_)
+    if (!one.result) one.result = run_to_end(one.tick, nullptr);
 }
 
 /// The place is gone: nothing of the tick counts that is not known to be whole, and no state is left to go on from.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -33,9 +34,16 @@ class StateSlab {
 
   const Recurrence& recurrence() const noexcept { return *recurrence_; }
   /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session
-  /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise.
+  /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise. Ticks that were started come first.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
-  /// State `index` of the recurrence in `slot`, as it is now: a copy on the host. IndexError for a slot that no tick has started.
+  /// Starts what `run` does, behind the ticks that were started before; `tick.inputs` stay as they are until it is finished. The device goes from one
+  /// to the next without the host where `gear` is fused or captured, no value of a step can be wrong, and the tick starts and crosses nothing;
+  /// any other tick, and the first that is started, ends here, and so do those before it.
+  void start(const Tick& tick);
+  /// Waits for the tick that was started first of those not finished, and gives what `run` would have. A failure of the device fails all that it had
+  /// begun, those of ticks behind it too. UninitializedError when there is none.
+  TickResult finish();
+  /// State `index` of the recurrence in `slot`, behind all ticks so far: a copy on the host. IndexError for a slot that no tick has started.
   Tensor state(std::size_t index, Slot slot) const;
   /// Bytes of state held.
   std::size_t bytes() const noexcept;
@@ -45,8 +53,18 @@ class StateSlab {
   const std::exception_ptr& lost() const noexcept { return lost_; }
 
  private:
+  struct UnderWay {
+    Tick tick;
+    DeviceStep::Started step{};
+    std::optional<TickResult> result{};  ///< once it is known
+  };
+
   void fuse(Gear gear);
   StepRunner& op_by_op();
+  TickResult run_to_end(const Tick& tick, Tracer* tracer);
+  bool can_follow(const Tick& tick) const;
+  bool arrived(UnderWay& one);
+  void conclude();
   void settle();
   void begin(const std::vector<Tick::Start>& starts);
   void start(const Tick::Start& start);
@@ -64,6 +82,7 @@ class StateSlab {
              Tracer* tracer);
   std::vector<Value> with_states(std::vector<Value> inputs, const std::vector<Slot>& slots) const;
   std::vector<Tensor> step_in_place(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs);
+  void tear(const std::vector<Slot>& slots);
   void put_back();
   void step_alone(const Tick& tick, TickResult& result, Tracer* tracer);
   void tell_lost(TickResult& result) const;
@@ -93,6 +112,7 @@ class StateSlab {
   std::map<Slot, std::exception_ptr> torn_;  ///< why the state of a slot is not what it should be
   std::vector<Slot> written_;                ///< whose state the last tick changed
   std::exception_ptr lost_;
+  std::deque<UnderWay> under_way_;
   bool settled_ = false;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -46,10 +47,16 @@ class TickGraph {
   virtual std::int64_t rows() const noexcept = 0;
   /// Kernels and copies of the graph.
   virtual std::size_t nodes() const noexcept = 0;
+  /// A step that was started: views of one block of pinned memory, which are there when `done` is.
+  struct Started {
+    std::vector<Tensor> outputs{};
+    Point done{};
+    std::shared_ptr<const std::atomic<bool>> begun{};  ///< once `done` failed: false, the device was given nothing of it
+  };
   /// One step of `slots`, at least one and at most `rows`, none twice; row i of each input, on the host and contiguous, is that of slots[i].
-  /// Waits for it, and gives the outputs on the host: views of one block of pinned memory. Nothing of the device is allocated. What fails
-  /// there is thrown. One at a time.
-  virtual std::vector<Tensor> run(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) = 0;
+  /// Not waited for: steps that are started one behind the other run in that order, and what fails there fails `done`. Nothing of the device is
+  /// allocated. OutOfMemoryError when there is no pinned memory, before anything is enqueued.
+  virtual Started start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) = 0;
 };
 
 /// Records. UnsupportedError says what of the step cannot be recorded; others are those of its ops.

@@ -89,7 +89,7 @@ class RecordedTick final : public TickGraph, public std::enable_shared_from_this
 
   std::int64_t rows() const noexcept override { return step_.rows; }
   std::size_t nodes() const noexcept override { return nodes_; }
-  std::vector<Tensor> run(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) override;
+  Started start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) override;
 
  private:
   void arrange();
@@ -98,15 +98,15 @@ class RecordedTick final : public TickGraph, public std::enable_shared_from_this
   void collect(const std::vector<Tensor>& results, const Queue& queue);
   void leave(const std::vector<Tensor>& results, const Queue& queue);
   Tensor checked(const Tensor& result, StreamRef stream) const;
-  void fill(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs);
-  void launch(const Tensor& out, ThreadTeam& team);
+  void fill(const Tensor& staged, const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) const;
+  void launch(const Tensor& staged, const Tensor& out, ThreadTeam& team) const;
   std::int64_t* bounds_in(const Tensor& block) const { return static_cast<std::int64_t*>(block.raw_mutable()); }
   std::int64_t* slots_in(const Tensor& block) const { return bounds_in(block) + slots_at_ / 8; }
 
   std::shared_ptr<RecordingDevice> device_;
   std::shared_ptr<Recording> recording_;
   TickStep step_;
-  Tensor staged_, arrived_, made_;  // of the host; of the device: what came, what goes
+  Tensor arrived_, made_;  // what came, what goes
   std::int64_t slots_at_ = 0;
   std::vector<std::int64_t> inputs_at_, outputs_at_;
   std::vector<LoopTurn::Place> outputs_;
@@ -121,9 +121,6 @@ void RecordedTick::arrange() {
   layout.add(DType::i64, DDim{2});
   slots_at_ = layout.add(DType::i64, DDim{step_.rows});
   for (const LoopTurn::Place& input : step_.inputs) inputs_at_.push_back(layout.add(input.dtype, input.dims));
-  staged_ = Tensor(DType::u8, DDim{layout.bytes()}, step_.pinned);
-  staged_.storage()->mark_written();
-  std::memset(staged_.raw_mutable(), 0, staged_.bytes());
   arrived_ = room(DType::u8, DDim{layout.bytes()}, *recording_);
 }
 
@@ -201,14 +198,14 @@ void RecordedTick::leave(const std::vector<Tensor>& results, const Queue& queue)
 
 // ---- A tick ----
 
-void RecordedTick::fill(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) {
-  bounds_in(staged_)[0] = 0;
-  bounds_in(staged_)[1] = static_cast<std::int64_t>(slots.size());
-  std::int64_t* const to = slots_in(staged_);
+void RecordedTick::fill(const Tensor& staged, const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) const {
+  bounds_in(staged)[0] = 0;
+  bounds_in(staged)[1] = static_cast<std::int64_t>(slots.size());
+  std::int64_t* const to = slots_in(staged);
   std::fill(std::copy(slots.begin(), slots.end(), to), to + step_.rows, slots.front());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::size_t row = inputs[i].bytes() / slots.size();
-    auto* at = static_cast<std::byte*>(staged_.raw_mutable()) + inputs_at_[i];
+    auto* at = static_cast<std::byte*>(staged.raw_mutable()) + inputs_at_[i];
     if (row == 0) continue;
     std::memcpy(at, inputs[i].raw(), inputs[i].bytes());
     for (auto n = static_cast<std::int64_t>(slots.size()); n < step_.rows; ++n)
@@ -216,34 +213,39 @@ void RecordedTick::fill(const std::vector<std::int64_t>& slots, const std::vecto
   }
 }
 
-void RecordedTick::launch(const Tensor& out, ThreadTeam& team) {
+void RecordedTick::launch(const Tensor& staged, const Tensor& out, ThreadTeam& team) const {
   const Queue& queue = queue_of(team);
-  check(cudaMemcpyAsync(arrived_.raw_mutable(), staged_.raw(), staged_.bytes(), cudaMemcpyHostToDevice, queue.stream), "cudaMemcpyAsync",
+  queue.state->keep(staged.storage());
+  queue.state->keep(out.storage());
+  check(cudaMemcpyAsync(arrived_.raw_mutable(), staged.raw(), staged.bytes(), cudaMemcpyHostToDevice, queue.stream), "cudaMemcpyAsync",
         queue.device);
   if (queue.launched != nullptr) queue.launched->add("F = graph of a live step");
   check(cudaGraphLaunch(exec_.get(), queue.stream), "cudaGraphLaunch", queue.device);
   if (out.bytes() > 0)
     check(cudaMemcpyAsync(out.raw_mutable(), made_.raw(), out.bytes(), cudaMemcpyDeviceToHost, queue.stream), "cudaMemcpyAsync",
           queue.device);
-  queue.state->keep(staged_.storage());
-  queue.state->keep(out.storage());
 }
 
-std::vector<Tensor> RecordedTick::run(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) {
+TickGraph::Started RecordedTick::start(const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) {
   const StreamRef stream = recording_->home();
+  // A block for each: the one before may still be read.
+  const Tensor staged(DType::u8, arrived_.dims(), step_.pinned), out(DType::u8, made_.dims(), step_.pinned);
+  fill(staged, slots, inputs);
+  const auto begun = std::make_shared<std::atomic<bool>>(false);
   for (const TickStep::State& state : step_.states) detail::order_write(state.slab, stream);
-  fill(slots, inputs);
-  const Tensor out(DType::u8, made_.dims(), step_.pinned);
-  stream.enqueue([self = shared_from_this(), out](ThreadTeam& team) { self->launch(out, team); });
-  stream.position().wait();
+  stream.enqueue([self = shared_from_this(), staged, out, begun](ThreadTeam& team) {
+    begun->store(true);
+    self->launch(staged, out, team);
+  });
+  Started made{{}, stream.position(), begun};
+  out.storage()->set_ready(made.done);
   out.storage()->mark_written();
-  std::vector<Tensor> outputs;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     DDim dims = outputs_[i].dims;
     dims[0] = static_cast<std::int64_t>(slots.size());
-    outputs.push_back(view(out, outputs_[i].dtype, dims, outputs_at_[i]));
+    made.outputs.push_back(view(out, outputs_[i].dtype, dims, outputs_at_[i]));
   }
-  return outputs;
+  return made;
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 #include <functional>
 #include <optional>
 
+#include <gpu/scenario.h>
+#include <gpu/spin.h>
+#include <millrace/kernels/gather.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -16,7 +19,9 @@
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
+#include <millrace/tensor/work_failure.h>
 #include <reference/reference.h>
 #include <support/random.h>
 #include <support/test_place.h>
@@ -170,6 +175,99 @@ TEST_CASE("a gear of live steps that is named is had or refused with the reason,
     CHECK(same_bits(fused.run(tick).outputs.at(0), captured.run(tick).outputs.at(0)));
     tick.starts.clear();
   }
+  StateSlab apart(cells, device, Gear::interpreted);
+  tick.starts = {{3, {}}, {50, {}}};
+  std::vector<Tensor> wanted;
+  for (int step = 0; step < 6; ++step) {
+    tick.inputs = {random_of(random, DType::f32, cells->inputs[0].dims.inserted(0, 2))};
+    for (StateSlab* slab : {&fused, &apart}) slab->start(tick);
+    wanted.push_back(captured.run(tick).outputs.at(0));
+    tick.starts.clear();
+    if (step == 3) tick.starts = {{3, {}}};
+  }
+  for (const Tensor& one : wanted)
+    for (StateSlab* slab : {&fused, &apart}) CHECK(same_bits(slab->finish().outputs.at(0), one));
+  CHECK_THROWS_AS(fused.finish(), UninitializedError);
+}
+
+TEST_CASE("ticks that were started end as if each had been run when the stream fails, but for those that the device had begun") {
+  Random random(3);
+  const Program program = program_of(random, Kind::peeks, DType::f32);
+  const auto cells = std::make_shared<const Recurrence>(make_recurrence(program));
+  const auto device = make_device(Place::parse(test_place()), 1, 2);
+  StateSlab slab(cells, device), wanted(cells, make_device(Place::parse(test_place()), 1, 2), Gear::interpreted);
+  const auto tick_of = [&](const std::vector<Slot>& slots, bool begins) {
+    Tick tick;
+    for (const Slot slot : slots)
+      if (begins) tick.starts.push_back({slot, {}});
+    tick.slots = slots;
+    tick.inputs = {random_of(random, DType::f32, cells->inputs[0].dims.inserted(0, static_cast<std::int64_t>(slots.size())))};
+    return tick;
+  };
+  const auto same = [&](const TickResult& result, const Tick& tick) {
+    CHECK(result.failures.empty());
+    CHECK(same_bits(result.outputs.at(0), wanted.run(tick).outputs.at(0)));
+  };
+  const Tick first = tick_of({1, 2, 3, 4}, true), second = tick_of({1, 2}, false), third = tick_of({2, 3, 4}, false);
+  slab.start(first);
+  slab.start(second);
+  const auto host = std::make_shared<Timeline>();
+  device->stream(0).wait(Point(host, 1));
+  slab.start(third);
+  slab.start(second);
+  same(slab.finish(), first);
+  same(slab.finish(), second);
+  host->fail(std::make_exception_ptr(IndexError("the host gave up")));
+  same(slab.finish(), third);
+  same(slab.finish(), second);
+
+  const StreamRef stream = device->stream(0);
+  const Tensor table = clone(Tensor::from<float>({1, 2, 3}), stream);
+  const Tensor wrong = gather(table, clone(Tensor::from<std::int64_t>({99}), stream), 0, stream);
+  const Tick pair = tick_of({2, 3}, false), alone = tick_of({4}, false), other = tick_of({1}, false), anew = tick_of({2, 3, 4}, true);
+  slab.start(pair);
+  slab.start(alone);
+  for (const std::size_t rows : {2u, 1u}) {
+    const TickResult result = slab.finish();
+    CHECK(result.lost == nullptr);
+    REQUIRE(result.failures.size() == rows);
+    for (const TickResult::Failure& failure : result.failures) CHECK_THROWS_AS(std::rethrow_exception(failure.error), IndexError);
+  }
+  CHECK_THROWS_AS(slab.state(0, 2), IndexError);
+  slab.start(other);
+  slab.start(anew);
+  same(slab.finish(), other);
+  same(slab.finish(), anew);
+}
+
+namespace {
+
+void trap_under_way() {
+  Random random(4);
+  const auto device = make_device(Place::parse(test_place()), 1, 2);
+  StateSlab slab(std::make_shared<const Recurrence>(make_recurrence(program_of(random, Kind::two_layers, DType::f32))), device);
+  Tick tick;
+  tick.starts = {{0, {}}};
+  tick.slots = {0};
+  tick.inputs = {random_of(random, DType::f32, slab.recurrence().inputs[0].dims.inserted(0, 1))};
+  CHECK(slab.run(tick).failures.empty());
+  tick.starts.clear();
+  trap(device->stream(0));
+  for (int step = 0; step < 3; ++step) slab.start(tick);
+  for (int step = 0; step < 3; ++step) {
+    const TickResult result = slab.finish();
+    REQUIRE(result.lost != nullptr);
+    CHECK_THROWS_AS(std::rethrow_exception(result.lost), PlaceLostError);
+    CHECK(result.failures.size() == 1);
+  }
+}
+
+const Scenario scenarios[] = {{"a kernel traps before ticks that were started", trap_under_way}};
+
+}  // namespace
+
+TEST_CASE("ticks that were started on a device that is lost say so, each of them") {
+  CHECK(ScenarioProcess("a kernel traps before ticks that were started").ended_with() == 0);
 }
 
 }  // namespace millrace::testing

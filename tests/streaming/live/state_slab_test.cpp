@@ -214,7 +214,9 @@ TEST_CASE("a row that fails fails alone, and its companions keep their bits") {
       tick.starts = {{0, {}}, {1, {}}, {2, {}}};
       tick.slots = {0, 1, 2};
       tick.inputs = {Tensor::from<std::int64_t>({2, 99, 1}).reshape({3, 1})};
-      const TickResult result = slab.run(tick);
+      if (round == 1) slab.start(tick);
+      const TickResult result = round == 0 ? slab.run(tick) : slab.finish();
+      CHECK_THROWS_AS(slab.finish(), UninitializedError);
       REQUIRE(result.failures.size() == 1);
       CHECK(result.failures[0].row == 1);
       CHECK_THROWS_AS(std::rethrow_exception(result.failures[0].error), IndexError);
