@@ -144,11 +144,18 @@ class SimDevice::SimStream final : public Stream {
     }
     try {
       const bool blows_up = blows();
-      if (const std::exception_ptr gone = lost()) std::rethrow_exception(gone);
+      if (const std::exception_ptr gone = lost()) throw DeviceError(text_of(gone));  // its own: where it was found is added to it
       if (blows_up) throw DeviceError(place().to_string() + ": work failed, as it was told to");
       item.work->run(ring_.team);
     } catch (...) {
       failed_ = failure_of_work(std::current_exception(), item.work->origin, place(), index_);
+    }
+  }
+  static std::string text_of(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+      return known.what();
     }
   }
   bool blows() {

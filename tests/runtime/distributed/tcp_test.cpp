@@ -251,6 +251,7 @@ TEST_CASE("a program over ranks that are connected gives rank 0 the bits of one,
     build::output("y", b.stack());
   });
   const auto failed = as_ranks(2, failing, [](int) { return Feeds{{"n", Tensor::scalar<std::int64_t>(3)}}; }, found);
+  INFO(failed[0], "\n", failed[1]);
   CHECK(failed[1].starts_with("Error: "));
   CHECK(failed[1].ends_with(" (on rank 1)"));
   CHECK(failed[0].starts_with("AbortedError: "));
