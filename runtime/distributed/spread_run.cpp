@@ -144,7 +144,7 @@ task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communic
     result = co_await run(part.executable(), std::move(own), options, exchange);
     const Point all = exchange->all_done();
     co_await ready(all);
-  } catch (const PeerError&) {
+  } catch (const RankError&) {
     if (on_failure == OnFailure::leave) throw;
     hearsay = std::current_exception();
   } catch (const CommunicationError&) {  // is known to those whom it concerns
@@ -156,7 +156,8 @@ task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communic
     throw;
   }
   if (hearsay != nullptr) {
-    // An array ends with the words of a task that was cancelled when its run failed; the cause comes behind them, as that rank aborts.
+    // An array ends with the words of a task that was cancelled when its run failed, or by its rank's leaving it; the cause comes behind them, as
+    // that rank aborts.
     for (int tries = 0; tries < 1000 && !exchange->aborted(); ++tries) co_await this_task::sleep_for(std::chrono::milliseconds(1));
     if (!exchange->aborted()) std::rethrow_exception(hearsay);
     const Point cause = exchange->why_aborted();
