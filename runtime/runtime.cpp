@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/cpu_count.h>
+#include <millrace/runtime/task/cpu_count.h>
 #include <millrace/runtime/task/asio_executor.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>

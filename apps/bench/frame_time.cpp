@@ -4,7 +4,7 @@
 #include <memory>
 
 #include <bench/library/lstm_problem.h>
-#include <millrace/runtime/import/model.h>
+#include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/streaming/live/state_slab.h>
 

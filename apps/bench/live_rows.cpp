@@ -11,7 +11,7 @@
 
 #include <bench/families.h>
 #include <bench/live_client.h>
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <millrace/tensor/error.h>
 #include <support/child.h>
 #include <support/scratch_folder.h>

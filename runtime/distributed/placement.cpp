@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/executor/array_classes.h>
+#include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::detail {

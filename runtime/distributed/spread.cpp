@@ -9,9 +9,9 @@
 #include <fmt/ranges.h>
 
 #include <millrace/runtime/distributed/internal/placement.h>
-#include <millrace/runtime/executor/drop_unread.h>
-#include <millrace/runtime/executor/fold_constants.h>
-#include <millrace/runtime/executor/skip_repacking.h>
+#include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/runtime/lowering/fold_constants.h>
+#include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {

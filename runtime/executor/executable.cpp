@@ -5,13 +5,13 @@
 #include <map>
 #include <set>
 
-#include <millrace/runtime/executor/array_classes.h>
-#include <millrace/runtime/executor/device_form.h>
-#include <millrace/runtime/executor/drop_unread.h>
-#include <millrace/runtime/executor/fold_constants.h>
-#include <millrace/runtime/executor/loop_groups.h>
-#include <millrace/runtime/executor/skip_repacking.h>
-#include <millrace/runtime/ops/array_ops.h>
+#include <millrace/runtime/lowering/array_classes.h>
+#include <millrace/runtime/loops/device_form.h>
+#include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/runtime/lowering/fold_constants.h>
+#include <millrace/runtime/lowering/loop_groups.h>
+#include <millrace/runtime/lowering/skip_repacking.h>
+#include <millrace/runtime/program/ops/array_ops.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/copy.h>
 

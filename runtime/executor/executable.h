@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include <millrace/runtime/executor/gear.h>
-#include <millrace/runtime/executor/loop_groups.h>
-#include <millrace/runtime/executor/op_context.h>
-#include <millrace/runtime/executor/stacked_views.h>
+#include <millrace/runtime/loops/gear.h>
+#include <millrace/runtime/lowering/loop_groups.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/lowering/stacked_views.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/task/task.h>

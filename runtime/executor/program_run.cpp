@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/ops/array_ops.h>
+#include <millrace/runtime/program/ops/array_ops.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>

@@ -12,7 +12,7 @@
 
 #include <millrace/runtime/array/array_writer.h>
 #include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/lowering/captured_loop.h>
+#include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/strand.h>
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/lowering/captured_loop.h>
+#include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/trace/tracer.h>

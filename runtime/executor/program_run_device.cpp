@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include <millrace/runtime/executor/device_form.h>
-#include <millrace/runtime/lowering/device_lstm.h>
+#include <millrace/runtime/loops/device_form.h>
+#include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>

@@ -11,7 +11,7 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
-#include <millrace/runtime/lowering/wavefront.h>
+#include <millrace/runtime/loops/cpu_fused/wavefront.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>

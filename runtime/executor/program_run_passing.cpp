@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/lowering/wavefront.h>
+#include <millrace/runtime/loops/cpu_fused/wavefront.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <millrace/runtime/executor/executable.h>
-#include <millrace/runtime/executor/value.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/executor/var_scope.h>
 #include <millrace/runtime/task/executor.h>
 #include <millrace/runtime/task/task.h>

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <millrace/runtime/executor/value.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/task/gate.h>
 
 namespace millrace {

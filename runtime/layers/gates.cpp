@@ -5,7 +5,7 @@
 
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/concat.h>
-#include <millrace/runtime/ops/internal/packing.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
 
 namespace millrace::layers {
 

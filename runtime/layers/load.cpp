@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/layers/load.h>
 
-#include <millrace/runtime/import/internal/printable.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace::layers {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/import/safetensors.h>
+#include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/layers/conv1d.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/layer_norm.h>

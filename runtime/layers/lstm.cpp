@@ -4,7 +4,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/gates.h>
 #include <millrace/runtime/layers/internal/cells.h>
-#include <millrace/runtime/ops/internal/unary_names.h>
+#include <millrace/runtime/program/ops/internal/unary_names.h>
 
 namespace millrace::layers {
 namespace {

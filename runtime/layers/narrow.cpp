@@ -4,7 +4,7 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/int8.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/ops/internal/packing.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
 
 namespace millrace::layers {
 

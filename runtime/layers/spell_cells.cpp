@@ -6,8 +6,8 @@
 
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/internal/cells.h>
-#include <millrace/runtime/ops/internal/lstm_form.h>
-#include <millrace/runtime/ops/internal/unary_names.h>
+#include <millrace/runtime/program/ops/internal/lstm_form.h>
+#include <millrace/runtime/program/ops/internal/unary_names.h>
 
 namespace millrace::layers {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/lowering/passes.h>
-#include <millrace/runtime/ops/internal/lstm_form.h>
+#include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/op_registry.h>
 

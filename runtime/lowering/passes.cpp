@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/concat.h>
-#include <millrace/runtime/ops/internal/lstm_form.h>
-#include <millrace/runtime/ops/internal/packing.h>
+#include <millrace/runtime/program/ops/internal/lstm_form.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::passes {

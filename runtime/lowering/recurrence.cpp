@@ -5,7 +5,7 @@
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
 #include <millrace/runtime/lowering/prune.h>
-#include <millrace/runtime/lowering/vectorize.h>
+#include <millrace/runtime/program/vectorize.h>
 
 namespace millrace {
 namespace {

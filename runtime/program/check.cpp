@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/internal/printable.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/program/internal/check_at.h>
 #include <millrace/runtime/program/op_registry.h>
 

@@ -89,7 +89,7 @@ struct OpDef {
   /// axis of each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than
   /// its own. Null: nobody described it, and a program with this op on its live rows cannot be fed live.
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
-  /// Rewrites one step of one sequence into one step of many: see lowering/vectorize.h. Null: cannot.
+  /// Rewrites one step of one sequence into one step of many: see program/vectorize.h. Null: cannot.
   std::function<void(Vectorizer&, const Op&)> vectorize;
   /// For ops that write an array: the inputs that are the array and the value. An array's slots get their type from what is written.
   std::optional<std::pair<std::size_t, std::size_t>> stores;

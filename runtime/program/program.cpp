@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include <millrace/runtime/import/internal/printable.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/storage.h>
 
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/safetensors.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/program/text.h>
 
 namespace millrace {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/internal/printable.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/program/internal/tokens.h>
 #include <millrace/tensor/error.h>
 

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 
 namespace millrace {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/streaming/audio/wav.h>
 #include <millrace/streaming/protocol/utf8.h>
 

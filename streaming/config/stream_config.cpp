@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/config/stream_config.h>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 
 namespace millrace {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include <millrace/runtime/executor/gear.h>
+#include <millrace/runtime/loops/gear.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/state_slab.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/executor/gear.h>
+#include <millrace/runtime/loops/gear.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/protocol/limits.h>

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <millrace/runtime/executor/executable.h>
-#include <millrace/runtime/lowering/device_step.h>
+#include <millrace/runtime/loops/cuda_recurrent/device_step.h>
 #include <millrace/runtime/lowering/recurrence.h>
-#include <millrace/runtime/lowering/step_runner.h>
+#include <millrace/runtime/loops/step_runner.h>
 #include <millrace/streaming/live/tick.h>
 
 namespace millrace {

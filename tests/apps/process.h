@@ -14,7 +14,7 @@
 
 #include <doctest/doctest.h>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <support/bytes.h>
 
 extern char** environ;

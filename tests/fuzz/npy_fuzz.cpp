@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/tensor/error.h>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

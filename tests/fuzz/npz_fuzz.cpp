@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <millrace/runtime/import/npz.h>
+#include <millrace/runtime/files/npz.h>
 #include <millrace/tensor/error.h>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

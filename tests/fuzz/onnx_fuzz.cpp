@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include <millrace/runtime/import/onnx.h>
+#include <millrace/runtime/models/import/onnx.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/tensor/error.h>
 

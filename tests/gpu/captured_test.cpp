@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops as graphs of the device give the bits that they give there turn by turn.
-#include <millrace/runtime/lowering/captured_loop.h>
+#include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/cuda_device.h>
-#include <runtime/lowering/fused_cells.h>
+#include <runtime/loops/cpu_fused/fused_cells.h>
 #include <support/listing.h>
 #include <support/random_lod.h>
 

@@ -17,7 +17,7 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/slab.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/sync_wait.h>

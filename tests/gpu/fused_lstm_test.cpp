@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops over an LSTM cell run as one kernel on a device, with the bits of the same loops turn by turn there.
-#include <millrace/runtime/lowering/device_lstm.h>
+#include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 
 #include <doctest/doctest.h>
 

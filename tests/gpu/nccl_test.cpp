@@ -16,7 +16,7 @@
 #include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/distributed/spread_run.h>
 #include <millrace/runtime/distributed/tcp.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/import/model.h>
+#include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 

@@ -2,7 +2,7 @@
 """Programs that were exported to ONNX, run by ONNX Runtime: the numbers that this library gives, within 1e-5.
 
 Three sources: models that onnx_test.py builds and Silero's, imported and exported again; and programs of the builder and of layers, which
-test_runtime writes with their feeds and outputs (tests/runtime/export/with_onnx/)."""
+test_runtime writes with their feeds and outputs (tests/runtime/models/export/with_onnx/)."""
 import glob
 import os
 import subprocess

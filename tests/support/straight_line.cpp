@@ -4,7 +4,7 @@
 #include <cstring>
 #include <map>
 
-#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::testing {

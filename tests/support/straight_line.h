@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/executor/value.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/tensor/device.h>

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include <bench/library/report.h>
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <support/standard_streams.h>
 
 namespace millrace::bench {

@@ -7,7 +7,7 @@
 #include <bench/library/lstm_problem.h>
 #include <bench/library/measure.h>
 #include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/lowering/step_runner.h>
+#include <millrace/runtime/loops/step_runner.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/runtime.h>
 

@@ -7,7 +7,7 @@
 #include <support/child.h>
 #include <support/scratch_folder.h>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 
 namespace millrace::scripts {
 extern const char* const peers;

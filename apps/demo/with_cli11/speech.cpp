@@ -9,8 +9,8 @@
 #include <support/child.h>
 #include <support/scratch_folder.h>
 
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/streaming/audio/wav.h>
 #include <millrace/streaming/client/file_plan.h>
 #include <millrace/streaming/config/stream_config.h>

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/npy.h>
-#include <millrace/runtime/import/npz.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/npy.h>
+#include <millrace/runtime/files/npz.h>
 #include <millrace/streaming/audio/audio_front_end.h>
 #include <millrace/streaming/audio/wav.h>
 

@@ -10,12 +10,12 @@
 
 #include <millrace/runtime/distributed/spread.h>
 #include <millrace/runtime/executor/executable.h>
-#include <millrace/runtime/lowering/captured_loop.h>
-#include <millrace/runtime/lowering/device_step.h>
-#include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/runtime/loops/cuda_graph/captured_loop.h>
+#include <millrace/runtime/loops/cuda_recurrent/device_step.h>
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
 #include <millrace/runtime/lowering/lstm_loop.h>
-#include <millrace/runtime/lowering/step_runner.h>
+#include <millrace/runtime/loops/step_runner.h>
 #include <millrace/runtime/lowering/turn_memory.h>
 
 #include "commands.h"

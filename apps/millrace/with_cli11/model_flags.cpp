@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/model.h>
-#include <millrace/runtime/import/onnx.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/models/import/model.h>
+#include <millrace/runtime/models/import/onnx.h>
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/tensor/cuda_device.h>
 

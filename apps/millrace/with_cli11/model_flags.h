@@ -10,7 +10,7 @@
 
 #include <CLI/App.hpp>
 
-#include <millrace/runtime/executor/gear.h>
+#include <millrace/runtime/loops/gear.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/streaming/config/stream_config.h>
 #include <millrace/streaming/live/served_model.h>

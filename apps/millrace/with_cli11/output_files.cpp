@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/npy.h>
 
 #include "commands.h"
 

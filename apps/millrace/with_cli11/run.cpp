@@ -11,7 +11,7 @@
 
 #include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/distributed/rank_environment.h>
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 
 #include "commands.h"
 #include "feeds.h"

@@ -9,7 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/streaming/live/server.h>
 

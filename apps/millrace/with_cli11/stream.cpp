@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <millrace/streaming/client/file_plan.h>
 #include <millrace/streaming/client/session_plan.h>
 #include <millrace/streaming/client/stream_client.h>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <millrace/runtime/distributed/communicator.h>
-#include <millrace/runtime/executor/value.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/task.h>
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/executor/fold_constants.h>
+#include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/lowering/internal/step_builder.h>
 
 namespace millrace::lowering {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {

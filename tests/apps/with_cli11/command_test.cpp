@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <apps/process.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/program/storage.h>
 #include <runtime/distributed/rank_threads.h>

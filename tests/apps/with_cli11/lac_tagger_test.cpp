@@ -14,7 +14,7 @@
 #include <lac_tagger/library/tagger.h>
 #include <lac_tagger/library/text.h>
 #include <millrace/kernels/crf.h>
-#include <millrace/runtime/import/file.h>
+#include <millrace/runtime/files/file.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/sync_wait.h>

@@ -5,7 +5,7 @@
 
 #include <millrace/kernels/elementwise.h>
 #include <millrace/runtime/builder/loop.h>
-#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/text.h>
 

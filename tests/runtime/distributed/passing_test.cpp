@@ -17,7 +17,7 @@
 #include <millrace/runtime/trace/tracer.h>
 
 #include "runtime/distributed/rank_threads.h"
-#include "runtime/lowering/fused_cells.h"
+#include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/built.h"
 #include "support/loop_over.h"
 

@@ -18,7 +18,7 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/trace/tracer.h>
 
-#include "runtime/lowering/fused_cells.h"
+#include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/built.h"
 #include "support/listing.h"
 #include "support/loop_over.h"

@@ -8,7 +8,7 @@
 
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/executor/op_context.h>
+#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/thread_executor.h>

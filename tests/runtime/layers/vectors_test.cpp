@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/import/safetensors.h>
+#include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>

@@ -13,13 +13,13 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
-#include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/lowering/turn_memory.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 #include <millrace/tensor/caching_resource.h>
 
-#include "runtime/lowering/fused_cells.h"
+#include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/loop_over.h"
 #include "support/random_lod.h"
 #include "support/random_program.h"

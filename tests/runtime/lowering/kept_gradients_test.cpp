@@ -13,7 +13,7 @@
 #include <millrace/runtime/lowering/keep_values.h>
 #include <millrace/runtime/program/check.h>
 
-#include "runtime/lowering/fused_cells.h"
+#include "runtime/loops/cpu_fused/fused_cells.h"
 
 using namespace millrace;
 using namespace millrace::testing;

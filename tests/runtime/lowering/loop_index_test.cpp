@@ -10,11 +10,11 @@
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/lowering/fused_loop.h>
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/lowering/keep_values.h>
 #include <millrace/runtime/program/check.h>
 
-#include "runtime/lowering/fused_cells.h"
+#include "runtime/loops/cpu_fused/fused_cells.h"
 
 using namespace millrace;
 using namespace millrace::testing;

@@ -16,12 +16,12 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>
-#include <millrace/runtime/lowering/fused_loop.h>
-#include <millrace/runtime/lowering/step_runner.h>
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
+#include <millrace/runtime/loops/step_runner.h>
 #include <millrace/runtime/program/errors.h>
 #include <millrace/tensor/device.h>
 
-#include "runtime/lowering/fused_cells.h"
+#include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/random_lod.h"
 
 using namespace millrace;

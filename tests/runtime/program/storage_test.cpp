@@ -10,8 +10,8 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
-#include <millrace/runtime/import/file.h>
-#include <millrace/runtime/import/safetensors.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/program/text.h>
 
 #include "support/bytes.h"

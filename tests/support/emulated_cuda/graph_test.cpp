@@ -14,7 +14,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/cuda/loop_graph.h>
 #include <millrace/tensor/cuda_device.h>
-#include <runtime/lowering/fused_cells.h>
+#include <runtime/loops/cpu_fused/fused_cells.h>
 
 namespace millrace::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <boost/asio/write.hpp>
 
 #include <apps/process.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/frame.h>

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/npy.h>
 #include <support/bytes.h>
 
 using namespace millrace;

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <apps/process.h>
-#include <millrace/runtime/import/npy.h>
+#include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <streaming/live/live_model.h>
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
+
+#include <fmt/format.h>
+
+namespace millrace {
+
+FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {
+  const std::size_t inputs = form_.inputs.size();
+  const std::size_t states = form_.states.size();
+  for (const std::vector<Program::Port>* ports : {&form_.step.inputs(), &form_.step.outputs()})
+    for (std::size_t i = 0; i < ports->size(); ++i) {
+      const Program::Port& port = (*ports)[i];
+      const VarType& type = form_.step.var(port.var).type;
+      const bool rows = type.rank() > 0 && (*type.shape)[0] == DDim::unknown;
+      const bool slots = ports == &form_.step.inputs() && i < inputs;  // truth is widened when they are read
+      if ((type.dtype == DType::boolean && !slots) || (rows && type.dtype == DType::bf16))
+        throw UnsupportedError("'" + port.name + "' is of " + type.to_string());
+    }
+  const auto note = [this](const char* name, const Program& made) { passes_.emplace_back(name, made.to_string()); };
+  note("recurrence", form_.step);
+  Program step = passes::project_cells(form_.step, inputs, inputs + states);
+  note("project_cells", step);
+  step = passes::share_expressions(step);
+  note("share_expressions", step);
+  step = passes::merge_products(step);
+  note("merge_products", step);
+  passes::Phases phases = passes::split(step, inputs, states, form_.outputs.size());
+  note("split: invariant", phases.invariant.program);
+  note("split: ahead", phases.ahead.program);
+  note("split: turn", phases.step.program);
+  note("split: behind", phases.behind.program);
+  if (!phases.invariant.program.block(0).ops.empty()) {
+    invariant_ = std::move(phases.invariant.program);
+    invariant_inputs_ = phases.invariant.inputs;
+  }
+  ahead_ = part_of(phases.ahead);
+  step_ = part_of(phases.step);
+  behind_ = part_of(phases.behind);
+  outputs_ = phases.outputs;
+  step_outputs_ = phases.step.program.outputs().size();
+}
+
+FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
+  Part made;
+  made.inputs = phase.inputs;
+  if (phase.program.outputs().empty()) return made;
+  made.kernel.emplace(phase.program, RowKernel::Truth::numbers);
+  for (std::size_t i = 0; i < made.inputs.size(); ++i)
+    if (made.kernel->inputs()[i].shared) made.shared.push_back(i);
+  for (const RowOp& op : made.kernel->plan().desc().ops)
+    made.multiplies |= op.kind == RowOp::Kind::matmul || op.kind == RowOp::Kind::matmul_int8 || op.kind == RowOp::Kind::lstm_cell;
+  return made;
+}
+
+namespace {
+
+std::size_t count(const std::optional<RowKernel>& kernel, RowOp::Kind kind) {
+  std::size_t found = 0;
+  if (kernel)
+    for (const RowOp& op : kernel->plan().desc().ops) found += op.kind == kind ? 1 : 0;
+  return found;
+}
+
+/// " (1 in bf16, 2 in int8)", of products and cells; nothing where all weights have the dtype of the rows.
+std::string narrow_weights(const RowKernel& kernel) {
+  std::size_t bf16 = 0;
+  for (const RowWeights::Matrix& matrix : kernel.known().matrices) bf16 += matrix.plan.desc().weights_dtype() == DType::bf16 ? 1 : 0;
+  for (const RowWeights::Cell& cell : kernel.known().cells) bf16 += cell.plan.desc().weights_dtype() == DType::bf16 ? 1 : 0;
+  const std::size_t int8 = kernel.known().int8.size();
+  if (bf16 + int8 == 0) return "";
+  std::string text = bf16 > 0 ? fmt::format("{} with weights in bf16", bf16) : "";
+  if (int8 > 0) text += fmt::format("{}{} with weights in int8", bf16 > 0 ? ", " : "", int8);
+  return " (" + text + ")";
+}
+
+std::string summary(const char* when, const std::optional<RowKernel>& kernel) {
+  if (!kernel) return fmt::format("  {}: nothing\n", when);
+  return fmt::format("  {}: {} ops over rows, {} of them products{}, {} LSTM cells; {} bytes of scratch for {} rows\n", when,
+                     kernel->plan().desc().ops.size(), count(kernel, RowOp::Kind::matmul) + count(kernel, RowOp::Kind::matmul_int8),
+                     narrow_weights(*kernel), count(kernel, RowOp::Kind::lstm_cell), kernel->plan().workspace_bytes(),
+                     kernel->plan().block_rows());
+}
+
+}  // namespace
+
+std::string FusedLoop::describe() const {
+  std::string text = "gear: fused\n";
+  text += fmt::format("  once: {} ops\n", invariant_ ? invariant_->block(0).ops.size() : 0);
+  text += summary("for a run of turns, before them", ahead_.kernel);
+  text += summary("turn by turn", step_.kernel);
+  text += summary("for a run of turns, behind them", behind_.kernel);
+  return text;
+}
+
+std::string FusedLoop::to_string() const {
+  std::string text;
+  std::string last;
+  for (const auto& [name, program] : passes_) {
+    text += fmt::format("--- {}{}\n", name, program == last ? ": nothing to do" : "");
+    if (program != last) text += program;
+    last = program;
+  }
+  return text + describe();
+}
+
+}  // namespace millrace

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a fused loop runs: its rows in parts, its turns in runs.
+#include <algorithm>
+#include <cstring>
+
+#include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
+#include <millrace/tensor/ragged.h>
+
+namespace millrace {
+namespace {
+
+using passes::Source;
+using From = Source::From;
+
+/// From so many rows on, a product over one turn is as good as one over many.
+constexpr std::int64_t few_rows = 32;
+
+}  // namespace
+
+// ---- Turns ----
+
+/// `row`: rows of the part before this turn in the run.
+RowView FusedRun::State::source(const Part& part, const Source& from, std::int64_t turn, std::int64_t row) const {
+  const auto at = static_cast<std::size_t>(turn);
+  switch (from.from) {
+    case From::input: {
+      const TurnRows& input = inputs[from.place];
+      return {const_cast<std::byte*>(input.first[at]) + part.first * input.width * size, input.width};
+    }
+    case From::state: return part.states[from.place];
+    case From::shared: return {const_cast<void*>(shared[from.place].raw()), 0};
+    case From::invariant: return {const_cast<void*>(invariant[from.place].raw()), 0};
+    case From::ahead: {
+      const Target& target = ahead_targets[from.place];
+      const std::int64_t width = loop->ahead_.kernel->outputs()[from.place].width;
+      if (target.whole >= 0)
+        return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
+                    (place(target, turn) + part.first) * width * size,
+                width};
+      return {part.ahead[from.place].data() + row * width * size, width};
+    }
+    case From::step: break;
+  }
+  const Target& target = step_targets[from.place];
+  const std::int64_t width = loop->step_.kernel->outputs()[from.place].width;
+  if (target.whole >= 0)
+    return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
+                (place(target, turn) + part.first) * width * size,
+            width};
+  return {part.step[from.place].data() + row * width * size, width};
+}
+
+RowView FusedRun::State::target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
+                                std::int64_t turn, std::int64_t row) const {
+  if (target.whole >= 0) {
+    auto* data = static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable());
+    return {data + (place(target, turn) + part.first) * width * size, width};
+  }
+  if (target.state < 0) return {buffers[port].data() + row * width * size, width};
+  const auto state = static_cast<std::size_t>(target.state);
+  return {part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(), width};
+}
+
+void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+                             std::vector<LineBuffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count) {
+  if (!what.kernel || count == 0) return;
+  part.in.clear();
+  part.out.clear();
+  for (const Source& from : what.inputs) part.in.push_back(source(part, from, turn, row));
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    part.out.push_back(target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, turn, row));
+  what.kernel->run(weights, part.in, part.out, count, part.workspace.data(), part.helper);
+}
+
+/// Whether the part's rows of the turns stand one behind the other, in order.
+bool FusedRun::State::in_line(const Source& from, std::int64_t begin, std::int64_t end) const {
+  if (from.from == From::shared || from.from == From::invariant) return true;
+  if (from.from == From::state) return false;
+  if (from.from != From::input) {
+    const Target& target = (from.from == From::ahead ? ahead_targets : step_targets)[from.place];
+    return in_line(target);
+  }
+  if (end > bound && arrives(from.place)) return false;
+  const TurnRows& input = inputs[from.place];
+  for (std::int64_t t = begin; t + 1 < end; ++t)
+    if (input.first[static_cast<std::size_t>(t)] + rows_of(t) * input.width * size != input.first[static_cast<std::size_t>(t + 1)])
+      return false;
+  return parts.size() == 1;
+}
+
+/// All turns of a run at once. Rows that lie in another order are brought into that of the turns, and back.
+void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
+                                 std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin,
+                                 std::int64_t end, std::int64_t total) {
+  if (!what.kernel || total == 0) return;
+  part.in.clear();
+  part.out.clear();
+  const auto aside = [&](std::size_t port, std::int64_t width) { return RowView{room[port].data(), width}; };
+  const auto each_turn = [&](std::int64_t width, const auto& copy) {
+    std::int64_t row = 0;
+    for (std::int64_t t = begin; t < end; row += live(part, t++))
+      copy(t, row, static_cast<std::size_t>(live(part, t) * width * size), row * width * size);
+  };
+  for (const Source& from : what.inputs) {
+    const std::size_t port = part.in.size();
+    if (in_line(from, begin, end)) {
+      part.in.push_back(source(part, from, begin, 0));
+      continue;
+    }
+    const std::int64_t width = what.kernel->inputs()[port].width;
+    part.in.push_back(aside(port, width));
+    each_turn(width, [&](std::int64_t turn, std::int64_t row, std::size_t bytes, std::int64_t at) {
+      std::memcpy(static_cast<std::byte*>(part.in[port].first) + at, source(part, from, turn, row).first, bytes);
+    });
+  }
+  const auto width_of = [&](std::size_t port) { return what.kernel->outputs()[port].width; };
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    part.out.push_back(in_line(targets[i]) ? target(part, targets[i], i, buffers, width_of(i), begin, 0)
+                                           : aside(what.inputs.size() + i, width_of(i)));
+  what.kernel->run(weights, part.in, part.out, total, part.workspace.data(), part.helper);
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (in_line(targets[i])) continue;
+    each_turn(width_of(i), [&](std::int64_t turn, std::int64_t row, std::size_t bytes, std::int64_t at) {
+      std::memcpy(target(part, targets[i], i, buffers, width_of(i), turn, row).first, static_cast<std::byte*>(part.out[i].first) + at,
+                  bytes);
+    });
+  }
+}
+
+/// Rows that live on move together, in the order of the batch.
+void FusedRun::State::move_rows(Part& part, std::int64_t turn) {
+  const RowSelection kept = shrink_rows(*order, ordered.first + turn - 1, ordered.first + turn);
+  if (kept.prefix) return;
+  for (std::size_t i = 0; i < part.states.size(); ++i) {
+    const std::int64_t width = part.states[i].stride;
+    LineBuffer& to = part.held[2 * i + static_cast<std::size_t>(1 - part.turned[i])];
+    for (std::size_t row = 0; row < kept.rows.size(); ++row)
+      std::memcpy(to.data() + static_cast<std::int64_t>(row) * width * size,
+                  static_cast<const std::byte*>(part.states[i].first) + kept.rows[row] * width * size,
+                  static_cast<std::size_t>(width * size));
+    part.turned[i] = 1 - part.turned[i];
+    part.states[i].first = to.data();
+  }
+}
+
+/// States that lie where the next run will write are put aside.
+void FusedRun::State::keep_states(Part& part, std::int64_t count) {
+  for (std::size_t i = 0; i < part.states.size(); ++i) {
+    if (!loop->form().states[i].changes) continue;
+    const Source& from = loop->outputs_[next_of[i]];
+    const Target& target = (from.from == From::ahead ? ahead_targets : step_targets)[from.place];
+    if (target.whole >= 0 || target.state >= 0) continue;
+    const std::int64_t width = part.states[i].stride;
+    LineBuffer& to = part.held[2 * i];
+    if (part.states[i].first == to.data()) continue;
+    std::memcpy(to.data(), part.states[i].first, static_cast<std::size_t>(count * width * size));
+    part.turned[i] = 0;
+    part.states[i].first = to.data();
+  }
+}
+
+/// What the turn left becomes what the next one takes.
+void FusedRun::State::take_states(Part& part, std::int64_t turn, std::int64_t row) {
+  const auto held_now = [&](std::size_t state) { return part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(); };
+  for (const std::size_t state : changing) {
+    const Source& from = loop->outputs_[next_of[state]];
+    const bool held = from.from == From::step && step_targets[from.place].state >= 0;
+    part.states[state].first =
+        held ? held_now(static_cast<std::size_t>(step_targets[from.place].state)) : source(part, from, turn, row).first;
+  }
+  for (const Target& target : step_targets)
+    if (target.state >= 0) part.turned[static_cast<std::size_t>(target.state)] ^= 1;
+}
+
+void FusedRun::State::run_turns(Part& part, std::int64_t begin, std::int64_t end) {
+  std::int64_t total = 0;
+  for (std::int64_t t = begin; t < end; ++t) total += live(part, t);
+  // Few rows of a turn are a poor product: they are brought together, if need be.
+  const auto joined = [&](const FusedLoop::Part& what, const std::vector<Target>& targets) {
+    if (total >= (end - begin) * few_rows || !what.multiplies) {
+      return parts.size() == 1 && std::all_of(targets.begin(), targets.end(), [&](const Target& target) { return in_line(target); }) &&
+             std::all_of(what.inputs.begin(), what.inputs.end(), [&](const Source& from) { return in_line(from, begin, end); });
+    }
+    return true;
+  };
+  const bool ahead = joined(loop->ahead_, ahead_targets);
+  const bool behind = joined(loop->behind_, behind_targets);
+  std::int64_t row = 0;
+  std::int64_t count = 0;
+  if (ahead) launch_run(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, part.ahead_aside, begin, end, total);
+  for (std::int64_t t = begin; t < end; ++t) {
+    count = live(part, t);
+    if (count == 0) continue;
+    if (moves && t > 0) move_rows(part, t);
+    if (!ahead) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, t, row, count);
+    launch(loop->step_, step_weights, part, step_targets, part.step, t, row, count);
+    take_states(part, t, row);
+    if (!behind) launch(loop->behind_, behind_weights, part, behind_targets, part.step, t, row, count);
+    row += count;
+  }
+  if (behind) launch_run(loop->behind_, behind_weights, part, behind_targets, part.step, part.behind_aside, begin, end, total);
+  keep_states(part, count);
+}
+
+/// The rows of the states that the part begins with; they may have been made on the stream itself.
+void FusedRun::State::take_initial(Part& part) const {
+  for (std::size_t i = 0; i < initial.size(); ++i) {
+    const std::int64_t row = part.states[i].stride * size;
+    std::memcpy(part.held[2 * i].data(), static_cast<const std::byte*>(initial[i].raw()) + part.first * row,
+                static_cast<std::size_t>((part.last - part.first) * row));
+  }
+}
+
+void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end) {
+  if (begin == 0) take_initial(part);
+  for (std::int64_t t = begin; t < end;) {
+    if (live(part, t) == 0) {  // its sequences have ended, or are still to come
+      ++t;
+      continue;
+    }
+    std::int64_t next = t;
+    for (std::int64_t sum = 0; next < end && (next == t || sum + live(part, next) <= run_rows); ++next) sum += live(part, next);
+    run_turns(part, t, next);
+    t = next;
+  }
+}
+
+/// One thread goes through the turns, a second one takes half of each large product.
+void FusedRun::State::run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end) {
+  SpinHelper helper;
+  team.parallel(2, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      if (i == 1) {
+        helper.serve();
+        continue;
+      }
+      parts[0].helper = &helper;
+      run_part(parts[0], begin, end);
+      parts[0].helper = nullptr;
+      helper.release();
+    }
+  });
+}
+
+bool FusedRun::advance(StreamRef stream, std::int64_t limit) {
+  State& state = *state_;
+  const std::int64_t begin = state.done;
+  std::int64_t end = begin;
+  std::int64_t last = std::min({limit, state.operands.turns, state.bound});
+  for (const State::Feeder& feeder : state.feeders) last = std::min(last, feeder.run->done - feeder.shift);
+  for (std::int64_t sum = 0; end < last && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
+  if (begin >= end) return false;
+  stream.enqueue([kept = state_, begin, end](ThreadTeam& team) {
+    if (kept->shares) return kept->run_shared(team, begin, end);
+    team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t past) {
+      for (std::int64_t i = first; i < past; ++i) kept->run_part(kept->parts[static_cast<std::size_t>(i)], begin, end);
+    });
+  });
+  state.done = end;
+  return true;
+}
+
+// ---- The end ----
+
+/// Where output `output` of the loop goes.
+const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) const {
+  const Source& from = loop->outputs_[output];
+  if (from.from == From::ahead) return ahead_targets[from.place];
+  const bool is_behind = from.from == From::step && from.place >= loop->step_outputs_;
+  return is_behind ? behind_targets[from.place - loop->step_outputs_] : step_targets[from.place];
+}
+
+std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
+  State& state = *state_;
+  const auto turns = static_cast<std::size_t>(state.done);
+  const bool all = state.done == state.operands.turns;
+  for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
+    const Tensor& whole = state.whole[static_cast<std::size_t>(state.target_of(i).whole)];
+    const TensorArray& array = state.operands.outputs[i];
+    if (state.leaves(i)) {
+      state.write_slots(i, state.published, state.done);
+      continue;
+    }
+    const auto [first, pace] = state.operands.written[i];
+    const bool falls = state.target_of(i).falls;
+    const std::int64_t lowest = std::min(first, first + pace * (state.operands.turns - 1));
+    if (all && array.is_fixed() && lowest == 0 && pace == (falls ? -1 : 1) && array.size() == state.operands.turns) {
+      std::vector<std::int64_t> offsets;
+      for (std::size_t t = 0; t < turns; ++t)
+        offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? turns - 1 - t : t)));
+      offsets.push_back(whole.dim(0));
+      array.fill(whole, std::move(offsets));
+      continue;
+    }
+    state.write_slots(i, 0, state.done);
+  }
+  state.published = state.done;
+  std::vector<SlotValue> last;
+  for (std::size_t i = 0; i < state.initial.size(); ++i) {
+    DDim dims = state.initial[i].dims();
+    dims[0] = state.rows_of(state.done - 1);
+    Tensor made(state.dtype, dims, stream.memory());
+    const std::int64_t width = dims.erased(0).elements();
+    for (const State::Part& part : state.parts) {
+      const std::int64_t count = state.live(part, state.done - 1);
+      if (count == 0) continue;
+      std::memcpy(static_cast<std::byte*>(made.raw_mutable()) + part.first * width * state.size, part.states[i].first,
+                  static_cast<std::size_t>(count * width * state.size));
+    }
+    made.storage()->mark_written();
+    if (state.order && state.ordered.pace == 1)
+      last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.done - 1);
+    else
+      last.emplace_back(LoDTensor(std::move(made)));
+  }
+  return last;
+}
+
+}  // namespace millrace

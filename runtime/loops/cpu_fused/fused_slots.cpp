@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots that come to a fused loop, and leave it, while its turns run.
+#include <algorithm>
+#include <cmath>
+
+#include <millrace/runtime/array/slab.h>
+#include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
+#include <millrace/runtime/lowering/internal/loop_numbers.h>
+
+namespace millrace {
+namespace {
+
+/// Multiply-adds that take as long as passing a run of turns on: some tasks, and a message.
+constexpr std::int64_t pass_work = 1 << 20;
+/// Fewer rows are a poor product.
+constexpr std::int64_t product_rows = 16;
+
+}  // namespace
+
+bool FusedRun::State::arrives(std::size_t input) const {
+  const bool fed = input < operands.sources.size() && operands.sources[input].run != nullptr;
+  return !fed && input < operands.arriving.size() && operands.arriving[input];
+}
+
+/// How many rows each turn will have: what the order says; without one, what the first slot has.
+bool FusedRun::State::expect_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts) const {
+  const TensorArray& array = operands.inputs[input];
+  const auto [first, pace] = operands.read[input];
+  const bool boots = input < operands.boots.size() && operands.boots[input].has_value();
+  const std::optional<LoDTensor> known = first >= 0 ? array.peek(first)
+                                         : boots    ? std::optional<LoDTensor>(*operands.boots[input])
+                                                    : std::nullopt;
+  if (!known || known->dims().rank() == 0) return false;
+  made.first.assign(static_cast<std::size_t>(operands.turns), nullptr);
+  for (std::int64_t turn = 0; turn < operands.turns; ++turn) {
+    const std::int64_t slot = first + pace * turn;
+    if (slot < 0 && !boots) return false;
+    counts.push_back(slot < 0 ? operands.boots[input]->dims()[0] : array.order() ? array.order()->live(slot) : known->dims()[0]);
+  }
+  return true;
+}
+
+/// The rows of what arrives for one turn; false when some of it is not there, or is another than was expected.
+bool FusedRun::State::bind_turn(std::int64_t turn, StreamRef stream) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!arrives(i)) continue;
+    const auto [first, pace] = operands.read[i];
+    TurnRows found{{}, inputs[i].width};
+    std::vector<std::int64_t> counts;
+    if (!read_slot(i, first + pace * turn, found, counts, stream)) return false;
+    // (A shrunk one has more rows than the turn.)
+    const bool fits = loop->form().inputs[i].shrinks ? counts[0] >= rows_of(turn) : counts[0] == rows_of(turn);
+    if (!fits) return false;
+    inputs[i].first[static_cast<std::size_t>(turn)] = found.first[0];
+  }
+  return true;
+}
+
+bool FusedRun::passes_slots() const noexcept {
+  const State& state = *state_;
+  for (std::size_t i = 0; i < state.operands.inputs.size(); ++i)
+    if (state.arrives(i)) return true;
+  for (std::size_t i = 0; i < state.operands.outputs.size(); ++i)
+    if (state.leaves(i)) return true;
+  return false;
+}
+
+std::vector<std::pair<TensorArray, std::int64_t>> FusedRun::next_slots() const {
+  const State& state = *state_;
+  std::vector<std::pair<TensorArray, std::int64_t>> made;
+  if (state.bound >= state.operands.turns) return made;
+  for (std::size_t i = 0; i < state.operands.inputs.size(); ++i) {
+    const auto [first, pace] = state.operands.read[i];
+    const std::int64_t slot = first + pace * state.bound;
+    if (state.arrives(i) && slot >= 0) made.emplace_back(state.operands.inputs[i], slot);
+  }
+  return made;
+}
+
+bool FusedRun::bind(std::int64_t end, StreamRef stream) {
+  State& state = *state_;
+  const std::int64_t begin = state.bound, last = std::min(end, state.operands.turns);
+  while (state.bound < last && state.bind_turn(state.bound, stream)) ++state.bound;
+  return state.bound > begin || begin >= last;
+}
+
+void FusedRun::publish() {
+  for (std::size_t i = 0; i < state_->operands.outputs.size(); ++i)
+    if (state_->leaves(i)) state_->write_slots(i, state_->published, state_->done);
+  state_->published = state_->done;
+}
+
+std::int64_t FusedRun::turned() const noexcept { return state_->done; }
+std::int64_t FusedRun::bound() const noexcept { return state_->bound; }
+
+/// Each slot has a record of its own: those of later turns are still to be written.
+void FusedRun::State::write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const {
+  const Target& target = target_of(output);
+  const Tensor& made = whole[static_cast<std::size_t>(target.whole)];
+  const auto [first, pace] = operands.written[output];
+  for (std::int64_t turn = begin; turn < end; ++turn) {
+    const std::int64_t row = place(target, turn);
+    const Tensor slot = made.rows(row, row + rows_of(turn));
+    operands.outputs[output].write(first + pace * turn, LoDTensor(leaves(output) ? part_of(slot, Point()) : slot));
+  }
+}
+
+std::int64_t turns_of_a_run(const std::vector<const FusedRun*>& runs) {
+  std::int64_t work = 1, turns = 1, rows = 1;
+  for (const FusedRun* run : runs) {
+    work += run->work();
+    turns = std::max(turns, run->turns());
+    rows = std::max(rows, run->rows());
+  }
+  const double best = static_cast<double>(turns) * std::sqrt(static_cast<double>(pass_work) / static_cast<double>(work));
+  const std::int64_t least = (product_rows + rows - 1) / rows;
+  return std::max(least, best < static_cast<double>(turns) ? static_cast<std::int64_t>(std::ceil(best)) : turns);
+}
+
+}  // namespace millrace

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/loops/cpu_fused/internal/row_compiler.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <millrace/kernels/cast.h>
+#include <millrace/kernels/fill.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace {
+namespace {
+
+/// A product of extents beyond which a copy that no two steps describe is not worth its ops.
+constexpr std::int64_t most_copies = 64;
+
+/// Axes of views over the same extents, merged where all of them allow it: at most `outer` × `inner` remain, or nothing.
+struct Merged {
+  std::int64_t outer = 1;
+  std::int64_t inner = 1;
+  std::vector<std::int64_t> outer_steps;
+  std::vector<std::int64_t> inner_steps;
+};
+
+std::optional<Merged> merge(const DDim& dims, const std::vector<DDim>& strides) {
+  struct Axis {
+    std::int64_t extent;
+    std::vector<std::int64_t> steps;
+  };
+  std::vector<Axis> axes;
+  for (int axis = 0; axis < dims.rank(); ++axis) {
+    if (dims[axis] == 1) continue;
+    Axis next{dims[axis], {}};
+    for (const DDim& each : strides) next.steps.push_back(each[axis]);
+    bool joins = !axes.empty();
+    for (std::size_t k = 0; joins && k < next.steps.size(); ++k) joins = axes.back().steps[k] == next.steps[k] * next.extent;
+    if (!joins) {
+      axes.push_back(std::move(next));
+      continue;
+    }
+    axes.back().extent *= next.extent;
+    axes.back().steps = std::move(next.steps);
+  }
+  if (axes.size() > 2) return std::nullopt;
+  Merged merged;
+  merged.outer_steps.assign(strides.size(), 0);
+  merged.inner_steps.assign(strides.size(), 1);
+  if (!axes.empty()) {
+    merged.inner = axes.back().extent;
+    merged.inner_steps = axes.back().steps;
+  }
+  if (axes.size() == 2) {
+    merged.outer = axes.front().extent;
+    merged.outer_steps = axes.front().steps;
+  }
+  return merged;
+}
+
+bool is_contiguous(const RowCompiler::View& view) {
+  const DDim whole = view.dims.row_major();
+  for (int axis = 0; axis < view.dims.rank(); ++axis)
+    if (view.dims[axis] != 1 && view.strides[axis] != whole[axis]) return false;
+  return true;
+}
+
+bool is_number(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
+
+/// Ops that give of bf16 what they take: a register holds it widened. What computes would have to narrow each result.
+bool moves(const std::string& type) {
+  static const std::set<std::string> all{"cast",      "identity", "reshape", "squeeze", "unsqueeze", "flatten", "reshape_to",
+                                         "transpose", "split",    "slice",   "concat",  "expand",    "gather"};
+  return all.contains(type);
+}
+
+}  // namespace
+
+RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth) : program_(program), made_(made), truth_(truth) {
+  for (const auto* ports : {&program.inputs(), &program.outputs()})
+    for (const Program::Port& port : *ports)
+      if (is_number(program.var(port.var).type.dtype)) desc_.dtype = program.var(port.var).type.dtype;
+}
+
+void RowCompiler::compile() {
+  bind_inputs();
+  for (const Op& op : program_.block(0).ops) eval(op);
+  bind_outputs();
+  made_.plan_.emplace(std::move(desc_));
+}
+
+void RowCompiler::refuse(const Op& op, const std::string& why) {
+  throw UnsupportedError("op " + (op.label.empty() ? op.type : op.type + " '" + op.label + "'") + ": " + why);
+}
+
+void RowCompiler::eval(const Op& op) {
+  if (op.type == "constant") return;
+  const RowRule rule = find_row_rule(op.type);
+  if (rule == nullptr) refuse(op, "has no rule for rows in a fused loop");
+  for (const VarId output : op.outputs) {
+    const VarType& type = program_.var(output).type;
+    const bool widened = type.dtype == DType::bf16 && desc_.dtype == DType::f32 && moves(op.type);
+    const bool quantized = type.dtype == DType::i8 && desc_.dtype == DType::f32 && op.type == "quantize_rows";
+    if (type.dtype != desc_.dtype && type.dtype != DType::boolean && !widened && !quantized)
+      refuse(op, fmt::format("gives {}, and the loop computes in {}", type.to_string(), name_of(desc_.dtype)));
+    if (!type.shape || type.rank() == 0 || (*type.shape)[0] != DDim::unknown) refuse(op, "gives no rows: " + type.to_string());
+    for (int axis = 1; axis < type.rank(); ++axis)
+      if ((*type.shape)[axis] == DDim::unknown) refuse(op, "gives rows whose extents nobody knows yet: " + type.to_string());
+  }
+  rule(*this, op);
+}
+
+// ---- Inputs and outputs ----
+
+/// Whether inputs and outputs of that dtype are registers.
+bool RowCompiler::is_held(DType dtype) const {
+  if (dtype == desc_.dtype) return true;
+  return truth_ == RowKernel::Truth::numbers && (dtype == DType::boolean || (dtype == DType::bf16 && desc_.dtype == DType::f32));
+}
+
+void RowCompiler::bind_inputs() {
+  for (std::size_t i = 0; i < program_.inputs().size(); ++i) {
+    const Program::Port& port = program_.inputs()[i];
+    const VarType& type = program_.var(port.var).type;
+    if (!type.shape) throw UnsupportedError("input '" + port.name + "': nobody knows its rank");
+    RowKernel::Port made;
+    made.shared = type.rank() == 0 || (*type.shape)[0] != DDim::unknown;
+    made.dims = made.shared ? *type.shape : type.shape->erased(0);
+    for (const std::int64_t extent : made.dims)
+      if (extent == DDim::unknown) throw UnsupportedError("input '" + port.name + "': expected known extents, found " + type.to_string());
+    made.width = made.dims.elements();
+    if (made.shared) shared_.emplace(port.var, shared_.size());
+    if (type.dtype == desc_.dtype || (!made.shared && is_held(type.dtype))) {
+      desc_.registers.push_back({RowRegister::Kind::input, made.width, i});
+      const int reg = static_cast<int>(desc_.registers.size()) - 1;
+      bind(port.var, {!made.shared, reg, 0, made.dims, made.dims.row_major()});
+    } else if (!made.shared) {
+      throw UnsupportedError(fmt::format("input '{}': expected {}, found {}", port.name, name_of(desc_.dtype), type.to_string()));
+    }
+    made_.inputs_.push_back(std::move(made));
+  }
+}
+
+/// An output is the register that was made for it, or a copy where that is something else's, or a part.
+void RowCompiler::bind_outputs() {
+  for (std::size_t i = 0; i < program_.outputs().size(); ++i) {
+    const Program::Port& port = program_.outputs()[i];
+    const View view = at(port.var);
+    if (!view.rows) throw UnsupportedError("output '" + port.name + "': does not depend on the rows");
+    if (!is_held(program_.var(port.var).type.dtype))
+      throw UnsupportedError("output '" + port.name + "': gives " + program_.var(port.var).type.to_string());
+    RowRegister& reg = desc_.registers[static_cast<std::size_t>(view.reg)];
+    if (reg.kind == RowRegister::Kind::scratch && reg.width == view.elements() && view.begin == 0 && is_contiguous(view)) {
+      reg.kind = RowRegister::Kind::output;
+      reg.place = i;
+    } else {
+      desc_.registers.push_back({RowRegister::Kind::output, view.elements(), i});
+      copy(view, {true, static_cast<int>(desc_.registers.size()) - 1, 0, view.dims, view.dims.row_major()});
+    }
+    made_.outputs_.push_back({false, view.dims, view.elements()});
+  }
+}
+
+const RowCompiler::View& RowCompiler::at(VarId var) const {
+  const auto found = views_.find(var);
+  if (found != views_.end()) return found->second;
+  const Tensor* value = program_.constant(var);
+  if (value == nullptr) throw UnsupportedError("'" + program_.var(var).name + "': of a dtype that rows do not have");
+  return const_cast<RowCompiler*>(this)->views_.emplace(var, const_cast<RowCompiler*>(this)->literal(*value)).first->second;
+}
+
+RowCompiler::View RowCompiler::literal(const Tensor& value) {
+  ops::PackingStream stream;
+  Tensor held = value.dtype() == desc_.dtype ? value : cast(value, desc_.dtype, stream);
+  if (!held.is_contiguous()) held = clone(held, stream);
+  made_.known_.constants.push_back(held);
+  desc_.registers.push_back({RowRegister::Kind::constant, held.elements(), made_.known_.constants.size() - 1});
+  return {false, static_cast<int>(desc_.registers.size()) - 1, 0, value.dims(), value.dims().row_major()};
+}
+
+std::optional<std::size_t> RowCompiler::shared_input(VarId var) const {
+  const auto found = shared_.find(var);
+  return found == shared_.end() ? std::nullopt : std::optional(found->second);
+}
+
+// ---- Views ----
+
+RowCompiler::View RowCompiler::make(const DDim& dims) {
+  desc_.registers.push_back({RowRegister::Kind::scratch, dims.elements(), 0});
+  return {true, static_cast<int>(desc_.registers.size()) - 1, 0, dims, dims.row_major()};
+}
+
+RowCompiler::View RowCompiler::make(VarId var) {
+  View view = make(program_.var(var).type.shape->erased(0));
+  bind(var, view);
+  return view;
+}
+
+int RowCompiler::axis_of(const Op& op, VarId var, std::int64_t axis) const {
+  const int rank = program_.var(var).type.rank();
+  const auto at = static_cast<int>(axis < 0 ? axis + rank : axis);
+  if (at == 0) refuse(op, "works along the rows");
+  return at - 1;
+}
+
+void RowCompiler::copy(const View& from, const View& to) {
+  if (from.elements() == 0) return;
+  if (const auto merged = merge(from.dims, {from.strides, to.strides})) {
+    RowOp op;
+    op.kind = RowOp::Kind::copy;
+    op.outer = merged->outer;
+    op.inner = merged->inner;
+    op.in[0] = {from.reg, from.begin, merged->outer_steps[0], merged->inner_steps[0]};
+    op.out = {to.reg, to.begin, merged->outer_steps[1], merged->inner_steps[1]};
+    return emit(op);
+  }
+  if (from.dims[0] > most_copies) throw UnsupportedError("a view of " + from.dims.to_string() + " that takes too many copies");
+  for (std::int64_t i = 0; i < from.dims[0]; ++i)
+    copy({from.rows, from.reg, from.begin + i * from.strides[0], from.dims.erased(0), from.strides.erased(0)},
+         {to.rows, to.reg, to.begin + i * to.strides[0], to.dims.erased(0), to.strides.erased(0)});
+}
+
+RowCompiler::View RowCompiler::contiguous(const View& view) {
+  if (is_contiguous(view)) return view;
+  const View made = make(view.dims);
+  copy(view, made);
+  return {view.rows, made.reg, 0, made.dims, made.strides};
+}
+
+RowOperand RowCompiler::rows_of(const View& view) const {
+  const auto width = view.dims.rank() == 0 ? 1 : view.dims[-1];
+  return {view.reg, view.begin, width, 1};
+}
+
+// ---- Elementwise ----
+
+namespace {
+
+/// `view` stretched to `dims`, as numpy would; nothing when rows would meet something else.
+std::optional<RowCompiler::View> stretched(const RowCompiler::View& view, const DDim& dims) {
+  RowCompiler::View made = view;
+  if (view.rows && view.dims.rank() != dims.rank()) return std::nullopt;
+  while (made.dims.rank() > dims.rank()) {
+    if (made.dims[0] != 1) return std::nullopt;
+    made.dims = made.dims.erased(0);
+    made.strides = made.strides.erased(0);
+  }
+  while (made.dims.rank() < dims.rank()) {
+    made.dims = made.dims.inserted(0, 1);
+    made.strides = made.strides.inserted(0, 0);
+  }
+  for (int axis = 0; axis < dims.rank(); ++axis) {
+    if (made.dims[axis] == dims[axis]) continue;
+    if (made.dims[axis] != 1) return std::nullopt;
+    made.dims[axis] = dims[axis];
+    made.strides[axis] = 0;
+  }
+  return made;
+}
+
+}  // namespace
+
+namespace {
+
+/// The axes in the order in which a view's elements lie, when they lie side by side in some order; else as they come.
+std::vector<int> lying_order(const RowCompiler::View& view) {
+  std::vector<int> axes(static_cast<std::size_t>(view.dims.rank()));
+  std::iota(axes.begin(), axes.end(), 0);
+  std::vector<int> sorted = axes;
+  std::sort(sorted.begin(), sorted.end(),
+            [&](int a, int b) { return view.strides[a] != view.strides[b] ? view.strides[a] > view.strides[b] : a < b; });
+  std::int64_t step = 1;
+  for (std::size_t i = sorted.size(); i-- > 0;) {
+    if (view.dims[sorted[i]] != 1 && view.strides[sorted[i]] != step) return axes;
+    step *= view.dims[sorted[i]];
+  }
+  return sorted;
+}
+
+DDim in_order(const DDim& dims, const std::vector<int>& order) {
+  DDim made = dims;
+  for (std::size_t i = 0; i < order.size(); ++i) made[static_cast<int>(i)] = dims[order[i]];
+  return made;
+}
+
+}  // namespace
+
+/// The result lies as the first operand does that has all its elements, so that what was turned stays turned.
+RowCompiler::View RowCompiler::elementwise(RowOp op, const std::vector<View>& operands, const DDim& out_dims) {
+  std::vector<int> order(static_cast<std::size_t>(out_dims.rank()));
+  std::iota(order.begin(), order.end(), 0);
+  for (const View& operand : operands) {
+    if (!operand.rows || operand.dims != out_dims) continue;
+    order = lying_order(operand);
+    break;
+  }
+  std::vector<View> turned;
+  for (const View& operand : operands) {
+    const auto view = stretched(operand, out_dims);
+    if (!view)
+      throw UnsupportedError("rows of " + out_dims.to_string() + " meet " + operand.dims.to_string() + ", which does not keep them apart");
+    turned.push_back(*view);
+    turned.back().dims = in_order(view->dims, order);
+    turned.back().strides = in_order(view->strides, order);
+  }
+  View out = elementwise_of(op, std::move(turned), in_order(out_dims, order));
+  const DDim strides = out.strides;
+  for (std::size_t i = 0; i < order.size(); ++i) out.strides[order[i]] = strides[static_cast<int>(i)];
+  out.dims = out_dims;
+  return out;
+}
+
+RowCompiler::View RowCompiler::elementwise_of(RowOp op, std::vector<View> views, const DDim& dims) {
+  const View out = make(dims);
+  if (dims.elements() == 0) return out;
+  const auto fits = [&](const std::vector<DDim>& strides) {
+    const auto merged = merge(dims, strides);
+    return merged &&
+           std::all_of(merged->inner_steps.begin(), merged->inner_steps.end(), [](std::int64_t step) { return step == 0 || step == 1; });
+  };
+  for (View& view : views)
+    if (!fits({out.strides, view.strides})) view = contiguous(view);
+  std::vector<DDim> strides{out.strides};
+  for (const View& view : views) strides.push_back(view.strides);
+  if (!fits(strides)) {
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      views[i] = contiguous(views[i]);
+      strides[i + 1] = views[i].strides;
+    }
+  }
+  const Merged merged = merge(dims, strides).value();
+  op.outer = merged.outer;
+  op.inner = merged.inner;
+  op.out = {out.reg, 0, merged.outer_steps[0], 1};
+  for (std::size_t i = 0; i < views.size(); ++i)
+    op.in[i] = {views[i].reg, views[i].begin, merged.outer_steps[i + 1], merged.inner == 1 ? 1 : merged.inner_steps[i + 1]};
+  emit(op);
+  return out;
+}
+
+void RowCompiler::elementwise(RowOp op, const std::vector<View>& operands, VarId var) {
+  bind(var, elementwise(op, operands, program_.var(var).type.shape->erased(0)));
+}
+
+// ---- Products and cells ----
+
+void RowCompiler::matmul(const Op& op, VarId x, VarId weights, bool transposed, const View& out) {
+  const View from = at(x);
+  if (!from.rows || from.dims.rank() == 0) refuse(op, "multiplies something that has no rows");
+  const VarType& type = program_.var(weights).type;
+  const std::optional<std::size_t> late = shared_input(weights);
+  const Tensor* value = program_.constant(weights);
+  if (type.rank() != 2 || (!late && value == nullptr)) refuse(op, "multiplies rows by what is no matrix of weights");
+  const std::int64_t k = (*type.shape)[transposed ? 1 : 0];
+  const std::int64_t n = (*type.shape)[transposed ? 0 : 1];
+  if (type.dtype != desc_.dtype && (type.dtype != DType::bf16 || desc_.dtype != DType::f32))
+    refuse(op, fmt::format("has weights of {}, and the loop computes in {}", name_of(type.dtype), name_of(desc_.dtype)));
+  made_.known_.matrices.push_back({make_gemm_plan({k, n, desc_.dtype, desc_.dtype, type.dtype}), {}});
+  if (late)
+    made_.late_matrices_.push_back({made_.known_.matrices.size() - 1, *late, transposed});
+  else
+    pack_last(transposed ? value->permute({1, 0}) : *value);
+  emit_product(from, k, n, out);
+}
+
+void RowCompiler::product(const View& from, const Tensor& weights, const View& out) {
+  made_.known_.matrices.push_back({make_gemm_plan({weights.dim(0), weights.dim(1), desc_.dtype, desc_.dtype}), {}});
+  pack_last(weights);
+  emit_product(from, weights.dim(0), weights.dim(1), out);
+}
+
+void RowCompiler::pack_last(const Tensor& weights) {
+  ops::PackingStream stream;
+  RowWeights::Matrix& matrix = made_.known_.matrices.back();
+  matrix.packed = pack(matrix.plan, weights, stream);
+}
+
+/// By the matrix that was added last. Rows of a row may be any step apart, as long as it is one step.
+void RowCompiler::emit_product(const View& from, std::int64_t k, std::int64_t n, const View& out) {
+  RowOp made;
+  made.kind = RowOp::Kind::matmul;
+  made.weights = made_.known_.matrices.size() - 1;
+  const int last = from.dims.rank() - 1;
+  const auto merged = merge(from.dims.slice(0, last), {from.strides.slice(0, last)});
+  const bool direct = from.strides[-1] == 1 && merged && merged->outer == 1;
+  const View rows = direct || from.dims[-1] == 1 ? from : contiguous(from);
+  made.outer = rows.elements() / std::max<std::int64_t>(k, 1);
+  made.in[0] = rows_of(rows);
+  if (direct) made.in[0].outer_step = merged->inner == 1 ? k : merged->inner_steps[0];
+  if (k == 0) made.outer = out.elements() / std::max<std::int64_t>(n, 1);
+  made.out = {out.reg, out.begin, n, 1};
+  made.inner = n;
+  emit(made);
+}
+
+void RowCompiler::quantize(const Op& op) {
+  const View from = contiguous(at(op.inputs[0]));
+  const std::int64_t k = from.dims[-1];
+  if (!from.rows || k == 0) refuse(op, "quantizes something that has no rows");
+  const std::int64_t outer = from.elements() / k;
+  const std::int64_t elements = (k + 3) / 4;
+  const View values = make(DDim{outer, elements});
+  quantized_[op.outputs[0]] = values;
+  const View scales = make(op.outputs[1]);
+  RowOp made;
+  made.kind = RowOp::Kind::quantize;
+  made.outer = outer;
+  made.inner = k;
+  made.in[0] = {from.reg, from.begin, k, 1};
+  made.out = {values.reg, 0, elements, 1};
+  made.out2 = {scales.reg, 0, 1, 1};
+  emit(made);
+}
+
+void RowCompiler::matmul_int8(const Op& op) {
+  const auto values = quantized_.find(op.inputs[0]);
+  const Tensor* weights = program_.constant(op.inputs[2]);
+  const Tensor* scales = program_.constant(op.inputs[3]);
+  if (values == quantized_.end()) refuse(op, "multiplies what quantize_rows did not make in the same turn");
+  if (weights == nullptr || scales == nullptr) refuse(op, "is in fused loops with weights that are known");
+  const View row_scales = contiguous(at(op.inputs[1]));
+  ops::PackingStream stream;
+  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)});
+  made_.known_.int8.push_back({plan, pack(plan, *weights, *scales, stream)});
+  const View out = make(op.outputs[0]);
+  RowOp made;
+  made.kind = RowOp::Kind::matmul_int8;
+  made.weights = made_.known_.int8.size() - 1;
+  made.outer = values->second.dims[0];
+  made.inner = plan.desc().n;
+  made.in[0] = {values->second.reg, 0, values->second.dims[1], 1};
+  made.in[1] = {row_scales.reg, row_scales.begin, 1, 1};
+  made.out = {out.reg, 0, plan.desc().n, 1};
+  emit(made);
+}
+
+RowCompiler::View RowCompiler::number(double value) {
+  ops::PackingStream stream;
+  return literal(full(DDim{1}, value, desc_.dtype, stream));
+}
+
+void RowCompiler::lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights) {
+  RowOp made;
+  made.kind = RowOp::Kind::lstm_cell;
+  made.weights = made_.known_.cells.size();
+  made.projected = weights[0] == no_var;
+  made.summed = weights[1] == no_var;
+  RowKernel::LateCell late{made.weights, desc, {}, {}};
+  bool known = true;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == no_var) continue;
+    late.input[i] = shared_input(weights[i]);
+    const Tensor* value = program_.constant(weights[i]);
+    if (value == nullptr && !late.input[i]) refuse(op, "has weights that change from row to row");
+    known = known && value != nullptr;
+    if (value != nullptr) late.constant[i] = *value;
+  }
+  made_.known_.cells.push_back({make_lstm_cell(desc), {}});
+  if (known)
+    made_.known_.cells.back().packed = RowKernel::packed_cell(late, {});
+  else
+    made_.late_cells_.push_back(std::move(late));
+  for (std::size_t i = 0; i < 3; ++i) made.in[i] = operand(contiguous(at(op.inputs[i])));
+  made.inner = desc.hidden;
+  made.out = operand(make(op.outputs[0]));
+  made.out2 = operand(make(op.outputs[1]));
+  emit(made);
+}
+
+PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> shared) {
+  ops::PackingStream stream;
+  const auto part = [&](std::size_t i) -> const Tensor* {
+    if (late.input[i]) return &shared[*late.input[i]];
+    return late.constant[i] ? &*late.constant[i] : nullptr;
+  };
+  const LstmPlan plan = make_lstm_cell(late.desc);
+  if (part(1) == nullptr) return pack_gates(plan, part(2), part(3), stream);
+  // A cell whose input was projected before has no W of its own.
+  const Tensor w = part(0) != nullptr ? *part(0) : zeros(DDim{late.desc.input, 4 * late.desc.hidden}, late.desc.weights_dtype(), stream);
+  return pack(plan, w, *part(1), part(2), part(3), stream);
+}
+
+RowKernel::RowKernel(const Program& program, Truth truth) { RowCompiler(program, *this, truth).compile(); }
+
+RowWeights RowKernel::weights(std::span<const Tensor> shared) const {
+  RowWeights made = known_;
+  ops::PackingStream stream;
+  for (const LateMatrix& late : late_matrices_) {
+    const Tensor& value = shared[late.input];
+    made.matrices[late.place].packed = pack(made.matrices[late.place].plan, late.transposed ? value.permute({1, 0}) : value, stream);
+  }
+  for (const LateCell& late : late_cells_) made.cells[late.place].packed = packed_cell(late, shared);
+  return made;
+}
+
+}  // namespace millrace

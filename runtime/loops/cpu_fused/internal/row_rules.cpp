@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+// How each op treats rows that lie in registers.
+#include <millrace/runtime/loops/cpu_fused/internal/row_compiler.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/lstm_form.h>
+#include <millrace/runtime/program/ops/internal/unary_names.h>
+
+namespace millrace {
+namespace {
+
+using View = RowCompiler::View;
+using Ints = std::vector<std::int64_t>;
+
+RowOp unary_op(Unary kind, UnaryParams params = {}) {
+  RowOp made;
+  made.kind = RowOp::Kind::unary;
+  made.unary = kind;
+  made.params = params;
+  return made;
+}
+
+RowOp binary_op(Binary kind) {
+  RowOp made;
+  made.kind = RowOp::Kind::binary;
+  made.binary = kind;
+  return made;
+}
+
+// ---- Elementwise ----
+
+void unary_rule(RowCompiler& c, const Op& op) {
+  const ops::UnaryName* named = ops::find_unary(op.type);
+  if (!row_plan_has(named->kind)) RowCompiler::refuse(op, "is not in fused loops");
+  c.elementwise(unary_op(named->kind, ops::params_of(*named, op.attributes)), {c.at(op.inputs[0])}, op.outputs[0]);
+}
+
+void gelu_rule(RowCompiler& c, const Op& op) {
+  const bool tanh = op.attributes.get_or("approximate", std::string("none")) == "tanh";
+  c.elementwise(unary_op(tanh ? Unary::gelu_tanh : Unary::gelu), {c.at(op.inputs[0])}, op.outputs[0]);
+}
+
+void binary_rule(RowCompiler& c, const Op& op) {
+  const Binary kind = ops::find_binary(op.type).value();
+  const View a = c.at(op.inputs[0]);
+  const View b = c.at(op.inputs[1]);
+  const Tensor* exponent = kind == Binary::pow ? c.program().constant(op.inputs[1]) : nullptr;
+  if (exponent != nullptr && exponent->elements() == 1 && is_floating(exponent->dtype()) && exponent->item() == 2)
+    return c.elementwise(unary_op(Unary::square), {a}, op.outputs[0]);
+  c.elementwise(binary_op(kind), {a, b}, op.outputs[0]);
+}
+
+void mod_rule(RowCompiler& c, const Op& op) {
+  const Binary kind = op.attributes.get_or("fmod", false) ? Binary::fmod : Binary::mod;
+  c.elementwise(binary_op(kind), {c.at(op.inputs[0]), c.at(op.inputs[1])}, op.outputs[0]);
+}
+
+void prelu_rule(RowCompiler& c, const Op& op) {
+  c.elementwise(binary_op(Binary::prelu), {c.at(op.inputs[0]), c.at(op.inputs[1])}, op.outputs[0]);
+}
+
+/// Truth is 1 or 0 in a register.
+void logical_not_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const View none = c.elementwise(binary_op(Binary::sub), {x, x}, x.dims);
+  c.elementwise(binary_op(Binary::equal), {x, none}, op.outputs[0]);
+}
+
+void where_rule(RowCompiler& c, const Op& op) {
+  RowOp made;
+  made.kind = RowOp::Kind::where;
+  c.elementwise(made, {c.at(op.inputs[0]), c.at(op.inputs[1]), c.at(op.inputs[2])}, op.outputs[0]);
+}
+
+void clip_rule(RowCompiler& c, const Op& op) {
+  View x = c.at(op.inputs[0]);
+  for (const std::size_t bound : {std::size_t{1}, std::size_t{2}}) {
+    if (!c.has(op, bound)) continue;
+    View limit = c.at(op.inputs[bound]);
+    if (limit.rows) RowCompiler::refuse(op, "has a bound that changes from row to row");
+    limit.dims = limit.strides = DDim{};
+    x = c.elementwise(binary_op(bound == 1 ? Binary::max : Binary::min), {x, limit}, x.dims);
+  }
+  c.bind(op.outputs[0], x);
+}
+
+void cast_rule(RowCompiler& c, const Op& op) {
+  const DType from = c.program().var(op.inputs[0]).type.dtype;
+  const DType to = c.program().var(op.outputs[0]).type.dtype;
+  if (to == DType::boolean && from != DType::boolean) RowCompiler::refuse(op, "makes truth of numbers");
+  if (to == DType::bf16 && from == DType::f32) {
+    RowOp made;
+    made.kind = RowOp::Kind::round_bf16;
+    return c.elementwise(made, {c.at(op.inputs[0])}, op.outputs[0]);
+  }
+  c.bind(op.outputs[0], c.at(op.inputs[0]));
+}
+
+void same_rule(RowCompiler& c, const Op& op) { c.bind(op.outputs[0], c.at(op.inputs[0])); }
+
+// ---- Products and cells ----
+
+void matmul_rule(RowCompiler& c, const Op& op) { c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0])); }
+
+void gemm_rule(RowCompiler& c, const Op& op) {
+  const double beta = op.attributes.get_or("beta", 1.0);
+  const bool adds = c.has(op, 2) && beta != 0;
+  if (op.attributes.get_or("alpha", 1.0) != 1 || (adds && beta != 1) || op.attributes.get_or("trans_a", false))
+    RowCompiler::refuse(op, "is in fused loops without factors and without transposing rows alone");
+  const View product = c.make(c.program().var(op.outputs[0]).type.shape->erased(0));
+  c.matmul(op, op.inputs[0], op.inputs[1], op.attributes.get_or("trans_b", false), product);
+  if (!adds) return c.bind(op.outputs[0], product);
+  c.elementwise(binary_op(Binary::add), {product, c.at(op.inputs[2])}, op.outputs[0]);
+}
+
+void quantize_rule(RowCompiler& c, const Op& op) { c.quantize(op); }
+void matmul_int8_rule(RowCompiler& c, const Op& op) { c.matmul_int8(op); }
+
+/// `c_state`: where the units stand along the last axis.
+LstmDesc sized(RowCompiler& c, LstmDesc desc, VarId w, VarId r, VarId c_state) {
+  desc.input = w == no_var ? 0 : (*c.program().var(w).type.shape)[0];
+  desc.hidden = (*c.program().var(c_state).type.shape)[-1];
+  desc.dtype = c.desc().dtype;
+  if (r != no_var) desc.weights = c.program().var(r).type.dtype;
+  return desc;
+}
+
+/// A cell with `products` of its two products still to be made.
+template <int products>
+void lstm_cell_rule(RowCompiler& c, const Op& op) {
+  const auto part = [&](std::size_t at) { return c.has(op, at) ? op.inputs[at] : no_var; };
+  const VarId w = products == 2 ? part(ops::in_w) : no_var;
+  const VarId r = products >= 1 ? part(2 + products) : no_var;
+  const std::size_t rest = 3 + products;
+  c.lstm_cell(op, sized(c, ops::lstm_form(op, products), w, r, op.inputs[2]), {w, r, part(rest), part(rest + 1)});
+}
+
+// ---- Folds and norms ----
+
+/// The first of the last axes that an op works over, as an axis of one row's extents.
+int last_axes(RowCompiler& c, const Op& op, Ints axes) {
+  const int rank = c.program().var(op.inputs[0]).type.rank();
+  if (axes.empty()) RowCompiler::refuse(op, "works along the rows");
+  for (std::int64_t& axis : axes) axis = c.axis_of(op, op.inputs[0], axis);
+  std::sort(axes.begin(), axes.end());
+  for (std::size_t i = 0; i < axes.size(); ++i)
+    if (axes[i] != rank - 1 - static_cast<std::int64_t>(axes.size() - i))
+      RowCompiler::refuse(op, "is in fused loops over the last axes alone");
+  return static_cast<int>(axes[0]);
+}
+
+/// An op over `inner` elements side by side, `outer` times.
+RowOp along(RowOp::Kind kind, const View& x, int axis) {
+  RowOp made;
+  made.kind = kind;
+  made.inner = x.dims.slice(axis, x.dims.rank()).elements();
+  made.outer = x.dims.slice(0, axis).elements();
+  made.in[0] = {x.reg, x.begin, made.inner, 1};
+  return made;
+}
+
+void reduce_rule(RowCompiler& c, const Op& op) {
+  static const std::map<std::string, Reduction> kinds{{"sum", Reduction::sum}, {"mean", Reduction::mean}, {"max", Reduction::max},
+                                                      {"min", Reduction::min}, {"l1", Reduction::l1},     {"l2", Reduction::l2}};
+  const auto kind = kinds.find(op.attributes.get<std::string>("kind"));
+  if (kind == kinds.end()) RowCompiler::refuse(op, "of that kind is not in fused loops");
+  const int axis = last_axes(c, op, op.attributes.get_or("axes", Ints{}));
+  const View x = c.contiguous(c.at(op.inputs[0]));
+  RowOp made = along(RowOp::Kind::reduce, x, axis);
+  if (made.inner == 0) RowCompiler::refuse(op, "folds no elements");
+  made.reduction = kind->second;
+  const View out = c.make(op.outputs[0]);
+  made.out = {out.reg, 0, 1, 1};
+  c.emit(made);
+}
+
+void norm(RowCompiler& c, const Op& op, RowOp::Kind kind, int axis) {
+  const View x = c.contiguous(c.at(op.inputs[0]));
+  RowOp made = along(kind, x, axis);
+  const View out = c.make(op.outputs[0]);
+  made.out = {out.reg, 0, made.inner, 1};
+  made.epsilon = op.attributes.get_or("epsilon", 1e-5);
+  for (std::size_t part = 1; kind == RowOp::Kind::layer_norm && part < 3; ++part) {
+    if (!c.has(op, part)) continue;
+    const View factor = c.at(op.inputs[part]);
+    if (factor.rows || factor.elements() != made.inner)
+      RowCompiler::refuse(op, "expected a scale and a bias for each element, the same for all rows");
+    made.in[part] = c.operand(factor);
+  }
+  c.emit(made);
+}
+
+void softmax_rule(RowCompiler& c, const Op& op) {
+  const int axis = last_axes(c, op, {op.attributes.get_or("axis", std::int64_t{-1})});
+  norm(c, op, op.type == "softmax" ? RowOp::Kind::softmax : RowOp::Kind::log_softmax, axis);
+}
+
+void layer_norm_rule(RowCompiler& c, const Op& op) {
+  norm(c, op, RowOp::Kind::layer_norm, c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{-1})));
+}
+
+// ---- Shapes ----
+
+/// The same view when only axes of one element come or go.
+std::optional<View> without_ones(const View& view, const DDim& dims) {
+  View made = view;
+  made.dims = made.strides = dims;
+  int from = 0;
+  for (int axis = 0; axis < dims.rank(); ++axis) {
+    made.strides[axis] = 0;
+    if (dims[axis] == 1) continue;
+    while (from < view.dims.rank() && view.dims[from] == 1) ++from;
+    if (from == view.dims.rank() || view.dims[from] != dims[axis]) return std::nullopt;
+    made.strides[axis] = view.strides[from++];
+  }
+  while (from < view.dims.rank() && view.dims[from] == 1) ++from;
+  return from == view.dims.rank() ? std::optional(made) : std::nullopt;
+}
+
+/// Extents change, elements stay as they lie.
+void reshape_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  if (!x.rows || dims.elements() != x.elements()) RowCompiler::refuse(op, "moves elements from row to row");
+  if (const auto same = without_ones(x, dims)) return c.bind(op.outputs[0], *same);
+  View view = c.contiguous(x);
+  view.dims = dims;
+  view.strides = dims.row_major();
+  c.bind(op.outputs[0], view);
+}
+
+/// Places that are known, one step apart, are a view.
+/// Places of a gather that are copied one by one, or a few at once.
+constexpr std::int64_t most_places = 1024;
+
+void gather_rule(RowCompiler& c, const Op& op) {
+  const Tensor* index = c.program().constant(op.inputs[1]);
+  View view = c.at(op.inputs[0]);
+  const int axis = c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{0}));
+  if (index == nullptr || index->rank() > 1 || !view.rows || index->elements() == 0)
+    RowCompiler::refuse(op, "is in fused loops at places that are known, in a line");
+  const auto place = [&](std::int64_t i) {
+    const std::int64_t found = (index->rank() == 0 ? *index : index->select(0, i)).item_int();
+    if (found < -view.dims[axis] || found >= view.dims[axis]) RowCompiler::refuse(op, "looks outside of its input");
+    return found < 0 ? found + view.dims[axis] : found;
+  };
+  const std::int64_t count = index->elements();
+  // Places one step apart are a view; others are runs of such places.
+  const auto run_of = [&](std::int64_t first, std::int64_t& last) {
+    const std::int64_t step = first + 1 < count ? place(first + 1) - place(first) : 1;
+    for (last = first + 1; last < count && place(last) - place(last - 1) == step; ++last);
+    View run = view;
+    run.begin += place(first) * view.strides[axis];
+    run.strides[axis] *= step;
+    run.dims[axis] = last - first;
+    return run;
+  };
+  std::int64_t last = 0;
+  const View whole = run_of(0, last);
+  if (last < count) {
+    if (count > most_places)
+      RowCompiler::refuse(op, "is in fused loops at " + std::to_string(most_places) + " places, or at those one step apart");
+    const View out = c.make(op.outputs[0]);
+    for (std::int64_t first = 0; first < count; first = last) {
+      const View run = run_of(first, last);
+      c.copy(run, {true, out.reg, out.begin + first * out.strides[axis], run.dims, out.strides});
+    }
+    return;
+  }
+  view = whole;
+  if (index->rank() == 0) {
+    view.dims = view.dims.erased(axis);
+    view.strides = view.strides.erased(axis);
+  }
+  c.bind(op.outputs[0], view);
+}
+
+void transpose_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  Ints perm = op.attributes.get_or("perm", Ints{});
+  if (perm.empty())
+    for (int axis = x.dims.rank(); axis >= 0; --axis) perm.push_back(axis);
+  if (perm[0] != 0) RowCompiler::refuse(op, "moves the rows");
+  View made = x;
+  for (int axis = 0; axis < x.dims.rank(); ++axis) {
+    const auto from = static_cast<int>(perm[static_cast<std::size_t>(axis) + 1]) - 1;
+    made.dims[axis] = x.dims[from];
+    made.strides[axis] = x.strides[from];
+  }
+  c.bind(op.outputs[0], made);
+}
+
+void split_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const int axis = c.axis_of(op, op.inputs[0], op.attributes.get<std::int64_t>("axis"));
+  std::int64_t begin = 0;
+  for (const VarId output : op.outputs) {
+    View part = x;
+    part.dims[axis] = (*c.program().var(output).type.shape)[axis + 1];
+    part.begin += begin * x.strides[axis];
+    begin += part.dims[axis];
+    c.bind(output, part);
+  }
+}
+
+void slice_rule(RowCompiler& c, const Op& op) {
+  View view = c.at(op.inputs[0]);
+  const Ints& starts = op.attributes.get<Ints>("starts");
+  Ints axes = op.attributes.get_or("axes", Ints{});
+  const Ints steps = op.attributes.get_or("steps", Ints(starts.size(), 1));
+  for (std::size_t i = axes.size(); axes.size() < starts.size(); ++i) axes.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const int axis = c.axis_of(op, op.inputs[0], axes[i]);
+    const std::int64_t extent = view.dims[axis];
+    if (steps[i] < 1) RowCompiler::refuse(op, "runs backwards");
+    const std::int64_t start = std::clamp<std::int64_t>(starts[i] < 0 ? starts[i] + extent : starts[i], 0, extent);
+    view.begin += start * view.strides[axis];
+    view.strides[axis] *= steps[i];
+    view.dims[axis] = (*c.program().var(op.outputs[0]).type.shape)[axis + 1];
+  }
+  c.bind(op.outputs[0], view);
+}
+
+void concat_rule(RowCompiler& c, const Op& op) {
+  const int axis = c.axis_of(op, op.outputs[0], op.attributes.get<std::int64_t>("axis"));
+  const View out = c.make(op.outputs[0]);
+  std::int64_t begin = 0;
+  for (const VarId input : op.inputs) {
+    View part = c.at(input);
+    if (!part.rows && part.dims.rank() == out.dims.rank() + 1 && part.dims[0] == 1) {
+      part.dims = part.dims.erased(0);
+      part.strides = part.strides.erased(0);
+    }
+    if (part.dims.rank() != out.dims.rank()) RowCompiler::refuse(op, "joins rows with something else");
+    c.copy(part, {true, out.reg, out.begin + begin * out.strides[axis], part.dims, out.strides});
+    begin += part.dims[axis];
+  }
+}
+
+void expand_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  if (!x.rows || x.dims.rank() != dims.rank()) RowCompiler::refuse(op, "stretches the rows");
+  View made = x;
+  for (int axis = 0; axis < dims.rank(); ++axis) {
+    if (x.dims[axis] != dims[axis]) made.strides[axis] = 0;
+    made.dims[axis] = dims[axis];
+  }
+  c.bind(op.outputs[0], made);
+}
+
+/// `view` with `before` and `behind` elements around its last axis: zeros, another number, or, reflected, those inside, from the edge on.
+View padded(RowCompiler& c, const View& view, std::int64_t before, std::int64_t behind, bool reflect, double value) {
+  if (before == 0 && behind == 0) return view;
+  const int last = view.dims.rank() - 1;
+  const std::int64_t n = view.dims[last];
+  DDim dims = view.dims;
+  dims[last] += before + behind;
+  const View made = c.make(dims);
+  const auto part = [&](std::int64_t begin, std::int64_t count) {
+    View piece = made;
+    piece.begin += begin;
+    piece.dims[last] = count;
+    return piece;
+  };
+  const auto side = [&](std::int64_t begin, std::int64_t count, std::int64_t first) {
+    if (count == 0) return;
+    View from = view;
+    from.dims[last] = count;
+    if (reflect) {  // backwards from element `first`
+      from.begin += first * view.strides[last];
+      from.strides[last] = -view.strides[last];
+    } else {
+      from = c.number(value);
+      from.dims = part(begin, count).dims;
+      from.strides = from.dims;
+      for (int axis = 0; axis <= last; ++axis) from.strides[axis] = 0;
+    }
+    c.copy(from, part(begin, count));
+  };
+  side(0, before, before);
+  c.copy(view, part(before, n));
+  side(before + n, behind, n - 2);
+  return made;
+}
+
+void pad_rule(RowCompiler& c, const Op& op) {
+  const Ints& pads = op.attributes.get<Ints>("pads");
+  const std::string mode = op.attributes.get_or("mode", std::string("constant"));
+  const View x = c.at(op.inputs[0]);
+  const auto rank = pads.size() / 2;
+  for (std::size_t axis = 0; axis + 1 < rank; ++axis)
+    if (pads[axis] != 0 || pads[axis + rank] != 0) RowCompiler::refuse(op, "is in fused loops along the last axis alone");
+  const std::int64_t before = pads[rank - 1];
+  const std::int64_t behind = pads[2 * rank - 1];
+  if (rank < 2 || (mode != "constant" && mode != "reflect") || before < 0 || behind < 0)
+    RowCompiler::refuse(op, "of that kind is not in fused loops");
+  if (mode == "reflect" && std::max(before, behind) >= x.dims[-1]) RowCompiler::refuse(op, "reflects more than there is");
+  c.bind(op.outputs[0], padded(c, x, before, behind, mode == "reflect", op.attributes.get_or("value", 0.0)));
+}
+
+/// Each output is a product of the elements that it sees, channel by channel: a view where they lie side by side, else a copy.
+void conv1d_rule(RowCompiler& c, const Op& op) {
+  const Ints pads = op.attributes.get_or("pads", Ints{0, 0});
+  const std::int64_t stride = op.attributes.get_or("stride", std::int64_t{1});
+  const std::int64_t dilation = op.attributes.get_or("dilation", std::int64_t{1});
+  const Tensor* weights = c.program().constant(op.inputs[1]);
+  if (weights == nullptr || op.attributes.get_or("group", std::int64_t{1}) != 1 || weights->elements() == 0)
+    RowCompiler::refuse(op, "is in fused loops with known weights and one group");
+  const View x = padded(c, c.at(op.inputs[0]), pads[0], pads[1], false, 0);
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);  // units, length
+  const std::int64_t kernel = weights->dim(2);
+  View seen = x;
+  seen.dims = DDim{dims[1], x.dims[0], kernel};
+  seen.strides = DDim{stride * x.strides[1], x.strides[0], dilation * x.strides[1]};
+  if (x.dims[0] == 1) {
+    seen.dims = DDim{dims[1], kernel};
+    seen.strides = DDim{stride * x.strides[1], dilation * x.strides[1]};
+  } else {
+    seen = c.contiguous(seen);
+    seen.dims = DDim{dims[1], x.dims[0] * kernel};
+    seen.strides = seen.dims.row_major();
+  }
+  View out = c.make(DDim{dims[1], dims[0]});
+  const Tensor flat = weights->is_contiguous() ? *weights : weights->copy_to(CpuPlace{});
+  c.product(seen, flat.reshape(DDim{dims[0], x.dims[0] * kernel}).permute({1, 0}), out);
+  if (c.has(op, 2)) out = c.elementwise(binary_op(Binary::add), {out, c.at(op.inputs[2])}, out.dims);
+  c.bind(op.outputs[0], {true, out.reg, out.begin, dims, DDim{out.strides[1], out.strides[0]}});
+}
+
+}  // namespace
+
+RowRule find_row_rule(const std::string& type) {
+  static const std::map<std::string, RowRule> rules{{"gelu", gelu_rule},
+                                                    {"pad", pad_rule},
+                                                    {"gather", gather_rule},
+                                                    {"conv1d", conv1d_rule},
+                                                    {"where", where_rule},
+                                                    {"mod", mod_rule},
+                                                    {"prelu", prelu_rule},
+                                                    {"clip", clip_rule},
+                                                    {"cast", cast_rule},
+                                                    {"identity", same_rule},
+                                                    {"matmul", matmul_rule},
+                                                    {"gemm", gemm_rule},
+                                                    {"quantize_rows", quantize_rule},
+                                                    {"matmul_int8", matmul_int8_rule},
+                                                    {"lstm_cell", lstm_cell_rule<2>},
+                                                    {"lstm_cell_projected", lstm_cell_rule<1>},
+                                                    {"lstm_gates", lstm_cell_rule<0>},
+                                                    {"reduce", reduce_rule},
+                                                    {"softmax", softmax_rule},
+                                                    {"log_softmax", softmax_rule},
+                                                    {"reshape", reshape_rule},
+                                                    {"squeeze", reshape_rule},
+                                                    {"unsqueeze", reshape_rule},
+                                                    {"flatten", reshape_rule},
+                                                    {"reshape_to", reshape_rule},
+                                                    {"transpose", transpose_rule},
+                                                    {"split", split_rule},
+                                                    {"slice", slice_rule},
+                                                    {"concat", concat_rule},
+                                                    {"expand", expand_rule},
+                                                    {"layer_norm", layer_norm_rule},
+                                                    {"logical_not", logical_not_rule}};
+  const auto rule = rules.find(type);
+  if (rule != rules.end()) return rule->second;
+  if (ops::find_unary(type) != nullptr) return unary_rule;
+  return ops::find_binary(type) ? binary_rule : nullptr;
+}
+
+}  // namespace millrace

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/export/with_onnx/turn.h>
+
+#include <algorithm>
+
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/tensor/error.h>
+
+/// What a loop is in ONNX: where its test ends, what its arrays become, whether it scans.
+namespace millrace::exporting {
+
+using Form = ArrayState::Form;
+
+namespace {
+
+/// `f(op)` for each op of a block and of the blocks inside.
+template <class F>
+void for_each_op(const Program& program, const Block& block, const F& f) {
+  for (const Op& op : block.ops) {
+    f(op);
+    for (const auto& [name, attribute] : op.attributes)
+      if (const auto* inner = std::get_if<BlockId>(&attribute)) for_each_op(program, program.block(inner->index), f);
+  }
+}
+
+}  // namespace
+
+Exporter::Turn Exporter::plan(const Op& op) {
+  Turn turn;
+  const int index = op.attributes.get<BlockId>("sub_block").index;
+  turn.body = &program_.block(index);
+  turn.max_trips = op.attributes.get_or("max_trips", std::int64_t{-1});
+  const std::int64_t condition = op.attributes.get_or("condition", std::int64_t{-1});
+  if (condition >= 0) turn.condition = turn.body->params[static_cast<std::size_t>(condition)];
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    const VarId param = turn.body->params[i];
+    if (is_value(type(param))) {
+      turn.carried.push_back(i);
+      const Tensor* first = program_.constant(op.inputs[i]);
+      const std::optional<Place> next = place_of(turn.body->results[i]);
+      const bool counts = first != nullptr && first->elements() == 1 && !is_floating(first->dtype()) && first->item_int() == 0 && next &&
+                          next->counter == param && next->offset == 1;
+      if (counts && turn.counter == no_var) turn.counter = param;
+    } else if (root(turn.body->results[i]) != root(param)) {
+      throw UnsupportedError("carries an array that is another one in the next turn");
+    }
+  }
+  find_test(turn);
+  find_roles(turn, index);
+  find_scan(turn);
+  return turn;
+}
+
+/// As the executor finds it (executable.cpp).
+void Exporter::find_test(Turn& turn) const {
+  std::set<VarId> unused;
+  const Block& body = *turn.body;
+  bool open = true;
+  for (std::size_t i = 0; i < body.ops.size(); ++i) {
+    const Op& op = body.ops[i];
+    if (op.type != "break_if") {
+      if (program_.registry().at(op.type).stores || op.type == "while" || op.type == "if") open = false;
+      unused.insert(op.outputs.begin(), op.outputs.end());
+      continue;
+    }
+    std::set<VarId> needed{op.inputs[0]};
+    for (std::size_t before = i; before-- > 0;) {
+      const Op& maker = body.ops[before];
+      if (std::none_of(maker.outputs.begin(), maker.outputs.end(), [&](VarId output) { return needed.contains(output); })) continue;
+      needed.insert(maker.inputs.begin(), maker.inputs.end());
+      for (const VarId output : maker.outputs) unused.erase(output);
+    }
+    open = open && unused.empty() && std::equal(op.inputs.begin() + 1, op.inputs.end(), body.params.begin(), body.params.end());
+    if (open)
+      turn.test = i + 1;
+    else
+      turn.leaves_late = true;
+  }
+}
+
+void Exporter::find_roles(Turn& turn, int index) {
+  for (const VarId each : mutated(index)) {
+    VarId boot = no_var;
+    if (!turn.leaves_late && becomes_output(turn, each, boot)) {
+      turn.outputs.insert(each);
+      if (boot != no_var) turn.lagged.emplace_back(each, boot);
+    } else {
+      turn.general.insert(each);
+    }
+  }
+}
+
+/// Whether the slots of an array are joined by their rows, of which each may have another number: there is no tensor of all of them.
+bool Exporter::may_differ_in_rows(VarId of) const {
+  const VarType& slot = type(of);
+  if (slot.ordered || (slot.shape && (slot.rank() == 0 || (*slot.shape)[0] != DDim::unknown))) return false;
+  bool joined = false;
+  for_each_op(program_, program_.block(0),
+              [&](const Op& op) { joined = joined || (op.type == "tensor_array_concat" && root(op.inputs[0]) == of); });
+  return joined;
+}
+
+/// Nothing was written to the array before; the body itself writes it once a turn, at the counter, and reads nothing of it but the slot
+/// of the step before, with a boot from around the loop.
+bool Exporter::becomes_output(const Turn& turn, VarId of, VarId& boot) {
+  if (array(of).form != Form::unwritten || turn.counter == no_var || may_differ_in_rows(of)) return false;
+  int writes = 0;
+  bool good = true;
+  for_each_op(program_, *turn.body, [&](const Op& op) {
+    if (op.inputs.empty() || op.inputs[0] == no_var || type(op, 0).is_tensor() || root(op.inputs[0]) != of) return;
+    if (op.type == "tensor_array_write" || op.type == "tensor_array_append") {
+      ++writes;
+      if (op.type == "tensor_array_append") return;
+      const std::optional<Place> place = place_of(op.inputs[1]);
+      good = good && place && place->counter == turn.counter && place->offset == 0;
+    } else if (op.type == "tensor_array_read") {
+      const std::optional<Place> place = place_of(op.inputs[1]);
+      const bool before = place && place->counter == turn.counter && place->offset == -1 && has(op, 2);
+      good = good && before && (boot == no_var || boot == op.inputs[2]) && program_.visible(op.inputs[2], turn.body->parent_idx);
+      if (before) boot = op.inputs[2];
+    } else if (op.type != "tensor_array_size") {
+      good = good && op.type == "identity";
+    }
+  });
+  const auto here = std::count_if(turn.body->ops.begin(), turn.body->ops.end(), [&](const Op& op) {
+    return (op.type == "tensor_array_write" || op.type == "tensor_array_append") && root(op.inputs[0]) == of;
+  });
+  return good && writes == 1 && here == 1;
+}
+
+// ---- Scan ----
+
+/// What has as many rows as `var`, as far as ops say so.
+VarId Exporter::length_key(VarId var, int depth) const {
+  const Op* made = maker(var);
+  if (made == nullptr || depth > 64) return var;
+  if (made->type == "same_steps") return length_key(made->inputs[1], depth + 1);
+  if (made->type == "reverse" || made->type == "identity" || made->type == "cast") return length_key(made->inputs[0], depth + 1);
+  return var;
+}
+
+/// What has as many slots as an array, or as many as `n` says.
+std::set<VarId> Exporter::slot_keys(VarId var, int depth) const {
+  const Op* made = maker(type(var).is_tensor() ? var : root(var));
+  if (made == nullptr || depth > 64) return {};
+  if (made->type == "unpack" || made->type == "split_lod_tensor_to_timesteps") return {length_key(made->inputs[0])};
+  if (made->type == "tensor_array_unstack" && made->attributes.get_or("axis", std::int64_t{0}) == 0) return {length_key(made->inputs[0])};
+  if (made->type == "tensor_array_unstack") return {root(var)};
+  if (made->type == "tensor_array" && has(*made, 0)) return slot_keys(made->inputs[0], depth + 1);
+  if (made->type == "tensor_array_size" || made->type == "identity") return slot_keys(made->inputs[0], depth + 1);
+  if (made->type != "maximum") return {};
+  std::set<VarId> both = slot_keys(made->inputs[0], depth + 1);
+  both.merge(slot_keys(made->inputs[1], depth + 1));
+  return both;
+}
+
+/// Whether what is carried has the same extents in every turn, which ONNX's Scan wants.
+bool Exporter::keeps_extents(const Turn& turn) const {
+  static const std::set<std::string> changing = {"concat",
+                                                 "pad",
+                                                 "pad_by",
+                                                 "slice",
+                                                 "slice_by",
+                                                 "tile",
+                                                 "expand",
+                                                 "range",
+                                                 "constant_of_shape",
+                                                 "reshape_to",
+                                                 "gather",
+                                                 "matmul",
+                                                 "gemm",
+                                                 "split",
+                                                 "tensor_array_stack",
+                                                 "tensor_array_concat"};
+  bool open = false;
+  for (const std::size_t i : turn.carried) {
+    const VarType& of = type(turn.body->params[i]);
+    const VarType& next = type(turn.body->results[i]);
+    if (!of.shape || !next.shape) return false;
+    for (int axis = 0; axis < of.rank(); ++axis) open = open || (axis > 0 && (*of.shape)[axis] == DDim::unknown);
+  }
+  bool changes = false;
+  for_each_op(program_, *turn.body, [&](const Op& op) { changes = changes || changing.contains(op.type); });
+  return !open || !changes;
+}
+
+/// One test, `counter == n` or `counter >= n`, where n is the number of slots of arrays that the body reads at the counter.
+void Exporter::find_scan(Turn& turn) {
+  if (turn.counter == no_var || turn.leaves_late || turn.condition != no_var || turn.max_trips >= 0 || turn.test == 0 ||
+      !turn.general.empty())
+    return;
+  if (!keeps_extents(turn)) return;
+  VarId n = no_var;
+  for (std::size_t i = 0; i < turn.test; ++i) {
+    const Op& op = turn.body->ops[i];
+    if (op.type != "break_if") continue;
+    const Op* test = maker(op.inputs[0]);
+    if (n != no_var || test == nullptr || (test->type != "equal" && test->type != "greater_equal")) return;
+    const bool first = test->inputs[0] == turn.counter;
+    if (!first && (test->type != "equal" || test->inputs[1] != turn.counter)) return;
+    n = test->inputs[first ? 1 : 0];
+  }
+  if (n == no_var || !program_.visible(n, turn.body->parent_idx)) return;
+  const std::set<VarId> keys = slot_keys(n, 0);
+  for_each_op(program_, *turn.body, [&](const Op& op) {
+    if (op.type != "tensor_array_read" || turn.outputs.contains(root(op.inputs[0]))) return;
+    const std::optional<Place> place = place_of(op.inputs[1]);
+    if (!place || place->counter != turn.counter || place->offset != 0 || !program_.visible(root(op.inputs[0]), turn.body->parent_idx))
+      return;
+    const std::set<VarId> own = slot_keys(op.inputs[0], 0);
+    const bool as_long = std::any_of(own.begin(), own.end(), [&](VarId key) { return keys.contains(key); });
+    if (as_long && array(op.inputs[0]).form == Form::stacked) turn.sliced.insert(root(op.inputs[0]));
+  });
+  turn.scan = !turn.sliced.empty();
+}
+
+}  // namespace millrace::exporting

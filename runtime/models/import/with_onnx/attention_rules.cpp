@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+
+#include <millrace/runtime/models/import/with_onnx/formula.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+/// Attention and rotary positions, written out.
+namespace millrace::importing {
+namespace {
+
+// ---- Attention: Q [N, heads, S, D], K [N, kv_heads, T, D], V [N, kv_heads, T, E], or three axes with the heads side by side
+
+constexpr std::int64_t most_heads = 1 << 16;
+
+VarId heads_apart(Importer& to, const Node& node, VarId x, const char* heads) {
+  if (to.rank(x) == 4) return x;
+  if (to.rank(x) != 3) throw ProgramError("expected Q, K and V of 3 or 4 axes, found " + to.type(x).to_string());
+  const std::int64_t count = node.integer(heads, 0);
+  if (count < 1 || count > most_heads)
+    throw ProgramError(std::string("attribute ") + heads + ": expected the number of heads, found " + std::to_string(count));
+  return to.emit1("transpose", {to.emit1("reshape", {x}, {{"shape", Ints{0, 0, count, -1}}})}, {{"perm", Ints{0, 2, 1, 3}}});
+}
+
+/// Each head as often as heads of Q share it.
+VarId repeated(Importer& to, VarId x, std::int64_t times) {
+  if (times == 1) return x;
+  Ints index;
+  for (std::int64_t head = 0; head < (*to.type(x).shape)[1]; ++head) index.insert(index.end(), static_cast<std::size_t>(times), head);
+  return to.emit1("gather", {x, to.literal(index)}, {{"axis", std::int64_t{1}}});
+}
+
+std::int64_t sharing(Importer& to, VarId q, VarId k) {
+  const std::int64_t heads = (*to.type(q).shape)[1], shared = (*to.type(k).shape)[1];
+  if (heads == shared) return 1;
+  if (heads < 1 || shared < 1 || heads % shared != 0 || heads > most_heads)
+    throw UnsupportedError("expected known numbers of heads, those of Q a multiple of those of K, found " + to.type(q).to_string() +
+                           " and " + to.type(k).to_string());
+  return heads / shared;
+}
+
+/// The root of the scale, by which Q and K are multiplied.
+VarId root_of_scale(Importer& to, const Node& node, VarId q, const Formula& f) {
+  if (node.has_attribute("scale")) return f.number(std::sqrt(node.real("scale", 1)));
+  const std::int64_t size = (*to.type(q).shape)[3];
+  if (size > 0) return f.number(std::pow(static_cast<double>(size), -0.25));
+  return f.op("reciprocal", f.op("sqrt", f.op("sqrt", f.taken(extent_of(to, q, 3)))));
+}
+
+/// What is added to the scores: 0 where a query looks, −∞ where it does not.
+class Bias {
+ public:
+  Bias(Importer& to, const Formula& f, VarId q, VarId k)
+      : to_(to), f_(f), queries_(extent_of(to, q, 2)), keys_(extent_of(to, k, 2)), known_keys_((*to.type(k).shape)[2]) {}
+
+  VarId total() const { return total_; }
+
+  void mask(VarId given) {
+    const std::int64_t found = to_.rank(given) > 0 ? (*to_.type(given).shape)[to_.rank(given) - 1] : DDim::unknown;
+    const bool look = to_.type(given).dtype == DType::boolean;
+    VarId bias = look ? chosen(given) : f_.taken(given);
+    if (found >= 0 && known_keys_ > found && found != 1) {
+      Ints pads(2 * static_cast<std::size_t>(to_.rank(given)), 0);
+      pads.back() = known_keys_ - found;
+      bias = to_.emit1("pad", {bias}, {{"pads", pads}, {"mode", std::string("constant")}, {"value", nothing}});
+    }
+    add(bias);
+  }
+  /// Query i sees keys up to i + `offset`.
+  void causal(VarId offset) {
+    const VarId i = to_.emit1("unsqueeze", {count(queries_)}, {{"axes", Ints{1}}});
+    add(chosen(f_.op("less_equal", count(keys_), to_.emit1("add", {i, offset}))));
+  }
+  /// The first `lengths` [N] keys.
+  void lengths(VarId lengths) { add(chosen(f_.op("less", count(keys_), column(lengths)))); }
+  /// How many keys lie in front of the queries where `lengths` [N] of them are there.
+  VarId in_front(VarId lengths) const { return to_.emit1("sub", {column(lengths), queries_}); }
+
+ private:
+  static constexpr double nothing = -std::numeric_limits<double>::infinity();
+
+  VarId count(VarId n) const { return to_.emit1("range", {number(to_, 0), n, number(to_, 1)}); }
+  VarId column(VarId lengths) const { return f_.reshaped(whole_numbers(to_, lengths), {-1, 1, 1, 1}); }
+  VarId chosen(VarId look) const { return f_.where(look, f_.number(0), f_.number(nothing)); }
+  void add(VarId more) { total_ = total_ == no_var ? more : f_.plus(total_, more); }
+
+  Importer& to_;
+  const Formula& f_;
+  VarId queries_, keys_;
+  std::int64_t known_keys_;
+  VarId total_ = no_var;
+};
+
+VarId bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k, VarId past) {
+  for (const char* window : {"left_window_size", "right_window_size"})
+    if (node.integer(window, -1) >= 0) throw UnsupportedError(std::string("attribute ") + window + ": expected none, found one");
+  Bias bias(to, f, q, k);
+  const VarId lengths = to.in_or_none(node, 6);
+  if (node.has(3)) bias.mask(to.in(node, 3));
+  if (node.integer("is_causal", 0) != 0)
+    bias.causal(past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0));
+  if (lengths != no_var) bias.lengths(lengths);
+  return bias.total();
+}
+
+/// Softmax, 0 for a query that sees nothing.
+VarId weights_of(Importer& to, const Node& node, const Formula& f, VarId scores, VarId bias) {
+  const DType precision = node.has_attribute("softmax_precision") ? dtype_attribute(node, "softmax_precision") : f.dtype();
+  const VarId made = f.taken(to.emit1("softmax", {f.cast(scores, precision)}, {{"axis", std::int64_t{-1}}}));
+  if (bias == no_var) return made;
+  const VarId blind = f.op("equal", f.reduced("max", bias, {-1}, true), -std::numeric_limits<double>::infinity());
+  return f.where(blind, f.number(0), made);
+}
+
+void attention(Importer& to, const Node& node, const char*) {
+  const VarId given = to.in(node, 0);
+  const Formula f(to, to.type(given).dtype);
+  const VarId q = heads_apart(to, node, given, "q_num_heads");
+  VarId k = heads_apart(to, node, to.in(node, 1), "kv_num_heads");
+  VarId v = heads_apart(to, node, to.in(node, 2), "kv_num_heads");
+  const VarId past = to.in_or_none(node, 4);
+  if (past != no_var) {
+    k = to.emit1("concat", {past, k}, {{"axis", std::int64_t{2}}});
+    v = to.emit1("concat", {to.in(node, 5), v}, {{"axis", std::int64_t{2}}});
+  }
+  to.bind(node, 1, k);
+  to.bind(node, 2, v);
+  const std::int64_t times = sharing(to, q, k);
+  const VarId root = root_of_scale(to, node, q, f);
+  const VarId turned = to.emit1("transpose", {f.times(repeated(to, k, times), root)}, {{"perm", Ints{0, 1, 3, 2}}});
+  const VarId raw = f.op("matmul", f.times(q, root), turned);
+  const double cap = node.real("softcap", 0);
+  const VarId capped = cap > 0 ? f.times(f.op("tanh", f.over(raw, cap)), cap) : raw;
+  const VarId bias = bias_of(to, node, f, q, k, past);
+  const VarId scores = bias == no_var ? capped : f.plus(capped, bias);
+  const VarId weights = weights_of(to, node, f, scores, bias);
+  const VarId stages[] = {raw, capped, scores, weights};
+  const std::int64_t mode = node.integer("qk_matmul_output_mode", 0);
+  if (mode < 0 || mode > 3) throw ProgramError("attribute qk_matmul_output_mode: expected 0 to 3, found " + std::to_string(mode));
+  to.bind(node, 3, stages[mode]);
+  const VarId y = f.op("matmul", weights, repeated(to, v, times));
+  if (to.rank(given) == 4) return to.give(node, "identity", {y});
+  to.give(node, "reshape", {to.emit1("transpose", {y}, {{"perm", Ints{0, 2, 1, 3}}})}, {{"shape", Ints{0, 0, -1}}});
+}
+
+// ---- RotaryEmbedding
+
+VarId cut(Importer& to, VarId x, std::int64_t begin, std::int64_t end, std::int64_t step = 1) {
+  return to.emit1("slice", {x}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{-1}}, {"steps", Ints{step}}});
+}
+
+/// Pairs of numbers turned by angles whose cosines and sines are given for each position. `x` is [N, S, heads, D].
+VarId rotated(Importer& to, const Node& node, VarId x, VarId cosine, VarId sine) {
+  const std::int64_t size = (*to.type(x).shape)[3];
+  if (size < 2) throw UnsupportedError("expected heads of a known size, found " + to.type(x).to_string());
+  const std::int64_t said = node.integer("rotary_embedding_dim", 0), turned = said == 0 ? size : said;
+  if (turned < 2 || turned > size || turned % 2 != 0)
+    throw ProgramError("attribute rotary_embedding_dim: expected an even number up to " + std::to_string(size) + ", found " +
+                       std::to_string(turned));
+  const bool pairs = node.integer("interleaved", 0) != 0;
+  const std::int64_t half = turned / 2;
+  const VarId a = pairs ? cut(to, x, 0, turned, 2) : cut(to, x, 0, half);
+  const VarId b = pairs ? cut(to, x, 1, turned, 2) : cut(to, x, half, turned);
+  const Formula f(to, to.type(x).dtype);
+  const VarId real = f.minus(f.times(a, cosine), f.times(b, sine));
+  const VarId imaginary = f.plus(f.times(a, sine), f.times(b, cosine));
+  const Attributes last{{"axis", std::int64_t{-1}}};
+  VarId made = no_var;
+  if (pairs)
+    made = f.reshaped(to.emit1("concat", {f.unsqueezed(real, {-1}), f.unsqueezed(imaginary, {-1})}, last), {0, 0, 0, turned});
+  else
+    made = to.emit1("concat", {real, imaginary}, last);
+  return turned == size ? made : to.emit1("concat", {made, cut(to, x, turned, size)}, last);
+}
+
+void rotary(Importer& to, const Node& node, const char*) {
+  const VarId given = to.in(node, 0);
+  const bool apart = to.rank(given) == 4;
+  const std::int64_t heads = node.integer("num_heads", 0);
+  if (!apart && heads < 1)
+    throw ProgramError("attribute num_heads: expected the number of heads of x of 3 axes, found " + std::to_string(heads));
+  const Ints swap{0, 2, 1, 3};
+  const std::int64_t width = apart ? DDim::unknown : (*to.type(given).shape)[2];
+  const VarId x = apart ? to.emit1("transpose", {given}, {{"perm", swap}})
+                        : to.emit1("reshape", {given}, {{"shape", Ints{0, 0, heads, width > 0 ? width / heads : -1}}});
+  const auto cache = [&](std::size_t input) {
+    VarId all = to.in(node, input);
+    if (node.has(3)) all = to.emit1("gather", {all, to.in(node, 3)}, {{"axis", std::int64_t{0}}});
+    return to.emit1("unsqueeze", {all}, {{"axes", Ints{2}}});
+  };
+  const VarId made = rotated(to, node, x, cache(1), cache(2));
+  if (apart) return to.give(node, "transpose", {made}, {{"perm", swap}});
+  to.give(node, "reshape", {made}, {{"shape", Ints{0, 0, -1}}});
+}
+
+constexpr Rule rules[] = {
+    {"Attention", attention},
+    {"RotaryEmbedding", rotary},
+};
+
+}  // namespace
+
+std::span<const Rule> attention_rules() { return rules; }
+
+}  // namespace millrace::importing

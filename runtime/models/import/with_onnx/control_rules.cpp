@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <set>
+
+#include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
+
+namespace millrace::importing {
+namespace {
+
+const onnx::GraphProto& branch_graph(const Node& node, const char* name) {
+  const onnx::GraphProto& graph = node.graph(name);
+  if (std::cmp_not_equal(graph.output_size(), node.outputs()))
+    throw ProgramError("attribute " + std::string(name) + ": expected " + std::to_string(node.outputs()) + " outputs, found " +
+                       std::to_string(graph.output_size()));
+  return graph;
+}
+
+/// Where the condition follows from the file, as for exporters that ask whether an extent is 1, the other branch may not
+/// even fit.
+bool took_branch(Importer& to, const Node& node) {
+  const Tensor* condition = to.known(node, 0);
+  if (condition == nullptr || condition->dtype() != DType::boolean || condition->elements() != 1) return false;
+  const bool chosen = condition->item() != 0.0;
+  branch_graph(node, chosen ? "else_branch" : "then_branch");
+  const std::vector<VarId> results = to.inlined(branch_graph(node, chosen ? "then_branch" : "else_branch"));
+  for (std::size_t i = 0; i < results.size(); ++i) to.bind(node, i, results[i]);
+  return true;
+}
+
+void branch(Importer& to, const Node& node, const char* op) {
+  const VarId condition = to.in(node, 0);
+  if (took_branch(to, node) || took_steps(to, node)) return;
+  const auto block = [&](const char* name) {
+    to.enter({});
+    return to.leave(to.body(branch_graph(node, name), {}));
+  };
+  const int then_block = block("then_branch");
+  const int else_block = block("else_branch");
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < node.outputs(); ++i) names.push_back(node.output(i));
+  const std::vector<VarId> results =
+      to.emit(op, {condition}, {{"then_block", BlockId{then_block}}, {"else_block", BlockId{else_block}}}, names);
+  for (std::size_t i = 0; i < results.size(); ++i) to.bind(node, i, results[i]);
+}
+
+// ---- Loop and Scan as `while`: a step that counts from 0, then what the body hands on
+
+/// A loop while it is built.
+struct While {
+  const onnx::GraphProto& graph;
+  std::size_t states = 0;                             ///< values that the node hands in and gets back
+  std::vector<VarId> initial;                         ///< what goes in: the step, perhaps the condition, the states
+  std::vector<Importer::Param> carried;               ///< their names and types in the body
+  std::vector<const onnx::ValueInfoProto*> declared;  ///< what the graph says of each, or null
+  std::int64_t condition = -1;                        ///< index of the carried condition
+  std::int64_t max_trips = -1;
+
+  int block = -1;
+  std::vector<VarId> params;    ///< what is carried, in the body
+  std::vector<VarId> results;   ///< the outputs of the graph, in the body
+  std::set<std::size_t> given;  ///< states that are optionals, and that every turn gives a value
+
+  While(const onnx::GraphProto& body, std::size_t count) : graph(body), states(count) {}
+  void carry(VarId from, std::string name, VarType type) {
+    initial.push_back(from);
+    carried.push_back({std::move(name), std::move(type)});
+    declared.push_back(nullptr);
+  }
+  void carry_states(Importer& to, const std::vector<VarId>& from, int first_name) {
+    for (std::size_t i = 0; i < states; ++i) {
+      const onnx::ValueInfoProto& input = graph.input(first_name + static_cast<int>(i));
+      carry(from[i], input.name(), to.type(from[i]));
+      declared.back() = &input;
+    }
+  }
+  /// Outputs of the graph from `first` on are handed on to the next turn.
+  auto next_states(std::size_t first) const { return std::span(results).subspan(first, states); }
+};
+
+VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
+VarId number(Importer& to, std::int64_t value) { return to.literal(Tensor::scalar(value)); }
+
+/// Leaves the loop at the start of a turn.
+void leave_if(Importer& to, const While& loop, VarId condition) {
+  std::vector<VarId> inputs = {condition};
+  inputs.insert(inputs.end(), loop.params.begin(), loop.params.end());
+  to.emit("break_if", inputs);
+}
+
+/// Ends the body: the next step, perhaps the condition, the states.
+std::vector<VarId> end_turn(Importer& to, While& loop, VarId condition, std::span<const VarId> states) {
+  std::vector<VarId> next = {to.emit1("add", {loop.params[0], number(to, 1)})};
+  if (loop.condition >= 0) next.push_back(scalar(to, condition));
+  next.insert(next.end(), states.begin(), states.end());
+  loop.block = to.leave(next);
+  return next;
+}
+
+/// Appends the loop and returns the states as it leaves them.
+std::vector<VarId> finish(Importer& to, const While& loop) {
+  Attributes attributes{{"sub_block", BlockId{loop.block}}, {"max_trips", loop.max_trips}, {"parallel_iterations", std::int64_t{8}}};
+  if (loop.condition >= 0) attributes.set("condition", loop.condition);
+  const std::vector<VarId> all = to.emit("while", loop.initial, attributes);
+  std::vector<VarId> last(all.end() - static_cast<std::ptrdiff_t>(loop.states), all.end());
+  for (const std::size_t i : loop.given) last[i] = to.emit1("optional_get", {last[i]});
+  return last;
+}
+
+/// Widens the types of `params` to what the body hands on. False when nothing had to change: then the body stands. An extent that is known of
+/// what goes in and not of what comes out is no longer known: whoever took it for known would read the shape of the first turn in all of them.
+/// (A rank that inference lost is taken to stay.)
+bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector<VarId>& results) {
+  bool changed = false;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const VarType& found = to.type(results[i]);
+    const bool fitting = fits(found, params[i].type);
+    if (!fitting && (found.kind != params[i].type.kind || found.dtype != params[i].type.dtype))
+      throw ProgramError("expected a body that hands on " + internal::printable(params[i].name) + " as " + params[i].type.to_string() +
+                         ", found " + found.to_string());
+    if (fitting && !found.shape) continue;
+    const VarType wider = common(params[i].type, found);
+    changed = changed || wider != params[i].type;
+    params[i].type = wider;
+  }
+  return changed;
+}
+
+/// Of a list that is empty when the loop begins, nothing is known but what the graph declares: takes the ranks from
+/// there. False when that tells nothing new.
+bool take_declared(While& loop) {
+  bool changed = false;
+  for (std::size_t i = 0; i < loop.carried.size(); ++i) {
+    VarType& type = loop.carried[i].type;
+    if (!type.empty || loop.declared[i] == nullptr || !loop.declared[i]->has_type()) continue;
+    VarType said = type_of_onnx(loop.declared[i]->type(), "input " + internal::printable(loop.carried[i].name));
+    if (said.kind != type.kind || said.dtype != type.dtype || !said.shape) continue;
+    for (int axis = 0; axis < said.rank(); ++axis) (*said.shape)[axis] = DDim::unknown;
+    type = said;
+    changed = true;
+  }
+  return changed;
+}
+
+/// Imports the body by `attempt` until the types that the loop carries hold for every turn. A change of shape from turn
+/// to turn is legal in ONNX, and known only once the body was seen: then the body is imported again, with wider types.
+/// Types only widen, so this ends.
+template <class F>
+void settle(Importer& to, While& loop, F&& attempt) {
+  std::vector<VarType>& learned = to.widened(loop.graph);
+  for (std::size_t i = 0; i < learned.size(); ++i)
+    if (loop.carried[i].type.dtype == learned[i].dtype && loop.carried[i].type.kind == learned[i].kind)
+      loop.carried[i].type = common(loop.carried[i].type, learned[i]);
+  const Importer::Mark before = to.mark();
+  for (;;) {
+    try {
+      const std::vector<VarId> next = attempt();
+      if (!widen(to, loop.carried, next)) return;
+    } catch (const UnsupportedError&) {
+      if (!take_declared(loop)) throw;
+      to.back_to(before);
+    }
+    learned.clear();
+    for (const Importer::Param& param : loop.carried) learned.push_back(param.type);
+    to.again();
+  }
+}
+
+/// An array for each output of the graph from `first` on, written in every turn; `size` is `no_var` when the number of
+/// turns is not known before.
+std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t first, VarId size) {
+  std::vector<VarId> arrays;
+  for (std::size_t i = first; i < loop.results.size(); ++i) {
+    const VarType slot = to.type(loop.results[i]);
+    if (!slot.is_tensor()) throw ProgramError("expected tensors to scan, found " + slot.to_string());
+    Attributes attributes{{"dtype", slot.dtype}, {"name", std::string("scanned")}};
+    if (slot.shape) attributes.set("shape", Ints(slot.shape->begin(), slot.shape->end()));
+    if (size == no_var) attributes.set("growable", true);
+    arrays.push_back(to.emit1("tensor_array", size == no_var ? std::vector<VarId>{} : std::vector<VarId>{size}, attributes, "scanned"));
+    // The body is complete but for this: the array's type comes from it.
+    to.program().append(loop.block, Op{"tensor_array_write", {arrays.back(), loop.params[0], loop.results[i]}, {}, {{"share", true}}, {}});
+  }
+  return arrays;
+}
+
+/// The value that is the number of turns at most, or `no_var`: one that the file holds becomes an attribute.
+VarId trip_limit(Importer& to, const Node& node, While& loop) {
+  if (!node.has(0)) return no_var;
+  const std::optional<Ints> known = to.known_integers(node, 0);
+  if (!known || known->size() != 1) return scalar(to, to.in(node, 0));
+  loop.max_trips = std::max<std::int64_t>(0, known->front());
+  return no_var;
+}
+
+std::vector<VarId> loop_turn(Importer& to, While& loop, VarId trips) {
+  loop.params = to.enter(loop.carried);
+  if (trips != no_var) leave_if(to, loop, to.emit1("greater_equal", {loop.params[0], trips}, {}, "done"));
+  std::vector<VarId> inputs = loop.params;
+  if (loop.condition < 0) inputs.insert(inputs.begin() + 1, to.literal(Tensor::scalar(true)));
+  loop.results = to.body(loop.graph, inputs);
+  // A turn may take an optional and give what it holds.
+  for (std::size_t i = 0; i < loop.states; ++i) {
+    const VarType& wanted = loop.carried[loop.carried.size() - loop.states + i].type;
+    VarId& found = loop.results[1 + i];
+    if (!wanted.is_optional() || to.type(found).kind != wanted.held().kind) continue;
+    found = to.emit1("optional_of", {found});
+    loop.given.insert(i);
+  }
+  return end_turn(to, loop, loop.results[0], loop.next_states(1));
+}
+
+void loop(Importer& to, const Node& node, const char*) {
+  While loop(node.graph("body"), node.inputs() > 2 ? node.inputs() - 2 : 0);
+  const onnx::GraphProto& graph = loop.graph;
+  if (std::cmp_not_equal(graph.input_size(), 2 + loop.states) || std::cmp_less(graph.output_size(), 1 + loop.states))
+    throw ProgramError("attribute body: expected a graph of " + std::to_string(2 + loop.states) + " inputs and at least " +
+                       std::to_string(1 + loop.states) + " outputs, found " + std::to_string(graph.input_size()) + " and " +
+                       std::to_string(graph.output_size()));
+  loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
+  if (node.has(1)) {
+    loop.condition = 1;
+    loop.carry(scalar(to, to.in(node, 1)), graph.input(1).name(), VarType(DType::boolean, DDim{}));
+  }
+  std::vector<VarId> states;
+  for (std::size_t i = 0; i < loop.states; ++i) states.push_back(to.in(node, 2 + i));
+  loop.carry_states(to, states, 2);
+  const VarId trips = trip_limit(to, node, loop);
+  settle(to, loop, [&] { return loop_turn(to, loop, trips); });
+  const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, no_var);
+  const std::vector<VarId> last = finish(to, loop);
+  for (std::size_t i = 0; i < last.size(); ++i) to.bind(node, i, last[i]);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const std::size_t output = loop.states + i;
+    if (node.wants(output))
+      to.bind(node, output, to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", std::int64_t{0}}}, node.output(output)));
+  }
+}
+
+/// A list with one number per scanned value, or zeros.
+Ints per_scan(const Node& node, const std::string& name, std::size_t count) {
+  const Ints values = node.integers(name).value_or(Ints(count, 0));
+  if (values.size() != count)
+    throw ProgramError("attribute " + name + ": expected " + std::to_string(count) + " numbers, found " + std::to_string(values.size()));
+  return values;
+}
+
+/// What is scanned, as an array of steps.
+VarId steps_of(Importer& to, VarId x, std::int64_t axis, bool backwards) {
+  if (backwards) x = to.emit1("reverse", {x}, {{"axis", axis}});
+  return to.emit1("tensor_array_unstack", {x}, {{"axis", axis}}, "steps");
+}
+
+std::vector<VarId> scan_turn(Importer& to, While& loop, const std::vector<VarId>& steps, VarId n) {
+  loop.params = to.enter(loop.carried);
+  leave_if(to, loop, to.emit1("equal", {loop.params[0], n}, {}, "done"));
+  std::vector<VarId> inputs(loop.params.begin() + 1, loop.params.end());
+  for (const VarId array : steps) inputs.push_back(to.emit1("tensor_array_read", {array, loop.params[0]}));
+  loop.results = to.body(loop.graph, inputs);
+  return end_turn(to, loop, no_var, loop.next_states(0));
+}
+
+/// What a scan over `n` steps leaves: its states, and arrays of its other outputs.
+struct Scanned {
+  std::vector<VarId> last;
+  std::vector<VarId> arrays;
+};
+Scanned scan_over(Importer& to, const onnx::GraphProto& graph, const std::vector<VarId>& states, const std::vector<VarId>& steps, VarId n) {
+  While loop(graph, states.size());
+  loop.carry(number(to, 0), "step", VarType(DType::i64, DDim{}));
+  loop.carry_states(to, states, 0);
+  settle(to, loop, [&] { return scan_turn(to, loop, steps, n); });
+  Scanned made;
+  made.arrays = output_arrays(to, loop, loop.states, n);
+  made.last = finish(to, loop);
+  return made;
+}
+
+/// The number of scanned inputs, once the graph of the body was found to fit the node.
+std::size_t scan_inputs(const Node& node, const onnx::GraphProto& graph, std::size_t inputs) {
+  const std::int64_t count = node.integer("num_scan_inputs", 0);
+  if (count < 1 || std::cmp_greater(count, inputs))
+    throw ProgramError("attribute num_scan_inputs: expected 1 to " + std::to_string(inputs) + ", found " + std::to_string(count));
+  const std::size_t states = inputs - static_cast<std::size_t>(count);
+  if (std::cmp_not_equal(graph.input_size(), inputs) || std::cmp_less(graph.output_size(), states))
+    throw ProgramError("attribute body: expected a graph of " + std::to_string(inputs) + " inputs and at least " + std::to_string(states) +
+                       " outputs, found " + std::to_string(graph.input_size()) + " and " + std::to_string(graph.output_size()));
+  return static_cast<std::size_t>(count);
+}
+
+/// The scanned outputs, in the direction that the node asks for.
+void give_scanned(Importer& to, const Node& node, std::size_t first, const std::vector<VarId>& arrays) {
+  const Ints axes = per_scan(node, "scan_output_axes", arrays.size());
+  const Ints backwards = per_scan(node, "scan_output_directions", arrays.size());
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (!node.wants(first + i)) continue;
+    const std::string& name = node.output(first + i);
+    VarId all = to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", axes[i]}}, backwards[i] == 0 ? name : "");
+    if (backwards[i] != 0) all = to.emit1("reverse", {all}, {{"axis", axes[i]}}, name);
+    to.bind(node, first + i, all);
+  }
+}
+
+void scan9(Importer& to, const Node& node) {
+  const onnx::GraphProto& graph = node.graph("body");
+  const std::size_t count = scan_inputs(node, graph, node.inputs());
+  const std::vector<VarId> all = to.all_in(node);
+  const std::vector<VarId> states(all.begin(), all.end() - static_cast<std::ptrdiff_t>(count));
+  const Ints axes = per_scan(node, "scan_input_axes", count);
+  const Ints backwards = per_scan(node, "scan_input_directions", count);
+  std::vector<VarId> steps;
+  for (std::size_t i = 0; i < count; ++i) steps.push_back(steps_of(to, to.in(node, states.size() + i), axes[i], backwards[i] != 0));
+  // A second input of another length is an error: the longest decides, and the shorter one has no such step.
+  VarId n = to.emit1("tensor_array_size", {steps[0]}, {}, "n");
+  for (std::size_t i = 1; i < steps.size(); ++i) n = to.emit1("maximum", {n, to.emit1("tensor_array_size", {steps[i]})}, {}, "n");
+  const Scanned scanned = scan_over(to, graph, states, steps, n);
+  for (std::size_t i = 0; i < states.size(); ++i) to.bind(node, i, scanned.last[i]);
+  give_scanned(to, node, states.size(), scanned.arrays);
+}
+
+// ---- Scan of opset 8: each sequence of a batch on its own, as long as sequence_lens says
+
+VarId extent_of(Importer& to, VarId x, std::int64_t axis) {
+  return scalar(to, to.emit1("shape", {x}, {{"start", axis}, {"end", axis + 1}}));
+}
+VarId list_of_one(Importer& to, VarId x) { return to.emit1("reshape", {x}, {{"shape", Ints{1}}}); }
+
+/// `x` with zeros behind its rows, `total` in all.
+VarId padded_rows(Importer& to, VarId x, VarId rows, VarId total) {
+  const Ints zeros(static_cast<std::size_t>(to.rank(x)), 0);
+  const VarId missing = list_of_one(to, to.emit1("sub", {total, rows}));
+  std::vector<VarId> pads{to.literal(zeros), missing};
+  if (zeros.size() > 1) pads.push_back(to.literal(Ints(zeros.size() - 1, 0)));
+  return to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})});
+}
+
+/// What sequence `at` of the batch gives: its last states, then its other outputs as rows.
+std::vector<VarId> scan_sequence(Importer& to, const Node& node, std::size_t states, VarId at) {
+  const VarId lengths = to.in_or_none(node, 0);
+  const auto own = [&](VarId x) { return to.emit1("gather", {x, at}, {{"axis", std::int64_t{0}}}); };
+  std::vector<VarId> initial;
+  for (std::size_t i = 0; i < states; ++i) initial.push_back(own(to.in(node, 1 + i)));
+  const VarId total = extent_of(to, to.in(node, 1 + states), 1);
+  VarId n = total;
+  if (lengths != no_var)
+    n = scalar(to, own(to.type(lengths).dtype == DType::i64 ? lengths : to.emit1("cast", {lengths}, {{"to", DType::i64}})));
+  const Ints backwards = per_scan(node, "directions", node.inputs() - 1 - states);
+  std::vector<VarId> steps;
+  for (std::size_t i = 0; i < backwards.size(); ++i) {
+    VarId x = own(to.in(node, 1 + states + i));
+    if (lengths != no_var) x = to.emit1("slice_by", {x, to.literal(Ints{0}), list_of_one(to, n), to.literal(Ints{0})});
+    steps.push_back(steps_of(to, x, 0, backwards[i] != 0));
+  }
+  const Scanned scanned = scan_over(to, node.graph("body"), initial, steps, n);
+  std::vector<VarId> given = scanned.last;
+  for (const VarId array : scanned.arrays) {
+    const VarId rows = to.emit1("tensor_array_stack", {array}, {{"axis", std::int64_t{0}}});
+    given.push_back(lengths == no_var ? rows : padded_rows(to, rows, n, total));
+  }
+  return given;
+}
+
+void scan8(Importer& to, const Node& node) {
+  const onnx::GraphProto& graph = node.graph("body");
+  if (node.inputs() < 2) throw ProgramError("expected sequence_lens, then states and inputs, found " + std::to_string(node.inputs()));
+  const std::size_t states = node.inputs() - 1 - scan_inputs(node, graph, node.inputs() - 1);
+  While loop(graph, 0);
+  loop.carry(number(to, 0), "sequence", VarType(DType::i64, DDim{}));
+  const VarId batch = extent_of(to, to.in(node, 1 + states), 0);
+  loop.params = to.enter(loop.carried);
+  leave_if(to, loop, to.emit1("equal", {loop.params[0], batch}, {}, "done"));
+  loop.results = scan_sequence(to, node, states, loop.params[0]);
+  end_turn(to, loop, no_var, {});
+  const std::vector<VarId> arrays = output_arrays(to, loop, 0, batch);
+  finish(to, loop);
+  for (std::size_t i = 0; i < arrays.size(); ++i)
+    if (node.wants(i)) to.bind(node, i, to.emit1("tensor_array_stack", {arrays[i]}, {{"axis", std::int64_t{0}}}, node.output(i)));
+}
+
+void scan(Importer& to, const Node& node, const char*) { to.opset() < 9 ? scan8(to, node) : scan9(to, node); }
+
+constexpr Rule rules[] = {
+    {"If", branch, "if"},
+    {"Loop", loop},
+    {"Scan", scan},
+};
+
+}  // namespace
+
+std::span<const Rule> control_rules() { return rules; }
+
+}  // namespace millrace::importing

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/importer.h>
+
+#include <algorithm>
+
+#include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
+
+namespace millrace::importing {
+namespace {
+
+using internal::printable;
+
+/// 6 is what PyTorch wrote at first. Older models are read where each of their ops means what it means since.
+constexpr std::int64_t oldest_opset = 6;
+constexpr std::string_view never_changed[] = {
+    "ArgMax",        "ArgMin",     "Constant",  "DepthToSpace", "Flatten",   "Gather",    "GlobalAveragePool",
+    "GlobalMaxPool", "Identity",   "LRN",       "LogSoftmax",   "Not",       "ReduceL1",  "ReduceL2",
+    "ReduceMax",     "ReduceMean", "ReduceMin", "ReduceProd",   "ReduceSum", "Shape",     "Size",
+    "Softmax",       "Softplus",   "Softsign",  "Squeeze",      "Transpose", "Unsqueeze", "SpaceToDepth",
+};
+constexpr std::int64_t newest_opset = 24;
+/// Constants of at most so many elements are literals in the text of a program; larger ones are stored beside it, as
+/// weights are.
+constexpr std::int64_t largest_literal = 32;
+
+/// Names of a file may hold anything; an error is one line.
+std::string one_line(std::string text) {
+  std::replace_if(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  return text;
+}
+
+bool default_domain(const std::string& domain) { return domain.empty() || domain == "ai.onnx"; }
+
+/// Nodes by the op that they need and that there is no rule for.
+void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::vector<std::string>>& missing) {
+  for (const onnx::NodeProto& proto : graph.node()) {
+    const Node node(proto);
+    if (find_rule(node.qualified_op()) == nullptr) missing[node.qualified_op()].push_back(printable(node.label()));
+    for (const onnx::AttributeProto& attribute : proto.attribute())
+      if (attribute.has_g()) collect_missing(attribute.g(), missing);
+  }
+}
+
+}  // namespace
+
+const Rule* find_rule(std::string_view onnx) {
+  for (const std::span<const Rule> family :
+       {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
+        piece_rules(), recurrent_rules(), control_rules(), list_rules(), curve_rules(), quantized_rules(), signal_rules(), loss_rules(),
+        attention_rules(), layout_rules()})
+    for (const Rule& rule : family)
+      if (rule.onnx == onnx) return &rule;
+  return nullptr;
+}
+
+Tensor scalar_of(DType dtype, double value) {
+  return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) { return Tensor::scalar(convert_element<T>(value)); });
+}
+
+Importer::Importer(Source& source, const OnnxOptions& options, const onnx::ModelProto& model)
+    : source_(source), options_(options), model_(model), program_(options.registry) {}
+
+Program Importer::run() {
+  if (!model_.has_graph()) throw ParseError(source_.name() + ": expected an ONNX model, found no graph");
+  check_opset(model_);
+  check_ops();
+  Program made = attempt();
+  while (again_) made = attempt();
+  return made;
+}
+
+Program Importer::attempt() {
+  const onnx::GraphProto& graph = model_.graph();
+  again_ = false;
+  program_ = Program(options_.registry);
+  values_.clear();
+  scopes_.clear();
+  scopes_.emplace_back();
+  if (!graph.name().empty()) program_.set_title(graph.name());
+  initializers(graph);
+  inputs(graph);
+  nodes(graph);
+  const std::vector<VarId> results = outputs(graph);
+  for (int i = 0; i < graph.output_size(); ++i) {
+    try {
+      program_.add_output(graph.output(i).name(), results[static_cast<std::size_t>(i)]);
+    } catch (const Error& error) {
+      fail(error.what());
+    }
+  }
+  return std::move(program_);
+}
+
+void Importer::check_opset(const onnx::ModelProto& model) {
+  for (const onnx::OperatorSetIdProto& set : model.opset_import())
+    if (default_domain(set.domain())) opset_ = set.version();
+  const auto& nodes = model.graph().node();
+  const bool old = opset_ > 0 && std::all_of(nodes.begin(), nodes.end(), [](const onnx::NodeProto& node) {
+                     return std::find(std::begin(never_changed), std::end(never_changed), node.op_type()) != std::end(never_changed);
+                   });
+  if ((opset_ < oldest_opset && !old) || opset_ > newest_opset)
+    throw UnsupportedError(source_.name() + ": expected opset " + std::to_string(oldest_opset) + " to " + std::to_string(newest_opset) +
+                           ", found " + (opset_ == 0 ? std::string("none") : std::to_string(opset_)));
+}
+
+void Importer::check_ops() const {
+  std::map<std::string, std::vector<std::string>> missing;
+  collect_missing(model_.graph(), missing);
+  if (missing.empty()) return;
+  std::string text;
+  for (const auto& [op, labels] : missing) {
+    text += (text.empty() ? "" : "; ") + printable(op) + (labels.size() == 1 ? " (node " : " (nodes ");
+    for (std::size_t i = 0; i < labels.size(); ++i) text += (i == 0 ? "" : ", ") + labels[i];
+    text += ")";
+  }
+  throw UnsupportedError(source_.name() + ": expected ops that this library has, found " + std::to_string(missing.size()) +
+                         " that it has not: " + text);
+}
+
+void Importer::fail(const std::string& what) const { throw ProgramError(one_line(source_.name() + ": " + label_ + what)); }
+
+void Importer::inputs(const onnx::GraphProto& graph) {
+  Scope& scope = scopes_.back();
+  for (const onnx::ValueInfoProto& input : graph.input()) {
+    if (scope.known.contains(input.name())) continue;  // an initializer gives it a value
+    const std::string where = source_.name() + ": input " + printable(input.name());
+    const VarType type = type_of_onnx(input.type(), where);
+    if (scope.vars.contains(input.name())) fail("input " + printable(input.name()) + ": expected each name once, found it twice");
+    const auto bound = options_.constants.find(input.name());
+    if (bound == options_.constants.end()) {
+      define(input.name(), program_.add_input(input.name(), type));
+    } else {
+      if (!fits(VarType(bound->second.dtype(), bound->second.dims()), type))
+        throw ProgramError(where + ": expected a constant of " + type.to_string() + ", found " + bound->second.to_string());
+      scope.known[input.name()] = {bound->second, false};
+    }
+  }
+  for (const auto& [name, value] : options_.constants)
+    if (!scope.known.contains(name))
+      throw ProgramError(source_.name() + ": expected an input " + printable(name) + " to make constant, found none of that name");
+}
+
+void Importer::initializers(const onnx::GraphProto& graph) {
+  Scope& scope = scopes_.back();
+  for (const onnx::TensorProto& proto : graph.initializer()) {
+    const bool weight = proto.data_type() == onnx::TensorProto::FLOAT || proto.dims_size() > 1;
+    if (!scope.known.emplace(proto.name(), Known{tensor_of(proto, "initializer " + printable(proto.name())), weight}).second)
+      fail("initializer " + printable(proto.name()) + ": the name is there twice");
+  }
+  if (graph.sparse_initializer_size() > 0)
+    throw UnsupportedError(source_.name() +
+                           ": expected dense initializers, found a sparse one: " + printable(graph.sparse_initializer(0).values().name()));
+  if (scopes_.size() > 1) return;
+  for (const auto& [name, value] : options_.constants) {
+    const auto found = scope.known.find(name);
+    if (found != scope.known.end()) found->second.value = value;
+  }
+}
+
+Tensor Importer::tensor_of(const onnx::TensorProto& proto, const std::string& what) {
+  const std::string where = source_.name() + ": " + label_ + what;
+  try {
+    return tensor_of_onnx(proto, source_, where);
+  } catch (const OverflowError& error) {
+    throw ParseError(where + ": " + error.what());
+  }
+}
+
+void Importer::nodes(const onnx::GraphProto& graph) {
+  for (const onnx::NodeProto& proto : graph.node()) node(proto);
+}
+
+void Importer::node(const onnx::NodeProto& proto) {
+  const Node node(proto);
+  const Rule* rule = find_rule(node.qualified_op());
+  const std::string outer = label_;
+  label_ = "node " + printable(node.label()) + " (" + node.op() + "): ";
+  const std::string prefix = source_.name() + ": ";
+  // An error of a node inside a sub-graph names that node already.
+  const auto complete = [&](const Error& error) {
+    const std::string what = error.what();
+    return one_line(what.starts_with(prefix) ? what : prefix + label_ + what);
+  };
+  try {
+    rule->apply(*this, node, rule->op);
+  } catch (const UnsupportedError& error) {
+    throw UnsupportedError(complete(error));
+  } catch (const ParseError& error) {
+    throw ParseError(complete(error));
+  } catch (const IoError& error) {
+    throw IoError(complete(error));
+  } catch (const Error& error) {
+    throw ProgramError(complete(error));
+  }
+  label_ = outer;
+}
+
+std::vector<VarId> Importer::outputs(const onnx::GraphProto& graph) {
+  std::vector<VarId> results;
+  for (const onnx::ValueInfoProto& output : graph.output()) {
+    const VarId found = find(output.name());
+    if (found == no_var) fail("output " + printable(output.name()) + ": expected a node that gives it, found none");
+    // What comes from outside the block, or straight from its inputs, is given on by an op of the block.
+    const bool made_here =
+        program_.var(found).block == block() && program_.constant(found) == nullptr &&
+        std::none_of(program_.inputs().begin(), program_.inputs().end(), [&](const auto& port) { return port.var == found; });
+    results.push_back(made_here ? found : emit1("identity", {found}, {}, output.name()));
+  }
+  return results;
+}
+
+std::vector<VarId> Importer::enter(const std::vector<Param>& params) {
+  Scope scope;
+  scope.block = program_.add_block(block());
+  scopes_.push_back(std::move(scope));
+  std::vector<VarId> vars;
+  for (const Param& param : params) vars.push_back(program_.add_var(param.name, param.type, block()));
+  program_.block(block()).params = vars;
+  return vars;
+}
+
+std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs) {
+  if (std::cmp_not_equal(inputs.size(), graph.input_size()))
+    throw ProgramError("expected a sub-graph of " + std::to_string(inputs.size()) + " inputs, found " + std::to_string(graph.input_size()));
+  for (int i = 0; i < graph.input_size(); ++i) define(graph.input(i).name(), inputs[static_cast<std::size_t>(i)]);
+  initializers(graph);
+  nodes(graph);
+  return outputs(graph);
+}
+
+VarId Importer::add_param(const std::string& name, const VarType& type) {
+  const VarId made = program_.add_var(name, type, block());
+  program_.block(block()).params.push_back(made);
+  return made;
+}
+
+std::vector<VarId> Importer::inlined(const onnx::GraphProto& graph) {
+  Scope scope;
+  scope.block = block();
+  scopes_.push_back(std::move(scope));
+  std::vector<VarId> results = body(graph, {});
+  scopes_.pop_back();
+  return results;
+}
+
+void Importer::back_to(const Mark& mark) {
+  scopes_.resize(mark.scopes);
+  label_ = mark.label;
+}
+
+int Importer::leave(std::vector<VarId> results) {
+  const int left = block();
+  program_.block(left).results = std::move(results);
+  scopes_.pop_back();
+  return left;
+}
+
+// ---- names
+
+VarId Importer::make_var(Scope& scope, const std::string& name) {
+  const Known& known = scope.known.at(name);
+  const bool as_weight = known.weight || known.value.elements() > largest_literal;
+  const VarId made = as_weight
+                         ? program_.add_parameter(name, known.value)
+                         : program_.append(scope.block, Op{"constant", {}, {}, {{"value", known.value.read_only()}}, {}}, {name}).at(0);
+  scope.vars.emplace(name, made);
+  return made;
+}
+
+VarId Importer::find(const std::string& name) {
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (const auto found = scope->vars.find(name); found != scope->vars.end()) return found->second;
+    if (scope->known.contains(name)) return make_var(*scope, name);
+  }
+  return no_var;
+}
+
+void Importer::define(const std::string& name, VarId var) {
+  Scope& scope = scopes_.back();
+  if (scope.known.contains(name) || !scope.vars.emplace(name, var).second)
+    fail("expected each value once, found " + printable(name) + " twice");
+}
+
+VarId Importer::in(const Node& node, std::size_t input) {
+  if (!node.has(input)) throw ProgramError("expected input " + std::to_string(input) + ", found none");
+  const VarId found = find(node.input(input));
+  if (found == no_var)
+    throw ProgramError("input " + printable(node.input(input)) + ": expected a value that is given before it is read, found none");
+  return found;
+}
+
+std::vector<VarId> Importer::all_in(const Node& node) {
+  std::vector<VarId> vars;
+  for (std::size_t i = 0; i < node.inputs(); ++i) vars.push_back(in_or_none(node, i));
+  return vars;
+}
+
+const Tensor* Importer::known(const Node& node, std::size_t input) {
+  if (!node.has(input)) return nullptr;
+  const std::string& name = node.input(input);
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (const auto found = scope->known.find(name); found != scope->known.end()) return &found->second.value;
+    if (const auto found = scope->vars.find(name); found != scope->vars.end()) return values_.tensor(found->second);
+  }
+  return nullptr;
+}
+
+std::optional<Ints> Importer::known_integers(const Node& node, std::size_t input) {
+  const Tensor* value = known(node, input);
+  if (value == nullptr) return std::nullopt;
+  if (value->dtype() == DType::i64) return value->to_vector<std::int64_t>();
+  if (value->dtype() != DType::i32)
+    throw ProgramError("input " + printable(node.input(input)) + ": expected i64 or i32, found " + value->to_string());
+  const std::vector<std::int32_t> narrow = value->to_vector<std::int32_t>();
+  return Ints(narrow.begin(), narrow.end());
+}
+
+Ints Importer::needed_integers(const Node& node, std::size_t input, const Ints& otherwise) {
+  if (!node.has(input)) return otherwise;
+  if (const std::optional<Ints> values = known_integers(node, input)) return *values;
+  throw UnsupportedError("input " + printable(node.input(input)) + ": expected a value that the file holds, found one that a run computes");
+}
+
+int Importer::rank(VarId var) const {
+  if (type(var).rank() < 0)
+    throw UnsupportedError("expected a known rank, found " + printable(program_.var(var).name) + " of " + type(var).to_string());
+  return type(var).rank();
+}
+
+// ---- ops
+
+std::vector<VarId> Importer::emit(const std::string& op, std::vector<VarId> inputs, Attributes attributes,
+                                  const std::vector<std::string>& names) {
+  Op made{op, std::move(inputs), {}, std::move(attributes), {}};
+  std::vector<VarId> outputs = program_.append(block(), std::move(made), names);
+  for (const VarId output : outputs) values_.made_by(output, block(), program_.block(block()).ops.size() - 1);
+  return outputs;
+}
+
+VarId Importer::emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes, const std::string& name) {
+  return emit(op, std::move(inputs), std::move(attributes), {name}).at(0);
+}
+
+void Importer::give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes) {
+  bind(node, 0, emit1(op, std::move(inputs), std::move(attributes), node.wants(0) ? node.output(0) : ""));
+}
+
+void Importer::bind(const Node& node, std::size_t output, VarId var) {
+  if (!node.wants(output)) return;
+  // Extents that are known take the rows out of what is computed of them.
+  const VarType& made = program_.var(var).type;
+  const bool number = made.is_tensor() && (made.dtype == DType::i64 || made.dtype == DType::boolean) && program_.constant(var) == nullptr;
+  const Tensor* value = number ? values_.tensor(var) : nullptr;
+  define(node.output(output), value == nullptr ? var : literal(*value, node.output(output)));
+}
+
+void Importer::bind_constant(const Node& node, Tensor value) {
+  if (!node.wants(0)) return;
+  Scope& scope = scopes_.back();
+  if (scope.vars.contains(node.output(0)) || !scope.known.emplace(node.output(0), Known{std::move(value), false}).second)
+    fail("expected each value once, found " + printable(node.output(0)) + " twice");
+}
+
+VarId Importer::literal(Tensor value, const std::string& name) {
+  return emit1("constant", {}, {{"value", value.read_only()}}, name.empty() ? "value" : name);
+}
+
+}  // namespace millrace::importing

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <millrace_onnx.pb.h>
+
+#include <millrace/runtime/models/import/onnx.h>
+#include <millrace/runtime/models/import/with_onnx/node.h>
+#include <millrace/runtime/models/import/with_onnx/source.h>
+#include <millrace/runtime/models/import/with_onnx/values.h>
+#include <millrace/runtime/program/program.h>
+
+namespace millrace::importing {
+
+/// Turns the graphs of one model into blocks of one program, node by node; a rule per ONNX op (rules.h) says which
+/// standard ops a node becomes.
+class Importer {
+ public:
+  Importer(Source& source, const OnnxOptions& options, const onnx::ModelProto& model);
+  Program run();
+
+  // ---- what rules use
+  std::int64_t opset() const noexcept { return opset_; }
+  Program& program() noexcept { return program_; }
+  const VarType& type(VarId var) const { return program_.var(var).type; }
+  /// The block that ops are appended to.
+  int block() const noexcept { return scopes_.back().block; }
+
+  /// The var of an input. ProgramError when it is absent or nothing before the node defines it.
+  VarId in(const Node& node, std::size_t input);
+  /// The same, `no_var` when absent.
+  VarId in_or_none(const Node& node, std::size_t input) { return node.has(input) ? in(node, input) : no_var; }
+  /// All inputs.
+  std::vector<VarId> all_in(const Node& node);
+  /// The value of an input that the file itself holds (an initializer, a Constant), or that small ops make of such values and of known
+  /// extents; else null.
+  const Tensor* known(const Node& node, std::size_t input);
+  /// The same as integers. ProgramError when it is of another dtype.
+  std::optional<Ints> known_integers(const Node& node, std::size_t input);
+  /// The same where the op has no other form: UnsupportedError when the value is not known, `otherwise` when the input
+  /// is absent.
+  Ints needed_integers(const Node& node, std::size_t input, const Ints& otherwise);
+  /// The numbers of a list of the program, as far as they are known.
+  std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
+  /// Rank of a var. UnsupportedError when it is not known.
+  int rank(VarId var) const;
+
+  /// Appends an op and returns its outputs.
+  std::vector<VarId> emit(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {},
+                          const std::vector<std::string>& names = {});
+  /// The same for an op of one output.
+  VarId emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {}, const std::string& name = "");
+  /// The same as the first output of `node`.
+  void give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes = {});
+  /// Binds an output that somebody may read to a var.
+  void bind(const Node& node, std::size_t output, VarId var);
+  /// The output of `node` is a value that never changes.
+  void bind_constant(const Node& node, Tensor value);
+  VarId literal(Tensor value, const std::string& name = "");
+  VarId literal(const Ints& list) { return literal(Tensor::from<std::int64_t>(list, DDim{static_cast<std::int64_t>(list.size())})); }
+  Tensor tensor_of(const onnx::TensorProto& proto, const std::string& what);
+
+  /// Begins a block inside the innermost one, which ops are appended to until `leave`. Returns its parameters.
+  struct Param {
+    std::string name;
+    VarType type;
+  };
+  std::vector<VarId> enter(const std::vector<Param>& params);
+  /// One more parameter of the innermost block.
+  VarId add_param(const std::string& name, const VarType& type);
+  /// Imports a sub-graph into the innermost block. Returns what its outputs are, each a var of that block.
+  std::vector<VarId> body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs);
+  /// Ends the innermost block with its results, and returns its index.
+  int leave(std::vector<VarId> results);
+
+  /// Imports a sub-graph without inputs as ops of the innermost block itself.
+  std::vector<VarId> inlined(const onnx::GraphProto& graph);
+
+  /// Where the import is, and the way back there after an error: what was appended since is left behind, so `again`.
+  struct Mark {
+    std::size_t scopes;
+    std::string label;
+  };
+  Mark mark() const { return {scopes_.size(), label_}; }
+  void back_to(const Mark& mark);
+
+  /// Types of what a loop carries, as wide as attempts at this graph found them to be. Where an attempt failed, `again`
+  /// says so: once all is imported, and all such types are known, the program is made anew without what the attempts
+  /// left.
+  std::vector<VarType>& widened(const onnx::GraphProto& graph) { return widened_[&graph]; }
+  void again() noexcept { again_ = true; }
+
+ private:
+  /// A value that the file holds, not yet a var.
+  struct Known {
+    Tensor value;
+    bool weight = false;
+  };
+  /// The names that one graph defines.
+  struct Scope {
+    int block = 0;
+    std::unordered_map<std::string, VarId> vars;
+    std::unordered_map<std::string, Known> known;
+  };
+
+  Program attempt();
+  void check_opset(const onnx::ModelProto& model);
+  void check_ops() const;
+  void inputs(const onnx::GraphProto& graph);
+  void initializers(const onnx::GraphProto& graph);
+  void nodes(const onnx::GraphProto& graph);
+  std::vector<VarId> outputs(const onnx::GraphProto& graph);
+  void node(const onnx::NodeProto& proto);
+  VarId find(const std::string& name);
+  VarId make_var(Scope& scope, const std::string& name);
+  void define(const std::string& name, VarId var);
+  [[noreturn]] void fail(const std::string& what) const;
+
+  Source& source_;
+  const OnnxOptions& options_;
+  const onnx::ModelProto& model_;
+  std::int64_t opset_ = 0;
+  Program program_;
+  Values values_{program_};
+  std::vector<Scope> scopes_;
+  std::string label_;  // of the node that is being imported
+  std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
+  bool again_ = false;
+};
+
+/// A tensor of one element.
+Tensor scalar_of(DType dtype, double value);
+
+}  // namespace millrace::importing

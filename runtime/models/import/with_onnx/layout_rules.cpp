@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+
+#include <millrace/runtime/models/import/with_onnx/formula.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+/// What goes the other way: transposed convolutions, channels that become places, and sums over neighbouring channels.
+namespace millrace::importing {
+namespace {
+
+// ---- ConvTranspose: a convolution of x with zeros between its elements, by the kernel turned
+
+constexpr std::int64_t most_places = std::int64_t{1} << 30;
+
+/// One axis of a transposed convolution.
+struct Spread {
+  Window window;            ///< kernel, stride, dilation
+  std::int64_t before = 0;  ///< what is cut off
+  std::int64_t after = 0;
+  std::int64_t more = 0;  ///< output_padding
+};
+
+/// ONNX Runtime's halves of an odd number: the greater one behind for SAME_UPPER, else in front. Less than nothing is added behind.
+void share(Spread& spread, std::int64_t total, bool upper) {
+  spread.before = total < 0 ? 0 : upper ? total / 2 : total - total / 2;
+  spread.after = total - spread.before;
+}
+
+std::vector<Spread> spreads_of(Importer& to, const Node& node, VarId x, const Ints& kernel) {
+  const std::string automatic = node.text("auto_pad", "NOTSET");
+  const std::vector<Window> windows = windows_of(node, static_cast<int>(kernel.size()), kernel);
+  const std::optional<Ints> pads = node.integers("pads");
+  const std::optional<Ints> asked = node.integers("output_shape");
+  const Ints more = node.integers("output_padding").value_or(Ints(kernel.size(), 0));
+  if (more.size() != kernel.size() || (asked && asked->size() < kernel.size()))
+    throw ProgramError("expected numbers for " + std::to_string(kernel.size()) + " axes in output_padding and output_shape");
+  std::vector<Spread> spreads(kernel.size());
+  for (std::size_t i = 0; i < kernel.size(); ++i) {
+    Spread& spread = spreads[i];
+    spread.window = windows[i];
+    const Window& window = windows[i];
+    spread.more = more[i];
+    if (more[i] < 0 || more[i] >= std::max(window.stride, window.dilation))
+      throw ProgramError("attribute output_padding: expected 0 or more and less than stride or dilation, found " + std::to_string(more[i]));
+    const std::int64_t beyond = spread.more + window.span();
+    if (asked) {
+      const std::int64_t out = (*asked)[asked->size() - kernel.size() + i];
+      if (out < 1 || out > most_places)
+        throw ProgramError("attribute output_shape: expected 1 to 1073741824, found " + std::to_string(out));
+      const std::int64_t length = extent_at(to, x, static_cast<int>(i) + 2).known;
+      if (length < 0 || length > most_places)
+        throw UnsupportedError("attribute output_shape: expected an input of known extents, found " + to.type(x).to_string());
+      share(spread, window.stride * (length - 1) + beyond - out, automatic == "SAME_UPPER");
+    } else if (automatic.starts_with("SAME")) {
+      share(spread, std::max<std::int64_t>(0, beyond - window.stride), automatic == "SAME_UPPER");
+    } else if (automatic == "NOTSET" && pads) {
+      spread.before = window.before;
+      spread.after = window.after;
+    }
+  }
+  return spreads;
+}
+
+/// Adds zeros at both ends of an axis, or cuts elements off.
+VarId fitted(Importer& to, VarId x, int axis, std::int64_t before, std::int64_t after) {
+  const auto rank = static_cast<std::size_t>(to.rank(x));
+  Ints pads(2 * rank, 0);
+  pads[static_cast<std::size_t>(axis)] = std::max<std::int64_t>(0, before);
+  pads[static_cast<std::size_t>(axis) + rank] = std::max<std::int64_t>(0, after);
+  if (before > 0 || after > 0) x = to.emit1("pad", {x}, {{"pads", pads}, {"mode", std::string("constant")}});
+  if (before >= 0 && after >= 0) return x;
+  const std::int64_t end = after < 0 ? after : std::numeric_limits<std::int64_t>::max();
+  return to.emit1("slice", {x}, {{"starts", Ints{std::max<std::int64_t>(0, -before)}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
+}
+
+/// `stride` − 1 zeros behind each element.
+VarId spread_out(Importer& to, VarId x, int axis, std::int64_t stride) {
+  if (stride == 1) return x;
+  std::vector<Extent> extents;
+  for (int i = 0; i < to.rank(x); ++i) extents.push_back(extent_at(to, x, i));
+  extents[static_cast<std::size_t>(axis)] = times(to, extents[static_cast<std::size_t>(axis)], {stride, no_var});
+  const VarId apart = to.emit1("unsqueeze", {x}, {{"axes", Ints{axis + 1}}});
+  return reshaped(to, fitted(to, apart, axis + 1, 0, stride - 1), extents);
+}
+
+/// [C, M/group, k…] → [M, C/group, k…], each kernel turned.
+VarId turned_kernel(Importer& to, VarId w, std::int64_t group) {
+  const DDim dims = *to.type(w).shape;
+  for (int axis = 2; axis < dims.rank(); ++axis) w = to.emit1("reverse", {w}, {{"axis", std::int64_t{axis}}});
+  Ints apart{group, dims[0] / group, dims[1]}, perm{0, 2, 1}, joined{dims[1] * group, dims[0] / group};
+  for (int axis = 2; axis < dims.rank(); ++axis) {
+    apart.push_back(dims[axis]);
+    perm.push_back(axis + 1);
+    joined.push_back(dims[axis]);
+  }
+  const VarId moved = to.emit1("transpose", {to.emit1("reshape", {w}, {{"shape", apart}})}, {{"perm", perm}});
+  return to.emit1("reshape", {moved}, {{"shape", joined}});
+}
+
+void conv_transpose(Importer& to, const Node& node, const char*) {
+  const VarId w = to.in(node, 1);
+  const VarType& weights = to.type(w);
+  const std::int64_t group = node.integer("group", 1);
+  if (weights.rank() < 3 || !weights.is_static())
+    throw UnsupportedError("expected weights [C, M/group, k1, …] of known extents, found " + weights.to_string());
+  const DDim dims = *weights.shape;
+  if (group < 1 || group > dims[0] || dims[0] % group != 0)
+    throw ProgramError("attribute group: expected a divisor of " + std::to_string(dims[0]) + ", found " + std::to_string(group));
+  VarId x = to.in(node, 0);
+  if (to.rank(x) != dims.rank()) throw ProgramError("expected x of the rank of the weights, found " + to.type(x).to_string());
+  Ints kernel;
+  for (int axis = 2; axis < dims.rank(); ++axis) kernel.push_back(dims[axis]);
+  const std::vector<Spread> spreads = spreads_of(to, node, x, kernel);
+  std::vector<Window> windows;
+  for (std::size_t i = 0; i < spreads.size(); ++i) {
+    const Spread& spread = spreads[i];
+    if (spread.window.kernel != kernel[i])
+      throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
+                         std::to_string(spread.window.kernel));
+    const int axis = static_cast<int>(i) + 2;
+    const std::int64_t reach = spread.window.span() - 1;
+    x = spread_out(to, x, axis, spread.window.stride);
+    x = fitted(to, x, axis, reach - spread.before, reach - spread.after + spread.more - (spread.window.stride - 1));
+    windows.push_back({.kernel = kernel[i], .dilation = spread.window.dilation});
+  }
+  to.give(node, "identity", {convolved(to, x, turned_kernel(to, w, group), to.in_or_none(node, 2), group, windows)});
+}
+
+// ---- places and channels
+
+/// Extents of [N, C, H, W], of which C (for depth to space) must be known.
+std::int64_t block_size(Importer& to, const Node& node, VarId x) {
+  const std::int64_t block = node.integer("blocksize", 0);
+  if (to.rank(x) != 4) throw ProgramError("expected [N, C, H, W], found " + to.type(x).to_string());
+  if (block < 1 || block > 1 << 15) throw ProgramError("attribute blocksize: expected 1 to 32768, found " + std::to_string(block));
+  return block;
+}
+
+Extent known_channels(Importer& to, VarId x, std::int64_t block) {
+  const std::int64_t channels = (*to.type(x).shape)[1];
+  if (channels < 0 || channels % (block * block) != 0)
+    throw ProgramError("expected a known number of channels that " + std::to_string(block * block) + " divides, found " +
+                       to.type(x).to_string());
+  return {channels / (block * block), no_var};
+}
+
+void depth_to_space(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const std::int64_t block = block_size(to, node, x);
+  const Extent n = extent_at(to, x, 0), c = known_channels(to, x, block), h = extent_at(to, x, 2), w = extent_at(to, x, 3),
+               b{block, no_var};
+  const bool columns = node.text("mode", "DCR") == "CRD";
+  const VarId apart = reshaped(to, x, columns ? std::vector<Extent>{n, c, b, b, h, w} : std::vector<Extent>{n, b, b, c, h, w});
+  const VarId moved = to.emit1("transpose", {apart}, {{"perm", columns ? Ints{0, 1, 4, 2, 5, 3} : Ints{0, 3, 4, 1, 5, 2}}});
+  to.give(node, "identity", {reshaped(to, moved, {n, c, times(to, h, b), times(to, w, b)})});
+}
+
+void space_to_depth(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const std::int64_t block = block_size(to, node, x);
+  const VarType& type = to.type(x);
+  const std::int64_t height = (*type.shape)[2], width = (*type.shape)[3];
+  if (height < 0 || width < 0 || height % block != 0 || width % block != 0)
+    throw ProgramError("expected known extents that " + std::to_string(block) + " divides, found " + type.to_string());
+  const Extent n = extent_at(to, x, 0), c = extent_at(to, x, 1), b{block, no_var}, h{height / block, no_var}, w{width / block, no_var};
+  const VarId apart = reshaped(to, x, {n, c, h, b, w, b});
+  const VarId moved = to.emit1("transpose", {apart}, {{"perm", Ints{0, 3, 5, 1, 2, 4}}});
+  to.give(node, "identity", {reshaped(to, moved, {n, times(to, c, {block * block, no_var}), h, w})});
+}
+
+/// x / (bias + α / size · Σ over `size` channels around of x²)^β
+void local_response(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const Formula f(to, to.type(x).dtype);
+  const std::int64_t size = node.integer("size", 1);
+  if (size < 1 || size > 1 << 12) throw ProgramError("attribute size: expected 1 to 4096, found " + std::to_string(size));
+  const Window around{.kernel = size, .before = (size - 1) / 2, .after = size / 2};
+  const VarId sums = f.reduced("sum", unfold(to, f.times(x, x), 1, around, 0, 0), {2}, false);
+  const VarId base = f.plus(f.times(sums, node.real("alpha", 1e-4f) / static_cast<double>(size)), node.real("bias", 1));
+  to.give(node, "div", {x, f.op("pow", base, node.real("beta", 0.75))});
+}
+
+constexpr Rule rules[] = {
+    {"ConvTranspose", conv_transpose},
+    {"DepthToSpace", depth_to_space},
+    {"SpaceToDepth", space_to_depth},
+    {"LRN", local_response},
+};
+
+}  // namespace
+
+std::span<const Rule> layout_rules() { return rules; }
+
+}  // namespace millrace::importing

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/node.h>
+
+#include <millrace/tensor/error.h>
+
+namespace millrace::importing {
+
+using onnx::AttributeProto;
+
+Node::Node(const onnx::NodeProto& proto) : proto_(proto), inputs_(static_cast<std::size_t>(proto.input_size())) {
+  while (inputs_ > 0 && input(inputs_ - 1).empty()) --inputs_;
+}
+
+std::string Node::qualified_op() const {
+  const std::string& domain = proto_.domain();
+  return domain.empty() || domain == "ai.onnx" ? proto_.op_type() : domain + "." + proto_.op_type();
+}
+
+const std::string& Node::label() const noexcept {
+  return proto_.name().empty() && proto_.output_size() > 0 ? proto_.output(0) : proto_.name();
+}
+
+const AttributeProto* Node::find(const std::string& name) const {
+  for (const AttributeProto& attribute : proto_.attribute())
+    if (attribute.name() == name) return &attribute;
+  return nullptr;
+}
+
+const AttributeProto* Node::find(const std::string& name, AttributeProto::AttributeType type, const char* type_name) const {
+  const AttributeProto* attribute = find(name);
+  // Files of the first version leave the type out.
+  if (attribute != nullptr && attribute->type() != type && attribute->type() != AttributeProto::UNDEFINED)
+    throw ParseError("attribute " + name + ": expected " + type_name + ", found attribute type " + std::to_string(attribute->type()));
+  return attribute;
+}
+
+std::int64_t Node::integer(const std::string& name, std::int64_t otherwise) const {
+  const AttributeProto* attribute = find(name, AttributeProto::INT, "an integer");
+  return attribute == nullptr ? otherwise : attribute->i();
+}
+
+double Node::real(const std::string& name, double otherwise) const {
+  const AttributeProto* attribute = find(name, AttributeProto::FLOAT, "a float");
+  return attribute == nullptr ? otherwise : static_cast<double>(attribute->f());
+}
+
+std::string Node::text(const std::string& name, const std::string& otherwise) const {
+  const AttributeProto* attribute = find(name, AttributeProto::STRING, "a string");
+  return attribute == nullptr ? otherwise : attribute->s();
+}
+
+std::optional<Ints> Node::integers(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::INTS, "integers");
+  if (attribute == nullptr) return std::nullopt;
+  return Ints(attribute->ints().begin(), attribute->ints().end());
+}
+
+std::vector<float> Node::reals(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::FLOATS, "floats");
+  if (attribute == nullptr) return {};
+  return {attribute->floats().begin(), attribute->floats().end()};
+}
+
+std::vector<std::string> Node::texts(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::STRINGS, "strings");
+  if (attribute == nullptr) return {};
+  return {attribute->strings().begin(), attribute->strings().end()};
+}
+
+const onnx::TensorProto* Node::tensor(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::TENSOR, "a tensor");
+  return attribute == nullptr ? nullptr : &attribute->t();
+}
+
+const onnx::TypeProto* Node::type(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::TYPE_PROTO, "a type");
+  return attribute == nullptr ? nullptr : &attribute->tp();
+}
+
+const onnx::GraphProto& Node::graph(const std::string& name) const {
+  const AttributeProto* attribute = find(name, AttributeProto::GRAPH, "a graph");
+  if (attribute == nullptr) throw ParseError("attribute " + name + ": expected a graph, found none");
+  return attribute->g();
+}
+
+}  // namespace millrace::importing

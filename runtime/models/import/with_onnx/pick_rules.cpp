@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+namespace millrace::importing {
+namespace {
+
+void gather_nd(Importer& to, const Node& node, const char* op) {
+  to.give(node, op, {to.in(node, 0), to.in(node, 1)}, {{"batch_dims", node.integer("batch_dims", 0)}});
+}
+
+void scatter(Importer& to, const Node& node, const char* op) {
+  Attributes attributes{{"reduction", node.text("reduction", "none")}};
+  if (node.op() != "ScatterND") attributes.set("axis", node.integer("axis", 0));
+  to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}, attributes);
+}
+
+/// K was an attribute up to opset 9.
+void top_k(Importer& to, const Node& node, const char* op) {
+  const VarId k = to.opset() < 10 ? to.literal(Tensor::scalar(node.integer("k", 0))) : to.in(node, 1);
+  const VarId count = to.type(k).rank() == 0 ? k : to.emit1("reshape", {k}, {{"shape", Ints{}}});
+  const std::vector<VarId> made =
+      to.emit(op, {to.in(node, 0), count}, {{"axis", node.integer("axis", -1)}, {"largest", node.integer("largest", 1) != 0}});
+  to.bind(node, 0, made[0]);
+  to.bind(node, 1, made[1]);
+}
+
+void non_zero(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}); }
+
+/// The entries where a list of bools is true; without an axis of all elements.
+void compress(Importer& to, const Node& node, const char*) {
+  const VarId places = to.emit1("reshape", {to.emit1("non_zero", {to.in(node, 1)})}, {{"shape", Ints{-1}}});
+  const bool flat = !node.has_attribute("axis");
+  const VarId x = flat ? to.emit1("reshape", {to.in(node, 0)}, {{"shape", Ints{-1}}}) : to.in(node, 0);
+  to.give(node, "gather", {x, places}, {{"axis", flat ? std::int64_t{0} : node.integer("axis", 0)}});
+}
+
+/// A list [n] along axis `axis` of `rank`, the others 1.
+VarId along(Importer& to, VarId list, int axis, int rank) {
+  Ints shape(static_cast<std::size_t>(rank), 1);
+  shape[static_cast<std::size_t>(axis)] = -1;
+  return to.emit1("reshape", {list}, {{"shape", shape}});
+}
+
+VarId count_up(Importer& to, VarId limit) { return to.emit1("range", {number(to, 0), limit, number(to, 1)}); }
+
+/// What lies above or below a diagonal becomes zero: column − row is compared with k.
+void trilu(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  VarId k = node.has(1) ? to.in(node, 1) : number(to, 0);
+  if (to.type(k).rank() != 0) k = to.emit1("reshape", {k}, {{"shape", Ints{}}});
+  const VarId row = along(to, count_up(to, extent_of(to, x, -2)), 0, 2);
+  const VarId column = along(to, count_up(to, extent_of(to, x, -1)), 1, 2);
+  const VarId apart = to.emit1("sub", {column, row});
+  const VarId kept = to.emit1(node.integer("upper", 1) != 0 ? "greater_equal" : "less_equal", {apart, k});
+  to.give(node, "where", {kept, x, to.literal(scalar_of(to.type(x).dtype, 0))});
+}
+
+/// Row t of a sequence of length n comes from row n − 1 − t, those behind its end stay: a gather along the axis of time.
+void reverse_sequence(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const int rank = to.rank(x);
+  const auto batch = static_cast<int>(node.integer("batch_axis", 1));
+  const auto time = static_cast<int>(node.integer("time_axis", 0));
+  if (batch < 0 || time < 0 || batch > 1 || time > 1 || batch == time || rank < 2)
+    throw ProgramError("expected a time_axis and a batch_axis, one 0 and the other 1, found " + std::to_string(time) + " and " +
+                       std::to_string(batch) + " of " + to.type(x).to_string());
+  const VarId lengths = along(to, whole_numbers(to, to.in(node, 1)), batch, rank);
+  const VarId steps = along(to, count_up(to, extent_of(to, x, time)), time, rank);
+  const VarId mirrored = to.emit1("sub", {to.emit1("sub", {lengths, number(to, 1)}), steps});
+  const VarId from = to.emit1("where", {to.emit1("less", {steps, lengths}), mirrored, steps});
+  const VarId everywhere = to.emit1("expand", {from, to.emit1("shape", {x})});
+  to.give(node, "gather_elements", {x, everywhere}, {{"axis", std::int64_t{time}}});
+}
+
+/// 1 at the first greatest element along an axis. Up to opset 12 the axes from `axis` on were one.
+void hardmax(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const bool flat = to.opset() < 13;
+  const VarId over = flat ? to.emit1("flatten", {x}, {{"axis", node.integer("axis", 1)}}) : x;
+  const std::int64_t axis = flat ? 1 : node.integer("axis", -1);
+  const VarId best = to.emit1("argmax", {over}, {{"axis", axis}, {"keepdims", true}, {"select_last", false}});
+  const int rank = to.rank(over);
+  const int at = static_cast<int>(axis < 0 ? axis + rank : axis);
+  if (at < 0 || at >= rank)
+    throw ProgramError("attribute axis: expected one of rank " + std::to_string(rank) + ", found " + std::to_string(axis));
+  const VarId places = along(to, count_up(to, extent_of(to, over, at)), at, rank);
+  const VarId hot = to.emit1("cast", {to.emit1("equal", {places, best})}, {{"to", to.type(x).dtype}});
+  if (!flat) return to.give(node, "identity", {hot});
+  to.give(node, "reshape_to", {hot, to.emit1("shape", {x})}, {{"allowzero", true}});
+}
+
+/// Ones on a diagonal of a matrix of the extents of the input.
+void eye_like(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  if (to.rank(x) != 2) throw ProgramError("expected a matrix, found " + to.type(x).to_string());
+  const DType dtype = node.has_attribute("dtype") ? dtype_attribute(node, "dtype") : to.type(x).dtype;
+  const VarId row = along(to, count_up(to, extent_of(to, x, 0)), 0, 2);
+  const VarId column = along(to, count_up(to, extent_of(to, x, 1)), 1, 2);
+  const VarId apart = to.emit1("sub", {column, row});
+  to.give(node, "cast", {to.emit1("equal", {apart, number(to, node.integer("k", 0))})}, {{"to", dtype}});
+}
+
+constexpr Rule rules[] = {
+    {"GatherND", gather_nd, "gather_nd"},
+    {"ScatterND", scatter, "scatter_nd"},
+    {"ScatterElements", scatter, "scatter_elements"},
+    {"Scatter", scatter, "scatter_elements"},
+    {"TopK", top_k, "top_k"},
+    {"NonZero", non_zero, "non_zero"},
+    {"Compress", compress},
+    {"Trilu", trilu},
+    {"ReverseSequence", reverse_sequence},
+    {"Hardmax", hardmax},
+    {"EyeLike", eye_like},
+};
+
+}  // namespace
+
+std::span<const Rule> pick_rules() { return rules; }
+
+}  // namespace millrace::importing

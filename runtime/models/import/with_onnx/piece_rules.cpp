@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+namespace millrace::importing {
+namespace {
+
+void concat(Importer& to, const Node& node, const char* op) {
+  to.in(node, 0);
+  if (!node.has_attribute("axis")) throw ParseError("attribute axis: expected one, found none");
+  to.give(node, op, to.all_in(node), {{"axis", node.integer("axis", 0)}});
+}
+
+/// Sizes were an attribute up to opset 12. Without sizes the parts are equal, the last of opset 18 perhaps shorter; none where the extent is
+/// not known.
+Ints split_sizes(Importer& to, const Node& node, VarId x, std::int64_t axis) {
+  const Ints given = to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("split").value_or(Ints{});
+  if (!given.empty()) return given;
+  const auto parts = static_cast<std::int64_t>(node.outputs());
+  if (node.integer("num_outputs", parts) != parts)
+    throw ParseError("attribute num_outputs: expected " + std::to_string(parts) + ", found " +
+                     std::to_string(node.integer("num_outputs", 0)));
+  to.rank(x);
+  const std::int64_t extent = (*to.type(x).shape)[static_cast<int>(axis)];
+  if (extent < 0) return {};
+  const std::int64_t size = (extent + parts - 1) / parts;
+  const std::int64_t rest = extent - size * (parts - 1);
+  if (rest < 0 || (rest != size && to.opset() < 18))
+    throw ProgramError("expected an extent for " + std::to_string(parts) + " parts, found " + std::to_string(extent));
+  Ints sizes(static_cast<std::size_t>(parts), size);
+  sizes.back() = rest;
+  return sizes;
+}
+
+/// Part i of an extent that a run knows: from i·size on, where size = ⌈extent / parts⌉.
+void split_in_run(Importer& to, const Node& node, VarId x, int axis) {
+  const VarId rounding = number(to, static_cast<std::int64_t>(node.outputs()) - 1);
+  const VarId parts = number(to, static_cast<std::int64_t>(node.outputs()));
+  const VarId size = to.emit1("div", {to.emit1("add", {extent_of(to, x, axis), rounding}), parts});
+  const auto bound = [&](std::size_t part) {
+    return to.emit1("reshape", {to.emit1("mul", {size, number(to, static_cast<std::int64_t>(part))})}, {{"shape", Ints{1}}});
+  };
+  for (std::size_t i = 0; i < node.outputs(); ++i)
+    to.bind(node, i, to.emit1("slice_by", {x, bound(i), bound(i + 1), to.literal(Ints{axis})}, {}, node.output(i)));
+}
+
+void split(Importer& to, const Node& node, const char* op) {
+  const VarId x = to.in(node, 0);
+  const std::int64_t axis = axis_of("attribute axis", node.integer("axis", 0), to.rank(x));
+  const Ints sizes = split_sizes(to, node, x, axis);
+  if (sizes.empty()) return split_in_run(to, node, x, static_cast<int>(axis));
+  if (sizes.size() != node.outputs())
+    throw ProgramError("expected " + std::to_string(node.outputs()) + " sizes, found " + std::to_string(sizes.size()));
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < node.outputs(); ++i) names.push_back(node.output(i));
+  const std::vector<VarId> parts = to.emit(op, {x}, {{"axis", axis}, {"sizes", sizes}}, names);
+  for (std::size_t i = 0; i < parts.size(); ++i) to.bind(node, i, parts[i]);
+}
+
+/// Bounds were attributes up to opset 9.
+void slice(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const auto give = [&](const Ints& starts, const Ints& ends, std::optional<Ints> axes, std::optional<Ints> steps) {
+    Attributes attributes{{"starts", starts}, {"ends", ends}};
+    if (axes) attributes.set("axes", *axes);
+    if (steps) attributes.set("steps", *steps);
+    to.give(node, "slice", {x}, attributes);
+  };
+  if (to.opset() < 10) {
+    const std::optional<Ints> starts = node.integers("starts");
+    const std::optional<Ints> ends = node.integers("ends");
+    if (!starts || !ends) throw ParseError("expected attributes starts and ends, found none");
+    return give(*starts, *ends, node.integers("axes"), std::nullopt);
+  }
+  const std::optional<Ints> starts = to.known_integers(node, 1);
+  const std::optional<Ints> ends = to.known_integers(node, 2);
+  const std::optional<Ints> axes = to.known_integers(node, 3);
+  const std::optional<Ints> steps = to.known_integers(node, 4);
+  if (starts && ends && (axes || !node.has(3)) && (steps || !node.has(4))) return give(*starts, *ends, axes, steps);
+  to.give(node, "slice_by", {x, to.in(node, 1), to.in(node, 2), to.in_or_none(node, 3), to.in_or_none(node, 4)});
+}
+
+/// Pads of the axes that are named, as pads of all axes.
+Ints spread_pads(Importer& to, const Node& node, VarId x, const Ints& pads) {
+  if (!node.has(3)) return pads;
+  const Ints axes = to.needed_integers(node, 3, {});
+  if (pads.size() != 2 * axes.size())
+    throw ProgramError("expected " + std::to_string(2 * axes.size()) + " pads, found " + std::to_string(pads.size()));
+  const int rank = to.rank(x);
+  Ints all(2 * static_cast<std::size_t>(rank), 0);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::int64_t axis = axes[i] < 0 ? axes[i] + rank : axes[i];
+    if (axis < 0 || axis >= rank)
+      throw ProgramError("expected axes of rank " + std::to_string(rank) + ", found " + std::to_string(axes[i]));
+    all[static_cast<std::size_t>(axis)] = pads[i];
+    all[static_cast<std::size_t>(axis + rank)] = pads[i + axes.size()];
+  }
+  return all;
+}
+
+/// Pads were an attribute up to opset 10; axes are an input from 18 on.
+void pad(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const std::string mode = node.text("mode", "constant");
+  if (to.opset() < 11) {
+    const std::optional<Ints> pads = node.integers("pads");
+    if (!pads) throw ParseError("attribute pads: expected one, found none");
+    return to.give(node, "pad", {x}, {{"pads", *pads}, {"mode", mode}, {"value", node.real("value", 0)}});
+  }
+  const std::optional<Ints> pads = to.known_integers(node, 1);
+  const Tensor* value = to.known(node, 2);
+  if (!pads) {
+    if (node.has(3)) throw UnsupportedError("expected pads that the file holds beside axes, found pads that a run computes");
+    return to.give(node, "pad_by", {x, to.in(node, 1), to.in_or_none(node, 2)}, {{"mode", mode}});
+  }
+  const Ints all = spread_pads(to, node, x, *pads);
+  if (node.has(2) && value == nullptr) return to.give(node, "pad_by", {x, to.literal(all), to.in(node, 2)}, {{"mode", mode}});
+  to.give(node, "pad", {x}, {{"pads", all}, {"mode", mode}, {"value", value == nullptr ? 0.0 : value->item()}});
+}
+
+void gather(Importer& to, const Node& node, const char* op) {
+  to.give(node, op, {to.in(node, 0), to.in(node, 1)}, {{"axis", node.integer("axis", 0)}});
+}
+
+/// ONNX takes indices and depth of any number type.
+void one_hot(Importer& to, const Node& node, const char* op) {
+  const auto index = [&](std::size_t input) {
+    const VarId var = to.in(node, input);
+    const DType dtype = to.type(var).dtype;
+    return dtype == DType::i64 || dtype == DType::i32 ? var : to.emit1("cast", {var}, {{"to", DType::i64}});
+  };
+  const VarId indices = index(0);
+  const VarId depth = index(1);
+  to.give(node, op, {indices, depth, to.in(node, 2)}, {{"axis", node.integer("axis", -1)}});
+}
+
+constexpr Rule rules[] = {
+    {"Concat", concat, "concat"},
+    {"Split", split, "split"},
+    {"Slice", slice},
+    {"Pad", pad},
+    {"Gather", gather, "gather"},
+    {"GatherElements", gather, "gather_elements"},
+    {"OneHot", one_hot, "one_hot"},
+};
+
+}  // namespace
+
+std::span<const Rule> piece_rules() { return rules; }
+
+}  // namespace millrace::importing

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <millrace/runtime/models/import/with_onnx/formula.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+/// Quantized ops as what they mean: products of 8-bit numbers are exact in floats that are wide enough, scales are factors.
+namespace millrace::importing {
+namespace {
+
+/// So many products of two 8-bit numbers sum up exactly in f32.
+constexpr std::int64_t most_in_f32 = 256;
+
+bool is_byte(DType dtype) { return dtype == DType::i8 || dtype == DType::u8; }
+
+/// One number, or one for each index of `axis` of `x`, in the form that broadcasts.
+VarId along_axis(Importer& to, VarId per, VarId x, std::int64_t axis) {
+  if (to.rank(per) == 0 || to.type(per).is_scalar()) return to.emit1("reshape", {per}, {{"shape", Ints{}}});
+  if (to.rank(per) != 1) throw UnsupportedError("expected one scale, or one for each index of an axis, found " + to.type(per).to_string());
+  const int rank = to.rank(x);
+  Ints shape(static_cast<std::size_t>(rank), 1);
+  shape[static_cast<std::size_t>(axis_of("attribute axis", axis, rank))] = -1;
+  return to.emit1("reshape", {per}, {{"shape", shape}});
+}
+
+void refuse_blocks(const Node& node) {
+  if (node.integer("block_size", 0) != 0) throw UnsupportedError("attribute block_size: expected none, found scales of blocks");
+}
+
+/// round(x) + zero, within the 8 bits of `dtype`.
+VarId narrowed(Importer& to, const Formula& f, VarId x, VarId zero, DType dtype) {
+  if (!is_byte(dtype)) throw UnsupportedError("expected u8 or i8, found " + std::string(name_of(dtype)));
+  const VarId rounded = f.op("round", x);
+  const VarId moved = zero == no_var ? rounded : f.plus(rounded, f.taken(zero));
+  const bool sign = dtype == DType::i8;
+  return to.emit1("cast", {f.limited(moved, sign ? -128 : 0, sign ? 127 : 255)}, {{"to", dtype}});
+}
+
+void quantize(Importer& to, const Node& node, const char*) {
+  refuse_blocks(node);
+  const Formula f(to, DType::f32);
+  const VarId x = to.in(node, 0);
+  const std::int64_t axis = node.integer("axis", 1);
+  const VarId scale = f.taken(along_axis(to, to.in(node, 1), x, axis));
+  const VarId zero = node.has(2) ? along_axis(to, to.in(node, 2), x, axis) : no_var;
+  const DType dtype = zero != no_var                         ? to.type(zero).dtype
+                      : node.integer("output_dtype", 0) != 0 ? dtype_attribute(node, "output_dtype")
+                                                             : DType::u8;
+  to.give(node, "identity", {narrowed(to, f, f.over(f.taken(x), scale), zero, dtype)});
+}
+
+/// (x − zero) · scale
+VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t axis) {
+  const DType dtype = to.type(scale).dtype;
+  const Formula f(to, DType::f32);
+  const VarId from = f.taken(x);
+  const VarId centred = zero == no_var ? from : f.minus(from, f.taken(along_axis(to, zero, x, axis)));
+  return f.cast(f.times(centred, f.taken(along_axis(to, scale, x, axis))), dtype);
+}
+
+void dequantize(Importer& to, const Node& node, const char*) {
+  refuse_blocks(node);
+  to.give(node, "identity", {dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), node.integer("axis", 1))});
+}
+
+/// 8 bits of x, and their scale and zero point, of no axes.
+struct Quantized {
+  VarId values;
+  VarId scale;
+  VarId zero;
+};
+
+/// u8 between the least and the greatest element, and 0.
+Quantized quantized_by_range(Importer& to, VarId x) {
+  const Formula f(to, DType::f32);
+  const auto bound = [&](const char* kind, const char* with) { return f.op(with, f.reduced(kind, x, {}, false), f.number(0)); };
+  const VarId most = bound("max", "maximum"), least = bound("min", "minimum");
+  const VarId span = f.minus(most, least);
+  const VarId scale = f.where(f.op("equal", span, 0.0), f.number(1), f.over(span, 255.0));
+  const VarId zero = to.emit1("cast", {f.op("round", f.limited(f.over(f.op("neg", least), scale), 0, 255))}, {{"to", DType::u8}});
+  return {narrowed(to, f, f.over(x, scale), zero, DType::u8), scale, zero};
+}
+
+void quantize_dynamically(Importer& to, const Node& node, const char*) {
+  const Quantized made = quantized_by_range(to, to.in(node, 0));
+  to.give(node, "identity", {made.values});
+  to.bind(node, 1, made.scale);
+  to.bind(node, 2, made.zero);
+}
+
+/// An input with its zero point taken off: one for each row of a matrix (`rows`) or for each column, or one for all.
+VarId centred(Importer& to, const Node& node, std::size_t input, std::size_t zero, const Formula& f, bool rows) {
+  const VarId x = f.taken(to.in(node, input));
+  if (!node.has(zero)) return x;
+  VarId point = f.taken(to.in(node, zero));
+  if (rows && to.rank(point) == 1 && !to.type(point).is_scalar()) point = f.unsqueezed(point, {1});
+  if (to.type(point).is_scalar()) point = f.reshaped(point, {});
+  return f.minus(x, point);
+}
+
+/// f32 where the sums of `terms` products are exact in it, else f64.
+DType exact(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
+
+std::int64_t summed(Importer& to, VarId b) {
+  const VarType& type = to.type(b);
+  if (type.rank() < 1) return DDim::unknown;
+  return (*type.shape)[std::max(type.rank() - 2, 0)];
+}
+
+void expect_bytes(Importer& to, VarId x) {
+  if (!is_byte(to.type(x).dtype)) throw UnsupportedError("expected u8 or i8, found " + to.type(x).to_string());
+}
+
+/// A · B with their zero points taken off; zero points of A are of rows, those of B of columns.
+VarId integer_product(Importer& to, const Node& node, std::size_t a, std::size_t a_zero, std::size_t b, std::size_t b_zero) {
+  expect_bytes(to, to.in(node, a));
+  expect_bytes(to, to.in(node, b));
+  const Formula f(to, exact(summed(to, to.in(node, b))));
+  return f.op("matmul", centred(to, node, a, a_zero, f, true), centred(to, node, b, b_zero, f, false));
+}
+
+void matmul_integer(Importer& to, const Node& node, const char*) {
+  to.give(node, "cast", {integer_product(to, node, 0, 2, 1, 3)}, {{"to", DType::i32}});
+}
+
+/// Sums to 8 bits: their scale is that of a times that of b, over y's.
+void requantize(Importer& to, const Node& node, VarId sums, const Formula& f, VarId factor, VarId zero) {
+  const DType dtype = to.type(zero).dtype;
+  to.give(node, "identity", {narrowed(to, f, f.times(f.taken(sums), factor), f.reshaped(zero, {}), dtype)});
+}
+
+void qlinear_matmul(Importer& to, const Node& node, const char*) {
+  const VarId sums = integer_product(to, node, 0, 2, 3, 5);
+  const Formula f(to, DType::f32);
+  const auto scale = [&](std::size_t input, bool rows) {
+    const VarId given = f.taken(to.in(node, input));
+    if (to.type(given).is_scalar()) return f.reshaped(given, {});
+    return rows && to.rank(given) == 1 ? f.unsqueezed(given, {1}) : given;
+  };
+  requantize(to, node, sums, f, f.over(f.times(scale(1, true), scale(4, false)), scale(6, false)), to.in(node, 7));
+}
+
+/// Weights have a zero point for all, or one for each channel they give (axis 0).
+VarId integer_convolution(Importer& to, const Node& node, std::size_t x, std::size_t x_zero, std::size_t w, std::size_t w_zero) {
+  expect_bytes(to, to.in(node, x));
+  expect_bytes(to, to.in(node, w));
+  const VarType& weights = to.type(to.in(node, w));
+  std::int64_t terms = 1;
+  for (int axis = 1; axis < weights.rank() && terms >= 0; ++axis)
+    terms = (*weights.shape)[axis] < 0 ? DDim::unknown : std::min(terms * (*weights.shape)[axis], most_in_f32 + 1);
+  const Formula f(to, weights.rank() < 0 ? DType::f64 : exact(terms));
+  VarId kernel = f.taken(to.in(node, w));
+  if (node.has(w_zero)) kernel = f.minus(kernel, f.taken(along_axis(to, to.in(node, w_zero), kernel, 0)));
+  return convolved(to, node, centred(to, node, x, x_zero, f, false), kernel, no_var);
+}
+
+void conv_integer(Importer& to, const Node& node, const char*) {
+  to.give(node, "cast", {integer_convolution(to, node, 0, 2, 1, 3)}, {{"to", DType::i32}});
+}
+
+void qlinear_conv(Importer& to, const Node& node, const char*) {
+  VarId sums = integer_convolution(to, node, 0, 2, 3, 5);
+  const Formula wide(to, to.type(sums).dtype);
+  if (node.has(8)) sums = wide.plus(sums, wide.taken(along_axis(to, to.in(node, 8), sums, 1)));
+  const Formula f(to, DType::f32);
+  const auto scale = [&](std::size_t input) { return f.taken(along_axis(to, to.in(node, input), sums, 1)); };
+  requantize(to, node, sums, f, f.over(f.times(scale(1), scale(4)), scale(6)), to.in(node, 7));
+}
+
+// ---- ONNX Runtime's own, as its dynamic quantizer writes them
+
+/// A [.., K] f32, B [K, N] of 8 bits with scale and zero point; + bias.
+void dynamic_matmul(Importer& to, const Node& node, const char*) {
+  const VarId b = dequantized(to, to.in(node, 1), to.in(node, 2), to.in_or_none(node, 3), -1);
+  const VarId product = to.emit1("matmul", {rounded_to_bytes(to, to.in(node, 0)), b});
+  if (!node.has(4)) return to.give(node, "identity", {product});
+  to.give(node, "add", {product, to.in(node, 4)});
+}
+
+/// A, B of 8 bits, their scales, their zero points; + bias.
+void matmul_to_float(Importer& to, const Node& node, const char*) {
+  const VarId sums = integer_product(to, node, 0, 4, 1, 5);
+  const Formula f(to, to.type(to.in(node, 2)).dtype);
+  const auto scale = [&](std::size_t input) {
+    const VarId given = to.in(node, input);
+    return to.type(given).is_scalar() ? f.reshaped(given, {}) : given;
+  };
+  const VarId made = f.times(f.taken(sums), f.times(scale(2), scale(3)));
+  if (!node.has(6)) return to.give(node, "identity", {made});
+  to.give(node, "add", {made, to.in(node, 6)});
+}
+
+/// W or R [directions, inputs, gates] of 8 bits, a scale for each direction, and perhaps for each gate's unit: [directions, gates, inputs].
+VarId recurrent_weights(Importer& to, const Node& node, std::size_t weights, std::size_t scale) {
+  const Formula f(to, DType::f32);
+  const auto per_direction = [&](VarId given) { return to.rank(given) == 2 ? f.unsqueezed(given, {1}) : f.reshaped(given, {-1, 1, 1}); };
+  VarId made = f.taken(to.in(node, weights));
+  if (node.has(scale + 1)) made = f.minus(made, f.taken(per_direction(to.in(node, scale + 1))));
+  return to.emit1("transpose", {f.times(made, per_direction(to.in(node, scale)))}, {{"perm", Ints{0, 2, 1}}});
+}
+
+/// An LSTM over X in 8 bits with weights in 8 bits; its h is rounded so in each step (`quantized_lstm`).
+void dynamic_lstm(Importer& to, const Node& node, const char*) {
+  const std::pair<const char*, VarId> inputs[] = {
+      {" X", rounded_to_bytes(to, to.in(node, 0))}, {" W", recurrent_weights(to, node, 1, 8)}, {" R", recurrent_weights(to, node, 2, 10)}};
+  onnx::NodeProto made, plain = node.proto();
+  for (const auto& [ending, var] : inputs) *made.add_output() = node.label() + ending;
+  for (std::size_t i = 0; i < 3; ++i) {
+    to.bind(Node(made), i, inputs[i].second);
+    plain.set_input(static_cast<int>(i), made.output(static_cast<int>(i)));
+  }
+  while (plain.input_size() > 8) plain.mutable_input()->RemoveLast();
+  find_rule("LSTM")->apply(to, Node(plain), "");
+}
+
+constexpr Rule rules[] = {
+    {"QuantizeLinear", quantize},
+    {"DequantizeLinear", dequantize},
+    {"DynamicQuantizeLinear", quantize_dynamically},
+    {"MatMulInteger", matmul_integer},
+    {"ConvInteger", conv_integer},
+    {"QLinearMatMul", qlinear_matmul},
+    {"QLinearConv", qlinear_conv},
+    {"com.microsoft.DynamicQuantizeMatMul", dynamic_matmul},
+    {"com.microsoft.MatMulIntegerToFloat", matmul_to_float},
+    {"com.microsoft.DynamicQuantizeLSTM", dynamic_lstm},
+};
+
+}  // namespace
+
+VarId rounded_to_bytes(Importer& to, VarId x) {
+  const Quantized made = quantized_by_range(to, x);
+  return dequantized(to, made.values, made.scale, made.zero, 0);
+}
+
+std::span<const Rule> quantized_rules() { return rules; }
+
+}  // namespace millrace::importing

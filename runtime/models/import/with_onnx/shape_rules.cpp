@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
+
+namespace millrace::importing {
+namespace {
+
+void transpose(Importer& to, const Node& node, const char* op) {
+  Attributes attributes;
+  if (const std::optional<Ints> perm = node.integers("perm")) attributes.set("perm", *perm);
+  to.give(node, op, {to.in(node, 0)}, attributes);
+}
+
+/// A computed shape as an attribute, where it names extents of x in their places (0 copies) and at most one number is not known (−1).
+std::optional<Ints> as_attribute(const std::vector<Element>& shape, VarId x, bool allow_zero) {
+  Ints made;
+  int unknown = 0;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const bool copied = shape[i].of == x && shape[i].axis == static_cast<int>(i);
+    made.push_back(copied ? 0 : shape[i].number.value_or(-1));
+    unknown += made.back() == -1 ? 1 : 0;
+    if ((allow_zero && shape[i].number == 0) || made.back() < -1) return std::nullopt;
+  }
+  return unknown <= 1 && std::cmp_less_equal(shape.size(), max_rank) ? std::optional(made) : std::nullopt;
+}
+
+void reshape(Importer& to, const Node& node, const char*) {
+  const bool allow_zero = node.integer("allowzero", 0) != 0;
+  const VarId x = to.in(node, 0);
+  const std::optional<Ints> shape = to.known_integers(node, 1);
+  if (shape && !allow_zero) return to.give(node, "reshape", {x}, {{"shape", *shape}});
+  if (const auto elements = to.elements(to.in(node, 1))) {
+    // An element that a run computes may itself be −1 or 0: only extents are sure to be none of them.
+    const bool extents =
+        std::all_of(elements->begin(), elements->end(), [](const Element& each) { return each.number || each.of != no_var; });
+    const std::optional<Ints> attribute = extents ? as_attribute(*elements, x, allow_zero) : std::nullopt;
+    if (attribute) return to.give(node, "reshape", {x}, {{"shape", *attribute}});
+  }
+  to.give(node, "reshape_to", {x, to.in(node, 1)}, {{"allowzero", allow_zero}});
+}
+
+/// Axes were an attribute up to opset 12.
+Ints axes_of(Importer& to, const Node& node) {
+  return to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
+}
+
+void squeeze(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axes", axes_of(to, node)}}); }
+
+void unsqueeze(Importer& to, const Node& node, const char* op) {
+  const Ints axes = axes_of(to, node);
+  const VarId x = to.in(node, 0);
+  if (axes.empty()) return to.give(node, "identity", {x});
+  to.give(node, op, {x}, {{"axes", axes}});
+}
+
+void flatten(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axis", node.integer("axis", 1)}}); }
+
+void shape(Importer& to, const Node& node, const char* op) {
+  Attributes attributes;
+  for (const char* name : {"start", "end"})
+    if (node.has_attribute(name)) attributes.set(name, node.integer(name, 0));
+  to.give(node, op, {to.in(node, 0)}, attributes);
+}
+
+void size(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}); }
+
+void expand(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
+
+void range(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}); }
+
+void constant(Importer& to, const Node& node, const char*) {
+  if (const onnx::TensorProto* tensor = node.tensor("value")) return to.bind_constant(node, to.tensor_of(*tensor, "attribute value"));
+  if (node.has_attribute("value_float")) return to.bind_constant(node, Tensor::scalar(static_cast<float>(node.real("value_float", 0))));
+  if (node.has_attribute("value_int")) return to.bind_constant(node, Tensor::scalar(node.integer("value_int", 0)));
+  if (node.has_attribute("value_floats")) {
+    const std::vector<float> values = node.reals("value_floats");
+    return to.bind_constant(node, Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}));
+  }
+  if (const std::optional<Ints> values = node.integers("value_ints"))
+    return to.bind_constant(node, Tensor::from(*values, DDim{static_cast<std::int64_t>(values->size())}));
+  throw UnsupportedError("expected a value of numbers, found none (a string or a sparse tensor)");
+}
+
+void constant_of_shape(Importer& to, const Node& node, const char* op) {
+  const onnx::TensorProto* tensor = node.tensor("value");
+  const Tensor value = tensor == nullptr ? Tensor::from<float>({0}) : to.tensor_of(*tensor, "attribute value");
+  if (value.elements() != 1) throw ParseError("attribute value: expected one element, found " + value.to_string());
+  to.give(node, op, {to.in(node, 0)}, {{"value", value.read_only()}});
+}
+
+/// What PyTorch wrote below opset 9 for states with a row for each sequence of its input; it never was in the standard.
+void constant_fill(Importer& to, const Node& node, const char* op) {
+  if (!node.integers("extra_shape").value_or(Ints{}).empty()) throw UnsupportedError("attribute extra_shape: expected none, found some");
+  const DType dtype = dtype_of_onnx(static_cast<int>(node.integer("dtype", onnx::TensorProto::FLOAT)), "attribute dtype");
+  const VarId like = to.in(node, 0);
+  const VarId dims = node.integer("input_as_shape", 0) != 0 ? like : to.emit1("shape", {like});
+  to.give(node, op, {dims}, {{"value", scalar_of(dtype, node.real("value", 0)).reshape(DDim{1}).read_only()}});
+}
+
+constexpr Rule rules[] = {
+    {"Transpose", transpose, "transpose"},
+    {"Reshape", reshape},
+    {"Squeeze", squeeze, "squeeze"},
+    {"Unsqueeze", unsqueeze, "unsqueeze"},
+    {"Flatten", flatten, "flatten"},
+    {"Shape", shape, "shape"},
+    {"Size", size, "size"},
+    {"Expand", expand, "expand"},
+    {"Tile", expand, "tile"},
+    {"Range", range, "range"},
+    {"Constant", constant},
+    {"ConstantOfShape", constant_of_shape, "constant_of_shape"},
+    {"ConstantFill", constant_fill, "constant_of_shape"},
+};
+
+}  // namespace
+
+std::span<const Rule> shape_rules() { return rules; }
+
+}  // namespace millrace::importing

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/models/import/with_onnx/importer.h>
+
+namespace millrace::importing {
+
+/// Whole numbers that rules compute with: i64 of no axes.
+VarId number(Importer& to, std::int64_t value);
+/// `x` as i64.
+VarId whole_numbers(Importer& to, VarId x);
+/// Extent of an axis as i64 of no axes: a literal where it is known. Negative axes count from the end. UnsupportedError where the rank is
+/// not known, ProgramError where there is no such axis.
+VarId extent_of(Importer& to, VarId x, int axis);
+/// An axis counted from 0. ProgramError where there is none.
+int axis_of(const std::string& what, std::int64_t axis, int rank);
+/// What an attribute with ONNX's number of an element type says.
+DType dtype_attribute(const Node& node, const std::string& name);
+
+/// An extent that is known, or a value (i64 of no axes) that a run computes.
+struct Extent {
+  std::int64_t known = -1;
+  VarId var = no_var;
+};
+Extent extent_at(Importer& to, VarId x, int axis);
+Extent times(Importer& to, const Extent& a, const Extent& b);
+/// The product of the extents of axes [begin, end).
+Extent product(Importer& to, VarId x, int begin, int end);
+/// `x` with these extents: an attribute as far as they are known, else the shape is computed in the run.
+VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents);
+
+/// The windows of one axis: how many elements they take and where they lie. As Conv and the pools have it.
+struct Window {
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t dilation = 1;
+  std::int64_t before = 0;  ///< pads
+  std::int64_t after = 0;
+  bool ceiling = false;     ///< a last window may reach beyond the pads
+  bool same_upper = false;  ///< pads as the extent wants them, the odd one behind
+  bool same_lower = false;  ///< the odd one in front
+  bool trivial() const noexcept { return kernel == 1 && stride == 1 && before == 0 && after == 0 && !same_upper && !same_lower; }
+  std::int64_t span() const noexcept { return (kernel - 1) * dilation + 1; }
+};
+
+/// The windows of a node along each of `spatial` axes, from its attributes; `kernel`: extents that the weights say, or none. ParseError for
+/// numbers that are no window's.
+std::vector<Window> windows_of(const Node& node, int spatial, const Ints& kernel);
+
+/// Settles pads that the extent decides: `window` has them where the extent is known, else the result is `x` with them.
+VarId settled(Importer& to, VarId x, int axis, Window& window, double pad);
+
+/// `x` with the elements of axis `axis` taken apart into windows: [.., L, ..] gives [.., windows, kernel, ..]. Pads are `pad`; what a last
+/// window of `ceiling` finds beyond them is `beyond`.
+VarId unfold(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);
+
+/// The convolution of `x` [N, C, D1, …] with `w` [M, C/group, k1, …] and a bias [M] or `no_var`, as a Conv with the attributes of `node`.
+VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias);
+/// The same with these windows.
+VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows);
+
+/// `x` [N, C, D1, …] with its windows behind each other: [N, C, places1, …, elements of a window].
+VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows, double pad);
+
+}  // namespace millrace::importing

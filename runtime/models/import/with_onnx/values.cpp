@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/values.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <millrace/runtime/lowering/fold_constants.h>
+
+namespace millrace::importing {
+namespace {
+
+/// Shapes, axes and pads are short.
+constexpr std::int64_t few = 1024;
+/// Chains of ops are followed so far.
+constexpr int deepest = 64;
+
+/// Ops whose result is not larger than what they read, or than two lists that broadcast.
+constexpr std::string_view followed[] = {
+    "gather",  "slice",      "slice_by",  "concat", "split",         "cast",  "identity",    "reshape",    "reshape_to", "squeeze",
+    "flatten", "unsqueeze",  "add",       "sub",    "mul",           "div",   "mod",         "neg",        "minimum",    "maximum",
+    "abs",     "floor",      "ceil",      "sqrt",   "reduce",        "where", "equal",       "less",       "greater",    "less_equal",
+    "reverse", "logical_or", "transpose", "size",   "greater_equal", "clip",  "logical_and", "logical_not"};
+
+bool follows(const std::string& type) { return std::find(std::begin(followed), std::end(followed), type) != std::end(followed); }
+
+/// Bounds of `shape`, counted from 0.
+std::pair<int, int> bounds(const Op& op, int rank) {
+  const auto bound = [&](const char* name, std::int64_t otherwise) {
+    const std::int64_t given = op.attributes.get_or(name, otherwise);
+    return static_cast<int>(std::clamp<std::int64_t>(given < 0 ? given + rank : given, 0, rank));
+  };
+  const int begin = bound("start", 0);
+  return {begin, std::max(begin, bound("end", rank))};
+}
+
+/// Integers of one axis or none: what elements() looks into.
+bool is_list(const VarType& type) {
+  return type.is_tensor() && (type.dtype == DType::i64 || type.dtype == DType::i32) && (type.rank() == 0 || type.rank() == 1);
+}
+
+}  // namespace
+
+void Values::clear() {
+  makers_.clear();
+  tensors_.clear();
+  structures_.clear();
+}
+
+const Op* Values::maker(VarId var) const {
+  const auto found = makers_.find(var);
+  if (found == makers_.end()) return nullptr;
+  const auto& ops = program_.block(found->second.block).ops;
+  return found->second.op < ops.size() ? &ops[found->second.op] : nullptr;
+}
+
+const Tensor* Values::tensor(VarId var, int depth) {
+  if (const Tensor* constant = program_.constant(var)) return constant->elements() <= few ? constant : nullptr;
+  const auto [found, fresh] = tensors_.try_emplace(var);
+  if (fresh) found->second = computed(var, depth);
+  return found->second ? &*found->second : nullptr;
+}
+
+std::optional<Tensor> Values::extents(const Op& op) const {
+  const std::optional<DDim>& shape = program_.var(op.inputs[0]).type.shape;
+  if (!shape) return std::nullopt;
+  const auto [begin, end] = bounds(op, shape->rank());
+  const std::vector<std::int64_t> list(shape->begin() + begin, shape->begin() + end);
+  if (std::any_of(list.begin(), list.end(), [](std::int64_t extent) { return extent < 0; })) return std::nullopt;
+  return Tensor::from(list, DDim{end - begin}).read_only();
+}
+
+std::optional<Tensor> Values::computed(VarId var, int depth) {
+  const Op* op = depth < deepest ? maker(var) : nullptr;
+  if (op == nullptr) return std::nullopt;
+  if (std::optional<Tensor> made = op->type == "shape" ? extents(*op) : evaluated(var, *op, depth)) return made;
+  // One known extent may be picked from a shape that is not known as a whole.
+  const VarType& type = program_.var(var).type;
+  if (!is_list(type) || type.dtype != DType::i64) return std::nullopt;
+  const auto list = structure(var, depth);
+  if (!list || std::any_of(list->begin(), list->end(), [](const Element& each) { return !each.number; })) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (const Element& each : *list) numbers.push_back(*each.number);
+  if (type.rank() == 0) return numbers.size() == 1 ? std::optional(Tensor::scalar(numbers[0]).read_only()) : std::nullopt;
+  return Tensor::from(numbers, DDim{static_cast<std::int64_t>(numbers.size())}).read_only();
+}
+
+std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
+  const bool filled = op.type == "constant_of_shape";
+  if (!filled && !follows(op.type)) return std::nullopt;
+  std::vector<const Tensor*> inputs;
+  for (const VarId input : op.inputs) {
+    inputs.push_back(input == no_var ? nullptr : tensor(input, depth + 1));
+    if (input != no_var && inputs.back() == nullptr) return std::nullopt;
+  }
+  if (filled && inputs.at(0)->dtype() != DType::i64) return std::nullopt;
+  if (filled) {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : inputs.at(0)->to_vector<std::int64_t>())
+      count = extent < 0 || extent > few ? few + 1 : std::min(few + 1, count * extent);
+    if (count > few) return std::nullopt;
+  }
+  try {
+    std::vector<Tensor> outputs = evaluate_op(program_, op, inputs);
+    const auto at = std::find(op.outputs.begin(), op.outputs.end(), var) - op.outputs.begin();
+    Tensor& made = outputs.at(static_cast<std::size_t>(at));
+    if (made.elements() <= few) return std::move(made);
+  } catch (const Error&) {
+    // What fails is left to the run, which says why.
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<Element>> Values::elements(VarId var, int depth) {
+  const VarType& type = program_.var(var).type;
+  if (!is_list(type)) return std::nullopt;
+  std::vector<Element> made;
+  if (const Tensor* known = tensor(var, depth)) {
+    for (std::int64_t i = 0; i < known->elements(); ++i)
+      made.push_back({known->rank() == 0 ? known->item_int() : known->rows(i, i + 1).item_int()});
+    return made;
+  }
+  return structure(var, depth);
+}
+
+const std::optional<std::vector<Element>>& Values::structure(VarId var, int depth) {
+  const auto [found, fresh] = structures_.try_emplace(var);
+  if (fresh) {
+    std::optional<std::vector<Element>> made = structured(var, depth);
+    if (made && std::cmp_less_equal(made->size(), few)) found->second = std::move(made);
+  }
+  return found->second;
+}
+
+std::optional<std::vector<Element>> Values::structured(VarId var, int depth) {
+  const VarType& type = program_.var(var).type;
+  std::vector<Element> made;
+  const Op* op = depth < deepest ? maker(var) : nullptr;
+  if (op != nullptr && op->type == "shape" && program_.var(op->inputs[0]).type.shape) {
+    const DDim& shape = *program_.var(op->inputs[0]).type.shape;
+    const auto [begin, end] = bounds(*op, shape.rank());
+    for (int axis = begin; axis < end; ++axis)
+      made.push_back(shape[axis] >= 0 ? Element{shape[axis]} : Element{std::nullopt, op->inputs[0], axis});
+    return made;
+  }
+  if (op != nullptr && (op->type == "gather" || op->type == "slice" || op->type == "slice_by")) return picked(*op, depth);
+  if (op != nullptr && op->type == "concat") return joined(*op, depth);
+  const bool same = op != nullptr && (op->type == "identity" || op->type == "unsqueeze" || op->type == "squeeze" || op->type == "reshape" ||
+                                      op->type == "cast");
+  if (same && program_.var(op->inputs[0]).type.rank() <= 1) return elements(op->inputs[0], depth + 1);
+  // A number that nobody knows, or as many of them as the type says.
+  if (type.rank() == 0) return std::vector<Element>(1);
+  if (type.rank() == 1 && (*type.shape)[0] >= 0 && (*type.shape)[0] <= few)
+    return std::vector<Element>(static_cast<std::size_t>((*type.shape)[0]));
+  return std::nullopt;
+}
+
+/// What picks from a list is evaluated on the places of its elements.
+std::optional<std::vector<Element>> Values::picked(const Op& op, int depth) {
+  const auto from = elements(op.inputs[0], depth + 1);
+  if (!from || program_.var(op.inputs[0]).type.rank() != 1) return std::nullopt;
+  std::vector<std::int64_t> places(from->size());
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(i);
+  const Tensor list = Tensor::from(places, DDim{static_cast<std::int64_t>(places.size())});
+  std::vector<const Tensor*> inputs{&list};
+  for (std::size_t i = 1; i < op.inputs.size(); ++i) {
+    inputs.push_back(op.inputs[i] == no_var ? nullptr : tensor(op.inputs[i], depth + 1));
+    if (op.inputs[i] != no_var && inputs.back() == nullptr) return std::nullopt;
+  }
+  try {
+    const Tensor chosen = evaluate_op(program_, op, inputs).at(0);
+    std::vector<Element> made;
+    for (const std::int64_t place : chosen.to_vector<std::int64_t>()) made.push_back(from->at(static_cast<std::size_t>(place)));
+    return made;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::vector<Element>> Values::joined(const Op& op, int depth) {
+  std::vector<Element> made;
+  for (const VarId input : op.inputs) {
+    const auto part = elements(input, depth + 1);
+    if (!part) return std::nullopt;
+    made.insert(made.end(), part->begin(), part->end());
+    if (std::cmp_greater(made.size(), few)) return std::nullopt;
+  }
+  return made;
+}
+
+}  // namespace millrace::importing

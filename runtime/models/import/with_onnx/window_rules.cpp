@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+
+#include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+/// Convolutions and pools. There is an op for windows along one axis, `conv1d`; more axes are taken apart into windows one after the other.
+namespace millrace::importing {
+namespace {
+
+// ---- Conv
+
+VarId conv_along_one(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, Window window) {
+  const VarId ready = settled(to, x, 2, window, 0);
+  return to.emit1(
+      "conv1d", {ready, w, bias},
+      {{"group", group}, {"stride", window.stride}, {"dilation", window.dilation}, {"pads", Ints{window.before, window.after}}});
+}
+
+/// [N, C, K, H, rest…] or, without windows, [N, C, H, rest…]: the places H join the batch, the windows K the channels.
+VarId joined_batch(Importer& to, VarId x, bool windows) {
+  const int rank = to.rank(x);
+  Ints perm{0, 2, 1};
+  for (int axis = 3; axis < rank; ++axis) perm.push_back(axis);
+  const VarId moved = to.emit1("transpose", {x}, {{"perm", perm}});
+  const int behind = windows ? 4 : 3;
+  std::vector<Extent> extents{product(to, moved, 0, 2), product(to, moved, 2, behind)};
+  for (int axis = behind; axis < rank; ++axis) extents.push_back(extent_at(to, moved, axis));
+  return reshaped(to, moved, extents);
+}
+
+/// The convolution along axes 2 …: the first of them is taken apart, and what is left is a convolution along the others.
+VarId conv_along(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, std::span<const Window> windows) {
+  if (windows.size() == 1) return conv_along_one(to, x, w, bias, group, windows[0]);
+  const Window& first = windows[0];
+  const VarId apart = first.trivial() ? x : unfold(to, x, 2, first, 0, 0);
+  const VarId rows = joined_batch(to, apart, !first.trivial());
+  std::vector<Extent> merged{extent_at(to, w, 0), product(to, w, 1, 3)};
+  for (int axis = 3; axis < to.rank(w); ++axis) merged.push_back(extent_at(to, w, axis));
+  const VarId made = conv_along(to, rows, reshaped(to, w, merged), bias, group, windows.subspan(1));
+  std::vector<Extent> extents{extent_at(to, apart, 0), extent_at(to, apart, 2)};
+  Ints perm{0, 2, 1};
+  for (int axis = 1; axis < to.rank(made); ++axis) extents.push_back(extent_at(to, made, axis));
+  for (int axis = 3; axis <= to.rank(made); ++axis) perm.push_back(axis);
+  return to.emit1("transpose", {reshaped(to, made, extents)}, {{"perm", perm}});
+}
+
+/// Axes of a convolution, as x, the weights or kernel_shape say.
+int conv_rank(Importer& to, const Node& node, VarId x, VarId w) {
+  const std::optional<Ints> kernel = node.integers("kernel_shape");
+  const int declared = kernel ? static_cast<int>(std::min<std::size_t>(kernel->size(), max_rank)) + 2 : -1;
+  const int found = std::max({to.type(x).rank(), to.type(w).rank(), declared});
+  for (const int rank : {to.type(x).rank(), to.type(w).rank(), declared})
+    if (rank >= 0 && (rank < 3 || rank != found))
+      throw ProgramError("expected x [N, C, D1, …], weights of the same rank and a kernel_shape of as many axes D1, …, found " +
+                         to.type(x).to_string() + " and " + to.type(w).to_string());
+  if (found < 0 || found > max_rank) return to.rank(x);
+  return found;
+}
+
+/// `x`, whose rank may be unknown, as one of that rank.
+VarId of_rank(Importer& to, VarId x, int rank) {
+  return to.type(x).rank() >= 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints(static_cast<std::size_t>(rank), 0)}});
+}
+
+void conv(Importer& to, const Node& node, const char*) {
+  to.give(node, "identity", {convolved(to, node, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2))});
+}
+// ---- pools
+
+std::vector<Window> pool_windows(Importer& to, const Node& node, VarId x) {
+  const int rank = to.rank(x);
+  if (rank < 3) throw ProgramError("expected [N, C, D1, …], found " + to.type(x).to_string());
+  if (!node.has_attribute("kernel_shape")) throw ParseError("attribute kernel_shape: expected one, found none");
+  return windows_of(node, rank - 2, {});
+}
+
+VarId over_windows(Importer& to, const char* kind, VarId x, int axis, const Window& window, double pad, double beyond) {
+  const VarId apart = unfold(to, x, axis, window, pad, beyond);
+  return to.emit1("reduce", {apart}, {{"kind", std::string(kind)}, {"axes", Ints{axis + 1}}, {"keepdims", false}});
+}
+
+/// The place of each element among all, in the order of the axes, or with the first spatial axis running fastest.
+VarId places_of(Importer& to, VarId x, bool columns) {
+  const int rank = to.rank(x);
+  std::vector<Extent> extents{{1, no_var}, {1, no_var}};
+  Ints turned{0, 1};
+  for (int axis = 2; axis < rank; ++axis) {
+    extents.push_back(extent_at(to, x, columns ? rank + 1 - axis : axis));
+    turned.push_back(rank + 1 - axis);
+  }
+  const auto value = [&](const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; };
+  const VarId count = value(product(to, x, 2, rank));
+  const VarId places = reshaped(to, to.emit1("range", {number(to, 0), count, number(to, 1)}), extents);
+  return columns ? to.emit1("transpose", {places}, {{"perm", turned}}) : places;
+}
+
+/// Places of the maxima in the whole of x: the first of those as great in a window.
+VarId maxima_places(Importer& to, const Node& node, VarId x, const std::vector<Window>& windows, double least) {
+  const int rank = to.rank(x);
+  const VarId best = to.emit1("argmax", {window_elements(to, x, windows, least)}, {{"axis", std::int64_t{-1}}, {"keepdims", true}});
+  const VarId places = window_elements(to, places_of(to, x, node.integer("storage_order", 0) != 0), windows, -1);
+  const VarId all =
+      to.emit1("expand", {places, to.emit1("concat", {to.emit1("shape", {best}, {{"end", std::int64_t{rank}}}), to.literal(Ints{1})},
+                                           {{"axis", std::int64_t{0}}})});
+  const VarId picked = to.emit1("squeeze", {to.emit1("gather_elements", {all, best}, {{"axis", std::int64_t{-1}}})}, {{"axes", Ints{-1}}});
+  const auto value = [&](const Extent& extent) { return extent.known >= 0 ? number(to, extent.known) : extent.var; };
+  const VarId planes = to.emit1("range", {number(to, 0), value(product(to, x, 0, 2)), number(to, 1)});
+  std::vector<Extent> extents{extent_at(to, x, 0), extent_at(to, x, 1)};
+  extents.resize(static_cast<std::size_t>(rank), Extent{1, no_var});
+  const VarId begins = to.emit1("mul", {reshaped(to, planes, extents), value(product(to, x, 2, rank))});
+  return to.emit1("add", {picked, begins});
+}
+
+void max_pool(Importer& to, const Node& node, const char*) {
+  VarId x = to.in(node, 0);
+  const std::vector<Window> windows = pool_windows(to, node, x);
+  const DType dtype = to.type(x).dtype;
+  if (!is_floating(dtype) && dtype != DType::u8 && dtype != DType::i8)
+    throw UnsupportedError("expected floats, i8 or u8, found " + to.type(x).to_string());
+  const double least = is_floating(dtype) ? -std::numeric_limits<double>::infinity() : dtype == DType::u8 ? 0 : -128;
+  if (node.wants(1)) to.bind(node, 1, maxima_places(to, node, x, windows, least));
+  for (std::size_t i = 0; i < windows.size(); ++i) x = over_windows(to, "max", x, static_cast<int>(i) + 2, windows[i], least, least);
+  to.give(node, "identity", {x});
+}
+
+/// How many elements each window of an axis has, along that axis; `pads` count as `pad`.
+VarId counted(Importer& to, VarId x, int axis, const Window& window, double pad) {
+  const VarId length = to.emit1("reshape", {extent_of(to, x, axis)}, {{"shape", Ints{1}}});
+  const VarId ones = to.emit1("constant_of_shape", {length}, {{"value", scalar_of(to.type(x).dtype, 1).reshape(DDim{1}).read_only()}});
+  Ints shape(static_cast<std::size_t>(to.rank(x) - axis), 1);
+  shape[0] = -1;
+  return to.emit1("reshape", {over_windows(to, "sum", ones, 0, window, pad, 0)}, {{"shape", shape}});
+}
+
+/// Sums of windows over how many elements they have.
+void average_pool(Importer& to, const Node& node, const char*) {
+  VarId x = to.in(node, 0);
+  const std::vector<Window> windows = pool_windows(to, node, x);
+  const double pad = node.integer("count_include_pad", 0) != 0 ? 1 : 0;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const int axis = static_cast<int>(i) + 2;
+    const VarId count = counted(to, x, axis, windows[i], pad);
+    x = to.emit1("div", {over_windows(to, "sum", x, axis, windows[i], 0, 0), count});
+  }
+  to.give(node, "identity", {x});
+}
+
+void global_pool(Importer& to, const Node& node, const char* kind) {
+  const VarId x = to.in(node, 0);
+  Ints axes;
+  for (int axis = 2; axis < to.rank(x); ++axis) axes.push_back(axis);
+  if (axes.empty()) return to.give(node, "identity", {x});
+  to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", true}});
+}
+
+constexpr Rule rules[] = {
+    {"Conv", conv},
+    {"MaxPool", max_pool},
+    {"AveragePool", average_pool},
+    {"GlobalAveragePool", global_pool, "mean"},
+    {"GlobalMaxPool", global_pool, "max"},
+};
+
+}  // namespace
+
+VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, VarId bias) {
+  const int rank = conv_rank(to, node, x_given, w_given);
+  const VarId x = of_rank(to, x_given, rank);
+  const VarId w = of_rank(to, w_given, rank);
+  Ints kernel;
+  for (int axis = 2; axis < rank; ++axis) kernel.push_back((*to.type(w).shape)[axis]);
+  const std::vector<Window> windows = windows_of(node, rank - 2, kernel);
+  for (std::size_t i = 0; i < windows.size(); ++i)
+    if (kernel[i] >= 0 && kernel[i] != windows[i].kernel)
+      throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
+                         std::to_string(windows[i].kernel));
+  return conv_along(to, x, w, bias, node.integer("group", 1), windows);
+}
+
+VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {
+  return conv_along(to, x, w, bias, group, windows);
+}
+
+VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows, double pad) {
+  const int spatial = static_cast<int>(windows.size());
+  for (int i = 0; i < spatial; ++i) x = unfold(to, x, 2 + 2 * i, windows[static_cast<std::size_t>(i)], pad, pad);
+  Ints perm{0, 1};
+  for (const int first : {2, 3})
+    for (int i = 0; i < spatial; ++i) perm.push_back(first + 2 * i);
+  const VarId apart = to.emit1("transpose", {x}, {{"perm", perm}});
+  std::vector<Extent> extents;
+  for (int axis = 0; axis < 2 + spatial; ++axis) extents.push_back(extent_at(to, apart, axis));
+  extents.push_back(product(to, apart, 2 + spatial, 2 + 2 * spatial));
+  return reshaped(to, apart, extents);
+}
+
+std::span<const Rule> window_rules() { return rules; }
+
+}  // namespace millrace::importing

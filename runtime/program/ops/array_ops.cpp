@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/program/ops/array_ops.h>
+
+#include <vector>
+
+#include <millrace/kernels/transpose.h>
+#include <millrace/runtime/array/last.h>
+#include <millrace/runtime/array/pack.h>
+#include <millrace/runtime/program/ops/internal/beams.h>
+#include <millrace/runtime/task/await_point.h>
+
+namespace millrace {
+namespace {
+
+LoDTensor value_of(const OpContext& context, std::size_t input) { return context.in(input).tensor(); }
+
+task<void> run_read(OpContext& context) {
+  const TensorArray& array = context.in(0).array();
+  const SlotIndex index(context.tensor(1));
+  if (context.has(2)) {
+    const LoDTensor boot = value_of(context, 2);
+    SlotRead read = array.read(index, boot, context.stream());
+    SlotValue slot = co_await read;
+    context.set(0, std::move(slot));
+    co_return;
+  }
+  SlotRead read = array.read(index);
+  SlotValue slot = co_await read;
+  context.set(0, std::move(slot));
+}
+
+/// What is written as the op's last input. A window is waited for until it has room; elsewhere the value has its place
+/// at once.
+task<void> run_write(OpContext& context) {
+  const TensorArray& array = context.in(0).array();
+  const bool shared = context.op().attributes.get_or("share", true);
+  const SlotIndex index(context.tensor(1));
+  LoDTensor value = value_of(context, 2);
+  SlotWrite written = array.write(index, std::move(value), shared ? TensorArray::share : TensorArray::copy, context.stream());
+  if (array.is_window()) co_await written;
+}
+
+task<void> run_append(OpContext& context) {
+  const TensorArray& array = context.in(0).array();
+  SlotWrite written = array.append(value_of(context, 1));
+  if (array.is_window()) co_await written;
+}
+
+/// Until it is known how many slots there are. In a program nobody closes a growable array: it ends when the last op
+/// that may write it is done.
+task<void> await_end(TensorArray array) {
+  if (array.is_window()) throw UnsupportedError(array.to_string() + ": a window has no size: its slots leave as they are read");
+  if (array.is_fixed()) co_return;
+  bool more = true;
+  for (std::int64_t i = array.size(); more; ++i) {
+    try {
+      SlotHas has = array.has(i);
+      more = co_await has;
+    } catch (const NeverWrittenError&) {
+      if (i < array.size()) throw;
+      more = false;
+    }
+  }
+  array.close();
+}
+
+task<void> run_size(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  co_await await_end(array);
+  context.set(0, Tensor::scalar(array.size()));
+}
+
+/// Axis 0 of `x` as its axis `axis`.
+Tensor with_leading_at(const Tensor& x, int axis, StreamRef stream) {
+  std::vector<int> axes;
+  for (int at = 1; at < x.rank(); ++at) axes.push_back(at);
+  axes.insert(axes.begin() + axis, 0);
+  return transpose(x, axes, stream);
+}
+
+task<void> run_stack(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  co_await await_end(array);
+  Tensor stacked = co_await array.stack(context.stream());
+  const std::int64_t axis = context.op().attributes.get_or("axis", std::int64_t{0});
+  const int place = stacked.dims().checked_axis(static_cast<int>(axis));
+  if (place != 0) stacked = with_leading_at(stacked, place, context.stream());
+  context.set(0, std::move(stacked));
+}
+
+task<void> run_concat(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  co_await await_end(array);
+  LoDTensor rows = co_await array.concat(context.stream());
+  context.set(0, std::move(rows));
+}
+
+/// The steps of a beam search, which only the host can follow back.
+task<void> run_beam_search_decode(OpContext& context) {
+  const TensorArray ids = context.in(0).array();
+  const TensorArray scores = context.in(1).array();
+  co_await await_end(ids);
+  co_await await_end(scores);
+  if (ids.size() != scores.size())
+    throw LoDError(ids.to_string() + " and " + scores.to_string() + ": expected as many slots of ids as of scores");
+  const LoDTensor all_ids = co_await ids.concat(context.stream());
+  const LoDTensor all_scores = co_await scores.concat(context.stream());
+  const Point ids_there = all_ids.ready();
+  co_await ready(ids_there);
+  const Point scores_there = all_scores.ready();
+  co_await ready(scores_there);
+  const BeamOptions options = ops::beam_options(context.op().attributes);
+  Hypotheses found = beam_search_decode(all_ids, all_scores, ids.size(), options, context.stream());
+  context.set(0, std::move(found.tokens));
+  context.set(1, std::move(found.scores));
+  context.set(2, std::move(found.totals));
+}
+
+task<void> run_gather(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  std::vector<std::int64_t> places = context.integers(1);
+  Tensor picked = co_await array.gather(std::move(places), context.stream());
+  context.set(0, std::move(picked));
+}
+
+task<void> run_pack(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  const int level = static_cast<int>(context.op().attributes.get_or("level", std::int64_t{0}));
+  const SequenceOrder order = context.in(1).order();
+  co_await await_end(array);
+  LoDTensor rows = co_await pack(array, level, order, context.stream());
+  context.set(0, std::move(rows));
+}
+
+task<void> run_last_rows(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  const SequenceOrder order = context.in(1).order();
+  const Tensor boot = context.tensor(2);
+  co_await await_end(array);
+  Tensor rows = co_await last_rows(array, order, boot, context.stream());
+  context.set(0, std::move(rows));
+}
+
+// ---- Whether they wait ----
+
+bool undecided(const TensorArray& array, std::int64_t index) {
+  if (index < 0 || (array.is_fixed() && index >= array.size())) return false;  // a boot, or an error at once
+  const SlotState state = array.state(index);
+  return state == SlotState::empty || state == SlotState::waited;
+}
+
+bool slot_undecided(const OpContext& context) { return undecided(context.in(0).array(), context.tensor(1).item_int()); }
+
+/// The last slot first: it is the likeliest to be missing.
+bool any_undecided(const OpContext& context) {
+  const TensorArray& array = context.in(0).array();
+  if (!array.is_fixed() && !array.closed()) return true;
+  for (std::int64_t i = array.size() - 1; i >= 0; --i)
+    if (undecided(array, i)) return true;
+  return false;
+}
+
+bool end_undecided(const OpContext& context) { return !context.in(0).array().is_fixed() && !context.in(0).array().closed(); }
+
+bool named_undecided(const OpContext& context) {
+  for (const std::int64_t index : context.integers(1))
+    if (undecided(context.in(0).array(), index)) return true;
+  return false;
+}
+
+bool always(const OpContext&) { return true; }
+
+bool is_full(const OpContext& context) { return context.in(0).array().is_window(); }
+
+struct AsyncOp {
+  const char* type;
+  task<void> (*run)(OpContext&);
+  bool (*waits)(const OpContext&);
+};
+
+constexpr AsyncOp async_ops[] = {
+    {"tensor_array_read", run_read, slot_undecided},
+    {"tensor_array_write", run_write, is_full},
+    {"tensor_array_append", run_append, is_full},
+    {"tensor_array_size", run_size, end_undecided},
+    {"tensor_array_stack", run_stack, any_undecided},
+    {"tensor_array_concat", run_concat, any_undecided},
+    {"tensor_array_gather", run_gather, named_undecided},
+    {"beam_search_decode", run_beam_search_decode, always},
+    {"pack", run_pack, any_undecided},
+    {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
+    {"last_rows", run_last_rows, any_undecided},
+};
+
+const AsyncOp* find(const std::string& type) {
+  for (const AsyncOp& each : async_ops)
+    if (type == each.type) return &each;
+  return nullptr;
+}
+
+}  // namespace
+
+task<void> (*find_async_op(const std::string& type))(OpContext&) {
+  const AsyncOp* found = find(type);
+  return found == nullptr ? nullptr : found->run;
+}
+
+bool may_suspend(const OpContext& context) {
+  const AsyncOp* found = find(context.op().type);
+  return found != nullptr && found->waits(context);
+}
+
+}  // namespace millrace

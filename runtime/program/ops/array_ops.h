@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/task/task.h>
+
+namespace millrace {
+
+/// How the ops on arrays run: as tasks, since a slot may have to be waited for. The context outlives the task. Null for other ops.
+task<void> (*find_async_op(const std::string& type))(OpContext&);
+
+/// Whether the op may have to wait now. False: its task ends without suspending, so that the executor need not spawn it.
+bool may_suspend(const OpContext& context);
+
+}  // namespace millrace

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <millrace/kernels/cast.h>
+#include <millrace/kernels/fill.h>
+#include <millrace/kernels/one_hot.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+
+namespace millrace::ops {
+namespace {
+
+OpDef constant_op() {
+  OpDef def;
+  def.name = "constant";
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    const Tensor& value = context.attributes().get<Tensor>("value");
+    context.result(VarType(value.dtype(), value.dims()));
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    return [value = context.attributes().get<Tensor>("value").read_only()](OpContext& run) { run.set(0, value); };
+  };
+  def.follow_rows = [](const InferContext&, const std::vector<int>&) { return std::vector<int>{-1}; };
+  return def;
+}
+
+/// The one element of the `value` of constant_of_shape; a zero of f32 when there is none.
+Tensor fill_value(const Attributes& attributes) {
+  Tensor value = attributes.get_or("value", Tensor::scalar(0.0f));
+  if (value.elements() != 1) throw ProgramError("attribute 'value': expected one element, found " + value.to_string());
+  return value;
+}
+
+void infer_constant_of_shape(InferContext& context) {
+  const DType dtype = fill_value(context.attributes()).dtype();
+  expect_index(context, 0);
+  if (const auto shape = constant_integers(context, 0)) return context.result(VarType(dtype, DDim(*shape)));
+  const std::int64_t rank = list_length(context, 0);
+  if (rank == DDim::unknown) return context.result(VarType::unranked(dtype));
+  context.result(VarType(dtype, DDim(Ints(static_cast<std::size_t>(rank), DDim::unknown))));
+}
+
+int refuse_computed_shape(const InferContext&, int) { refuse_rows("takes its shape from the rows"); }
+
+OpDef constant_of_shape_op() {
+  OpDef def;
+  def.name = "constant_of_shape";
+  def.inputs = {"Shape"};
+  def.outputs = {"Out"};
+  def.infer = infer_constant_of_shape;
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const Tensor value = fill_value(context.attributes());
+    return [number = value.item(), dtype = value.dtype(), shape = constant_integers(context, 0)](OpContext& run) {
+      run.set(0, full(DDim(shape ? *shape : run.integers(0)), number, dtype, run.stream()));
+    };
+  };
+  def.host_inputs = {0};
+  def.follow_rows = follow_first(refuse_computed_shape);
+  def.vectorize = [](Vectorizer& v, const Op& op) { expect_shared(v, op, 0, "a shape"); };
+  return def;
+}
+
+/// Unknown when it is no number of elements: the run says so.
+std::int64_t known_count(double steps) { return steps < 9e18 ? static_cast<std::int64_t>(std::max(0.0, std::ceil(steps))) : DDim::unknown; }
+
+void infer_range(InferContext& context) {
+  for (std::size_t input = 0; input < 3; ++input) {
+    expect_same_dtype(context, 0, input);
+    expect_scalar(context, input);
+  }
+  const DType dtype = context.tensor(0).dtype;
+  if (dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+  std::int64_t count = DDim::unknown;
+  const Tensor* ends[3] = {context.constant(0), context.constant(1), context.constant(2)};
+  if (ends[0] != nullptr && ends[1] != nullptr && ends[2] != nullptr && ends[2]->item() != 0)
+    count = known_count((ends[1]->item() - ends[0]->item()) / ends[2]->item());
+  context.result(VarType(dtype, DDim{count}));
+}
+
+OpDef range_op() {
+  OpDef def;
+  def.name = "range";
+  def.inputs = {"Start", "Limit", "Delta"};
+  def.outputs = {"Out"};
+  def.infer = infer_range;
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) {
+      run.set(0, arange(run.tensor(0).item(), run.tensor(1).item(), run.tensor(2).item(), run.tensor(0).dtype(), run.stream()));
+    };
+  };
+  def.host_inputs = {0, 1, 2};
+  def.follow_rows = follow_first(refuse_computed_shape);
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    for (std::size_t input = 0; input < 3; ++input) expect_shared(v, op, input, "a range");
+  };
+  return def;
+}
+
+// ---- one_hot(Index, Depth, Values = [off, on]) ----
+
+int one_hot_axis(const Attributes& attributes, int rank) { return checked_axis(attributes.get_or("axis", std::int64_t{-1}), rank + 1); }
+
+void infer_one_hot(InferContext& context) {
+  expect_index(context, 0);
+  expect_index(context, 1);
+  expect_scalar(context, 1);
+  expect_rank(context, 2, 1);
+  expect_extent(context, 2, 0, 2);
+  const VarType& index = context.tensor(0);
+  const DType dtype = context.tensor(2).dtype;
+  if (!index.shape) return context.result(VarType::unranked(dtype));
+  const auto depth = constant_integers(context, 1);
+  context.result(
+      VarType(dtype, index.shape->inserted(one_hot_axis(context.attributes(), index.rank()), depth ? depth->at(0) : DDim::unknown)));
+}
+
+OpDef one_hot_op() {
+  OpDef def;
+  def.name = "one_hot";
+  def.inputs = {"Index", "Depth", "Values"};
+  def.outputs = {"Out"};
+  def.infer = infer_one_hot;
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const int axis = static_cast<int>(context.attributes().get_or("axis", std::int64_t{-1}));
+    return [axis](OpContext& run) {
+      const Tensor& values = run.tensor(2);
+      const double off = values.select(0, 0).item();
+      const double on = values.select(0, 1).item();
+      run.set(0, one_hot(run.tensor(0), run.integers(1).at(0), axis, off, on, values.dtype(), run.stream()));
+    };
+  };
+  def.host_inputs = {1, 2};
+  def.follow_rows = follow_first([](const InferContext& context, int axis) {
+    return axis >= one_hot_axis(context.attributes(), known_rank(context, 0)) ? axis + 1 : axis;
+  });
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, 1, "a depth");
+    expect_shared(v, op, 2, "values");
+    const std::int64_t axis = one_hot_axis(op.attributes, v.rank(op.inputs[0])) + 1;
+    vectorize_with(v, op, with(op.attributes, "axis", axis));
+  };
+  return def;
+}
+
+// ---- cast, identity ----
+
+OpDef cast_op() {
+  OpDef def;
+  def.name = "cast";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) { context.result(tensor_type(context.attributes().get<DType>("to"), context.tensor(0).shape)); };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    return [to = context.attributes().get<DType>("to")](OpContext& run) { run.set(0, cast(run.tensor(0), to, run.stream())); };
+  };
+  def.follow_rows = follow_same();
+  def.vectorize = vectorize_elementwise;
+  return def;
+}
+
+/// The type of the input; along the axes of the attribute `varying` (none named: all) nothing is said of extents.
+void infer_identity(InferContext& context) {
+  VarType type = context.type(0);
+  if (context.attributes().has("varying") && context.tensor(0).shape) {
+    const Ints axes = context.attributes().get<Ints>("varying");
+    for (const std::int64_t axis : axes) (*type.shape)[checked_axis(axis, type.rank())] = DDim::unknown;
+    for (int axis = 0; axes.empty() && axis < type.rank(); ++axis) (*type.shape)[axis] = DDim::unknown;
+  }
+  context.result(std::move(type));
+}
+
+/// The value itself, of any kind, with its LoD and its turn.
+OpDef identity_op() {
+  OpDef def;
+  def.name = "identity";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = infer_identity;
+  def.prepare = [](const PrepareContext&) -> OpKernel { return [](OpContext& run) { run.set(0, run.in(0)); }; };
+  def.follow_rows = follow_same();
+  def.vectorize = [](Vectorizer& v, const Op& op) { v.bind(op.outputs[0], v.get(op.inputs[0]), true); };
+  def.passes_lod = false;
+  return def;
+}
+
+}  // namespace
+
+void add_constant_ops(OpRegistry& registry) {
+  registry.add(constant_op());
+  registry.add(constant_of_shape_op());
+  registry.add(range_op());
+  registry.add(one_hot_op());
+  registry.add(cast_op());
+  registry.add(identity_op());
+}
+
+}  // namespace millrace::ops

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/conv1d.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+
+namespace millrace::ops {
+namespace {
+
+/// The description, less what the weights tell.
+Conv1dDesc desc_of(const Attributes& attributes) {
+  const Ints pads = attributes.get_or("pads", Ints{0, 0});
+  if (pads.size() != 2) throw ProgramError("attribute 'pads': expected 2 numbers, found " + list_text(pads));
+  Conv1dDesc desc;
+  desc.stride = attributes.get_or("stride", std::int64_t{1});
+  desc.dilation = attributes.get_or("dilation", std::int64_t{1});
+  desc.groups = attributes.get_or("group", std::int64_t{1});
+  desc.pad_before = pads[0];
+  desc.pad_after = pads[1];
+  if (desc.stride < 1 || desc.dilation < 1 || desc.groups < 1 || pads[0] < 0 || pads[1] < 0)
+    throw ProgramError("expected a stride, dilation and group of 1 or more and pads of 0 or more, found " + std::to_string(desc.stride) +
+                       ", " + std::to_string(desc.dilation) + ", " + std::to_string(desc.groups) + " and " + list_text(pads));
+  return desc;
+}
+
+Conv1dDesc with_weights(Conv1dDesc desc, const Tensor& w) {
+  desc.in_channels = w.dim(1) * desc.groups;
+  desc.out_channels = w.dim(0);
+  desc.kernel = w.dim(2);
+  desc.dtype = w.dtype();
+  return desc;
+}
+
+void infer_conv1d(InferContext& context) {
+  Conv1dDesc desc = desc_of(context.attributes());
+  expect_float(context, 0);
+  expect_same_dtype(context, 0, 1);
+  expect_rank(context, 0, 3);
+  expect_rank(context, 1, 3);
+  const std::int64_t units = extent(context, 1, 0);
+  const std::int64_t group = extent(context, 1, 1);
+  if (group != DDim::unknown) expect_extent(context, 0, 1, group * desc.groups);
+  if (units != DDim::unknown && units % desc.groups != 0)
+    throw ProgramError("expected out channels that " + std::to_string(desc.groups) + " groups share, found " + context.describe(1));
+  if (context.has(2)) {
+    expect_same_dtype(context, 0, 2);
+    expect_rank(context, 2, 1);
+    expect_extent(context, 2, 0, units);
+  }
+  desc.kernel = extent(context, 1, 2);
+  const std::int64_t length = extent(context, 0, 2);
+  const bool known = desc.kernel != DDim::unknown && length != DDim::unknown;
+  const DDim shape{extent(context, 0, 0), units, known ? desc.out_length(length) : DDim::unknown};
+  context.result(VarType(context.tensor(0).dtype, shape));
+}
+
+OpKernel prepare_conv1d(const PrepareContext& context) {
+  const Conv1dDesc form = desc_of(context.attributes());
+  const Tensor* weights = context.constant(1);
+  if (weights == nullptr) {
+    return [form](OpContext& run) {
+      const Tensor* bias = run.has(2) ? &run.tensor(2) : nullptr;
+      run.set(0, conv1d(with_weights(form, run.tensor(1)), run.tensor(0), run.tensor(1), bias, run.stream()));
+    };
+  }
+  const Conv1dPlan plan = make_conv1d(with_weights(form, *weights), context.place());
+  PackingStream stream;
+  return [plan, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)}](OpContext& context_) {
+    const Tensor& x = context_.tensor(0);
+    const Conv1dDesc& desc = plan.desc();
+    Tensor out(desc.dtype, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))}, context_.stream().memory());
+    run(plan, packed, x, context_.has(2) ? &context_.tensor(2) : nullptr, out, context_.stream());
+    context_.set(0, std::move(out));
+  };
+}
+
+int follow_conv1d(const InferContext& context, int axis) {
+  if (axis == 0) return 0;
+  if (axis == 1) refuse_rows("sums over the rows");
+  const Conv1dDesc desc = desc_of(context.attributes());
+  const bool row_by_row = extent(context, 1, 2) == 1 && desc.stride == 1 && desc.pad_before == 0 && desc.pad_after == 0;
+  if (!row_by_row) refuse_rows("a convolution along the rows reads several of them for each result");
+  return 2;
+}
+
+void vectorize_conv1d(Vectorizer& v, const Op& op) {
+  expect_shared(v, op, 1, "weights");
+  expect_shared(v, op, 2, "a bias");
+  const VarId x = v.get(op.inputs[0]);
+  if (v.rank(op.inputs[0]) != 3) throw UnsupportedError("op conv1d: the rank of its input is not known");
+  std::vector<VarId> inputs{merge_leading(v, x, op.inputs[0]), v.get(op.inputs[1])};
+  if (op.inputs.size() > 2) inputs.push_back(v.get(op.inputs[2]));
+  const VarId made = v.emit("conv1d", inputs, op.attributes).at(0);
+  v.bind(op.outputs[0], split_leading(v, made, x), true);
+}
+
+}  // namespace
+
+void add_conv_ops(OpRegistry& registry) {
+  OpDef def;
+  def.name = "conv1d";
+  def.inputs = {"X", "W", "B?"};
+  def.outputs = {"Out"};
+  def.infer = infer_conv1d;
+  def.prepare = prepare_conv1d;
+  def.follow_rows = follow_first(follow_conv1d);
+  def.vectorize = vectorize_conv1d;
+  registry.add(std::move(def));
+}
+
+}  // namespace millrace::ops

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/int8.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/packing.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace::ops {
+namespace {
+
+// ---- quantize_rows ----
+
+void infer_quantize(InferContext& context) {
+  expect_dtype(context, 0, DType::f32);
+  const std::optional<DDim>& x = context.tensor(0).shape;
+  if (x && x->rank() == 0) throw ProgramError("expected rows as input 0, found " + context.describe(0));
+  context.result(tensor_type(DType::i8, x));
+  std::optional<DDim> scales = x;
+  if (scales) (*scales)[-1] = 1;
+  context.result(tensor_type(DType::f32, scales));
+}
+
+/// Rows of the first input along `axis`, which the op neither sums over nor looks along.
+void refuse_last(const InferContext& context, int axis, const char* reason) {
+  if (axis == known_rank(context, 0) - 1) refuse_rows(reason);
+}
+
+OpDef quantize_op() {
+  OpDef def;
+  def.name = "quantize_rows";
+  def.inputs = {"X"};
+  def.outputs = {"Out", "Scale"};
+  def.infer = infer_quantize;
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) {
+      QuantizedRows made = quantize_rows(run.tensor(0), run.stream());
+      run.set(0, std::move(made.values));
+      run.set(1, std::move(made.scales));
+    };
+  };
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[0] >= 0) refuse_last(context, axes[0], "takes the greatest of the rows");
+    return {axes[0], axes[0]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) { vectorize_with(v, op, op.attributes); };
+  return def;
+}
+
+// ---- matmul_int8 ----
+
+enum : std::size_t { in_values, in_scales, in_weights, in_weight_scales };
+
+void infer_matmul_int8(InferContext& context) {
+  expect_dtype(context, in_values, DType::i8);
+  expect_dtype(context, in_scales, DType::f32);
+  expect_dtype(context, in_weights, DType::i8);
+  expect_dtype(context, in_weight_scales, DType::f32);
+  expect_rank(context, in_weights, 2);
+  expect_rank(context, in_weight_scales, 1);
+  const std::int64_t n = same_extent(extent(context, in_weights, 1), extent(context, in_weight_scales, 0), "columns of W and WScale");
+  const std::optional<DDim>& x = context.tensor(in_values).shape;
+  if (!x) return context.result(VarType::unranked(DType::f32));
+  if (x->rank() == 0) throw ProgramError("expected rows as input 0, found " + context.describe(0));
+  expect_extent(context, in_weights, 0, (*x)[-1]);
+  DDim shape = *x;
+  shape[-1] = 1;
+  expect_rank(context, in_scales, shape.rank());
+  for (int axis = 0; axis < shape.rank(); ++axis) expect_extent(context, in_scales, axis, shape[axis]);
+  shape[-1] = n;
+  context.result(VarType(DType::f32, shape));
+}
+
+Tensor contiguous_of(const Tensor& x, StreamRef stream) { return x.is_contiguous() ? x : clone(x, stream); }
+
+void run_int8(const Int8Plan& plan, const PackedInt8& packed, OpContext& context) {
+  const StreamRef stream = context.stream();
+  const Tensor x = contiguous_of(context.tensor(in_values), stream);
+  DDim dims = x.dims();
+  dims[-1] = plan.desc().n;
+  Tensor out(DType::f32, dims, stream.memory());
+  run(plan, packed, x, contiguous_of(context.tensor(in_scales), stream), out, stream);
+  context.set(0, std::move(out));
+}
+
+OpKernel prepare_int8(const PrepareContext& context) {
+  const Tensor* weights = context.constant(in_weights);
+  const Tensor* scales = context.constant(in_weight_scales);
+  if (weights == nullptr || scales == nullptr) {
+    return [](OpContext& run) {
+      const Tensor& w = run.tensor(in_weights);
+      const Int8Plan plan = make_int8_plan({w.dim(0), w.dim(1)}, run.stream().place());
+      run_int8(plan, pack(plan, w, run.tensor(in_weight_scales), run.stream()), run);
+    };
+  }
+  const Int8Plan plan = make_int8_plan({weights->dim(0), weights->dim(1)}, context.place());
+  PackingStream stream;
+  PackedInt8 packed = pack(plan, *weights, *scales, stream);
+  for (Tensor* part : {&packed.data, &packed.offsets, &packed.scales}) *part = context.placed(*part);
+  return [plan, packed](OpContext& run) { run_int8(plan, packed, run); };
+}
+
+std::vector<int> follow_int8(const InferContext& context, const std::vector<int>& axes) {
+  if (axes[in_weights] >= 0 || axes[in_weight_scales] >= 0) refuse_rows("rows in its weights");
+  if (axes[in_values] != axes[in_scales]) refuse_rows("values and scales have their rows on different axes");
+  if (axes[in_values] >= 0) refuse_last(context, axes[in_values], "sums over the rows");
+  return {axes[in_values]};
+}
+
+void vectorize_int8(Vectorizer& v, const Op& op) {
+  expect_shared(v, op, in_weights, "weights");
+  expect_shared(v, op, in_weight_scales, "the scales of weights");
+  const VarId like = any_batched_var(v, op);
+  const std::vector<VarId> made = v.emit(op.type, {batched_var(v, op.inputs[in_values], like), batched_var(v, op.inputs[in_scales], like),
+                                                   v.get(op.inputs[in_weights]), v.get(op.inputs[in_weight_scales])});
+  v.bind_all(op.outputs, made, true);
+}
+
+OpDef matmul_int8_op() {
+  OpDef def;
+  def.name = "matmul_int8";
+  def.inputs = {"X", "Scale", "W", "WScale"};
+  def.outputs = {"Out"};
+  def.infer = infer_matmul_int8;
+  def.prepare = prepare_int8;
+  def.follow_rows = follow_int8;
+  def.vectorize = vectorize_int8;
+  return def;
+}
+
+}  // namespace
+
+void add_int8_ops(OpRegistry& registry) {
+  registry.add(quantize_op());
+  registry.add(matmul_int8_op());
+}
+
+}  // namespace millrace::ops

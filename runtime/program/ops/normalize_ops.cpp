@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cumsum.h>
+#include <millrace/kernels/layer_norm.h>
+#include <millrace/kernels/softmax.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+
+namespace millrace::ops {
+namespace {
+
+std::int64_t axis_of(const Attributes& attributes, std::int64_t otherwise) { return attributes.get_or("axis", otherwise); }
+
+void same_type(InferContext& context) { context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape)); }
+
+/// A rule for ops along one axis that keep all extents.
+RowRule refuse_axis(std::int64_t otherwise, const char* reason) {
+  return follow_first([otherwise, reason](const InferContext& context, int axis) {
+    if (axis == checked_axis(axis_of(context.attributes(), otherwise), known_rank(context, 0))) refuse_rows(reason);
+    return axis;
+  });
+}
+
+auto move_axis(std::int64_t otherwise) {
+  return [otherwise](Vectorizer& v, const Op& op) {
+    const std::int64_t axis = moved_axis(axis_of(op.attributes, otherwise), v.rank(op.inputs[0]));
+    vectorize_with(v, op, with(op.attributes, "axis", axis));
+  };
+}
+
+OpDef softmax_op(const char* name, Tensor (*kernel)(const Tensor&, int, StreamRef)) {
+  OpDef def;
+  def.name = name;
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    expect_float(context, 0);
+    if (context.tensor(0).shape) checked_axis(axis_of(context.attributes(), -1), context.tensor(0).rank());
+    same_type(context);
+  };
+  def.prepare = [kernel](const PrepareContext& context) -> OpKernel {
+    const int axis = static_cast<int>(axis_of(context.attributes(), -1));
+    return [kernel, axis](OpContext& run) { run.set(0, kernel(run.tensor(0), axis, run.stream())); };
+  };
+  def.follow_rows = refuse_axis(-1, "normalises over the rows");
+  def.vectorize = move_axis(-1);
+  return def;
+}
+
+void infer_layer_norm(InferContext& context) {
+  expect_float(context, 0);
+  same_type(context);
+  const std::optional<DDim>& x = context.tensor(0).shape;
+  const int axis = x ? checked_axis(axis_of(context.attributes(), -1), x->rank()) : 0;
+  for (const std::size_t input : {std::size_t{1}, std::size_t{2}}) {
+    if (!context.has(input)) continue;
+    expect_same_dtype(context, 0, input);
+    const std::optional<DDim>& scale = context.tensor(input).shape;
+    if (!x || !scale) continue;
+    const auto refuse = [&] {
+      throw ProgramError("expected input " + std::to_string(input) + " to broadcast to " + x->slice(axis, x->rank()).to_string() +
+                         ", found " + context.describe(input));
+    };
+    if (scale->rank() > x->rank() - axis) refuse();
+    for (int at = -1; at >= -scale->rank(); --at)
+      if ((*scale)[at] != 1 && (*scale)[at] != (*x)[at] && (*scale)[at] != DDim::unknown && (*x)[at] != DDim::unknown) refuse();
+  }
+}
+
+OpDef layer_norm_op() {
+  OpDef def;
+  def.name = "layer_norm";
+  def.inputs = {"X", "Scale", "Bias?"};
+  def.outputs = {"Out"};
+  def.infer = infer_layer_norm;
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const int axis = static_cast<int>(axis_of(context.attributes(), -1));
+    const double epsilon = context.attributes().get_or("epsilon", 1e-5);
+    return [axis, epsilon](OpContext& run) {
+      const Tensor* bias = run.has(2) ? &run.tensor(2) : nullptr;
+      run.set(0, layer_norm(run.tensor(0), run.tensor(1), bias, axis, epsilon, run.stream()));
+    };
+  };
+  def.follow_rows = follow_first([](const InferContext& context, int axis) {
+    if (axis >= checked_axis(axis_of(context.attributes(), -1), known_rank(context, 0))) refuse_rows("normalises over the rows");
+    return axis;
+  });
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, 1, "a scale");
+    expect_shared(v, op, 2, "a bias");
+    move_axis(-1)(v, op);
+  };
+  return def;
+}
+
+OpDef cumsum_op() {
+  OpDef def;
+  def.name = "cumsum";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    if (context.tensor(0).dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+    if (context.tensor(0).shape) checked_axis(axis_of(context.attributes(), 0), context.tensor(0).rank());
+    same_type(context);
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const int axis = static_cast<int>(axis_of(context.attributes(), 0));
+    const bool exclusive = context.attributes().get_or("exclusive", false);
+    const bool reverse = context.attributes().get_or("reverse", false);
+    return [axis, exclusive, reverse](OpContext& run) { run.set(0, cumsum(run.tensor(0), axis, exclusive, reverse, run.stream())); };
+  };
+  def.follow_rows = refuse_axis(0, "adds up the rows");
+  def.vectorize = move_axis(0);
+  return def;
+}
+
+}  // namespace
+
+void add_normalize_ops(OpRegistry& registry) {
+  registry.add(softmax_op("softmax", softmax));
+  registry.add(softmax_op("log_softmax", log_softmax));
+  registry.add(layer_norm_op());
+  registry.add(cumsum_op());
+}
+
+}  // namespace millrace::ops

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <millrace/kernels/reduce.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+
+namespace millrace::ops {
+namespace {
+
+struct Named {
+  const char* name;
+  Reduction kind;
+};
+constexpr Named kinds[] = {
+    {"sum", Reduction::sum},         {"mean", Reduction::mean},
+    {"max", Reduction::max},         {"min", Reduction::min},
+    {"prod", Reduction::prod},       {"l1", Reduction::l1},
+    {"l2", Reduction::l2},           {"sum_square", Reduction::sum_square},
+    {"log_sum", Reduction::log_sum}, {"log_sum_exp", Reduction::log_sum_exp},
+};
+
+Reduction kind_named(const std::string& name) {
+  std::string known;
+  for (const Named& each : kinds) {
+    if (name == each.name) return each.kind;
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
+  }
+  throw ProgramError("attribute 'kind': expected one of " + known + ", found '" + name + "'");
+}
+
+bool takes(Reduction kind, DType dtype) {
+  if (is_floating(dtype)) return true;
+  if (kind == Reduction::max || kind == Reduction::min) return true;
+  const bool floats_alone = kind == Reduction::l2 || kind == Reduction::log_sum || kind == Reduction::log_sum_exp;
+  return !floats_alone && (dtype == DType::i64 || dtype == DType::i32);
+}
+
+/// The attributes of a reduction, read once.
+struct ReduceForm {
+  Reduction kind;
+  Ints axes;
+  bool keep;
+  explicit ReduceForm(const Attributes& attributes)
+      : kind(kind_named(attributes.get<std::string>("kind"))),
+        axes(attributes.get_or("axes", Ints{})),
+        keep(attributes.get_or("keepdims", true)) {}
+};
+
+/// Axes 0 … rank−1 where none are named.
+std::vector<int> reduced_axes(const Ints& axes, int rank) {
+  std::vector<int> all = checked_axes(axes, rank);
+  if (all.empty())
+    for (int axis = 0; axis < rank; ++axis) all.push_back(axis);
+  return all;
+}
+
+/// Without `axes`, or with them as 1.
+DDim without(const DDim& shape, const std::vector<int>& axes, bool keep) {
+  DDim left;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const bool reduced = std::find(axes.begin(), axes.end(), axis) != axes.end();
+    if (!reduced || keep) left = left.inserted(left.rank(), reduced ? 1 : shape[axis]);
+  }
+  return left;
+}
+
+/// Where `axis` lies once `axes` are reduced.
+int follow_past(int axis, const std::vector<int>& axes, bool keep, const char* reason) {
+  if (std::find(axes.begin(), axes.end(), axis) != axes.end()) refuse_rows(reason);
+  if (keep) return axis;
+  return axis - static_cast<int>(std::count_if(axes.begin(), axes.end(), [axis](int gone) { return gone < axis; }));
+}
+
+void infer_reduce(InferContext& context) {
+  const ReduceForm form(context.attributes());
+  const VarType& x = context.tensor(0);
+  if (!takes(form.kind, x.dtype))
+    throw ProgramError("expected a dtype that '" + context.attributes().get<std::string>("kind") + "' takes, found " + context.describe(0));
+  if (!x.shape) return context.result(form.axes.empty() && !form.keep ? VarType(x.dtype, DDim{}) : VarType::unranked(x.dtype));
+  context.result(VarType(x.dtype, without(*x.shape, reduced_axes(form.axes, x.rank()), form.keep)));
+}
+
+OpKernel prepare_reduce(const PrepareContext& context) {
+  const ReduceForm form(context.attributes());
+  return [kind = form.kind, keep = form.keep, axes = std::vector<int>(form.axes.begin(), form.axes.end())](OpContext& run) {
+    run.set(0, reduce(kind, run.tensor(0), axes, keep, run.stream()));
+  };
+}
+
+void vectorize_reduce(Vectorizer& v, const Op& op) {
+  const ReduceForm form(op.attributes);
+  const int rank = v.rank(op.inputs[0]);
+  if (rank > 0) {
+    const std::vector<int> axes = reduced_axes(form.axes, rank);
+    Ints moved;
+    for (const int axis : axes) moved.push_back(axis + 1);
+    return vectorize_with(v, op, with(op.attributes, "axes", moved));
+  }
+  // A scalar of each sequence: folded over an axis of one element.
+  const VarId column = v.emit("unsqueeze", {v.get(op.inputs[0])}, {{"axes", Ints{1}}}).at(0);
+  Attributes attributes = with(with(op.attributes, "axes", Ints{1}), "keepdims", false);
+  v.bind_all(op.outputs, v.emit("reduce", {column}, std::move(attributes)), true);
+}
+
+OpDef reduce_op() {
+  OpDef def;
+  def.name = "reduce";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = infer_reduce;
+  def.prepare = prepare_reduce;
+  def.follow_rows = follow_first([](const InferContext& context, int axis) {
+    const ReduceForm form(context.attributes());
+    return follow_past(axis, reduced_axes(form.axes, known_rank(context, 0)), form.keep, "reduces over the rows");
+  });
+  def.vectorize = vectorize_reduce;
+  return def;
+}
+
+// ---- argmax, argmin ----
+
+struct ArgForm {
+  std::int64_t axis;
+  bool keep;
+  bool last;
+  explicit ArgForm(const Attributes& attributes)
+      : axis(attributes.get_or("axis", std::int64_t{0})),
+        keep(attributes.get_or("keepdims", true)),
+        last(attributes.get_or("select_last", false)) {}
+};
+
+void infer_arg(InferContext& context) {
+  const ArgForm form(context.attributes());
+  const VarType& x = context.tensor(0);
+  if (!x.shape) return context.result(VarType::unranked(DType::i64));
+  context.result(VarType(DType::i64, without(*x.shape, {checked_axis(form.axis, x.rank())}, form.keep)));
+}
+
+OpDef arg_op(const char* name, bool greatest) {
+  OpDef def;
+  def.name = name;
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = infer_arg;
+  def.prepare = [greatest](const PrepareContext& context) -> OpKernel {
+    const ArgForm form(context.attributes());
+    return [greatest, form](OpContext& run) {
+      const int axis = static_cast<int>(form.axis);
+      run.set(0, greatest ? argmax(run.tensor(0), axis, form.keep, form.last, run.stream())
+                          : argmin(run.tensor(0), axis, form.keep, form.last, run.stream()));
+    };
+  };
+  def.follow_rows = follow_first([](const InferContext& context, int axis) {
+    const ArgForm form(context.attributes());
+    return follow_past(axis, {checked_axis(form.axis, known_rank(context, 0))}, form.keep, "picks one of the rows");
+  });
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    const ArgForm form(op.attributes);
+    vectorize_with(v, op, with(op.attributes, "axis", moved_axis(form.axis, v.rank(op.inputs[0]))));
+  };
+  return def;
+}
+
+}  // namespace
+
+void add_reduce_ops(OpRegistry& registry) {
+  registry.add(reduce_op());
+  registry.add(arg_op("argmax", true));
+  registry.add(arg_op("argmin", false));
+}
+
+}  // namespace millrace::ops

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/thread_executor.h>
+
+#include "runtime/loops/cpu_fused/fused_cells.h"
+#include "support/program_runs.h"
+#include "support/random.h"
+#include "support/random_lod.h"
+#include "support/random_tensor.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+TEST_CASE("the built-in layers fuse, in both directions, stacked, ragged and dense") {
+  Random random(3);
+  const auto matrix = [&](std::int64_t rows, std::int64_t columns) { return random_tensor(random, {rows, columns}); };
+  for (const bool dense : {false, true}) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = dense ? input("x", VarType(DType::f32, {DDim::unknown, 3, 4})) : input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+      std::vector<layers::LstmWeights> lstm;
+      for (const std::int64_t c : {4, 4, 12, 12}) lstm.push_back({matrix(c, 24), matrix(6, 24), random_tensor(random, {24}), {}, {}});
+      layers::LstmOptions options;
+      options.direction = layers::Direction::bidirectional;
+      const Var y = layers::lstm({x}, lstm, options).y;
+      for (const auto reset : {layers::GruReset::after, layers::GruReset::before}) {
+        layers::GruOptions gru;
+        gru.reset = reset;
+        gru.name = reset == layers::GruReset::after ? "after" : "before";
+        output(gru.name,
+               layers::gru({y}, {layers::gru_from_onnx(random_tensor(random, {1, 15, 12}), random_tensor(random, {1, 15, 5}))}, gru).y);
+      }
+    }
+    const LoD lod = LoD::from_lengths({{3, 0, 5, 1}});
+    const Feeds feeds =
+        dense ? Feeds{{"x", random_tensor(random, {7, 3, 4})}} : Feeds{{"x", LoDTensor(random_tensor(random, {9, 4}), lod)}};
+    CHECK(compare(program, feeds) == 6);
+  }
+}
+
+/// The canonical listing, with weights that are fed.
+Program listing(bool sorted) {
+  Program program;
+  program.set_title("listing");
+  const Guard guard(program);
+  const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+  const Var boot = input("boot", VarType(DType::f32, {DDim::unknown, 4}));
+  const Var u = input("U", VarType(DType::f32, {4, 4}));
+  const Var w = input("W", VarType(DType::f32, {3, 4}));
+  const auto [steps, order] = unpack(x, 0, sorted);
+  const Var n = steps.size();
+  const build::TensorArray states(n, order, "states");
+  const build::TensorArray outputs(n, order, "outputs");
+  Var step = 0;
+  auto loop = while_loop({step});
+  {
+    auto frame = loop.frame();
+    loop.break_if(equal(step, n));
+    const Var now = steps.read(step);
+    const Var before = shrink(states.read(step - 1, boot), now);
+    const Var state = sigmoid(matmul(before, u * 0.5f) + matmul(now, w));
+    states.write(step, state);
+    outputs.write(step, state, share);
+    step.update(step + 1);
+  }
+  output("y", pack(outputs, 0, order));
+  output("step", step);
+  return program;
+}
+
+TEST_CASE("the canonical listing runs in one piece, sorted and in the caller's order, with weights that a run brings") {
+  Random random(8);
+  const LoD lod = LoD::from_lengths({{3, 6, 1}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {10, 3}), lod)},
+                    {"boot", random_tensor(random, {3, 4})},
+                    {"U", random_tensor(random, {4, 4})},
+                    {"W", random_tensor(random, {3, 4})}};
+  for (const bool sorted : {true, false}) CHECK(compare(listing(sorted), feeds) == 1);
+}
+
+TEST_CASE("what inspect prints of the listing is one product ahead of the turns and one fused loop") {
+  const Program program = listing(true);
+  const Block& block = program.block(0);
+  for (const Op& op : block.ops) {
+    if (op.type != "while") continue;
+    const std::string text = FusedLoop(program, 0, op).to_string();
+    CHECK(text.find("gear: fused") != std::string::npos);
+    CHECK(text.find("before them: 1 ops over rows, 1 of them products") != std::string::npos);
+    CHECK(text.find("once: 1 ops") != std::string::npos);
+    return;
+  }
+  FAIL("no loop");
+}
+
+TEST_CASE("loops that do not fit say why and run turn by turn") {
+  const auto reason = [](const std::function<Var(const Var& step, const Var& n, const Var& x)>& body) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {2, 2}));
+      const Var n = input("n", VarType(DType::i64, {}));
+      Var step = 0;
+      Var state = x;
+      auto loop = while_loop({step, state});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        state.update(body(step, n, state));
+        step.update(step + 1);
+      }
+      output("y", state);
+    }
+    for (const Op& op : program.block(0).ops) {
+      if (op.type != "while") continue;
+      const Feeds feeds{{"x", Tensor::from<float>({1, 2, 3, 4}, {2, 2})}, {"n", Tensor::scalar<std::int64_t>(3)}};
+      CHECK(bits(on_cpu(program, feeds)) == bits(on_cpu(program, feeds, interpreted())));
+      try {
+        FusedLoop(program, 0, op);
+      } catch (const UnsupportedError& error) {
+        return std::string(error.what());
+      }
+    }
+    return std::string();
+  };
+  CHECK(reason([](const Var&, const Var&, const Var& x) { return sigmoid(x); }).empty());
+  CHECK(reason([](const Var&, const Var&, const Var& x) { return call1("cumsum", {x}, {{"axis", std::int64_t{0}}}); }).find("cumsum") !=
+        std::string::npos);
+  CHECK(reason([](const Var&, const Var&, const Var& x) { return reduce(x, "sum", {0}, true) + x; }).find("gives no rows") !=
+        std::string::npos);
+  CHECK(reason([](const Var& step, const Var&, const Var& x) { return x * cast(step, DType::f32); }).find("a count of turns") !=
+        std::string::npos);
+  CHECK(reason([](const Var&, const Var&, const Var& x) { return matmul(x, x); }).find("no matrix of weights") != std::string::npos);
+  CHECK(reason([](const Var&, const Var&, const Var& x) { return cast(cast(x, DType::f64), DType::f32); }).find("f64") !=
+        std::string::npos);
+}
+
+TEST_CASE("a loop whose turns compute the boot of what they read runs turn by turn") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2}, 1)), boot = input("boot", VarType(DType::f32, {DDim::unknown, 2}));
+    const auto [steps, order] = unpack(x, 0, true);
+    const Var n = steps.size();
+    const build::TensorArray states(n, order, "states");
+    Var step = constant(0);
+    auto loop = while_loop({step});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var in = steps.read(step);
+      states.write(step, shrink(states.read(step - 1, boot * 2.0), in) + in);
+      step.update(step + 1);
+    }
+    output("y", pack(states, 0, order));
+  }
+  const Feeds feeds{{"x", LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({3, 2}), LoD::from_lengths({{2, 1}}))},
+                    {"boot", Tensor::from<float>({10, 20, 30, 40}).reshape({2, 2})}};
+  const RunResult result = on_cpu(program, feeds);
+  CHECK(result.fused_loops == 0);
+  CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{21, 42, 24, 46, 65, 86});
+}
+
+TEST_CASE("a window of earlier states is carried") {
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 2, 3}));
+    const ArrayVar steps = ArrayVar::unstack(x);
+    const Var n = steps.size();
+    const ArrayVar states(n + 2, "states");
+    states.write(0, constant(Tensor::from<float>({1, 2, 3, 4, 5, 6}, {2, 3})));
+    states.write(1, constant(Tensor::from<float>({6, 5, 4, 3, 2, 1}, {2, 3})));
+    Var step = 0;
+    auto loop = while_loop({step});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      states.write(step + 2, tanh(steps.read(step) + states.read(step + 1) - states.read(step)));
+      step.update(step + 1);
+    }
+    output("y", states.stack());
+  }
+  Random random(2);
+  CHECK(compare(program, {{"x", random_tensor(random, {6, 2, 3})}}) == 1);
+}
+
+TEST_CASE("a run that is cancelled while a fused loop turns ends soon") {
+  for (const bool product : {true, false}) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {8, 64}));
+      const Var n = input("n", VarType(DType::i64, {}));
+      const Var w = parameter("w", Tensor::from(std::vector<float>(64 * 64, 0.01f), {64, 64}));
+      Var step = 0;
+      Var state = x;
+      auto loop = while_loop({step, state});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        state.update(tanh(product ? matmul(state, w) : -state));
+        step.update(step + 1);
+      }
+      output("y", state);
+    }
+    Random random(4);
+    RunOptions options;
+    options.deadline = std::chrono::milliseconds(20);
+    const Feeds feeds{{"x", random_tensor(random, {8, 64})}, {"n", Tensor::scalar<std::int64_t>(100'000'000)}};
+    ThreadExecutor executor(1);
+    CHECK_THROWS_AS(start_run(executor, run(program, feeds, options), "a long loop").get(), DeadlineError);
+  }
+}
+
+TEST_CASE("runs of one executable at once, on several threads, give the bits of each alone") {
+  Random random(8);
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    std::vector<layers::GruWeights> weights;
+    for (const std::int64_t c : {4, 4, 12, 12})
+      weights.push_back(
+          {random_tensor(random, {c, 18}), random_tensor(random, {6, 18}), random_tensor(random, {18}), random_tensor(random, {18})});
+    layers::GruOptions options;
+    options.direction = layers::Direction::bidirectional;
+    const layers::GruResult made = layers::gru({x}, weights, options);
+    output("y", made.y);
+    output("h", made.h[3]);
+  }
+  constexpr std::size_t count = 8;
+  std::vector<Feeds> feeds;
+  std::vector<std::string> wanted;
+  for (std::size_t i = 0; i < count; ++i) {
+    const LoD lod = random_lod(random, 1, 60);
+    feeds.push_back({{"x", LoDTensor(random_tensor(random, {lod.rows(), 4}), lod)}});
+    wanted.push_back(bits(on_cpu(program, feeds.back(), interpreted())));
+  }
+  const Executable executable(program, make_cpu_device(2, 2));
+  ThreadExecutor executor(3);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Running<RunResult>> running;
+    for (const Feeds& fed : feeds) running.push_back(start_run(executor, run(executable, fed), "one of many"));
+    running[static_cast<std::size_t>(round) % count].cancel();
+    for (std::size_t i = 0; i < count; ++i) {
+      try {
+        const RunResult found = running[i].get();
+        CHECK(bits(found) == wanted[i]);
+      } catch (const CancelledError&) {
+        CHECK(i == static_cast<std::size_t>(round) % count);
+      }
+    }
+  }
+}
+
+TEST_CASE("a traced run shows its turns, unless the fused gear is asked for by name") {
+  Random random(8);
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {10, 3}), LoD::from_lengths({{3, 6, 1}}))},
+                    {"boot", random_tensor(random, {3, 4})},
+                    {"U", random_tensor(random, {4, 4})},
+                    {"W", random_tensor(random, {3, 4})}};
+  RunOptions kept;
+  kept.keep_step_scopes = true;
+  const RunResult result = on_cpu(listing(true), feeds, kept);
+  CHECK(result.fused_loops == 0);
+  CHECK(result.step_scopes().size() == 6);
+}
+
+}  // namespace

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/onnx.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include <runtime/models/import/with_onnx/imported.h>
+#include <support/bytes.h>
+#include <support/drive.h>
+
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/check.h>
+#include <millrace/runtime/program/text.h>
+#include <millrace/tensor/error.h>
+
+namespace millrace {
+namespace {
+
+using testing::find_op, testing::GraphBuilder, testing::Ints, testing::list, testing::lstm, testing::ones, testing::ops_of, testing::parse;
+
+/// x [?, 3] through W, then relu.
+GraphBuilder dense() {
+  GraphBuilder graph;
+  graph.input("x:0", {-1, 3}).initializer("W", ones({3, 2})).output("y");
+  graph.node("MatMul", {"x:0", "W"}, {"xw"}).name("product");
+  graph.node("Relu", {"xw"}, {"y"});
+  return graph;
+}
+
+TEST_CASE("Inputs and outputs keep their names, named extents are unknown, initializers are weights") {
+  const Program program = parse(dense());
+  REQUIRE(program.inputs().size() == 1);
+  CHECK(program.inputs()[0].name == "x:0");
+  CHECK(program.var(program.inputs()[0].var).type == VarType(DType::f32, DDim{DDim::unknown, 3}));
+  REQUIRE(program.outputs().size() == 1);
+  CHECK(program.outputs()[0].name == "y");
+  CHECK(program.var(program.outputs()[0].var).type == VarType(DType::f32, DDim{DDim::unknown, 2}));
+  CHECK(program.parameters().size() == 1);
+  CHECK(ops_of(program) == std::vector<std::string>{"matmul", "relu"});
+}
+
+TEST_CASE("An input with an initializer is a weight, and an input may be made constant") {
+  GraphBuilder graph = dense();
+  graph.input("W", {3, 2});
+  CHECK(parse(graph).inputs().size() == 1);
+  OnnxOptions options;
+  options.constants.emplace("x:0", ones({4, 3}));
+  const Program program = parse(dense(), 17, options);
+  CHECK(program.inputs().empty());
+  CHECK(program.var(program.outputs()[0].var).type.shape == DDim{4, 2});
+  options.constants = {{"x:0", ones({4, 2})}};
+  CHECK_THROWS_WITH_AS(parse(dense(), 17, options), doctest::Contains("m.onnx: input 'x:0': expected a constant of f32[?, 3]"),
+                       ProgramError);
+  options.constants = {{"z", ones({4, 2})}};
+  CHECK_THROWS_WITH_AS(parse(dense(), 17, options), doctest::Contains("'z'"), ProgramError);
+}
+
+TEST_CASE("All missing ops are listed at once with their nodes, those inside sub-graphs too") {
+  GraphBuilder graph = dense();
+  graph.node("Frobnicate", {"xw"}, {"a"}).name("first");
+  graph.node("Frobnicate", {"xw"}, {"b"});
+  graph.node("Relu", {"xw"}, {"c"}).domain("com.example").name("other");
+  GraphBuilder branch;
+  branch.output("d");
+  branch.node("Det", {"xw"}, {"d"}).name("inner");
+  graph.node("If", {"x:0"}, {"e"}).set("then_branch", branch.graph).set("else_branch", GraphBuilder().graph);
+  CHECK_THROWS_WITH_AS(parse(graph),
+                       "m.onnx: expected ops that this library has, found 3 that it has not: 'Det' (node 'inner'); "
+                       "'Frobnicate' (nodes 'first', 'b'); 'com.example.Relu' (node 'other')",
+                       UnsupportedError);
+}
+
+TEST_CASE("Errors name file, node, expected and found") {
+  GraphBuilder graph = dense();
+  graph.node("MatMul", {"W", "W"}, {"z"}).name("square");
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: node 'square' (MatMul): "), ProgramError);
+  graph = dense();
+  graph.node("Relu", {"later"}, {"z"});
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("node 'z' (Relu): input 'later': expected a value that is given before"),
+                       ProgramError);
+  graph = dense();
+  graph.node("Relu", {"xw"}, {"y"});
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("found 'y' twice"), ProgramError);
+  graph = dense();
+  graph.output("none");
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("output 'none': expected a node that gives it"), ProgramError);
+  graph = dense();
+  graph.node("Conv", {"xw", "W"}, {"z"}).name("flat");
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: node 'flat' (Conv): expected x [N, C, D1, …], weights of the same rank"),
+                       ProgramError);
+  graph = dense();
+  graph.node("Softmax", {"xw"}, {"z"}).set("axis", "one");
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("attribute axis: expected an integer"), ParseError);
+  graph = dense();
+  graph.input("s", {}, onnx::TensorProto::STRING);
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: input 's': expected elements of f64"), UnsupportedError);
+}
+
+TEST_CASE("Opsets 6 to 24 are read, others are refused") {
+  for (const int opset : {6, 13, 24}) CHECK_NOTHROW(parse(dense(), opset));
+  CHECK_THROWS_WITH_AS(parse(dense(), 5), "m.onnx: expected opset 6 to 24, found 5", UnsupportedError);
+  CHECK_THROWS_AS(parse(dense(), 25), UnsupportedError);
+  CHECK_THROWS_WITH_AS(parse(dense(), 0), "m.onnx: expected opset 6 to 24, found none", UnsupportedError);
+}
+
+TEST_CASE("What was an attribute and became an input says the same in both forms") {
+  const auto imported = [](int opset, const std::function<void(GraphBuilder&)>& add) {
+    GraphBuilder graph;
+    graph.input("x", {1, 4, 6}).output("y");
+    add(graph);
+    const std::string text = print(parse(graph, opset));
+    return text.substr(text.find("block"));
+  };
+  const auto same = [&](int old_opset, const std::function<void(GraphBuilder&)>& old_form,
+                        const std::function<void(GraphBuilder&)>& new_form) {
+    CHECK(imported(old_opset, old_form) == imported(18, new_form));
+  };
+  same(
+      12, [](GraphBuilder& g) { g.node("Squeeze", {"x"}, {"y"}).set("axes", Ints{0}); },
+      [](GraphBuilder& g) { g.initializer("a", list({0})).node("Squeeze", {"x", "a"}, {"y"}); });
+  same(
+      12, [](GraphBuilder& g) { g.node("Unsqueeze", {"x"}, {"y"}).set("axes", Ints{0, -1}); },
+      [](GraphBuilder& g) { g.initializer("a", list({0, -1})).node("Unsqueeze", {"x", "a"}, {"y"}); });
+  same(
+      9, [](GraphBuilder& g) { g.node("Slice", {"x"}, {"y"}).set("starts", Ints{1}).set("ends", Ints{-1}).set("axes", Ints{2}); },
+      [](GraphBuilder& g) {
+        g.initializer("s", list({1})).initializer("e", list({-1})).initializer("a", list({2})).node("Slice", {"x", "s", "e", "a"}, {"y"});
+      });
+  same(
+      10, [](GraphBuilder& g) { g.node("Pad", {"x"}, {"y"}).set("pads", Ints{0, 0, 1, 0, 0, 2}).set("mode", "reflect"); },
+      [](GraphBuilder& g) {
+        g.initializer("p", list({1, 2})).initializer("a", list({2})).node("Pad", {"x", "p", "", "a"}, {"y"}).set("mode", "reflect");
+      });
+  same(
+      17, [](GraphBuilder& g) { g.node("ReduceMean", {"x"}, {"y"}).set("axes", Ints{-1}); },
+      [](GraphBuilder& g) { g.initializer("a", list({-1})).node("ReduceMean", {"x", "a"}, {"y"}); });
+  same(
+      12, [](GraphBuilder& g) { g.node("Split", {"x"}, {"y", "z"}).set("axis", 2).set("split", Ints{3, 3}); },
+      [](GraphBuilder& g) { g.node("Split", {"x"}, {"y", "z"}).set("axis", 2).set("num_outputs", 2); });
+  same(
+      12, [](GraphBuilder& g) { g.node("Softmax", {"x"}, {"y"}).set("axis", 2); },
+      [](GraphBuilder& g) { g.node("Softmax", {"x"}, {"y"}); });
+}
+
+TEST_CASE("Softmax of old opsets is over all axes from its own on") {
+  GraphBuilder graph;
+  graph.input("x", {2, 3, 4}).output("y");
+  graph.node("Softmax", {"x"}, {"y"});
+  CHECK(ops_of(parse(graph, 12)) == std::vector<std::string>{"flatten", "softmax", "shape", "reshape_to"});
+  CHECK(ops_of(parse(graph, 13)) == std::vector<std::string>{"softmax"});
+}
+
+TEST_CASE("Shapes that the file holds become attributes, those that a run computes stay inputs") {
+  GraphBuilder graph;
+  graph.input("x", {-1, 6}).input("s", {2}, onnx::TensorProto::INT64).output("y").output("z");
+  graph.node("Constant", {}, {"shape"}).set("value", testing::tensor_proto("", list({-1, 3})));
+  graph.node("Reshape", {"x", "shape"}, {"y"});
+  graph.node("Reshape", {"x", "s"}, {"z"});
+  const Program program = parse(graph);
+  CHECK(ops_of(program) == std::vector<std::string>{"reshape", "reshape_to"});
+  CHECK(program.block(0).ops[0].attributes.get<Ints>("shape") == Ints{-1, 3});
+  CHECK(program.parameters().empty());
+}
+
+TEST_CASE("Shapes and axes that a graph computes of what is known are as good as those that the file holds") {
+  const auto two = [](GraphBuilder& graph, const std::vector<std::string>& inputs) {
+    graph.initializer("zero", list({0})).initializer("one", list({1})).initializer("four", list({4})).output("y");
+    graph.node("Shape", {"x"}, {"s"});
+    graph.node("Gather", {"s", "zero"}, {"first"});
+    graph.node("Concat", inputs, {"shape"}).set("axis", 0);
+    graph.node("Reshape", {"x", "shape"}, {"y"});
+    const Program program = parse(graph);
+    for (const Op& op : program.block(0).ops)
+      if (op.outputs[0] == program.outputs()[0].var) return op.type == "reshape" ? op.attributes.get<Ints>("shape") : Ints{};
+    return Ints{99};
+  };
+  GraphBuilder known, first, second, both;
+  known.input("x", {2, 12}).initializer("three", Tensor::from<float>({3})).node("Cast", {"three"}, {"rows"}).set("to", 7);
+  CHECK(two(known, {"first", "rows", "four"}) == Ints{2, 3, 4});
+  // The extent of an axis that stays where it was is copied, one other is what is left.
+  CHECK(two(first.input("x", {-1, 12}).initializer("minus", list({-1})), {"first", "four", "minus"}) == Ints{0, 4, -1});
+  CHECK(two(second.input("x", {-1, 8}), {"four", "first", "one"}) == Ints{4, -1, 1});
+  // Two that only a run knows stay a computed shape.
+  both.input("x", {-1, -1, 8}).initializer("two", list({2})).node("Shape", {"x"}, {"t"});
+  both.node("Gather", {"t", "one"}, {"second"});
+  CHECK(two(both, {"second", "first", "two", "four"}).empty());
+}
+
+TEST_CASE("A shape that doubles from node to node costs no more than its nodes") {
+  GraphBuilder graph;
+  graph.input("x", {-1, -1}).output("y");
+  graph.node("Shape", {"x"}, {"s0"});
+  for (int i = 0; i < 60; ++i)
+    graph.node("Concat", {"s" + std::to_string(i), "s" + std::to_string(i)}, {"s" + std::to_string(i + 1)}).set("axis", 0);
+  graph.node("Gather", {"s60", "s0"}, {"y"});
+  CHECK_NOTHROW(parse_onnx(graph.bytes(17), "m.onnx", {}));
+}
+
+TEST_CASE("If becomes two blocks that see the vars around them") {
+  GraphBuilder graph;
+  graph.input("c", {}, onnx::TensorProto::BOOL).input("x", {2, 1}).output("y");
+  GraphBuilder then;
+  then.output("a");
+  then.node("Squeeze", {"x"}, {"a"});
+  GraphBuilder otherwise;
+  otherwise.output("x");
+  graph.node("If", {"c"}, {"y"}).set("then_branch", then.graph).set("else_branch", otherwise.graph);
+  const Program program = parse(graph);
+  CHECK(ops_of(program) == std::vector<std::string>{"if"});
+  CHECK(ops_of(program, 1) == std::vector<std::string>{"squeeze"});
+  CHECK(ops_of(program, 2) == std::vector<std::string>{"identity"});
+  CHECK(program.var(program.outputs()[0].var).type.to_string() == "f32[*]");
+}
+
+TEST_CASE("A loop whose values change their shape from turn to turn is given types that hold for every turn") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64)
+      .input("go", {}, onnx::TensorProto::BOOL)
+      .input("s", {})
+      .output("go")
+      .output("longer")
+      .output("first");
+  body.node("Concat", {"s", "s"}, {"longer"}).set("axis", 0);
+  body.node("ReduceMax", {"s"}, {"first"}).set("keepdims", 0);
+  GraphBuilder graph;
+  graph.input("x", {3}).input("n", {}, onnx::TensorProto::INT64).output("y").output("all");
+  graph.node("Loop", {"n", "", "x"}, {"y", "all"}).set("body", body.graph);
+  const Program program = parse(graph);
+  const Op& loop = find_op(program, "while");
+  CHECK(program.var(loop.outputs[1]).type.to_string() == "f32[?]");
+  CHECK(program.blocks().size() == 2);
+  CHECK(program.var(program.outputs()[1].var).type.to_string() == "f32[?]");
+}
+
+TEST_CASE("External tensors lie beneath the model and have the bytes they claim") {
+  const testing::ScratchFolder folder;
+  std::filesystem::create_directories(folder / "models/data");
+  write_file(folder / "models/data/w", std::string(4, '\0') + std::string("\0\0\x80\x3f\0\0\0\x40", 8));
+  write_file(folder / "outside", std::string(64, '\0'));
+  std::filesystem::create_symlink("data/w", folder / "models/link");
+  std::filesystem::create_directory_symlink("data", folder / "models/folder");
+  const auto import = [&](const std::string& location, const std::string& offset, const std::string& length, std::int64_t count = 2) {
+    GraphBuilder graph;
+    graph.input("x", {count}).output("y");
+    graph.node("Add", {"x", "w"}, {"y"});
+    onnx::TensorProto& w = *graph.graph.add_initializer();
+    w.set_name("w");
+    w.set_data_type(onnx::TensorProto::FLOAT);
+    w.add_dims(count);
+    w.set_data_location(onnx::TensorProto::EXTERNAL);
+    for (const auto& [key, value] : {std::pair("location", location), std::pair("offset", offset), std::pair("length", length)}) {
+      if (value.empty()) continue;
+      w.add_external_data()->set_key(key);
+      w.mutable_external_data()->rbegin()->set_value(value);
+    }
+    write_file(folder / "models/m.onnx", graph.bytes());
+    const Program program = import_onnx(folder / "models/m.onnx");
+    return program.parameters().begin()->second.to_vector<float>();
+  };
+  CHECK(import("data/w", "4", "8") == std::vector<float>{1, 2});
+  CHECK(import("data/w", "4", "") == std::vector<float>{1, 2});
+  for (const std::string location : {"../outside", "data/../../outside", "/etc/passwd", "", "data//w", "link", "folder/w"}) {
+    INFO("location ", location);
+    CHECK_THROWS_WITH_AS(import(location, "", ""), doctest::Contains("external data"), ParseError);
+  }
+  CHECK_THROWS_WITH_AS(import("data/w", "8", "8"), doctest::Contains("found a file of 12"), ParseError);
+  CHECK_THROWS_AS(import("data/w", "9223372036854775807", "8"), ParseError);
+  CHECK_THROWS_AS(import("data/w", "-4", "8"), ParseError);
+  CHECK_THROWS_AS(import("data/w", "4", "4"), ParseError);
+  CHECK_THROWS_AS(import("data/w", "0", "", std::int64_t{1} << 40), ParseError);
+  CHECK_THROWS_WITH_AS(import("none", "", ""), doctest::Contains("No such file"), IoError);
+  CHECK_THROWS_AS(import("data", "", ""), IoError);
+}
+
+TEST_CASE("Tensors whose bytes are not what their shape says are refused before anything is allocated") {
+  for (const Ints& extents : {Ints{1}, Ints{1 << 30, 1 << 30, 1 << 30}, Ints{-1}, Ints{0, std::int64_t{1} << 62, 16}, Ints(12, 1)}) {
+    GraphBuilder graph = dense();
+    onnx::TensorProto& w = *graph.graph.add_initializer();
+    w.set_name("bad");
+    w.set_data_type(onnx::TensorProto::FLOAT);
+    for (const std::int64_t extent : extents) w.add_dims(extent);
+    w.set_raw_data("12345678");
+    CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: initializer 'bad': expected"), ParseError);
+  }
+}
+
+TEST_CASE("Numbers beyond all sense are refused and overflow nothing") {
+  const std::int64_t huge = std::int64_t{1} << 62;
+  GraphBuilder graph = dense();
+  graph.input("big", {huge, huge});
+  CHECK_THROWS_WITH_AS(parse(graph), doctest::Contains("m.onnx: input 'big': expected a shape"), ParseError);
+  graph = dense();
+  graph.input("u", {1, 1, 1}).graph.mutable_input(1)->mutable_type()->mutable_tensor_type()->clear_shape();
+  GraphBuilder unranked = graph;
+  unranked.node("Conv", {"u", "u"}, {"z"}).set("kernel_shape", Ints{huge}).set("auto_pad", "SAME_UPPER");
+  CHECK_THROWS_WITH_AS(parse(unranked), doctest::Contains("attribute kernel_shape: expected 1 to"), ParseError);
+  unranked = graph;
+  unranked.node("LayerNormalization", {"u", "u"}, {"z", "mean"}).set("axis", -2'000'000'000);
+  CHECK_THROWS_AS(parse(unranked), ProgramError);
+  unranked = graph;
+  unranked.node("LSTM", {"u", "u", "u", "u"}, {"z"}).set("hidden_size", 2'000'000'000);
+  CHECK_THROWS_WITH_AS(parse(unranked), doctest::Contains("attribute hidden_size: expected 1 to"), UnsupportedError);
+}
+
+TEST_CASE("Names of a file cannot break an error into two lines") {
+  GraphBuilder graph = dense();
+  graph.output("y\nnext");
+  graph.node("Relu", {"no\nne"}, {"y\nnext"}).name("bad\nname");
+  std::string what;
+  try {
+    parse(graph);
+  } catch (const Error& error) {
+    what = error.what();
+  }
+  CHECK(what.find("bad?name") != std::string::npos);
+  CHECK(what.find('\n') == std::string::npos);
+}
+
+TEST_CASE("Bytes that are no model are refused") {
+  CHECK_THROWS_AS(parse_onnx("", "m"), ParseError);
+  CHECK_THROWS_WITH_AS(parse_onnx("not a model", "m"), doctest::Contains("m: expected an ONNX model"), ParseError);
+  // Sub-graphs within sub-graphs, deeper than any reader should follow.
+  GraphBuilder inner;
+  for (int depth = 0; depth < 60; ++depth) {
+    GraphBuilder outer;
+    outer.node("If", {"c"}, {"y"}).set("then_branch", inner.graph).set("else_branch", GraphBuilder().graph);
+    inner = outer;
+  }
+  CHECK_THROWS_AS(parse(inner), ParseError);
+}
+
+TEST_CASE("A damaged model is read or refused in one line and never more") {
+  GraphBuilder recurrent = lstm();
+  recurrent.node("LSTM", {"x", "W", "R", "B"}, {"y", "yh", "yc"}).set("hidden_size", 2).name("rnn");
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64)
+      .input("go", {}, onnx::TensorProto::BOOL)
+      .input("s", {})
+      .output("go")
+      .output("s2")
+      .output("s");
+  body.node("Add", {"s", "s"}, {"s2"});
+  GraphBuilder looping;
+  looping.input("x", {3}).input("n", {}, onnx::TensorProto::INT64).output("y").output("all");
+  looping.node("Loop", {"n", "", "x"}, {"y", "all"}).set("body", body.graph);
+  const std::string files[] = {dense().bytes(), recurrent.bytes(), looping.bytes()};
+  for (const std::uint64_t seed : testing::seeds(3000)) {
+    INFO("seed ", seed);
+    testing::Random random(seed);
+    try {
+      check(parse_onnx(testing::damaged(files[seed % 3], random), "m"));
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace
