@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t extent_from_end(const DDim& dims, int place) { return place < dims.rank() ? dims.begin()[dims.rank() - 1 - place] : 1; }
 
-// In a loop over sequences the batch gets smaller from turn to turn.
+// In a loop over sequences the batch gets smaller from iteration to iteration.
 constexpr const char* rows_hint =
     ": they differ in rows alone; if one is the state of a batch that shrinks, shrink it to the rows of the step input";
 

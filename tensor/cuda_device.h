@@ -52,7 +52,7 @@ struct CudaOptions {
   /// Whether products may be cuBLASLt's where it gives our bits (kernels/library_products.h). Results do not depend on it.
   bool library_products = true;
   /// Products of f32 (and convolutions, cells, and whatever else is made of them) round their factors to tf32, 10 bits of mantissa, and sum in
-  /// f32 by tensor cores: for speed, at the price of the bits of a device without it. All gears and all kernels of the device agree on it, and a
+  /// f32 by tensor cores: for speed, at the price of the bits of a device without it. All backends and all kernels of the device agree on it, and a
   /// row's bits depend on no other row, as without. cuBLASLt takes no part in it. Other dtypes are not touched.
   bool tf32 = false;
 };

@@ -12,7 +12,7 @@ class Error : public std::exception {
  public:
   explicit Error(const std::string& what) : what_(what) {}
   const char* what() const noexcept override { return what_.c_str(); }
-  /// Says where, once that is known: " in op matmul of block 1, turn 3". The type stays.
+  /// Says where, once that is known: " in op matmul of block 1, iteration 3". The type stays.
   void add_context(const std::string& where) { what_ += where; }
   /// The same error as an object of its own; null from a type that does not say how.
   virtual std::exception_ptr copy() const { return typeid(*this) == typeid(Error) ? std::make_exception_ptr(*this) : nullptr; }

@@ -20,7 +20,7 @@ struct CudaPlace {
 };
 using CUDAPlace = CudaPlace;
 
-/// Device `index` of a backend registered from outside, such as a simulator.
+/// Device `index` of a device type registered from outside, such as a simulator.
 struct BackendPlace {
   std::string name;
   int index = 0;

@@ -11,7 +11,7 @@ namespace millrace {
 class Recoverable {
  public:
   /// What took the device away for the rest of the process, or null while it is as good as it was. Asks the device: for who was told of a
-  /// failure, not for every turn.
+  /// failure, not for every iteration.
   virtual std::exception_ptr lost() = 0;
   /// Streams whose work failed take work again, behind all that was enqueued, which is waited for where the device does not need that to be
   /// driven by others. What failed stays failed, also tensors that nobody saw to be there before. Nobody else may use the streams meanwhile.

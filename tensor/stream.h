@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-/// Says for whom work is enqueued: "op matmul of block 1, turn 3". Asked only where a stream keeps the work for later.
+/// Says for whom work is enqueued: "op matmul of block 1, iteration 3". Asked only where a stream keeps the work for later.
 class WorkOrigin {
  public:
   virtual std::string describe() const = 0;

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// A device's queue as its backend knows it, for kernels that are started there.
+/// A device's queue as its type knows it, for kernels that are started there.
 struct DeviceQueue {
   void* native = nullptr;
 };

@@ -8,8 +8,8 @@
 #include <bench/library/our_lstm.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/recurrent.h>
+#include <millrace/runtime/lowering/iteration_memory.h>
 #include <millrace/runtime/lowering/keep_values.h>
-#include <millrace/runtime/lowering/turn_memory.h>
 
 namespace millrace::bench {
 namespace {
@@ -138,7 +138,7 @@ void kept_row(Context& context, std::int64_t hidden, std::int64_t batch, int thr
   const OurProgram ours(std::move(keeping), feeds_of(problem), threads);
   Row row;
   row.id = "C6";
-  row.shape = fmt::format("LSTM keeping its turns, {} steps, B{} H{} f32, {}", steps, batch, hidden, threads_text(threads));
+  row.shape = fmt::format("LSTM keeping its iterations, {} steps, B{} H{} f32, {}", steps, batch, hidden, threads_text(threads));
   row.peer_name = "our LSTM";
   row.goal = 1 / 1.3;
   emit_pair(context, row, ours.timer(), OurProgram(lstm_program(problem), feeds_of(problem), threads).timer(), "");

@@ -15,11 +15,11 @@
 namespace millrace::bench {
 namespace {
 
-constexpr std::int64_t turns = 2000;
+constexpr std::int64_t iterations = 2000;
 constexpr std::int64_t chain = 16;
 constexpr std::int64_t width = 64;
 
-/// A loop of `turns` turns that counts, and adds to a carried f32[1, 64] `ops` times a turn.
+/// A loop of `iterations` iterations that counts, and adds to a carried f32[1, 64] `ops` times an iteration.
 OurProgram counting_loop(std::int64_t ops) {
   Program program;
   build::Guard guard(program);
@@ -37,12 +37,12 @@ OurProgram counting_loop(std::int64_t ops) {
     step.update(step + 1);
   }
   build::output("x_out", x);
-  build::output("turns", step);
-  return OurProgram(std::move(program), {{"n", Value(Tensor::scalar(turns))}, {"x", Value(random_tensor(DDim{1, width}, 2))}}, 1,
-                    Gear::interpreted);
+  build::output("iterations", step);
+  return OurProgram(std::move(program), {{"n", Value(Tensor::scalar(iterations))}, {"x", Value(random_tensor(DDim{1, width}, 2))}}, 1,
+                    Backend::interpreted);
 }
 
-/// The addition of such a turn, called by itself.
+/// The addition of such an iteration, called by itself.
 Timer bare_addition() {
   const auto device = std::make_shared<CpuDevice>(1);
   const Tensor a = random_tensor(DDim{1, width}, 1), b = random_tensor(DDim{1, width}, 2);
@@ -92,15 +92,15 @@ void limit_row(Context& context, const std::string& shape, double limit, double 
 
 void measure_interpreted(Context& context) {
   const OurProgram empty = counting_loop(0), full = counting_loop(chain);
-  // Differences: so both come from one set of turns.
-  const auto [empty_time, full_time] = by_turns(empty.timer(), full.timer(), context.effort);
-  const double addition = by_turns(bare_addition(), nullptr, context.effort).first / 1000;
-  const double op = (full_time - empty_time) / static_cast<double>(turns * chain) - addition;
+  // Differences: so both come from one set of iterations.
+  const auto [empty_time, full_time] = by_iterations(empty.timer(), full.timer(), context.effort);
+  const double addition = by_iterations(bare_addition(), nullptr, context.effort).first / 1000;
+  const double op = (full_time - empty_time) / static_cast<double>(iterations * chain) - addition;
   limit_row(context, "an op of a loop's body, without its arithmetic", 300e-9, op);
-  limit_row(context, "an empty iteration: counts, and asks whether to go on", 1e-6, empty_time / static_cast<double>(turns));
+  limit_row(context, "an empty iteration: counts, and asks whether to go on", 1e-6, empty_time / static_cast<double>(iterations));
   ThreadExecutor executor(1);
   const Timer spawns = [&executor](double seconds) { return sync_wait(executor, spawns_for(seconds), "spawns"); };
-  limit_row(context, "spawn and join of a task", 50e-9, by_turns(spawns, nullptr, context.effort).first);
+  limit_row(context, "spawn and join of a task", 50e-9, by_iterations(spawns, nullptr, context.effort).first);
 }
 
 }  // namespace millrace::bench

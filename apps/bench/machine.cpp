@@ -47,7 +47,7 @@ double Machine::flops() {
   if (flops_ > 0) return flops_;
   const GemmPair pair(64, 512, 2048);
   double least = HUGE_VAL;
-  for (int turn = 0; turn < tries; ++turn) {
+  for (int iteration = 0; iteration < tries; ++iteration) {
     least = std::min(least, pair.ours()(0.001));
     if (pair.peer()) least = std::min(least, pair.peer()(0.001));
   }
@@ -62,7 +62,7 @@ double Machine::read_rate(std::int64_t bytes) {
   volatile std::uint64_t sum = 0;
   const Timer timer = timer_of([&] { sum = sum + sum_of(memory.data(), memory.size()); });
   double least = HUGE_VAL;
-  for (int turn = 0; turn < tries; ++turn) least = std::min(least, timer(0.0005));
+  for (int iteration = 0; iteration < tries; ++iteration) least = std::min(least, timer(0.0005));
   rate = static_cast<double>(memory.size() * sizeof(std::uint64_t)) / least;
   return rate;
 }

@@ -34,14 +34,14 @@ Timer a_step(Timer whole, std::int64_t steps) {
 struct Side {
   GpuLstm problem;
   OurProgram ours;
-  std::string gear;
+  std::string backend;
   Tensor last;
 
   Side(Context& context, const Shape& shape, DType dtype)
       : problem(make_gpu_lstm(*context.gpu, shape.steps, shape.rows, shape.hidden, dtype)),
         ours(lstm_program(problem), feeds_of(problem), context.gpu->device()) {
     const RunResult result = ours.run_once();
-    gear = gear_of(result);
+    backend = backend_of(result);
     last = last_step(result["y"].tensor());
   }
   Timer timer() const { return a_step(ours.timer(), problem.steps); }
@@ -51,7 +51,7 @@ Row row_of(Context& context, const char* id, const Shape& shape, const Side& sid
   Row row;
   row.id = id;
   row.shape = fmt::format("a step of {}, B{} H{} {}", shape.steps, shape.rows, shape.hidden, name_of(side.problem.dtype));
-  row.note = side.gear;
+  row.note = side.backend;
   if (const auto floor = context.gpu->lstm_floor(shape.steps, shape.rows, shape.hidden, shape.hidden, side.problem.dtype))
     row.floor = *floor / static_cast<double>(shape.steps);
   row.panel = fmt::format("a step of {} {} over H, B {}", shape.steps, name_of(side.problem.dtype), shape.rows);
@@ -59,7 +59,7 @@ Row row_of(Context& context, const char* id, const Shape& shape, const Side& sid
   return row;
 }
 
-/// What the gear above is made of, or would be: the kernels without a program.
+/// What the backend above is made of, or would be: the kernels without a program.
 void kernels_beside(Context& context, const char* id, const Shape& shape, const Side& side, const Timer& peer, const std::string& peer_name,
                     const std::string& why_not) {
   Row row = row_of(context, id, shape, side);

@@ -19,7 +19,7 @@ void beside_pytorch(Context& context, std::int64_t steps, std::int64_t rows, std
   row.id = "torch";
   row.shape = fmt::format("{} steps, {} layer{}, B{} H{} {}", steps, layers, layers == 1 ? "" : "s", rows, hidden, name_of(dtype));
   row.peer_name = peer.name;
-  row.note = gear_of(ours.run_once());
+  row.note = backend_of(ours.run_once());
   emit_pair(context, row, ours.timer(), peer.timer, peer.note);
 }
 

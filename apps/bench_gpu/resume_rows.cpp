@@ -92,14 +92,14 @@ void emit_cost(Context& context, const std::string& what, std::optional<double> 
 double our_launches(StreamRef stream, bool ask) {
   constexpr int count = 500;
   std::vector<double> all;
-  for (int turn = 0; turn < 6; ++turn) {
+  for (int iteration = 0; iteration < 6; ++iteration) {
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) {
       HostWord::nothing(stream);
       if (ask) stream.position().expect();
     }
     stream.position().wait();
-    if (turn > 0) all.push_back(seconds_since(start) / count);
+    if (iteration > 0) all.push_back(seconds_since(start) / count);
   }
   return median(std::move(all));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, tanh and sigmoid of a vector: the one polynomial of every kernel, whatever its gear. Included once per
+// exp, tanh and sigmoid of a vector: the one polynomial of every kernel, whatever its backend. Included once per
 // instruction set.
 #if defined(MILLRACE_KERNELS_CPU_ELEMENTARY_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MILLRACE_KERNELS_CPU_ELEMENTARY_INL_H

@@ -46,7 +46,7 @@ std::int64_t pick(std::vector<double>& row, double temperature, double unit) {
 void sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, const Sampled& to,
                    ThreadTeam& team) {
   const std::vector<std::int64_t> key = index_values(keys);
-  const auto turn = static_cast<std::uint64_t>(index_values(step).front());
+  const auto iteration = static_cast<std::uint64_t>(index_values(step).front());
   visit_floats(scores.dtype(), [&](auto element, auto) {
     using T = decltype(element);
     const WideRows<T, double> rows(scores);
@@ -61,7 +61,7 @@ void sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step,
         for (double& score : row)
           if (score != score) score = impossible;
         cut(row, options.top, order);
-        const double unit = philox_unit(options.seed, static_cast<std::uint64_t>(key[static_cast<std::size_t>(n)]), turn);
+        const double unit = philox_unit(options.seed, static_cast<std::uint64_t>(key[static_cast<std::size_t>(n)]), iteration);
         const std::int64_t token = pick(row, options.temperature, unit);
         tokens[n] = std::max<std::int64_t>(token, 0);
         said[n] = convert_element<T>(token < 0 ? impossible : rows.at(n, token));

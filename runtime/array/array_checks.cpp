@@ -112,7 +112,7 @@ void ArrayCore::check_rows(std::int64_t index, const LoDTensor& value) const {
   const std::int64_t found = levels ? value.lod().sequences(0) : value.dims().rank() == 0 ? 0 : value.rows();
   if (found == live) return;
   throw ShapeError(slot_text(index) + ": expected " + std::to_string(live) + (levels ? " sequences" : " rows") +
-                   ", as many as live at turn " + std::to_string(index) + " of its order, found " + value.to_string() +
+                   ", as many as live at iteration " + std::to_string(index) + " of its order, found " + value.to_string() +
                    ": shrink the state to the step's rows first");
 }
 

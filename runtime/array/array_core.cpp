@@ -375,7 +375,7 @@ void ArrayCore::remove_writer(WriterEntry& writer) noexcept {
     std::erase(writers_, &writer);
     if (writers_.empty() && !closed_ && !failed_) {
       orphaned_by_ = "'" + writer.name + "' (" +
-                     (writer.last < 0 ? "which wrote nothing" : "whose last turn wrote slot " + std::to_string(writer.last)) + ")";
+                     (writer.last < 0 ? "which wrote nothing" : "whose last iteration wrote slot " + std::to_string(writer.last)) + ")";
       tell_all(told);
     }
   }

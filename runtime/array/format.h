@@ -12,10 +12,10 @@ namespace millrace {
 
 /// "array 'states' of 3 slots".
 inline std::string describe(const TensorArray& array) { return array.to_string(); }
-/// The rows as a LoDTensor prints, then the turn and the order.
+/// The rows as a LoDTensor prints, then the iteration and the order.
 inline std::string describe(const SlotValue& value) {
   const std::string rows = describe(static_cast<const LoDTensor&>(value));
-  return value.has_order() ? rows + ", turn " + std::to_string(value.turn()) + " of " + value.order().to_string() : rows;
+  return value.has_order() ? rows + ", iteration " + std::to_string(value.iteration()) + " of " + value.order().to_string() : rows;
 }
 inline std::string describe(SlotState state) {
   switch (state) {

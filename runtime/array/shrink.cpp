@@ -29,7 +29,7 @@ SlotValue shrink(const SlotValue& state, const SlotValue& step_input, StreamRef 
                         ", and step input " + step_input.to_string());
   if (!(state.order() == step_input.order()))
     throw ArgumentError("shrink: expected one order, found state " + state.to_string() + ", and step input " + step_input.to_string());
-  return shrink(state, state.order(), state.turn(), step_input.turn(), stream);
+  return shrink(state, state.order(), state.iteration(), step_input.iteration(), stream);
 }
 
 }  // namespace millrace

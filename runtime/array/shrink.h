@@ -6,12 +6,12 @@
 
 namespace millrace {
 
-/// The rows (with levels: the outermost sequences) of `state` whose sequences still live at the turn of `step_input`: a view of the first
+/// The rows (with levels: the outermost sequences) of `state` whose sequences still live at the iteration of `step_input`: a view of the first
 /// ones when the order is sorted, else gathered on `stream`. Both were read from arrays made with the same order; ArgumentError names both
-/// values otherwise, and when the step input's turn comes before the state's. The result has the step input's turn.
+/// values otherwise, and when the step input's iteration comes before the state's. The result has the step input's iteration.
 SlotValue shrink(const SlotValue& state, const SlotValue& step_input, StreamRef stream);
 
-/// The same for a value that was computed from one read at turn `from` (−1: the boot), row by row.
+/// The same for a value that was computed from one read at iteration `from` (−1: the boot), row by row.
 SlotValue shrink(const LoDTensor& state, const SequenceOrder& order, std::int64_t from, std::int64_t to, StreamRef stream);
 
 }  // namespace millrace

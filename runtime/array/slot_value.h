@@ -12,13 +12,13 @@
 namespace millrace {
 
 /// What a read of a TensorArray gives: the slot's rows (a LoDTensor, `tensor()` and `lod()`), and, when the array was made with an order,
-/// that order and the turn, which `shrink` needs. The boot that stands before slot 0 has turn −1. Copies share the elements.
+/// that order and the iteration, which `shrink` needs. The boot that stands before slot 0 has iteration −1. Copies share the elements.
 class SlotValue : public LoDTensor {
  public:
   SlotValue() = default;
   explicit SlotValue(LoDTensor value) : LoDTensor(std::move(value)) {}
-  SlotValue(LoDTensor value, std::optional<SequenceOrder> order, std::int64_t turn)
-      : LoDTensor(std::move(value)), order_(std::move(order)), turn_(turn) {}
+  SlotValue(LoDTensor value, std::optional<SequenceOrder> order, std::int64_t iteration)
+      : LoDTensor(std::move(value)), order_(std::move(order)), iteration_(iteration) {}
 
   bool has_order() const noexcept { return order_.has_value(); }
   /// ArgumentError when the array had none.
@@ -26,16 +26,17 @@ class SlotValue : public LoDTensor {
     if (!order_) throw ArgumentError("slot value: expected an order, found none: the array it was read from was made without one");
     return *order_;
   }
-  std::int64_t turn() const noexcept { return turn_; }
+  std::int64_t iteration() const noexcept { return iteration_; }
 
-  /// "f32[2, 4] on cpu, turn 3 of order of [[3,6,1]] at level 0, longest first: [1,0,2]".
+  /// "f32[2, 4] on cpu, iteration 3 of order of [[3,6,1]] at level 0, longest first: [1,0,2]".
   std::string to_string() const {
-    return LoDTensor::to_string() + ", " + (order_ ? "turn " + std::to_string(turn_) + " of " + order_->to_string() : "without an order");
+    return LoDTensor::to_string() + ", " +
+           (order_ ? "iteration " + std::to_string(iteration_) + " of " + order_->to_string() : "without an order");
   }
 
  private:
   std::optional<SequenceOrder> order_;
-  std::int64_t turn_ = 0;
+  std::int64_t iteration_ = 0;
 };
 
 }  // namespace millrace

@@ -42,8 +42,8 @@ class SlotIndex {
 /// A slot is *issued* when it is written: its value has a point, so that a reader may enqueue behind it and the host never blocks; it is
 /// *ready* when that point is reached. `read` waits for the former; `value.ready()` is the latter.
 ///
-/// An array made with an order checks that slot t has one row (or one outermost sequence) for each sequence alive at turn t, and what is
-/// read from it carries (order, turn) for `shrink`.
+/// An array made with an order checks that slot t has one row (or one outermost sequence) for each sequence alive at iteration t, and what is
+/// read from it carries (order, iteration) for `shrink`.
 ///
 /// Errors, all naming array, index and size: IndexError, WrittenTwiceError, ClosedError, DTypeError and ShapeError (the first slot written,
 /// or `of`, says what fits), NeverWrittenError (the array was closed, or its last registered writer is gone), WindowError; from a run that

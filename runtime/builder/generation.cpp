@@ -17,7 +17,7 @@ struct Candidates {
 /// From the hooked scores of a step; `own` are states that the model does not see.
 using Choose = std::function<Candidates(const Var& scores, const std::vector<Var>& own, const Var& step)>;
 
-/// States in the rows of the prefixes that go on: how many those are changes from turn to turn.
+/// States in the rows of the prefixes that go on: how many those are changes from iteration to iteration.
 std::vector<Var> per_prefix(const std::vector<Var>& states, const Var& parents) {
   std::vector<Var> rows;
   for (const Var& state : states) rows.push_back(gather(state, parents));

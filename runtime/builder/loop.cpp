@@ -23,18 +23,18 @@ int branch_block(const std::function<std::vector<Var>()>& branch) {
   return block;
 }
 
-/// The turns that the three sugars share: `turn(step, x[step])` for every index of axis 0.
+/// The iterations that the three sugars share: `iteration(step, x[step])` for every index of axis 0.
 struct Rows {
   explicit Rows(const Var& x) : steps(ArrayVar::unstack(x)), n(steps.size()) {}
 
-  void visit(const std::vector<Var>& carried, LoopOptions options, const std::function<void(const Var&, const Var&)>& turn) const {
+  void visit(const std::vector<Var>& carried, LoopOptions options, const std::function<void(const Var&, const Var&)>& iteration) const {
     Var step = constant(0);
     std::vector<Var> vars{step};
     vars.insert(vars.end(), carried.begin(), carried.end());
     WhileLoop loop = while_loop(vars, options);
     const auto frame = loop.frame();
     loop.break_if(equal(step, n));
-    turn(step, steps.read(step));
+    iteration(step, steps.read(step));
     step.update(step + constant(1));
   }
 

@@ -12,13 +12,13 @@
 namespace millrace::build {
 
 struct LoopOptions {
-  /// At most so many turns; −1: no limit.
+  /// At most so many iterations; −1: no limit.
   std::int64_t max_trips = -1;
-  /// How many turns may be under way at once.
+  /// How many iterations may be under way at once.
   std::int64_t parallel_iterations = 8;
 };
 
-/// A while op that is being built. The variables it carries are listed at the start; in the frame they stand for the values of the turn,
+/// A while op that is being built. The variables it carries are listed at the start; in the frame they stand for the values of the iteration,
 /// `update` sets those of the next, and after the frame they stand for the last. A body that can never end, an undeclared change of shape
 /// (`varying` in ops.h declares one; an extent of 1 is taken to stay) and a condition that is no boolean scalar are ProgramErrors.
 class WhileLoop {
@@ -43,7 +43,7 @@ class WhileLoop {
   };
   Frame frame() { return Frame(*this); }
 
-  /// Leaves the loop here when `condition` is true: what follows in this turn does not run; updates made before count.
+  /// Leaves the loop here when `condition` is true: what follows in this iteration does not run; updates made before count.
   void break_if(const Var& condition);
 
  private:
@@ -62,9 +62,9 @@ class WhileLoop {
 };
 
 WhileLoop while_loop(std::vector<Var> carried, LoopOptions options = {});
-/// The designs' form: turns while `condition`, a carried variable that the body updates, is true; it is looked at before each turn.
+/// The designs' form: iterations while `condition`, a carried variable that the body updates, is true; it is looked at before each iteration.
 WhileLoop while_op(const Var& condition, std::vector<Var> carried, LoopOptions options = {});
-/// The functional form: turns while `condition(vars)`; `body(vars)` gives the next values. Returns the last.
+/// The functional form: iterations while `condition(vars)`; `body(vars)` gives the next values. Returns the last.
 std::vector<Var> while_loop(const std::function<Var(const std::vector<Var>&)>& condition,
                             const std::function<std::vector<Var>(const std::vector<Var>&)>& body, std::vector<Var> initial,
                             LoopOptions options = {});

@@ -80,7 +80,7 @@ inline Var mean(const Var& x, const std::vector<std::int64_t>& axes = {}, bool k
 }
 Var cast(const Var& x, DType to);
 Var identity(const Var& x);
-/// x itself, of whose extents along `axes` (none: all) nothing counts as known: what a loop carries may then have others in the next turn.
+/// x itself, of whose extents along `axes` (none: all) nothing counts as known: what a loop carries may then have others in the next iteration.
 ///
 ///     Var tokens = varying(constant(Tensor::from<std::int64_t>({})));   // i64[?]
 Var varying(const Var& x, const std::vector<std::int64_t>& axes = {});

@@ -78,7 +78,7 @@ class RnnBlock {
     bool updated = false;
   };
 
-  /// The slots of `steps` as the steps of the loop, when it is the first, and that of this turn.
+  /// The slots of `steps` as the steps of the loop, when it is the first, and that of this iteration.
   Var this_step(const ArrayVar& steps);
   /// ProgramError unless the block is being visited, and not some block inside.
   void expect_inside(const char* call) const;

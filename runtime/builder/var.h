@@ -58,7 +58,7 @@ class BlockGuard {
   int outer_;
 };
 
-/// A handle to a value of the program that is being built. Copies are the same variable: `update` in a loop's frame says what the next turn
+/// A handle to a value of the program that is being built. Copies are the same variable: `update` in a loop's frame says what the next iteration
 /// (and, in the end, the code after the loop) sees under this name. Valid while its guard is open: a builder call that is given a variable of another
 /// program, of a guard that was closed, or of a block that has ended, throws ProgramError with the variable's name and block.
 class Var {

@@ -190,7 +190,7 @@ class Placer {
         count.push_back(0);
       }
       ++count[at->second];
-      Spread::Loop& loop = loops_[at->second];
+      Partition::Loop& loop = loops_[at->second];
       for (const char* attribute : sub_blocks)
         if (ops_[i].attributes.has(attribute)) loop.blocks.push_back(ops_[i].attributes.get<BlockId>(attribute).index);
       loop.weights += weights_of(ops_[i]);
@@ -327,7 +327,7 @@ class Placer {
   std::map<std::size_t, std::vector<std::size_t>> writers_;  // of a class
   std::map<std::size_t, std::vector<std::size_t>> owners_;   // ops that make arrays of it, or hand them on under another name
   std::set<std::size_t> at_home_;
-  std::vector<Spread::Loop> loops_;
+  std::vector<Partition::Loop> loops_;
   std::vector<std::size_t> first_op_;  // of each loop
 };
 

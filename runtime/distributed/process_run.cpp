@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/distributed/nccl.h>
-#include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/distributed/partition_run.h>
 #include <millrace/runtime/distributed/tcp.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/sync_wait.h>
@@ -34,10 +34,10 @@ class Fingerprint {
   std::uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-std::string fingerprint(const Spread& spread) {
+std::string fingerprint(const Partition& partition) {
   Fingerprint made;
-  made.add(spread.to_string());
-  for (const Program& part : spread.parts) made.add(part.to_string());
+  made.add(partition.to_string());
+  for (const Program& part : partition.parts) made.add(part.to_string());
   return made.text();
 }
 
@@ -63,13 +63,13 @@ void agree(Rendezvous& ranks, const std::string& what, const std::string& here) 
                                       ranks.world_size(), what, all[0], all[rank], rank));
 }
 
-std::set<RankRoute> routes_of(const Spread& spread) {
+std::set<RankRoute> routes_of(const Partition& partition) {
   std::set<RankRoute> routes;
-  for (const Spread::Crossing& crossing : spread.crossings) routes.insert({crossing.from, crossing.to});
+  for (const Partition::Crossing& crossing : partition.crossings) routes.insert({crossing.from, crossing.to});
   return routes;
 }
 
-std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Spread& spread, Device& device, const ProcessRunOptions& options) {
+std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Partition& partition, Device& device, const ProcessRunOptions& options) {
   const Place place = device.place();
   TcpOptions tcp;
   tcp.name = "ranks";
@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Spread& spread,
     nccl.meeting = options.meeting;
     nccl.deadline = options.deadline;
     nccl.max_ctas = options.max_ctas;
-    tcp.device = [&ranks, &device, nccl, routes = routes_of(spread)](const Hopeless& hopeless) {
+    tcp.device = [&ranks, &device, nccl, routes = routes_of(partition)](const Hopeless& hopeless) {
       NcclOptions asking = nccl;
       asking.hopeless = hopeless;
       return make_device_ways(make_nccl_communicator(ranks, asking), routes, device.stream(0), hopeless);
@@ -97,18 +97,18 @@ std::unique_ptr<Communicator> connected(Rendezvous& ranks, const Spread& spread,
 
 }  // namespace
 
-RunResult run_as_rank(Rendezvous& ranks, const Spread& spread, std::shared_ptr<Device> device, const Feeds& feeds,
+RunResult run_as_rank(Rendezvous& ranks, const Partition& partition, std::shared_ptr<Device> device, const Feeds& feeds,
                       const ProcessRunOptions& options) {
   throw_on_runtime_thread("run_as_rank");
-  if (ranks.world_size() != spread.ranks)
-    throw ArgumentError(fmt::format("run on {} ranks: expected a process for each, found {}", spread.ranks, ranks.world_size()));
+  if (ranks.world_size() != partition.ranks)
+    throw ArgumentError(fmt::format("run on {} ranks: expected a process for each, found {}", partition.ranks, ranks.world_size()));
   try {
     const Place place = device->place();
     agree(ranks, "kind of place", place.is_cpu() ? "cpu" : std::holds_alternative<CudaPlace>(place) ? "cuda" : place.to_string());
-    agree(ranks, "program", fingerprint(spread));
+    agree(ranks, "program", fingerprint(partition));
     agree(ranks, "feeds", fingerprint(feeds));
-    const SpreadPart part(spread, ranks.rank(), device);
-    std::unique_ptr<Communicator> communicator = connected(ranks, spread, *device, options);
+    const PartitionPart part(partition, ranks.rank(), device);
+    std::unique_ptr<Communicator> communicator = connected(ranks, partition, *device, options);
     ThreadExecutor executor(1);
     return sync_wait(executor, run_part(part, std::move(communicator), feeds, options.run, OnFailure::abort));
   } catch (Error& error) {

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <memory>
 
+#include <millrace/runtime/distributed/partition.h>
 #include <millrace/runtime/distributed/rendezvous.h>
-#include <millrace/runtime/distributed/spread.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/tensor/device.h>
 
@@ -28,7 +28,7 @@ struct ProcessRunOptions {
 /// When a rank fails, ends or is late, all others end with an error that names it: RankError, DeadlineError, AbortedError, which quotes the
 /// error of a rank that failed. BlockingError on a thread that runs tasks; UnsupportedError for CUDA devices in a build without NCCL; ArgumentError
 /// unless there is a rank for each part; else as `make_tcp_communicator` and `make_nccl_communicator`.
-RunResult run_as_rank(Rendezvous& ranks, const Spread& spread, std::shared_ptr<Device> device, const Feeds& feeds,
+RunResult run_as_rank(Rendezvous& ranks, const Partition& partition, std::shared_ptr<Device> device, const Feeds& feeds,
                       const ProcessRunOptions& options = {});
 
 }  // namespace millrace

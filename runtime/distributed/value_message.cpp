@@ -84,7 +84,7 @@ task<std::optional<Tensor>> no_slots(TensorArray array, StreamRef stream) {
 void describe_tensor(Message& made, const SlotValue& value) {
   made.kind = Kind::tensor;
   add_order(made.words, value.has_order() ? std::optional(value.order()) : std::nullopt);
-  made.words.add(value.turn());
+  made.words.add(value.iteration());
   made.tensors.push_back(value);
 }
 

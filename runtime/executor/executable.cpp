@@ -5,14 +5,14 @@
 #include <map>
 #include <set>
 
-#include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/loops/device_form.h>
+#include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/lowering/loop_groups.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
-#include <millrace/runtime/program/ops/array_ops.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/ops/array_ops.h>
 #include <millrace/tensor/copy.h>
 
 namespace millrace {
@@ -170,7 +170,7 @@ class Compiler {
     made.on_host = !op.outputs.empty() &&
                    std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
     choose_kind(made, op);
-    made.brings = !made.on_host && !state_.device->place().is_cpu();
+    made.copies_inputs = !made.on_host && !state_.device->place().is_cpu();
     choose_stream(made, op, streams);
     const auto never_changes = [&](std::size_t input) {
       return input >= made.inputs.size() || made.inputs[input].var == no_var || made.inputs[input].up == Source::constant;

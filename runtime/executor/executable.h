@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include <millrace/runtime/loops/gear.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/lowering/loop_groups.h>
-#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/lowering/stacked_views.h>
+#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/task/task.h>
@@ -43,10 +43,10 @@ class Executable {
     std::vector<Source> stores_to;       ///< where the array that the op writes was made: one place, or several that it may be from
     std::vector<std::size_t> appends;    ///< places in the block's `appended`: what the op, or a block of it, may append to
     std::vector<std::size_t> last_uses;  ///< vars of the block that nothing reads after this op
-    std::size_t stream = 0;              ///< in the ring, relative to the turn's first
+    std::size_t stream = 0;              ///< in the ring, relative to the iteration's first
     bool on_host = false;                ///< small integers that steer loops stay on the CPU
     bool passes_lod = false;
-    bool brings = false;  ///< runs on a device that is not the host: inputs may have to be copied there
+    bool copies_inputs = false;  ///< runs on a device that is not the host: inputs may have to be copied there
     int sub_block = -1;
     int else_block = -1;
     std::shared_ptr<FusedForm> fused;          ///< of a loop
@@ -60,8 +60,8 @@ class Executable {
     std::vector<Source> results;
     std::vector<bool> last_of_var;  ///< by result: a var of this block that no later result is too
     std::size_t vars = 0;
-    /// The first ops of a loop's body that are its *test*: a `break_if`, or several, which hand on what the turn was given, and before
-    /// which stands nothing but what they need, without stores, loops and branches. A turn that ends here left nothing behind and is no
+    /// The first ops of a loop's body that are its *test*: a `break_if`, or several, which hand on what the iteration was given, and before
+    /// which stands nothing but what they need, without stores, loops and branches. An iteration that ends here left nothing behind and is no
     /// iteration.
     std::size_t test = 0;
     /// Vars that are there when a run of the block begins.
@@ -74,7 +74,7 @@ class Executable {
     };
     std::vector<Written> written;
     /// Arrays that ops of this block or below it append to, by an id for all vars that may stand for the same array. Appending happens in
-    /// the order of the program, turn by turn.
+    /// the order of the program, iteration by iteration.
     std::vector<std::size_t> appended;
   };
 

@@ -54,7 +54,7 @@ VarScope& up(VarScope& scope, int levels) {
 
 }  // namespace
 
-/// For whom the work of an op is, for streams that keep it for later: "op matmul of block 1, turn 3".
+/// For whom the work of an op is, for streams that keep it for later: "op matmul of block 1, iteration 3".
 class ProgramRun::Origin final : public WorkOrigin {
  public:
   Origin(const ProgramRun& run, const CompiledOp& op, const VarScope& scope) noexcept : run_(run), op_(op), scope_(scope) {}
@@ -98,21 +98,21 @@ const Value* ProgramRun::find(const Source& source, VarScope& scope) const {
   return up(scope, source.up).find(source.index);
 }
 
-ProgramRun::Promised ProgramRun::promised(const Source& source, const ScopePtr& scope) const {
+ProgramRun::PendingValue ProgramRun::pending(const Source& source, const ScopePtr& scope) const {
   if (const Value* value = find(source, *scope)) return {*value, nullptr, 0, nullptr};
   auto [at, index] = up(*scope, source.up).origin(source.index);
   return {{}, std::move(at), index, &var_name(source.var)};
 }
 
 /// Sets a var of `to` now, or as soon as the value is there.
-void ProgramRun::deliver(Promised from, const ScopePtr& to, std::size_t index, Scope& tasks) {
+void ProgramRun::deliver(PendingValue from, const ScopePtr& to, std::size_t index, Scope& tasks) {
   if (from.scope == nullptr) return to->set(index, std::move(from.value));
   if (from.scope->has(from.index)) return to->set(index, from.scope->get(from.index));
   std::string name = "carried " + *from.name;
   tasks.spawn(forward(std::move(from), to, index), std::move(name));
 }
 
-task<void> ProgramRun::forward(Promised from, ScopePtr to, std::size_t index) {
+task<void> ProgramRun::forward(PendingValue from, ScopePtr to, std::size_t index) {
   TaskInfo& me = co_await this_task::info();
   try {
     co_await from.scope->gate(from.index, *from.name).wait();
@@ -124,7 +124,7 @@ task<void> ProgramRun::forward(Promised from, ScopePtr to, std::size_t index) {
 }
 
 /// A boolean of one element, awaited and read on the host.
-task<bool> ProgramRun::truth(Promised condition, std::string what) {
+task<bool> ProgramRun::truth(PendingValue condition, std::string what) {
   if (condition.scope != nullptr) {
     co_await condition.scope->gate(condition.index, *condition.name).wait();
     condition.value = condition.scope->get(condition.index);
@@ -148,7 +148,7 @@ bool ProgramRun::known_truth(const Value& condition, std::string_view what) {
 
 std::size_t ProgramRun::stream_index(const CompiledOp& op, const VarScope& scope) const {
   const VarScope* step = scope.step();
-  return op.stream + (step == nullptr ? 0 : static_cast<std::size_t>(step->turn()));
+  return op.stream + (step == nullptr ? 0 : static_cast<std::size_t>(step->iteration()));
 }
 
 StreamRef ProgramRun::stream(const CompiledOp& op, const VarScope& scope) const {
@@ -171,7 +171,7 @@ const Value* ProgramRun::brought(const CompiledOp& op, std::size_t input, const 
   const Origin origin(*this, op, scope);
   const StreamRef stream(executable_.device().stream(stream_index(op, scope)), origin);
   LoDTensor copied(clone(from.tensor(), stream), from.lod());
-  there = from.has_order() ? SlotValue(std::move(copied), from.order(), from.turn()) : SlotValue(std::move(copied));
+  there = from.has_order() ? SlotValue(std::move(copied), from.order(), from.iteration()) : SlotValue(std::move(copied));
   return &there;
 }
 
@@ -199,7 +199,7 @@ std::string ProgramRun::whose(const CompiledOp& op, const VarScope& scope) const
   if (!op.op->label.empty()) text += fmt::format(", '{}'", op.op->label);
   int block = scope.block();
   for (const VarScope* step = scope.step(); step != nullptr; step = step->parent()->step()) {
-    text += fmt::format(", turn {}", step->turn());
+    text += fmt::format(", iteration {}", step->iteration());
     if (step->block() != block) text += fmt::format(" of block {}", step->block());
     block = step->block();
   }
@@ -209,15 +209,15 @@ std::string ProgramRun::whose(const CompiledOp& op, const VarScope& scope) const
 void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
   Few<const Value*, 8> inputs(op.inputs.size());
   Few<Value, 3> outputs(op.outputs.size());
-  Few<Value, 3> there(op.brings ? op.inputs.size() : 0);
+  Few<Value, 3> there(op.copies_inputs ? op.inputs.size() : 0);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     inputs[i] = op.inputs[i].var == no_var ? nullptr : find(op.inputs[i], scope);
-    if (op.brings) inputs[i] = brought(op, i, inputs[i], scope, there[i]);
+    if (op.copies_inputs) inputs[i] = brought(op, i, inputs[i], scope, there[i]);
   }
   const Origin origin(*this, op, scope);
   OpContext context(*op.op, inputs.span(), outputs.span(), StreamRef(stream(op, scope), origin));
   try {
-    const TraceSpan span(options_.tracer, "op", op.op->type, track(op, scope), scope.turn());
+    const TraceSpan span(options_.tracer, "op", op.op->type, track(op, scope), scope.iteration());
     op.kernel(context);
     finish_outputs(op, scope, inputs.span(), outputs.span());
   } catch (Error& error) {
@@ -253,13 +253,13 @@ task<void> ProgramRun::run_task_op(ProgramRun* run, const CompiledOp* op, ScopeP
   std::vector<Value> there(op->inputs.size());
   for (const Source& input : op->inputs) {
     inputs.push_back(input.var == no_var ? nullptr : run->find(input, *scope));
-    if (op->brings) inputs.back() = run->brought(*op, inputs.size() - 1, inputs.back(), *scope, there[inputs.size() - 1]);
+    if (op->copies_inputs) inputs.back() = run->brought(*op, inputs.size() - 1, inputs.back(), *scope, there[inputs.size() - 1]);
   }
   std::vector<Value> outputs(op->outputs.size());
   const Origin origin(*run, *op, *scope);
   OpContext context(*op->op, inputs, outputs, StreamRef(run->stream(*op, *scope), origin));
   try {
-    const TraceSpan span(run->options_.tracer, "op", op->op->type, run->track(*op, *scope), scope->turn());
+    const TraceSpan span(run->options_.tracer, "op", op->op->type, run->track(*op, *scope), scope->iteration());
     co_await op->run_task(context);
     run->finish_outputs(*op, *scope, inputs, outputs);
     if (run->options_.tracer != nullptr && op->def->stores) run->trace_store(*op, inputs);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ProgramRun runs blocks: their ops in order, the turns of loops, branches.
+// How ProgramRun runs blocks: their ops in order, the iterations of loops, branches.
 #include <millrace/runtime/executor/program_run.h>
 
 #include <algorithm>
@@ -84,11 +84,11 @@ void ProgramRun::spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd&
   ops.spawn(run_op(shared_from_this(), &op, scope, std::move(held), std::move(before), std::move(done)), std::move(name));
 }
 
-/// Past the body's test: the turn is an iteration.
-void ProgramRun::begin_turn(const ScopePtr& scope, BlockEnd& end) {
+/// Past the body's test: the iteration is an iteration.
+void ProgramRun::begin_iteration(const ScopePtr& scope, BlockEnd& end) {
   end.iteration = true;
-  if (scope->turn() < 0) return;
-  ++result_.turns;
+  if (scope->iteration() < 0) return;
+  ++result_.iterations;
   if (options_.keep_step_scopes) result_.step_scopes_.push_back(scope);
 }
 
@@ -100,7 +100,7 @@ void ProgramRun::add_results(const CompiledBlock& block, const ScopePtr& scope, 
     if (moves && block.last_of_var[i] && scope->has(result.index))
       end.results.push_back({scope->take(result.index), nullptr, 0, nullptr});
     else
-      end.results.push_back(promised(result, scope));
+      end.results.push_back(pending(result, scope));
   }
 }
 
@@ -120,7 +120,7 @@ task<bool> ProgramRun::walk(ProgramRun* run, const CompiledBlock* block, const S
   bool keep = run->options_.keep_step_scopes;  // tasks of the block may still read its vars
   for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
-    if (i == block->test && !end->iteration) run->begin_turn(scope, *end);
+    if (i == block->test && !end->iteration) run->begin_iteration(scope, *end);
     if (op.kind == Executable::Kind::break_if) {
       const Value* condition = run->find(op.inputs[0], *scope);
       if (condition != nullptr && is_known(*condition)) {
@@ -128,11 +128,11 @@ task<bool> ProgramRun::walk(ProgramRun* run, const CompiledBlock* block, const S
       } else if (ops == nullptr) {
         co_return false;
       } else {
-        Promised later = run->promised(op.inputs[0], scope);
+        PendingValue later = run->pending(op.inputs[0], scope);
         end->broke = co_await truth(std::move(later), op.op->type);
       }
       if (!end->broke) continue;
-      for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(run->promised(op.inputs[k], scope));
+      for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(run->pending(op.inputs[k], scope));
       co_return true;
     }
     if (run->needs_task(op, *scope, *end)) {
@@ -149,15 +149,15 @@ task<bool> ProgramRun::walk(ProgramRun* run, const CompiledBlock* block, const S
     if (!keep)
       for (const std::size_t dead : op.last_uses) scope->drop(dead);
   }
-  if (block->test == block->ops.size() && !end->iteration) run->begin_turn(scope, *end);
+  if (block->test == block->ops.size() && !end->iteration) run->begin_iteration(scope, *end);
   run->add_results(*block, scope, *end);
   co_return true;
 }
 
 task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
   TaskInfo& me = co_await this_task::info();
-  TraceSpan span(run->options_.tracer, scope->turn() >= 0 ? "iteration" : "block", me.name(), static_cast<std::uint64_t>(block->block->idx),
-                 scope->turn());
+  TraceSpan span(run->options_.tracer, scope->iteration() >= 0 ? "iteration" : "block", me.name(),
+                 static_cast<std::uint64_t>(block->block->idx), scope->iteration());
   Scope ops(me);
   std::exception_ptr failed;
   try {
@@ -165,7 +165,7 @@ task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const Compiled
   } catch (...) {
     failed = std::current_exception();
   }
-  if (scope->turn() >= 0 && !end->iteration) span.drop();
+  if (scope->iteration() >= 0 && !end->iteration) span.drop();
   if (failed != nullptr) {
     ops.fail(failed);
     ops.cancel();
@@ -179,45 +179,45 @@ task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const Compiled
 
 namespace {
 
-/// ", turn 2 of while 1": the turns of outer loops that a scope lies in.
-std::string enclosing_turns(const VarScope& scope) {
+/// ", iteration 2 of while 1": the iterations of outer loops that a scope lies in.
+std::string enclosing_iterations(const VarScope& scope) {
   std::string text;
   for (const VarScope* step = scope.step(); step != nullptr; step = step->parent()->step())
-    text += fmt::format(", turn {} of while {}", step->turn(), step->block());
+    text += fmt::format(", iteration {} of while {}", step->iteration(), step->block());
   return text;
 }
 
 }  // namespace
 
-void ProgramRun::set_or_link(Promised from, VarScope& to, std::size_t index) {
+void ProgramRun::set_or_link(PendingValue from, VarScope& to, std::size_t index) {
   if (from.scope == nullptr) return to.set(index, std::move(from.value));
   if (const Value* value = from.scope->find(from.index)) return to.set(index, *value);
   to.link(index, std::move(from.scope), from.index);
 }
 
-/// A turn needs no task of its own as long as nothing in it waits, nobody looks at its task in a trace, and no array has it as a writer.
+/// An iteration needs no task of its own as long as nothing in it waits, nobody looks at its task in a trace, and no array has it as a writer.
 bool ProgramRun::may_walk_at_once(const CompiledBlock& body) const {
   const auto made_here = [](const CompiledBlock::Written& written) { return written.array.up == 0; };
   return options_.tracer == nullptr && std::none_of(body.written.begin(), body.written.end(), made_here);
 }
 
-/// The scope of the next turn: that of the one before, when it left no task behind.
-void ProgramRun::next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t turn) {
+/// The scope of the next iteration: that of the one before, when it left no task behind.
+void ProgramRun::next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t iteration) {
   if (step != nullptr && step.use_count() == 1)
-    step->begin_turn(turn);
+    step->begin_iteration(iteration);
   else
-    step = outer->new_child(body.vars, body.block->idx, turn);
+    step = outer->new_child(body.vars, body.block->idx, iteration);
 }
 
-/// Whether the carried condition asks for another turn.
-task<bool> ProgramRun::goes_on(const Promised* condition, const std::string* loop) {
+/// Whether the carried condition asks for another iteration.
+task<bool> ProgramRun::goes_on(const PendingValue* condition, const std::string* loop) {
   if (condition->scope == nullptr && is_known(condition->value)) co_return known_truth(condition->value, *loop);
-  Promised later = *condition;
+  PendingValue later = *condition;
   const bool again = co_await truth(std::move(later), *loop);
   co_return again;
 }
 
-/// Waits until fewer than `most` turns are under way, and hears of those that have ended.
+/// Waits until fewer than `most` iterations are under way, and hears of those that have ended.
 task<void> ProgramRun::take_ended(std::deque<Spawned<void>>* under_way, std::size_t most) {
   while (!under_way->empty() && (under_way->size() >= most || under_way->front().ended())) {
     const Spawned<void> oldest = std::move(under_way->front());
@@ -226,33 +226,34 @@ task<void> ProgramRun::take_ended(std::deque<Spawned<void>>* under_way, std::siz
   }
 }
 
-task<void> ProgramRun::run_turns(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* turns, LoopStart* start) {
-  std::vector<Promised>* const carried = &start->carried;
+task<void> ProgramRun::run_iterations(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* iterations,
+                                      LoopStart* start) {
+  std::vector<PendingValue>* const carried = &start->carried;
   const CompiledBlock& body = run->executable_.block(op->sub_block);
   const Attributes& attributes = op->op->attributes;
   const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
   const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
   const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
   const std::string name = run->name_of(*op);
-  const std::string within = enclosing_turns(*scope);
+  const std::string within = enclosing_iterations(*scope);
   const bool at_once = run->may_walk_at_once(body);
   ScopePtr step;
   auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
-  for (std::int64_t turn = start->turn; max_trips < 0 || turn < max_trips; ++turn) {
+  for (std::int64_t iteration = start->iteration; max_trips < 0 || iteration < max_trips; ++iteration) {
     co_await this_task::checkpoint();
     if (condition >= 0) {
       const bool again = co_await goes_on(&(*carried)[static_cast<std::size_t>(condition)], &name);
       if (!again) co_return;
     }
-    next_step(step, scope, body, turn);
+    next_step(step, scope, body, iteration);
     for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
     bool walked = false;
     if (at_once) walked = co_await walk(run.get(), &body, &step, end.get(), nullptr);
     if (!walked) {
-      std::string turn_name = fmt::format("{} turn {}{}", name, turn, within);
-      end->walked.emplace("the ops of " + turn_name);
-      under_way.push_back(turns->start(run_block(run, &body, std::move(step), end), std::move(turn_name)));
+      std::string iteration_name = fmt::format("{} iteration {}{}", name, iteration, within);
+      end->walked.emplace("the ops of " + iteration_name);
+      under_way.push_back(iterations->start(run_block(run, &body, std::move(step), end), std::move(iteration_name)));
       co_await end->walked->wait();
     }
     carried->swap(end->results);
@@ -281,29 +282,29 @@ task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const Compiled
   run->why_.erase(op);
   LoopStart start;
   bool done = co_await run_fused(run, op, scope, &start);
-  if (!done && start.turn == 0) done = co_await run_captured(run, op, scope);
+  if (!done && start.iteration == 0) done = co_await run_captured(run, op, scope);
   if (done) co_return;
-  run->note_turn_by_turn(*op, *scope);
+  run->note_iteration_by_iteration(*op, *scope);
   TaskInfo& me = co_await this_task::info();
-  Scope turns(me);
-  if (start.turn == 0)
-    for (const Source& input : op->inputs) start.carried.push_back(run->promised(input, scope));
+  Scope iterations(me);
+  if (start.iteration == 0)
+    for (const Source& input : op->inputs) start.carried.push_back(run->pending(input, scope));
   std::exception_ptr failed;
   try {
-    co_await run_turns(run, op, scope, &turns, &start);
-    for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(start.carried[i]), scope, op->outputs[i], turns);
+    co_await run_iterations(run, op, scope, &iterations, &start);
+    for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(start.carried[i]), scope, op->outputs[i], iterations);
   } catch (...) {
     failed = std::current_exception();
   }
   if (failed != nullptr) {
-    turns.fail(failed);
-    turns.cancel();
+    iterations.fail(failed);
+    iterations.cancel();
   }
-  co_await turns.join();
+  co_await iterations.join();
 }
 
 task<void> ProgramRun::run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
-  Promised condition = run->promised(op->inputs[0], scope);
+  PendingValue condition = run->pending(op->inputs[0], scope);
   const bool chosen = co_await truth(std::move(condition), "if");
   const CompiledBlock& block = run->executable_.block(chosen ? op->sub_block : op->else_block);
   TaskInfo& me = co_await this_task::info();

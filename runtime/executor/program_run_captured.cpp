@@ -25,9 +25,9 @@ std::shared_ptr<CapturedLoop> CapturedGraphs::get(const Program& program, int bl
 
 /// The graphs of a loop, where this run may use them.
 std::shared_ptr<CapturedLoop> ProgramRun::captured_loop(const CompiledOp& op, const VarScope& scope) {
-  if (!one_piece() || options_.gear == Gear::fused) return nullptr;
+  if (!one_piece() || options_.backend == Backend::fused) return nullptr;
   if (op.captured == nullptr) {
-    if (options_.gear == Gear::captured) why_[&op] = "there are no graphs of kernels on " + executable_.device().place().to_string();
+    if (options_.backend == Backend::captured) why_[&op] = "there are no graphs of kernels on " + executable_.device().place().to_string();
     return nullptr;
   }
   std::shared_ptr<CapturedLoop> loop =
@@ -38,7 +38,7 @@ std::shared_ptr<CapturedLoop> ProgramRun::captured_loop(const CompiledOp& op, co
 
 namespace {
 
-/// Null, and why, when the loop has to run turn by turn. What is wrong with the values, it says better there.
+/// Null, and why, when the loop has to run iteration by iteration. What is wrong with the values, it says better there.
 std::unique_ptr<CapturedLoop::Run> prepared(CapturedLoop& loop, FusedOperands operands, std::string& why) {
   try {
     return loop.prepare(std::move(operands));
@@ -50,20 +50,20 @@ std::unique_ptr<CapturedLoop::Run> prepared(CapturedLoop& loop, FusedOperands op
 
 }  // namespace
 
-/// False when the loop has to run turn by turn after all.
+/// False when the loop has to run iteration by iteration after all.
 task<bool> ProgramRun::run_captured(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
   const std::shared_ptr<CapturedLoop> loop = run->captured_loop(*op, *scope);
   if (loop == nullptr) co_return false;
   const std::vector<std::unique_ptr<FusedRun>> none;
   FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, Beside{&none, nullptr}, Slots::all_on_device);
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
-  if (operands.turns <= 0 || (limit >= 0 && operands.turns > limit)) co_return false;
+  if (operands.iterations <= 0 || (limit >= 0 && operands.iterations > limit)) co_return false;
   const std::shared_ptr<CapturedLoop::Run> ready = prepared(*loop, std::move(operands), run->why_[op]);
   if (ready == nullptr) co_return false;
   run->why_.erase(op);
-  const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", captured", run->track(*op, *scope), scope->turn());
+  const TraceSpan span(run->options_.tracer, "loop", run->name_of(*op) + ", captured", run->track(*op, *scope), scope->iteration());
   std::vector<SlotValue> last = ready->start();
-  co_await finish_loop(run, &loop->form(), op, scope, std::move(last), ready->turns());
+  co_await finish_loop(run, &loop->form(), op, scope, std::move(last), ready->iterations());
   ++run->result_.captured_loops;
   run->whole_->spawn(watch_captured(ready), run->name_of(*op) + ", captured");
   co_return true;
@@ -81,16 +81,16 @@ task<void> ProgramRun::watch_captured(std::shared_ptr<CapturedLoop::Run> loop) {
   }
 }
 
-/// A loop runs turn by turn: the trace and the result say why, if something else was to be tried.
-void ProgramRun::note_turn_by_turn(const CompiledOp& op, const VarScope& scope) {
+/// A loop runs iteration by iteration: the trace and the result say why, if something else was to be tried.
+void ProgramRun::note_iteration_by_iteration(const CompiledOp& op, const VarScope& scope) {
   const auto found = why_.find(&op);
   if (found == why_.end() || found->second.empty()) return;
-  const std::string line = fmt::format("{} runs turn by turn, because {}", name_of(op), found->second);
+  const std::string line = fmt::format("{} runs iteration by iteration, because {}", name_of(op), found->second);
   why_.erase(found);
-  if (options_.gear_required)
-    throw UnsupportedError(fmt::format("gear {}: expected every loop to run so, but {}", millrace::name_of(options_.gear), line));
-  result_.turn_by_turn.insert(line);
-  if (options_.tracer != nullptr) options_.tracer->instant("gear", line, track(op, scope), scope.turn());
+  if (options_.backend_required)
+    throw UnsupportedError(fmt::format("backend {}: expected every loop to run so, but {}", millrace::name_of(options_.backend), line));
+  result_.iteration_by_iteration.insert(line);
+  if (options_.tracer != nullptr) options_.tracer->instant("backend", line, track(op, scope), scope.iteration());
 }
 
 }  // namespace millrace

@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-bool ProgramRun::arrives(const std::string& input) const { return exchange_ != nullptr && exchange_->brings(input); }
+bool ProgramRun::arrives(const std::string& input) const { return exchange_ != nullptr && exchange_->provides(input); }
 
 bool ProgramRun::any_arrives(const std::set<VarId>& inputs) const {
   const auto& all = executable_.program().inputs();

@@ -10,8 +10,8 @@
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/reorder.h>
-#include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/loops/cpu_fused/wavefront.h>
+#include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
@@ -19,17 +19,17 @@
 
 namespace millrace {
 
-/// Whether loops of this run may run otherwise than turn by turn.
+/// Whether loops of this run may run otherwise than iteration by iteration.
 bool ProgramRun::one_piece() const {
-  if (options_.gear == Gear::interpreted || options_.keep_step_scopes) return false;
-  return options_.gear != Gear::automatic || options_.tracer == nullptr || !options_.tracer->records();
+  if (options_.backend == Backend::interpreted || options_.keep_step_scopes) return false;
+  return options_.backend != Backend::automatic || options_.tracer == nullptr || !options_.tracer->records();
 }
 
 /// The fused form of a loop, where this run may use one.
 std::shared_ptr<const FusedLoop> ProgramRun::fused_form(const CompiledOp& op, const VarScope& scope) {
-  if (op.fused == nullptr || !one_piece() || options_.gear == Gear::captured) return nullptr;
+  if (op.fused == nullptr || !one_piece() || options_.backend == Backend::captured) return nullptr;
   if (!executable_.device().place().is_cpu()) {
-    if (options_.gear == Gear::fused) why_[&op] = "there are no fused kernels for " + executable_.device().place().to_string();
+    if (options_.backend == Backend::fused) why_[&op] = "there are no fused kernels for " + executable_.device().place().to_string();
     return nullptr;
   }
   std::shared_ptr<const FusedLoop> form = op.fused->get(executable_.program(), scope.block(), *op.op);
@@ -66,7 +66,7 @@ task<std::int64_t> ProgramRun::integer_of(std::shared_ptr<ProgramRun> run, VarId
 
 namespace {
 
-/// What stands before slot 0, as the batch wants it; nothing when it does not fit: the loop says why, turn by turn.
+/// What stands before slot 0, as the batch wants it; nothing when it does not fit: the loop says why, iteration by iteration.
 std::optional<SlotValue> booted(const TensorArray& array, const SlotValue& boot, StreamRef stream) {
   if (!array.order()) return boot;
   try {
@@ -87,7 +87,7 @@ std::optional<DDim> ProgramRun::Beside::extents(const StackedView& view) const {
       const DDim stacked = one->stacked(i);
       DDim dims;
       for (const int axis : view.axes)
-        dims = dims.inserted(dims.rank(), axis == StackedView::one ? 1 : stacked[axis == StackedView::turn ? 0 : axis + 1]);
+        dims = dims.inserted(dims.rank(), axis == StackedView::one ? 1 : stacked[axis == StackedView::iteration ? 0 : axis + 1]);
       return dims;
     }
   }
@@ -134,12 +134,12 @@ task<Value> ProgramRun::value_beside(std::shared_ptr<ProgramRun> run, VarId var,
   co_return std::move(outputs[static_cast<std::size_t>(place)]);
 }
 
-/// Slots that come from elsewhere. One that does not come, the loop says better turn by turn.
-task<void> ProgramRun::all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t turns) {
+/// Slots that come from elsewhere. One that does not come, the loop says better iteration by iteration.
+task<void> ProgramRun::all_slots(TensorArray array, FusedOperands::Slots slots, std::int64_t iterations) {
   if (!array.is_fixed()) co_return;
   try {
-    for (std::int64_t turn = 0; turn < turns; ++turn) {
-      const auto slot = lowering::value_at(slots.first, slots.pace, turn);
+    for (std::int64_t iteration = 0; iteration < iterations; ++iteration) {
+      const auto slot = lowering::value_at(slots.first, slots.stride, iteration);
       if (!slot || *slot < -1 || *slot >= array.size()) co_return;
       if (*slot >= 0) co_await array.read(*slot);
     }
@@ -168,7 +168,7 @@ std::vector<VarId> terms_of(const LoopForm& form) {
 
 }  // namespace
 
-/// The slots of a loop's inputs, outputs and states at the first turn, and how many turns there are; nothing where a number is beyond 64
+/// The slots of a loop's inputs, outputs and states at the first iteration, and how many iterations there are; nothing where a number is beyond 64
 /// bits, or the loop never ends.
 task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_ptr<ProgramRun> run, const LoopForm* read, ScopePtr scope,
                                                                     Beside beside) {
@@ -190,18 +190,18 @@ task<std::optional<ProgramRun::FusedSlots>> ProgramRun::fused_slots(std::shared_
   const auto at = [&](const LoopForm::Index& index) {
     const auto first = lowering::first_value(index, values);
     known = known && first;
-    return FusedOperands::Slots{first.value_or(0), index.pace};
+    return FusedOperands::Slots{first.value_or(0), index.stride};
   };
   for (const LoopForm::StepInput& input : form.inputs) made.read.push_back(at(input.index));
   for (const LoopForm::Output& output : form.outputs) made.written.push_back(at(output.index));
   for (const LoopForm::State& state : form.states) made.states.push_back(at(state.index).first);
-  const auto turns = lowering::turns_until(form.stop, at(form.stop.left).first);
-  if (!known || !turns) co_return std::nullopt;
-  made.turns = *turns;
+  const auto iterations = lowering::iterations_until(form.stop, at(form.stop.left).first);
+  if (!known || !iterations) co_return std::nullopt;
+  made.iterations = *iterations;
   co_return made;
 }
 
-/// Everything a loop in one piece works on, awaited; without turns when something is missing. What the loop reads was made before it, and
+/// Everything a loop in one piece works on, awaited; without iterations when something is missing. What the loop reads was made before it, and
 /// nobody waits for what it writes: waiting is safe. On a device, issued is enough. Awaited by who holds `form`.
 task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op, ScopePtr scope,
                                                Beside beside, Slots awaited) {
@@ -221,10 +221,10 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     made.inputs.push_back(array.array());
     made.arriving.push_back(!on_device && array.array().is_fixed() && run->arrives_slot_by_slot(input.array));
     // What arrives shows by its first slot of how many rows it is.
-    const std::int64_t turns = awaited == Slots::all_on_device ? slots->turns : std::min<std::int64_t>(slots->turns, 1);
-    if (on_device || made.arriving.back()) co_await all_slots(array.array(), made.read[i], turns);
+    const std::int64_t iterations = awaited == Slots::all_on_device ? slots->iterations : std::min<std::int64_t>(slots->iterations, 1);
+    if (on_device || made.arriving.back()) co_await all_slots(array.array(), made.read[i], iterations);
     made.boots.emplace_back();
-    const auto last = lowering::value_at(made.read[i].first, made.read[i].pace, std::max<std::int64_t>(slots->turns, 1) - 1);
+    const auto last = lowering::value_at(made.read[i].first, made.read[i].stride, std::max<std::int64_t>(slots->iterations, 1) - 1);
     if (input.boot == no_var || !last || std::min(made.read[i].first, *last) != -1) continue;
     const Value boot = co_await value_beside(run, input.boot, scope, beside);
     if (boot.empty()) co_return made;
@@ -258,7 +258,7 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     } else if (const std::optional<LoDTensor> held = slot < 0 ? std::nullopt : array.array().peek(slot)) {
       made.states.push_back(order ? SlotValue(*held, *order, slot) : SlotValue(*held));
     } else {
-      co_return made;  // reads what nothing wrote: the loop says so, turn by turn
+      co_return made;  // reads what nothing wrote: the loop says so, iteration by iteration
     }
   }
   for (const VarId var : form.shared) {
@@ -272,13 +272,13 @@ task<FusedOperands> ProgramRun::fused_operands(std::shared_ptr<ProgramRun> run, 
     const Point point = on_device ? Point() : state.ready();
     co_await ready(point);
   }
-  made.turns = slots->turns;
+  made.iterations = slots->iterations;
   co_return made;
 }
 
 namespace {
 
-/// What is wrong with the values, the loop says better turn by turn.
+/// What is wrong with the values, the loop says better iteration by iteration.
 std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop, FusedOperands operands, StreamRef stream) {
   try {
     return FusedRun::prepare(loop, std::move(operands), stream);
@@ -289,15 +289,15 @@ std::unique_ptr<FusedRun> prepared(const std::shared_ptr<const FusedLoop>& loop,
 
 }  // namespace
 
-/// Prepared, or null when the loop has to run turn by turn after all.
+/// Prepared, or null when the loop has to run iteration by iteration after all.
 task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope,
                                                           Beside beside) {
   const std::shared_ptr<const FusedLoop> loop = run->fused_form(*op, *scope);
   if (loop == nullptr) co_return nullptr;
   FusedOperands operands = co_await fused_operands(run, &loop->form(), op, scope, beside, Slots::on_host);
-  if (operands.turns > 0) run->why_[op] = "what it works on does not fit: slots that are not there yet, or extents that differ";
+  if (operands.iterations > 0) run->why_[op] = "what it works on does not fit: slots that are not there yet, or extents that differ";
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
-  if (limit >= 0 && operands.turns > limit) co_return nullptr;
+  if (limit >= 0 && operands.iterations > limit) co_return nullptr;
   operands.sources.resize(loop->form().inputs.size());
   for (std::size_t i = 0; i < beside.runs->size(); ++i) {
     const std::vector<LoopForm::Output>& outputs = (*beside.runs)[i]->loop().form().outputs;
@@ -308,47 +308,47 @@ task<std::unique_ptr<FusedRun>> ProgramRun::prepare_fused(std::shared_ptr<Progra
   co_return prepared(loop, std::move(operands), run->stream(*op, *scope));
 }
 
-/// All turns of what was prepared: of one loop, or of several side by side.
-task<void> ProgramRun::turn_fused(std::shared_ptr<ProgramRun>, FusedRun* one, Wavefront* several, StreamRef stream) {
+/// All iterations of what was prepared: of one loop, or of several side by side.
+task<void> ProgramRun::iteration_fused(std::shared_ptr<ProgramRun>, FusedRun* one, Wavefront* several, StreamRef stream) {
   while (one != nullptr ? one->advance(stream) : several->advance(stream)) co_await turned(stream);
 }
 
-/// Behind turns that were begun.
+/// Behind iterations that were begun.
 task<void> ProgramRun::turned(StreamRef stream) {
-  // Another thread may be on the stream: then it runs the turns, later.
+  // Another thread may be on the stream: then it runs the iterations, later.
   const Point done = stream.position();
   co_await ready(done);
   co_await this_task::yield();  // timers, and other runs of the executor, get their turn
   co_await this_task::checkpoint();
 }
 
-/// What a fused loop leaves becomes values of the program. False when it did not come to its end: the rest is to be done turn by turn.
+/// What a fused loop leaves becomes values of the program. False when it did not come to its end: the rest is to be done iteration by iteration.
 task<bool> ProgramRun::finish_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, std::unique_ptr<FusedRun> fused,
                                     LoopStart* start) {
   if (fused->turned() == 0) co_return false;
   std::vector<SlotValue> last = fused->finish(run->stream(*op, *scope));
-  const bool whole = co_await end_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turned(), fused->turns(), start);
+  const bool whole = co_await end_loop(run, &fused->loop().form(), op, scope, std::move(last), fused->turned(), fused->iterations(), start);
   co_return whole;
 }
 
-/// What a loop carries behind the turns that it has done. False when there are more.
+/// What a loop carries behind the iterations that it has done. False when there are more.
 task<bool> ProgramRun::end_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
-                                std::vector<SlotValue> last, std::int64_t turned, std::int64_t turns, LoopStart* start) {
-  if (turned == turns) {
-    co_await finish_loop(run, form, op, scope, std::move(last), turns);
+                                std::vector<SlotValue> last, std::int64_t turned, std::int64_t iterations, LoopStart* start) {
+  if (turned == iterations) {
+    co_await finish_loop(run, form, op, scope, std::move(last), iterations);
     ++run->result_.fused_loops;
     co_return true;
   }
   std::vector<Value> carried = co_await carried_behind(run, form, op, scope, std::move(last), turned);
   for (Value& value : carried) start->carried.push_back({std::move(value), nullptr, 0, nullptr});
-  start->turn = turned;
-  run->result_.turns += turned;
+  start->iteration = turned;
+  run->result_.iterations += turned;
   co_return false;
 }
 
-/// What the loop carries behind so many turns. Awaited by who holds `form`.
+/// What the loop carries behind so many iterations. Awaited by who holds `form`.
 task<std::vector<Value>> ProgramRun::carried_behind(std::shared_ptr<ProgramRun> run, const LoopForm* read, const CompiledOp* op,
-                                                    ScopePtr scope, std::vector<SlotValue> last, std::int64_t turns) {
+                                                    ScopePtr scope, std::vector<SlotValue> last, std::int64_t iterations) {
   const LoopForm& form = *read;
   std::vector<Value> made;
   for (std::size_t i = 0; i < op->outputs.size(); ++i) {
@@ -357,7 +357,7 @@ task<std::vector<Value>> ProgramRun::carried_behind(std::shared_ptr<ProgramRun> 
       continue;
     }
     const std::int64_t begin = co_await integer_of(run, op->op->inputs[i], scope);
-    const auto grown = static_cast<std::uint64_t>(form.carried[i].pace) * static_cast<std::uint64_t>(turns);
+    const auto grown = static_cast<std::uint64_t>(form.carried[i].stride) * static_cast<std::uint64_t>(iterations);
     const auto end = static_cast<std::int64_t>(static_cast<std::uint64_t>(begin) + grown);
     const DType dtype = run->executable_.program().var(op->op->outputs[i]).type.dtype;
     made.emplace_back(dtype == DType::i32 ? Tensor::scalar(static_cast<std::int32_t>(end)) : Tensor::scalar(end));
@@ -367,13 +367,13 @@ task<std::vector<Value>> ProgramRun::carried_behind(std::shared_ptr<ProgramRun> 
 
 /// Awaited by who holds `form`.
 task<void> ProgramRun::finish_loop(std::shared_ptr<ProgramRun> run, const LoopForm* form, const CompiledOp* op, ScopePtr scope,
-                                   std::vector<SlotValue> last, std::int64_t turns) {
-  std::vector<Value> carried = co_await carried_behind(run, form, op, scope, std::move(last), turns);
+                                   std::vector<SlotValue> last, std::int64_t iterations) {
+  std::vector<Value> carried = co_await carried_behind(run, form, op, scope, std::move(last), iterations);
   for (std::size_t i = 0; i < carried.size(); ++i) scope->set(op->outputs[i], std::move(carried[i]));
-  // A turn that ends behind other ops than its test is one, too.
+  // An iteration that ends behind other ops than its test is one, too.
   const bool another = run->executable_.block(op->sub_block).test == 0;
   const std::int64_t limit = op->op->attributes.get_or<std::int64_t>("max_trips", -1);
-  run->result_.turns += turns + (another && turns != limit ? 1 : 0);
+  run->result_.iterations += iterations + (another && iterations != limit ? 1 : 0);
 }
 
 task<int> ProgramRun::team_size(StreamRef stream) {
@@ -384,7 +384,7 @@ task<int> ProgramRun::team_size(StreamRef stream) {
   co_return *threads;
 }
 
-/// The other loops of a group get what the first one made of them: their turns, done, or leave to begin themselves.
+/// The other loops of a group get what the first one made of them: their iterations, done, or leave to begin themselves.
 struct ProgramRun::Companions {
   explicit Companions(const std::vector<std::shared_ptr<Companion>>* of) {
     if (of != nullptr) all = *of;
@@ -397,7 +397,7 @@ struct ProgramRun::Companions {
   std::vector<std::shared_ptr<Companion>> all;
 };
 
-/// False when the loop has to run turn by turn after all.
+/// False when the loop has to run iteration by iteration after all.
 task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, LoopStart* start) {
   if (op->on_device != nullptr) {
     const bool done = co_await run_fused_on_device(run, op, scope, start);
@@ -436,21 +436,21 @@ task<bool> ProgramRun::run_fused(std::shared_ptr<ProgramRun> run, const Compiled
     ops.push_back(companions.all[i]->op);
   }
   const std::string name = run->name_of(*op) + (runs.size() > 1 ? fmt::format(", fused, {} loops side by side", runs.size()) : ", fused");
-  const TraceSpan span(run->options_.tracer, "loop", name, run->track(*op, *scope), scope->turn());
+  const TraceSpan span(run->options_.tracer, "loop", name, run->track(*op, *scope), scope->iteration());
   if (runs.size() > 1) run->result_.loops_side_by_side += static_cast<std::int64_t>(runs.size());
   if (runs.size() > 1 && side_by_side) {
     Wavefront wavefront(std::move(runs), threads, stream);
     if (passes)
       co_await pass_slots(run, op, scope, &wavefront.runs(), &wavefront);
     else
-      co_await turn_fused(run, nullptr, &wavefront, stream);
+      co_await iteration_fused(run, nullptr, &wavefront, stream);
     runs = wavefront.take();
   } else {
     for (const auto& each : runs) each->deal(threads, stream);
     if (passes)
       co_await pass_slots(run, op, scope, &runs, nullptr);
     else
-      co_await turn_fused(run, runs[0].get(), nullptr, stream);
+      co_await iteration_fused(run, runs[0].get(), nullptr, stream);
   }
   for (const auto& companion : companions.all) {
     const auto at = std::find(ops.begin(), ops.end(), companion->op);

@@ -12,7 +12,7 @@
 namespace millrace {
 
 /// What a run takes from elsewhere, and gives away, while it goes on: the other parts of a program whose loops run on several ranks
-/// (distributed/spread.h). Each call is a task of its own of the run, one at a time. Its errors, and those of what it spawns, are the run's.
+/// (distributed/partition.h). Each call is a task of its own of the run, one at a time. Its errors, and those of what it spawns, are the run's.
 class RunExchange {
  public:
   virtual ~RunExchange() = default;
@@ -21,7 +21,7 @@ class RunExchange {
 
   /// Inputs that are not fed, but come: ops that need one wait for it. Outputs that leave do so as soon as they are issued, an array when it
   /// is made; they are not in the run's result.
-  virtual bool brings(const std::string& input) const = 0;
+  virtual bool provides(const std::string& input) const = 0;
   virtual bool takes(const std::string& output) const = 0;
   /// `rest` joins what goes on after the value is there: the slots of an array.
   virtual task<Value> receive(std::string input, Scope* rest) = 0;

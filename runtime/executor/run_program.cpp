@@ -101,12 +101,12 @@ const Value& RunResult::value(const std::string& name) const {
   throw IndexError(fmt::format("run result: expected one of the outputs {}, found '{}'", names_of(outputs_), name));
 }
 
-const Value* RunResult::step_value(int block, std::int64_t turn, const std::string& var) const {
+const Value* RunResult::step_value(int block, std::int64_t iteration, const std::string& var) const {
   const VarId id = executable_ ? executable_->program().find_var(var) : no_var;
   if (id == no_var || executable_->program().var(id).block != block) return nullptr;
   const std::size_t index = executable_->index_of(id);
   for (const auto& scope : step_scopes_)
-    if (scope->block() == block && scope->turn() == turn && scope->has(index)) return &scope->get(index);
+    if (scope->block() == block && scope->iteration() == iteration && scope->has(index)) return &scope->get(index);
   return nullptr;
 }
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <millrace/runtime/executor/executable.h>
-#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/executor/var_scope.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/task/executor.h>
 #include <millrace/runtime/task/task.h>
 
@@ -27,9 +27,9 @@ struct RunOptions {
   Tracer* tracer = nullptr;
   /// The run is cancelled and fails with a DeadlineError when it takes longer.
   std::optional<Duration> deadline;
-  Gear gear = Gear::automatic;
-  /// With Gear::captured or Gear::fused: a loop that cannot run so is an UnsupportedError that says why, and does not run turn by turn.
-  bool gear_required = false;
+  Backend backend = Backend::automatic;
+  /// With Backend::captured or Backend::fused: a loop that cannot run so is an UnsupportedError that says why, and does not run iteration by iteration.
+  bool backend_required = false;
   /// Keeps the scope of every iteration in the result. Else a scope goes as soon as its iteration is over.
   bool keep_step_scopes = false;
 };
@@ -42,21 +42,21 @@ class RunResult {
   const Value& value(const std::string& name) const;
   const std::vector<std::pair<std::string, Value>>& outputs() const noexcept { return outputs_; }
 
-  /// The value of a var in iteration `turn` of the loop whose body is block `block`; only kept with `keep_step_scopes`. Null: none such.
-  const Value* step_value(int block, std::int64_t turn, const std::string& var) const;
+  /// The value of a var in iteration `iteration` of the loop whose body is block `block`; only kept with `keep_step_scopes`. Null: none such.
+  const Value* step_value(int block, std::int64_t iteration, const std::string& var) const;
   /// The kept step scopes, in the order in which their iterations began.
   const std::vector<std::shared_ptr<VarScope>>& step_scopes() const noexcept { return step_scopes_; }
   /// How many step scopes were alive at once, at most, and how many still are besides the kept ones.
   std::int64_t peak_step_scopes() const noexcept { return count_->peak; }
   std::int64_t live_step_scopes() const noexcept { return count_->live - static_cast<std::int64_t>(step_scopes_.size()); }
-  /// Iterations of all loops together. A turn that ends at the body's test is none: see `Executable::CompiledBlock::test`.
-  std::int64_t turns = 0;
-  /// Loops, as often as they were run, that ran in one piece (Gear::fused).
+  /// Iterations of all loops together. An iteration that ends at the body's test is none: see `Executable::CompiledBlock::test`.
+  std::int64_t iterations = 0;
+  /// Loops, as often as they were run, that ran in one piece (Backend::fused).
   std::int64_t fused_loops = 0;
-  /// The same, as graphs of a device (Gear::captured).
+  /// The same, as graphs of a device (Backend::captured).
   std::int64_t captured_loops = 0;
-  /// Why loops ran turn by turn though another gear was asked for, or tried: a line for each loop and reason.
-  std::set<std::string> turn_by_turn;
+  /// Why loops ran iteration by iteration though another backend was asked for, or tried: a line for each loop and reason.
+  std::set<std::string> iteration_by_iteration;
   /// Those of them that ran beside others, each on a thread.
   std::int64_t loops_side_by_side = 0;
 
@@ -70,7 +70,7 @@ class RunResult {
 
 /// Evaluates a program, the one way there is: each op is a task or part of one, each iteration of a loop is a task, values flow as futures.
 /// Part of the awaiting task's run: its cancellation, its executor (one at a time there), its deadlock detection. Errors of ops keep their
-/// type and say which op, block and turn. Feeds are checked against the program's inputs (ArgumentError, DTypeError, ShapeError, LoDError
+/// type and say which op, block and iteration. Feeds are checked against the program's inputs (ArgumentError, DTypeError, ShapeError, LoDError
 /// name both sides).
 task<RunResult> run(Executable executable, Feeds feeds, RunOptions options = {});
 /// Compiles for a one-thread CPU device first; to run more than once, keep an Executable.

@@ -5,25 +5,25 @@
 
 namespace millrace {
 
-VarScope::VarScope(std::shared_ptr<VarScope> parent, std::size_t vars, int block, std::int64_t turn, std::shared_ptr<Count> count)
-    : parent_(std::move(parent)), cells_(vars), block_(block), turn_(turn), count_(std::move(count)) {
-  if (turn_ < 0) return;
+VarScope::VarScope(std::shared_ptr<VarScope> parent, std::size_t vars, int block, std::int64_t iteration, std::shared_ptr<Count> count)
+    : parent_(std::move(parent)), cells_(vars), block_(block), iteration_(iteration), count_(std::move(count)) {
+  if (iteration_ < 0) return;
   ++count_->live;
   count_->peak = std::max(count_->peak, count_->live);
 }
 
 VarScope::~VarScope() {
-  if (turn_ >= 0) --count_->live;
+  if (iteration_ >= 0) --count_->live;
 }
 
-void VarScope::begin_turn(std::int64_t turn) {
+void VarScope::begin_iteration(std::int64_t iteration) {
   for (Cell& cell : cells_) {
     if (!cell.value.empty()) cell.value = Value();
     cell.link = Link();
     cell.set = false;
     cell.gate.reset();
   }
-  turn_ = turn;
+  iteration_ = iteration;
 }
 
 void VarScope::set(std::size_t var, Value&& value) {

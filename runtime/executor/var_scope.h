@@ -24,25 +24,25 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
     std::int64_t peak = 0;
   };
 
-  VarScope(std::shared_ptr<VarScope> parent, std::size_t vars, int block, std::int64_t turn, std::shared_ptr<Count> count);
+  VarScope(std::shared_ptr<VarScope> parent, std::size_t vars, int block, std::int64_t iteration, std::shared_ptr<Count> count);
   ~VarScope();
   VarScope(const VarScope&) = delete;
   VarScope& operator=(const VarScope&) = delete;
 
   /// The designs' NewScope: a scope for one run of a sub-block.
-  std::shared_ptr<VarScope> new_child(std::size_t vars, int block, std::int64_t turn) {
-    return std::make_shared<VarScope>(shared_from_this(), vars, block, turn, count_);
+  std::shared_ptr<VarScope> new_child(std::size_t vars, int block, std::int64_t iteration) {
+    return std::make_shared<VarScope>(shared_from_this(), vars, block, iteration, count_);
   }
-  /// A step scope that nobody else holds becomes that of another turn: as new.
-  void begin_turn(std::int64_t turn);
+  /// A step scope that nobody else holds becomes that of another iteration: as new.
+  void begin_iteration(std::int64_t iteration);
   const std::shared_ptr<VarScope>& parent() const noexcept { return parent_; }
   int block() const noexcept { return block_; }
   /// The iteration this scope belongs to; −1 for a scope that is no step scope.
-  std::int64_t turn() const noexcept { return turn_; }
-  /// The step scope that this scope is or lies in (a branch lies in an iteration, an inner loop in a turn of the outer one); null: none.
+  std::int64_t iteration() const noexcept { return iteration_; }
+  /// The step scope that this scope is or lies in (a branch lies in an iteration, an inner loop in an iteration of the outer one); null: none.
   const VarScope* step() const noexcept {
     const VarScope* at = this;
-    while (at != nullptr && at->turn_ < 0) at = at->parent_.get();
+    while (at != nullptr && at->iteration_ < 0) at = at->parent_.get();
     return at;
   }
 
@@ -79,7 +79,7 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   std::shared_ptr<VarScope> parent_;
   std::vector<Cell> cells_;
   int block_;
-  std::int64_t turn_;
+  std::int64_t iteration_;
   std::shared_ptr<Count> count_;
 };
 

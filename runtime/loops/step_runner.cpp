@@ -27,17 +27,18 @@ struct StepRunner::Room {
   }
 };
 
-StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear)
+StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device, Backend backend)
     : executable_(program, device), device_(std::move(device)) {
-  if (gear == Gear::captured)
-    throw UnsupportedError("gear captured: expected single steps of a StateSlab on a CUDA device, found single steps on " +
+  if (backend == Backend::captured)
+    throw UnsupportedError("backend captured: expected single steps of a StateSlab on a CUDA device, found single steps on " +
                            device_->place().to_string());
-  if (gear == Gear::interpreted) {
+  if (backend == Backend::interpreted) {
     reason_ = "it was asked for op by op";
     return;
   }
   fuse();
-  if (gear == Gear::fused && !kernel_) throw UnsupportedError("gear fused: expected a step that runs as one kernel, but " + reason_);
+  if (backend == Backend::fused && !kernel_)
+    throw UnsupportedError("backend fused: expected a step that runs as one kernel, but " + reason_);
 }
 
 void StepRunner::fuse() {

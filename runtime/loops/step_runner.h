@@ -17,9 +17,9 @@ class Tracer;
 /// else op by op; the same bits. Not thread-safe.
 class StepRunner {
  public:
-  /// Inputs and outputs have rows along axis 0, of unknown extent. `gear`: interpreted, op by op; fused, as one kernel, or UnsupportedError
+  /// Inputs and outputs have rows along axis 0, of unknown extent. `backend`: interpreted, op by op; fused, as one kernel, or UnsupportedError
   /// that says why not; captured: UnsupportedError. On CUDA see DeviceStep, which works on slabs.
-  StepRunner(const Program& program, std::shared_ptr<Device> device, Gear gear = Gear::automatic);
+  StepRunner(const Program& program, std::shared_ptr<Device> device, Backend backend = Backend::automatic);
   ~StepRunner();
   StepRunner(StepRunner&&) noexcept;
   StepRunner& operator=(StepRunner&&) noexcept;

@@ -62,10 +62,10 @@ class Keeper {
     const Op& loop = program_.block(block_).ops[place_];
     const LoopForm form = find_loop_form(program_, block_, loop);
     check_values(form);
-    // An array with an order takes the slots that the order has; else the turns are counted from 0.
+    // An array with an order takes the slots that the order has; else the iterations are counted from 0.
     const std::optional<std::size_t> ordered = ordered_input(form);
     make_arrays(form, ordered);
-    write(ordered ? slot_of(form.inputs[*ordered].index) : turn_of(form));
+    write(ordered ? slot_of(form.inputs[*ordered].index) : iteration_of(form));
     return values_;
   }
   Program take() { return std::move(program_); }
@@ -95,7 +95,7 @@ class Keeper {
     }
   }
 
-  /// What holds rows of sequences that have ended: states of the turn before, until they are shrunk.
+  /// What holds rows of sequences that have ended: states of the iteration before, until they are shrunk.
   std::set<VarId> wide_vars(const std::set<VarId>& rows) {
     std::set<VarId> written;
     std::set<VarId> wide;
@@ -172,10 +172,10 @@ class Keeper {
   static std::function<Var()> slot_of(const LoopForm::Index& index) {
     return [var = index.var] { return Var::of(var); };
   }
-  /// Made in the body: how many turns there were before.
-  std::function<Var()> turn_of(const LoopForm& form) {
+  /// Made in the body: how many iterations there were before.
+  std::function<Var()> iteration_of(const LoopForm& form) {
     for (std::size_t i = 0; i < form.carried.size(); ++i) {
-      const std::optional<std::int64_t> first = form.carried[i].pace == 1 ? start_of(i) : std::nullopt;
+      const std::optional<std::int64_t> first = form.carried[i].stride == 1 ? start_of(i) : std::nullopt;
       if (!first || *first == std::numeric_limits<std::int64_t>::min()) continue;
       return [this, i, first] {
         const Var counter = Var::of(body().params[i]);
@@ -189,19 +189,19 @@ class Keeper {
     return [this, place] { return Var::of(body().params[place]); };
   }
 
-  /// A count of turns beside those that the loop has; its place among what is carried.
+  /// A count of iterations beside those that the loop has; its place among what is carried.
   std::size_t add_counter() {
     const std::size_t place = loop().inputs.size();
     const VarType type(DType::i64, DDim{});
     const VarId zero = before_loop([] { return build::constant(0).id(); });
-    const VarId turn = program_.add_var("turn", type, body_);
-    const VarId behind = program_.add_var("turns", type, block_);
-    body().params.push_back(turn);
+    const VarId iteration = program_.add_var("iteration", type, body_);
+    const VarId behind = program_.add_var("iterations", type, block_);
+    body().params.push_back(iteration);
     build::Guard guard(program_);
     const build::BlockGuard at(guard, body_);
-    body().results.push_back(add(Var::of(turn), build::constant(1)).id());
+    body().results.push_back(add(Var::of(iteration), build::constant(1)).id());
     for (Op& op : body().ops)
-      if (op.type == "break_if") op.inputs.push_back(turn);
+      if (op.type == "break_if") op.inputs.push_back(iteration);
     loop().inputs.push_back(zero);
     loop().outputs.push_back(behind);
     return place;
@@ -211,29 +211,29 @@ class Keeper {
 
   static Var as_index(const Var& x) { return x.type().dtype == DType::i64 ? x : cast(x, DType::i64); }
 
-  /// How many turns there are; none when the loop is at its end already.
-  static Var turns_of(const LoopForm& form) {
+  /// How many iterations there are; none when the loop is at its end already.
+  static Var iterations_of(const LoopForm& form) {
     const LoopForm::Index& left = form.stop.left;
-    if (left.pace != 1 && left.pace != -1)
-      throw UnsupportedError("keep_values: the loop counts in steps of " + std::to_string(left.pace) + ", not of 1");
-    std::optional<Var> turns;
+    if (left.stride != 1 && left.stride != -1)
+      throw UnsupportedError("keep_values: the loop counts in steps of " + std::to_string(left.stride) + ", not of 1");
+    std::optional<Var> iterations;
     for (const LoopForm::Index::Term& term : left.first.terms) {
       const Var value = Var::of(term.var).type().is_array() ? build::call1("tensor_array_size", {Var::of(term.var)}, {}, "size")
                                                             : as_index(Var::of(term.var));
-      const std::int64_t times = -term.times * left.pace;
-      if (!turns && times == 1)
-        turns = value;
-      else if (!turns)
-        turns = value * build::constant(times);
+      const std::int64_t times = -term.times * left.stride;
+      if (!iterations && times == 1)
+        iterations = value;
+      else if (!iterations)
+        iterations = value * build::constant(times);
       else
-        turns = times == 1 ? *turns + value : times == -1 ? *turns - value : *turns + value * build::constant(times);
+        iterations = times == 1 ? *iterations + value : times == -1 ? *iterations - value : *iterations + value * build::constant(times);
     }
-    const std::int64_t offset = -left.first.number * left.pace;
-    if (!turns)
-      turns = build::constant(offset);
+    const std::int64_t offset = -left.first.number * left.stride;
+    if (!iterations)
+      iterations = build::constant(offset);
     else if (offset != 0)
-      turns = *turns + build::constant(offset);
-    return maximum(*turns, build::constant(0));
+      iterations = *iterations + build::constant(offset);
+    return maximum(*iterations, build::constant(0));
   }
 
   /// The extents that arrays of the loop were made with, where they say how many rows there are and no more: those of a dense batch.
@@ -252,7 +252,7 @@ class Keeper {
     const VarId order = ordered ? order_of(array) : no_var;
     const VarId extents = ordered ? no_var : extents_of(form);
     const std::vector<VarId> made = before_loop([&] {
-      const Var size = ordered ? build::call1("tensor_array_size", {Var::of(array)}, {}, "size") : turns_of(form);
+      const Var size = ordered ? build::call1("tensor_array_size", {Var::of(array)}, {}, "size") : iterations_of(form);
       std::vector<VarId> arrays;
       for (const KeptValue& value : values_) {
         std::vector<VarId> inputs{size.id()};

@@ -19,7 +19,7 @@ namespace {
 struct Symbol {
   enum class Kind : std::uint8_t { outside, counter, rows, condition };
   Kind kind = Kind::outside;
-  LoopForm::Index index = {};  // counter: an integer that is known for each turn
+  LoopForm::Index index = {};  // counter: an integer that is known for each iteration
   VarId var = no_var;          // rows: in the step program; outside: in the program
   LoopForm::Stop stop = {};    // condition: when it is true
   bool negated = false;        // condition
@@ -27,7 +27,7 @@ struct Symbol {
 };
 
 /// What a counter may grow or fall by, and how far back a loop may look into what it writes.
-constexpr std::int64_t most_pace = 1 << 20;
+constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
 
 class LoopReader {
@@ -39,7 +39,7 @@ class LoopReader {
         body_(program.block(loop.attributes.get<BlockId>("sub_block").index)),
         numbers_(program, block, loop),
         form_{{}, {}, {}, {}, {}, {}, Program(program.shared_registry())} {
-    form_.step.set_title(program.title() + ", one turn");
+    form_.step.set_title(program.title() + ", one iteration");
   }
 
   LoopForm read() {
@@ -55,7 +55,7 @@ class LoopReader {
         refuse(error.what());
       }
     }
-    if (form_.stop.left.pace == 0) refuse("it ends by something else than a number of turns");
+    if (form_.stop.left.stride == 0) refuse("it ends by something else than a number of iterations");
     if (form_.inputs.empty() && form_.states.empty()) refuse("it has no rows");
     finish();
     return std::move(form_);
@@ -75,13 +75,13 @@ class LoopReader {
       if (op.attributes.has("sub_block") || op.attributes.has("then_block")) refuse(op, "has a block of its own");
       if (op.type == "tensor_array_append") refuse(op, "appends");
       if (op.type != "tensor_array_write") continue;
-      if (!written_.emplace(op.inputs[0], &op).second) refuse(op, "writes '" + name(op.inputs[0]) + "' a second time in a turn");
+      if (!written_.emplace(op.inputs[0], &op).second) refuse(op, "writes '" + name(op.inputs[0]) + "' a second time in an iteration");
       expect_own(op.inputs[0]);
     }
   }
 
   /// An array is the loop's own when it is made in the loop's block and nothing looks at it before the loop. Then nobody can wait for it to
-  /// be written turn by turn.
+  /// be written iteration by iteration.
   void expect_own(VarId array) const {
     if (program_.var(array).block != outer_) refuse("it writes '" + name(array) + "', an array from further out");
     bool made = false;
@@ -114,7 +114,7 @@ class LoopReader {
   /// What a counter's next value is more than its value: a number that is not 0; else 0.
   std::int64_t pace_of(std::size_t at) const {
     if (!lowering::is_integer_scalar(program_.var(body_.params[at]).type)) return 0;
-    std::int64_t pace = 0;
+    std::int64_t stride = 0;
     VarId var = body_.results[at];
     for (std::size_t left = body_.ops.size(); var != body_.params[at]; --left) {
       const auto made = std::find_if(body_.ops.begin(), body_.ops.end(), [var](const Op& op) { return op.outputs == std::vector{var}; });
@@ -123,20 +123,20 @@ class LoopReader {
       var = made->inputs[second ? 1 : 0];
       if (made->type == "identity") continue;
       const auto by = number(made->inputs[second ? 0 : 1]);
-      if (!by || std::abs(*by) > most_pace || std::abs(pace) > most_pace) return 0;
-      pace += made->type == "add" ? *by : -*by;
+      if (!by || std::abs(*by) > most_stride || std::abs(stride) > most_stride) return 0;
+      stride += made->type == "add" ? *by : -*by;
     }
-    return pace;
+    return stride;
   }
 
   void read_carried() {
     for (std::size_t i = 0; i < body_.params.size(); ++i) {
       const VarId param = body_.params[i];
-      if (const std::int64_t pace = pace_of(i); pace != 0) {
-        form_.carried.push_back({true, 0, pace});
+      if (const std::int64_t stride = pace_of(i); stride != 0) {
+        form_.carried.push_back({true, 0, stride});
         std::optional<LoopForm::Index> index = numbers_.find(loop_.inputs[i]);
         if (!index) refuse("it counts from '" + name(loop_.inputs[i]) + "', which is no integer");
-        index->pace = pace;
+        index->stride = stride;
         index->var = param;
         symbols_[param] = {.kind = Symbol::Kind::counter, .index = *index};
         continue;
@@ -205,7 +205,7 @@ class LoopReader {
     eval_rows(op);
   }
 
-  /// An integer that is known for each turn.
+  /// An integer that is known for each iteration.
   std::optional<LoopForm::Index> count(VarId var) const {
     const Symbol symbol = at(var);
     if (symbol.kind == Symbol::Kind::counter) return symbol.index;
@@ -219,11 +219,11 @@ class LoopReader {
     if (!made) return false;
     made->var = op.outputs[0];
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::counter, .index = *made};
-    if (op.type != "tensor_array_size") same_each_turn_[op.outputs[0]] = &op;
+    if (op.type != "tensor_array_size") same_each_iteration_[op.outputs[0]] = &op;
     return true;
   }
 
-  /// Comparisons of integers that are known for each turn.
+  /// Comparisons of integers that are known for each iteration.
   bool eval_condition(const Op& op) {
     if (op.type == "logical_not" && at(op.inputs[0]).kind == Symbol::Kind::condition) {
       Symbol made = at(op.inputs[0]);
@@ -237,14 +237,14 @@ class LoopReader {
     const auto b = count(op.inputs[1]);
     if (!a || !b) return false;
     std::optional<LoopForm::Index> left = lowering::sum(*a, *b, -1);
-    if (!left || left->pace == 0) return false;
+    if (!left || left->stride == 0) return false;
     Symbol made{.kind = Symbol::Kind::condition};
     if (op.type == "equal" || op.type == "not_equal") {
       made.stop = {*left, false};
       made.negated = op.type == "not_equal";
     } else {
       // As "is beyond": at 0 and further on in the direction of the count. What holds until then is its contrary.
-      const bool rises = left->pace > 0;
+      const bool rises = left->stride > 0;
       const bool up = op.type[0] == 'g';
       const bool at_zero = op.type.ends_with("equal");
       made.negated = rises != up;
@@ -259,9 +259,9 @@ class LoopReader {
 
   void eval_break(const Op& op) {
     const Symbol condition = at(op.inputs[0]);
-    if (condition.kind != Symbol::Kind::condition || condition.negated) refuse(op, "looks at something else than a number of turns");
-    if (form_.stop.left.pace != 0) refuse(op, "is the second one");
-    if (!form_.inputs.empty() || !form_.outputs.empty() || rows_begun_) refuse(op, "stands behind other ops of the turn");
+    if (condition.kind != Symbol::Kind::condition || condition.negated) refuse(op, "looks at something else than a number of iterations");
+    if (form_.stop.left.stride != 0) refuse(op, "is the second one");
+    if (!form_.inputs.empty() || !form_.outputs.empty() || rows_begun_) refuse(op, "stands behind other ops of the iteration");
     for (std::size_t i = 1; i < op.inputs.size(); ++i)
       if (op.inputs[i] != body_.params[i - 1]) refuse(op, "hands on something new");
     form_.stop = condition.stop;
@@ -271,9 +271,9 @@ class LoopReader {
     const VarId array = op.inputs[0];
     const Symbol index = at(op.inputs[1]);
     const VarId boot = op.inputs.size() > 2 ? op.inputs[2] : no_var;
-    if (index.kind != Symbol::Kind::counter || index.index.pace == 0) refuse(op, "reads a slot whose number is no count of turns");
-    if (!is_outside(array)) refuse(op, "reads an array of its own turn");
-    if (boot != no_var && !is_outside(boot) && program_.constant(boot) == nullptr) refuse(op, "has a boot that its own turn computes");
+    if (index.kind != Symbol::Kind::counter || index.index.stride == 0) refuse(op, "reads a slot whose number is no count of iterations");
+    if (!is_outside(array)) refuse(op, "reads an array of its own iteration");
+    if (boot != no_var && !is_outside(boot) && program_.constant(boot) == nullptr) refuse(op, "has a boot that its own iteration computes");
     const auto writer = written_.find(array);
     if (writer != written_.end()) return eval_earlier(op, array, index.index, boot, *writer->second);
     form_.inputs.push_back({array, index.index, boot, false});
@@ -281,14 +281,14 @@ class LoopReader {
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = input_vars_.back()};
   }
 
-  /// What this loop wrote some turns ago, or in this turn.
+  /// What this loop wrote some iterations ago, or in this iteration.
   void eval_earlier(const Op& op, VarId array, const LoopForm::Index& index, VarId boot, const Op& writer) {
     const auto target = count_ahead(writer.inputs[1]);
     const auto distance = target ? target->ahead_of(index) : std::nullopt;
-    if (!distance || *distance % index.pace != 0) refuse(op, "reads a slot that another count numbers");
-    const std::int64_t lag = *distance / index.pace;
+    if (!distance || *distance % index.stride != 0) refuse(op, "reads a slot that another count numbers");
+    const std::int64_t lag = *distance / index.stride;
     if (lag < 0) refuse(op, "reads a slot before it is written");
-    if (lag > most_lag) refuse(op, "reads what was written more than " + std::to_string(most_lag) + " turns ago");
+    if (lag > most_lag) refuse(op, "reads what was written more than " + std::to_string(most_lag) + " iterations ago");
     if (lag == 0) {
       const auto latest = latest_.find(array);
       if (latest == latest_.end()) refuse(op, "reads a slot before it is written");
@@ -300,7 +300,7 @@ class LoopReader {
       const auto back = static_cast<std::int64_t>(window.size()) + 1;
       LoopForm::State state;
       state.array = array;
-      const auto slot = lowering::sum(*target, lowering::number_index(index.pace), -back);
+      const auto slot = lowering::sum(*target, lowering::number_index(index.stride), -back);
       if (!slot) refuse(op, "reads a slot that no array has");
       state.index = *slot;
       const std::string called = back == 1 ? name(array) : fmt::format("{}_{}_ago", name(array), back);
@@ -327,7 +327,7 @@ class LoopReader {
 
   void eval_write(const Op& op) {
     const Symbol index = at(op.inputs[1]);
-    if (index.kind != Symbol::Kind::counter || index.index.pace == 0) refuse(op, "writes a slot whose number is no count of turns");
+    if (index.kind != Symbol::Kind::counter || index.index.stride == 0) refuse(op, "writes a slot whose number is no count of iterations");
     const Symbol value{.kind = Symbol::Kind::rows, .var = rows(op, op.inputs[2])};
     latest_[op.inputs[0]] = value;
     form_.outputs.push_back({op.inputs[0], index.index});
@@ -362,15 +362,15 @@ class LoopReader {
     const Symbol symbol = at(var);
     if (symbol.kind == Symbol::Kind::rows && !symbol.shrunk) whole_.insert(symbol.var);
     if (symbol.kind == Symbol::Kind::rows) return symbol.var;
-    if (const auto same = same_each_turn_.find(var); same != same_each_turn_.end() && symbol.index.pace == 0) {
+    if (const auto same = same_each_iteration_.find(var); same != same_each_iteration_.end() && symbol.index.stride == 0) {
       eval_rows(*same->second);
       return at(var).var;
     }
-    if (symbol.kind != Symbol::Kind::outside) refuse(op, "computes with '" + name(var) + "', a count of turns");
+    if (symbol.kind != Symbol::Kind::outside) refuse(op, "computes with '" + name(var) + "', a count of iterations");
     const auto known = shared_.find(var);
     if (known != shared_.end()) return known->second;
     if (const Tensor* value = program_.constant(var)) return shared_[var] = form_.step.add_parameter(name(var), *value);
-    if (!is_outside(var)) refuse(op, "reads '" + name(var) + "', which this turn does not know");
+    if (!is_outside(var)) refuse(op, "reads '" + name(var) + "', which this iteration does not know");
     const VarType& type = program_.var(var).type;
     if (!type.is_tensor() || type.lod_depth > 0 || !type.shape) refuse(op, "reads '" + name(var) + "' of " + type.to_string());
     if (type.rank() > 0 && (*type.shape)[0] == DDim::unknown) return *whole_.insert(staying(op, var)).first;
@@ -422,7 +422,7 @@ class LoopReader {
     order_inputs();
   }
 
-  /// What a turn hands on as it came gets an op of its own.
+  /// What an iteration hands on as it came gets an op of its own.
   VarId computed(VarId var) {
     const std::vector<Program::Port>& ports = form_.step.inputs();
     if (std::none_of(ports.begin(), ports.end(), [var](const auto& port) { return port.var == var; })) return var;
@@ -485,8 +485,8 @@ class LoopReader {
   std::map<VarId, std::vector<std::size_t>> windows_;  // array → states, latest first
   std::map<VarId, VarId> shared_;
   std::map<VarId, VarId> staying_;
-  std::set<VarId> whole_;                      // rows that are looked at before, or without, being shrunk
-  std::map<VarId, const Op*> same_each_turn_;  // integers of the body that no turn changes
+  std::set<VarId> whole_;                           // rows that are looked at before, or without, being shrunk
+  std::map<VarId, const Op*> same_each_iteration_;  // integers of the body that no iteration changes
   std::vector<VarId> input_vars_, state_vars_, shared_vars_, output_vars_, next_;
   bool rows_begun_ = false;
 };

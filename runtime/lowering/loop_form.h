@@ -10,15 +10,15 @@
 
 namespace millrace {
 
-/// A while op as a recurrence inside its program: which rows a turn takes from which arrays, what it carries, what it writes, and when the
+/// A while op as a recurrence inside its program: which rows an iteration takes from which arrays, what it carries, what it writes, and when the
 /// loop ends. What is array-carried in the program (`states.read(step − 1, boot)` … `states.write(step, state)`) is carried here; a read
 /// further back is a window of that many states.
 ///
-/// `step` is one turn for all its sequences: a straight-line program whose inputs are, in order, the step inputs, the states and the shared
-/// values, and whose outputs are what the turn writes, then the next values of those states that change. Rows lie along axis 0, of unknown
+/// `step` is one iteration for all its sequences: a straight-line program whose inputs are, in order, the step inputs, the states and the shared
+/// values, and whose outputs are what the iteration writes, then the next values of those states that change. Rows lie along axis 0, of unknown
 /// extent.
 struct LoopForm {
-  /// A number that changes by the same amount each turn: `pace` times the turns before, plus what it is at first.
+  /// A number that changes by the same amount each iteration: `stride` times the iterations before, plus what it is at first.
   struct Index {
     /// An integer from outside the loop, or the size of an array there, and how many times it counts; never 0 times.
     struct Term {
@@ -31,30 +31,30 @@ struct LoopForm {
       std::int64_t number = 0;
       std::vector<Term> terms;
     };
-    std::int64_t pace = 0;
+    std::int64_t stride = 0;
     Sum first;           ///< of what the loop uses itself
     Sum roots;           ///< the same, of what that was computed from: equal numbers are equal here
     VarId var = no_var;  ///< of the body, which holds the number; none where no var does
 
-    /// What `other` is less than this in every turn; nothing where that depends on the turn or on values.
+    /// What `other` is less than this in every iteration; nothing where that depends on the iteration or on values.
     std::optional<std::int64_t> ahead_of(const Index& other) const;
   };
-  /// A slot that each turn reads, and nobody writes while the loop runs.
+  /// A slot that each iteration reads, and nobody writes while the loop runs.
   struct StepInput {
     VarId array = no_var;
     Index index;
     VarId boot = no_var;   ///< what stands before slot 0, if the loop may look there
     bool shrinks = false;  ///< rows of sequences that have ended are left out
   };
-  /// A slot that each turn writes.
+  /// A slot that each iteration writes.
   struct Output {
     VarId array = no_var;
     Index index;
   };
-  /// What a turn takes from those before it.
+  /// What an iteration takes from those before it.
   struct State {
     std::string name;
-    /// A tensor outside the loop; else slot `index` of `array` as the first turn would read it.
+    /// A tensor outside the loop; else slot `index` of `array` as the first iteration would read it.
     VarId initial = no_var;
     VarId array = no_var;
     Index index = {};
@@ -66,9 +66,9 @@ struct LoopForm {
   struct Carried {
     bool counter = false;
     std::size_t state = 0;
-    std::int64_t pace = 0;  ///< of a counter
+    std::int64_t stride = 0;  ///< of a counter
   };
-  /// The loop ends before the turn in which `left` is 0, or beyond it when `beyond`. Its pace is not 0.
+  /// The loop ends before the iteration in which `left` is 0, or beyond it when `beyond`. Its stride is not 0.
   struct Stop {
     Index left;
     bool beyond = false;
@@ -76,7 +76,7 @@ struct LoopForm {
 
   std::vector<StepInput> inputs;
   std::vector<State> states;
-  std::vector<VarId> shared;  ///< tensors outside the loop, the same for all rows and turns
+  std::vector<VarId> shared;  ///< tensors outside the loop, the same for all rows and iterations
   std::vector<Output> outputs;
   std::vector<Carried> carried;
   Stop stop;

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/lowering/passes.h>
-#include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/ops/internal/lstm_form.h>
 
 namespace millrace {
 namespace {
@@ -21,7 +21,7 @@ bool reads(const Op& op, VarId var) { return std::find(op.inputs.begin(), op.inp
 
 }  // namespace
 
-/// Takes the turn apart.
+/// Takes the iteration apart.
 struct LstmLoop::Reader {
   LstmLoop& made;
   const Program& step;
@@ -39,9 +39,9 @@ struct LstmLoop::Reader {
   void read() {
     if (inputs == 0) refuse("no rows come in");
     for (const LoopForm::StepInput& input : made.form_.inputs)
-      if (input.index.pace != 1 || input.shrinks || input.boot != no_var) refuse("it reads other slots than one after the other");
+      if (input.index.stride != 1 || input.shrinks || input.boot != no_var) refuse("it reads other slots than one after the other");
     for (const LoopForm::Output& output : made.form_.outputs)
-      if (output.index.pace != 1) refuse("it writes other slots than one after the other");
+      if (output.index.stride != 1) refuse("it writes other slots than one after the other");
     if (states != 2 || !made.form_.states[0].changes || !made.form_.states[1].changes)
       refuse(fmt::format("its turn carries {} states, and an LSTM's two", states));
     find_needed();
@@ -93,7 +93,7 @@ struct LstmLoop::Reader {
     made.h_next = next(made.h);
     made.c_next = next(made.c);
     if (cell->inputs[ops::in_h] != state(made.h) || cell->inputs[ops::in_c] != state(made.c) || !goes_on())
-      refuse(label(*cell) + ": its h and c are not what it makes of the turn before");
+      refuse(label(*cell) + ": its h and c are not what it makes of the iteration before");
     const auto input = [&](std::size_t at) { return at < cell->inputs.size() ? cell->inputs[at] : no_var; };
     made.x = input(ops::in_x);
     made.w = input(ops::in_w);
@@ -143,7 +143,7 @@ struct LstmLoop::Reader {
       if (made.live != no_var && (var == made.h_made || var == made.c_made))
         refuse("'" + step.var(var).name + "' is written for rows that do not step");
       made.keeps_c = made.keeps_c || var == made.c_next;
-      if (step.constant(var) != nullptr) refuse("'" + step.var(var).name + "' is the same in every turn");
+      if (step.constant(var) != nullptr) refuse("'" + step.var(var).name + "' is the same in every iteration");
       made.outputs_.push_back(var);
       given.insert(var);
     }
@@ -156,10 +156,10 @@ struct LstmLoop::Reader {
     const auto axis = [&](VarId var) { return var == no_var || step.constant(var) != nullptr ? -1 : axes.at(var); };
     for (const VarId var : {made.w, made.r, made.bias, made.peepholes})
       if (axis(var) >= 0) refuse(label(*cell) + ": its weights depend on the rows");
-    if (axis(made.x) != 0) refuse(label(*cell) + ": its X is the same in every turn");
-    if (made.live != no_var && axis(made.live) != 0) refuse(label(*holds[0]) + ": its mask is the same in every turn");
+    if (axis(made.x) != 0) refuse(label(*cell) + ": its X is the same in every iteration");
+    if (made.live != no_var && axis(made.live) != 0) refuse(label(*holds[0]) + ": its mask is the same in every iteration");
     for (const VarId var : made.outputs_)
-      if (axis(var) != 0) refuse("'" + step.var(var).name + "' is the same in every turn");
+      if (axis(var) != 0) refuse("'" + step.var(var).name + "' is the same in every iteration");
   }
 
   /// `ops` as a program that gives those of `wanted` that it makes.
@@ -193,7 +193,7 @@ struct LstmLoop::Reader {
     return piece;
   }
 
-  /// Rows of all turns stand in one tensor: an op must treat each alone, and say nothing of their number.
+  /// Rows of all iterations stand in one tensor: an op must treat each alone, and say nothing of their number.
   void follow(const Op& op, std::map<VarId, int>& axes) const {
     std::vector<int> of_inputs;
     for (const VarId input : op.inputs) of_inputs.push_back(input == no_var || step.constant(input) != nullptr ? -1 : axes.at(input));
@@ -225,9 +225,9 @@ std::string LstmLoop::to_string() const {
     return static_cast<std::size_t>(std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.type != "constant"; }));
   };
   return fmt::format(
-      "gear: fused, because its turn is one lstm_cell of {} between ops that treat each row alone{}\n"
-      "  for the rows of all turns, before the cell: {} ops and x·W\n  turn by turn, as one kernel: the cell\n"
-      "  for the rows of all turns, behind it: {} ops\n",
+      "backend: fused, because its turn is one lstm_cell of {} between ops that treat each row alone{}\n"
+      "  for the rows of all iterations, before the cell: {} ops and x·W\n  iteration by iteration, as one kernel: the cell\n"
+      "  for the rows of all iterations, behind it: {} ops\n",
       name_of(cell_.dtype), live == no_var ? "" : ", with a mask that holds the states of rows", count(before_), count(behind_));
 }
 

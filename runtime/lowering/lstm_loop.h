@@ -11,9 +11,9 @@
 
 namespace millrace {
 
-/// A while op whose turn is one `lstm_cell` between ops that treat each row alone, with a mask that holds the states of rows or without: what a device can run as three pieces, the ops before the
-/// cell for the rows of all turns at once, all turns of the cell as one kernel (kernels/lstm_sequence.h), and the ops behind it. The same bits
-/// as the loop turn by turn.
+/// A while op whose iteration is one `lstm_cell` between ops that treat each row alone, with a mask that holds the states of rows or without: what a device can run as three pieces, the ops before the
+/// cell for the rows of all iterations at once, all iterations of the cell as one kernel (kernels/lstm_sequence.h), and the ops behind it. The same bits
+/// as the loop iteration by iteration.
 class LstmLoop {
  public:
   /// UnsupportedError says what does not fit.
@@ -21,17 +21,17 @@ class LstmLoop {
 
   const LoopForm& form() const noexcept { return form_; }
 
-  /// A part of the turn as a program of its own; its inputs and outputs are vars of `step()`. No program where there is nothing to do.
+  /// A part of the iteration as a program of its own; its inputs and outputs are vars of `step()`. No program where there is nothing to do.
   struct Piece {
     std::optional<Program> program;
     std::vector<VarId> inputs, outputs;
   };
-  /// The turn that the vars below are of.
+  /// The iteration that the vars below are of.
   const Program& step() const noexcept { return step_; }
   const Piece& before() const noexcept { return before_; }
   const Piece& behind() const noexcept { return behind_; }
   /// The cell: its description less what the weights tell; X, W, R, bias and peepholes (`no_var`: none); the next h and
-  /// c; whether c of every turn is wanted; and which states of the form h and c are.
+  /// c; whether c of every iteration is wanted; and which states of the form h and c are.
   const LstmDesc& cell() const noexcept { return cell_; }
   VarId x = no_var, w = no_var, r = no_var, bias = no_var, peepholes = no_var, h_next = no_var, c_next = no_var;
   /// Which rows step, bool [rows, 1]: the next states are `where(live, what the cell makes, the state)`. None: all, and those below are

@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/concat.h>
+#include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
-#include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::passes {
 namespace {
@@ -224,13 +224,13 @@ class Splitter {
     sink_views();
     // What each part hands to the others is known once all parts know what they read.
     for (int level = invariant; level <= behind; ++level) parts_[level] = gather(level);
-    Phases made{phase(invariant), phase(ahead), phase(turn), phase(behind), {}};
+    Phases made{phase(invariant), phase(ahead), phase(iteration), phase(behind), {}};
     for (const Program::Port& port : step_.outputs()) made.outputs.push_back(source(port.var));
     return made;
   }
 
  private:
-  enum Level { invariant, ahead, turn, behind, levels };
+  enum Level { invariant, ahead, iteration, behind, levels };
   struct Part {
     std::vector<const Op*> ops;
     std::vector<VarId> reads;  // made elsewhere
@@ -239,7 +239,7 @@ class Splitter {
 
   void find_levels() {
     for (std::size_t i = 0; i < step_.inputs().size(); ++i)
-      level_[step_.inputs()[i].var] = i < inputs_ ? ahead : i < inputs_ + states_ ? turn : invariant;
+      level_[step_.inputs()[i].var] = i < inputs_ ? ahead : i < inputs_ + states_ ? iteration : invariant;
     for (const Op& op : step_.block(0).ops) {
       int level = invariant;
       for (const VarId input : op.inputs)
@@ -255,14 +255,14 @@ class Splitter {
     const std::vector<Op>& ops = step_.block(0).ops;
     std::vector<const Op*> rest;
     for (std::size_t i = ops.size(); i-- > 0;) {
-      if (ops[i].type == "constant" || level_.at(ops[i].outputs[0]) != turn) continue;
+      if (ops[i].type == "constant" || level_.at(ops[i].outputs[0]) != iteration) continue;
       if (std::any_of(ops[i].outputs.begin(), ops[i].outputs.end(), [&](VarId output) { return needed.contains(output); }))
         needed.insert(ops[i].inputs.begin(), ops[i].inputs.end());
       else
         rest.push_back(&ops[i]);
     }
     if (std::none_of(rest.begin(), rest.end(), [](const Op* op) { return is_product(*op); })) return;
-    // A state is known in its own turn alone.
+    // A state is known in its own iteration alone.
     for (const Op* op : rest)
       for (const VarId input : op->inputs)
         for (std::size_t i = inputs_; i < inputs_ + states_; ++i)
@@ -279,11 +279,11 @@ class Splitter {
       if (!views.contains(ops[i].type) || level_.at(ops[i].outputs[0]) != ahead) continue;
       int first = levels;
       for (const VarId output : ops[i].outputs) first = std::min(first, first_reader(output));
-      if (first == turn || first == behind)
-        for (const VarId output : ops[i].outputs) level_[output] = turn;
+      if (first == iteration || first == behind)
+        for (const VarId output : ops[i].outputs) level_[output] = iteration;
     }
   }
-  /// The level of the first op that reads `var`; `ahead` for what the turn gives.
+  /// The level of the first op that reads `var`; `ahead` for what the iteration gives.
   int first_reader(VarId var) const {
     int first = levels;
     for (const Op& op : step_.block(0).ops)
@@ -324,16 +324,16 @@ class Splitter {
       if (i < inputs_) return {From::input, i};
       return i < inputs_ + states_ ? Source{From::state, i - inputs_} : Source{From::shared, i - inputs_ - states_};
     }
-    if (step_.constant(var) != nullptr) throw UnsupportedError("'" + step_.var(var).name + "' is the same in every turn");
+    if (step_.constant(var) != nullptr) throw UnsupportedError("'" + step_.var(var).name + "' is the same in every iteration");
     const int level = level_.at(var);
     const std::vector<VarId>& gives = parts_[level].gives;
     auto place = static_cast<std::size_t>(std::find(gives.begin(), gives.end(), var) - gives.begin());
-    if (level == behind) place += parts_[turn].gives.size();
+    if (level == behind) place += parts_[iteration].gives.size();
     return {level == invariant ? From::invariant : level == ahead ? From::ahead : From::step, place};
   }
 
   Phase phase(int level) const {
-    static constexpr const char* titles[levels]{"invariant", "ahead", "turn", "behind"};
+    static constexpr const char* titles[levels]{"invariant", "ahead", "iteration", "behind"};
     const Part& part = parts_[level];
     Phase made{Program(step_.shared_registry()), {}};
     Program& program = made.program;

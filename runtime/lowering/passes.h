@@ -6,7 +6,7 @@
 
 #include <millrace/runtime/program/program.h>
 
-/// Rewritings of a straight-line program that is one turn of a loop (LoopForm::step). Each keeps inputs and outputs, and the bits of every output.
+/// Rewritings of a straight-line program that is one iteration of a loop (LoopForm::step). Each keeps inputs and outputs, and the bits of every output.
 namespace millrace::passes {
 
 /// Ops of one type with the same inputs and attributes become one.
@@ -19,12 +19,12 @@ Program project_cells(const Program& step, std::size_t states_begin, std::size_t
 /// Products of the same rows with several weights become one product with the weights side by side.
 Program merge_products(const Program& step);
 
-/// Where a value of a turn comes from.
+/// Where a value of an iteration comes from.
 struct Source {
   enum class From : std::uint8_t {
     input,      ///< a step input
-    state,      ///< what the turn before left
-    shared,     ///< the same for all rows and turns
+    state,      ///< what the iteration before left
+    shared,     ///< the same for all rows and iterations
     invariant,  ///< an output of `invariant`
     ahead,      ///< an output of `ahead`
     step        ///< an output of `step`
@@ -33,19 +33,20 @@ struct Source {
   std::size_t place = 0;
 };
 
-/// A part of a turn, with where each of its inputs comes from.
+/// A part of an iteration, with where each of its inputs comes from.
 struct Phase {
   Program program;
   std::vector<Source> inputs;
 };
 
-/// A turn taken apart by what depends on what.
+/// An iteration taken apart by what depends on what.
 struct Phases {
-  Phase invariant;              ///< depends on shared values alone: once for the whole loop
-  Phase ahead;                  ///< depends on no state: for a run of turns at once, before them
-  Phase step;                   ///< turn by turn
-  Phase behind;                 ///< no state depends on it: for a run of turns at once, behind them. Empty unless it holds a product
-  std::vector<Source> outputs;  ///< of the turn: where the values come from; `behind` is meant by From::step with a place past its outputs
+  Phase invariant;  ///< depends on shared values alone: once for the whole loop
+  Phase ahead;      ///< depends on no state: for a run of iterations at once, before them
+  Phase step;       ///< iteration by iteration
+  Phase behind;     ///< no state depends on it: for a run of iterations at once, behind them. Empty unless it holds a product
+  std::vector<Source>
+      outputs;  ///< of the iteration: where the values come from; `behind` is meant by From::step with a place past its outputs
 };
 /// `inputs` step inputs, then `states` states, then shared values; `outputs` outputs, then the next states.
 Phases split(const Program& step, std::size_t inputs, std::size_t states, std::size_t outputs);

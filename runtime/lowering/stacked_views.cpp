@@ -13,7 +13,7 @@ namespace {
 using Axes = std::vector<int>;
 using Ints = std::vector<std::int64_t>;
 
-constexpr int turn = StackedView::turn;
+constexpr int iteration = StackedView::iteration;
 constexpr int one = StackedView::one;
 
 /// Places among `rank` axes, in order; none when one of them is not.
@@ -118,7 +118,7 @@ void StackedViews::follow(const Program& program, const Op& op) {
     for (int axis = 0; axis < rank; ++axis) axes.push_back(axis);
     const auto at = places({op.attributes.get_or("axis", std::int64_t{0})}, axes.size() + 1);
     if (!at) return;
-    axes.insert(axes.begin() + static_cast<std::ptrdiff_t>(*at->begin()), turn);
+    axes.insert(axes.begin() + static_cast<std::ptrdiff_t>(*at->begin()), iteration);
     views_[op.outputs[0]] = {op.inputs[0], std::move(axes)};
     return;
   }
@@ -141,7 +141,7 @@ std::optional<Axes> StackedViews::moved(const Program& program, const Op& op, co
 bool StackedViews::shows_slots(const StackedView& view, int axis) {
   Axes rest = view.axes;
   const int at = axis < 0 ? axis + static_cast<int>(rest.size()) : axis;
-  if (at < 0 || std::cmp_greater_equal(at, rest.size()) || rest[static_cast<std::size_t>(at)] != turn) return false;
+  if (at < 0 || std::cmp_greater_equal(at, rest.size()) || rest[static_cast<std::size_t>(at)] != iteration) return false;
   rest.erase(rest.begin() + at);
   for (std::size_t i = 0; i < rest.size(); ++i)
     if (std::cmp_not_equal(rest[i], i)) return false;

@@ -14,7 +14,7 @@ namespace millrace {
 
 /// The slots of an array as one tensor, by axis: the number of the slot, an axis of the slots, or one of extent 1 that was put in.
 struct StackedView {
-  static constexpr int turn = -1;
+  static constexpr int iteration = -1;
   static constexpr int one = -2;
   VarId array = no_var;
   std::vector<int> axes;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <millrace/runtime/program/gradient.h>
 #include <millrace/runtime/program/program.h>
 
 namespace millrace {
@@ -89,6 +90,10 @@ struct OpDef {
   /// axis of each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than
   /// its own. Null: nobody described it, and a program with this op on its live rows cannot be fed live.
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
+  /// How gradients go through the op. Null: a program that needs the gradient of an input of this op is refused by name.
+  GradientRule gradient;
+  /// True: every output is constant almost everywhere in every input (comparisons, rounding, argmax), so that no gradient goes through.
+  bool cuts_gradient = false;
   /// Rewrites one step of one sequence into one step of many: see program/vectorize.h. Null: cannot.
   std::function<void(Vectorizer&, const Op&)> vectorize;
   /// For ops that write an array: the inputs that are the array and the value. An array's slots get their type from what is written.

@@ -147,7 +147,7 @@ void Program::refine_array(VarId array, VarId value) {
   const bool first = type.open;
   VarType slot = VarType::array_of(stored.dtype, stored.shape, type.ordered);
   slot.lod_depth = stored.lod_depth;
-  // In an ordered array, and in one written turn by turn, the rows of a slot are a matter of the run.
+  // In an ordered array, and in one written iteration by iteration, the rows of a slot are a matter of the run.
   if (slot.ordered && slot.rank() > 0) (*slot.shape)[0] = DDim::unknown;
   type = first ? slot : common(type, slot);
 }

@@ -35,11 +35,11 @@ struct Op {
   std::string label;  ///< where it came from, such as the node of a model file; may be empty
 };
 
-/// Ops in order, run once (block 0) or once a turn (a loop's body). Sees the vars of its parents.
+/// Ops in order, run once (block 0) or once an iteration (a loop's body). Sees the vars of its parents.
 struct Block {
   int idx = 0;
   int parent_idx = -1;
-  std::vector<VarId> params;  ///< what the op that owns the block hands in, turn by turn
+  std::vector<VarId> params;  ///< what the op that owns the block hands in, iteration by iteration
   std::vector<Op> ops;
   std::vector<VarId> results;  ///< what it hands back
 };

@@ -26,7 +26,7 @@ struct VarType {
   std::optional<DDim> shape;
   int lod_depth = 0;     ///< levels of LoD above the rows (of a slot's value, for an array)
   bool open = false;     ///< an array whose slots are of a kind that nothing has said yet
-  bool ordered = false;  ///< an array made with an order, or what was read from one: it carries (order, turn)
+  bool ordered = false;  ///< an array made with an order, or what was read from one: it carries (order, iteration)
   bool empty = false;    ///< a list or optional that is known to hold no element, so that any shape is right
 
   VarType() = default;

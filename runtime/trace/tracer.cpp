@@ -26,7 +26,7 @@ std::string json_string(const std::string& text) {
 }
 
 /// Spreads each track over threads of the picture, so that the spans of one thread lie beside or within each other, as viewers want it:
-/// turns of a loop that overlap get rows of their own.
+/// iterations of a loop that overlap get rows of their own.
 class Lanes {
  public:
   using Lane = std::pair<std::uint64_t, std::size_t>;  // a track, and which of its rows

@@ -43,7 +43,7 @@ class Tracer {
     std::string name;
     std::uint64_t track =
         0;  ///< events of one track lie in one row of the picture (in several where spans overlap): a loop, a stream, a session
-    std::int64_t step = -1;  ///< turn or step; −1: none
+    std::int64_t step = -1;  ///< iteration or step; −1: none
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
     bool instant = false;

@@ -44,7 +44,7 @@ LivePlace::LivePlace(asio::io_context& context, const std::shared_ptr<const Recu
     : context_(context),
       options_(std::move(options)),
       batcher_(recurrence, options_.max_rows),
-      slab_(recurrence, options_.device, options_.gear) {}
+      slab_(recurrence, options_.device, options_.backend) {}
 
 void LivePlace::pump_soon() {
   if (!batcher_.ready()) return;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include <millrace/runtime/loops/gear.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/state_slab.h>
@@ -23,7 +23,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
  public:
   struct Options {
     std::shared_ptr<Device> device;
-    Gear gear = Gear::automatic;
+    Backend backend = Backend::automatic;
     std::size_t max_rows = 4096;
     Tracer* tracer = nullptr;
   };
@@ -32,7 +32,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
 
   Place place() const { return options_.device->place(); }
   /// See StateSlab; while no tick runs.
-  std::string gear() const { return slab_.gear(); }
+  std::string backend() const { return slab_.backend(); }
   Batcher& batcher() noexcept { return batcher_; }
   const Batcher& batcher() const noexcept { return batcher_; }
   /// Sends a tick off when one is ready. Called after everything that may have made a sequence ready.

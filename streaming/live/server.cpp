@@ -253,7 +253,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
   for (const auto& device : options.devices) {
     LivePlace::Options own;
     own.device = device;
-    own.gear = options.gear;
+    own.backend = options.backend;
     own.max_rows = options.max_rows;
     own.tracer = options.tracer;
     places.push_back(std::make_shared<LivePlace>(context, model->recurrence(), std::move(own)));
@@ -407,6 +407,6 @@ std::vector<Server::PlaceStats> Server::places() const {
   return all;
 }
 
-std::string Server::gear() const { return state_->places.front()->gear(); }
+std::string Server::backend() const { return state_->places.front()->backend(); }
 
 }  // namespace millrace

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/loops/gear.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/protocol/limits.h>
@@ -26,7 +26,7 @@ struct ServerOptions {
   std::vector<std::string> origins;              ///< of browsers that may connect
   std::size_t max_rows = 4096;                   ///< of one tick
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
-  Gear gear = Gear::automatic;                   ///< of ticks, as StateSlab takes it
+  Backend backend = Backend::automatic;          ///< of ticks, as StateSlab takes it
   std::chrono::milliseconds drain_limit{4000};
   Tracer* tracer = nullptr;
 
@@ -69,8 +69,8 @@ class Server {
   };
   /// In the order of `devices`.
   std::vector<PlaceStats> places() const;
-  /// How ticks run (StateSlab::gear) on the first place. While none does: before the first session, or after `on_stopped`.
-  std::string gear() const;
+  /// How ticks run (StateSlab::backend) on the first place. While none does: before the first session, or after `on_stopped`.
+  std::string backend() const;
 
  private:
   class State;

@@ -37,43 +37,46 @@ void copy_row(const Tensor& from, const Tensor& to, std::int64_t row) {
 
 }  // namespace
 
-StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Gear gear)
+StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Backend backend)
     : recurrence_(std::move(recurrence)), device_(device ? std::move(device) : make_cpu_device()), start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());
   slabs_.resize(recurrence_->states.size());
   may_fault_ = may_fault(recurrence_->batched);
-  if (std::holds_alternative<CudaPlace>(device_->place()) && gear != Gear::interpreted)
-    fuse(gear);
+  if (std::holds_alternative<CudaPlace>(device_->place()) && backend != Backend::interpreted)
+    fuse(backend);
   else
-    step_.emplace(recurrence_->batched, device_, gear);
+    step_.emplace(recurrence_->batched, device_, backend);
 }
 
 /// The first graph is made here, and not when the first row is there.
-void StateSlab::fuse(Gear gear) {
-  required_ = gear != Gear::automatic;
+void StateSlab::fuse(Backend backend) {
+  required_ = backend != Backend::automatic;
   try {
-    on_device_ = std::make_unique<DeviceStep>(DeviceStepForm(*recurrence_, gear), device_);
+    on_device_ = std::make_unique<DeviceStep>(DeviceStepForm(*recurrence_, backend), device_);
     grow(0);
     on_device_->prepare(1);
   } catch (const UnsupportedError& error) {
     on_device_.reset();
     reason_ = error.what();
-    if (required_) throw UnsupportedError("gear " + std::string(name_of(gear)) + ": expected a step that runs so, but " + reason_);
+    if (required_) throw UnsupportedError("backend " + std::string(name_of(backend)) + ": expected a step that runs so, but " + reason_);
   }
 }
 
 /// On CUDA made when it is first wanted: it has weights of its own.
 StepRunner& StateSlab::op_by_op() {
-  if (!step_) step_.emplace(recurrence_->batched, device_, Gear::interpreted);
+  if (!step_) step_.emplace(recurrence_->batched, device_, Backend::interpreted);
   return *step_;
 }
 
-std::string StateSlab::gear() const {
-  const auto with = [](Gear gear, const std::string& reason) { return std::string(name_of(gear)) + (reason.empty() ? "" : ": " + reason); };
-  if (on_device_) return with(on_device_->form().gear(), on_device_->form().gear() == Gear::fused ? "" : on_device_->form().reason());
-  if (step_ && step_->fused()) return with(Gear::fused, "");
-  return with(Gear::interpreted, reason_.empty() && step_ ? step_->reason() : reason_);
+std::string StateSlab::backend() const {
+  const auto with = [](Backend backend, const std::string& reason) {
+    return std::string(name_of(backend)) + (reason.empty() ? "" : ": " + reason);
+  };
+  if (on_device_)
+    return with(on_device_->form().backend(), on_device_->form().backend() == Backend::fused ? "" : on_device_->form().reason());
+  if (step_ && step_->fused()) return with(Backend::fused, "");
+  return with(Backend::interpreted, reason_.empty() && step_ ? step_->reason() : reason_);
 }
 
 /// Weights and slabs are not to go before those who read them.

@@ -11,8 +11,8 @@
 
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_step.h>
-#include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/loops/step_runner.h>
+#include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/streaming/live/tick.h>
 
 namespace millrace {
@@ -27,9 +27,10 @@ class Tracer;
 /// be written, which shows later than its tick, fails at its next step. Once the device is lost every row fails with PlaceLostError.
 class StateSlab {
  public:
-  /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used. `gear`: as
-  /// StepRunner takes it; on CUDA as DeviceStepForm does, or interpreted. A gear that cannot be had is an UnsupportedError that says why.
-  explicit StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device = nullptr, Gear gear = Gear::automatic);
+  /// Compiles the recurrence for `device` (null: a CPU device of its own with one thread). The slab grows as slots are used. `backend`: as
+  /// StepRunner takes it; on CUDA as DeviceStepForm does, or interpreted. A backend that cannot be had is an UnsupportedError that says why.
+  explicit StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device = nullptr,
+                     Backend backend = Backend::automatic);
   ~StateSlab();
 
   const Recurrence& recurrence() const noexcept { return *recurrence_; }
@@ -37,7 +38,7 @@ class StateSlab {
   /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise. Ticks that were started come first.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
   /// Starts what `run` does, behind the ticks that were started before; `tick.inputs` stay as they are until it is finished. The device goes from one
-  /// to the next without the host where `gear` is fused or captured, no value of a step can be wrong, and the tick starts and crosses nothing;
+  /// to the next without the host where `backend` is fused or captured, no value of a step can be wrong, and the tick starts and crosses nothing;
   /// any other tick, and the first that is started, ends here, and so do those before it.
   void start(const Tick& tick);
   /// Waits for the tick that was started first of those not finished, and gives what `run` would have. A failure of the device fails all that it had
@@ -48,7 +49,7 @@ class StateSlab {
   /// Bytes of state held.
   std::size_t bytes() const noexcept;
   /// How ticks run, and why not faster: "fused", "captured: …", "interpreted: …". A tick that is traced runs op by op.
-  std::string gear() const;
+  std::string backend() const;
   /// PlaceLostError once the device is gone, as far as ticks have shown; else null.
   const std::exception_ptr& lost() const noexcept { return lost_; }
 
@@ -59,7 +60,7 @@ class StateSlab {
     std::optional<TickResult> result{};  ///< once it is known
   };
 
-  void fuse(Gear gear);
+  void fuse(Backend backend);
   StepRunner& op_by_op();
   TickResult run_to_end(const Tick& tick, Tracer* tracer);
   bool can_follow(const Tick& tick) const;

@@ -31,8 +31,8 @@ struct TickStep {
     Tensor slots;                ///< i64[rows]
     Tensor bounds;               ///< i64[2]: 0, and how many rows the tick has
   };
-  std::int64_t rows = 1;                ///< of a tick at most
-  std::vector<LoopTurn::Place> inputs;  ///< extents with `rows` in front
+  std::int64_t rows = 1;                     ///< of a tick at most
+  std::vector<LoopIteration::Place> inputs;  ///< extents with `rows` in front
   std::vector<State> states;
   std::size_t outputs = 0;  ///< the first so many results are outputs of the step
   /// Enqueues the step on the device's stream. Gives outputs and next values, [rows, …] each. Called while the graph is made.

@@ -8,7 +8,7 @@ namespace millrace::cuda {
 std::shared_ptr<RecordingDevice> make_recording_device(std::shared_ptr<Device>, std::size_t) {
   throw UnsupportedError("graphs of CUDA: this build has no CUDA");
 }
-std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>&, const LoopTurn&) {
+std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>&, const LoopIteration&) {
   throw UnsupportedError("graphs of CUDA: this build has no CUDA");
 }
 

@@ -18,13 +18,13 @@ namespace {
 
 /// A graph of fewer nodes costs the device more to go round than its kernels take.
 constexpr std::size_t least_nodes = 32;
-constexpr std::int64_t most_turns_at_once = 32;
+constexpr std::int64_t most_iterations_at_once = 32;
 
 // ---- On the device ----
 
 /// The table of a run, in words of 64 bits: these, then for each input where the addresses of its slots stand, for each output where it
 /// begins, and for each state where its last value goes.
-enum Word : std::int64_t { word_turn, word_turns, word_run, word_rows, word_offsets, word_kept, word_kept_offsets, words_fixed };
+enum Word : std::int64_t { word_iteration, word_iterations, word_run, word_rows, word_offsets, word_kept, word_kept_offsets, words_fixed };
 
 MILLRACE_HD inline const std::int64_t* list_at(const std::int64_t* table, std::int64_t word) {
   return reinterpret_cast<const std::int64_t*>(table[word]);
@@ -35,67 +35,67 @@ struct SlotUnits {
   const std::int64_t* table;
   Pieces all;
   bool ragged;
-  /// Null where the turn has no such unit: it is over, or has fewer rows. Else `i` becomes the unit's place in the piece.
-  MILLRACE_HD const Piece* of_turn(std::int64_t turn, std::int64_t& i) const {
-    if (turn >= table[word_turns]) return nullptr;
+  /// Null where the iteration has no such unit: it is over, or has fewer rows. Else `i` becomes the unit's place in the piece.
+  MILLRACE_HD const Piece* of_iteration(std::int64_t iteration, std::int64_t& i) const {
+    if (iteration >= table[word_iterations]) return nullptr;
     const Piece& piece = piece_at(all, i);
-    return ragged && i / piece.width >= list_at(table, word_rows)[turn] ? nullptr : &piece;
+    return ragged && i / piece.width >= list_at(table, word_rows)[iteration] ? nullptr : &piece;
   }
 };
 
-/// The slots of a turn, as far as it has rows. Other rows stay as they were: those that left go through their last turn again, and nothing
+/// The slots of an iteration, as far as it has rows. Other rows stay as they were: those that left go through their last iteration again, and nothing
 /// of that is kept.
 struct TakeSlots : SlotUnits {
   MILLRACE_HD void operator()(std::int64_t i) const {
-    const std::int64_t turn = table[word_turn];
-    const Piece* const piece = of_turn(turn, i);
+    const std::int64_t iteration = table[word_iteration];
+    const Piece* const piece = of_iteration(iteration, i);
     if (piece == nullptr) return;
-    move_unit(piece->unit, reinterpret_cast<const void*>(list_at(table, piece->word)[turn]), i, piece->to, i);
+    move_unit(piece->unit, reinterpret_cast<const void*>(list_at(table, piece->word)[iteration]), i, piece->to, i);
   }
 };
 
-/// Outputs of a turn go to its slot.
+/// Outputs of an iteration go to its slot.
 struct LeaveOutputs : SlotUnits {
   MILLRACE_HD void operator()(std::int64_t i) const {
-    const std::int64_t turn = table[word_turn];
-    const Piece* const piece = of_turn(turn, i);
+    const std::int64_t iteration = table[word_iteration];
+    const Piece* const piece = of_iteration(iteration, i);
     if (piece == nullptr) return;
-    const std::int64_t begin = ragged ? list_at(table, word_offsets)[turn] * piece->width : turn * piece->count;
+    const std::int64_t begin = ragged ? list_at(table, word_offsets)[iteration] * piece->width : iteration * piece->count;
     move_unit(piece->unit, piece->from, i, reinterpret_cast<void*>(table[piece->word]), begin + i);
   }
 };
 
-/// Next states become states, of the rows that the next turn has; those of the last turn are handed out.
+/// Next states become states, of the rows that the next iteration has; those of the last iteration are handed out.
 struct LeaveStates {
   const std::int64_t* table;
   Pieces all;
   bool ragged, moves;
   MILLRACE_HD void operator()(std::int64_t i) const {
-    const std::int64_t turn = table[word_turn];
-    if (turn >= table[word_turns]) return;
+    const std::int64_t iteration = table[word_iteration];
+    if (iteration >= table[word_iterations]) return;
     const Piece& piece = piece_at(all, i);
-    const bool last = turn + 1 == table[word_turns];
+    const bool last = iteration + 1 == table[word_iterations];
     const std::int64_t row = i / piece.width;
-    if (ragged && row >= list_at(table, word_rows)[last ? turn : turn + 1]) return;
+    if (ragged && row >= list_at(table, word_rows)[last ? iteration : iteration + 1]) return;
     std::int64_t source = i;
     if (moves && !last)
-      source = list_at(table, word_kept)[list_at(table, word_kept_offsets)[turn + 1] + row] * piece.width + i % piece.width;
+      source = list_at(table, word_kept)[list_at(table, word_kept_offsets)[iteration + 1] + row] * piece.width + i % piece.width;
     if (!last) return move_unit(piece.unit, piece.from, source, piece.to, i);
     if (table[piece.word] != 0) move_unit(piece.unit, piece.from, i, reinterpret_cast<void*>(table[piece.word]), i);
   }
 };
 
-/// The next turn, and whether there is one. Only the last turn of a graph's body asks, and looks whether the host gave the run up.
-struct NextTurn {
+/// The next iteration, and whether there is one. Only the last iteration of a graph's body asks, and looks whether the host gave the run up.
+struct NextIteration {
   std::int64_t* table;
   const volatile std::int64_t* cancelled;  // the run, of the host's memory
   cudaGraphConditionalHandle handle;
   bool asks;
   MILLRACE_HD void operator()(std::int64_t) const {
-    const std::int64_t turn = table[word_turn] + 1;
-    table[word_turn] = turn;
+    const std::int64_t iteration = table[word_iteration] + 1;
+    table[word_iteration] = iteration;
 #if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
-    if (asks) cudaGraphSetConditional(handle, turn < table[word_turns] && *cancelled != table[word_run] ? 1 : 0);
+    if (asks) cudaGraphSetConditional(handle, iteration < table[word_iterations] && *cancelled != table[word_run] ? 1 : 0);
 #endif
   }
 };
@@ -130,22 +130,22 @@ std::int64_t word_of(const void* pointer) { return static_cast<std::int64_t>(rei
 
 class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this<RecordedLoop> {
  public:
-  RecordedLoop(const std::shared_ptr<RecordingDevice>& device, const LoopTurn& turn)
+  RecordedLoop(const std::shared_ptr<RecordingDevice>& device, const LoopIteration& iteration)
       : device_(device),
         recording_(make_recording(*device)),
         cancelled_(recording_->home_queue().device),
-        ragged_(turn.ragged),
-        moves_(turn.moves),
-        next_(turn.next) {
+        ragged_(iteration.ragged),
+        moves_(iteration.moves),
+        next_(iteration.next) {
     const OnDevice here(recording_->home_queue().device);
-    words_ = words_fixed + static_cast<std::int64_t>(turn.inputs.size() + turn.outputs + turn.states.size());
+    words_ = words_fixed + static_cast<std::int64_t>(iteration.inputs.size() + iteration.outputs + iteration.states.size());
     table_ = room(DType::i64, DDim{words_}, *recording_);
-    for (const auto* places : {&turn.inputs, &turn.states, &turn.shared})
-      for (const LoopTurn::Place& place : *places) places_.push_back(room(place.dtype, place.dims, *recording_));
-    inputs_ = turn.inputs.size();
-    record(turn, 1);
+    for (const auto* places : {&iteration.inputs, &iteration.states, &iteration.shared})
+      for (const LoopIteration::Place& place : *places) places_.push_back(room(place.dtype, place.dims, *recording_));
+    inputs_ = iteration.inputs.size();
+    record(iteration, 1);
     if (nodes_ < least_nodes && nodes_ > 0)
-      record(turn, std::min(most_turns_at_once, static_cast<std::int64_t>((least_nodes + nodes_ - 1) / nodes_)));
+      record(iteration, std::min(most_iterations_at_once, static_cast<std::int64_t>((least_nodes + nodes_ - 1) / nodes_)));
     cudaGraphExec_t exec = nullptr;
     check(cudaGraphInstantiate(&exec, graph_.get(), 0), "cudaGraphInstantiate", recording_->home_queue().device);
     exec_.reset(exec);
@@ -154,16 +154,16 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
   /// The last run may be under way, and no stream's order keeps the host's word that it reads.
   ~RecordedLoop() override { static_cast<void>(cudaStreamSynchronize(recording_->home_queue().stream)); }
 
-  const std::vector<LoopTurn::Place>& outputs() const noexcept override { return outputs_; }
+  const std::vector<LoopIteration::Place>& outputs() const noexcept override { return outputs_; }
   std::size_t nodes() const noexcept override { return nodes_; }
-  std::int64_t turns_at_once() const noexcept override { return turns_at_once_; }
+  std::int64_t iterations_at_once() const noexcept override { return iterations_at_once_; }
   std::int64_t run(LoopSlots slots) override;
   void cancel(std::int64_t run) noexcept override { cancelled_.set(run); }
 
  private:
-  void record(const LoopTurn& turn, std::int64_t turns);
-  void record_turn(const LoopTurn& turn, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream);
-  std::vector<Tensor> results_of(const LoopTurn& turn, StreamRef stream);
+  void record(const LoopIteration& iteration, std::int64_t iterations);
+  void record_iteration(const LoopIteration& iteration, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream);
+  std::vector<Tensor> results_of(const LoopIteration& iteration, StreamRef stream);
   Piece piece(const Tensor& place, std::int64_t word) const;
   void launch(const LoopSlots& slots, std::int64_t run, ThreadTeam& team);
   void fill_table(const LoopSlots& slots, std::int64_t run, const Queue& queue, Tensor& lists);
@@ -178,15 +178,15 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
   std::int64_t words_ = 0;
   Tensor table_;
   std::vector<Tensor> places_;  // inputs, states, shared
-  std::vector<LoopTurn::Place> outputs_;
+  std::vector<LoopIteration::Place> outputs_;
   std::size_t nodes_ = 0;
-  std::int64_t turns_at_once_ = 1;
+  std::int64_t iterations_at_once_ = 1;
   OwnedGraph graph_;
   OwnedExec exec_;
 };
 
-/// `turns` turns in a conditional node of a graph of its own.
-void RecordedLoop::record(const LoopTurn& turn, std::int64_t turns) {
+/// `iterations` iterations in a conditional node of a graph of its own.
+void RecordedLoop::record(const LoopIteration& iteration, std::int64_t iterations) {
   const int device = recording_->home_queue().device;
   cudaGraph_t graph = nullptr;
   check(cudaGraphCreate(&graph, 0), "cudaGraphCreate", device);
@@ -202,11 +202,12 @@ void RecordedLoop::record(const LoopTurn& turn, std::int64_t turns) {
   check(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params), "cudaGraphAddNode", device);
   cudaGraph_t body = params.conditional.phGraph_out[0];
   RecordingScope scope(*device_, recording_, body);
-  for (std::int64_t i = 0; i < turns; ++i)
-    scope.stream().enqueue([&](ThreadTeam& team) { record_turn(turn, handle, i + 1 == turns, queue_of(team), scope.stream()); });
+  for (std::int64_t i = 0; i < iterations; ++i)
+    scope.stream().enqueue(
+        [&](ThreadTeam& team) { record_iteration(iteration, handle, i + 1 == iterations, queue_of(team), scope.stream()); });
   scope.end();
   check(cudaGraphGetNodes(body, nullptr, &nodes_), "cudaGraphGetNodes", device);
-  turns_at_once_ = turns;
+  iterations_at_once_ = iterations;
 }
 
 Piece RecordedLoop::piece(const Tensor& place, std::int64_t word) const {
@@ -218,9 +219,9 @@ Piece RecordedLoop::piece(const Tensor& place, std::int64_t word) const {
   return made;
 }
 
-/// Contiguous, and none of them a view of what the turn worked on: those places get new contents when the turn is over.
-std::vector<Tensor> RecordedLoop::results_of(const LoopTurn& turn, StreamRef stream) {
-  std::vector<Tensor> results = turn.run(places_);
+/// Contiguous, and none of them a view of what the iteration worked on: those places get new contents when the iteration is over.
+std::vector<Tensor> RecordedLoop::results_of(const LoopIteration& iteration, StreamRef stream) {
+  std::vector<Tensor> results = iteration.run(places_);
   for (Tensor& result : results) {
     const auto shares = [&](const Tensor& place) { return place.storage() == result.storage(); };
     if (!result.is_contiguous() || result.host_accessible() || std::any_of(places_.begin(), places_.end(), shares))
@@ -229,7 +230,8 @@ std::vector<Tensor> RecordedLoop::results_of(const LoopTurn& turn, StreamRef str
   return results;
 }
 
-void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream) {
+void RecordedLoop::record_iteration(const LoopIteration& iteration, cudaGraphConditionalHandle handle, bool last, const Queue& queue,
+                                    StreamRef stream) {
   auto* const table = static_cast<std::int64_t*>(table_.raw_mutable());
   std::int64_t word = words_fixed;
   std::vector<Piece> pieces;
@@ -238,15 +240,15 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     pieces.back().to = places_[i].raw_mutable();
   }
   move_pieces(pieces, TakeSlots{{table, {}, ragged_}}, queue);
-  const std::vector<Tensor> results = results_of(turn, stream);
+  const std::vector<Tensor> results = results_of(iteration, stream);
   outputs_.clear();
   pieces.clear();
-  for (std::size_t i = 0; i < turn.outputs; ++i) {
+  for (std::size_t i = 0; i < iteration.outputs; ++i) {
     pieces.push_back(piece(results[i], word++));
     pieces.back().from = results[i].raw();
     outputs_.push_back({results[i].dtype(), results[i].dims()});
     if (ragged_ && (results[i].rank() == 0 || results[i].dim(0) != places_[0].dim(0)))
-      throw UnsupportedError("a turn gives " + results[i].to_string() + ", which does not have its rows");
+      throw UnsupportedError("an iteration gives " + results[i].to_string() + ", which does not have its rows");
   }
   move_pieces(pieces, LeaveOutputs{{table, {}, ragged_}}, queue);
   pieces.clear();
@@ -257,13 +259,13 @@ void RecordedLoop::record_turn(const LoopTurn& turn, cudaGraphConditionalHandle 
     if (!next_[i]) stays.push_back(clone(place, stream));
     const Tensor& next = next_[i] ? results.at(*next_[i]) : stays.back();
     if (next.dims() != place.dims() || next.dtype() != place.dtype())
-      throw UnsupportedError("a turn makes " + next.to_string() + " of a state " + place.to_string());
+      throw UnsupportedError("an iteration makes " + next.to_string() + " of a state " + place.to_string());
     pieces.push_back(piece(place, word));
     pieces.back().from = next.raw();
     pieces.back().to = place.raw_mutable();
   }
   move_pieces(pieces, LeaveStates{table, {}, ragged_, moves_}, queue);
-  each_index(queue, 1, NextTurn{table, cancelled_.on_device(), handle, last});
+  each_index(queue, 1, NextIteration{table, cancelled_.on_device(), handle, last});
 }
 
 // ---- A run ----
@@ -273,7 +275,7 @@ void RecordedLoop::fill_table(const LoopSlots& slots, std::int64_t run, const Qu
   std::vector<std::int64_t> all, words(static_cast<std::size_t>(words_), 0);
   std::vector<std::pair<std::size_t, std::size_t>> begins;  // word, place in `all`
   const auto list = [&](std::size_t word) { begins.emplace_back(word, all.size()); };
-  words[word_turns] = slots.turns;
+  words[word_iterations] = slots.iterations;
   words[word_run] = run;
   if (ragged_) {
     list(word_rows);
@@ -349,8 +351,8 @@ std::int64_t RecordedLoop::run(LoopSlots slots) {
 
 }  // namespace
 
-std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>& device, const LoopTurn& turn) {
-  return std::make_shared<RecordedLoop>(device, turn);
+std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>& device, const LoopIteration& iteration) {
+  return std::make_shared<RecordedLoop>(device, iteration);
 }
 
 }  // namespace millrace::cuda

@@ -13,13 +13,13 @@
 /// What graphs of loops and of live steps share: kernels that move pieces of memory, and CUDA's objects owned.
 namespace millrace::cuda {
 
-/// Pieces of memory that a kernel moves between a turn's places and the slots. Elements are counted in units of their size.
+/// Pieces of memory that a kernel moves between an iteration's places and the slots. Elements are counted in units of their size.
 struct Piece {
   const void* from = nullptr;
   void* to = nullptr;
   std::int64_t word = 0;   // of a loop's table
   std::int64_t width = 0;  // units of a row; without rows of all of it
-  std::int64_t count = 0;  // units of the first turn
+  std::int64_t count = 0;  // units of the first iteration
   int unit = 0;
 };
 constexpr int most_pieces = 8;

@@ -109,7 +109,7 @@ class RecordedTick final : public TickGraph, public std::enable_shared_from_this
   Tensor arrived_, made_;  // what came, what goes
   std::int64_t slots_at_ = 0;
   std::vector<std::int64_t> inputs_at_, outputs_at_;
-  std::vector<LoopTurn::Place> outputs_;
+  std::vector<LoopIteration::Place> outputs_;
   std::vector<Tensor> held_;  // results, until the graph is made
   std::size_t nodes_ = 0;
   OwnedGraph graph_;
@@ -120,7 +120,7 @@ void RecordedTick::arrange() {
   Layout layout;
   layout.add(DType::i64, DDim{2});
   slots_at_ = layout.add(DType::i64, DDim{step_.rows});
-  for (const LoopTurn::Place& input : step_.inputs) inputs_at_.push_back(layout.add(input.dtype, input.dims));
+  for (const LoopIteration::Place& input : step_.inputs) inputs_at_.push_back(layout.add(input.dtype, input.dims));
   arrived_ = room(DType::u8, DDim{layout.bytes()}, *recording_);
 }
 

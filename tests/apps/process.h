@@ -60,7 +60,7 @@ class Process {
   std::string err() const { return read_file(folder_ / "err"); }
   /// Waits until stdout holds a whole line, for at most 20 s.
   std::string first_line() const {
-    for (int turn = 0; turn < 2000; ++turn) {
+    for (int iteration = 0; iteration < 2000; ++iteration) {
       const std::string text = out();
       if (const auto end = text.find('\n'); end != text.npos) return text.substr(0, end);
       ::usleep(10000);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops as graphs of the device give the bits that they give there turn by turn.
+// Loops as graphs of the device give the bits that they give there iteration by iteration.
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 
 #include <doctest/doctest.h>
@@ -22,10 +22,10 @@
 namespace millrace::testing {
 namespace {
 
-RunOptions in_gear(Gear gear, bool required = true) {
+RunOptions on_backend(Backend backend, bool required = true) {
   RunOptions options;
-  options.gear = gear;
-  options.gear_required = required;
+  options.backend = backend;
+  options.backend_required = required;
   return options;
 }
 
@@ -41,16 +41,16 @@ std::shared_ptr<Device> device_with(std::size_t streams, bool tf32 = false) {
   return make_cuda_device(options);
 }
 
-/// Runs turn by turn, and captured several times: equal bits and turns. Gives how many loops were captured.
+/// Runs iteration by iteration, and captured several times: equal bits and iterations. Gives how many loops were captured.
 std::int64_t compare_captured(const Program& program, const Feeds& feeds, const std::shared_ptr<Device>& device, bool required = true) {
   const Executable executable(program, device);
-  const RunResult wanted = run_in(executable, feeds, in_gear(Gear::interpreted));
+  const RunResult wanted = run_in(executable, feeds, on_backend(Backend::interpreted));
   CHECK(wanted.captured_loops == 0);
   std::int64_t captured = 0;
   for (int again = 0; again < 2; ++again) {
-    const RunResult found = run_in(executable, feeds, in_gear(Gear::captured, required));
+    const RunResult found = run_in(executable, feeds, on_backend(Backend::captured, required));
     CHECK(bits(found) == bits(wanted));
-    CHECK(found.turns == wanted.turns);
+    CHECK(found.iterations == wanted.iterations);
     captured = found.captured_loops;
   }
   return captured;
@@ -121,7 +121,7 @@ struct RandomLoop {
     output("y", pack(outputs, 0, order));
     for (std::size_t i = 0; i < arrays.size(); ++i)
       if (random.coin()) output("state" + std::to_string(i), pack(arrays[i], 0, order));
-    output("turns", step);
+    output("iterations", step);
   }
 
   Random random;
@@ -132,8 +132,8 @@ struct RandomLoop {
   Var x;
 };
 
-/// A dense loop of so many turns that carries one value of the shape of `x`.
-Program carrying(const std::function<Var(const Var& x, const Var& now)>& turn, const DDim& dims, DType dtype = DType::f32) {
+/// A dense loop of so many iterations that carries one value of the shape of `x`.
+Program carrying(const std::function<Var(const Var& x, const Var& now)>& iteration, const DDim& dims, DType dtype = DType::f32) {
   Program program;
   const Guard guard(program);
   const Var x = input("x", VarType(dtype, dims));
@@ -147,7 +147,7 @@ Program carrying(const std::function<Var(const Var& x, const Var& now)>& turn, c
   {
     auto frame = loop.frame();
     loop.break_if(equal(step, n));
-    const Var next = turn(state, in.read(step));
+    const Var next = iteration(state, in.read(step));
     out.write(step, next);
     state.update(next);
     step.update(step + 1);
@@ -157,15 +157,15 @@ Program carrying(const std::function<Var(const Var& x, const Var& now)>& turn, c
   return program;
 }
 
-Feeds carried_feeds(Random& random, const DDim& dims, std::int64_t turns, DType dtype = DType::f32) {
+Feeds carried_feeds(Random& random, const DDim& dims, std::int64_t iterations, DType dtype = DType::f32) {
   CpuDevice host;
   const auto drawn = [&](const DDim& of) { return LoDTensor(cast(random_tensor(random, of), dtype, host.stream(0))); };
-  return {{"x", drawn(dims)}, {"slots", drawn(dims.inserted(0, turns))}};
+  return {{"x", drawn(dims)}, {"slots", drawn(dims.inserted(0, iterations))}};
 }
 
 }  // namespace
 
-TEST_CASE("programs drawn at random have the bits of their turns one by one when the device turns them, whatever its streams") {
+TEST_CASE("programs drawn at random have the bits of their iterations one by one when the device turns them, whatever its streams") {
   const std::shared_ptr<Device> devices[] = {device_with(1), device_with(4), device_with(2, true)};
   std::uint64_t compared = 0;
   for (std::uint64_t seed = 1; compared < random_programs(); ++seed) {
@@ -181,18 +181,19 @@ TEST_CASE("programs drawn at random have the bits of their turns one by one when
   }
 }
 
-TEST_CASE("dense loops of any shape and dtype are captured, and no turns are none") {
+TEST_CASE("dense loops of any shape and dtype are captured, and no iterations are none") {
   const auto device = device_with(2);
   Random random(3);
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const Program program = carrying([](const Var& x, const Var& now) { return tanh(x * now) + x; }, {2, 3, 2}, dtype);
-    for (const std::int64_t turns : {1, 2, 33, 100})
-      CHECK(compare_captured(program, carried_feeds(random, {2, 3, 2}, turns, dtype), device) == 1);
+    for (const std::int64_t iterations : {1, 2, 33, 100})
+      CHECK(compare_captured(program, carried_feeds(random, {2, 3, 2}, iterations, dtype), device) == 1);
     CHECK(compare_captured(program, carried_feeds(random, {2, 3, 2}, 0, dtype), device) == 0);
   }
 }
 
-TEST_CASE("rows that look at one another are captured where all turns have the same, and else run turn by turn for a reason") {
+TEST_CASE(
+    "rows that look at one another are captured where all iterations have the same, and else run iteration by iteration for a reason") {
   const auto device = device_with(2);
   Random random(4);
   const auto coupled = [](const Var& x, const Var& now) { return tanh(x + reduce(now, "sum", {0}, true)); };
@@ -205,20 +206,20 @@ TEST_CASE("rows that look at one another are captured where all turns have the s
   const Feeds feeds = feeds_for(random, each, LoD::from_lengths({{3, 1, 2}}), true);
   CHECK(compare_captured(ragged, feeds, device, false) == 0);
   const Executable executable(ragged, device);
-  const RunResult found = run_in(executable, feeds, in_gear(Gear::automatic, false));
-  REQUIRE(found.turn_by_turn.size() == 1);
-  CHECK(found.turn_by_turn.begin()->find("op reduce") != std::string::npos);
-  CHECK_THROWS_WITH_AS(run_in(executable, feeds, in_gear(Gear::captured)), doctest::Contains("because turns have fewer and fewer rows"),
+  const RunResult found = run_in(executable, feeds, on_backend(Backend::automatic, false));
+  REQUIRE(found.iteration_by_iteration.size() == 1);
+  CHECK(found.iteration_by_iteration.begin()->find("op reduce") != std::string::npos);
+  CHECK_THROWS_WITH_AS(run_in(executable, feeds, on_backend(Backend::captured)),
+                       doctest::Contains("because iterations have fewer and fewer rows"), UnsupportedError);
+  CHECK_THROWS_WITH_AS(run_in(executable, feeds, on_backend(Backend::fused)), doctest::Contains("no fused kernel for it on cuda:0"),
                        UnsupportedError);
-  CHECK_THROWS_WITH_AS(run_in(executable, feeds, in_gear(Gear::fused)), doctest::Contains("no fused kernel for it on cuda:0"),
-                       UnsupportedError);
-  CHECK_THROWS_WITH_AS(run_in(Executable(ragged), feeds, in_gear(Gear::captured)), doctest::Contains("no graphs of kernels on cpu"),
+  CHECK_THROWS_WITH_AS(run_in(Executable(ragged), feeds, on_backend(Backend::captured)), doctest::Contains("no graphs of kernels on cpu"),
                        UnsupportedError);
   const Feeds equal = feeds_for(random, each, LoD::from_lengths({{2, 2, 2}}), true);
   CHECK(compare_captured(ragged, equal, device) == 1);
 }
 
-TEST_CASE("what only the device sees in a turn of a graph reaches whoever awaits the run") {
+TEST_CASE("what only the device sees in an iteration of a graph reaches whoever awaits the run") {
   const auto device = device_with(1);
   const Program program = carrying(
       [](const Var& x, const Var& now) {
@@ -231,27 +232,28 @@ TEST_CASE("what only the device sees in a turn of a graph reaches whoever awaits
                  {"slots", LoDTensor(Tensor::from<float>({0, 1, 2, 3, 3, worst}, {3, 2, 1}))}};
   };
   CHECK(compare_captured(program, feeds(2), device) == 1);
-  CHECK_THROWS_WITH_AS(run_in(Executable(program, device), feeds(9), in_gear(Gear::captured)), doctest::Contains("found 9"), IndexError);
+  CHECK_THROWS_WITH_AS(run_in(Executable(program, device), feeds(9), on_backend(Backend::captured)), doctest::Contains("found 9"),
+                       IndexError);
 }
 
 TEST_CASE("several runs of one program at a time take turns on its graphs") {
   const auto device = device_with(3);
   const RandomLoop drawn(12);
   const Executable executable(drawn.program, device);
-  const std::string wanted = bits(run_in(executable, drawn.feeds, in_gear(Gear::interpreted)));
+  const std::string wanted = bits(run_in(executable, drawn.feeds, on_backend(Backend::interpreted)));
   std::vector<std::string> found(4);
   {
     std::vector<std::thread> threads;
     for (std::string& one : found)
       threads.emplace_back([&] {
-        for (int i = 0; i < 5; ++i) one = bits(run_in(executable, drawn.feeds, in_gear(Gear::captured)));
+        for (int i = 0; i < 5; ++i) one = bits(run_in(executable, drawn.feeds, on_backend(Backend::captured)));
       });
     for (std::thread& thread : threads) thread.join();
   }
   for (const std::string& one : found) CHECK(one == wanted);
 }
 
-TEST_CASE("a captured loop inside a loop, and one behind another, are each as they are turn by turn, whoever makes their count") {
+TEST_CASE("a captured loop inside a loop, and one behind another, are each as they are iteration by iteration, whoever makes their count") {
   const auto device = device_with(2);
   Random random(5);
   Program program;
@@ -318,31 +320,31 @@ TEST_CASE("a run that is given up takes its graph along, and the next one is who
     output("state", state);
   }
   const Executable executable(program, device);
-  const auto feeds = [](std::int64_t turns) {
-    return Feeds{{"n", LoDTensor(Tensor::scalar(turns))}, {"x", LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}, {2, 3}))}};
+  const auto feeds = [](std::int64_t iterations) {
+    return Feeds{{"n", LoDTensor(Tensor::scalar(iterations))}, {"x", LoDTensor(Tensor::from<float>({1, 2, 3, 4, 5, 6}, {2, 3}))}};
   };
-  const std::string wanted = bits(run_in(executable, feeds(77), in_gear(Gear::interpreted)));
-  RunOptions options = in_gear(Gear::captured);
+  const std::string wanted = bits(run_in(executable, feeds(77), on_backend(Backend::interpreted)));
+  RunOptions options = on_backend(Backend::captured);
   options.deadline = std::chrono::milliseconds(50);
   CHECK_THROWS_AS(run_in(executable, feeds(std::int64_t{1} << 50), options), DeadlineError);
-  CHECK(bits(run_in(executable, feeds(77), in_gear(Gear::captured))) == wanted);
+  CHECK(bits(run_in(executable, feeds(77), on_backend(Backend::captured))) == wanted);
 }
 
 TEST_CASE("a trace shows a captured loop as one, and why another one is not") {
   const auto device = device_with(1);
   Random random(6);
   Tracer tracer;
-  RunOptions options = in_gear(Gear::captured, false);
+  RunOptions options = on_backend(Backend::captured, false);
   options.tracer = &tracer;
   const Program program = carrying([](const Var& x, const Var& now) { return x + now; }, {2, 2});
   run_in(Executable(program, device), carried_feeds(random, {2, 2}, 4), options);
   CHECK(tracer.to_json().find(", captured") != std::string::npos);
   const Program by_count =
       carrying([](const Var& x, const Var& now) { return where(greater(reduce(now, "sum", {0, 1}), constant(0.0f)), x, now); }, {2, 2});
-  CHECK(run_in(Executable(by_count, device), carried_feeds(random, {2, 2}, 4), in_gear(Gear::captured)).captured_loops == 1);
+  CHECK(run_in(Executable(by_count, device), carried_feeds(random, {2, 2}, 4), on_backend(Backend::captured)).captured_loops == 1);
   const RandomLoop drawn(1);
   run_in(Executable(drawn.program), drawn.feeds, options);
-  CHECK(tracer.to_json().find("turn by turn, because there are no graphs of kernels on cpu") != std::string::npos);
+  CHECK(tracer.to_json().find("iteration by iteration, because there are no graphs of kernels on cpu") != std::string::npos);
 }
 
 }  // namespace millrace::testing

@@ -2,7 +2,7 @@
 // Decoding on the device gives what it gives on the CPU. Where no logarithm or power of CUDA's own takes part, to the bit.
 #include <doctest/doctest.h>
 
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/beam_search.h>
 #include <millrace/kernels/crf.h>
 #include <millrace/kernels/ctc.h>
@@ -55,7 +55,7 @@ class Both {
 
  private:
   CpuDevice here_;
-  Backend there_;
+  DeviceUnderTest there_;
 };
 
 void ctc(Both& on, Random& random, DType dtype) {
@@ -218,17 +218,18 @@ TEST_CASE("a tag, a label and a parent that are none fail the stream, and the er
   const Tensor wrong = Tensor::from<std::int64_t>({1, 7}), trees = Tensor::from<std::int64_t>({0, 1, 7, 0}).reshape(DDim{2, 1, 2});
   ThreadExecutor executor(1);
   const auto fails = [&](const auto& op, const char* named, const char* found) {
-    Backend on = device_backend(test_place());  // its streams are lost with the first fault
+    DeviceUnderTest on = device_backend(test_place());  // its streams are lost with the first fault
     const Tensor made = op(on);
     CHECK_THROWS_WITH_AS(sync_wait(executor, await_point(made.ready())), doctest::Contains(named), IndexError);
     CHECK_THROWS_WITH_AS(sync_wait(executor, await_point(made.ready())), doctest::Contains(found), IndexError);
   };
-  fails([&](Backend& on) { return crf_score(on.up(x), on.up(w), on.up(wrong), two, on.stream()); }, "crf_score on cuda:0", "found 7");
-  fails([&](Backend& on) { return crf_log_likelihood(on.up(x), on.up(w), on.up(wrong), two, on.stream()); }, "crf_log_likelihood on cuda:0",
+  fails([&](DeviceUnderTest& on) { return crf_score(on.up(x), on.up(w), on.up(wrong), two, on.stream()); }, "crf_score on cuda:0",
         "found 7");
-  fails([&](Backend& on) { return ctc_loss(on.up(x), two, on.up(wrong), two, {}, on.stream()); }, "ctc_loss on cuda:0", "found 7");
-  fails([&](Backend& on) { return gather_tree(on.up(trees), on.up(trees), nullptr, std::nullopt, on.stream()); }, "gather_tree on cuda:0",
-        "found 7");
+  fails([&](DeviceUnderTest& on) { return crf_log_likelihood(on.up(x), on.up(w), on.up(wrong), two, on.stream()); },
+        "crf_log_likelihood on cuda:0", "found 7");
+  fails([&](DeviceUnderTest& on) { return ctc_loss(on.up(x), two, on.up(wrong), two, {}, on.stream()); }, "ctc_loss on cuda:0", "found 7");
+  fails([&](DeviceUnderTest& on) { return gather_tree(on.up(trees), on.up(trees), nullptr, std::nullopt, on.stream()); },
+        "gather_tree on cuda:0", "found 7");
 }
 
 }  // namespace millrace::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over an LSTM cell run as one kernel on a device, with the bits of the same loops turn by turn there.
+// Loops over an LSTM cell run as one kernel on a device, with the bits of the same loops iteration by iteration there.
 #include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 
 #include <doctest/doctest.h>
@@ -44,10 +44,10 @@ layers::LstmWeights weights_of(Random& random, DType dtype, std::int64_t input, 
   return made;
 }
 
-RunResult run_in(Gear gear, const Program& program, const Feeds& feeds, const std::shared_ptr<Device>& device) {
+RunResult run_in(Backend backend, const Program& program, const Feeds& feeds, const std::shared_ptr<Device>& device) {
   ThreadExecutor executor(2);
   RunOptions options;
-  options.gear = gear;
+  options.backend = backend;
   return sync_wait(executor, run(Executable(program, device), feeds, options));
 }
 
@@ -57,13 +57,13 @@ bool same_bits(const LoDTensor& a, const LoDTensor& b) {
          (x.elements() == 0 || std::memcmp(x.raw(), y.raw(), x.bytes()) == 0);
 }
 
-/// Runs the program turn by turn and in one piece; so many loops must have been fused.
+/// Runs the program iteration by iteration and in one piece; so many loops must have been fused.
 void compare(const Program& program, const Feeds& feeds, std::int64_t loops, const std::shared_ptr<Device>& device) {
-  const RunResult expected = run_in(Gear::interpreted, program, feeds, device);
-  const RunResult found = run_in(Gear::fused, program, feeds, device);
+  const RunResult expected = run_in(Backend::interpreted, program, feeds, device);
+  const RunResult found = run_in(Backend::fused, program, feeds, device);
   CHECK(expected.fused_loops == 0);
   CHECK(found.fused_loops == loops);
-  CHECK(found.turns == expected.turns);
+  CHECK(found.iterations == expected.iterations);
   for (const auto& [name, value] : expected.outputs()) CHECK_MESSAGE(same_bits(found.value(name).tensor(), value.tensor()), name);
 }
 
@@ -76,7 +76,7 @@ std::vector<std::int64_t> lengths_of(Random& random, std::int64_t sequences) {
 
 }  // namespace
 
-TEST_CASE("layers of LSTMs over ragged sequences have the same bits turn by turn and as one kernel each") {
+TEST_CASE("layers of LSTMs over ragged sequences have the same bits iteration by iteration and as one kernel each") {
   const std::shared_ptr<Device> devices[] = {make_device(Place::parse(test_place()), 1, 3),
                                              make_device(Place::parse(test_place()), 1, 2, true)};  // tf32
   for (const std::uint64_t seed : seeds(4)) {
@@ -177,15 +177,15 @@ TEST_CASE("a mask that holds the states of rows has the same bits in one kernel,
         const Var x = build::input("x", VarType(dtype, {DDim::unknown, n, input}));
         const Var mask = build::input("mask", VarType(DType::boolean, {DDim::unknown, n, 1}));
         const ArrayVar rows = ArrayVar::unstack(x), live = ArrayVar::unstack(mask);
-        const Var turns = rows.size();
-        ArrayVar outputs(turns), cells(turns);
+        const Var iterations = rows.size();
+        ArrayVar outputs(iterations), cells(iterations);
         const Var zero = build::parameter("zero", random_of(random, dtype, DDim{n, hidden}, 0));
         const Var none = build::parameter("none", random_of(random, dtype, DDim{n, hidden}, 0));
         Var step = constant(std::int64_t{0}), h = zero, c = none;
         auto loop = while_loop({step, h, c});
         {
           auto frame = loop.frame();
-          loop.break_if(equal(step, turns));
+          loop.break_if(equal(step, iterations));
           const Var alive = live.read(step);
           const layers::CellStep next = layers::lstm_cell(weights)(rows.read(step), {h, c});
           outputs.write(step, where(alive, next.states[0], cast(constant(0.0), dtype)));
@@ -200,21 +200,21 @@ TEST_CASE("a mask that holds the states of rows has the same bits in one kernel,
         build::output("h", h);
         build::output("c", c);
       }
-      const std::int64_t turns = random.between(1, 9);
-      Tensor mask(DType::boolean, DDim{turns, n, 1});
+      const std::int64_t iterations = random.between(1, 9);
+      Tensor mask(DType::boolean, DDim{iterations, n, 1});
       for (std::int64_t row = 0; row < n; ++row) {
-        const std::int64_t length = random.between(0, turns);
-        for (std::int64_t t = 0; t < turns; ++t) mask.mutable_data<bool>()[t * n + row] = any_rows ? random.coin() : t < length;
+        const std::int64_t length = random.between(0, iterations);
+        for (std::int64_t t = 0; t < iterations; ++t) mask.mutable_data<bool>()[t * n + row] = any_rows ? random.coin() : t < length;
       }
       Feeds feeds;
-      feeds.insert_or_assign("x", LoDTensor(random_of(random, dtype, DDim{turns, n, input})));
+      feeds.insert_or_assign("x", LoDTensor(random_of(random, dtype, DDim{iterations, n, input})));
       feeds.insert_or_assign("mask", LoDTensor(mask));
       compare(program, feeds, 1, device);
     }
   }
 }
 
-TEST_CASE("a loop that runs turn by turn reads the slots of a fused one step by step, with the same bits") {
+TEST_CASE("a loop that runs iteration by iteration reads the slots of a fused one step by step, with the same bits") {
   const auto device = make_device(Place::parse(test_place()), 1, 3);
   for (const std::uint64_t seed : seeds(3)) {
     Random random(seed);
@@ -251,26 +251,26 @@ TEST_CASE("the trace of a fused loop shows its slots ready one after the other, 
     const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
     build::output("y", layers::lstm({x}, {weights_of(random, DType::f32, 3, 8)}, {}).y);
   }
-  constexpr std::int64_t turns = 300;  // more than a launch
+  constexpr std::int64_t iterations = 300;  // more than a launch
   Feeds feeds;
-  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{turns, 3}), LoD::from_lengths({{turns}})));
+  feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{iterations, 3}), LoD::from_lengths({{iterations}})));
   ThreadExecutor executor(2);
   Tracer tracer;
   RunOptions options;
-  options.gear = Gear::fused;
+  options.backend = Backend::fused;
   options.tracer = &tracer;
   const RunResult result = sync_wait(executor, run(Executable(program, device), feeds, options));
   CHECK(result.fused_loops == 1);
   std::vector<Tracer::Event> slots = tracer.events("slot");
-  REQUIRE(slots.size() == turns);
-  for (std::int64_t t = 0; t < turns; ++t) CHECK(slots[static_cast<std::size_t>(t)].step == t);
-  CHECK(slots[0].end_ns < slots[turns - 1].end_ns);
+  REQUIRE(slots.size() == iterations);
+  for (std::int64_t t = 0; t < iterations; ++t) CHECK(slots[static_cast<std::size_t>(t)].step == t);
+  CHECK(slots[0].end_ns < slots[iterations - 1].end_ns);
 }
 
 TEST_CASE("a layer on another stream of the device works on a step while the kernel of the layer before it is beyond the next") {
   const auto device = make_device(Place::parse(test_place()), 1, 3);
   const bool emulated = cuda_devices().front().name == "emulated";
-  const std::int64_t turns = emulated ? 120 : 4000, hidden = emulated ? 8 : 256;
+  const std::int64_t iterations = emulated ? 120 : 4000, hidden = emulated ? 8 : 256;
   Random random(3);
   const std::vector<layers::LstmWeights> weights{weights_of(random, DType::f32, 3, hidden), weights_of(random, DType::f32, hidden, hidden)};
   Program program;
@@ -280,26 +280,26 @@ TEST_CASE("a layer on another stream of the device works on a step while the ker
     build::output("y", layers::lstm({x}, weights).y);
   }
   Feeds feeds;
-  const LoD lod = LoD::from_lengths({{turns, turns / 2, 0, turns}});
+  const LoD lod = LoD::from_lengths({{iterations, iterations / 2, 0, iterations}});
   feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), 3}), lod));
   const Executable executable(program, device);
-  const RunResult expected = run_in(Gear::interpreted, program, feeds, device);
+  const RunResult expected = run_in(Backend::interpreted, program, feeds, device);
   int overlapping = 0;
   for (int i = 0; i < 5; ++i) {
     ThreadExecutor executor(2);
     Tracer tracer;
     RunOptions options;
-    options.gear = Gear::fused;
+    options.backend = Backend::fused;
     options.tracer = &tracer;
     const RunResult result = sync_wait(executor, run(executable, feeds, options));
     CHECK(result.fused_loops == 2);
     CHECK(same_bits(result.value("y").tensor(), expected.value("y").tensor()));
-    CHECK(tracer.events("turns").size() > 1);
+    CHECK(tracer.events("iterations").size() > 1);
     // Both layers have made their first step before either has made its last.
     std::int64_t first = 0, last = std::numeric_limits<std::int64_t>::max();
     for (const Tracer::Event& slot : tracer.events("slot")) {
       if (slot.step == 0) first = std::max(first, slot.end_ns);
-      if (slot.step == turns - 1) last = std::min(last, slot.end_ns);
+      if (slot.step == iterations - 1) last = std::min(last, slot.end_ns);
     }
     overlapping += first < last ? 1 : 0;
   }
@@ -307,8 +307,8 @@ TEST_CASE("a layer on another stream of the device works on a step while the ker
   CHECK(overlapping > (emulated ? 0 : 3));
 }
 
-TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays turn by turn on a device") {
-  const auto reason = [](const std::function<layers::CellStep(const Var&, const std::vector<Var>&, const layers::Cell&)>& turn) {
+TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays iteration by iteration on a device") {
+  const auto reason = [](const std::function<layers::CellStep(const Var&, const std::vector<Var>&, const layers::Cell&)>& iteration) {
     Random random(1);
     const layers::LstmWeights weights = weights_of(random, DType::f32, 4, 4);
     Program program;
@@ -316,7 +316,7 @@ TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it
       const Guard guard(program);
       const layers::Cell cell = layers::lstm_cell(weights);
       const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
-      build::output("y", layers::unroll([&](const Var& row, const std::vector<Var>& state) { return turn(row, state, cell); }, {x},
+      build::output("y", layers::unroll([&](const Var& row, const std::vector<Var>& state) { return iteration(row, state, cell); }, {x},
                                         {{4, Var()}, {4, Var()}})
                              .output);
     }
@@ -340,7 +340,7 @@ TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it
   CHECK(reason([](const Var& x, const std::vector<Var>& s, const layers::Cell& cell) {
           const Step next = cell(x, s);
           return Step{next.output, {next.states[0], tanh(next.states[1])}};
-        }).find("what it makes of the turn before") != std::string::npos);
+        }).find("what it makes of the iteration before") != std::string::npos);
 }
 
 }  // namespace millrace::testing

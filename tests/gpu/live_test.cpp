@@ -103,13 +103,13 @@ TEST_CASE("ticks of live sessions on a device have the bits of whole runs there,
           Feeds feeds;
           feeds.insert_or_assign("x", LoDTensor(rows.back(), LoD::from_lengths({{rows.back().dim(0)}})));
           RunOptions options;
-          options.gear = i % 2 == 0 ? Gear::interpreted : Gear::automatic;
+          options.backend = i % 2 == 0 ? Backend::interpreted : Backend::automatic;
           whole.push_back(sync_wait(executor, run(executable, feeds, options))["y"].tensor().copy_to(CpuPlace{}));
         }
         const auto recurrence = std::make_shared<const Recurrence>(make_recurrence(program));
-        StateSlab slab(recurrence, device), apart(recurrence, device, Gear::interpreted);
-        CHECK(slab.gear().find(kind == Kind::no_lstm ? "captured" : "fused") == 0);
-        CHECK(apart.gear().find("interpreted") == 0);
+        StateSlab slab(recurrence, device), apart(recurrence, device, Backend::interpreted);
+        CHECK(slab.backend().find(kind == Kind::no_lstm ? "captured" : "fused") == 0);
+        CHECK(apart.backend().find("interpreted") == 0);
         std::vector<std::int64_t> at(sessions, 0);
         std::vector<bool> begun(sessions, false);
         std::vector<std::string> got(sessions);
@@ -152,21 +152,21 @@ TEST_CASE("ticks of live sessions on a device have the bits of whole runs there,
   }
 }
 
-TEST_CASE("a gear of live steps that is named is had or refused with the reason, and has the same bits") {
+TEST_CASE("a backend of live steps that is named is had or refused with the reason, and has the same bits") {
   const auto device = make_device(Place::parse(test_place()), 1, 2);
   Random random(2);
   const auto recurrence = [](const Program& program) { return std::make_shared<const Recurrence>(make_recurrence(program)); };
   const auto none = recurrence(program_of(random, Kind::no_lstm, DType::f32));
   try {
-    const StateSlab slab(none, device, Gear::fused);
+    const StateSlab slab(none, device, Backend::fused);
     FAIL("expected UnsupportedError");
   } catch (const UnsupportedError& error) {
     CHECK(std::string(error.what()).find("lstm_cell") != std::string::npos);
   }
   const auto cells = recurrence(program_of(random, Kind::peeks, DType::f32));
-  CHECK(DeviceStepForm(*cells).to_string().find("gear: fused: a graph of 1 cell with its own kernel") == 0);
-  StateSlab fused(cells, device, Gear::fused), captured(cells, device, Gear::captured);
-  CHECK(captured.gear() == "captured: the captured gear was asked for");
+  CHECK(DeviceStepForm(*cells).to_string().find("backend: fused: a graph of 1 cell with its own kernel") == 0);
+  StateSlab fused(cells, device, Backend::fused), captured(cells, device, Backend::captured);
+  CHECK(captured.backend() == "captured: the captured backend was asked for");
   Tick tick;
   tick.starts = {{3, {}}, {50, {}}};
   tick.slots = {50, 3};
@@ -175,7 +175,7 @@ TEST_CASE("a gear of live steps that is named is had or refused with the reason,
     CHECK(same_bits(fused.run(tick).outputs.at(0), captured.run(tick).outputs.at(0)));
     tick.starts.clear();
   }
-  StateSlab apart(cells, device, Gear::interpreted);
+  StateSlab apart(cells, device, Backend::interpreted);
   tick.starts = {{3, {}}, {50, {}}};
   std::vector<Tensor> wanted;
   for (int step = 0; step < 6; ++step) {
@@ -195,7 +195,7 @@ TEST_CASE("ticks that were started end as if each had been run when the stream f
   const Program program = program_of(random, Kind::peeks, DType::f32);
   const auto cells = std::make_shared<const Recurrence>(make_recurrence(program));
   const auto device = make_device(Place::parse(test_place()), 1, 2);
-  StateSlab slab(cells, device), wanted(cells, make_device(Place::parse(test_place()), 1, 2), Gear::interpreted);
+  StateSlab slab(cells, device), wanted(cells, make_device(Place::parse(test_place()), 1, 2), Backend::interpreted);
   const auto tick_of = [&](const std::vector<Slot>& slots, bool begins) {
     Tick tick;
     for (const Slot slot : slots)

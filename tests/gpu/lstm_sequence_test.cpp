@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gemm.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
 
-/// Those whose arithmetic is the backend's own.
-std::vector<DType> dtypes_of(const Backend& on) {
+/// Those whose arithmetic is the device's own.
+std::vector<DType> dtypes_of(const DeviceUnderTest& on) {
   return on.tf32 ? std::vector<DType>{DType::f32} : std::vector<DType>(std::begin(dtypes), std::end(dtypes));
 }
 
@@ -77,8 +77,8 @@ struct Found {
 
 bool same(const Found& a, const Found& b) { return same_bits(a.y, b.y) && same_bits(a.h, b.h) && same_bits(a.c, b.c); }
 
-/// By the cell, step by step, on the device: what the interpreted gear does.
-Found by_steps(Backend& on, const Case& of) {
+/// By the cell, step by step, on the device: what the interpreted backend does.
+Found by_steps(DeviceUnderTest& on, const Case& of) {
   const LstmPlan plan = make_lstm_cell(of.desc, on.stream().place());
   const Tensor bias = on.up(of.bias), peepholes = on.up(of.peepholes), x = on.up(of.x);
   const PackedLstm packed =
@@ -119,7 +119,7 @@ struct OnDevice {
   LstmSequenceRows rows;
 };
 
-OnDevice bring(Backend& on, const Case& of) {
+OnDevice bring(DeviceUnderTest& on, const Case& of) {
   const Tensor bias = on.up(of.bias), peepholes = on.up(of.peepholes);
   OnDevice made{make_lstm_sequence(of.desc, on.stream().place(), on.tf32), {}, {}};
   made.packed = pack(made.plan, on.up(of.r), of.desc.bias ? &bias : nullptr, of.desc.peepholes ? &peepholes : nullptr, on.stream());
@@ -134,7 +134,7 @@ OnDevice bring(Backend& on, const Case& of) {
   return made;
 }
 
-Found run_on(Backend& on, const Case& of, const LstmSchedule* schedule = nullptr, std::int64_t steps_a_launch = 0) {
+Found run_on(DeviceUnderTest& on, const Case& of, const LstmSchedule* schedule = nullptr, std::int64_t steps_a_launch = 0) {
   OnDevice there = bring(on, of);
   there.rows.steps_a_launch = steps_a_launch;
   there.rows.watermark = on.stream().watermark(static_cast<std::uint64_t>(of.steps()));
@@ -171,7 +171,7 @@ std::vector<LstmSchedule> any_schedules(Random& random, const LstmDesc& desc, co
 }  // namespace
 
 TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by the cell, however blocks and launches share it") {
-  each_product_backend([](Backend& on) {
+  each_product_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(4)) {
       Random random(seed);
       for (const DType dtype : dtypes_of(on)) {
@@ -196,7 +196,7 @@ TEST_CASE("a sequence of LSTM steps in one kernel has the bits of its steps by t
 }
 
 TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums have several chains, have the bits of their steps too") {
-  each_product_backend([](Backend& on) {
+  each_product_backend([](DeviceUnderTest& on) {
     Random random(5);
     for (const auto& [dtype, hidden] : {std::pair{DType::f32, on.tf32 ? 290 : 530}, {DType::f16, 300}, {DType::bf16, 270}}) {
       if (on.tf32 && dtype != DType::f32) continue;
@@ -208,7 +208,7 @@ TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums hav
 }
 
 TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the cell state in f32 and in the cell's own dtype") {
-  each_product_backend([](Backend& on) {
+  each_product_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(3)) {
       Random random(seed);
       for (const DType dtype : dtypes_of(on)) {
@@ -243,7 +243,7 @@ TEST_CASE("a sequence of LSTM steps agrees with the reference in f64, with the c
 }
 
 TEST_CASE("states are taken from and put into any slots, and sequences may stand in any order within a step, with the same bits") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     Random random(8);
     for (const DType dtype : dtypes) {
       const Case of = make_case(random, dtype, 21, {4, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1});
@@ -298,7 +298,7 @@ TEST_CASE("states are taken from and put into any slots, and sequences may stand
 }
 
 TEST_CASE("steps that have fewer rows on the device than there is room for leave zeros in the rest") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     Random random(11);
     for (const DType dtype : dtypes) {
       const Case of = make_case(random, dtype, 19, {2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1});
@@ -318,7 +318,7 @@ TEST_CASE("steps that have fewer rows on the device than there is room for leave
 }
 
 TEST_CASE("no steps, no sequences and rows that do not fit are told apart") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     Random random(9);
     const Case of = make_case(random, DType::f16, 10, {3, 2});
     CHECK(same_bits(run_on(on, make_case(random, DType::f16, 10, {})).h, Tensor(DType::f16, DDim{0, 10})));
@@ -393,7 +393,7 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
 }
 
 TEST_CASE("products by tensor cores have the same bits whatever shares their rows, their columns and the tile") {
-  each_product_backend([](Backend& on) {
+  each_product_backend([](DeviceUnderTest& on) {
     Random random(4);
     for (const DType dtype : on.tf32 ? std::vector{DType::f32} : std::vector{DType::f16, DType::bf16}) {
       const std::int64_t m = 70, n = 90, k = 300;
@@ -417,7 +417,7 @@ TEST_CASE("products by tensor cores have the same bits whatever shares their row
 
 TEST_CASE(
     "products by tensor cores of many rows have the bits of those of few, whatever k lacks to a chain, with a bias and with factors") {
-  each_product_backend([](Backend& on) {
+  each_product_backend([](DeviceUnderTest& on) {
     Random random(6);
     const std::int64_t m = 128 * std::max(1, lstm_limits(on.stream().place(), DType::f16).multiprocessors / 4) + 72, n = 200;
     const std::vector<std::pair<DType, std::int64_t>> narrow{{DType::f16, 296}, {DType::bf16, 128}, {DType::f16, 8}};

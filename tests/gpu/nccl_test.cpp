@@ -13,8 +13,8 @@
 
 #include <gpu/scenario.h>
 #include <millrace/kernels/binary.h>
+#include <millrace/runtime/distributed/partition_run.h>
 #include <millrace/runtime/distributed/process_run.h>
-#include <millrace/runtime/distributed/spread_run.h>
 #include <millrace/runtime/distributed/tcp.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/program/storage.h>
@@ -124,7 +124,7 @@ void ring(const RankEnvironment& where) {
   const int before = (rank.number + rank.size - 1) % rank.size;
   Tensor token = rank.up(Tensor::from<std::int64_t>({rank.number}));
   Tensor total = rank.up(Tensor::from<std::int64_t>({1}));
-  for (int turn = 0; turn < 2 * rank.size; ++turn) {
+  for (int iteration = 0; iteration < 2 * rank.size; ++iteration) {
     Tensor got = rank.empty(DType::i64, DDim{1});
     {
       const CommunicatorGroup group(*duplicate);
@@ -138,7 +138,7 @@ void ring(const RankEnvironment& where) {
   sync_wait(executor, awaited(token.ready()));
   expect(numbers<std::int64_t>(token) == std::vector<std::int64_t>{rank.number}, "the token is back");
   std::int64_t wanted = 1;
-  for (int turn = 0; turn < 2 * rank.size; ++turn) wanted *= rank.size;
+  for (int iteration = 0; iteration < 2 * rank.size; ++iteration) wanted *= rank.size;
   expect(numbers<std::int64_t>(total) == std::vector<std::int64_t>{wanted}, "the world's own sums");
 }
 
@@ -227,7 +227,7 @@ void program(const RankEnvironment& where) {
   Rendezvous meeting(where);
   ProcessRunOptions options;
   options.deadline = 60s;
-  const RunResult found = run_as_rank(meeting, spread_over_ranks(stack.program, where.world_size), device, stack.feeds, options);
+  const RunResult found = run_as_rank(meeting, partition_over_ranks(stack.program, where.world_size), device, stack.feeds, options);
   if (where.rank != 0) return;
   ThreadExecutor executor(1);
   expect(bytes_of(found) == bytes_of(sync_wait(executor, run(Executable(stack.program, device), stack.feeds, RunOptions()))),
@@ -239,7 +239,7 @@ void idle(const RankEnvironment& where) {
   const LstmStack stack(5, 2, 6, {7, 3});
   Rendezvous meeting(where);
   const std::shared_ptr<Device> device = Rank::made(where.rank);
-  const RunResult found = run_as_rank(meeting, spread_over_ranks(stack.program, where.world_size), device, stack.feeds);
+  const RunResult found = run_as_rank(meeting, partition_over_ranks(stack.program, where.world_size), device, stack.feeds);
   if (where.rank == 0) expect(!bytes_of(found).empty(), "outputs");
 }
 
@@ -377,7 +377,7 @@ TEST_CASE("ranks of one process that share devices have the bits of one rank") {
         devices.push_back(make_cuda_device(options));
       }
       INFO(size, " ranks on ", used, " devices");
-      CHECK(bytes_of(run_on_local_ranks(spread_over_ranks(stack.program, size), devices, stack.feeds)[0]) == wanted);
+      CHECK(bytes_of(run_on_local_ranks(partition_over_ranks(stack.program, size), devices, stack.feeds)[0]) == wanted);
     }
   }
 }

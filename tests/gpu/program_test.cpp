@@ -122,10 +122,10 @@ TEST_CASE("programs that decode and generate give on the device what they give o
     build::output("tags", build::crf_decoding(x, moves).path);
     build::output("likelihood", build::linear_chain_crf(x, moves, ids));
     const build::Var table = build::parameter("table", random_rows(random, DDim{classes, hidden}));
-    const build::Var turn = build::parameter("turn", random_rows(random, DDim{hidden, hidden}));
+    const build::Var iteration = build::parameter("iteration", random_rows(random, DDim{hidden, hidden}));
     const build::Var out = build::parameter("out", random_rows(random, DDim{hidden, classes}));
     const build::Model model = [&](const build::Var& tokens, const std::vector<build::Var>& states, const build::Var&) {
-      const build::Var h = tanh(matmul(states[0], turn) + gather(table, reshape(tokens, {-1})));
+      const build::Var h = tanh(matmul(states[0], iteration) + gather(table, reshape(tokens, {-1})));
       return build::ModelStep{log_softmax(matmul(h, out)), {h}};
     };
     build::GenerationOptions options;

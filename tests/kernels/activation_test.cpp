@@ -7,7 +7,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/math.h>
 
 namespace millrace::testing {
@@ -143,8 +143,8 @@ TEST_CASE("an element has the same bits at every place of a tensor of any length
   }
 }
 
-TEST_CASE("every activation agrees with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("every activation agrees with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(21);
     for (int index = static_cast<int>(Unary::tanh); index <= static_cast<int>(Unary::clip); ++index) {
       const auto kind = static_cast<Unary>(index);

@@ -2,7 +2,7 @@
 #include <millrace/kernels/beam_search.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -12,26 +12,26 @@ using Floats = std::vector<float>;
 
 constexpr float never = -std::numeric_limits<float>::infinity();
 
-LoDTensor column(Backend& on, const Ints& values, const LoD& lod) {
+LoDTensor column(DeviceUnderTest& on, const Ints& values, const LoD& lod) {
   return {on.up(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()), 1})), lod};
 }
-LoDTensor column(Backend& on, const Floats& values, const LoD& lod) {
+LoDTensor column(DeviceUnderTest& on, const Floats& values, const LoD& lod) {
   return {on.up(Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()), 1})), lod};
 }
 
-Prefixes prefixes(Backend& on, const Ints& ids, const Floats& scores, const Ints& lengths, const LoD& lod) {
+Prefixes prefixes(DeviceUnderTest& on, const Ints& ids, const Floats& scores, const Ints& lengths, const LoD& lod) {
   return {column(on, ids, lod), column(on, scores, lod), column(on, lengths, lod)};
 }
 
-Ints ints(Backend& on, const Tensor& x) { return on.down(x).to_vector<std::int64_t>(); }
-Floats reals(Backend& on, const Tensor& x) { return on.down(x).to_vector<float>(); }
+Ints ints(DeviceUnderTest& on, const Tensor& x) { return on.down(x).to_vector<std::int64_t>(); }
+Floats reals(DeviceUnderTest& on, const Tensor& x) { return on.down(x).to_vector<float>(); }
 
 BeamOptions options(std::int64_t width, std::int64_t end, double penalty = 0) { return {width, end, penalty, false}; }
 
 }  // namespace
 
-TEST_CASE("a source keeps the best candidates of all its prefixes, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("a source keeps the best candidates of all its prefixes, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     // Two sources of two and one prefixes, tokens 0 … 3, end token 0.
     const Prefixes before = prefixes(on, {1, 2, 3}, {-1, -2, -3}, {1, 1, 1}, LoD::from_lengths({{2, 1}}));
     const Tensor said = on.up(Tensor::from(Floats{-9, -1, -5, -7,        //
@@ -49,7 +49,7 @@ TEST_CASE("a source keeps the best candidates of all its prefixes, on every back
 }
 
 TEST_CASE("given tokens stand for the columns, and accumulated scores for the whole") {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const Prefixes before = prefixes(on, {1}, {-1}, {1}, LoD::from_lengths({{1}}));
   const Tensor said = Tensor::from(Floats{-3, -2}, DDim{1, 2}), tokens = Tensor::from(Ints{70, 50}, DDim{1, 2});
   const BeamStep step = beam_search_step(before, said, &tokens, {2, 50, 0, true}, on.stream());
@@ -58,7 +58,7 @@ TEST_CASE("given tokens stand for the columns, and accumulated scores for the wh
 }
 
 TEST_CASE("a finished prefix stays as it is, and a source of finished ones is pruned") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     const Prefixes before = prefixes(on, {0, 2, 0, 0}, {-1, -3, -1, -2}, {2, 3, 1, 3}, LoD::from_lengths({{2, 2}, {1, 1, 2, 0}}));
     const Tensor said = on.up(Tensor::from(Floats{0, 0, -1, -1, 0, 0, 0, 0}, DDim{4, 2}));
     const BeamStep step = beam_search_step(before, said, nullptr, options(2, 0), on.stream());
@@ -72,7 +72,7 @@ TEST_CASE("a finished prefix stays as it is, and a source of finished ones is pr
 }
 
 TEST_CASE("a start token is no end, even if it is the end token") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     const Prefixes first = beam_search_start(on.up(Tensor::from<std::int32_t>({0, 0})), DType::f32, on.stream());
     on.finish();
     CHECK(first.ids.lod() == LoD::from_lengths({{1, 1}, {1, 1}}));
@@ -85,7 +85,7 @@ TEST_CASE("a start token is no end, even if it is the end token") {
 }
 
 TEST_CASE("candidates as good are kept by prefix, then by column") {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const Prefixes before = prefixes(on, {1, 1}, {0, 0}, {1, 1}, LoD::from_lengths({{2}}));
   const BeamStep step = beam_search_step(before, Tensor::from(Floats(6, -1), DDim{2, 3}), nullptr, options(4, 9), on.stream());
   CHECK(ints(on, step.kept.ids.tensor()) == Ints{0, 1, 2, 0});
@@ -93,7 +93,7 @@ TEST_CASE("candidates as good are kept by prefix, then by column") {
 }
 
 TEST_CASE("impossible candidates are none, and a source without any has no rows from there on") {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const Prefixes before = prefixes(on, {1, 1}, {0, 0}, {1, 1}, LoD::from_lengths({{1, 1}}));
   const Tensor said = Tensor::from(Floats{never, -1, never, std::numeric_limits<float>::quiet_NaN()}, DDim{2, 2});
   const BeamStep step = beam_search_step(before, said, nullptr, options(4, 9), on.stream());
@@ -102,7 +102,7 @@ TEST_CASE("impossible candidates are none, and a source without any has no rows 
 }
 
 TEST_CASE("a length penalty lets the longer of two win that sum up alike") {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   // A finished prefix of 1 token at −2, a live one of 3 that becomes 4 tokens at −4.
   const Prefixes before = prefixes(on, {0, 5}, {-2, -3}, {1, 3}, LoD::from_lengths({{2}}));
   const Tensor said = Tensor::from(Floats{0, 0, -9, -1}, DDim{2, 2});
@@ -111,7 +111,7 @@ TEST_CASE("a length penalty lets the longer of two win that sum up alike") {
 }
 
 TEST_CASE("rows are followed back to their hypotheses, the best first, with one end token each") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     // One source, end 0: step 0 keeps 5 and 6; step 1 goes 5→7, 6→0; step 2 goes 7→0 and keeps 0. A second source ends at once.
     const LoD lod = LoD::from_lengths({{1, 1, 2, 1, 2, 0}, {2, 1, 1, 1, 0, 1, 1}});
     const LoDTensor ids = column(on, Ints{5, 6, 0, 7, 0, 0, 0}, lod);
@@ -129,7 +129,7 @@ TEST_CASE("rows are followed back to their hypotheses, the best first, with one 
 }
 
 TEST_CASE("no sources at all are a step and a trace without rows") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     const LoD nobody = LoD::from_lengths({LoD::Level{}, LoD::Level{}});
     const Prefixes first = beam_search_start(on.up(Tensor(DType::i64, DDim{0})), DType::f32, on.stream());
     on.finish();
@@ -144,7 +144,7 @@ TEST_CASE("no sources at all are a step and a trace without rows") {
 }
 
 TEST_CASE("what a beam cannot take is an error that names it") {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const LoD one = LoD::from_lengths({{2}});
   const Prefixes before = prefixes(on, {1, 1}, {0, 0}, {1, 1}, one);
   const Tensor said = Tensor::from(Floats(4, 0), DDim{2, 2});

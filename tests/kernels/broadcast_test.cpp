@@ -2,7 +2,7 @@
 #include <millrace/kernels/broadcast.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
@@ -14,8 +14,8 @@ TEST_CASE("extents broadcast from the last axis on") {
   CHECK_THROWS_AS(broadcast_dims({2, 3}, {2}), ShapeError);
 }
 
-TEST_CASE("a tensor is stretched as a view or as a copy, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("a tensor is stretched as a view or as a copy, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(Tensor::from<float>({1, 2, 3}));
     const Tensor view = broadcast_view(x, DDim{2, 3});
     CHECK(view.raw() == x.raw());
@@ -28,8 +28,8 @@ TEST_CASE("a tensor is stretched as a view or as a copy, on every backend") {
   });
 }
 
-TEST_CASE("tile repeats each axis, 0 times too, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("tile repeats each axis, 0 times too, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4}, DDim{2, 2}));
     CHECK(on.down(tile(x, {2, 1}, on.stream())).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2, 3, 4, 1, 2, 3, 4});
     CHECK(on.down(tile(x, {1, 2}, on.stream())).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2, 1, 2, 3, 4, 3, 4});

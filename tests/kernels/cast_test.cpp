@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -14,8 +14,8 @@ constexpr DType all[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType:
 
 }  // namespace
 
-TEST_CASE("small whole numbers survive a cast between any two dtypes, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("small whole numbers survive a cast between any two dtypes, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const reference::Values numbers{DDim{2, 2}, {0, 1, 1, 0}};
     for (const DType from : all)
       for (const DType to : all)

@@ -2,12 +2,12 @@
 #include <millrace/kernels/concat.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("what split takes apart concat puts together, along any axis, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("what split takes apart concat puts together, along any axis, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(10)) {
       INFO("seed ", seed);
       Random random(seed);

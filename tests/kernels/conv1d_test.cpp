@@ -2,7 +2,7 @@
 #include <millrace/kernels/conv1d.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/matmul.h>
 #include <millrace/kernels/pad.h>
 
@@ -27,8 +27,8 @@ DDim weight_dims(const Conv1dDesc& desc) { return {desc.out_channels, desc.in_ch
 
 }  // namespace
 
-TEST_CASE("a convolution of any description agrees with the reference on every backend and dtype") {
-  each_product_backend([](Backend& on) {
+TEST_CASE("a convolution of any description agrees with the reference on every device and dtype") {
+  each_product_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(15)) {
       INFO("seed ", seed);
       Random random(seed);

@@ -2,7 +2,7 @@
 #include <millrace/kernels/crf.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -80,10 +80,10 @@ Tags part(const Tags& all, std::int64_t begin, std::int64_t end) { return Tags(a
 
 }  // namespace
 
-TEST_CASE("scores, log-partition and best path are those of going through every path, on every backend and dtype") {
+TEST_CASE("scores, log-partition and best path are those of going through every path, on every device and dtype") {
   for (const std::uint64_t seed : seeds(25)) {
     INFO("seed ", seed);
-    each_backend([&](Backend& on) {
+    each_backend([&](DeviceUnderTest& on) {
       for (const DType dtype : floats) {
         const Case at(seed, dtype);
         const Tensor e = on.up(at.emission), w = on.up(at.weights), tags = on.up(at.path);
@@ -149,7 +149,7 @@ TEST_CASE("paths that are as good give the lowest tags") {
 }
 
 TEST_CASE("sequences without rows score 0, and so do none at all") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor w = on.up(Tensor::from(std::vector<float>(8, 1), DDim{4, 2}));
     Tensor none(DType::f32, DDim{0, 2}, on.stream().memory());
     const Tensor no_tags(DType::i64, DDim{0}, on.stream().memory());

@@ -2,7 +2,7 @@
 #include <millrace/kernels/ctc.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 #include <map>
 
@@ -40,7 +40,7 @@ struct Found {
   std::vector<double> scores;
 };
 
-Found on_host(Backend& on, const CtcLabels& from, const LoD& lod) {
+Found on_host(DeviceUnderTest& on, const CtcLabels& from, const LoD& lod) {
   Found found;
   const Labels all = on.down(from.labels).to_vector<std::int64_t>(), lengths = on.down(from.lengths).to_vector<std::int64_t>();
   const Tensor scores = on.down(from.scores);
@@ -62,14 +62,14 @@ Tensor logs(const std::vector<float>& probabilities, std::int64_t classes) {
 }
 
 Found searched(const Tensor& x, const LoD& lod, const CtcBeam& options) {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   return on_host(on, ctc_beam_search(x, lod, options, on.stream()), lod);
 }
 
 }  // namespace
 
-TEST_CASE("the best path merges repeats and drops blanks, in each sequence alone, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("the best path merges repeats and drops blanks, in each sequence alone, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     // Best classes, blank 0: 1 1 0 1 2 | 2 2 | (none) | 0.
     const Labels best{1, 1, 0, 1, 2, 2, 2, 0};
     std::vector<float> values;
@@ -85,15 +85,15 @@ TEST_CASE("the best path merges repeats and drops blanks, in each sequence alone
 }
 
 TEST_CASE("classes that are as good give the lowest") {
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const LoD lod = LoD::from_lengths({{2}});
   CHECK(on_host(on, ctc_greedy(Tensor::from(std::vector<float>(6, 1), DDim{2, 3}), lod, 2, on.stream()), lod).labels[0] == Labels{0});
 }
 
-TEST_CASE("a wide beam finds the labels with the most probable sum of alignments, on every backend and dtype") {
+TEST_CASE("a wide beam finds the labels with the most probable sum of alignments, on every device and dtype") {
   for (const std::uint64_t seed : seeds(20)) {
     INFO("seed ", seed);
-    each_backend([&](Backend& on) {
+    each_backend([&](DeviceUnderTest& on) {
       for (const DType dtype : floats) {
         Random random(seed);
         const std::int64_t classes = random.between(1, 4), blank = random.between(0, classes - 1);
@@ -119,7 +119,7 @@ TEST_CASE("where the best path is not the best labelling, the beam finds the lat
   // Twice blank with 0.6: the best path is empty with 0.36, but one label has 0.4·0.4 + 2·0.4·0.6 = 0.64.
   const Tensor x = logs({0.6f, 0.4f, 0.6f, 0.4f}, 2);
   const LoD lod = LoD::from_lengths({{2}});
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   CHECK(on_host(on, ctc_greedy(x, lod, 0, on.stream()), lod).labels[0].empty());
   const Found found = searched(x, lod, {0, 4, 0});
   CHECK(found.labels[0] == Labels{1});
@@ -152,7 +152,7 @@ TEST_CASE("prefixes as good come in the order of their labels, shorter first") {
 
 TEST_CASE("TensorFlow's decoders: its two sequences greedily, its two best paths of a beam of two") {
   // tensorflow/python/kernel_tests/nn_ops/ctc_decoder_ops_test.py; the blank is its last class.
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const Tensor x = logs({1,    0,    0, 0, 0, 0,    0.4f, 0.6f, 0, 0, 0.4f, 0.6f, 0, 0.9f, 0.1f, 0,  //
                          0.1f, 0.9f, 0, 0, 0, 0.9f, 0.1f, 0,    0, 0, 0.1f, 0.9f, 0, 0.9f, 0.1f, 0.1f, 0.9f, 0.1f, 0, 0},
                         4);
@@ -184,7 +184,7 @@ TEST_CASE("TensorFlow's decoders: its two sequences greedily, its two best paths
 }
 
 TEST_CASE("the best labellings come in order, and where there are fewer, empty ones that are impossible") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     Random random(7);
     const LoD lod = LoD::from_lengths({{3, 0, 2}});
     const Tensor x = random_tensor(random, DType::f64, DDim{5, 3}, 2);
@@ -213,7 +213,7 @@ TEST_CASE("the best labellings come in order, and where there are fewer, empty o
 }
 
 TEST_CASE("a prefix that left a narrow beam and comes back is one with what went on from it, so no labelling comes twice") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(200)) {
       INFO("seed ", seed);
       Random random(seed);
@@ -232,10 +232,10 @@ TEST_CASE("a prefix that left a narrow beam and comes back is one with what went
   });
 }
 
-TEST_CASE("the loss is the sum over all alignments, on every backend and dtype") {
+TEST_CASE("the loss is the sum over all alignments, on every device and dtype") {
   for (const std::uint64_t seed : seeds(20)) {
     INFO("seed ", seed);
-    each_backend([&](Backend& on) {
+    each_backend([&](DeviceUnderTest& on) {
       for (const DType dtype : floats) {
         Random random(seed);
         const std::int64_t classes = random.between(2, 4), blank = random.between(0, classes - 1);
@@ -271,7 +271,7 @@ TEST_CASE("the loss is the sum over all alignments, on every backend and dtype")
 
 TEST_CASE("the loss is TensorFlow's for its two sequences, and does not depend on what else is there") {
   // tensorflow/python/kernel_tests/nn_ops/ctc_loss_op_test.py, testBasic; the blank is its last class.
-  Backend on = cpu_backend(1);
+  DeviceUnderTest on = cpu_backend(1);
   const Tensor x = logs({0.633766f,  0.221185f, 0.0917319f, 0.0129757f,  0.0142857f,  0.0260553f,   //
                          0.111121f,  0.588392f, 0.278779f,  0.0055756f,  0.00569609f, 0.010436f,    //
                          0.0357786f, 0.633813f, 0.321418f,  0.00249248f, 0.00272882f, 0.0037688f,   //

@@ -2,12 +2,12 @@
 #include <millrace/kernels/cumsum.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("running sums go along any axis, forwards or backwards, with or without the element itself, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("running sums go along any axis, forwards or backwards, with or without the element itself, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(Tensor::from(std::vector<double>{1, 2, 3, 4, 5, 6}, DDim{2, 3}));
     const auto run = [&](int axis, bool exclusive, bool reverse) {
       return on.down(cumsum(x, axis, exclusive, reverse, on.stream())).to_vector<double>();

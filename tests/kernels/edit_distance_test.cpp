@@ -2,7 +2,7 @@
 #include <millrace/kernels/edit_distance.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -64,8 +64,8 @@ TEST_CASE("ignored tokens count on neither side") {
   CHECK(distances(pairs, true, {'-', '.'}, device.stream(0)) == std::vector<float>{1.0f / 3, 0});
 }
 
-TEST_CASE("distances are those of the definition, alone and in a crowd, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("distances are those of the definition, alone and in a crowd, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(5);
     std::vector<Pair> pairs;
     for (int n = 0; n < 60; ++n) pairs.push_back({word(random), word(random)});

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -42,9 +42,9 @@ DDim part_of(Random& random) {
 }  // namespace
 
 TEST_CASE(
-    "every function of two floats agrees with the reference, however its operands stretch, on every backend and "
+    "every function of two floats agrees with the reference, however its operands stretch, on every device and "
     "dtype") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(6)) {
       INFO("seed ", seed);
       Random random(seed);

@@ -2,12 +2,12 @@
 #include <millrace/kernels/fill.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("tensors are filled in any dtype on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("tensors are filled in any dtype on every device") {
+  each_backend([](DeviceUnderTest& on) {
     for (const DType dtype :
          {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean}) {
       const Tensor ones_here = on.down(ones(DDim{2, 3}, dtype, on.stream()));

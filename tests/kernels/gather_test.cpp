@@ -2,7 +2,7 @@
 #include <millrace/kernels/gather.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -13,8 +13,8 @@ Tensor table() { return Tensor::from(List{0, 1, 2, 3, 4, 5}, DDim{3, 2}); }
 
 }  // namespace
 
-TEST_CASE("gather takes along any axis, negative places count from the end, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("gather takes along any axis, negative places count from the end, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(table());
     const Tensor rows = on.down(gather(x, on.up(Tensor::from(List{2, 0, -1, 1}, DDim{2, 2})), 0, on.stream()));
     CHECK(rows.dims() == DDim{2, 2, 2});
@@ -39,8 +39,8 @@ TEST_CASE("a place outside is an error that names it, the axis and the extents")
   CHECK_THROWS_AS(gather_elements(table(), Tensor::from<std::int64_t>({0}), 0, device.stream(0)), ShapeError);
 }
 
-TEST_CASE("rows are gathered by plan, zeros for -1, from a vector or a tensor, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("rows are gathered by plan, zeros for -1, from a vector or a tensor, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(table());
     const List expected{4, 5, 0, 0, 0, 1};
     CHECK(on.down(gather_rows(x, List{2, -1, 0}, on.stream())).to_vector<std::int64_t>() == expected);
@@ -48,8 +48,8 @@ TEST_CASE("rows are gathered by plan, zeros for -1, from a vector or a tensor, o
   });
 }
 
-TEST_CASE("rows are scattered by plan, -1 skips, other rows stay, the later of two wins, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("rows are scattered by plan, -1 skips, other rows stay, the later of two wins, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     Tensor out = on.up(Tensor::from(List{9, 9, 9, 9, 9, 9, 9, 9}, DDim{4, 2}));
     scatter_rows(on.up(table()), List{3, -1, 0}, out, on.stream());
     CHECK(on.down(out).to_vector<std::int64_t>() == List{4, 5, 9, 9, 9, 9, 0, 1});
@@ -83,8 +83,8 @@ TEST_CASE("plans that point outside or do not fit the rows are errors") {
   CHECK_THROWS_AS(gather_rows(table(), List{0, 1}, out, device.stream(0)), ShapeError);
 }
 
-TEST_CASE("rows of no source are what is given instead, a row or one element, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("rows of no source are what is given instead, a row or one element, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(table());
     const Tensor row = on.up(Tensor::from<std::int64_t>({8, 9}));
     CHECK(on.down(gather_rows_or(x, List{2, -1, 0}, row, on.stream())).to_vector<std::int64_t>() == List{4, 5, 8, 9, 0, 1});

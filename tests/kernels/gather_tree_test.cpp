@@ -2,7 +2,7 @@
 #include <millrace/kernels/gather_tree.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/tensor/copy.h>
 
 namespace millrace::testing {
@@ -15,9 +15,9 @@ Tensor by_time(const Ints& values, const DDim& dims) { return Tensor::from(value
 
 }  // namespace
 
-TEST_CASE("TensorFlow's trees: hypotheses from their ends, up to their lengths, on every backend") {
+TEST_CASE("TensorFlow's trees: hypotheses from their ends, up to their lengths, on every device") {
   // tensorflow/contrib/seq2seq/python/kernel_tests/beam_search_ops_test.py
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor ids = by_time({1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1}, {1, 4, 3});
     const Tensor parents = by_time({0, 0, 0, 0, 1, 1, 2, 1, 2, -1, -1, -1}, {1, 4, 3});
     const Tensor lengths = on.up(Tensor::from<std::int64_t>({3}));
@@ -45,7 +45,7 @@ TEST_CASE("TensorFlow's trees: hypotheses from their ends, up to their lengths, 
 }
 
 TEST_CASE("behind an end token there are only end tokens, and without lengths all rows count") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor ids = on.up(Tensor::from<std::int32_t>({1, 2, 9, 4, 5, 6}).reshape(DDim{3, 1, 2}));
     const Tensor parents = on.up(Tensor::from<std::int32_t>({7, 7, 1, 0, 1, 0}).reshape(DDim{3, 1, 2}));
     const auto traced = [&](std::optional<std::int64_t> end) {

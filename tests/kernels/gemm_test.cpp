@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/matmul.h>
 #include <millrace/tensor/cuda/copy.h>
@@ -50,25 +50,26 @@ Tensor run_packed(const Tensor& x, const Tensor& w, const Tensor* bias, StreamRe
 
 }  // namespace
 
-TEST_CASE("a product of any shape, transposed or not, agrees with the reference on every backend and dtype") {
-  each_product_backend([](Backend& on) {
+TEST_CASE("a product of any shape, transposed or not, agrees with the reference on every device and dtype") {
+  each_product_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(12)) {
       INFO("seed ", seed);
       Random random(seed);
       const std::int64_t m = random.between(0, 20), k = random.between(0, 40), n = random.between(0, 80);
       const double alpha = random.coin() ? 1 : 0.5, beta = random.coin() ? 0 : random.coin() ? 1 : -2;
-      const bool turn_a = random.coin(), turn_b = random.coin();
+      const bool iteration_a = random.coin(), iteration_b = random.coin();
       for (const DType dtype : floats) {
-        const Tensor a = random_tensor(random, dtype, turn_a ? DDim{k, m} : DDim{m, k});
-        const Tensor b = random_tensor(random, dtype, turn_b ? DDim{n, k} : DDim{k, n});
+        const Tensor a = random_tensor(random, dtype, iteration_a ? DDim{k, m} : DDim{m, k});
+        const Tensor b = random_tensor(random, dtype, iteration_b ? DDim{n, k} : DDim{k, n});
         const Tensor c = random_tensor(random, dtype, DDim{m, n});
         const std::vector<int> swap{1, 0};
-        auto expected = reference::matmul(reference::values(turn_a ? a.permute(swap) : a), reference::values(turn_b ? b.permute(swap) : b));
+        auto expected =
+            reference::matmul(reference::values(iteration_a ? a.permute(swap) : a), reference::values(iteration_b ? b.permute(swap) : b));
         const auto before = reference::values(c);
         for (std::size_t i = 0; i < expected.at.size(); ++i) expected.at[i] = alpha * expected.at[i] + beta * before.at[i];
         const Tensor left = on.up(a), right = on.up(b);
         Tensor out = on.up(c);
-        gemm(alpha, turn_a ? left.permute(swap) : left, turn_b ? right.permute(swap) : right, beta, out, on.stream());
+        gemm(alpha, iteration_a ? left.permute(swap) : left, iteration_b ? right.permute(swap) : right, beta, out, on.stream());
         CHECK(error_of(on.down(out), expected) <= 50 * on.rounding(dtype));
       }
     }
@@ -99,7 +100,7 @@ TEST_CASE("products of many rows and columns have the bits of the definition on 
   };
   CpuDevice host;
   const bool fused = cpu::fuses(cpu::instruction_sets().front());
-  each_backend([&](Backend& on) {
+  each_backend([&](DeviceUnderTest& on) {
     Random random(11);
     for (const DType dtype : {DType::f32, DType::f64})
       for (const Size size : {Size{32, 33, 40}, Size{65, 515, 64}, Size{131, 17, 140}, Size{130, 1030, 33}, Size{200, 0, 60}}) {

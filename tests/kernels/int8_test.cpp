@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/tensor/cuda/copy.h>
 
@@ -53,8 +53,8 @@ void expect_quantized(const float* x, std::int64_t k, const std::int8_t* values,
 
 }  // namespace
 
-TEST_CASE("rows are quantized to the nearest of 255 steps, each by its own greatest, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("rows are quantized to the nearest of 255 steps, each by its own greatest, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(6)) {
       INFO("seed ", seed);
       Random random(seed);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -28,8 +28,8 @@ reference::Values normed(const reference::Values& x, std::size_t n, const refere
 
 }  // namespace
 
-TEST_CASE("layer norm over one axis or several agrees with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("layer norm over one axis or several agrees with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(4);
     for (const DType dtype : floats) {
       const Tensor x = random_tensor(random, dtype, DDim{5, 4, 6}, 2), scale = random_tensor(random, dtype, DDim{6}),

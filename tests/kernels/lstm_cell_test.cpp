@@ -2,7 +2,7 @@
 #include <millrace/kernels/lstm_cell.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/activation.h>
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/elementwise.h>
@@ -65,8 +65,8 @@ LstmDesc any_desc(Random& random, DType dtype) {
 
 }  // namespace
 
-TEST_CASE("a step of any description agrees with the reference on every backend and dtype") {
-  each_product_backend([](Backend& on) {
+TEST_CASE("a step of any description agrees with the reference on every device and dtype") {
+  each_product_backend([](DeviceUnderTest& on) {
     for (const std::uint64_t seed : seeds(20)) {
       INFO("seed ", seed);
       Random random(seed);

@@ -5,12 +5,12 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("every function of one float agrees with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("every function of one float agrees with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(5);
     for (int index = 0; index < static_cast<int>(Unary::logical_not); ++index) {
       const auto kind = static_cast<Unary>(index);
@@ -64,7 +64,7 @@ TEST_CASE("a dtype that a function does not take is an error that names both") {
 }
 
 TEST_CASE("a tensor of another place is an error that names both places") {
-  Backend sim = sim_backend();
+  DeviceUnderTest sim = sim_backend();
   CHECK_THROWS_WITH_AS(exp(Tensor::from<float>({1}), sim.stream()),
                        "exp: expected tensors on sim:0 as the stream, found f32[1] on cpu: copy it there first", PlaceError);
 }

@@ -2,7 +2,7 @@
 #include <millrace/kernels/matmul.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
@@ -18,8 +18,8 @@ TEST_CASE("the extents of a product follow numpy") {
   CHECK_THROWS_AS(matmul_dims({}, {3}), ShapeError);
 }
 
-TEST_CASE("each matrix of a batch is multiplied, and a batch of 1 is stretched, on every backend") {
-  each_product_backend([](Backend& on) {
+TEST_CASE("each matrix of a batch is multiplied, and a batch of 1 is stretched, on every device") {
+  each_product_backend([](DeviceUnderTest& on) {
     Random random(2);
     for (const DType dtype : floats) {
       const Tensor a = random_tensor(random, dtype, DDim{3, 1, 4, 5}), b = random_tensor(random, dtype, DDim{2, 5, 6});

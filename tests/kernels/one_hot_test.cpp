@@ -2,12 +2,12 @@
 #include <millrace/kernels/one_hot.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("a new axis holds on at the place of each index, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("a new axis holds on at the place of each index, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor index = on.up(Tensor::from<std::int64_t>({1, -1, 5}));
     const Tensor last = on.down(one_hot(index, 3, -1, 0, 1, DType::f32, on.stream()));
     CHECK(last.dims() == DDim{3, 3});

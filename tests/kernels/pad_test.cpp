@@ -2,7 +2,7 @@
 #include <millrace/kernels/pad.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -11,8 +11,8 @@ using List = std::vector<float>;
 
 }  // namespace
 
-TEST_CASE("each mode pads as numpy does, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("each mode pads as numpy does, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(Tensor::from<float>({1, 2, 3}));
     const auto run = [&](std::int64_t before, std::int64_t after, PadMode mode) {
       return on.down(pad(x, {before}, {after}, mode, 9, on.stream())).to_vector<float>();

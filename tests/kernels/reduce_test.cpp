@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -36,8 +36,8 @@ double fold(Reduction kind, const std::vector<double>& x) {
 
 }  // namespace
 
-TEST_CASE("every reduction over any axes agrees with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("every reduction over any axes agrees with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(5);
     for (int index = 0; index <= static_cast<int>(Reduction::log_sum_exp); ++index) {
       const auto kind = static_cast<Reduction>(index);

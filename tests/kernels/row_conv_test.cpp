@@ -2,7 +2,7 @@
 #include <millrace/kernels/row_conv.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <reference/sequence.h>
 
 namespace millrace::testing {
@@ -18,8 +18,8 @@ TEST_CASE("a row sees itself and the rows after it in its own sequence") {
   CHECK(y.to_vector<float>() == std::vector<float>{21, 32, 3, 4});
 }
 
-TEST_CASE("a look-ahead convolution agrees with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("a look-ahead convolution agrees with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(3);
     const Offsets offsets{0, 2, 2, 5, 25};
     for (const DType dtype : floats)

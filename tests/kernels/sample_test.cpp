@@ -2,7 +2,7 @@
 #include <millrace/kernels/sample.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <millrace/kernels/cpu/philox.h>
 
 namespace millrace::testing {
@@ -32,8 +32,8 @@ TEST_CASE("random words are those of the paper's own vectors") {
         Four{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("tokens come as often as their scores say, at any temperature, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("tokens come as often as their scores say, at any temperature, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const std::int64_t rows = 20000;
     const Tensor x = on.up(repeated({0, std::log(3.0f), -std::numeric_limits<float>::infinity(), std::log(6.0f)}, rows));
     for (const double temperature : {1.0, 0.5}) {

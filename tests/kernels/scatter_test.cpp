@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 #include <millrace/kernels/sequence_top_k.h>
 
@@ -21,7 +21,7 @@ std::vector<double> at(const Tensor& x) { return reference::values(x).at; }
 }  // namespace
 
 TEST_CASE("gather_nd picks blocks by the places in the last axis of its index, in each batch on its own") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
       const Tensor x = on.up(reference::tensor({DDim{2, 3}, {0, 1, 2, 3, 4, 5}}, dtype));
       CHECK(at(on.down(gather_nd(x, on.up(list({1, -1, 0, 0}, {2, 2})), 0, on.stream()))) == std::vector<double>{5, 0});
@@ -34,7 +34,7 @@ TEST_CASE("gather_nd picks blocks by the places in the last axis of its index, i
 }
 
 TEST_CASE("scatter_nd and scatter_elements write in order, and reduce in the dtype of x") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::i8, DType::u8}) {
       const Tensor x = on.up(reference::tensor({DDim{3, 2}, {1, 2, 3, 4, 5, 6}}, dtype));
       const Tensor rows = on.up(reference::tensor({DDim{2, 2}, {10, 1, 2, 20}}, dtype));
@@ -81,7 +81,7 @@ TEST_CASE("Indices that lie outside, shapes that do not fit and bools that are t
 }
 
 TEST_CASE("top_k goes along any axis, from the greatest or from the least, and NaN counts as the greatest") {
-  each_backend([](Backend& on) {
+  each_backend([](DeviceUnderTest& on) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32}) {
       const Tensor x = on.up(reference::tensor({DDim{2, 3}, {3, 1, 3, 2, 5, 4}}, dtype));
       const TopK most = top_k(x, 2, -1, true, on.stream());

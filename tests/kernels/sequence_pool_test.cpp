@@ -2,7 +2,7 @@
 #include <millrace/kernels/sequence_pool.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <reference/sequence.h>
 
 namespace millrace::testing {
@@ -34,8 +34,8 @@ TEST_CASE("case 8: each pooling of the seven values, and the value for the empty
   CHECK(pooled(SequencePool::max, -1.5) == Floats{3, 6, 5, -1.5});
 }
 
-TEST_CASE("every pooling agrees with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("every pooling agrees with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(3);
     const Offsets offsets{0, 0, 1, 4, 4, 11, 40, 40};
     for (const SequencePool kind : kinds) {

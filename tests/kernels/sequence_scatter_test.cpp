@@ -2,15 +2,15 @@
 #include <millrace/kernels/sequence_scatter.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
 using List = std::vector<std::int64_t>;
 }  // namespace
 
-TEST_CASE("each sequence of updates goes to its own row, on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("each sequence of updates goes to its own row, on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32}) {
       const Tensor x = reference::tensor({DDim{3, 4}, std::vector<double>(12, 1)}, dtype);
       const Tensor ids = Tensor::from(List{0, 2, 3, 3}, DDim{4, 1});

@@ -2,7 +2,7 @@
 #include <millrace/kernels/sequence_softmax.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 #include <reference/sequence.h>
 
 namespace millrace::testing {
@@ -10,8 +10,8 @@ namespace {
 using Offsets = std::vector<std::int64_t>;
 }  // namespace
 
-TEST_CASE("the rows of each sequence are normalised, column by column, on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("the rows of each sequence are normalised, column by column, on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(3);
     const Offsets offsets{0, 4, 4, 5, 13, 30, 30};
     for (const DType dtype : floats)

@@ -5,15 +5,15 @@
 #include <numeric>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
 using List = std::vector<std::int64_t>;
 }  // namespace
 
-TEST_CASE("the greatest rows of each sequence come first, equal ones in their order, on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("the greatest rows of each sequence come first, equal ones in their order, on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32}) {
       const Tensor x = reference::tensor({DDim{7}, {1, 3, 3, 0, -2, 5, -2}}, dtype);
       const SequenceTopK best = sequence_top_k(on.up(x), {0, 4, 4, 5, 7}, 2, on.stream());

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t far = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t near = std::numeric_limits<std::int64_t>::min();
 
-std::vector<std::int64_t> line(std::int64_t start, std::int64_t end, std::int64_t step, Backend& on) {
+std::vector<std::int64_t> line(std::int64_t start, std::int64_t end, std::int64_t step, DeviceUnderTest& on) {
   const Tensor x = on.up(Tensor::from<std::int64_t>({0, 1, 2, 3, 4, 5}));
   return on.down(slice(x, {start}, {end}, {0}, {step}, on.stream())).to_vector<std::int64_t>();
 }
@@ -21,8 +21,8 @@ using List = std::vector<std::int64_t>;
 
 }  // namespace
 
-TEST_CASE("slices follow numpy: places from the end, clamped ends, negative steps, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("slices follow numpy: places from the end, clamped ends, negative steps, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     CHECK(line(1, 4, 1, on) == List{1, 2, 3});
     CHECK(line(-2, far, 1, on) == List{4, 5});
     CHECK(line(0, -1, 2, on) == List{0, 2, 4});
@@ -51,8 +51,8 @@ TEST_CASE("several axes are sliced at once, as a view too") {
   CHECK_THROWS_AS(slice_view(x, {0}, {1}, {2}, {1}), IndexError);
 }
 
-TEST_CASE("reverse turns an axis around, reverse_sequence the first rows of each sequence, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("reverse turns an axis around, reverse_sequence the first rows of each sequence, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor x = on.up(Tensor::from(List{0, 1, 2, 3, 4, 5}, DDim{3, 2}));
     CHECK(on.down(reverse(x, 0, on.stream())).to_vector<std::int64_t>() == List{4, 5, 2, 3, 0, 1});
     CHECK(on.down(reverse(x, -1, on.stream())).to_vector<std::int64_t>() == List{1, 0, 3, 2, 5, 4});

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 namespace {
@@ -24,8 +24,8 @@ reference::Values rows_softmax(const reference::Values& x, bool logarithm) {
 
 }  // namespace
 
-TEST_CASE("softmax and log_softmax along any axis agree with the reference on every backend and dtype") {
-  each_backend([](Backend& on) {
+TEST_CASE("softmax and log_softmax along any axis agree with the reference on every device and dtype") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(4);
     for (const DType dtype : floats) {
       const Tensor x = random_tensor(random, dtype, DDim{3, 7, 11}, 5);

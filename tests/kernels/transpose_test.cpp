@@ -2,12 +2,12 @@
 #include <millrace/kernels/transpose.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("a transpose is the permuted view as row-major elements, on every backend and for every size of element") {
-  each_backend([](Backend& on) {
+TEST_CASE("a transpose is the permuted view as row-major elements, on every device and for every size of element") {
+  each_backend([](DeviceUnderTest& on) {
     Random random(1);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i8})
       for (const std::vector<int>& axes : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {0, 2, 1}}) {

@@ -2,12 +2,12 @@
 #include <millrace/kernels/where.h>
 
 #include <doctest/doctest.h>
-#include <kernels/backend.h>
+#include <kernels/device_under_test.h>
 
 namespace millrace::testing {
 
-TEST_CASE("where chooses element by element, stretching all three operands, on every backend") {
-  each_backend([](Backend& on) {
+TEST_CASE("where chooses element by element, stretching all three operands, on every device") {
+  each_backend([](DeviceUnderTest& on) {
     const Tensor condition = on.up(Tensor::from(std::vector<bool>{true, false}, DDim{2, 1}));
     const Tensor a = on.up(Tensor::from<std::int8_t>({1, 2, 3})), b = on.up(Tensor::scalar(std::int8_t{9}));
     const Tensor out = on.down(where(condition, a, b, on.stream()));

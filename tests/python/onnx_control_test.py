@@ -118,7 +118,7 @@ def functions(m):
 def loop_in_a_function(m):
     m.function("""steps <n: int = 3> (h, x) => (last, all) {
         n = Constant <value_int: int = @n> () go = Constant <value = bool {1}> ()
-        last, all = Loop (n, go, h) <body = turn (int64 i, bool on, float[k, 3] s) => (bool again, float[k, 3] next, float[k, 3] shown) {
+        last, all = Loop (n, go, h) <body = iteration (int64 i, bool on, float[k, 3] s) => (bool again, float[k, 3] next, float[k, 3] shown) {
             again = Identity (on) sum = Add (s, x) next = Tanh (sum) shown = Neg (next) }> }""")
     x = m.random("x", 2, 3, names=(0,))
     h, _ = m("steps", m.random("h", 2, 3, names=(0,)), x, outputs=2, domain="my")
@@ -134,7 +134,7 @@ def loop_of(m, trips, condition, states, body, outputs):
 
 
 def growing(m):
-    """A value that is longer in every turn, with scanned outputs, and a trip count that is known only in the run."""
+    """A value that is longer in every iteration, with scanned outputs, and a trip count that is known only in the run."""
     x = m.random("x", 2, 3, names=(0,))
     n = m.input("n", np.int64(m.rng.integers(0, 5)))
     b = Nodes()
@@ -146,7 +146,7 @@ def growing(m):
 
 
 def growing_in_a_branch(m):
-    """Tokens that a loop in a loop collects, from none, in those of its turns that find one: a greedy transducer."""
+    """Tokens that a loop in a loop collects, from none, in those of its iterations that find one: a greedy transducer."""
     x = m.random("x", 5, 4, names=(0,))
     n = m("Gather", m("Shape", x), m.ints(0))
     inner = Nodes()
@@ -157,15 +157,15 @@ def growing_in_a_branch(m):
     found = inner("If", inner("Equal", inner("Squeeze", best, inner.ints([0])), inner.ints(0)), then_branch=same.graph([], [info(kept, INT64)]), else_branch=longer.graph([], [info(joined, INT64)]))
     outer = Nodes()
     go = inner("Identity", "go_inner")
-    turns = outer("Min", outer("Sub", n, "i"), outer.ints(2))
-    last = loop_of(outer, turns, "", ["all"], inner.graph([scalar("j", INT64), scalar("go_inner", BOOL), info("found", INT64)], [scalar(go, BOOL), info(found, INT64)]), 1)
+    iterations = outer("Min", outer("Sub", n, "i"), outer.ints(2))
+    last = loop_of(outer, iterations, "", ["all"], inner.graph([scalar("j", INT64), scalar("go_inner", BOOL), info("found", INT64)], [scalar(go, BOOL), info(found, INT64)]), 1)
     outer_go = outer("Identity", "go")
     body = outer.graph([scalar("i", INT64), scalar("go", BOOL), info("all", INT64)], [scalar(outer_go, BOOL), info(last, INT64)])
     m.give(info(loop_of(m, n, "", [m.ints(np.zeros(0))], body, 1), INT64))
 
 
 def ends_by_condition(m):
-    """No trip count; the condition is computed; zero turns when it is false at the start."""
+    """No trip count; the condition is computed; zero iterations when it is false at the start."""
     x = m.random("x", 4)
     limit = m.input("limit", np.float32(m.rng.choice([-100.0, 3.0, 30.0])))
     absolute = m("ReduceSum", m("Abs", x), keepdims=0)
@@ -295,7 +295,7 @@ def built_in_loop(m):
 
 
 def replaced_in_loop(m):
-    """A list of states, one a layer, of which every turn replaces each: stacked cells as torch.jit.script writes them."""
+    """A list of states, one a layer, of which every iteration replaces each: stacked cells as torch.jit.script writes them."""
     x = m.random("x", 4, 2, 3, names=(0,))
     n = m("Gather", m("Shape", x), m.ints(0))
     states = m("SequenceConstruct", m.random("h0", 2, 3), m.random("h1", 2, 3))

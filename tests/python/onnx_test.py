@@ -145,7 +145,7 @@ def scan(g):
 
 
 def attention(g):
-    """Shared heads, a cache, a causal mask beside one that is added, and positions that turn."""
+    """Shared heads, a cache, a causal mask beside one that is added, and positions that iteration."""
     steps, past, size = 5, 3, 8
     cos, sin = g.weights_of("cos", 16, size // 2), g.weights_of("sin", 16, size // 2)
     places = g.weight("places", np.arange(past, past + steps)[None].repeat(2, 0))

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 The canonical listing as a coroutine over TensorArrays: one loop, or one task for each turn, on the
+// SPDX-License-Identifier: Apache-2.0 The canonical listing as a coroutine over TensorArrays: one loop, or one task for each iteration, on the
 // CPU and on streams that complete in any order. Case 25.
 #include <doctest/doctest.h>
 
@@ -57,8 +57,8 @@ task<LoDTensor> listing(LoDTensor x, LoDTensor boot_state, Weights weights, bool
 }
 // [listing by hand]
 
-task<void> turn(TensorArray steps, TensorArray states, TensorArray outputs, std::int64_t step, LoDTensor boot_state, Weights weights,
-                Device* device) {
+task<void> iteration(TensorArray steps, TensorArray states, TensorArray outputs, std::int64_t step, LoDTensor boot_state, Weights weights,
+                     Device* device) {
   const StreamRef stream = device->stream(static_cast<std::size_t>(step));
   SlotValue step_input = co_await steps.read(step);
   SlotValue last_state = co_await states.read(step - 1, boot_state, stream);
@@ -68,15 +68,15 @@ task<void> turn(TensorArray steps, TensorArray states, TensorArray outputs, std:
   outputs.write(step, state, share);
 }
 
-/// Each turn a task of its own: the slots alone put them in order.
-task<LoDTensor> listing_by_turns(LoDTensor x, LoDTensor boot_state, Weights weights, bool sort_by_length, Device* device) {
+/// Each iteration a task of its own: the slots alone put them in order.
+task<LoDTensor> listing_by_iterations(LoDTensor x, LoDTensor boot_state, Weights weights, bool sort_by_length, Device* device) {
   TaskInfo& me = co_await this_task::info();
   const auto [steps, order] = unpack(x, 0, sort_by_length, device->stream(0));
   const TensorArray states = TensorArray(steps.size(), order).named("states");
   const TensorArray outputs = TensorArray(steps.size(), order).named("outputs");
   Scope scope(me);
   for (std::int64_t step = steps.size() - 1; step >= 0; --step)
-    scope.spawn(turn(steps, states, outputs, step, boot_state, weights, device), "turn " + std::to_string(step));
+    scope.spawn(iteration(steps, states, outputs, step, boot_state, weights, device), "iteration " + std::to_string(step));
   LoDTensor y = co_await pack(outputs, 0, order, device->stream(1));
   co_await scope.join();
   co_await ready(y.ready());
@@ -144,15 +144,15 @@ std::vector<float> on_cpu(const Problem& problem, bool sort) {
 }
 
 /// The same on a simulated device, driven by `seed`.
-std::vector<float> on_sim(const Problem& problem, bool sort, bool by_turns, Schedule& schedule) {
+std::vector<float> on_sim(const Problem& problem, bool sort, bool by_iterations, Schedule& schedule) {
   const StreamRef stream = schedule.device.stream(0);
   const LoDTensor x = problem.x();
   const Weights host = problem.weights();
   const LoDTensor moved(clone(x.tensor(), stream), x.lod());
   const LoDTensor boot(clone(problem.boot().tensor(), stream));
   const Weights weights(clone(host.U, stream), clone(host.W, stream));
-  task<LoDTensor> work =
-      by_turns ? listing_by_turns(moved, boot, weights, sort, &schedule.device) : listing(moved, boot, weights, sort, &schedule.device);
+  task<LoDTensor> work = by_iterations ? listing_by_iterations(moved, boot, weights, sort, &schedule.device)
+                                       : listing(moved, boot, weights, sort, &schedule.device);
   const LoDTensor y = schedule.run(std::move(work));
   return y.tensor().to_vector<float>();
 }

@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// v ← v · 2 + x, n times.
-Program doubling(std::int64_t turns) {
+Program doubling(std::int64_t iterations) {
   Program program;
   const build::Guard guard(program);
   const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}));
@@ -34,7 +34,7 @@ Program doubling(std::int64_t turns) {
   auto loop = build::while_loop({step, v});
   {
     auto frame = loop.frame();
-    loop.break_if(equal(step, build::constant(turns)));
+    loop.break_if(equal(step, build::constant(iterations)));
     v.update(v * 2.0f + x);
     step.update(step + 1);
   }
@@ -61,7 +61,7 @@ TEST_CASE("a runtime runs a program on threads of its own") {
   Runtime runtime;
   RunResult result = runtime.async_run(doubling(3), ones_of(2), asio::use_future).get();
   CHECK(result["v"].tensor().to_vector<float>() == std::vector<float>(6, 15.0f));
-  CHECK(result.turns == 3);
+  CHECK(result.iterations == 3);
 }
 
 TEST_CASE("one executable serves many runs at once, with the same bits for any number of threads and streams") {

@@ -134,15 +134,15 @@ task<Values> windows(Device* device) {
   co_return values;
 }
 
-// ---- Loops that read each other's previous turn ----
+// ---- Loops that read each other's previous iteration ----
 
-constexpr std::int64_t mutual_turns = 6;
+constexpr std::int64_t mutual_iterations = 6;
 
 task<void> mutual(TensorArray mine, TensorArray other, float c, std::int64_t lane, Device* device) {
   TaskInfo& me = co_await this_task::info();
   ArrayWriter writer = mine.writer(me, mine.name());
   const LoDTensor boot(source(c, stream_of(device, lane)));
-  for (std::int64_t t = 0; t < mutual_turns; ++t) {
+  for (std::int64_t t = 0; t < mutual_iterations; ++t) {
     const StreamRef stream = stream_of(device, t + lane);
     SlotValue own = co_await mine.read(t - 1, boot, stream);
     SlotValue theirs = co_await other.read(t - 1, boot, stream);
@@ -154,7 +154,7 @@ task<Values> mutual_loops(Device* device) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);
   TensorArray arrays[6];
-  for (int i = 0; i < 6; ++i) arrays[i] = TensorArray(mutual_turns).named("loop " + std::to_string(i));
+  for (int i = 0; i < 6; ++i) arrays[i] = TensorArray(mutual_iterations).named("loop " + std::to_string(i));
   for (int i = 0; i < 6; ++i)
     scope.spawn(mutual(arrays[i], arrays[(i + 1) % 6], 0.1f * static_cast<float>(i), i, device), arrays[i].name());
   Values all;
@@ -166,9 +166,9 @@ task<Values> mutual_loops(Device* device) {
   co_return all;
 }
 
-// ---- Layers as a wavefront: a task for each layer and turn ----
+// ---- Layers as a wavefront: a task for each layer and iteration ----
 
-constexpr std::int64_t layer_turns = 6;
+constexpr std::int64_t layer_iterations = 6;
 
 task<void> cell(TensorArray below, TensorArray states, std::int64_t t, float c, Device* device) {
   const StreamRef stream = stream_of(device, t);
@@ -184,11 +184,11 @@ task<void> cell(TensorArray below, TensorArray states, std::int64_t t, float c, 
 task<Values> wavefront(Device* device) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);
-  TensorArray below = TensorArray(layer_turns).named("input");
-  scope.spawn(produce(below, layer_turns, 1.0f, device), "input");
+  TensorArray below = TensorArray(layer_iterations).named("input");
+  scope.spawn(produce(below, layer_iterations, 1.0f, device), "input");
   for (int layer = 0; layer < 3; ++layer) {
-    const TensorArray states = TensorArray(layer_turns).named("layer " + std::to_string(layer));
-    for (std::int64_t t = layer_turns - 1; t >= 0; --t)
+    const TensorArray states = TensorArray(layer_iterations).named("layer " + std::to_string(layer));
+    for (std::int64_t t = layer_iterations - 1; t >= 0; --t)
       scope.spawn(cell(below, states, t, 0.1f + static_cast<float>(layer), device), "cell");
     below = states;
   }
@@ -197,9 +197,9 @@ task<Values> wavefront(Device* device) {
   co_return values;
 }
 
-// ---- The ragged loop: a task for each turn ----
+// ---- The ragged loop: a task for each iteration ----
 
-task<void> ragged_turn(TensorArray steps, TensorArray states, std::int64_t t, LoDTensor boot, Device* device) {
+task<void> ragged_iteration(TensorArray steps, TensorArray states, std::int64_t t, LoDTensor boot, Device* device) {
   const StreamRef stream = stream_of(device, t);
   SlotValue step_input = co_await steps.read(t);
   SlotValue last = co_await states.read(t - 1, boot, stream);
@@ -226,7 +226,7 @@ task<Values> ragged(Device* device) {
   const std::pair<TensorArray, SequenceOrder> steps = unpack(x, 0, true, stream_of(device, 0));
   const TensorArray states = TensorArray(steps.first.size(), steps.second).named("states");
   for (std::int64_t t = steps.first.size() - 1; t >= 0; --t)
-    scope.spawn(ragged_turn(steps.first, states, t, boot, device), "turn " + std::to_string(t));
+    scope.spawn(ragged_iteration(steps.first, states, t, boot, device), "iteration " + std::to_string(t));
   LoDTensor y = co_await pack(states, 0, steps.second, stream_of(device, 1));
   Values values = co_await values_on_host(y.tensor());
   co_await scope.join();

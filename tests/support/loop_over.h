@@ -8,12 +8,12 @@
 
 namespace millrace::testing {
 
-/// `turns` turns of `body(step)`.
-inline void loop_over(const build::Var& turns, const std::function<void(const build::Var&)>& body, build::LoopOptions options = {}) {
+/// `iterations` iterations of `body(step)`.
+inline void loop_over(const build::Var& iterations, const std::function<void(const build::Var&)>& body, build::LoopOptions options = {}) {
   build::Var step = build::constant(0);
   build::WhileLoop loop = build::while_loop({step}, options);
   const auto frame = loop.frame();
-  loop.break_if(equal(step, turns));
+  loop.break_if(equal(step, iterations));
   body(step);
   step.update(step + 1);
 }

@@ -142,7 +142,7 @@ inline double distance(const Tensor& found, const Tensor& expected) {
 inline void check_on_device(const Program& program, const Feeds& feeds, const RunResult& wanted) {
   ThreadExecutor executor(2);
   const RunResult found = sync_wait(executor, run(Executable(program, make_device(Place::parse(test_place()))), feeds, RunOptions()));
-  CHECK(found.turns == wanted.turns);
+  CHECK(found.iterations == wanted.iterations);
   for (const auto& [name, value] : wanted.outputs()) {
     INFO("output ", name, " on ", test_place());
     const LoDTensor& there = found.value(name).tensor();
@@ -170,7 +170,7 @@ inline RunResult everywhere(const Program& program, const Feeds& feeds = {}, std
     {
       const RunResult found = on_sim(schedule, program, feeds);
       CHECK(bits(found) == wanted);
-      CHECK(found.turns == result.turns);
+      CHECK(found.iterations == result.iterations);
       CHECK(found.live_step_scopes() == 0);
     }
     CHECK(schedule.device.idle());

@@ -167,7 +167,7 @@ TEST_CASE("any order of taking and giving back keeps the books") {
     const auto upstream = std::make_shared<Upstream>();
     CachingResource cache(upstream, 20000);
     std::vector<std::pair<void*, std::size_t>> held;
-    for (int turn = 0; turn < 300; ++turn) {
+    for (int iteration = 0; iteration < 300; ++iteration) {
       if (random.coin() || held.empty()) {
         const auto bytes = static_cast<std::size_t>(random.between(0, 3000));
         try {

@@ -35,10 +35,10 @@ TEST_CASE("a copy goes between any strides") {
     INFO("seed ", seed);
     testing::Random random(seed);
     const DDim dims{random.between(0, 3), random.between(1, 4), random.between(1, 3)};
-    std::vector<int> turn{0, 1, 2};
-    std::swap(turn[0], turn[static_cast<std::size_t>(random.between(0, 2))]);
-    std::swap(turn[1], turn[static_cast<std::size_t>(random.between(0, 2))]);
-    const Tensor src = counted(dims).permute(turn);
+    std::vector<int> iteration{0, 1, 2};
+    std::swap(iteration[0], iteration[static_cast<std::size_t>(random.between(0, 2))]);
+    std::swap(iteration[1], iteration[static_cast<std::size_t>(random.between(0, 2))]);
+    const Tensor src = counted(dims).permute(iteration);
     const DDim room{src.dim(0) + 2, src.dim(1), src.dim(2) + 1};
     const Tensor whole = make_darray(room, -1.0f);
     const Tensor dst = whole.slice(0, 1, src.dim(0) + 1).slice(2, 0, src.dim(2));

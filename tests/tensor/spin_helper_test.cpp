@@ -21,16 +21,16 @@ TEST_CASE("a helper does half of every piece, and the owner sees what it did") {
   std::vector<int> numbers(64);
   int shared = 0;
   // Until the other thread is there, the owner does all of it.
-  for (int turn = 1; turn <= 20000 || shared == 0; ++turn) {
-    int parts_of_turn = 1;
+  for (int iteration = 1; iteration <= 20000 || shared == 0; ++iteration) {
+    int parts_of_iteration = 1;
     helper.both([&](int part, int parts) {
-      if (part == 0) parts_of_turn = parts;
+      if (part == 0) parts_of_iteration = parts;
       const int count = static_cast<int>(numbers.size());
-      for (int i = count * part / parts; i < count * (part + 1) / parts; ++i) numbers[static_cast<std::size_t>(i)] = turn;
+      for (int i = count * part / parts; i < count * (part + 1) / parts; ++i) numbers[static_cast<std::size_t>(i)] = iteration;
     });
-    if (parts_of_turn == 2) ++shared;
+    if (parts_of_iteration == 2) ++shared;
     if (!serving) std::this_thread::yield();
-    REQUIRE(numbers == std::vector<int>(64, turn));
+    REQUIRE(numbers == std::vector<int>(64, iteration));
   }
   helper.release();
   other.join();

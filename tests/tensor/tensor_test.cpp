@@ -143,7 +143,7 @@ TEST_CASE("case 28: shrinking and growing back keeps the pointer") {
   CHECK_THROWS_AS(tensor.data<std::int32_t>(), UninitializedError);
 }
 
-TEST_CASE("views cut, select, turn and reshape without copying") {
+TEST_CASE("views cut, select, iteration and reshape without copying") {
   const Tensor tensor = counted({2, 3});
   CHECK(values(tensor.slice(1, 1, 3)) == std::vector<std::int32_t>{1, 2, 4, 5});
   CHECK_FALSE(tensor.slice(1, 1, 3).is_contiguous());

@@ -14,14 +14,14 @@ namespace millrace::bench {
 /// Calls what is measured for about so many seconds; gives the seconds that one call took.
 using Timer = std::function<double(double seconds)>;
 
-/// How long each row is measured. Turns are short and many, so that the median is one that nothing else on the machine interrupted; where
-/// one call takes longer than a turn, there are fewer.
+/// How long each row is measured. Iterations are short and many, so that the median is one that nothing else on the machine interrupted; where
+/// one call takes longer than an iteration, there are fewer.
 struct Effort {
-  int turns = 41;
-  int least_turns = 7;
-  double seconds = 0.005;  ///< of one turn of one side
-  double most = 2;         ///< seconds after which `least_turns` are enough
-  /// Between the turns of two sides: threads of the one that has ended still spin for some milliseconds, on the core of the other.
+  int iterations = 41;
+  int least_iterations = 7;
+  double seconds = 0.005;  ///< of one iteration of one side
+  double most = 2;         ///< seconds after which `least_iterations` are enough
+  /// Between the iterations of two sides: threads of the one that has ended still spin for some milliseconds, on the core of the other.
   double rest = 0.015;
 };
 
@@ -48,20 +48,21 @@ inline double median(std::vector<double> all) {
 }
 
 /// Medians of both, measured by turns: ours, peer, ours, …, ours. An empty `peer`: {ours, 0}.
-inline std::pair<double, double> by_turns(const Timer& ours, const Timer& peer, const Effort& effort) {
+inline std::pair<double, double> by_iterations(const Timer& ours, const Timer& peer, const Effort& effort) {
   std::vector<double> of_ours, of_peer;
-  const auto turn_of = [&](const Timer& side) {
+  const auto iteration_of = [&](const Timer& side) {
     if (peer) std::this_thread::sleep_for(std::chrono::duration<double>(effort.rest));
     return side(effort.seconds);
   };
   const auto start = std::chrono::steady_clock::now();
   ours(effort.seconds / 4);
   if (peer) peer(effort.seconds / 4);
-  for (int turn = 0; turn < effort.turns && (turn < effort.least_turns || seconds_since(start) < effort.most); ++turn) {
-    of_ours.push_back(turn_of(ours));
-    if (peer) of_peer.push_back(turn_of(peer));
+  for (int iteration = 0; iteration < effort.iterations && (iteration < effort.least_iterations || seconds_since(start) < effort.most);
+       ++iteration) {
+    of_ours.push_back(iteration_of(ours));
+    if (peer) of_peer.push_back(iteration_of(peer));
   }
-  of_ours.push_back(turn_of(ours));
+  of_ours.push_back(iteration_of(ours));
   return {median(std::move(of_ours)), of_peer.empty() ? 0.0 : median(std::move(of_peer))};
 }
 

@@ -17,9 +17,9 @@ std::shared_ptr<Runtime> make_runtime(int threads, std::shared_ptr<Device> devic
   return std::make_shared<Runtime>(std::move(options));
 }
 
-task<double> runs_for(Executable executable, Feeds feeds, Gear gear, double seconds) {
+task<double> runs_for(Executable executable, Feeds feeds, Backend backend, double seconds) {
   RunOptions options;
-  options.gear = gear;
+  options.backend = backend;
   const auto start = std::chrono::steady_clock::now();
   std::int64_t runs = 0;
   double passed = 0;
@@ -50,33 +50,33 @@ Program step_program(const LstmProblem& problem, std::optional<DType> weights) {
 
 }  // namespace
 
-OurProgram::OurProgram(Program program, Feeds feeds, int threads, Gear gear)
-    : runtime_(make_runtime(threads)), executable_(runtime_->compile(std::move(program))), feeds_(std::move(feeds)), gear_(gear) {}
+OurProgram::OurProgram(Program program, Feeds feeds, int threads, Backend backend)
+    : runtime_(make_runtime(threads)), executable_(runtime_->compile(std::move(program))), feeds_(std::move(feeds)), backend_(backend) {}
 
-OurProgram::OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Gear gear)
+OurProgram::OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Backend backend)
     : runtime_(make_runtime(1, device)),
       executable_(runtime_->compile(std::move(program), device->place())),
       feeds_(std::move(feeds)),
-      gear_(gear) {}
+      backend_(backend) {}
 
 Timer OurProgram::timer() const {
-  return [runtime = runtime_, executable = executable_, feeds = feeds_, gear = gear_](double seconds) {
-    return sync_wait(runtime->executor(), runs_for(executable, feeds, gear, seconds), "bench");
+  return [runtime = runtime_, executable = executable_, feeds = feeds_, backend = backend_](double seconds) {
+    return sync_wait(runtime->executor(), runs_for(executable, feeds, backend, seconds), "bench");
   };
 }
 
 RunResult OurProgram::run_once() const {
   RunOptions options;
-  options.gear = gear_;
+  options.backend = backend_;
   return sync_wait(runtime_->executor(), run(executable_, feeds_, options), "bench");
 }
 
 LoDTensor OurProgram::output(const std::string& name) const { return run_once()[name]; }
 
-std::string gear_of(const RunResult& result) {
-  if (result.captured_loops > 0) return "gear captured";
-  if (result.fused_loops > 0) return "gear fused";
-  return result.turns > 0 ? "gear interpreted" : "no loop";
+std::string backend_of(const RunResult& result) {
+  if (result.captured_loops > 0) return "backend captured";
+  if (result.fused_loops > 0) return "backend fused";
+  return result.iterations > 0 ? "backend interpreted" : "no loop";
 }
 
 Program lstm_program(const LstmProblem& problem) {

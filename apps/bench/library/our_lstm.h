@@ -17,9 +17,9 @@ namespace millrace::bench {
 /// a kernel.
 class OurProgram {
  public:
-  OurProgram(Program program, Feeds feeds, int threads, Gear gear = Gear::automatic);
+  OurProgram(Program program, Feeds feeds, int threads, Backend backend = Backend::automatic);
   /// On `device`, which feeds may lie on already.
-  OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Gear gear = Gear::automatic);
+  OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Backend backend = Backend::automatic);
   /// Of one run.
   Timer timer() const;
   RunResult run_once() const;
@@ -30,11 +30,11 @@ class OurProgram {
   std::shared_ptr<Runtime> runtime_;
   Executable executable_;
   Feeds feeds_;
-  Gear gear_;
+  Backend backend_;
 };
 
 /// How the loops of a run ran, for people.
-std::string gear_of(const RunResult& result);
+std::string backend_of(const RunResult& result);
 
 /// The built-in layer over the sequences of a problem, x to y, through the public API.
 Program lstm_program(const LstmProblem& problem);

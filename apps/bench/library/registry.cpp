@@ -6,7 +6,7 @@
 namespace millrace::bench {
 
 void emit_pair(Context& context, Row row, const Timer& ours, const Timer& peer, const std::string& why_not) {
-  const auto [our_time, peer_time] = by_turns(ours, peer, context.effort);
+  const auto [our_time, peer_time] = by_iterations(ours, peer, context.effort);
   row.ours = our_time;
   if (peer) row.peer = peer_time;
   if (!peer && !why_not.empty()) row.note += (row.note.empty() ? "" : "; ") + why_not;

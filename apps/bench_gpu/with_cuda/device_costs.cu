@@ -50,12 +50,12 @@ class Stream {
   template <class F>
   double seconds_of(int count, F&& f) const {
     std::vector<double> all;
-    for (int turn = 0; turn < 6; ++turn) {
+    for (int iteration = 0; iteration < 6; ++iteration) {
       wait();
       const auto start = std::chrono::steady_clock::now();
       f();
       wait();
-      if (turn > 0) all.push_back(seconds_since(start) / count);
+      if (iteration > 0) all.push_back(seconds_since(start) / count);
     }
     return median(std::move(all));
   }

@@ -70,12 +70,12 @@ std::optional<double> measure_matrix_rate(GpuMachine& machine, DType dtype) {
                                        c.raw_mutable(), type, n, Cublas::in_f32, Cublas::default_algorithm) == 0;
   };
   std::vector<double> seconds;
-  for (int turn = 0; turn < 7; ++turn) {  // the first warms up
+  for (int iteration = 0; iteration < 7; ++iteration) {  // the first warms up
     cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", machine.index());
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < times; ++i) multiply();
     cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", machine.index());
-    if (turn > 0) seconds.push_back(seconds_since(start) / times);
+    if (iteration > 0) seconds.push_back(seconds_since(start) / times);
   }
   if (handle != nullptr) cublas.destroy(handle);
   static_cast<void>(cudaStreamDestroy(stream));

@@ -8,15 +8,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <millrace/runtime/distributed/spread.h>
+#include <millrace/runtime/distributed/partition.h>
 #include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_step.h>
-#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
+#include <millrace/runtime/loops/step_runner.h>
+#include <millrace/runtime/lowering/iteration_memory.h>
 #include <millrace/runtime/lowering/keep_values.h>
 #include <millrace/runtime/lowering/lstm_loop.h>
-#include <millrace/runtime/loops/step_runner.h>
-#include <millrace/runtime/lowering/turn_memory.h>
 
 #include "commands.h"
 #include "model_flags.h"
@@ -33,39 +33,39 @@ struct InspectFlags {
   int ranks = 0;
 };
 
-/// How a loop runs on the place, with the passes that it goes through. UnsupportedError: turn by turn, and why; or that the gear that was
+/// How a loop runs on the place, with the passes that it goes through. UnsupportedError: iteration by iteration, and why; or that the backend that was
 /// named cannot be had.
-std::string gear_text(const Program& program, int block, const Op& op, const DeviceFlags& device) {
-  const Gear gear = device.chosen_gear();
+std::string backend_text(const Program& program, int block, const Op& op, const DeviceFlags& device) {
+  const Backend backend = device.chosen_backend();
   const Place place = device.parsed_place();
-  if (gear == Gear::interpreted) throw UnsupportedError("that was asked for");
-  if (place.is_cpu() && gear == Gear::captured) throw UnsupportedError("there are no graphs of kernels on cpu");
+  if (backend == Backend::interpreted) throw UnsupportedError("that was asked for");
+  if (place.is_cpu() && backend == Backend::captured) throw UnsupportedError("there are no graphs of kernels on cpu");
   if (place.is_cpu()) return FusedLoop(program, block, op).to_string();
-  if (gear == Gear::captured) return CapturedForm(program, block, op).to_string();
+  if (backend == Backend::captured) return CapturedForm(program, block, op).to_string();
   try {
     return LstmLoop(program, block, op).to_string();
   } catch (const UnsupportedError& error) {
     const std::string why = "there is no fused kernel for it on " + place.to_string() + ": " + error.what();
-    if (gear == Gear::fused) throw UnsupportedError(why);
+    if (backend == Backend::fused) throw UnsupportedError(why);
     return why + "\n" + CapturedForm(program, block, op).to_string();
   }
 }
 
 /// How the steps of live sessions run on the place.
 std::string ticks_text(const Recurrence& recurrence, const DeviceFlags& device) {
-  const Gear gear = device.chosen_gear();
+  const Backend backend = device.chosen_backend();
   const Place place = device.parsed_place();
   try {
-    if (!place.is_cpu() && gear != Gear::interpreted) return DeviceStepForm(recurrence, gear).to_string();
-    const StepRunner step(recurrence.batched, make_cpu_device(), gear);
-    return step.fused() ? "gear: fused\n" : fmt::format("gear: interpreted, because {}\n", step.reason());
+    if (!place.is_cpu() && backend != Backend::interpreted) return DeviceStepForm(recurrence, backend).to_string();
+    const StepRunner step(recurrence.batched, make_cpu_device(), backend);
+    return step.fused() ? "backend: fused\n" : fmt::format("backend: interpreted, because {}\n", step.reason());
   } catch (const UnsupportedError& error) {
-    if (device.gear_required()) throw;
-    return fmt::format("gear: interpreted, because {}\n", error.what());
+    if (device.backend_required()) throw;
+    return fmt::format("backend: interpreted, because {}\n", error.what());
   }
 }
 
-/// Each loop before and after each pass, and the gear it runs in.
+/// Each loop before and after each pass, and the backend it runs in.
 std::string loops_text(const Program& program, const DeviceFlags& device) {
   const Executable executable(program);
   std::string text;
@@ -81,12 +81,12 @@ std::string loops_text(const Program& program, const DeviceFlags& device) {
       if (op.type != "while") continue;
       text += fmt::format("\nloop of block {} in block {}\n", body_of(op), block.idx);
       try {
-        text += fmt::format("{}", gear_text(executable.program(), block.idx, op, device));
+        text += fmt::format("{}", backend_text(executable.program(), block.idx, op, device));
       } catch (const UnsupportedError& error) {
-        if (device.gear_required())
-          throw UnsupportedError(
-              fmt::format("gear {}: the loop of block {} runs turn by turn, because {}", device.gear, body_of(op), error.what()));
-        text += fmt::format("gear: interpreted, because {}\n", error.what());
+        if (device.backend_required())
+          throw UnsupportedError(fmt::format("backend {}: the loop of block {} runs iteration by iteration, because {}", device.backend,
+                                             body_of(op), error.what()));
+        text += fmt::format("backend: interpreted, because {}\n", error.what());
       }
     }
   }
@@ -113,7 +113,7 @@ std::vector<KeptValue> keep_all(Program& program, Keep policy, std::string& repo
   for (const int block : bodies) {
     try {
       const std::vector<std::string> names = values_to_keep(program, block, policy);
-      const TurnMemory memory = turn_memory(program, block, names);
+      const IterationMemory memory = iteration_memory(program, block, names);
       for (KeptValue& value : keep_values(program, block, names)) values.push_back(std::move(value));
       report +=
           fmt::format("\nkept of block {}: {}; {} elements a row\n  needed by a backward step: {}\n  computed again: {}; {} products\n",
@@ -133,9 +133,9 @@ Program keeping(Program program, const std::vector<std::string>& words, std::str
   return program;
 }
 
-void print_spread(const Spread& spread) {
-  fmt::print("\n{}", spread.to_string());
-  for (const Program& part : spread.parts) fmt::print("\n{}", part.to_string());
+void print_partition(const Partition& partition) {
+  fmt::print("\n{}", partition.to_string());
+  for (const Program& part : partition.parts) fmt::print("\n{}", part.to_string());
 }
 
 void print_ports(const char* what, const Program& program, const std::vector<Program::Port>& ports) {
@@ -152,14 +152,14 @@ int inspect(const InspectFlags& flags) {
     });
   std::string kept;
   const Program program = naming(flags.model.source(), [&] { return keeping(model.program, flags.keep, kept); });
-  const std::string loops = flags.passes || flags.device.gear_required() ? loops_text(program, flags.device) : "";
+  const std::string loops = flags.passes || flags.device.backend_required() ? loops_text(program, flags.device) : "";
   print_ports("input", program, program.inputs());
   print_ports("output", program, program.outputs());
   fmt::print("\n{}", program.to_string());
   if (flags.streaming) fmt::print("\nstreaming:\n{}", streaming);
   fmt::print("{}", kept);
   fmt::print("{}", loops);
-  if (flags.ranks > 0) print_spread(spread_over_ranks(program, flags.ranks));
+  if (flags.ranks > 0) print_partition(partition_over_ranks(program, flags.ranks));
   return 0;
 }
 
@@ -170,14 +170,15 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("inspect", "Prints inputs, outputs and the program of a model");
   flags->model.add_to(*command);
   command->add_flag("--streaming", flags->streaming, "Also what one step takes and gives, and what becomes state");
-  command->add_flag("--passes", flags->passes, "Also what each pass makes of each loop, and the gear it runs in");
+  command->add_flag("--passes", flags->passes, "Also what each pass makes of each loop, and the backend it runs in");
   flags->device.add_place(*command);
-  flags->device.add_gear(*command);
+  flags->device.add_backend(*command);
   command
-      ->add_option("--keep", flags->keep,
-                   "Values of loops, NAME,…, that the program hands out for each turn; parts of a cell h are h.i h.f h.g h.o h.a. Or what "
-                   "a backward "
-                   "step reads of every loop: all-needed; all-lean: without what one row makes again; all-states: states alone")
+      ->add_option(
+          "--keep", flags->keep,
+          "Values of loops, NAME,…, that the program hands out for each iteration; parts of a cell h are h.i h.f h.g h.o h.a. Or what "
+          "a backward "
+          "step reads of every loop: all-needed; all-lean: without what one row makes again; all-states: states alone")
       ->delimiter(',');
   command->add_option("--ranks", flags->ranks, "Also how its loops are shared out among so many ranks, and the part of each")
       ->check(CLI::Range(1, 64));

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/models/import/onnx.h>
-#include <millrace/runtime/layers/narrow.h>
 #include <millrace/tensor/cuda_device.h>
 
 #include "commands.h"
@@ -166,28 +166,28 @@ void DeviceFlags::add_to(CLI::App& command) {
   command.add_flag(
       "--tf32", tf32,
       "Products of f32 on a CUDA device by tensor cores, from factors rounded to tf32 (10 bits of mantissa): for speed, at the "
-      "price of other results than without, which are the same in all gears. An error on the CPU");
-  add_gear(command);
+      "price of other results than without, which are the same in all backends. An error on the CPU");
+  add_backend(command);
 }
 
-void DeviceFlags::add_gear(CLI::App& command) {
+void DeviceFlags::add_backend(CLI::App& command) {
   command
-      .add_option(
-          "--gear", gear,
-          "How loops run: interpreted, turn by turn; captured, as a CUDA graph; fused, as one kernel; auto, the fastest that a loop "
-          "fits. A gear that is named and that a loop cannot have is an error. Results do not depend on it")
+      .add_option("--backend,--gear", backend,
+                  "How loops run: interpreted, iteration by iteration; captured, as a CUDA graph; fused, as one kernel; auto, the fastest "
+                  "that a loop "
+                  "fits. A backend that is named and that a loop cannot have is an error. Results do not depend on it")
       ->check(CLI::IsMember({"auto", "interpreted", "captured", "fused"}))
       ->capture_default_str();
 }
 
 void DeviceFlags::refuse_in(CLI::App& command, const std::string& why) {
-  for (const char* flag : {"--place", "--threads", "--streams", "--gear"}) {
+  for (const char* flag : {"--place", "--threads", "--streams", "--backend", "--gear"}) {
     const auto refuse = [text = fmt::format("{} {}: {}", command.get_name(), flag, why)](const std::string&) { throw UsageError(text); };
     command.add_option_function<std::string>(flag, refuse)->group("");
   }
 }
 
-Gear DeviceFlags::chosen_gear() const { return gear_of(gear).value_or(Gear::automatic); }
+Backend DeviceFlags::chosen_backend() const { return backend_of(backend).value_or(Backend::automatic); }
 
 std::string DeviceFlags::where() const { return tf32 ? place + " (f32 as tf32)" : place; }
 

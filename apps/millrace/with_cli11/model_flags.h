@@ -10,7 +10,7 @@
 
 #include <CLI/App.hpp>
 
-#include <millrace/runtime/loops/gear.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/streaming/config/stream_config.h>
 #include <millrace/streaming/live/served_model.h>
@@ -51,24 +51,24 @@ std::pair<std::string, std::string> split_assignment(const std::string& flag, co
 /// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
 std::function<std::string(const std::string&)> within(double least, double most);
 
-/// --place, --threads, --streams, --tf32 and --gear.
+/// --place, --threads, --streams, --tf32 and --backend.
 struct DeviceFlags {
   std::string place = "cpu";
   int threads = 1;
   int streams = 4;
   bool tf32 = false;
-  std::string gear = "auto";
+  std::string backend = "auto";
 
   void add_to(CLI::App& command);
   void add_place(CLI::App& command);
-  void add_gear(CLI::App& command);
+  void add_backend(CLI::App& command);
   /// For a command that runs no model: any of the four is a UsageError that says `why`.
   static void refuse_in(CLI::App& command, const std::string& why);
   /// UsageError.
   Place parsed_place(int rank = 0) const;
-  /// `gear` as a run takes it. A gear that was named must be had by every loop.
-  Gear chosen_gear() const;
-  bool gear_required() const { return chosen_gear() == Gear::captured || chosen_gear() == Gear::fused; }
+  /// `backend` as a run takes it. A backend that was named must be had by every loop.
+  Backend chosen_backend() const;
+  bool backend_required() const { return chosen_backend() == Backend::captured || chosen_backend() == Backend::fused; }
   /// UsageError for text that is no place, for more than one, and for --tf32 on the CPU; PlaceError for a place that this build or this machine does not have.
   std::shared_ptr<Device> make() const;
   /// That of a rank: the places of the list in turn.

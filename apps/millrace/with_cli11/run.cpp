@@ -73,8 +73,8 @@ int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   std::optional<AtomicFile> trace;
   if (!flags.trace.empty()) trace.emplace(first ? flags.trace : fmt::format("{}.rank{}", flags.trace, environment.rank));
   if (trace || flags.nvtx) options.run.tracer = &tracer;
-  options.run.gear = flags.device.chosen_gear();
-  options.run.gear_required = flags.device.gear_required();
+  options.run.backend = flags.device.chosen_backend();
+  options.run.backend_required = flags.device.backend_required();
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] { return run_among_processes(model, feeds, device, ranks, options); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -103,8 +103,8 @@ int run_model(const RunFlags& flags) {
   const Outcome outcome = naming(sources_of(flags), [&] {
     RunOptions options;
     options.tracer = traced;
-    options.gear = flags.device.chosen_gear();
-    options.gear_required = flags.device.gear_required();
+    options.backend = flags.device.chosen_backend();
+    options.backend_required = flags.device.backend_required();
     if (!model.states.empty()) return run_steps(model, feeds, devices, options);
     return ranks > 1 ? run_on_ranks(model, feeds, devices, options) : run_program(model, feeds, devices[0], options);
   });
@@ -149,7 +149,7 @@ void add_run(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
-  command->add_flag("--nvtx", flags->nvtx, "Shows runs, loops, turns and ops to NVIDIA's profilers, as ranges of NVTX");
+  command->add_flag("--nvtx", flags->nvtx, "Shows runs, loops, iterations and ops to NVIDIA's profilers, as ranges of NVTX");
   command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });
 }
 

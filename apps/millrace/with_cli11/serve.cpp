@@ -47,7 +47,7 @@ std::string counts(const Batcher::Stats& stats) {
 
 /// Counts of all places, and of each.
 std::string stats_of(const Server& server) {
-  std::string text = fmt::format("{{{}, \"gear\": \"{}\", \"places\": [", counts(server.stats()), json_text(server.gear()));
+  std::string text = fmt::format("{{{}, \"backend\": \"{}\", \"places\": [", counts(server.stats()), json_text(server.backend()));
   const char* between = "";
   for (const Server::PlaceStats& one : server.places()) {
     text += fmt::format("{}{{\"place\": \"{}\", {}, \"lost\": {}}}", std::exchange(between, ", "), one.place.to_string(), counts(one.ticks),
@@ -71,7 +71,7 @@ int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
   options.devices = flags.device.make_all();
-  options.gear = flags.device.chosen_gear();
+  options.backend = flags.device.chosen_backend();
   options.limits.handshake = milliseconds(flags.handshake_s);
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);
@@ -137,7 +137,7 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")
       ->allow_extra_args(false);
   flags->device.add_to(*command);
-  command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the gear of ticks, when the server ends");
+  command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
   command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto, when the server ends");
   command->add_flag("--nvtx", flags->nvtx, "Shows ticks and ops to NVIDIA's profilers, as ranges of NVTX");
   add_limits(*command, *flags);

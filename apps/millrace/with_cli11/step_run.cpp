@@ -106,8 +106,8 @@ struct Steps {
 class RankSteps {
  public:
   RankSteps(const Steps& all, std::vector<std::int64_t> own, std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device,
-            Gear gear)
-      : all_(all), own_(std::move(own)), slab_(std::move(recurrence), std::move(device), gear) {
+            Backend backend)
+      : all_(all), own_(std::move(own)), slab_(std::move(recurrence), std::move(device), backend) {
     for (const Tensor& output : all.outputs) to_.push_back(static_cast<std::byte*>(output.raw_mutable()));
   }
 
@@ -127,7 +127,7 @@ class RankSteps {
   Tensor state(std::size_t index, std::size_t slot) const { return slab_.state(index, static_cast<Slot>(slot)); }
   const std::vector<std::int64_t>& own() const noexcept { return own_; }
   std::size_t bytes() const noexcept { return slab_.bytes(); }
-  std::string gear() const { return slab_.gear(); }
+  std::string backend() const { return slab_.backend(); }
 
  private:
   /// Where step `t` of the sequence in a slot stands among all rows.
@@ -232,7 +232,7 @@ Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, const std
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     std::vector<std::int64_t> own;
     for (auto i = static_cast<std::int64_t>(rank); i < sequences.count(); i += static_cast<std::int64_t>(devices.size())) own.push_back(i);
-    ranks.push_back(std::make_unique<RankSteps>(all, std::move(own), stepped->recurrence(), devices[rank], options.gear));
+    ranks.push_back(std::make_unique<RankSteps>(all, std::move(own), stepped->recurrence(), devices[rank], options.backend));
   }
   run_ranks(ranks, options.tracer);
   std::int64_t steps = 0;
@@ -243,7 +243,7 @@ Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, const std
   add_finals(model, recurrence, ranks, sequences, outcome.outputs);
   std::size_t bytes = 0;
   for (const auto& rank : ranks) bytes += rank->bytes();
-  outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state; steps {}", sequences.rows(), steps, bytes, ranks[0]->gear());
+  outcome.stats = fmt::format("{} rows in {} steps, {} bytes of state; steps {}", sequences.rows(), steps, bytes, ranks[0]->backend());
   for (std::size_t rank = 0; devices.size() > 1 && rank < ranks.size(); ++rank)
     outcome.stats += fmt::format(", rank {}: {} sequences", rank, ranks[rank]->own().size());
   return outcome;

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/library_products.h>
-#include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/distributed/partition_run.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
@@ -50,12 +50,12 @@ Outcome outcome_of(const Model& model, const RunResult& result) {
   return outcome;
 }
 
-/// How often loops ran in which gear, and why some went turn by turn.
+/// How often loops ran in which backend, and why some went iteration by iteration.
 std::string iterations(const RunResult& result) {
-  std::string text = fmt::format("{} iterations, at most {} step scopes at once", result.turns, result.peak_step_scopes());
+  std::string text = fmt::format("{} iterations, at most {} step scopes at once", result.iterations, result.peak_step_scopes());
   if (result.fused_loops > 0) text += fmt::format(", loops fused: {}", result.fused_loops);
   if (result.captured_loops > 0) text += fmt::format(", loops captured: {}", result.captured_loops);
-  for (const std::string& line : result.turn_by_turn) text += "; " + line;
+  for (const std::string& line : result.iteration_by_iteration) text += "; " + line;
   return text;
 }
 
@@ -82,9 +82,9 @@ Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& 
 
 Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
                      RunOptions options) {
-  const Spread spread = spread_over_ranks(model.program, static_cast<int>(devices.size()));
-  for (const std::string& line : spread.kept()) complain("millrace", line);
-  const std::vector<RunResult> results = run_on_local_ranks(spread, devices, with_constants(model, feeds), options);
+  const Partition partition = partition_over_ranks(model.program, static_cast<int>(devices.size()));
+  for (const std::string& line : partition.kept()) complain("millrace", line);
+  const std::vector<RunResult> results = run_on_local_ranks(partition, devices, with_constants(model, feeds), options);
   Outcome outcome = outcome_of(model, results[0]);
   for (std::size_t rank = 0; rank < results.size(); ++rank)
     outcome.stats += fmt::format("{}rank {}: {}", rank > 0 ? ", " : "", rank, iterations(results[rank]));
@@ -93,10 +93,10 @@ Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>&
 
 Outcome run_among_processes(const Model& model, const std::map<std::string, LoDTensor>& feeds, std::shared_ptr<Device> device,
                             Rendezvous& ranks, const ProcessRunOptions& options) {
-  const Spread spread = spread_over_ranks(model.program, ranks.world_size());
+  const Partition partition = partition_over_ranks(model.program, ranks.world_size());
   if (ranks.rank() == 0)
-    for (const std::string& line : spread.kept()) complain("millrace", line);
-  const RunResult result = run_as_rank(ranks, spread, std::move(device), with_constants(model, feeds), options);
+    for (const std::string& line : partition.kept()) complain("millrace", line);
+  const RunResult result = run_as_rank(ranks, partition, std::move(device), with_constants(model, feeds), options);
   Outcome outcome;
   if (ranks.rank() == 0) outcome = outcome_of(model, result);
   outcome.stats = iterations(result);

@@ -37,7 +37,7 @@ Outcome run_among_processes(const Model& model, const std::map<std::string, LoDT
 
 /// A graph that is one step, over the rows of its live inputs (one sequence, or those of one level of LoD): what a live session would give,
 /// on the same recurrence. The last value of each state follows under the name of its output: as the program has it for one sequence, one
-/// row a sequence with LoD. Of the options it takes the gear (see StateSlab) and the tracer. The sequences are dealt out among the devices, each with
+/// row a sequence with LoD. Of the options it takes the backend (see StateSlab) and the tracer. The sequences are dealt out among the devices, each with
 /// a thread and the states of its own: they need nothing of one another, so the bits are those of one.
 Outcome run_steps(Model model, std::map<std::string, LoDTensor> feeds, const std::vector<std::shared_ptr<Device>>& devices,
                   const RunOptions& options);

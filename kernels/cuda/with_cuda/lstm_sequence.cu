@@ -59,7 +59,7 @@ void pack_as(const LstmDesc& desc, const Tensor& r, const Tensor& packed, const 
 
 namespace {
 
-/// Weights are packed for one arithmetic; the kernel of another one would read nonsense, or give bits that no other gear has.
+/// Weights are packed for one arithmetic; the kernel of another one would read nonsense, or give bits that no other backend has.
 void check_arithmetic(const LstmDesc& desc, bool tf32, const Queue& queue) {
   if (desc.dtype != DType::f32 || tf32 == uses_tf32(queue)) return;
   throw ArgumentError(std::string("lstm sequence: expected a device ") + (tf32 ? "with" : "without") +

@@ -15,7 +15,7 @@
 ///
 /// A chain of 128 k, ascending, from +0; what k lacks to a multiple of the instruction's is zeros; then the sums of the chains, added ascending,
 /// each a rounded addition. What follows (bias, beta·c, …) is as in gemm.h, in f32. Every kernel that multiplies such operands on a device uses
-/// `mma` in this order, so that gears have the same bits.
+/// `mma` in this order, so that backends have the same bits.
 ///
 /// How the unit itself rounds within one step is its own; another device type may differ.
 namespace millrace::cuda {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <millrace/runtime/distributed/spread.h>
+#include <millrace/runtime/distributed/partition.h>
 #include <millrace/runtime/program/program.h>
 
 namespace millrace::detail {
@@ -15,7 +15,7 @@ std::vector<std::vector<VarId>> uses_of_ops(const Program& program);
 /// The rank of each op of block 0 (−1 for `constant`, which goes where it is read), and what is to be said about the loops.
 struct Placement {
   std::vector<int> rank_of_op;
-  std::vector<Spread::Loop> loops;
+  std::vector<Partition::Loop> loops;
 };
 Placement place_ops(const Program& program, int ranks);
 

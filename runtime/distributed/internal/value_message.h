@@ -24,7 +24,7 @@ struct ValueLink {
       : communicator(&with), from(sender), to(receiver), host(words), stream(elements) {}
 };
 
-/// Tensors with levels, order and turn; lists; orders; optionals that hold nothing; arrays, whose slots `rest` goes on to carry in the order of
+/// Tensors with levels, order and iteration; lists; orders; optionals that hold nothing; arrays, whose slots `rest` goes on to carry in the order of
 /// their numbers. UnsupportedError for an array of no fixed size. What `link` names must outlive the task and `rest`.
 task<void> send_value(ValueLink link, Value value, Scope* rest);
 /// CommunicationError for what is no such message.

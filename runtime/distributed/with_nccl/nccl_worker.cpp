@@ -165,7 +165,7 @@ void NcclWorker::work() {
       comm_ = std::exchange(adopted_, nullptr);
       return comm_ != nullptr || (leaving_ && waiting_.empty());
     };
-    turn_until(come, false, std::nullopt, "a duplicate " + title_);
+    iteration_until(come, false, std::nullopt, "a duplicate " + title_);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -183,7 +183,7 @@ void NcclWorker::work() {
       waiting_.pop_front();
       return true;
     };
-    turn_until(due, false, std::nullopt, title_);
+    iteration_until(due, false, std::nullopt, title_);
     if (!next) break;
     next->duplicate ? split(*next) : begin(std::move(*next));
   }
@@ -199,8 +199,8 @@ std::exception_ptr NcclWorker::unfinished() const {
   return std::make_exception_ptr(RankError(first + ": this rank has left before it was done"));
 }
 
-void NcclWorker::turn_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
-                            const std::string& what) {
+void NcclWorker::iteration_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
+                                 const std::string& what) {
   constexpr auto spinning = std::chrono::microseconds(50);
   constexpr auto longest = std::chrono::microseconds(1000);
   const Clock::time_point start = Clock::now();
@@ -264,7 +264,7 @@ void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::millisec
     if (!failed) failed = Clock::now();
     return Clock::now() - *failed > patience;
   };
-  turn_until(settled, true, limit, what);
+  iteration_until(settled, true, limit, what);
   check(state, comm, call, what);
 }
 
@@ -294,7 +294,7 @@ bool NcclWorker::order(const Point& point, const std::string& what) {
     return true;
   }
   try {
-    turn_until([&] { return arrival.seen(); }, false, std::nullopt, what);
+    iteration_until([&] { return arrival.seen(); }, false, std::nullopt, what);
   } catch (...) {
     if (!point.timeline()->remove(arrival))
       while (!arrival.seen()) std::this_thread::yield();
@@ -328,7 +328,7 @@ void NcclWorker::begin(NcclOperation operation) {
 }
 
 void NcclWorker::split(const NcclOperation& operation) {
-  turn_until([this] { return flying_.empty(); }, false, std::nullopt, operation.what);
+  iteration_until([this] { return flying_.empty(); }, false, std::nullopt, operation.what);
   ncclConfig_t wanted = config();
   ncclComm_t made = nullptr;
   check(ncclCommSplit(comm_, 0, rank_, &made, &wanted), comm_, "ncclCommSplit", operation.what);

@@ -90,9 +90,10 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
   void run() noexcept;
   void work();
   void adopt(ncclComm_t comm);
-  /// Turns until `done()`, seeing to what is in flight meanwhile; sleeps in between, and without a limit where nothing is polled. Throws what
+  /// Iterations until `done()`, seeing to what is in flight meanwhile; sleeps in between, and without a limit where nothing is polled. Throws what
   /// ends the worker, and DeadlineError `limit` after now.
-  void turn_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit, const std::string& what);
+  void iteration_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
+                       const std::string& what);
   void begin(NcclOperation operation);
   void split(const NcclOperation& operation);
   bool order(const Point& point, const std::string& what);

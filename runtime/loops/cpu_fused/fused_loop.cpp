@@ -28,7 +28,7 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
   passes::Phases phases = passes::split(step, inputs, states, form_.outputs.size());
   note("split: invariant", phases.invariant.program);
   note("split: ahead", phases.ahead.program);
-  note("split: turn", phases.step.program);
+  note("split: iteration", phases.step.program);
   note("split: behind", phases.behind.program);
   if (!phases.invariant.program.block(0).ops.empty()) {
     invariant_ = std::move(phases.invariant.program);
@@ -85,11 +85,11 @@ std::string summary(const char* when, const std::optional<RowKernel>& kernel) {
 }  // namespace
 
 std::string FusedLoop::describe() const {
-  std::string text = "gear: fused\n";
+  std::string text = "backend: fused\n";
   text += fmt::format("  once: {} ops\n", invariant_ ? invariant_->block(0).ops.size() : 0);
-  text += summary("for a run of turns, before them", ahead_.kernel);
-  text += summary("turn by turn", step_.kernel);
-  text += summary("for a run of turns, behind them", behind_.kernel);
+  text += summary("for a run of iterations, before them", ahead_.kernel);
+  text += summary("iteration by iteration", step_.kernel);
+  text += summary("for a run of iterations, behind them", behind_.kernel);
   return text;
 }
 

@@ -17,7 +17,7 @@ namespace {
 using passes::Source;
 using From = Source::From;
 
-/// What comes ahead of the turns of a run should stay in the second cache until they take it.
+/// What comes ahead of the iterations of a run should stay in the second cache until they take it.
 constexpr std::int64_t run_bytes = 256 << 10;
 /// Rows of a part.
 constexpr std::int64_t part_rows = 64;
@@ -46,10 +46,10 @@ bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_con
 
 FusedRun::FusedRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FusedRun::~FusedRun() = default;
-std::int64_t FusedRun::turns() const noexcept { return state_->operands.turns; }
+std::int64_t FusedRun::iterations() const noexcept { return state_->operands.iterations; }
 const FusedLoop& FusedRun::loop() const noexcept { return *state_->loop; }
 std::int64_t FusedRun::rows() const noexcept { return state_->most_rows; }
-std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.turns) * state_->work; }
+std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.iterations) * state_->work; }
 DDim FusedRun::stacked(std::size_t output) const {
   const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
   return whole.dims().erased(0).inserted(0, state_->first_rows).inserted(0, state_->operands.outputs[output].size());
@@ -70,7 +70,8 @@ std::optional<Tensor> FusedRun::State::numbers(const Tensor& x, std::size_t inpu
 }
 
 /// One slot that is there, or what stands before the first.
-bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) {
+bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, IterationRows& made, std::vector<std::int64_t>& counts,
+                                StreamRef stream) {
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
   std::optional<LoDTensor> held;
   if (slot >= 0)
@@ -86,13 +87,13 @@ bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, TurnRows& 
 }
 
 /// Slots that are there.
-bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream) {
+bool FusedRun::State::read_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts, StreamRef stream) {
   const TensorArray& array = operands.inputs[input];
-  const auto [first, pace] = operands.read[input];
+  const auto [first, stride] = operands.read[input];
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
   const auto filled = array.filled();
   const std::int64_t slots = array.is_window() ? 0 : array.size();
-  const auto last = lowering::value_at(first, pace, operands.turns - 1);
+  const auto last = lowering::value_at(first, stride, operands.iterations - 1);
   if (!last || std::min(first, *last) < -1 || std::max(first, *last) >= slots) return false;
   if (arrives(input)) return expect_slots(input, made, counts);
   if (filled != nullptr) {
@@ -102,39 +103,39 @@ bool FusedRun::State::read_slots(std::size_t input, TurnRows& made, std::vector<
     if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
     const std::int64_t step = filled->items ? slot[0] : 1;
     const auto* data = static_cast<const std::byte*>(whole_there->raw());
-    for (std::int64_t t = 0; t < operands.turns; ++t) {
-      if (first + pace * t < 0) {
-        if (!read_slot(input, first + pace * t, made, counts, stream)) return false;
+    for (std::int64_t t = 0; t < operands.iterations; ++t) {
+      if (first + stride * t < 0) {
+        if (!read_slot(input, first + stride * t, made, counts, stream)) return false;
         continue;
       }
-      const auto at = static_cast<std::size_t>(first + pace * t);
+      const auto at = static_cast<std::size_t>(first + stride * t);
       made.first.push_back(data + filled->offsets[at] * step * made.width * size);
       counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
     }
     return true;
   }
-  for (std::int64_t t = 0; t < operands.turns; ++t)
-    if (!read_slot(input, first + pace * t, made, counts, stream)) return false;
+  for (std::int64_t t = 0; t < operands.iterations; ++t)
+    if (!read_slot(input, first + stride * t, made, counts, stream)) return false;
   return true;
 }
 
 /// Slots that another run makes: known by where it will put them.
-bool FusedRun::State::read_feeder(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts) {
+bool FusedRun::State::read_feeder(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) {
   const FusedOperands::Source& source = operands.sources[input];
   const std::shared_ptr<State>& from = source.run->state_;
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
-  const auto [first, pace] = operands.read[input];
-  const auto [written, written_pace] = from->operands.written[source.output];
-  if (pace != written_pace || (first - written) % pace != 0) return false;
-  const std::int64_t shift = (first - written) / pace;
-  if (shift < 0 || operands.turns + shift > from->operands.turns) return false;
+  const auto [first, stride] = operands.read[input];
+  const auto [written, written_stride] = from->operands.written[source.output];
+  if (stride != written_stride || (first - written) % stride != 0) return false;
+  const std::int64_t shift = (first - written) / stride;
+  if (shift < 0 || operands.iterations + shift > from->operands.iterations) return false;
   const Target& target = from->target_of(source.output);
   const Tensor& there = from->whole[static_cast<std::size_t>(target.whole)];
   if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) return false;
   const auto* data = static_cast<const std::byte*>(there.raw());
-  for (std::int64_t turn = shift; turn < operands.turns + shift; ++turn) {
-    made.first.push_back(data + from->place(target, turn) * made.width * size);
-    counts.push_back(from->rows_of(turn));
+  for (std::int64_t iteration = shift; iteration < operands.iterations + shift; ++iteration) {
+    made.first.push_back(data + from->place(target, iteration) * made.width * size);
+    counts.push_back(from->rows_of(iteration));
   }
   feeders.push_back({from, shift});
   return true;
@@ -147,7 +148,7 @@ bool FusedRun::State::read_inputs(StreamRef stream) {
     const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
     if (i > 0 && array.order() != order) return false;
     if (i == 0) order = array.order();
-    TurnRows made{{}, dims.erased(0).elements()};
+    IterationRows made{{}, dims.erased(0).elements()};
     const bool fed = i < operands.sources.size() && operands.sources[i].run != nullptr;
     if (!(fed ? read_feeder(i, made, counts[i]) : read_slots(i, made, counts[i], stream))) return false;
     inputs.push_back(std::move(made));
@@ -160,7 +161,7 @@ bool FusedRun::State::read_inputs(StreamRef stream) {
   return count_rows(counts);
 }
 
-/// How many rows each turn has, by those of its inputs.
+/// How many rows each iteration has, by those of its inputs.
 bool FusedRun::State::count_rows(const std::vector<std::vector<std::int64_t>>& counts) {
   // What is shrunk has the rows of another input, and more behind them.
   const std::vector<LoopForm::StepInput>& form = loop->form().inputs;
@@ -172,7 +173,8 @@ bool FusedRun::State::count_rows(const std::vector<std::vector<std::int64_t>>& c
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == rows) continue;
     const bool more = std::equal(rows.begin(), rows.end(), counts[i].begin(), std::less_equal<>());
-    if (!form[i].shrinks || !more || !order || !order->sorted() || operands.read[i].pace != ordered.pace || ordered.pace < 0) return false;
+    if (!form[i].shrinks || !more || !order || !order->sorted() || operands.read[i].stride != ordered.stride || ordered.stride < 0)
+      return false;
   }
   first_rows = rows.front();
   most_rows = *std::max_element(rows.begin(), rows.end());
@@ -184,19 +186,19 @@ bool FusedRun::State::count_rows(const std::vector<std::vector<std::int64_t>>& c
   for (const std::int64_t count : rows) offsets.push_back(offsets.back() + count);
   if (!order) return false;
   // States go on with the sequences that live on.
-  return operands.states.empty() || (ordered.pace == 1 && std::is_sorted(rows.rbegin(), rows.rend()));
+  return operands.states.empty() || (ordered.stride == 1 && std::is_sorted(rows.rbegin(), rows.rend()));
 }
 
-/// The rows of a state that the first turn takes; nothing where they cannot be told.
+/// The rows of a state that the first iteration takes; nothing where they cannot be told.
 std::optional<Tensor> FusedRun::State::first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const {
   if (!order || !shrinks) return order && (!rows.empty() || value.dims()[0] != first_rows) ? std::nullopt : std::optional(value.tensor());
   if (value.has_order() && value.order() != *order) return std::nullopt;
-  // What was computed has the rows of the turn before, or stands in the caller's order.
+  // What was computed has the rows of the iteration before, or stands in the caller's order.
   const SlotValue held = value.has_order() || ordered.first > 0 ? value : reorder(value, *order, stream);
-  const std::int64_t turn = held.has_order() ? held.turn() : ordered.first - 1;
-  if (turn > ordered.first || held.dims()[0] != order->live(turn)) return std::nullopt;
-  if (ordered.pace < 0 && first_rows != order->sequences()) return std::nullopt;
-  const RowSelection first = shrink_rows(*order, turn, ordered.first);
+  const std::int64_t iteration = held.has_order() ? held.iteration() : ordered.first - 1;
+  if (iteration > ordered.first || held.dims()[0] != order->live(iteration)) return std::nullopt;
+  if (ordered.stride < 0 && first_rows != order->sequences()) return std::nullopt;
+  const RowSelection first = shrink_rows(*order, iteration, ordered.first);
   if (!first.prefix || first.count() != first_rows) return std::nullopt;
   return held.tensor().rows(0, first_rows);
 }
@@ -255,14 +257,14 @@ bool FusedRun::State::read_shared(StreamRef stream) {
 bool FusedRun::State::check_outputs() const {
   for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
     const TensorArray& array = operands.outputs[i];
-    const auto [first, pace] = operands.written[i];
-    const auto last = lowering::value_at(first, pace, operands.turns - 1);
+    const auto [first, stride] = operands.written[i];
+    const auto last = lowering::value_at(first, stride, operands.iterations - 1);
     if (!last || array.is_window() || array.closed() || std::min(first, *last) < 0) return false;
     if (array.is_fixed() && std::max(first, *last) >= array.size()) return false;
-    for (std::int64_t t = 0; t < operands.turns; ++t) {
-      const SlotState slot = array.state(first + pace * t);
+    for (std::int64_t t = 0; t < operands.iterations; ++t) {
+      const SlotState slot = array.state(first + stride * t);
       if (slot != SlotState::empty && slot != SlotState::waited) return false;
-      if (array.order() && array.order()->live(first + pace * t) != rows_of(t)) return false;
+      if (array.order() && array.order()->live(first + stride * t) != rows_of(t)) return false;
     }
   }
   return true;
@@ -270,7 +272,7 @@ bool FusedRun::State::check_outputs() const {
 
 // ---- Where it goes ----
 
-/// Whether each turn has a product that is large enough for two threads.
+/// Whether each iteration has a product that is large enough for two threads.
 bool FusedRun::State::worth_sharing() const {
   if (!loop->step_.kernel) return false;
   const RowDesc& desc = loop->step_.kernel->plan().desc();
@@ -302,12 +304,12 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     }
     if (target.whole < 0) {
       target.whole = static_cast<std::int64_t>(whole.size());
-      target.falls = operands.written[i].pace < 0;
-      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.turns)), stream.memory());
+      target.falls = operands.written[i].stride < 0;
+      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.iterations)), stream.memory());
       whole.back().storage()->mark_written();
     }
   }
-  // What `behind` reads of the turns is kept for a run of them.
+  // What `behind` reads of the iterations is kept for a run of them.
   for (const Source& from : loop->behind_.inputs)
     if (from.from == From::step) step_targets[from.place].state = -1;
 }
@@ -315,7 +317,7 @@ void FusedRun::State::make_outputs(StreamRef stream) {
 void FusedRun::State::make_parts(int threads, StreamRef stream) {
   const std::int64_t n = most_rows;
   std::int64_t pieces = std::max<std::int64_t>(1, (n + part_rows - 1) / part_rows);
-  if (threads > 1 && n > 1 && offset(operands.turns) * work >= 2 * thread_work)
+  if (threads > 1 && n > 1 && offset(operands.iterations) * work >= 2 * thread_work)
     pieces = (std::max<std::int64_t>(pieces, threads) + threads - 1) / threads * threads;
   pieces = moves ? 1 : std::min(pieces, n);
   shares = threads > 1 && n <= shared_rows && worth_sharing();
@@ -367,7 +369,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   make_room_aside(loop->behind_, behind_targets, &Part::behind_aside, stream);
 }
 
-/// For rows of a run that lie in another order than that of the turns.
+/// For rows of a run that lie in another order than that of the iterations.
 void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,
                                       StreamRef stream) {
   if (!what.kernel || !what.multiplies) return;
@@ -377,14 +379,14 @@ void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::ve
       (part.*room)[port].resize(std::max(run_rows, part.last - part.first) * width * size, stream);
     };
     for (std::size_t i = 0; i < what.inputs.size(); ++i)
-      if (!in_line(what.inputs[i], 0, operands.turns)) make(i, what.kernel->inputs()[i].width);
+      if (!in_line(what.inputs[i], 0, operands.iterations)) make(i, what.kernel->inputs()[i].width);
     for (std::size_t i = 0; i < targets.size(); ++i)
       if (!in_line(targets[i])) make(what.inputs.size() + i, what.kernel->outputs()[i].width);
   }
 }
 
 std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
-  if (operands.turns <= 0) return nullptr;
+  if (operands.iterations <= 0) return nullptr;
   auto state = std::make_shared<State>();
   state->loop = std::move(loop);
   state->operands = std::move(operands);
@@ -400,7 +402,7 @@ std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loo
   state->make_outputs(stream);
   bool arrives = false;
   for (std::size_t i = 0; i < state->inputs.size(); ++i) arrives = arrives || state->arrives(i);
-  state->bound = arrives ? 0 : state->operands.turns;
+  state->bound = arrives ? 0 : state->operands.iterations;
   return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a fused loop runs: its rows in parts, its turns in runs.
+// How a fused loop runs: its rows in parts, its iterations in runs.
 #include <algorithm>
 #include <cstring>
 
@@ -12,19 +12,19 @@ namespace {
 using passes::Source;
 using From = Source::From;
 
-/// From so many rows on, a product over one turn is as good as one over many.
+/// From so many rows on, a product over one iteration is as good as one over many.
 constexpr std::int64_t few_rows = 32;
 
 }  // namespace
 
-// ---- Turns ----
+// ---- Iterations ----
 
-/// `row`: rows of the part before this turn in the run.
-RowView FusedRun::State::source(const Part& part, const Source& from, std::int64_t turn, std::int64_t row) const {
-  const auto at = static_cast<std::size_t>(turn);
+/// `row`: rows of the part before this iteration in the run.
+RowView FusedRun::State::source(const Part& part, const Source& from, std::int64_t iteration, std::int64_t row) const {
+  const auto at = static_cast<std::size_t>(iteration);
   switch (from.from) {
     case From::input: {
-      const TurnRows& input = inputs[from.place];
+      const IterationRows& input = inputs[from.place];
       return {const_cast<std::byte*>(input.first[at]) + part.first * input.width * size, input.width};
     }
     case From::state: return part.states[from.place];
@@ -35,7 +35,7 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
       const std::int64_t width = loop->ahead_.kernel->outputs()[from.place].width;
       if (target.whole >= 0)
         return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
-                    (place(target, turn) + part.first) * width * size,
+                    (place(target, iteration) + part.first) * width * size,
                 width};
       return {part.ahead[from.place].data() + row * width * size, width};
     }
@@ -45,16 +45,16 @@ RowView FusedRun::State::source(const Part& part, const Source& from, std::int64
   const std::int64_t width = loop->step_.kernel->outputs()[from.place].width;
   if (target.whole >= 0)
     return {static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable()) +
-                (place(target, turn) + part.first) * width * size,
+                (place(target, iteration) + part.first) * width * size,
             width};
   return {part.step[from.place].data() + row * width * size, width};
 }
 
 RowView FusedRun::State::target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
-                                std::int64_t turn, std::int64_t row) const {
+                                std::int64_t iteration, std::int64_t row) const {
   if (target.whole >= 0) {
     auto* data = static_cast<std::byte*>(whole[static_cast<std::size_t>(target.whole)].raw_mutable());
-    return {data + (place(target, turn) + part.first) * width * size, width};
+    return {data + (place(target, iteration) + part.first) * width * size, width};
   }
   if (target.state < 0) return {buffers[port].data() + row * width * size, width};
   const auto state = static_cast<std::size_t>(target.state);
@@ -62,17 +62,17 @@ RowView FusedRun::State::target(Part& part, const Target& target, std::size_t po
 }
 
 void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
-                             std::vector<LineBuffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count) {
+                             std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count) {
   if (!what.kernel || count == 0) return;
   part.in.clear();
   part.out.clear();
-  for (const Source& from : what.inputs) part.in.push_back(source(part, from, turn, row));
+  for (const Source& from : what.inputs) part.in.push_back(source(part, from, iteration, row));
   for (std::size_t i = 0; i < targets.size(); ++i)
-    part.out.push_back(target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, turn, row));
+    part.out.push_back(target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, iteration, row));
   what.kernel->run(weights, part.in, part.out, count, part.workspace.data(), part.helper);
 }
 
-/// Whether the part's rows of the turns stand one behind the other, in order.
+/// Whether the part's rows of the iterations stand one behind the other, in order.
 bool FusedRun::State::in_line(const Source& from, std::int64_t begin, std::int64_t end) const {
   if (from.from == From::shared || from.from == From::invariant) return true;
   if (from.from == From::state) return false;
@@ -81,14 +81,14 @@ bool FusedRun::State::in_line(const Source& from, std::int64_t begin, std::int64
     return in_line(target);
   }
   if (end > bound && arrives(from.place)) return false;
-  const TurnRows& input = inputs[from.place];
+  const IterationRows& input = inputs[from.place];
   for (std::int64_t t = begin; t + 1 < end; ++t)
     if (input.first[static_cast<std::size_t>(t)] + rows_of(t) * input.width * size != input.first[static_cast<std::size_t>(t + 1)])
       return false;
   return parts.size() == 1;
 }
 
-/// All turns of a run at once. Rows that lie in another order are brought into that of the turns, and back.
+/// All iterations of a run at once. Rows that lie in another order are brought into that of the iterations, and back.
 void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
                                  std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin,
                                  std::int64_t end, std::int64_t total) {
@@ -96,7 +96,7 @@ void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& 
   part.in.clear();
   part.out.clear();
   const auto aside = [&](std::size_t port, std::int64_t width) { return RowView{room[port].data(), width}; };
-  const auto each_turn = [&](std::int64_t width, const auto& copy) {
+  const auto each_iteration = [&](std::int64_t width, const auto& copy) {
     std::int64_t row = 0;
     for (std::int64_t t = begin; t < end; row += live(part, t++))
       copy(t, row, static_cast<std::size_t>(live(part, t) * width * size), row * width * size);
@@ -109,8 +109,8 @@ void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& 
     }
     const std::int64_t width = what.kernel->inputs()[port].width;
     part.in.push_back(aside(port, width));
-    each_turn(width, [&](std::int64_t turn, std::int64_t row, std::size_t bytes, std::int64_t at) {
-      std::memcpy(static_cast<std::byte*>(part.in[port].first) + at, source(part, from, turn, row).first, bytes);
+    each_iteration(width, [&](std::int64_t iteration, std::int64_t row, std::size_t bytes, std::int64_t at) {
+      std::memcpy(static_cast<std::byte*>(part.in[port].first) + at, source(part, from, iteration, row).first, bytes);
     });
   }
   const auto width_of = [&](std::size_t port) { return what.kernel->outputs()[port].width; };
@@ -120,16 +120,16 @@ void FusedRun::State::launch_run(const FusedLoop::Part& what, const RowWeights& 
   what.kernel->run(weights, part.in, part.out, total, part.workspace.data(), part.helper);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (in_line(targets[i])) continue;
-    each_turn(width_of(i), [&](std::int64_t turn, std::int64_t row, std::size_t bytes, std::int64_t at) {
-      std::memcpy(target(part, targets[i], i, buffers, width_of(i), turn, row).first, static_cast<std::byte*>(part.out[i].first) + at,
+    each_iteration(width_of(i), [&](std::int64_t iteration, std::int64_t row, std::size_t bytes, std::int64_t at) {
+      std::memcpy(target(part, targets[i], i, buffers, width_of(i), iteration, row).first, static_cast<std::byte*>(part.out[i].first) + at,
                   bytes);
     });
   }
 }
 
 /// Rows that live on move together, in the order of the batch.
-void FusedRun::State::move_rows(Part& part, std::int64_t turn) {
-  const RowSelection kept = shrink_rows(*order, ordered.first + turn - 1, ordered.first + turn);
+void FusedRun::State::move_rows(Part& part, std::int64_t iteration) {
+  const RowSelection kept = shrink_rows(*order, ordered.first + iteration - 1, ordered.first + iteration);
   if (kept.prefix) return;
   for (std::size_t i = 0; i < part.states.size(); ++i) {
     const std::int64_t width = part.states[i].stride;
@@ -159,23 +159,23 @@ void FusedRun::State::keep_states(Part& part, std::int64_t count) {
   }
 }
 
-/// What the turn left becomes what the next one takes.
-void FusedRun::State::take_states(Part& part, std::int64_t turn, std::int64_t row) {
+/// What the iteration left becomes what the next one takes.
+void FusedRun::State::take_states(Part& part, std::int64_t iteration, std::int64_t row) {
   const auto held_now = [&](std::size_t state) { return part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(); };
   for (const std::size_t state : changing) {
     const Source& from = loop->outputs_[next_of[state]];
     const bool held = from.from == From::step && step_targets[from.place].state >= 0;
     part.states[state].first =
-        held ? held_now(static_cast<std::size_t>(step_targets[from.place].state)) : source(part, from, turn, row).first;
+        held ? held_now(static_cast<std::size_t>(step_targets[from.place].state)) : source(part, from, iteration, row).first;
   }
   for (const Target& target : step_targets)
     if (target.state >= 0) part.turned[static_cast<std::size_t>(target.state)] ^= 1;
 }
 
-void FusedRun::State::run_turns(Part& part, std::int64_t begin, std::int64_t end) {
+void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_t end) {
   std::int64_t total = 0;
   for (std::int64_t t = begin; t < end; ++t) total += live(part, t);
-  // Few rows of a turn are a poor product: they are brought together, if need be.
+  // Few rows of an iteration are a poor product: they are brought together, if need be.
   const auto joined = [&](const FusedLoop::Part& what, const std::vector<Target>& targets) {
     if (total >= (end - begin) * few_rows || !what.multiplies) {
       return parts.size() == 1 && std::all_of(targets.begin(), targets.end(), [&](const Target& target) { return in_line(target); }) &&
@@ -220,12 +220,12 @@ void FusedRun::State::run_part(Part& part, std::int64_t begin, std::int64_t end)
     }
     std::int64_t next = t;
     for (std::int64_t sum = 0; next < end && (next == t || sum + live(part, next) <= run_rows); ++next) sum += live(part, next);
-    run_turns(part, t, next);
+    run_iterations(part, t, next);
     t = next;
   }
 }
 
-/// One thread goes through the turns, a second one takes half of each large product.
+/// One thread goes through the iterations, a second one takes half of each large product.
 void FusedRun::State::run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end) {
   SpinHelper helper;
   team.parallel(2, 1, [&](std::int64_t first, std::int64_t last) {
@@ -246,7 +246,7 @@ bool FusedRun::advance(StreamRef stream, std::int64_t limit) {
   State& state = *state_;
   const std::int64_t begin = state.done;
   std::int64_t end = begin;
-  std::int64_t last = std::min({limit, state.operands.turns, state.bound});
+  std::int64_t last = std::min({limit, state.operands.iterations, state.bound});
   for (const State::Feeder& feeder : state.feeders) last = std::min(last, feeder.run->done - feeder.shift);
   for (std::int64_t sum = 0; end < last && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
   if (begin >= end) return false;
@@ -272,8 +272,8 @@ const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) co
 
 std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
   State& state = *state_;
-  const auto turns = static_cast<std::size_t>(state.done);
-  const bool all = state.done == state.operands.turns;
+  const auto iterations = static_cast<std::size_t>(state.done);
+  const bool all = state.done == state.operands.iterations;
   for (std::size_t i = 0; i < state.operands.outputs.size(); ++i) {
     const Tensor& whole = state.whole[static_cast<std::size_t>(state.target_of(i).whole)];
     const TensorArray& array = state.operands.outputs[i];
@@ -281,13 +281,13 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
       state.write_slots(i, state.published, state.done);
       continue;
     }
-    const auto [first, pace] = state.operands.written[i];
+    const auto [first, stride] = state.operands.written[i];
     const bool falls = state.target_of(i).falls;
-    const std::int64_t lowest = std::min(first, first + pace * (state.operands.turns - 1));
-    if (all && array.is_fixed() && lowest == 0 && pace == (falls ? -1 : 1) && array.size() == state.operands.turns) {
+    const std::int64_t lowest = std::min(first, first + stride * (state.operands.iterations - 1));
+    if (all && array.is_fixed() && lowest == 0 && stride == (falls ? -1 : 1) && array.size() == state.operands.iterations) {
       std::vector<std::int64_t> offsets;
-      for (std::size_t t = 0; t < turns; ++t)
-        offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? turns - 1 - t : t)));
+      for (std::size_t t = 0; t < iterations; ++t)
+        offsets.push_back(state.place(state.target_of(i), static_cast<std::int64_t>(falls ? iterations - 1 - t : t)));
       offsets.push_back(whole.dim(0));
       array.fill(whole, std::move(offsets));
       continue;
@@ -308,7 +308,7 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
                   static_cast<std::size_t>(count * width * state.size));
     }
     made.storage()->mark_written();
-    if (state.order && state.ordered.pace == 1)
+    if (state.order && state.ordered.stride == 1)
       last.emplace_back(LoDTensor(std::move(made)), state.order, state.ordered.first + state.done - 1);
     else
       last.emplace_back(LoDTensor(std::move(made)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots that come to a fused loop, and leave it, while its turns run.
+// Slots that come to a fused loop, and leave it, while its iterations run.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-/// Multiply-adds that take as long as passing a run of turns on: some tasks, and a message.
+/// Multiply-adds that take as long as passing a run of iterations on: some tasks, and a message.
 constexpr std::int64_t pass_work = 1 << 20;
 /// Fewer rows are a poor product.
 constexpr std::int64_t product_rows = 16;
@@ -22,36 +22,36 @@ bool FusedRun::State::arrives(std::size_t input) const {
   return !fed && input < operands.arriving.size() && operands.arriving[input];
 }
 
-/// How many rows each turn will have: what the order says; without one, what the first slot has.
-bool FusedRun::State::expect_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts) const {
+/// How many rows each iteration will have: what the order says; without one, what the first slot has.
+bool FusedRun::State::expect_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) const {
   const TensorArray& array = operands.inputs[input];
-  const auto [first, pace] = operands.read[input];
+  const auto [first, stride] = operands.read[input];
   const bool boots = input < operands.boots.size() && operands.boots[input].has_value();
   const std::optional<LoDTensor> known = first >= 0 ? array.peek(first)
                                          : boots    ? std::optional<LoDTensor>(*operands.boots[input])
                                                     : std::nullopt;
   if (!known || known->dims().rank() == 0) return false;
-  made.first.assign(static_cast<std::size_t>(operands.turns), nullptr);
-  for (std::int64_t turn = 0; turn < operands.turns; ++turn) {
-    const std::int64_t slot = first + pace * turn;
+  made.first.assign(static_cast<std::size_t>(operands.iterations), nullptr);
+  for (std::int64_t iteration = 0; iteration < operands.iterations; ++iteration) {
+    const std::int64_t slot = first + stride * iteration;
     if (slot < 0 && !boots) return false;
     counts.push_back(slot < 0 ? operands.boots[input]->dims()[0] : array.order() ? array.order()->live(slot) : known->dims()[0]);
   }
   return true;
 }
 
-/// The rows of what arrives for one turn; false when some of it is not there, or is another than was expected.
-bool FusedRun::State::bind_turn(std::int64_t turn, StreamRef stream) {
+/// The rows of what arrives for one iteration; false when some of it is not there, or is another than was expected.
+bool FusedRun::State::bind_iteration(std::int64_t iteration, StreamRef stream) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!arrives(i)) continue;
-    const auto [first, pace] = operands.read[i];
-    TurnRows found{{}, inputs[i].width};
+    const auto [first, stride] = operands.read[i];
+    IterationRows found{{}, inputs[i].width};
     std::vector<std::int64_t> counts;
-    if (!read_slot(i, first + pace * turn, found, counts, stream)) return false;
-    // (A shrunk one has more rows than the turn.)
-    const bool fits = loop->form().inputs[i].shrinks ? counts[0] >= rows_of(turn) : counts[0] == rows_of(turn);
+    if (!read_slot(i, first + stride * iteration, found, counts, stream)) return false;
+    // (A shrunk one has more rows than the iteration.)
+    const bool fits = loop->form().inputs[i].shrinks ? counts[0] >= rows_of(iteration) : counts[0] == rows_of(iteration);
     if (!fits) return false;
-    inputs[i].first[static_cast<std::size_t>(turn)] = found.first[0];
+    inputs[i].first[static_cast<std::size_t>(iteration)] = found.first[0];
   }
   return true;
 }
@@ -68,10 +68,10 @@ bool FusedRun::passes_slots() const noexcept {
 std::vector<std::pair<TensorArray, std::int64_t>> FusedRun::next_slots() const {
   const State& state = *state_;
   std::vector<std::pair<TensorArray, std::int64_t>> made;
-  if (state.bound >= state.operands.turns) return made;
+  if (state.bound >= state.operands.iterations) return made;
   for (std::size_t i = 0; i < state.operands.inputs.size(); ++i) {
-    const auto [first, pace] = state.operands.read[i];
-    const std::int64_t slot = first + pace * state.bound;
+    const auto [first, stride] = state.operands.read[i];
+    const std::int64_t slot = first + stride * state.bound;
     if (state.arrives(i) && slot >= 0) made.emplace_back(state.operands.inputs[i], slot);
   }
   return made;
@@ -79,8 +79,8 @@ std::vector<std::pair<TensorArray, std::int64_t>> FusedRun::next_slots() const {
 
 bool FusedRun::bind(std::int64_t end, StreamRef stream) {
   State& state = *state_;
-  const std::int64_t begin = state.bound, last = std::min(end, state.operands.turns);
-  while (state.bound < last && state.bind_turn(state.bound, stream)) ++state.bound;
+  const std::int64_t begin = state.bound, last = std::min(end, state.operands.iterations);
+  while (state.bound < last && state.bind_iteration(state.bound, stream)) ++state.bound;
   return state.bound > begin || begin >= last;
 }
 
@@ -93,28 +93,28 @@ void FusedRun::publish() {
 std::int64_t FusedRun::turned() const noexcept { return state_->done; }
 std::int64_t FusedRun::bound() const noexcept { return state_->bound; }
 
-/// Each slot has a record of its own: those of later turns are still to be written.
+/// Each slot has a record of its own: those of later iterations are still to be written.
 void FusedRun::State::write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const {
   const Target& target = target_of(output);
   const Tensor& made = whole[static_cast<std::size_t>(target.whole)];
-  const auto [first, pace] = operands.written[output];
-  for (std::int64_t turn = begin; turn < end; ++turn) {
-    const std::int64_t row = place(target, turn);
-    const Tensor slot = made.rows(row, row + rows_of(turn));
-    operands.outputs[output].write(first + pace * turn, LoDTensor(leaves(output) ? part_of(slot, Point()) : slot));
+  const auto [first, stride] = operands.written[output];
+  for (std::int64_t iteration = begin; iteration < end; ++iteration) {
+    const std::int64_t row = place(target, iteration);
+    const Tensor slot = made.rows(row, row + rows_of(iteration));
+    operands.outputs[output].write(first + stride * iteration, LoDTensor(leaves(output) ? part_of(slot, Point()) : slot));
   }
 }
 
-std::int64_t turns_of_a_run(const std::vector<const FusedRun*>& runs) {
-  std::int64_t work = 1, turns = 1, rows = 1;
+std::int64_t iterations_of_a_run(const std::vector<const FusedRun*>& runs) {
+  std::int64_t work = 1, iterations = 1, rows = 1;
   for (const FusedRun* run : runs) {
     work += run->work();
-    turns = std::max(turns, run->turns());
+    iterations = std::max(iterations, run->iterations());
     rows = std::max(rows, run->rows());
   }
-  const double best = static_cast<double>(turns) * std::sqrt(static_cast<double>(pass_work) / static_cast<double>(work));
+  const double best = static_cast<double>(iterations) * std::sqrt(static_cast<double>(pass_work) / static_cast<double>(work));
   const std::int64_t least = (product_rows + rows - 1) / rows;
-  return std::max(least, best < static_cast<double>(turns) ? static_cast<std::int64_t>(std::ceil(best)) : turns);
+  return std::max(least, best < static_cast<double>(iterations) ? static_cast<std::int64_t>(std::ceil(best)) : iterations);
 }
 
 }  // namespace millrace

@@ -12,7 +12,7 @@ namespace {
 
 /// From so many rows on, half of them keep a thread's multipliers as busy as all do.
 constexpr std::int64_t few_rows = 16;
-/// A run of turns: enough rows for its products, and enough runs for all threads to be at work most of the time.
+/// A run of iterations: enough rows for its products, and enough runs for all threads to be at work most of the time.
 constexpr std::int64_t piece_rows = 16;
 constexpr std::int64_t pieces_of_thread = 8;
 /// Looks at what another thread has done before the core is offered to somebody else.
@@ -29,16 +29,16 @@ struct Wavefront::Stages {
     std::shared_ptr<FusedRun::State> run;
     std::vector<Before> before;
     int worker = 0;
-    std::int64_t piece = 1;                            // turns
-    alignas(64) std::atomic<std::int64_t> turned = 0;  // turns that are done
+    std::int64_t piece = 1;                            // iterations
+    alignas(64) std::atomic<std::int64_t> turned = 0;  // iterations that are done
   };
 
   std::vector<std::unique_ptr<Stage>> all;
   int workers = 1;
 
-  std::int64_t turns() const {
+  std::int64_t iterations() const {
     std::int64_t most = 0;
-    for (const auto& stage : all) most = std::max(most, stage->run->operands.turns);
+    for (const auto& stage : all) most = std::max(most, stage->run->operands.iterations);
     return most;
   }
 
@@ -50,9 +50,9 @@ struct Wavefront::Stages {
 
   /// How far a stage comes while those that feed it come to `end`: not beyond what they have made, and what has arrived, by then.
   std::int64_t target(const Stage& stage, std::int64_t end) const {
-    std::int64_t turns = std::min(end, stage.run->bound);
-    for (const Before& before : stage.before) turns = std::min(turns, target(*all[before.stage], end) - before.shift);
-    return turns;
+    std::int64_t iterations = std::min(end, stage.run->bound);
+    for (const Before& before : stage.before) iterations = std::min(iterations, target(*all[before.stage], end) - before.shift);
+    return iterations;
   }
 
   /// One piece of each of the worker's stages that may go on. False when all have come to their targets.
@@ -102,7 +102,7 @@ Wavefront::Wavefront(std::vector<std::unique_ptr<FusedRun>> runs, int threads, S
     stage->worker = std::min(stages_->workers - 1, static_cast<int>(middle * stages_->workers));
     before += run->work();
     const std::int64_t least = (piece_rows + run->rows() - 1) / run->rows();
-    stage->piece = std::max(least, run->turns() / (pieces_of_thread * stages_->workers));
+    stage->piece = std::max(least, run->iterations() / (pieces_of_thread * stages_->workers));
     for (const FusedRun::State::Feeder& feeder : run->state_->feeders)
       for (std::size_t i = 0; i < stages_->all.size(); ++i)
         if (stages_->all[i]->run == feeder.run) stage->before.push_back({i, feeder.shift});
@@ -113,15 +113,16 @@ Wavefront::Wavefront(std::vector<std::unique_ptr<FusedRun>> runs, int threads, S
 Wavefront::~Wavefront() = default;
 
 bool Wavefront::advance(StreamRef stream, std::int64_t limit) {
-  const std::int64_t turns = std::min(stages_->turns(), limit);
+  const std::int64_t iterations = std::min(stages_->iterations(), limit);
   // Those before the first that is not at its end are.
-  const auto left = std::find_if(runs_.begin(), runs_.end(), [](const auto& run) { return run->turned() < run->turns(); });
-  const std::int64_t begin = left == runs_.end() ? turns : (*left)->turned();
-  if (begin >= turns || stages_->target(*stages_->all[static_cast<std::size_t>(left - runs_.begin())], turns) <= begin) return false;
+  const auto left = std::find_if(runs_.begin(), runs_.end(), [](const auto& run) { return run->turned() < run->iterations(); });
+  const std::int64_t begin = left == runs_.end() ? iterations : (*left)->turned();
+  if (begin >= iterations || stages_->target(*stages_->all[static_cast<std::size_t>(left - runs_.begin())], iterations) <= begin)
+    return false;
   std::int64_t end = begin;
-  for (std::int64_t sum = 0; end < turns && sum < slice_work * stages_->workers; ++end)
+  for (std::int64_t sum = 0; end < iterations && sum < slice_work * stages_->workers; ++end)
     for (const auto& stage : stages_->all)
-      if (end < stage->run->operands.turns) sum += stage->run->rows_of(end) * stage->run->work;
+      if (end < stage->run->operands.iterations) sum += stage->run->rows_of(end) * stage->run->work;
   // A thread that has all of the workers takes them in order: whoever is waited for has come to `end` by then.
   stream.enqueue([kept = stages_, end](ThreadTeam& team) {
     team.parallel(kept->workers, 1, [&](std::int64_t first, std::int64_t last) {

@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// Several fused loops side by side, each on one thread: the layers of a stack, of which one is at a run of turns while those above it are
+/// Several fused loops side by side, each on one thread: the layers of a stack, of which one is at a run of iterations while those above it are
 /// at runs before (FusedOperands::sources), or loops that have nothing to do with one another. The same bits as one loop after the other.
 class Wavefront {
  public:

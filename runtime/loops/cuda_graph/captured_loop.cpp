@@ -22,7 +22,7 @@ constexpr std::size_t most_graphs = 16;
 
 std::string called(const Op& op) { return "op " + (op.label.empty() ? op.type : op.type + " '" + op.label + "'"); }
 
-/// Where the rows of a turn lie in each var of it; −1: nowhere. UnsupportedError where one row is made of several.
+/// Where the rows of an iteration lie in each var of it; −1: nowhere. UnsupportedError where one row is made of several.
 void follow_rows(const LoopForm& form) {
   const Program& step = form.step;
   std::map<VarId, int> axes;
@@ -51,9 +51,9 @@ void follow_rows(const LoopForm& form) {
     if (axis_of(port.var) != 0) throw UnsupportedError("'" + port.name + "' has no row for each sequence along axis 0");
 }
 
-const Executable& straight(const Executable& turn) {
-  if (!turn.straight_line()) throw UnsupportedError("a turn waits for the host");
-  return turn;
+const Executable& straight(const Executable& iteration) {
+  if (!iteration.straight_line()) throw UnsupportedError("an iteration waits for the host");
+  return iteration;
 }
 
 }  // namespace
@@ -75,13 +75,14 @@ CapturedForm::CapturedForm(const Program& program, int block, const Op& loop) : 
 }
 
 std::string CapturedForm::to_string() const {
-  return couples_rows_.empty() ? "gear: captured\n" : "gear: captured, where all turns have the same rows: " + couples_rows_ + "\n";
+  return couples_rows_.empty() ? "backend: captured\n"
+                               : "backend: captured, where all iterations have the same rows: " + couples_rows_ + "\n";
 }
 
 CapturedLoop::CapturedLoop(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device, std::size_t stream)
     : form_(program, block, loop),
       device_(cuda::make_recording_device(std::move(device), stream)),
-      turn_(straight(Executable(form_.form().step, device_))) {}
+      iteration_(straight(Executable(form_.form().step, device_))) {}
 
 CapturedLoop::~CapturedLoop() = default;
 
@@ -90,10 +91,10 @@ namespace {
 [[noreturn]] void refuse(const std::string& why) { throw UnsupportedError(why); }
 
 /// "3,0,f32[2, 4],…": what tells one graph of a loop from another.
-std::string key_of(const cuda::LoopTurn& turn) {
-  std::string key = fmt::format("{}{}", turn.ragged ? "ragged" : "", turn.moves ? " moves" : "");
-  for (const auto* places : {&turn.inputs, &turn.states, &turn.shared})
-    for (const cuda::LoopTurn::Place& place : *places) key += fmt::format(" {}{}", name_of(place.dtype), place.dims.to_string());
+std::string key_of(const cuda::LoopIteration& iteration) {
+  std::string key = fmt::format("{}{}", iteration.ragged ? "ragged" : "", iteration.moves ? " moves" : "");
+  for (const auto* places : {&iteration.inputs, &iteration.states, &iteration.shared})
+    for (const cuda::LoopIteration::Place& place : *places) key += fmt::format(" {}{}", name_of(place.dtype), place.dims.to_string());
   return key;
 }
 
@@ -106,22 +107,22 @@ class CapturedLoop::Values {
       : form_(form.form()), coupled_(form.couples_rows()), operands_(operands), stream_(device.stream(0)), place_(device.place()) {}
 
   void read() {
-    slots.turns = operands_.turns;
+    slots.iterations = operands_.iterations;
     std::vector<std::vector<std::int64_t>> counts(operands_.inputs.size());
     for (std::size_t i = 0; i < operands_.inputs.size(); ++i) read_input(i, counts[i]);
     count_rows(counts);
     for (std::size_t i = 0; i < operands_.states.size(); ++i) read_state(i);
     for (const Tensor& value : operands_.shared) {
       slots.shared.push_back(value);
-      turn.shared.push_back({value.dtype(), value.dims()});
+      iteration.shared.push_back({value.dtype(), value.dims()});
     }
     check_outputs();
-    std::size_t next = turn.outputs = form_.outputs.size();
+    std::size_t next = iteration.outputs = form_.outputs.size();
     for (const LoopForm::State& state : form_.states)
-      turn.next.push_back(state.changes ? std::optional<std::size_t>(next++) : std::nullopt);
+      iteration.next.push_back(state.changes ? std::optional<std::size_t>(next++) : std::nullopt);
   }
 
-  cuda::LoopTurn turn;
+  cuda::LoopIteration iteration;
   cuda::LoopSlots slots;
   std::optional<SequenceOrder> order;
   FusedOperands::Slots ordered() const noexcept { return ordered_; }
@@ -136,27 +137,27 @@ class CapturedLoop::Values {
       refuse(fmt::format("'{}': expected {} on {}, found {}", port(input), name_of(dtype), place_.to_string(), slot.to_string()));
   }
 
-  /// The slot of a turn; −1: what stands before the first.
+  /// The slot of an iteration; −1: what stands before the first.
   std::int64_t slot_of(std::size_t input, std::int64_t t) const {
-    const auto [first, pace] = operands_.read[input];
-    return lowering::value_at(first, pace, t).value_or(-2);
+    const auto [first, stride] = operands_.read[input];
+    return lowering::value_at(first, stride, t).value_or(-2);
   }
 
   void read_input(std::size_t input, std::vector<std::int64_t>& rows) {
     const TensorArray& array = operands_.inputs[input];
     if (input > 0 && array.order() != order) refuse(fmt::format("'{}' has another order than '{}'", port(input), port(0)));
     if (input == 0) order = array.order();
-    const std::int64_t least = std::min(slot_of(input, 0), slot_of(input, operands_.turns - 1));
-    const std::int64_t most = std::max(slot_of(input, 0), slot_of(input, operands_.turns - 1));
+    const std::int64_t least = std::min(slot_of(input, 0), slot_of(input, operands_.iterations - 1));
+    const std::int64_t most = std::max(slot_of(input, 0), slot_of(input, operands_.iterations - 1));
     if (least < 0) refuse(fmt::format("'{}' is read before its first slot", port(input)));
     if (array.is_window() || most >= array.size()) refuse(fmt::format("'{}' does not have its slots yet", port(input)));
     cuda::LoopSlots::Input made;
     const DDim dims = array.filled() != nullptr ? read_whole(input, made, rows) : read_slots(input, made, rows);
-    turn.inputs.push_back({made.held.front().dtype(), dims});
+    iteration.inputs.push_back({made.held.front().dtype(), dims});
     slots.inputs.push_back(std::move(made));
   }
 
-  /// Slots of one tensor. Gives the extents of the first turn's.
+  /// Slots of one tensor. Gives the extents of the first iteration's.
   DDim read_whole(std::size_t input, cuda::LoopSlots::Input& made, std::vector<std::int64_t>& rows) {
     const auto filled = operands_.inputs[input].filled();
     const Tensor whole = filled->whole.is_contiguous() ? filled->whole : clone(filled->whole, stream_);
@@ -165,7 +166,7 @@ class CapturedLoop::Values {
     if (slot.rank() == 0) refuse(fmt::format("slots of '{}' have no rows", port(input)));
     const std::int64_t width = slot.erased(0).elements() * static_cast<std::int64_t>(size_of(whole.dtype()));
     const std::int64_t step = filled->items ? slot[0] : 1;
-    for (std::int64_t t = 0; t < operands_.turns; ++t) {
+    for (std::int64_t t = 0; t < operands_.iterations; ++t) {
       const auto at = static_cast<std::size_t>(slot_of(input, t));
       made.slots.push_back(static_cast<const std::byte*>(whole.raw()) + filled->offsets[at] * step * width);
       rows.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
@@ -177,7 +178,7 @@ class CapturedLoop::Values {
 
   DDim read_slots(std::size_t input, cuda::LoopSlots::Input& made, std::vector<std::int64_t>& rows) {
     DDim dims;
-    for (std::int64_t t = 0; t < operands_.turns; ++t) {
+    for (std::int64_t t = 0; t < operands_.iterations; ++t) {
       const std::optional<LoDTensor> slot = operands_.inputs[input].peek(slot_of(input, t));
       if (!slot) refuse(fmt::format("'{}' does not have its slots yet", port(input)));
       if (!slot->lod().empty()) refuse(fmt::format("slots of '{}' have sub-sequences", port(input)));
@@ -193,7 +194,7 @@ class CapturedLoop::Values {
     return dims;
   }
 
-  /// How many rows each turn has. What is shrunk has those of another input, and more behind them.
+  /// How many rows each iteration has. What is shrunk has those of another input, and more behind them.
   void count_rows(const std::vector<std::vector<std::int64_t>>& counts) {
     if (counts.empty()) return;
     const auto leads = std::find_if(form_.inputs.begin(), form_.inputs.end(), [](const auto& input) { return !input.shrinks; });
@@ -201,22 +202,23 @@ class CapturedLoop::Values {
     rows_ = counts[leader];
     ordered_ = operands_.read[leader];
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      turn.inputs[i].dims[0] = rows_.front();
+      iteration.inputs[i].dims[0] = rows_.front();
       if (counts[i] == rows_) continue;
       const bool more = std::equal(rows_.begin(), rows_.end(), counts[i].begin(), std::less_equal<>());
-      if (!form_.inputs[i].shrinks || !more || !order || !order->sorted() || operands_.read[i].pace != ordered_.pace || ordered_.pace < 0)
+      if (!form_.inputs[i].shrinks || !more || !order || !order->sorted() || operands_.read[i].stride != ordered_.stride ||
+          ordered_.stride < 0)
         refuse(fmt::format("slots of '{}' have other rows than those of '{}'", port(i), port(leader)));
     }
-    if (!std::is_sorted(rows_.rbegin(), rows_.rend())) refuse("turns have more rows than those before");
-    if (rows_.front() == 0) refuse("turns have no rows");
-    turn.ragged = rows_.back() != rows_.front();
-    if (!turn.ragged) return;
-    if (!order || ordered_.pace != 1) refuse("turns have fewer and fewer rows, and no order says which");
-    if (!coupled_.empty()) refuse("turns have fewer and fewer rows, and " + coupled_);
+    if (!std::is_sorted(rows_.rbegin(), rows_.rend())) refuse("iterations have more rows than those before");
+    if (rows_.front() == 0) refuse("iterations have no rows");
+    iteration.ragged = rows_.back() != rows_.front();
+    if (!iteration.ragged) return;
+    if (!order || ordered_.stride != 1) refuse("iterations have fewer and fewer rows, and no order says which");
+    if (!coupled_.empty()) refuse("iterations have fewer and fewer rows, and " + coupled_);
     slots.rows = rows_;
     slots.kept.resize(rows_.size());
-    turn.moves = !order->sorted() && !operands_.states.empty();
-    for (std::int64_t t = 1; turn.moves && t < operands_.turns; ++t)
+    iteration.moves = !order->sorted() && !operands_.states.empty();
+    for (std::int64_t t = 1; iteration.moves && t < operands_.iterations; ++t)
       slots.kept[static_cast<std::size_t>(t)] = shrink_rows(*order, ordered_.first + t - 1, ordered_.first + t).rows;
   }
 
@@ -230,42 +232,42 @@ class CapturedLoop::Values {
     if (value.tensor().elements() == 0) refuse(fmt::format("state '{}' is empty", name));
     Tensor held = value.tensor().place() == place_ ? value.tensor() : clone(value.tensor(), stream_);
     if (order) held = of_batch(value, std::move(held), state, name);
-    if (turn.ragged && held.dim(0) != rows_.front())
-      refuse(fmt::format("state '{}' has {} rows where the first turn has {}", name, held.dim(0), rows_.front()));
+    if (iteration.ragged && held.dim(0) != rows_.front())
+      refuse(fmt::format("state '{}' has {} rows where the first iteration has {}", name, held.dim(0), rows_.front()));
     slots.states.push_back(held.is_contiguous() ? held : clone(held, stream_));
-    turn.states.push_back({dtype, held.dims()});
+    iteration.states.push_back({dtype, held.dims()});
   }
 
-  /// The rows of a state that the first turn begins with.
+  /// The rows of a state that the first iteration begins with.
   Tensor of_batch(const SlotValue& value, Tensor rows, const LoopForm::State& state, const std::string& name) const {
     if (!state.shrinks) {
-      if (turn.ragged) refuse(fmt::format("state '{}' keeps its rows where sequences end", name));
+      if (iteration.ragged) refuse(fmt::format("state '{}' keeps its rows where sequences end", name));
       return rows;
     }
     if (value.has_order() && value.order() != *order) refuse(fmt::format("state '{}' is of another order", name));
-    // What was computed has the rows of the turn before, or stands in the caller's order.
+    // What was computed has the rows of the iteration before, or stands in the caller's order.
     const bool given = !value.has_order() && ordered_.first <= 0;
     if (given) rows = reorder(LoDTensor(std::move(rows)), *order, stream_).tensor();
-    const std::int64_t before = given ? -1 : value.has_order() ? value.turn() : ordered_.first - 1;
-    if (before > ordered_.first || rows.dim(0) != order->live(before) || ordered_.pace < 0)
-      refuse(fmt::format("state '{}' has {} rows, which are not those of the turn before", name, rows.dim(0)));
+    const std::int64_t before = given ? -1 : value.has_order() ? value.iteration() : ordered_.first - 1;
+    if (before > ordered_.first || rows.dim(0) != order->live(before) || ordered_.stride < 0)
+      refuse(fmt::format("state '{}' has {} rows, which are not those of the iteration before", name, rows.dim(0)));
     const RowSelection first = shrink_rows(*order, before, ordered_.first);
-    if (first.count() != rows_.front()) refuse(fmt::format("state '{}' has rows of other sequences than the first turn", name));
+    if (first.count() != rows_.front()) refuse(fmt::format("state '{}' has rows of other sequences than the first iteration", name));
     return first.prefix ? rows.rows(0, rows_.front()) : gather_rows(rows, first.rows, stream_);
   }
 
   void check_outputs() const {
     for (std::size_t i = 0; i < operands_.outputs.size(); ++i) {
       const TensorArray& array = operands_.outputs[i];
-      const auto [first, pace] = operands_.written[i];
-      const auto last = lowering::value_at(first, pace, operands_.turns - 1);
-      if (!last || array.is_window() || array.closed() || std::min(first, *last) < 0 || (pace == 0 && operands_.turns > 1) ||
+      const auto [first, stride] = operands_.written[i];
+      const auto last = lowering::value_at(first, stride, operands_.iterations - 1);
+      if (!last || array.is_window() || array.closed() || std::min(first, *last) < 0 || (stride == 0 && operands_.iterations > 1) ||
           (array.is_fixed() && std::max(first, *last) >= array.size()))
         refuse(fmt::format("'{}' has no room for what is written", array.name()));
-      for (std::int64_t t = 0; t < operands_.turns; ++t) {
-        const SlotState slot = array.state(first + pace * t);
+      for (std::int64_t t = 0; t < operands_.iterations; ++t) {
+        const SlotState slot = array.state(first + stride * t);
         if (slot != SlotState::empty && slot != SlotState::waited) refuse(fmt::format("'{}' was written before", array.name()));
-        if (array.order() && (rows_.empty() || array.order()->live(first + pace * t) != rows_of(t)))
+        if (array.order() && (rows_.empty() || array.order()->live(first + stride * t) != rows_of(t)))
           refuse(fmt::format("'{}' has an order of other rows", array.name()));
       }
     }
@@ -276,22 +278,22 @@ class CapturedLoop::Values {
   FusedOperands& operands_;
   StreamRef stream_;
   Place place_;
-  std::vector<std::int64_t> rows_;  // by turn; empty: no input says
-  FusedOperands::Slots ordered_;    // of the order: the first turn, and where the others go
+  std::vector<std::int64_t> rows_;  // by iteration; empty: no input says
+  FusedOperands::Slots ordered_;    // of the order: the first iteration, and where the others go
 };
 
-std::shared_ptr<cuda::LoopGraph> CapturedLoop::graph_for(const cuda::LoopTurn& turn) {
-  std::string key = key_of(turn);
+std::shared_ptr<cuda::LoopGraph> CapturedLoop::graph_for(const cuda::LoopIteration& iteration) {
+  std::string key = key_of(iteration);
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.key == key; });
   if (found != kept_.end()) {
     std::rotate(kept_.begin(), found, found + 1);
     return kept_.front().graph;
   }
-  cuda::LoopTurn recorded = turn;
+  cuda::LoopIteration recorded = iteration;
   recorded.run = [this](const std::vector<Tensor>& values) {
     const std::vector<Value> inputs(values.begin(), values.end());
     std::vector<Tensor> results;
-    for (const Value& result : run_straight(turn_, inputs)) results.push_back(result.tensor().tensor());
+    for (const Value& result : run_straight(iteration_, inputs)) results.push_back(result.tensor().tensor());
     return results;
   };
   std::shared_ptr<cuda::LoopGraph> graph = cuda::record_loop(device_, recorded);
@@ -307,16 +309,16 @@ std::unique_ptr<CapturedLoop::Run> CapturedLoop::prepare(FusedOperands operands)
   run->form_ = &form_.form();
   Values values(form_, run->operands_, *device_);
   values.read();
-  run->graph_ = graph_for(values.turn);
+  run->graph_ = graph_for(values.iteration);
   run->slots_ = std::move(values.slots);
   run->order_ = std::move(values.order);
   run->ordered_ = values.ordered();
   const std::vector<std::int64_t>& rows = run->slots_.rows;
   const std::shared_ptr<MemoryResource>& memory = device_->stream(0).memory();
-  for (const cuda::LoopTurn::Place& output : run->graph_->outputs()) {
-    if (output.dims.rank() == 0) refuse("a turn gives a number without rows");
+  for (const cuda::LoopIteration::Place& output : run->graph_->outputs()) {
+    if (output.dims.rank() == 0) refuse("an iteration gives a number without rows");
     DDim dims = output.dims;
-    dims[0] = values.turn.ragged ? 0 : dims[0] * run->turns();
+    dims[0] = values.iteration.ragged ? 0 : dims[0] * run->iterations();
     for (const std::int64_t count : rows) dims[0] += count;
     run->slots_.outputs.emplace_back(output.dtype, dims, memory);
   }
@@ -340,25 +342,25 @@ std::vector<SlotValue> CapturedLoop::Run::start() {
   for (std::size_t i = 0; i < slots_.outputs.size(); ++i) {
     const Tensor& whole = slots_.outputs[i];
     const TensorArray& array = operands_.outputs[i];
-    const auto [first, pace] = operands_.written[i];
+    const auto [first, stride] = operands_.written[i];
     const std::int64_t same = graph_->outputs()[i].dims[0];
     std::vector<std::int64_t> offsets{0};
-    for (std::int64_t t = 0; t < turns(); ++t)
+    for (std::int64_t t = 0; t < iterations(); ++t)
       offsets.push_back(offsets.back() + (slots_.rows.empty() ? same : slots_.rows[static_cast<std::size_t>(t)]));
-    if (array.is_fixed() && first == 0 && pace == 1 && array.size() == turns()) {
+    if (array.is_fixed() && first == 0 && stride == 1 && array.size() == iterations()) {
       array.fill(whole, std::move(offsets));
       continue;
     }
-    for (std::int64_t t = 0; t < turns(); ++t) {
+    for (std::int64_t t = 0; t < iterations(); ++t) {
       const auto at = static_cast<std::size_t>(t);
-      array.write(first + pace * t, LoDTensor(whole.rows(offsets[at], offsets[at + 1])));
+      array.write(first + stride * t, LoDTensor(whole.rows(offsets[at], offsets[at + 1])));
     }
   }
   std::vector<SlotValue> last;
   for (std::size_t i = 0; i < slots_.last.size(); ++i) {
     if (form_->states[i].changes)
-      last.push_back(order_ && ordered_.pace == 1 ? SlotValue(LoDTensor(slots_.last[i]), order_, ordered_.first + turns() - 1)
-                                                  : SlotValue(LoDTensor(slots_.last[i])));
+      last.push_back(order_ && ordered_.stride == 1 ? SlotValue(LoDTensor(slots_.last[i]), order_, ordered_.first + iterations() - 1)
+                                                    : SlotValue(LoDTensor(slots_.last[i])));
     else
       last.push_back(operands_.states[i]);
   }

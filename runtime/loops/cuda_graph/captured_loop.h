@@ -17,17 +17,17 @@ namespace millrace {
 /// UnsupportedError when an op of the straight-line program looks at values on the host: it would look while a graph is made of it.
 void expect_no_host(const Program& step);
 
-/// What can be said of a while op as a graph without a device: its recurrence, and whether its turns may lose rows.
+/// What can be said of a while op as a graph without a device: its recurrence, and whether its iterations may lose rows.
 class CapturedForm {
  public:
-  /// UnsupportedError says why the loop is no recurrence, or what of a turn waits for the host.
+  /// UnsupportedError says why the loop is no recurrence, or what of an iteration waits for the host.
   CapturedForm(const Program& program, int block, const Op& loop);
 
   const LoopForm& form() const noexcept { return form_; }
-  /// Empty: each row of a turn comes of its own row, so that sequences may end at different turns. Else which op says otherwise: then all
-  /// turns must have the same rows.
+  /// Empty: each row of an iteration comes of its own row, so that sequences may end at different iterations. Else which op says otherwise: then all
+  /// iterations must have the same rows.
   const std::string& couples_rows() const noexcept { return couples_rows_; }
-  /// "gear: captured", and what follows from `couples_rows`.
+  /// "backend: captured", and what follows from `couples_rows`.
   std::string to_string() const;
 
  private:
@@ -35,8 +35,8 @@ class CapturedForm {
   std::string couples_rows_;
 };
 
-/// A while op that runs as a CUDA graph on one device (tensor/cuda/loop_graph.h): the kernels of the ops of a turn as the interpreted gear
-/// starts them, hence its bits, and no step of the host's between turns. A graph is made for the extents that a run brings and kept for the
+/// A while op that runs as a CUDA graph on one device (tensor/cuda/loop_graph.h): the kernels of the ops of an iteration as the interpreted backend
+/// starts them, hence its bits, and no step of the host's between iterations. A graph is made for the extents that a run brings and kept for the
 /// next ones, the latest 16. Thread-safe.
 class CapturedLoop {
  public:
@@ -47,8 +47,8 @@ class CapturedLoop {
   const LoopForm& form() const noexcept { return form_.form(); }
 
   class Run;
-  /// Makes ready what `run` needs. Nothing is written before `run`. UnsupportedError (or what an op of the turn throws) says why these
-  /// values do not fit: then the loop must run turn by turn. Values need not be ready, just issued. `turns` ≥ 1.
+  /// Makes ready what `run` needs. Nothing is written before `run`. UnsupportedError (or what an op of the iteration throws) says why these
+  /// values do not fit: then the loop must run iteration by iteration. Values need not be ready, just issued. `iterations` ≥ 1.
   std::unique_ptr<Run> prepare(FusedOperands operands);
 
  private:
@@ -57,11 +57,11 @@ class CapturedLoop {
     std::string key;
     std::shared_ptr<cuda::LoopGraph> graph;
   };
-  std::shared_ptr<cuda::LoopGraph> graph_for(const cuda::LoopTurn& turn);
+  std::shared_ptr<cuda::LoopGraph> graph_for(const cuda::LoopIteration& iteration);
 
   CapturedForm form_;
   std::shared_ptr<cuda::RecordingDevice> device_;
-  Executable turn_;
+  Executable iteration_;
   std::mutex mutex_;
   std::vector<Kept> kept_;  // the latest first
 };
@@ -69,13 +69,13 @@ class CapturedLoop {
 /// One run of a captured loop.
 class CapturedLoop::Run {
  public:
-  /// Enqueues all turns and returns at once: writes the arrays, and gives the last states in the order of the form.
+  /// Enqueues all iterations and returns at once: writes the arrays, and gives the last states in the order of the form.
   std::vector<SlotValue> start();
-  /// After `start`: all turns are done.
+  /// After `start`: all iterations are done.
   Point done() const;
-  /// After `start`: nobody wants what it makes any more. The device leaves the loop at a turn of its choice.
+  /// After `start`: nobody wants what it makes any more. The device leaves the loop at an iteration of its choice.
   void cancel() noexcept { graph_->cancel(number_); }
-  std::int64_t turns() const noexcept { return operands_.turns; }
+  std::int64_t iterations() const noexcept { return operands_.iterations; }
   const cuda::LoopGraph& graph() const noexcept { return *graph_; }
 
  private:

@@ -88,7 +88,7 @@ LstmSequenceRows DeviceLstm::sequence(const Rows& rows, StreamRef stream) const 
   made.offsets = rows.offsets;
   made.places = rows.places;
   made.slots = rows.slots;
-  made.steps_a_launch = turns_a_launch;
+  made.steps_a_launch = iterations_a_launch;
   made.h = rows.states[loop_.h];
   made.c = rows.states[loop_.c];
   const DType dtype = plan_->desc().dtype;
@@ -102,7 +102,7 @@ LstmSequenceRows DeviceLstm::sequence(const Rows& rows, StreamRef stream) const 
 /// What the kernel itself writes step by step.
 bool DeviceLstm::of_cell(VarId var) const { return var == loop_.h_next || (loop_.keeps_c && var == loop_.c_next); }
 
-/// Null where nobody but the ops behind the kernel sees what it writes, or the last turns have no rows, of which it says nothing.
+/// Null where nobody but the ops behind the kernel sees what it writes, or the last iterations have no rows, of which it says nothing.
 std::shared_ptr<Watermark> DeviceLstm::watermark(const Rows& rows, StreamRef stream) const {
   const bool seen = std::any_of(loop_.outputs().begin(), loop_.outputs().end(), [this](VarId var) { return of_cell(var); });
   if (!seen || rows.counts.back() == 0) return nullptr;
@@ -110,7 +110,7 @@ std::shared_ptr<Watermark> DeviceLstm::watermark(const Rows& rows, StreamRef str
 }
 
 std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& operands, StreamRef stream) const {
-  if (operands.turns <= 0) return std::nullopt;
+  if (operands.iterations <= 0) return std::nullopt;
   Rows rows{operands, loop_, stream, {}, {}, {}, {}, {}, {}, {}, {}};
   if (!rows.read()) return std::nullopt;
   Values values;
@@ -133,23 +133,23 @@ std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& opera
     const TensorArray& array = operands.outputs[i];
     const std::int64_t first = operands.written[i].first;
     const detail::FilledSlots slots{whole, rows.offsets, false, of_cell(loop_.outputs()[i]) ? sequence.watermark : nullptr};
-    if (array.is_fixed() && first == 0 && array.size() == operands.turns) {
+    if (array.is_fixed() && first == 0 && array.size() == operands.iterations) {
       array.fill(slots.whole, slots.offsets, slots.watermark);
       continue;
     }
-    for (std::int64_t t = 0; t < operands.turns; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
+    for (std::int64_t t = 0; t < operands.iterations; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
   }
-  return last_states(rows, sequence, operands.turns, stream);
+  return last_states(rows, sequence, operands.iterations, stream);
 }
 
-std::vector<SlotValue> DeviceLstm::last_states(const Rows& rows, const LstmSequenceRows& sequence, std::int64_t turns,
+std::vector<SlotValue> DeviceLstm::last_states(const Rows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,
                                                StreamRef stream) const {
   std::vector<SlotValue> last(2);
-  const std::vector<std::int64_t> places = rows.stayed(turns - 1);
-  const std::int64_t count = rows.counts[static_cast<std::size_t>(turns - 1)];
+  const std::vector<std::int64_t> places = rows.stayed(iterations - 1);
+  const std::int64_t count = rows.counts[static_cast<std::size_t>(iterations - 1)];
   for (const auto& [state, tensor] : {std::pair{loop_.h, sequence.h_out}, {loop_.c, sequence.c_out}}) {
     const Tensor stayed = places.empty() ? tensor.rows(0, count) : gather_rows(tensor, places, stream);
-    last[state] = SlotValue(LoDTensor(stayed), rows.order, turns - 1);
+    last[state] = SlotValue(LoDTensor(stayed), rows.order, iterations - 1);
   }
   return last;
 }

@@ -44,15 +44,15 @@ struct DeviceStepForm::Reader {
       for (const VarId output : op.outputs) maker[output] = &op;
   }
 
-  void read(Gear gear) {
+  void read(Backend backend) {
     made.inputs_ = recurrence.inputs.size();
     made.outputs_ = recurrence.outputs.size();
     std::size_t next = made.outputs_;
     for (const Recurrence::State& state : recurrence.states)
       made.next_.push_back(state.changes ? std::optional<std::size_t>(next++) : std::nullopt);
-    if (gear != Gear::captured) find_cells();
-    if (gear == Gear::captured) made.reason_ = "the captured gear was asked for";
-    if (gear == Gear::fused && cells.empty()) refuse(made.reason_);
+    if (backend != Backend::captured) find_cells();
+    if (backend == Backend::captured) made.reason_ = "the captured backend was asked for";
+    if (backend == Backend::fused && cells.empty()) refuse(made.reason_);
     made.cells_ = cells.size();
     find_needed();
     for (std::size_t i = 0; i < recurrence.states.size(); ++i) made.gathered_.push_back(wanted.contains(state(i)));
@@ -192,9 +192,9 @@ struct DeviceStepForm::Reader {
   }
 };
 
-DeviceStepForm::DeviceStepForm(const Recurrence& recurrence, Gear gear) : step_(passes::share_expressions(recurrence.batched)) {
+DeviceStepForm::DeviceStepForm(const Recurrence& recurrence, Backend backend) : step_(passes::share_expressions(recurrence.batched)) {
   expect_no_host(step_);
-  Reader(*this, recurrence).read(gear);
+  Reader(*this, recurrence).read(backend);
 }
 
 std::string DeviceStepForm::to_string() const {
@@ -204,7 +204,7 @@ std::string DeviceStepForm::to_string() const {
       ops += static_cast<std::size_t>(std::count_if(stage.program->block(0).ops.begin(), stage.program->block(0).ops.end(),
                                                     [](const Op& op) { return op.type != "constant"; }));
   const auto gathered = std::count(gathered_.begin(), gathered_.end(), true);
-  std::string text = fmt::format("gear: {}: a graph of {} and {} ops", name_of(gear()),
+  std::string text = fmt::format("backend: {}: a graph of {} and {} ops", name_of(backend()),
                                  cells_ == 1 ? "1 cell with its own kernel" : fmt::format("{} cells with their own kernel", cells_), ops);
   text += fmt::format("; {} of {} states are gathered from their slots\n", gathered, gathered_.size());
   if (cells_ == 0) text += "  not fused, because " + reason_ + "\n";

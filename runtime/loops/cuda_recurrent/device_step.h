@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <millrace/kernels/lstm_cell.h>
-#include <millrace/runtime/loops/gear.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/tensor/cuda/tick_graph.h>
 #include <millrace/tensor/device.h>
@@ -19,9 +19,9 @@ namespace millrace {
 /// kernels/lstm_sequence.h, which finds them in the slab by slot and leaves them there; the ops between are what they are. Needs no device.
 class DeviceStepForm {
  public:
-  /// `gear`: captured, every op is what it is; fused, UnsupportedError unless there is a cell with the kernel; automatic, what there is.
+  /// `backend`: captured, every op is what it is; fused, UnsupportedError unless there is a cell with the kernel; automatic, what there is.
   /// UnsupportedError says why such a step cannot run without the host.
-  explicit DeviceStepForm(const Recurrence& recurrence, Gear gear = Gear::automatic);
+  explicit DeviceStepForm(const Recurrence& recurrence, Backend backend = Backend::automatic);
 
   /// A cell with the kernel. Vars of `step()`; what it is not given is `no_var`.
   struct Cell {
@@ -45,7 +45,7 @@ class DeviceStepForm {
   const std::vector<bool>& gathered() const noexcept { return gathered_; }
   const std::vector<std::optional<std::size_t>>& next() const noexcept { return next_; }
   /// Fused, or captured; and why not fused.
-  Gear gear() const noexcept { return cells_ > 0 ? Gear::fused : Gear::captured; }
+  Backend backend() const noexcept { return cells_ > 0 ? Backend::fused : Backend::captured; }
   const std::string& reason() const noexcept { return reason_; }
   /// For people.
   std::string to_string() const;

@@ -9,7 +9,7 @@ namespace millrace {
 
 std::optional<std::int64_t> LoopForm::Index::ahead_of(const Index& other) const {
   const auto difference = lowering::sum(*this, other, -1);
-  if (!difference || difference->pace != 0 || !difference->roots.terms.empty()) return std::nullopt;
+  if (!difference || difference->stride != 0 || !difference->roots.terms.empty()) return std::nullopt;
   return difference->roots.number;
 }
 
@@ -33,7 +33,7 @@ bool has_block(const Op& op, int block) {
   return false;
 }
 
-bool is_number(const Index& index) { return index.pace == 0 && index.roots.terms.empty(); }
+bool is_number(const Index& index) { return index.stride == 0 && index.roots.terms.empty(); }
 
 /// a + times · b, into a.
 bool add_to(Index::Sum& a, std::int64_t times, const Index::Sum& b) {
@@ -60,7 +60,8 @@ Index number_index(std::int64_t number) { return {0, {number, {}}, {number, {}},
 std::optional<Index> sum(const Index& a, const Index& b, std::int64_t times) {
   Index made = a;
   made.var = no_var;
-  if (!add_to(made.pace, times, b.pace) || !add_to(made.first, times, b.first) || !add_to(made.roots, times, b.roots)) return std::nullopt;
+  if (!add_to(made.stride, times, b.stride) || !add_to(made.first, times, b.first) || !add_to(made.roots, times, b.roots))
+    return std::nullopt;
   return made;
 }
 
@@ -71,21 +72,21 @@ std::optional<std::int64_t> first_value(const Index& index, const std::map<VarId
   return value;
 }
 
-std::optional<std::int64_t> value_at(std::int64_t first, std::int64_t pace, std::int64_t turn) {
-  return add_to(first, pace, turn) ? std::optional(first) : std::nullopt;
+std::optional<std::int64_t> value_at(std::int64_t first, std::int64_t stride, std::int64_t iteration) {
+  return add_to(first, stride, iteration) ? std::optional(first) : std::nullopt;
 }
 
-std::optional<std::int64_t> turns_until(const LoopForm::Stop& stop, std::int64_t first) {
+std::optional<std::int64_t> iterations_until(const LoopForm::Stop& stop, std::int64_t first) {
   // Turned round so that it falls to 0.
   std::int64_t left = first;
-  std::int64_t pace = stop.left.pace;
-  if (pace > 0 && (__builtin_sub_overflow(std::int64_t{0}, first, &left) || __builtin_sub_overflow(std::int64_t{0}, pace, &pace)))
+  std::int64_t stride = stop.left.stride;
+  if (stride > 0 && (__builtin_sub_overflow(std::int64_t{0}, first, &left) || __builtin_sub_overflow(std::int64_t{0}, stride, &stride)))
     return std::nullopt;
   if (left <= 0 && (stop.beyond || left == 0)) return 0;
-  if (left < 0 || pace >= -1) return left < 0 ? std::nullopt : std::optional(left);
-  if (!stop.beyond && left % pace != 0) return std::nullopt;
-  const std::int64_t whole = -(left / pace);
-  return left % pace == 0 ? whole : whole + 1;
+  if (left < 0 || stride >= -1) return left < 0 ? std::nullopt : std::optional(left);
+  if (!stop.beyond && left % stride != 0) return std::nullopt;
+  const std::int64_t whole = -(left / stride);
+  return left % stride == 0 ? whole : whole + 1;
 }
 
 std::optional<Index> linear(const Op& op, const std::function<std::optional<Index>(VarId)>& at) {

@@ -13,17 +13,17 @@ namespace millrace::lowering {
 /// Whether a var of this type is one integer.
 bool is_integer_scalar(const VarType& type);
 
-/// A number that no turn changes.
+/// A number that no iteration changes.
 LoopForm::Index number_index(std::int64_t number);
 /// a + times · b; nothing where that is beyond 64 bits. The sum has no var.
 std::optional<LoopForm::Index> sum(const LoopForm::Index& a, const LoopForm::Index& b, std::int64_t times);
 
-/// The value at the first turn, once the terms are known; nothing where that is beyond 64 bits.
+/// The value at the first iteration, once the terms are known; nothing where that is beyond 64 bits.
 std::optional<std::int64_t> first_value(const LoopForm::Index& index, const std::map<VarId, std::int64_t>& terms);
-/// first + pace · turn; nothing where that is beyond 64 bits.
-std::optional<std::int64_t> value_at(std::int64_t first, std::int64_t pace, std::int64_t turn);
-/// How many turns a loop makes whose `stop.left` begins at `first`; nothing where it never ends.
-std::optional<std::int64_t> turns_until(const LoopForm::Stop& stop, std::int64_t first);
+/// first + stride · iteration; nothing where that is beyond 64 bits.
+std::optional<std::int64_t> value_at(std::int64_t first, std::int64_t stride, std::int64_t iteration);
+/// How many iterations a loop makes whose `stop.left` begins at `first`; nothing where it never ends.
+std::optional<std::int64_t> iterations_until(const LoopForm::Stop& stop, std::int64_t first);
 
 /// Integers that a loop finds outside as sums of as few others as can be, so that equal ones are seen to be equal: `n − 1` where `n` is, and one
 /// number for all who ask for the size of an array.

@@ -12,7 +12,7 @@ namespace millrace::lowering {
 /// Block and place of the while op whose body is block `body`. ProgramError when there is none.
 std::pair<int, std::size_t> find_loop(const Program& program, int body);
 
-/// Vars of the body that depend on the rows of a turn: on slots that it reads, on states, on rows from outside.
+/// Vars of the body that depend on the rows of an iteration: on slots that it reads, on states, on rows from outside.
 std::set<VarId> row_vars(const Program& program, int body, const LoopForm& form);
 
 }  // namespace millrace::lowering

@@ -16,7 +16,7 @@ void StepBuilder::eval_while(const Op& op) {
   path_.pop_back();
 }
 
-/// A carried number that starts at a known integer and grows by one each turn is the number of the step.
+/// A carried number that starts at a known integer and grows by one each iteration is the number of the step.
 std::optional<Symbol> StepBuilder::counter_param(const Block& body, std::size_t index, const Symbol& initial) const {
   if (!initial.is(Kind::constant) || is_floating(initial.value.dtype()) || initial.value.elements() != 1) return std::nullopt;
   const VarId param = body.params[index];
@@ -30,7 +30,7 @@ std::optional<Symbol> StepBuilder::counter_param(const Block& body, std::size_t 
   return std::nullopt;
 }
 
-/// Whether the loop turns once for each item of a sequence, and of which level: its condition compares a counter with their number.
+/// Whether the loop iterations once for each item of a sequence, and of which level: its condition compares a counter with their number.
 std::optional<int> StepBuilder::level_over_time(const Op& op) {
   if (axis_ < 0) return std::nullopt;
   const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
@@ -130,9 +130,9 @@ void StepBuilder::eval_over_time(const Op& op) {
   loop_level_ = around;
 }
 
-/// A loop whose condition is known: its turns, one after the other.
+/// A loop whose condition is known: its iterations, one after the other.
 void StepBuilder::unroll(const Op& op) {
-  constexpr int most_turns = 1024;
+  constexpr int most_iterations = 1024;
   const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
   const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
   const std::int64_t max_trips = op.attributes.get_or<std::int64_t>("max_trips", -1);
@@ -143,8 +143,8 @@ void StepBuilder::unroll(const Op& op) {
     return test.value.item() != 0.0;
   };
   bool broke = false;
-  for (int turn = 0; !broke && (max_trips < 0 || turn < max_trips); ++turn) {
-    if (turn == most_turns) refuse(op, fmt::format("turns more than {} times in one step", most_turns));
+  for (int iteration = 0; !broke && (max_trips < 0 || iteration < max_trips); ++iteration) {
+    if (iteration == most_iterations) refuse(op, fmt::format("iterations more than {} times in one step", most_iterations));
     if (condition >= 0 && !decided(carried[static_cast<std::size_t>(condition)])) break;
     for (std::size_t i = 0; i < carried.size(); ++i) bind(body.params[i], carried[i]);
     for (const Op& inner : body.ops) {

@@ -363,7 +363,7 @@ Symbol StepBuilder::row_of(const ArrayModel& array, std::int64_t offset) {
   return apply("squeeze", {array.source}, {{"axes", Ints{array.axis}}}, -1)[0];
 }
 
-/// What a loop over time wrote `lag` ≥ 1 turns ago: a chain of states.
+/// What a loop over time wrote `lag` ≥ 1 iterations ago: a chain of states.
 Symbol StepBuilder::earlier(ArrayModel& array, std::int64_t lag, const Symbol& boot) {
   while (std::cmp_less(array.lags.size(), lag)) {
     const auto back = static_cast<std::int64_t>(array.lags.size()) + 1;

@@ -59,11 +59,11 @@ struct ArrayModel {
   std::map<std::int64_t, Symbol> slots;
   std::optional<std::int64_t> size;
 
-  /// Written once a turn by a loop over the items of `level`, at step + `write_at`.
+  /// Written once an iteration by a loop over the items of `level`, at step + `write_at`.
   bool over_time = false;
   std::int64_t write_at = 0;
-  Symbol latest;                  ///< what this turn writes; none before it has
-  std::vector<std::size_t> lags;  ///< states that hold what was written 1, 2, … turns ago
+  Symbol latest;                  ///< what this iteration writes; none before it has
+  std::vector<std::size_t> lags;  ///< states that hold what was written 1, 2, … iterations ago
 };
 
 }  // namespace millrace::lowering

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
+#include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
-#include <millrace/runtime/program/errors.h>
 
 /// Control: what the ops are; the executor runs them.
 namespace millrace::ops {
@@ -27,7 +27,7 @@ void expect_condition(const Program& program, VarId id, const std::string& what)
   throw ProgramError("expected a boolean scalar as " + what + ", found " + var_text(program, id));
 }
 
-/// `next` may take the place of `param` in the next turn. (What is read from an ordered array may: the parameter just
+/// `next` may take the place of `param` in the next iteration. (What is read from an ordered array may: the parameter just
 /// does not keep its turn.)
 void expect_carried(const Program& program, VarId param, VarId next, const char* what) {
   VarType wanted = program.var(param).type;
@@ -42,7 +42,7 @@ void expect_count(std::size_t wanted, std::size_t found, const std::string& what
   if (wanted != found) throw ProgramError("expected " + std::to_string(wanted) + " " + what + ", found " + std::to_string(found));
 }
 
-/// Which vars of a loop's body may differ from turn to turn: those computed from what the body updates, from slots at
+/// Which vars of a loop's body may differ from iteration to iteration: those computed from what the body updates, from slots at
 /// such places, from arrays that the body writes, and from ops that are not pure.
 class Changes {
  public:
@@ -88,7 +88,7 @@ class Changes {
   std::set<VarId> changing_;
 };
 
-/// Refuses a body that no turn can leave.
+/// Refuses a body that no iteration can leave.
 void expect_end(const Program& program, const Block& body, std::int64_t condition, std::int64_t max_trips) {
   if (max_trips >= 0) return;
   const Changes changes(program, body);
@@ -105,7 +105,7 @@ void expect_end(const Program& program, const Block& body, std::int64_t conditio
   }
   if (fixed.empty()) throw ProgramError("the loop can never end: expected a break_if, a condition or a trip limit, found none");
   throw ProgramError("the loop can never end: expected a condition that depends on what the body updates, found " + fixed +
-                     ", which is the same in every turn");
+                     ", which is the same in every iteration");
 }
 
 void infer_while(InferContext& context) {

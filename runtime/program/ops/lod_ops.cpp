@@ -105,10 +105,10 @@ void infer_shrink(InferContext& context) {
   context.result(std::move(rows));
 }
 
-/// A state that was computed has the rows of the turn before; before the first turn it stands in the caller's order.
+/// A state that was computed has the rows of the iteration before; before the first turn it stands in the caller's order.
 SlotValue shrunk(const SlotValue& state, const SlotValue& step, StreamRef stream) {
   if (state.has_order() || !step.has_order()) return shrink(state, step, stream);
-  if (step.turn() > 0) return shrink(state, step.order(), step.turn() - 1, step.turn(), stream);
+  if (step.iteration() > 0) return shrink(state, step.order(), step.iteration() - 1, step.iteration(), stream);
   return shrink(reorder(state, step.order(), stream), step, stream);
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("bad usage is one line and exit code 2") {
   const Files files;
   check_refused({}, 2, {"subcommand"});
   check_refused({"frobnicate"}, 2, {});
-  for (const char* flag : {"--place", "--threads", "--streams", "--gear"}) {
+  for (const char* flag : {"--place", "--threads", "--streams", "--backend"}) {
     check_refused({"stream", "tcp://127.0.0.1:1", "a.npy", flag, "1"}, 2, {flag, "millrace serve"});
     check_refused({"export", "a.mr", "--output", "a.onnx", flag, "1"}, 2, {flag, "millrace run"});
   }
@@ -106,28 +106,29 @@ TEST_CASE("a run of the listing writes its rows and its LoD, with the bits of th
   }
 }
 
-TEST_CASE("every gear writes the same bits, and one that a loop or the place cannot have is an error that says why") {
+TEST_CASE("every backend writes the same bits, and one that a loop or the place cannot have is an error that says why") {
   const Files files;
-  const std::vector<std::string> base = files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--gear"});
-  const auto with = [&](const char* gear) {
+  const std::vector<std::string> base =
+      files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--backend"});
+  const auto with = [&](const char* backend) {
     std::vector<std::string> words = base;
-    words.insert(words.end(), {gear, "--stats"});
+    words.insert(words.end(), {backend, "--stats"});
     return words;
   };
-  for (const char* gear : {"auto", "interpreted", "fused"}) {
-    const Ended ended = millrace_command(with(gear));
+  for (const char* backend : {"auto", "interpreted", "fused"}) {
+    const Ended ended = millrace_command(with(backend));
     REQUIRE(ended.code == 0);
-    CHECK((ended.out.find("loops fused: 1") != std::string::npos) == (gear[0] != 'i'));
+    CHECK((ended.out.find("loops fused: 1") != std::string::npos) == (backend[0] != 'i'));
     CHECK(same_bits(read_npy(files.folder / "out/y.npy"), files.wanted.tensor()));
     std::filesystem::remove_all(files.folder / "out");
   }
-  check_refused(with("captured"), 1, {"gear captured", "no graphs of kernels on cpu"});
-  check_refused(with("reverse"), 2, {"--gear", "reverse"});
-  check_refused({"serve", files.path("listing.mr"), "--port", "0", "--gear", "captured"}, 1, {"gear captured", "single steps"});
-  check_refused({"inspect", files.path("listing.mr"), "--gear", "captured"}, 1, {"gear captured", "block 1", "cpu"});
-  const Ended shown = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--place", "cuda:0", "--gear", "captured"});
+  check_refused(with("captured"), 1, {"backend captured", "no graphs of kernels on cpu"});
+  check_refused(with("reverse"), 2, {"--backend", "reverse"});
+  check_refused({"serve", files.path("listing.mr"), "--port", "0", "--backend", "captured"}, 1, {"backend captured", "single steps"});
+  check_refused({"inspect", files.path("listing.mr"), "--backend", "captured"}, 1, {"backend captured", "block 1", "cpu"});
+  const Ended shown = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--place", "cuda:0", "--backend", "captured"});
   CHECK(shown.code == 0);
-  CHECK(shown.out.find("gear: captured\n") != std::string::npos);
+  CHECK(shown.out.find("backend: captured\n") != std::string::npos);
 }
 
 TEST_CASE("a run on several ranks writes the bits of one, and says what could not be shared out") {
@@ -399,14 +400,14 @@ TEST_CASE("inspect prints inputs, outputs, the program and what becomes state") 
   check_refused({"inspect", files.path("absent.onnx")}, 1, {"absent.onnx"});
 }
 
-TEST_CASE("inspect shows the loop that hands out values of its turns, and the gear that it keeps") {
+TEST_CASE("inspect shows the loop that hands out values of its iterations, and the backend that it keeps") {
   const Files files;
   const Ended kept = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--keep", "sigmoid"});
   CHECK(kept.code == 0);
-  for (const char* words : {"output kept.sigmoid: ", "kept.sigmoid", "gear: fused"}) CHECK(kept.out.find(words) != std::string::npos);
+  for (const char* words : {"output kept.sigmoid: ", "kept.sigmoid", "backend: fused"}) CHECK(kept.out.find(words) != std::string::npos);
   const Ended all = millrace_command({"inspect", files.path("listing.mr"), "--passes", "--keep", "all-needed"});
   CHECK(all.code == 0);
-  for (const char* words : {"kept of block 1: sigmoid; 4 elements a row", "computed again: nothing; 0 products", "gear: fused"})
+  for (const char* words : {"kept of block 1: sigmoid; 4 elements a row", "computed again: nothing; 0 products", "backend: fused"})
     CHECK(all.out.find(words) != std::string::npos);
   check_refused({"inspect", files.path("listing.mr"), "--keep", "nobody"}, 1, {"listing.mr", "'nobody'"});
 }

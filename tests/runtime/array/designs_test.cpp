@@ -371,7 +371,7 @@ TEST_CASE("003: the forward logic of a dynamic RNN") {
   CHECK(outputs.tensor().to_vector<float>() == std::vector<float>{3, 6.5f, 7, 9, 15.5f, 20.75f});
 }
 
-TEST_CASE("003: taken literally the loop never counts on, and its second turn writes memories[1] again") {
+TEST_CASE("003: taken literally the loop never counts on, and its second iteration writes memories[1] again") {
   Model model;
   const Tensor one = Tensor::from<float>({1}).reshape({1, 1});
   const std::string what = message_of(dynamic_rnn_forward(sentences(), one, one, one, false, &model));

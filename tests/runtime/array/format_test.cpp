@@ -13,7 +13,7 @@ TEST_CASE("arrays, slot states and slot values print what they are") {
   const Tensor rows = Tensor::from<float>({1, 2});
   CHECK(fmt::format("{}", SlotValue(LoDTensor(rows))) == fmt::format("{}", LoDTensor(rows)));
   const SequenceOrder order(LoD::from_lengths({{1, 1}}), 0, true);
-  CHECK(fmt::format("{}", SlotValue(LoDTensor(rows), order, 0)).find(", turn 0 of order of [[1,1]]") != std::string::npos);
+  CHECK(fmt::format("{}", SlotValue(LoDTensor(rows), order, 0)).find(", iteration 0 of order of [[1,1]]") != std::string::npos);
 }
 
 }  // namespace

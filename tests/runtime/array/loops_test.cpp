@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 Programs that others write over arrays: nested loops, loops that read each other's previous turn,
+// SPDX-License-Identifier: Apache-2.0 Programs that others write over arrays: nested loops, loops that read each other's previous iteration,
 // reads before writes, cancellation at any point. Each over many seeded schedules: the same bits, nothing left behind.
 #include <millrace/runtime/array/tensor_array.h>
 
@@ -49,15 +49,15 @@ task<Values> on_host(TensorArray array, StreamRef stream) {
   co_return all.tensor().to_vector<float>();
 }
 
-// ---- Two loops that read each other's previous turn ----
+// ---- Two loops that read each other's previous iteration ----
 
-constexpr std::int64_t turns = 8;
+constexpr std::int64_t iterations = 8;
 
 task<void> mutual(TensorArray mine, TensorArray other, std::int64_t lane, SimDevice* device) {
   TaskInfo& me = co_await this_task::info();
   ArrayWriter writer = mine.writer(me, mine.name());
   const LoDTensor boot(constant(static_cast<float>(lane), stream_of(device, lane)));
-  for (std::int64_t t = 0; t < turns; ++t) {
+  for (std::int64_t t = 0; t < iterations; ++t) {
     const StreamRef stream = stream_of(device, t + lane);
     SlotValue own = co_await mine.read(t - 1, boot, stream);
     SlotValue theirs = co_await other.read(t - 1, boot, stream);
@@ -68,8 +68,8 @@ task<void> mutual(TensorArray mine, TensorArray other, std::int64_t lane, SimDev
 task<Values> two_loops(SimDevice* device) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);
-  const TensorArray a = TensorArray(turns).named("a");
-  const TensorArray b = TensorArray(turns).named("b");
+  const TensorArray a = TensorArray(iterations).named("a");
+  const TensorArray b = TensorArray(iterations).named("b");
   scope.spawn(mutual(a, b, 0, device), "loop a");
   scope.spawn(mutual(b, a, 1, device), "loop b");
   co_await scope.join();
@@ -100,7 +100,7 @@ std::size_t over_seeds(task<Values> (*program)(SimDevice*), std::uint64_t count)
   return traces.size();
 }
 
-TEST_CASE("two loops that read each other's previous turn give equal bits over 1000 seeds and more than 100 traces") {
+TEST_CASE("two loops that read each other's previous iteration give equal bits over 1000 seeds and more than 100 traces") {
   const std::size_t traces = over_seeds(two_loops, 1000);
   if (testing::seeds(1000).size() == 1000) CHECK(traces >= 100);
 }
@@ -117,7 +117,7 @@ TEST_CASE("a seed replays to the same trace") {
 
 // ---- Nested loops ----
 
-/// An inner loop of its own arrays for each turn of the outer one; the outer state is the inner loop's last.
+/// An inner loop of its own arrays for each iteration of the outer one; the outer state is the inner loop's last.
 task<Tensor> inner_loop(Tensor from, std::int64_t count, SimDevice* device) {
   const TensorArray inner = TensorArray(count).named("inner");
   const LoDTensor boot(from);
@@ -130,7 +130,7 @@ task<Tensor> inner_loop(Tensor from, std::int64_t count, SimDevice* device) {
   co_return last.tensor();
 }
 
-task<void> outer_turn(TensorArray outer, std::int64_t t, SimDevice* device) {
+task<void> outer_iteration(TensorArray outer, std::int64_t t, SimDevice* device) {
   const StreamRef stream = stream_of(device, t);
   const LoDTensor boot(constant(2, stream));
   SlotValue last = co_await outer.read(t - 1, boot, stream);
@@ -142,13 +142,13 @@ task<Values> nested(SimDevice* device) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);
   const TensorArray outer = TensorArray(6).named("outer");
-  for (std::int64_t t = 5; t >= 0; --t) scope.spawn(outer_turn(outer, t, device), "outer turn " + std::to_string(t));
+  for (std::int64_t t = 5; t >= 0; --t) scope.spawn(outer_iteration(outer, t, device), "outer iteration " + std::to_string(t));
   co_await scope.join();
   Values values = co_await on_host(outer, stream_of(device, 1));
   co_return values;
 }
 
-TEST_CASE("nested loops, the outer one as a task for each turn, give equal bits under every schedule") {
+TEST_CASE("nested loops, the outer one as a task for each iteration, give equal bits under every schedule") {
   const std::size_t traces = over_seeds(nested, 300);
   if (testing::seeds(300).size() == 300) CHECK(traces >= 100);
 }
@@ -223,7 +223,7 @@ task<void> failing(TensorArray array) {
   ArrayWriter writer = array.writer(me, "failing loop");
   writer.write(0, Tensor::scalar(1.0f));
   co_await this_task::yield();
-  throw ShapeError("turn 1: rows do not fit");
+  throw ShapeError("iteration 1: rows do not fit");
 }
 
 task<void> with_failure(TensorArray array) {
@@ -245,7 +245,7 @@ TEST_CASE("an error in a writer is what the run ends with, or the slot that it l
     } catch (const Error& error) {
       what = error.what();
     }
-    CHECK((what.find("turn 1") != std::string::npos || what.find("'failing loop'") != std::string::npos));
+    CHECK((what.find("iteration 1") != std::string::npos || what.find("'failing loop'") != std::string::npos));
     CHECK(live_frames() == 0);
   }
 }

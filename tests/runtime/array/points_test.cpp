@@ -55,7 +55,7 @@ task<float> last_of(TensorArray array, testing::SimDevice* device, std::int64_t 
   co_return static_cast<float>(last.tensor().item());
 }
 
-TEST_CASE("a slot is issued before it is ready, so that the next turn enqueues behind it") {
+TEST_CASE("a slot is issued before it is ready, so that the next iteration enqueues behind it") {
   for (const std::uint64_t seed : testing::seeds(50)) {
     INFO("seed ", seed);
     Schedule schedule(seed, SeededExecutor::Policy::fifo, {.streams = 3});
@@ -153,7 +153,7 @@ TEST_CASE("a stream can wait for a watermark") {
   for (const std::uint64_t seed : testing::seeds(100)) {
     INFO("seed ", seed);
     Schedule schedule(seed, SeededExecutor::Policy::random, {.streams = 2});
-    // The waiting stream is one of its own: behind its wait no turn may be enqueued.
+    // The waiting stream is one of its own: behind its wait no iteration may be enqueued.
     testing::SimDevice other({.index = 1, .streams = 1});
     schedule.executor.add_source(other);
     CHECK(schedule.run(watermark_on_stream(TensorArray(5), &schedule.device, &other, 5)) == 5.0f);

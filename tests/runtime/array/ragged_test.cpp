@@ -134,7 +134,7 @@ task<std::vector<Rows>> shrink_through(TensorArray steps, TensorArray states, Lo
     SlotValue input = co_await steps.read(t);
     SlotValue last = co_await states.read(t - 1, boot, stream);
     const SlotValue living = shrink(last, input, stream);
-    CHECK(living.turn() == t);
+    CHECK(living.iteration() == t);
     seen.push_back(living.tensor().to_vector<float>());
     states.write(t, living);
   }
@@ -155,7 +155,7 @@ TEST_CASE("a static input with levels shrinks by whole sequences") {
   CpuDevice cpu;
   const auto [steps, order] = unpack(ragged({{2, 1, 3}}), 0, true, cpu.stream(0));
   const SlotValue fixed = reorder(ragged({{1, 2, 3}}), order, cpu.stream(0));
-  CHECK(fixed.turn() == -1);
+  CHECK(fixed.iteration() == -1);
   const std::vector<SlotValue> inputs = run_fifo(steps.values());
   CHECK(shrink(fixed, inputs[0], cpu.stream(0)).lod().to_string() == "[[3,1,2]]");
   CHECK(shrink(fixed, inputs[1], cpu.stream(0)).lod().to_string() == "[[3,1]]");

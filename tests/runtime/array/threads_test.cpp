@@ -61,26 +61,26 @@ TEST_CASE("windows and open arrays carry items between tasks of several threads"
   }
 }
 
-task<void> turn(TensorArray array, std::int64_t t) {
+task<void> iteration(TensorArray array, std::int64_t t) {
   const LoDTensor boot(Tensor::scalar<std::int64_t>(0));
   CpuDevice cpu;
   SlotValue last = co_await array.read(t - 1, boot, cpu.stream(0));
   array.write(t, Tensor::scalar(last.tensor().item_int() + t));
 }
 
-task<std::int64_t> turns(std::int64_t count) {
+task<std::int64_t> iterations(std::int64_t count) {
   TaskInfo& me = co_await this_task::info();
   Scope scope(me);
   const TensorArray array(count);
-  for (std::int64_t t = count - 1; t >= 0; --t) scope.spawn(turn(array, t), "turn");
+  for (std::int64_t t = count - 1; t >= 0; --t) scope.spawn(iteration(array, t), "iteration");
   SlotValue last = co_await array.read(count - 1);
   co_await scope.join();
   co_return last.tensor().item_int();
 }
 
-TEST_CASE("turns that run on several threads are put in order by their slots") {
+TEST_CASE("iterations that run on several threads are put in order by their slots") {
   ThreadExecutor several(3);
-  for (int i = 0; i < 20; ++i) CHECK(sync_wait(several, turns(200)) == 200 * 199 / 2);
+  for (int i = 0; i < 20; ++i) CHECK(sync_wait(several, iterations(200)) == 200 * 199 / 2);
 }
 
 task<void> circle(TensorArray mine, TensorArray other) {

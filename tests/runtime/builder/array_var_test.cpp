@@ -19,13 +19,13 @@ using Ints = std::vector<std::int64_t>;
 
 Var six() { return constant(Tensor::from<std::int64_t>({1, 2, 3, 4, 5, 6})); }
 
-/// `turn(step)` for every step below n.
-void count_to(const Var& n, const std::function<void(const Var&)>& turn) {
+/// `iteration(step)` for every step below n.
+void count_to(const Var& n, const std::function<void(const Var&)>& iteration) {
   Var step = 0;
   WhileLoop loop = while_loop({step});
   const auto frame = loop.frame();
   loop.break_if(equal(step, n));
-  turn(step);
+  iteration(step);
   step.update(step + 1);
 }
 

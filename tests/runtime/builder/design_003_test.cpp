@@ -100,8 +100,8 @@ TEST_CASE("003: the forward logic of a dynamic RNN, as a program") {
 }
 
 TEST_CASE("003: taken literally the loop never counts on, which is refused when it is built") {
-  CHECK(
-      says(build_refusal([] { forward_logic({.increments = false}); }), {"op while", "the loop can never end", "the same in every turn"}));
+  CHECK(says(build_refusal([] { forward_logic({.increments = false}); }),
+             {"op while", "the loop can never end", "the same in every iteration"}));
 }
 
 TEST_CASE("003: taken literally the first memory is the number 0, which has no row for any sequence") {
@@ -116,7 +116,7 @@ TEST_CASE("003: taken literally the memory keeps the rows of sequences that are 
   CHECK(says(what, {"shrink"}));
 }
 
-TEST_CASE("003: taken literally std::vector slots are given anew in each turn, here a slot is written once") {
+TEST_CASE("003: taken literally std::vector slots are given anew in each iteration, here a slot is written once") {
   const std::string what = run_failure<millrace::Error>([] {
     const TensorArray memories(constant(2), "memories");
     Var i = 0;
@@ -262,20 +262,20 @@ TEST_CASE("003: the condition is a bool scalar, an output too, and a body that n
 //       executor.Run(cur_scope, sub_block);
 //     }
 
-TEST_CASE("003: each turn has a scope of its own, a vector of them is an output, and inference keeps few") {
+TEST_CASE("003: each iteration has a scope of its own, a vector of them is an output, and inference keeps few") {
   const Program program = millrace::parse_program(fragment, {});
   const Feeds feeds{{"n", Tensor::scalar<std::int64_t>(50)}};
   millrace::RunOptions options;
   options.keep_step_scopes = true;
   const auto kept = run_fifo(millrace::run(program, feeds, options));
   CHECK(kept.step_scopes().size() == 50);
-  for (const std::int64_t turn : {0, 1, 49}) {
-    CHECK(kept.step_value(1, turn, "i")->tensor().tensor().item_int() == turn);
-    CHECK(kept.step_value(1, turn, "next")->tensor().tensor().item_int() == turn + 1);
+  for (const std::int64_t iteration : {0, 1, 49}) {
+    CHECK(kept.step_value(1, iteration, "i")->tensor().tensor().item_int() == iteration);
+    CHECK(kept.step_value(1, iteration, "next")->tensor().tensor().item_int() == iteration + 1);
   }
   const auto lean = run_fifo(millrace::run(program, feeds));
   CHECK(lean.step_scopes().empty());
-  CHECK(lean.peak_step_scopes() <= 9);  // the turns that may be under way at once, and the next
+  CHECK(lean.peak_step_scopes() <= 9);  // the iterations that may be under way at once, and the next
 }
 
 // ---- What the listings of 000, 001 and 003 say when taken literally: the same errors from programs ----
@@ -311,7 +311,7 @@ TEST_CASE("taken literally: states.read(step), which nobody writes, is a deadloc
     return last;
   });
   INFO(what);
-  CHECK(says(what, {"slot 0 of array 'states'", "while", "turn 0"}));
+  CHECK(says(what, {"slot 0 of array 'states'", "while", "iteration 0"}));
 }
 
 TEST_CASE("taken literally: level 1 of an input with one level is refused with the levels present, when the program is built") {

@@ -163,10 +163,10 @@ TEST_CASE("case 6: a static input with sub-sequences is re-ordered with the batc
   CHECK(result["y"].lod() == LoD::from_lengths({{2, 1, 3}, {1, 1, 2, 3, 3, 3}}));
   CHECK(of(result, "y") == Floats{10, 10, 20, 21, 30, 31, 32, 30, 31, 32, 30, 31, 32});
   const std::vector<Lengths> wanted{{3, 1, 2}, {3, 1}, {3}};
-  for (std::int64_t turn = 0; turn < 3; ++turn) {
-    const auto* value = result.step_value(1, turn, "shrink");
+  for (std::int64_t iteration = 0; iteration < 3; ++iteration) {
+    const auto* value = result.step_value(1, iteration, "shrink");
     REQUIRE(value != nullptr);
-    CHECK(value->tensor().lod() == LoD::from_lengths({wanted[static_cast<std::size_t>(turn)]}));
+    CHECK(value->tensor().lod() == LoD::from_lengths({wanted[static_cast<std::size_t>(iteration)]}));
   }
   CHECK(bits(everywhere(program, feeds, 60)) == bits(result));
 }

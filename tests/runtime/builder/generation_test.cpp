@@ -314,7 +314,7 @@ TEST_CASE("a hook forbids tokens, and may look at the last ones and the step") {
   }
 }
 
-TEST_CASE("no sources give no sequences, and one more turn is not made once all are finished") {
+TEST_CASE("no sources give no sequences, and one more iteration is not made once all are finished") {
   const Toy toy(1);
   Plan plan;
   plan.options.max_length = 50;
@@ -332,7 +332,7 @@ TEST_CASE("no sources give no sequences, and one more turn is not made once all 
   };
   const RunResult found = run_fifo(run(program_of(toy, plan), sources.feeds(plan)));
   for (const Ints& tokens : hypotheses(found["tokens"])) CHECK(tokens.size() == 3);
-  CHECK(found.turns == 3);
+  CHECK(found.iterations == 3);
 }
 
 TEST_CASE("a model that forgets a state, a length of 0 and a width of 0 are refused when the program is built") {

@@ -74,7 +74,7 @@ TEST_CASE("a condition counts as carried whether it is listed or not, and stands
   }
 }
 
-TEST_CASE("break_if first, in the middle, last and twice: what stands before it in the turn counts, what follows does not run") {
+TEST_CASE("break_if first, in the middle, last and twice: what stands before it in the iteration counts, what follows does not run") {
   const auto run = [](int place, bool second) {
     return built_values<std::int64_t>([&] {
       Var i = 0, before = 0, after = 0;
@@ -116,7 +116,7 @@ TEST_CASE("break_if leaves a loop that has a condition, and a functional loop is
         }) == Ints{4});
 }
 
-TEST_CASE("a loop of no turns gives what it was given, and a trip limit ends one") {
+TEST_CASE("a loop of no iterations gives what it was given, and a trip limit ends one") {
   CHECK(built_values<std::int64_t>([] {
           return while_loop([](const Vars&) { return Var(false); }, [](const Vars& now) { return Vars{now[0] + 1}; }, {7},
                             {.max_trips = 9})[0];

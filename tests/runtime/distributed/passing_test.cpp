@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops in one piece that pass their slots on to other ranks while they run.
-#include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/distributed/partition_run.h>
 
 #include <doctest/doctest.h>
 
@@ -34,12 +34,12 @@ std::vector<layers::LstmWeights> lstm_weights(Random& random, const std::vector<
   return made;
 }
 
-/// Layers of LSTM cells over ragged rows or a dense batch, in one direction or in both; long enough for several runs of turns.
+/// Layers of LSTM cells over ragged rows or a dense batch, in one direction or in both; long enough for several runs of iterations.
 struct Stack {
   Program program;
   Feeds feeds;
 
-  explicit Stack(Random& random, std::int64_t layers, std::int64_t h, std::int64_t turns) {
+  explicit Stack(Random& random, std::int64_t layers, std::int64_t h, std::int64_t iterations) {
     const bool dense = random.between(0, 1) == 0, both = random.between(0, 2) == 0;
     std::vector<std::int64_t> widths;
     for (std::int64_t layer = 0; layer < layers; ++layer)
@@ -55,26 +55,27 @@ struct Stack {
       output("c", made.c.back());
     });
     if (dense) {
-      feeds.emplace("x", random_tensor(random, {turns, random.between(1, 20), 3}));
+      feeds.emplace("x", random_tensor(random, {iterations, random.between(1, 20), 3}));
       return;
     }
-    std::vector<std::int64_t> lengths{turns};
-    for (std::int64_t i = random.between(0, 20); i > 0; --i) lengths.push_back(random.between(0, 2) == 0 ? 0 : random.between(0, turns));
+    std::vector<std::int64_t> lengths{iterations};
+    for (std::int64_t i = random.between(0, 20); i > 0; --i)
+      lengths.push_back(random.between(0, 2) == 0 ? 0 : random.between(0, iterations));
     std::swap(lengths.front(), lengths.back());
     const LoD lod = LoD::from_lengths({lengths});
     feeds.emplace("x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod));
   }
 };
 
-std::vector<RunResult> on_ranks(const Spread& spread, const Feeds& feeds, int threads, RunOptions options = {}) {
+std::vector<RunResult> on_ranks(const Partition& partition, const Feeds& feeds, int threads, RunOptions options = {}) {
   std::vector<std::shared_ptr<Device>> devices;
-  for (int rank = 0; rank < spread.ranks; ++rank) devices.push_back(make_cpu_device(threads));
-  return run_on_local_ranks(spread, devices, feeds, options);
+  for (int rank = 0; rank < partition.ranks; ++rank) devices.push_back(make_cpu_device(threads));
+  return run_on_local_ranks(partition, devices, feeds, options);
 }
 
-std::string error_of(const Spread& spread, const Feeds& feeds) {
+std::string error_of(const Partition& partition, const Feeds& feeds) {
   try {
-    static_cast<void>(on_ranks(spread, feeds, 1));
+    static_cast<void>(on_ranks(partition, feeds, 1));
   } catch (const Error& error) {
     return error.what();
   }
@@ -83,7 +84,7 @@ std::string error_of(const Spread& spread, const Feeds& feeds) {
 
 RunOptions traced(Tracer& tracer) {
   RunOptions options;
-  options.gear = Gear::fused;
+  options.backend = Backend::fused;
   options.tracer = &tracer;
   return options;
 }
@@ -94,16 +95,16 @@ TEST_CASE("fused loops that pass slots on while they run give the bits of one ra
   for (const std::uint64_t seed : seeds(24)) {
     INFO("seed ", seed);
     Random random(seed);
-    const std::int64_t layers = random.between(1, 4), h = random.between(1, 40), turns = random.between(1, 300);
-    const Stack stack(random, layers, h, turns);
+    const std::int64_t layers = random.between(1, 4), h = random.between(1, 40), iterations = random.between(1, 300);
+    const Stack stack(random, layers, h, iterations);
     const std::string wanted = bits(on_cpu(stack.program, stack.feeds));
     const int ranks = static_cast<int>(random.between(2, 4));
-    const Spread spread = spread_over_ranks(stack.program, ranks);
+    const Partition partition = partition_over_ranks(stack.program, ranks);
     for (const int threads : {1, 2}) {
       INFO(ranks, " ranks of ", threads, " threads");
-      const std::vector<RunResult> found = on_ranks(spread, stack.feeds, threads);
+      const std::vector<RunResult> found = on_ranks(partition, stack.feeds, threads);
       CHECK(bits(found[0]) == wanted);
-      for (const Spread::Loop& loop : spread.loops) CHECK(found[static_cast<std::size_t>(loop.rank)].fused_loops > 0);
+      for (const Partition::Loop& loop : partition.loops) CHECK(found[static_cast<std::size_t>(loop.rank)].fused_loops > 0);
     }
     if (seed % 3 != 0) continue;
     const std::uint16_t port = free_port();
@@ -113,7 +114,7 @@ TEST_CASE("fused loops that pass slots on while they run give the bits of one ra
     for (int rank = 0; rank < ranks; ++rank) numbers.push_back(rank);
     const auto said = on_threads(numbers, [&](int rank) {
       Rendezvous meeting(member(rank, ranks, port));
-      const RunResult result = run_as_rank(meeting, spread, make_cpu_device(), stack.feeds);
+      const RunResult result = run_as_rank(meeting, partition, make_cpu_device(), stack.feeds);
       const std::lock_guard lock(mutex);
       by_rank[rank] = bits(result);
     });
@@ -122,9 +123,9 @@ TEST_CASE("fused loops that pass slots on while they run give the bits of one ra
   }
 }
 
-TEST_CASE("a layer works on a step while the one before it on another rank is beyond the next, in runs of turns") {
+TEST_CASE("a layer works on a step while the one before it on another rank is beyond the next, in runs of iterations") {
   Random random(7);
-  const std::int64_t turns = 6000, h = 128;
+  const std::int64_t iterations = 6000, h = 128;
   const auto weights = lstm_weights(random, {3, h}, h);
   bool overlaps = false;
   // (Where other programs have the cores, the second thread may come too late.)
@@ -132,21 +133,21 @@ TEST_CASE("a layer works on a step while the one before it on another rank is be
     const bool dense = tries % 2 == 1;
     const VarType type = dense ? VarType(DType::f32, {DDim::unknown, DDim::unknown, 3}) : VarType(DType::f32, {DDim::unknown, 3}, 1);
     const Program program = built_program([&] { output("y", layers::lstm({input("x", type)}, weights).y); });
-    const LoD lod = LoD::from_lengths({{turns, turns / 2, 0, turns}});
+    const LoD lod = LoD::from_lengths({{iterations, iterations / 2, 0, iterations}});
     Feeds feeds;
     if (dense)
-      feeds.emplace("x", random_tensor(random, {turns, 3, 3}));
+      feeds.emplace("x", random_tensor(random, {iterations, 3, 3}));
     else
       feeds.emplace("x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod));
     Tracer tracer;
-    const std::vector<RunResult> found = on_ranks(spread_over_ranks(program, 2), feeds, 1, traced(tracer));
+    const std::vector<RunResult> found = on_ranks(partition_over_ranks(program, 2), feeds, 1, traced(tracer));
     CHECK(bits(found[0]) == bits(on_cpu(program, feeds)));
     for (const RunResult& each : found) CHECK(each.fused_loops == 1);
     std::map<std::uint64_t, std::vector<Tracer::Event>> by_loop;
-    for (const Tracer::Event& event : tracer.events("turns")) by_loop[event.track].push_back(event);
+    for (const Tracer::Event& event : tracer.events("iterations")) by_loop[event.track].push_back(event);
     REQUIRE(by_loop.size() == 2);
     for (const auto& each : by_loop) CHECK(each.second.size() > 10);
-    // Each begins its first run of turns before the other one comes to its last.
+    // Each begins its first run of iterations before the other one comes to its last.
     const auto& one = by_loop.begin()->second;
     const auto& other = by_loop.rbegin()->second;
     overlaps = one.front().begin_ns < other.back().begin_ns && other.front().begin_ns < one.back().begin_ns;
@@ -154,7 +155,7 @@ TEST_CASE("a layer works on a step while the one before it on another rank is be
   CHECK(overlaps);
 }
 
-TEST_CASE("where a slot that arrives does not fit, the loop goes on turn by turn behind the turns that it has done") {
+TEST_CASE("where a slot that arrives does not fit, the loop goes on iteration by iteration behind the iterations that it has done") {
   // Slots without an order, of which some have other rows than the first.
   const Program program = built_program([] {
     const Var n = input("n", VarType(DType::i64, {}));
@@ -180,21 +181,21 @@ TEST_CASE("where a slot that arrives does not fit, the loop goes on turn by turn
     output("c", c.concat());
   });
   Random random(2);
-  const Spread spread = spread_over_ranks(program, 2);
-  const std::int64_t turns = 9;
+  const Partition partition = partition_over_ranks(program, 2);
+  const std::int64_t iterations = 9;
   for (const std::int64_t other : {1, 4, 8}) {
-    std::vector<std::int64_t> lengths(static_cast<std::size_t>(turns), 2);
+    std::vector<std::int64_t> lengths(static_cast<std::size_t>(iterations), 2);
     lengths[static_cast<std::size_t>(other)] = 3;
-    const millrace::TensorArray x = millrace::TensorArray::split(random_tensor(random, {2 * turns + 1, 2}), lengths);
-    const Feeds feeds{{"n", Tensor::scalar<std::int64_t>(turns)}, {"x", x}};
-    const std::vector<RunResult> found = on_ranks(spread, feeds, 1);
+    const millrace::TensorArray x = millrace::TensorArray::split(random_tensor(random, {2 * iterations + 1, 2}), lengths);
+    const Feeds feeds{{"n", Tensor::scalar<std::int64_t>(iterations)}, {"x", x}};
+    const std::vector<RunResult> found = on_ranks(partition, feeds, 1);
     CHECK(bits(found[0]) == bits(on_cpu(program, feeds)));
     std::int64_t all = 0;
-    for (const RunResult& each : found) all += each.turns;
-    CHECK(all == on_cpu(program, feeds).turns);
+    for (const RunResult& each : found) all += each.iterations;
+    CHECK(all == on_cpu(program, feeds).iterations);
   }
-  CHECK(error_of(spread, {{"n", Tensor::scalar<std::int64_t>(turns)},
-                          {"x", millrace::TensorArray::split(random_tensor(random, {6, 2}), {2, 2, 2})}})
+  CHECK(error_of(partition, {{"n", Tensor::scalar<std::int64_t>(iterations)},
+                             {"x", millrace::TensorArray::split(random_tensor(random, {6, 2}), {2, 2, 2})}})
             .find("(on rank") != std::string::npos);
 }
 
@@ -205,7 +206,7 @@ TEST_CASE("a rank that fails in the middle, and a run that is cancelled, end all
       built_program([&] { output("y", layers::lstm({input("x", VarType(DType::f32, {DDim::unknown, 3}, 1))}, weights).y); });
   const LoD lod = LoD::from_lengths({{400, 10, 0, 123}});
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod)}};
-  const Spread spread = spread_over_ranks(program, 3);
+  const Partition partition = partition_over_ranks(program, 3);
   const std::string wanted = bits(on_cpu(program, feeds));
   std::size_t ended = 0;
   for (const std::uint64_t seed : seeds(20)) {
@@ -216,7 +217,7 @@ TEST_CASE("a rank that fails in the middle, and a run that is cancelled, end all
     std::vector<Running<RunResult>> running;
     for (int rank = 0; rank < 3; ++rank)
       running.push_back(start_run(executor,
-                                  run_part(SpreadPart(spread, rank), std::move(communicators[static_cast<std::size_t>(rank)]), feeds),
+                                  run_part(PartitionPart(partition, rank), std::move(communicators[static_cast<std::size_t>(rank)]), feeds),
                                   "rank " + std::to_string(rank)));
     for (std::int64_t steps = order.between(1, 200); steps > 0 && executor.step(); --steps) {
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a network as programs on ranks of their own: each loop reads an array that another rank writes, and they turn as a wavefront.
+// The layers of a network as programs on ranks of their own: each loop reads an array that another rank writes, and they iteration as a wavefront.
 #include <millrace/runtime/distributed/remote_array.h>
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@ void append_layer(const build::ArrayVar& in, const build::ArrayVar& out, const b
   step.update(step + 1);
 }
 
-/// One layer between arrays that are fed: the caller fills the one and reads the other while the loop turns.
+/// One layer between arrays that are fed: the caller fills the one and reads the other while the loop iterations.
 Program one_layer(int layer) {
   Program program;
   program.set_title("layer " + std::to_string(layer));
@@ -101,7 +101,7 @@ task<std::string> on_rank(Communicator* communicator, std::int64_t steps, std::i
 
 }  // namespace
 
-TEST_CASE("layers as programs on ranks and devices of their own give the bits of one program on one device, and their turns overlap") {
+TEST_CASE("layers as programs on ranks and devices of their own give the bits of one program on one device, and their iterations overlap") {
   constexpr std::int64_t steps = 12;
   constexpr int layers = 3;
   const RunResult whole = testing::on_cpu(all_layers(layers), {{"in", rows(steps)}});

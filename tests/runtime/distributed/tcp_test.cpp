@@ -226,7 +226,7 @@ TEST_CASE("a program over ranks that are connected gives rank 0 the bits of one,
     for (int rank = 0; rank < size; ++rank) numbers.push_back(rank);
     return on_threads(numbers, [&](int rank) {
       Rendezvous meeting(member(rank, size, port));
-      const RunResult result = run_as_rank(meeting, spread_over_ranks(program, size), make_cpu_device(), feeds(rank));
+      const RunResult result = run_as_rank(meeting, partition_over_ranks(program, size), make_cpu_device(), feeds(rank));
       const std::lock_guard lock(mutex);
       found[rank] = bytes_of(result);
     });

@@ -55,7 +55,7 @@ Program busy() {
       Var j = constant(0);
       WhileLoop inner = while_loop({j, state});
       {
-        const auto turn = inner.frame();
+        const auto iteration = inner.frame();
         inner.break_if(equal(j, i));
         const std::vector<Var> next = if_else(
             equal(j, constant(1)), [&] { return std::vector<Var>{state + a.read(j)}; }, [&] { return std::vector<Var>{state * 0.5}; });
@@ -108,7 +108,7 @@ std::shared_ptr<const millrace::OpRegistry> with_fuse() {
 }  // namespace
 
 TEST_CASE("the busy program gives the same bits under every schedule") {
-  CHECK(millrace::testing::everywhere(busy(), rows(5), 100).turns == 5 + 5 + 10);
+  CHECK(millrace::testing::everywhere(busy(), rows(5), 100).iterations == 5 + 5 + 10);
 }
 
 TEST_CASE("a run that is cancelled after any number of steps says so and leaves no frame, no scope, no memory and no work") {
@@ -196,7 +196,7 @@ TEST_CASE("a loop that never waits lets others run, and ends when it is cancelle
   CHECK_THROWS_AS(cancelled.get(), CancelledError);
 }
 
-TEST_CASE("an op that throws in a turn of a nested loop says which op, block and turn") {
+TEST_CASE("an op that throws in an iteration of a nested loop says which op, block and iteration") {
   Program program(with_fuse());
   {
     const Guard guard(program);
@@ -208,7 +208,7 @@ TEST_CASE("an op that throws in a turn of a nested loop says which op, block and
       Var j = constant(0);
       WhileLoop inner = while_loop({j});
       {
-        const auto turn = inner.frame();
+        const auto iteration = inner.frame();
         inner.break_if(equal(j, constant(3)));
         call1("fuse", {i * 10 + j}, {{"at", std::int64_t{21}}});
         j.update(j + 1);
@@ -226,10 +226,11 @@ TEST_CASE("an op that throws in a turn of a nested loop says which op, block and
     } catch (const ShapeError& error) {
       message = error.what();
     }
-    // Turns of the outer loop run at the same time: the first error may be that of turn 2 or 3.
+    // Iterations of the outer loop run at the same time: the first error may be that of iteration 2 or 3.
     INFO(message);
-    const bool second = message == "the fuse blew (op fuse of block 2, turn 1, turn 2 of block 1)";
-    const bool third = message.starts_with("the fuse blew (op fuse of block 2, turn ") && message.ends_with(", turn 3 of block 1)");
+    const bool second = message == "the fuse blew (op fuse of block 2, iteration 1, iteration 2 of block 1)";
+    const bool third =
+        message.starts_with("the fuse blew (op fuse of block 2, iteration ") && message.ends_with(", iteration 3 of block 1)");
     CHECK((second || third));
     check_nothing_left(schedule, seed);
   }
@@ -261,7 +262,7 @@ TEST_CASE("an op that throws in one of several loops ends the others") {
     } catch (const millrace::Error& error) {
       message = error.what();
     }
-    CHECK(message == "the fuse blew (op fuse of block 2, turn 9)");
+    CHECK(message == "the fuse blew (op fuse of block 2, iteration 9)");
     check_nothing_left(schedule, seed);
   }
 }

@@ -57,15 +57,15 @@ constexpr std::int64_t many = 20000;
 constexpr std::int64_t many = 250000;
 #endif
 
-/// Two loops that read each other's previous turn.
-Program mutual(std::int64_t turns) {
+/// Two loops that read each other's previous iteration.
+Program mutual(std::int64_t iterations) {
   return built_program([&] {
     const Var x = input("x", scalar);
     const Var y = input("y", scalar);
-    const TensorArray a = TensorArray::typed(constant(turns), scalar, "a");
-    const TensorArray b = TensorArray::typed(constant(turns), scalar, "b");
-    loop_over(constant(turns), [&](const Var& t) { a.write(t, a.read(t - 1, x) * 0.6 + b.read(t - 1, y) * 0.3 + 1.0); });
-    loop_over(constant(turns), [&](const Var& t) { b.write(t, b.read(t - 1, y) * 0.7 - a.read(t - 1, x) * 0.2); });
+    const TensorArray a = TensorArray::typed(constant(iterations), scalar, "a");
+    const TensorArray b = TensorArray::typed(constant(iterations), scalar, "b");
+    loop_over(constant(iterations), [&](const Var& t) { a.write(t, a.read(t - 1, x) * 0.6 + b.read(t - 1, y) * 0.3 + 1.0); });
+    loop_over(constant(iterations), [&](const Var& t) { b.write(t, b.read(t - 1, y) * 0.7 - a.read(t - 1, x) * 0.2); });
     output("a", a.stack());
     output("b", b.stack());
   });
@@ -73,7 +73,7 @@ Program mutual(std::int64_t turns) {
 
 }  // namespace
 
-TEST_CASE("two loops that read each other's previous turn give equal bits over 1000 seeds and at least 100 schedules") {
+TEST_CASE("two loops that read each other's previous iteration give equal bits over 1000 seeds and at least 100 schedules") {
   std::size_t schedules = 0;
   const Feeds feeds{{"x", Tensor::scalar(.5f)}, {"y", Tensor::scalar(2.f)}};
   const RunResult result = everywhere(mutual(6), feeds, 1000, &schedules);
@@ -123,7 +123,7 @@ TEST_CASE("a loop starts while what it carries is still under way") {
   CHECK(everywhere(program, {}, 300)["carried"].tensor().item() == 34);
 }
 
-TEST_CASE("several ops wait for what the turn before left, and outlive it") {
+TEST_CASE("several ops wait for what the iteration before left, and outlive it") {
   const Program program = built_program([] {
     const TensorArray late = TensorArray::typed(constant(6), scalar, "late");
     const TensorArray more(constant(6), "more");
@@ -156,7 +156,7 @@ TEST_CASE("what is appended keeps the program's order, whatever had to wait") {
     const TensorArray backwards = TensorArray::typed(constant(6), scalar, "backwards");
     const TensorArray all = TensorArray::growable("all");
     loop_over(n, [&](const Var& t) {
-      all.append(backwards.read(t));  // the slot of turn 0 comes last
+      all.append(backwards.read(t));  // the slot of iteration 0 comes last
       loop_over(t, [&](const Var& u) { all.append(items.read(u)); });
       if_else(
           equal(t, constant(2)), [&] { return all.append(constant(-1.0)), std::vector<Var>{t}; },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that wait for what nobody will do: named at once, with array, slot, waiter, loop and turn. No clock is asked.
+// Programs that wait for what nobody will do: named at once, with array, slot, waiter, loop and iteration. No clock is asked.
 #include <millrace/runtime/executor/run_program.h>
 
 #include <doctest/doctest.h>
@@ -57,7 +57,7 @@ std::string ends_with(const Program& program, std::uint64_t count = 100) {
 
 }  // namespace
 
-TEST_CASE("two loops that read each other's unwritten slots are a deadlock that names arrays, slot, waiters, loops and turn") {
+TEST_CASE("two loops that read each other's unwritten slots are a deadlock that names arrays, slot, waiters, loops and iteration") {
   const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray a = TensorArray::typed(constant(3), scalar, "a");
     const TensorArray b = TensorArray::typed(constant(3), scalar, "b");
@@ -65,16 +65,16 @@ TEST_CASE("two loops that read each other's unwritten slots are a deadlock that 
     loop_over(constant(3), [&](const Var& t) { b.write(t, a.read(t) + 1.0); });
     output("a", a.stack());
   }));
-  check_says(message, {"slot 0 of array 'a' of 3 slots", "slot 0 of array 'b' of 3 slots", "while 1 (", "while 2 (", "turn 0"});
+  check_says(message, {"slot 0 of array 'a' of 3 slots", "slot 0 of array 'b' of 3 slots", "while 1 (", "while 2 (", "iteration 0"});
 }
 
-TEST_CASE("a loop that reads a slot which it writes only later in the same turn is named") {
+TEST_CASE("a loop that reads a slot which it writes only later in the same iteration is named") {
   const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray states = TensorArray::typed(constant(3), scalar, "states");
     loop_over(constant(3), [&](const Var& t) { states.write(t, states.read(t) * 0.5); });
     output("states", states.stack());
   }));
-  check_says(message, {"slot 0 of array 'states' of 3 slots", "while 1 (", "turn 0", "tensor_array_read"});
+  check_says(message, {"slot 0 of array 'states' of 3 slots", "while 1 (", "iteration 0", "tensor_array_read"});
 }
 
 TEST_CASE("a read of a slot that nobody writes is named, with the last writer where there was one") {
@@ -107,7 +107,7 @@ TEST_CASE("a loop that starts at step 1 leaves slot 0 unwritten, and stack fails
   check_says(message, {"slot 0 of array 'states' of 3 slots", "tensor_array_stack"});
 }
 
-TEST_CASE("a read inside nested loops and a branch says in which turn of each") {
+TEST_CASE("a read inside nested loops and a branch says in which iteration of each") {
   const std::string message = ends_with<DeadlockError>(built_program([] {
     const TensorArray absent = TensorArray::typed(constant(9), scalar, "absent");
     Var total = constant(0.0);
@@ -125,8 +125,8 @@ TEST_CASE("a read inside nested loops and a branch says in which turn of each") 
     }
     output("i", i);
   }));
-  check_says(message, {"slot 7 of array 'absent' of 9 slots", "turn 1, turn 1 of while 1",
-                       "(op tensor_array_read of block 3, turn 1 of block 2, turn 1 of block 1)"});
+  check_says(message, {"slot 7 of array 'absent' of 9 slots", "iteration 1, iteration 1 of while 1",
+                       "(op tensor_array_read of block 3, iteration 1 of block 2, iteration 1 of block 1)"});
 }
 
 TEST_CASE("a window whose reader is gone is a deadlock that names window, capacity and slot") {

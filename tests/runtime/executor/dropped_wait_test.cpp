@@ -13,7 +13,7 @@ using testing::bits, testing::on_cpu, testing::on_sim, testing::Schedule, testin
 
 namespace {
 
-/// Turns take turns on the streams, so that each reads what the other stream made.
+/// Iterations take turns on the streams, so that each reads what the other stream made.
 Program across_streams() {
   Program program;
   program.set_title("across streams");

@@ -67,10 +67,10 @@ TEST_CASE("a loop counts to 10000") {
   });
   const RunResult result = everywhere(program, {}, 3);
   CHECK(result["step"].tensor().item_int() == 10000);
-  CHECK(result.turns == 10000);
+  CHECK(result.iterations == 10000);
 }
 
-TEST_CASE("a trip limit of 3 makes three turns, and one of 0 none") {
+TEST_CASE("a trip limit of 3 makes three iterations, and one of 0 none") {
   for (const std::int64_t limit : {0, 3}) {
     const Program program = built_program([&] {
       Var x = input("x", VarType(DType::f32, {2}));
@@ -82,12 +82,12 @@ TEST_CASE("a trip limit of 3 makes three turns, and one of 0 none") {
       output("x", x);
     });
     const RunResult result = everywhere(program, {{"x", Tensor::from<float>({1, 5})}});
-    CHECK(result.turns == limit);
+    CHECK(result.iterations == limit);
     CHECK(floats(result, "x") == (limit == 3 ? Floats{8, 40} : Floats{1, 5}));
   }
 }
 
-TEST_CASE("zero turns return the inputs") {
+TEST_CASE("zero iterations return the inputs") {
   const Program program = built_program([] {
     Var x = input("x", VarType(DType::f32, {2}));
     Var more = input("more", VarType(DType::boolean, {}));
@@ -103,7 +103,7 @@ TEST_CASE("zero turns return the inputs") {
   CHECK(floats(everywhere(program, {{"x", x}, {"more", Tensor::scalar(false)}}), "x") == Floats{1, 5});
   const RunResult turned = everywhere(program, {{"x", x}, {"more", Tensor::scalar(true)}});
   CHECK(floats(turned, "x") == Floats{8, 40});
-  CHECK(turned.turns == 3);
+  CHECK(turned.iterations == 3);
 }
 
 TEST_CASE("nested loops take 2 to 1048576: the inner doubles to 20, the outer squares to 3000") {
@@ -115,7 +115,7 @@ TEST_CASE("nested loops take 2 to 1048576: the inner doubles to 20, the outer sq
       outer.break_if(greater_equal(x, Var(3000.0)));
       WhileLoop inner = while_loop({x});
       {
-        const auto turn = inner.frame();
+        const auto iteration = inner.frame();
         inner.break_if(greater_equal(x, Var(20.0)));
         x.update(x * 2.0);
       }
@@ -125,7 +125,7 @@ TEST_CASE("nested loops take 2 to 1048576: the inner doubles to 20, the outer sq
   });
   const RunResult result = everywhere(program, {{"x", Tensor::scalar(2.f)}});
   CHECK(number(result, "x") == 1048576.f);
-  CHECK(result.turns == 2 + 4);
+  CHECK(result.iterations == 2 + 4);
 }
 
 TEST_CASE("loops that square, multiply and double have the values of case 18") {
@@ -230,7 +230,7 @@ TEST_CASE("map_fn, fold and scan of no, one and many rows") {
   CHECK(none["scanned"].dims() == DDim{0, 2});
 }
 
-TEST_CASE("what follows a break_if in the middle of a turn does not run, and what stands before it counts") {
+TEST_CASE("what follows a break_if in the middle of an iteration does not run, and what stands before it counts") {
   const Program program = built_program([] {
     Var step = constant(0);
     Var before = constant(0);
@@ -258,7 +258,7 @@ TEST_CASE("what follows a break_if in the middle of a turn does not run, and wha
   CHECK(result["after"].tensor().item_int() == 300);
   CHECK(result["first"].tensor().to_vector<std::int64_t>() == std::vector<std::int64_t>{10, 20, 30, 40});
   CHECK(result["writes after"].tensor().item_int() == 3);
-  CHECK(result.turns == 4);
+  CHECK(result.iterations == 4);
 }
 
 TEST_CASE("break_if leaves the innermost loop alone") {
@@ -272,8 +272,8 @@ TEST_CASE("break_if leaves the innermost loop alone") {
       Var j = constant(0);
       WhileLoop inner = while_loop({j, total});
       {
-        const auto turn = inner.frame();
-        total.update(total + i);  // i is seen from the outer turn
+        const auto iteration = inner.frame();
+        total.update(total + i);  // i is seen from the outer iteration
         inner.break_if(equal(j, i));
         total.update(total + 100);
         j.update(j + 1);
@@ -282,7 +282,7 @@ TEST_CASE("break_if leaves the innermost loop alone") {
     }
     output("total", total);
   });
-  // Turn i of the outer loop adds i · (i + 1) and 100 · i.
+  // Iteration i of the outer loop adds i · (i + 1) and 100 · i.
   CHECK(everywhere(program)["total"].tensor().item_int() == 0 + 2 + 6 + 12 + 600);
 }
 
@@ -300,7 +300,7 @@ TEST_CASE("outer vars are seen from any depth, and a var that the body never use
       Var j = constant(0);
       WhileLoop inner = while_loop({j, acc});
       {
-        const auto turn = inner.frame();
+        const auto iteration = inner.frame();
         inner.break_if(equal(j, constant(2)));
         acc.update(acc + scaled + x);
         j.update(j + 1);
@@ -344,7 +344,7 @@ TEST_CASE("branches inside loops and loops inside branches") {
   const RunResult otherwise = everywhere(program, {{"x", x}, {"flip", Tensor::scalar(false)}});
   CHECK(number(otherwise, "value") == 26);
   CHECK(otherwise["branch"].tensor().item_int() == 2);
-  CHECK(otherwise.turns == 3);
+  CHECK(otherwise.iterations == 3);
 }
 
 TEST_CASE("ragged rows are added up in the caller's order, as in case 21") {
@@ -370,6 +370,6 @@ TEST_CASE("ragged rows are added up in the caller's order, as in case 21") {
     const RunResult result = everywhere(program, {{"x", x}, {"boot", rows({10, 20, 30}, 1)}});
     CHECK(floats(result, "h") == Floats{11, 13, 16, 24, 35, 41});
     CHECK(result["h"].lod() == LoD::from_lengths({{3, 1, 2}}));
-    CHECK(result.turns == 3);
+    CHECK(result.iterations == 3);
   }
 }

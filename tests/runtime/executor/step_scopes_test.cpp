@@ -55,7 +55,7 @@ Feeds ragged(const std::vector<std::int64_t>& lengths) {
   return {{"x", LoDTensor(Tensor::from(values, {rows, 1}), LoD::from_lengths({lengths}))}, {"boot", Tensor::from(boots, {sequences, 1})}};
 }
 
-/// Counts from 0 to n; the turn that finds `step == n` ends at the test.
+/// Counts from 0 to n; the iteration that finds `step == n` ends at the test.
 Program counter(const std::function<void(WhileLoop&, Var& step, const Var& n)>& body, millrace::build::LoopOptions options = {}) {
   Program program;
   const Guard guard(program);
@@ -77,7 +77,7 @@ std::size_t iterations(const Program& program, const Feeds& feeds) {
   options.keep_step_scopes = true;
   const RunResult result = on_cpu(program, feeds, options);
   const std::size_t found = tracer.events("iteration").size();
-  CHECK(std::cmp_equal(result.turns, found));
+  CHECK(std::cmp_equal(result.iterations, found));
   CHECK(result.step_scopes().size() == found);
   return found;
 }
@@ -90,16 +90,16 @@ TEST_CASE("sequences of 4, 3, 2 and 1 rows give 4 iterations, 4 iteration events
   options.keep_step_scopes = true;
   options.tracer = &tracer;
   const RunResult result = on_cpu(listing(), ragged({4, 3, 2, 1}), options);
-  CHECK(result.turns == 4);
+  CHECK(result.iterations == 4);
   const std::vector<Tracer::Event> events = tracer.events("iteration");
   REQUIRE(events.size() == 4);
-  for (std::int64_t turn = 0; turn < 4; ++turn) CHECK(events[static_cast<std::size_t>(turn)].step == turn);
+  for (std::int64_t iteration = 0; iteration < 4; ++iteration) CHECK(events[static_cast<std::size_t>(iteration)].step == iteration);
   REQUIRE(result.step_scopes().size() == 4);
-  for (std::int64_t turn = 0; turn < 4; ++turn) {
-    CHECK(result.step_scopes()[static_cast<std::size_t>(turn)]->turn() == turn);
-    const Value* state = result.step_value(1, turn, "state");
+  for (std::int64_t iteration = 0; iteration < 4; ++iteration) {
+    CHECK(result.step_scopes()[static_cast<std::size_t>(iteration)]->iteration() == iteration);
+    const Value* state = result.step_value(1, iteration, "state");
     REQUIRE(state != nullptr);
-    CHECK(state->tensor().rows() == 4 - turn);
+    CHECK(state->tensor().rows() == 4 - iteration);
   }
   CHECK(result.step_value(1, 4, "state") == nullptr);
   CHECK(result.step_value(1, 0, "steps") == nullptr);
@@ -113,11 +113,11 @@ TEST_CASE("no rows give no iteration") {
 }
 
 TEST_CASE("the listing has as many iterations under every schedule") {
-  CHECK(everywhere(listing(), ragged({4, 3, 2, 1}), 60).turns == 4);
-  CHECK(everywhere(listing(false), ragged({1, 0, 3}), 60).turns == 3);
+  CHECK(everywhere(listing(), ragged({4, 3, 2, 1}), 60).iterations == 4);
+  CHECK(everywhere(listing(false), ragged({1, 0, 3}), 60).iterations == 3);
 }
 
-TEST_CASE("a turn that ends at the body's test is no iteration") {
+TEST_CASE("an iteration that ends at the body's test is no iteration") {
   const Feeds five{{"n", Tensor::scalar(std::int64_t{5})}};
   const auto count = [](Var& step) { step.update(step + 1); };
   CHECK(iterations(counter([&](WhileLoop& loop, Var& step, const Var& n) {
@@ -133,10 +133,10 @@ TEST_CASE("a turn that ends at the body's test is no iteration") {
                    five) == 3);
 }
 
-TEST_CASE("a turn that ends later in the body is an iteration") {
+TEST_CASE("an iteration that ends later in the body is an iteration") {
   const Feeds five{{"n", Tensor::scalar(std::int64_t{5})}};
   const auto count = [](Var& step) { step.update(step + 1); };
-  // The turn changed what the loop carries.
+  // The iteration changed what the loop carries.
   CHECK(iterations(counter([&](WhileLoop& loop, Var& step, const Var& n) {
                      count(step);
                      loop.break_if(equal(step, n));
@@ -170,7 +170,7 @@ TEST_CASE("a turn that ends later in the body is an iteration") {
                    five) == 12);
 }
 
-TEST_CASE("without keeping them, no more step scopes are alive at once than turns may be under way") {
+TEST_CASE("without keeping them, no more step scopes are alive at once than iterations may be under way") {
   for (const std::int64_t parallel : {1, 2, 8}) {
     const Program program = counter(
         [](WhileLoop& loop, Var& step, const Var& n) {
@@ -182,7 +182,7 @@ TEST_CASE("without keeping them, no more step scopes are alive at once than turn
       INFO("seed ", seed);
       Schedule schedule(seed, millrace::testing::policy_of(seed));
       const RunResult result = on_sim(schedule, program, {{"n", Tensor::scalar(std::int64_t{300})}});
-      CHECK(result.turns == 300);
+      CHECK(result.iterations == 300);
       CHECK(result.peak_step_scopes() <= parallel);
       CHECK(result.live_step_scopes() == 0);
       CHECK(result.step_scopes().empty());
@@ -210,7 +210,7 @@ TEST_CASE("a carried var that is under way all the time keeps no step scope aliv
   CHECK(result.live_step_scopes() == 0);
 }
 
-TEST_CASE("kept step scopes of nested loops tell which turn they are") {
+TEST_CASE("kept step scopes of nested loops tell which iteration they are") {
   Program program;
   {
     const Guard guard(program);
@@ -222,7 +222,7 @@ TEST_CASE("kept step scopes of nested loops tell which turn they are") {
       Var j = constant(0);
       WhileLoop inner = while_loop({j});
       {
-        const auto turns = inner.frame();
+        const auto iterations = inner.frame();
         inner.break_if(equal(j, constant(3)));
         j.update(j + 1);
       }
@@ -233,7 +233,7 @@ TEST_CASE("kept step scopes of nested loops tell which turn they are") {
   RunOptions options;
   options.keep_step_scopes = true;
   const RunResult result = on_cpu(program, {}, options);
-  CHECK(result.turns == 2 + 2 * 3);
+  CHECK(result.iterations == 2 + 2 * 3);
   std::size_t inner = 0;
   for (const auto& scope : result.step_scopes()) {
     if (scope->block() != 2) continue;

@@ -101,7 +101,7 @@ TEST_CASE("any byte changed, and any end cut off, gives tensors or an error, and
   for (const std::uint64_t seed : seeds(3)) {
     INFO("seed ", seed);
     Random random(seed);
-    for (int turn = 0; turn < 500; ++turn) {
+    for (int iteration = 0; iteration < 500; ++iteration) {
       std::string bytes = good;
       for (int change = 0; change < 3; ++change)
         bytes[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(bytes.size()) - 1))] = static_cast<char>(random.next());

@@ -14,7 +14,7 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
-#include <millrace/runtime/lowering/turn_memory.h>
+#include <millrace/runtime/lowering/iteration_memory.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 #include <millrace/tensor/caching_resource.h>
@@ -53,7 +53,7 @@ std::vector<std::string> all_values(const Program& program, int body) {
     try {
       keep_values(tried, body, {var.name});
       names.push_back(var.name);
-    } catch (const UnsupportedError&) {  // what counts turns, what is the same in all
+    } catch (const UnsupportedError&) {  // what counts iterations, what is the same in all
       continue;
     }
   }
@@ -72,16 +72,16 @@ std::string elements(const Tensor& value, DType dtype) {
   return held.dims().to_string() + std::string(static_cast<const char*>(held.raw()), held.bytes());
 }
 
-/// Runs both programs in both gears: outputs as without keeping, kept values as in the step scopes of the loop turn by turn. Gives how many
+/// Runs both programs in both backends: outputs as without keeping, kept values as in the step scopes of the loop iteration by iteration. Gives how many
 /// loops ran in one piece.
 std::int64_t compare_kept(const Program& source, const Keeping& kept, const Feeds& feeds) {
   const RunResult wanted = on_cpu(source, feeds, interpreted());
   RunOptions scopes = interpreted();
   scopes.keep_step_scopes = true;
-  const RunResult turns = on_cpu(kept.program, feeds, scopes);
+  const RunResult iterations = on_cpu(kept.program, feeds, scopes);
   std::int64_t fused = 0;
   for (const int threads : {0, 1, 2}) {
-    INFO("threads ", threads, " (0: turn by turn)");
+    INFO("threads ", threads, " (0: iteration by iteration)");
     const RunResult found = threads == 0 ? on_cpu(kept.program, feeds, interpreted())
                                          : run_fifo(run(Executable(kept.program, make_cpu_device(threads)), feeds));
     for (const auto& [name, value] : wanted.outputs())
@@ -91,10 +91,10 @@ std::int64_t compare_kept(const Program& source, const Keeping& kept, const Feed
       const millrace::TensorArray& array = found.value(value.name).array();
       for (std::int64_t t = 0; t < array.size(); ++t) {
         const std::optional<LoDTensor> slot = array.peek(t);
-        const Value* turn = turns.step_value(body, t, value.name);
+        const Value* iteration = iterations.step_value(body, t, value.name);
         REQUIRE(slot.has_value());
-        REQUIRE(turn != nullptr);
-        CHECK(elements(slot->tensor(), slot->dtype()) == elements(turn->tensor().tensor(), slot->dtype()));
+        REQUIRE(iteration != nullptr);
+        CHECK(elements(slot->tensor(), slot->dtype()) == elements(iteration->tensor().tensor(), slot->dtype()));
       }
     }
     fused = found.fused_loops;
@@ -121,7 +121,7 @@ Program stacked_lstm(Random& random, const std::vector<std::int64_t>& units) {
   return program;
 }
 
-TEST_CASE("a built-in LSTM hands out its gates and states, with the bits of its turns one by one and of its step scopes") {
+TEST_CASE("a built-in LSTM hands out its gates and states, with the bits of its iterations one by one and of its step scopes") {
   for (const std::uint64_t seed : seeds(8)) {
     INFO("seed ", seed);
     Random random(seed);
@@ -164,7 +164,7 @@ TEST_CASE("a built-in LSTM hands out its gates and states, with the bits of its 
   }
 }
 
-TEST_CASE("GRUs of both resets hand out all that their turns compute, ragged and dense, in both directions") {
+TEST_CASE("GRUs of both resets hand out all that their iterations compute, ragged and dense, in both directions") {
   for (const std::uint64_t seed : seeds(4)) {
     INFO("seed ", seed);
     Random random(seed * 31);
@@ -210,7 +210,7 @@ TEST_CASE("cells drawn at random hand out any of their values, on ragged batches
   }
 }
 
-TEST_CASE("long sequences and many of them hand out the same in runs of turns and in blocks of rows") {
+TEST_CASE("long sequences and many of them hand out the same in runs of iterations and in blocks of rows") {
   Random random(77);
   Program source = stacked_lstm(random, {12});
   Keeping kept{source, {}};
@@ -221,7 +221,7 @@ TEST_CASE("long sequences and many of them hand out the same in runs of turns an
     CHECK(compare_kept(source, kept, {{"x", LoDTensor(random_tensor(random, {lod.rows(), 4}), lod)}}) == 1);
 }
 
-TEST_CASE("a loop that counts from anywhere hands out its turns from slot 0 on") {
+TEST_CASE("a loop that counts from anywhere hands out its iterations from slot 0 on") {
   for (const bool known : {true, false}) {
     Program source;
     {
@@ -295,7 +295,7 @@ TEST_CASE("a loop over windows of its states hands out what it makes of them, an
       Var state = identity(sum);
       auto within = while_loop({inner, state});
       {
-        auto turn = within.frame();
+        auto iteration = within.frame();
         within.break_if(equal(inner, n));
         state.update(call1("tanh", {state + steps.read(inner)}, {}, "next"));
         inner.update(inner + 1);
@@ -412,7 +412,7 @@ std::size_t peak_of(const Program& program, const Feeds& feeds) {
   return memory->statistics().peak;
 }
 
-TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the number of turns, and no scope") {
+TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the number of iterations, and no scope") {
   Random random(13);
   constexpr std::int64_t h = 16;
   Program source = stacked_lstm(random, {h});
@@ -424,7 +424,7 @@ TEST_CASE("what a fused loop keeps takes the memory of its rows, whatever the nu
     const std::size_t slabs = 5 * h * sizeof(float) * static_cast<std::size_t>(lod.rows());
     const std::size_t beside = peak_of(kept.program, feeds) - peak_of(source, feeds);
     CHECK(beside >= slabs);
-    CHECK(beside < slabs + slabs / 50 + 65536);  // sizes of buffers of a run of turns, whatever their number
+    CHECK(beside < slabs + slabs / 50 + 65536);  // sizes of buffers of a run of iterations, whatever their number
   }
 }
 
@@ -438,7 +438,7 @@ TEST_CASE("what a backward step of an LSTM reads is kept whole, without what one
     kept.add(body, names);
     const LoD lod = LoD::from_lengths({{3, 0, 7, 1}});
     CHECK(compare_kept(source, kept, {{"x", LoDTensor(random_tensor(random, {11, 4}), lod)}}) == 1);
-    return std::pair(std::set<std::string>(names.begin(), names.end()), turn_memory(kept.program, body, names));
+    return std::pair(std::set<std::string>(names.begin(), names.end()), iteration_memory(kept.program, body, names));
   };
   using Names = std::set<std::string>;
   const auto [all, none] = planned(Keep::needed);
@@ -457,7 +457,7 @@ TEST_CASE("what a backward step of an LSTM reads is kept whole, without what one
   CHECK(much.kept == 20);
   Program spelled = source;
   keep_values(spelled, body, {"h.i", "h"});
-  const TurnMemory wanting = turn_memory(spelled, body, {"h.i", "h"});
+  const IterationMemory wanting = iteration_memory(spelled, body, {"h.i", "h"});
   CHECK(wanting.missing.size() == 1);  // c
 }
 
@@ -473,7 +473,7 @@ TEST_CASE("whatever cell is drawn, a backward step has all it reads under each c
       Keeping kept{source, {}};
       const std::vector<std::string> names = values_to_keep(kept.program, body, keep);
       kept.add(body, names);
-      const TurnMemory memory = turn_memory(kept.program, body, names);
+      const IterationMemory memory = iteration_memory(kept.program, body, names);
       CHECK(memory.missing.empty());
       if (keep == Keep::needed) CHECK(memory.recomputed.empty());
       if (keep == Keep::lean) CHECK(memory.products == 0);

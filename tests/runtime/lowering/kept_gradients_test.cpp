@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That kept values are enough for training: a loop that goes through the turns of another one backwards.
+// That kept values are enough for training: a loop that goes through the iterations of another one backwards.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -42,8 +42,8 @@ struct SmallLstm {
   }
 };
 
-/// The forward loop keeps what the chain rule reads; a second loop goes through the turns from each sequence's last row to its first. The
-/// gradients of weights are one product each over the rows of all turns.
+/// The forward loop keeps what the chain rule reads; a second loop goes through the iterations from each sequence's last row to its first. The
+/// gradients of weights are one product each over the rows of all iterations.
 Program with_gradients(const SmallLstm& layer) {
   Program program = layer.forward();
   const int body = bodies(program)[0];

@@ -22,7 +22,7 @@ using namespace millrace::build;
 
 namespace {
 
-/// How a loop drawn at random counts: `now` is the slot of the turn, which goes from `low` to `high`, or back.
+/// How a loop drawn at random counts: `now` is the slot of the iteration, which goes from `low` to `high`, or back.
 struct Count {
   Var carried;  ///< updated by the loop
   Var now;
@@ -30,7 +30,7 @@ struct Count {
   bool falls = false;
 };
 
-/// A dense batch through a loop drawn at random. Arrays have room for what is read before and behind the slots of the turns.
+/// A dense batch through a loop drawn at random. Arrays have room for what is read before and behind the slots of the iterations.
 class RandomLoop {
  public:
   static constexpr std::int64_t around = 3;
@@ -60,21 +60,22 @@ class RandomLoop {
     auto loop = while_loop({count, state});
     {
       auto frame = loop.frame();
-      const Var turn = carried_falls ? n - 1 + start - count : count - start;
+      const Var iteration = carried_falls ? n - 1 + start - count : count - start;
       stop(loop, count, n, start, carried_falls);
-      const Var now = (falls ? n - 1 - turn : turn) + around;
+      const Var now = (falls ? n - 1 - iteration : iteration) + around;
       std::vector<Var> parts;
       for (std::int64_t reads = random().between(1, 3); reads > 0; --reads)
         parts.push_back(steps.read(shifted(now, random().between(-around, around))));
-      if (random().coin()) parts.push_back(steps.read(shifted(falls ? turn + around : n - 1 - turn + around, random().between(-1, 1))));
+      if (random().coin())
+        parts.push_back(steps.read(shifted(falls ? iteration + around : n - 1 - iteration + around, random().between(-1, 1))));
       Var sum = matmul(state, weights_({h_, h_}));
       for (const Var& part : parts) sum = sum + matmul(part, weights_({c_, h_}));
       for (std::int64_t lag = 1; lag <= window; ++lag) sum = sum + states.read(falls ? now + lag : now - lag) * weights_({h_});
       const Var next = tanh(sum);
       states.write(now, next);
-      outputs[0].write(falls ? n - 1 - turn : turn, next * 0.5f);
-      outputs[1].write(falls ? turn : n - 1 - turn, matmul(next, weights_({h_, 3})));
-      outputs[2].write(turn * 2 + 1, sigmoid(matmul(parts[0], weights_({c_, 2}))));
+      outputs[0].write(falls ? n - 1 - iteration : iteration, next * 0.5f);
+      outputs[1].write(falls ? iteration : n - 1 - iteration, matmul(next, weights_({h_, 3})));
+      outputs[2].write(iteration * 2 + 1, sigmoid(matmul(parts[0], weights_({c_, 2}))));
       state.update(next);
       count.update(carried_falls ? count - 1 : count + 1);
     }
@@ -127,7 +128,7 @@ std::string reason(const Program& program) {
   return "no loop";
 }
 
-TEST_CASE("loops that count up, down, from anywhere and in both directions at once run in one piece, with the bits of their turns") {
+TEST_CASE("loops that count up, down, from anywhere and in both directions at once run in one piece, with the bits of their iterations") {
   for (const std::uint64_t seed : seeds(40)) {
     INFO("seed ", seed);
     Random random(seed * 104729);
@@ -168,7 +169,7 @@ Program beside_neighbours(bool sorted, bool skips_first) {
   return program;
 }
 
-TEST_CASE("a turn reads the rows of the turn before it of the sequences that live on, and what stands before the first") {
+TEST_CASE("an iteration reads the rows of the iteration before it of the sequences that live on, and what stands before the first") {
   for (const std::uint64_t seed : seeds(12)) {
     INFO("seed ", seed);
     Random random(seed * 31);
@@ -186,7 +187,7 @@ TEST_CASE("a turn reads the rows of the turn before it of the sequences that liv
   }
 }
 
-TEST_CASE("what a loop leaves out of rows in one place and looks at as it stands in another runs turn by turn") {
+TEST_CASE("what a loop leaves out of rows in one place and looks at as it stands in another runs iteration by iteration") {
   Program program;
   {
     const Guard guard(program);
@@ -215,8 +216,8 @@ TEST_CASE("what a loop leaves out of rows in one place and looks at as it stands
   CHECK(compare(program, {{"x", LoDTensor(random_tensor(random, {9, 2}), ragged)}, {"state", random_tensor(random, {3, 2})}}) == 0);
 }
 
-/// Rows of sequences from the last turn to the first, by a count that falls, without a state.
-TEST_CASE("rows of turns that grow are computed in one piece, and values of falling loops are kept") {
+/// Rows of sequences from the last iteration to the first, by a count that falls, without a state.
+TEST_CASE("rows of iterations that grow are computed in one piece, and values of falling loops are kept") {
   Program program;
   Weights w(9);
   {
@@ -256,7 +257,7 @@ TEST_CASE("rows of turns that grow are computed in one piece, and values of fall
   }
 }
 
-TEST_CASE("slots that no count of turns numbers, and counts that never come to an end, are said and run turn by turn") {
+TEST_CASE("slots that no count of iterations numbers, and counts that never come to an end, are said and run iteration by iteration") {
   const auto said = [](const std::function<void(WhileLoop&, const ArrayVar&, const ArrayVar&, const Var&, const Var&)>& body) {
     Program program;
     const Guard guard(program);
@@ -275,11 +276,11 @@ TEST_CASE("slots that no count of turns numbers, and counts that never come to a
   CHECK(said([](WhileLoop& loop, const ArrayVar& steps, const ArrayVar& outputs, const Var& step, const Var& n) {
           loop.break_if(equal(step, n));
           outputs.write(step, steps.read(step * step));
-        }).find("a count of turns") != std::string::npos);
+        }).find("a count of iterations") != std::string::npos);
   CHECK(said([](WhileLoop& loop, const ArrayVar& steps, const ArrayVar& outputs, const Var& step, const Var& n) {
           loop.break_if(less(step, n));
           outputs.write(step, steps.read(step));
-        }).find("looks at something else than a number of turns") != std::string::npos);
+        }).find("looks at something else than a number of iterations") != std::string::npos);
   CHECK(said([](WhileLoop& loop, const ArrayVar&, const ArrayVar& outputs, const Var& step, const Var& n) {
           loop.break_if(equal(step, n));
           outputs.write(step, outputs.read(n - 1 - step) * 2.0f);

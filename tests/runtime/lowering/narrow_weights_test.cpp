@@ -109,7 +109,8 @@ std::string passes_of(const Program& program) {
 
 }  // namespace
 
-TEST_CASE("layers with weights of bf16 and i8 run in one piece and give the bits of their turns one by one, and are near those of f32") {
+TEST_CASE(
+    "layers with weights of bf16 and i8 run in one piece and give the bits of their iterations one by one, and are near those of f32") {
   for (const LayerCase& each : layer_cases())
     for (const DType dtype : {DType::bf16, DType::i8}) {
       INFO(each.name, ", ", name_of(dtype));
@@ -166,7 +167,7 @@ TEST_CASE("what inspect prints says which products have narrow weights") {
   CHECK(passes_of(program_of(cases[0].layer, {})).find("weights in") == std::string::npos);
 }
 
-TEST_CASE("a turn that narrows what it multiplies stays in one piece, as does what passes through bf16 on the way") {
+TEST_CASE("an iteration that narrows what it multiplies stays in one piece, as does what passes through bf16 on the way") {
   const CellCase each{"casts", c, {h}, [](const Var& x, const std::vector<Var>& s) {
                         Random random(4);
                         const auto w = [&](const DDim& dims) {

@@ -76,8 +76,8 @@ task<> waits_for(Gate* gate, std::optional<CancellationSource>* source) {
   CHECK(child.ended());
 }
 
-task<> never_checks(int* turns) {
-  for (; *turns < 10; ++*turns) co_await this_task::yield();
+task<> never_checks(int* iterations) {
+  for (; *iterations < 10; ++*iterations) co_await this_task::yield();
   co_await this_task::checkpoint();
 }
 
@@ -138,11 +138,11 @@ TEST_CASE("a source cancels one scope from outside and does nothing once that ha
 
 TEST_CASE("cancellation is cooperative: a task goes on to its next wait or checkpoint") {
   SeededExecutor executor(1);
-  int turns = 0;
-  auto running = start_run(executor, never_checks(&turns));
+  int iterations = 0;
+  auto running = start_run(executor, never_checks(&iterations));
   running.cancel();
   CHECK_THROWS_WITH_AS(running.get(), "task 'run' was cancelled", CancelledError);
-  CHECK(turns == 10);
+  CHECK(iterations == 10);
 }
 
 TEST_CASE("dropping the handle of a run cancels it") {

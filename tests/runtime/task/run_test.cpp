@@ -121,10 +121,10 @@ task<int> fed_from_outside(TestSlot* slot, std::unique_ptr<ExternalHold>* hold) 
 
 TEST_CASE("a slot that nobody writes is named with the clock standing still") {
   SeededExecutor executor(1);
-  TestSlot slot("slot 3 of array 'states', turn 2 of loop 'while_1'");
+  TestSlot slot("slot 3 of array 'states', iteration 2 of loop 'while_1'");
   CHECK_THROWS_WITH_AS(sync_wait(executor, reads_what_nobody_writes(&slot), "listing"),
                        "deadlock in run 'listing': nobody can go on; task 'listing' waits for slot 3 of array 'states', "
-                       "turn 2 of loop 'while_1'",
+                       "iteration 2 of loop 'while_1'",
                        DeadlockError);
   CHECK(executor.now() == TimePoint(0));
 }

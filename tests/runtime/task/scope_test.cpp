@@ -23,8 +23,8 @@ task<> note(std::vector<std::string>* log, std::string what) {
   log->push_back(what);
 }
 
-task<> fail_after(int turns, std::string what) {
-  for (int i = 0; i < turns; ++i) co_await this_task::yield();
+task<> fail_after(int iterations, std::string what) {
+  for (int i = 0; i < iterations; ++i) co_await this_task::yield();
   throw std::runtime_error(what);
 }
 

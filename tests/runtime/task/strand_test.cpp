@@ -17,8 +17,8 @@ using namespace millrace;
 namespace {
 
 // Unguarded on purpose: only the strand keeps these from racing.
-task<> count(long* counter, int turns) {
-  for (int i = 0; i < turns; ++i) {
+task<> count(long* counter, int iterations) {
+  for (int i = 0; i < iterations; ++i) {
     ++*counter;
     co_await this_task::yield();
   }

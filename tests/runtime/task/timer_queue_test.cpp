@@ -29,7 +29,7 @@ TEST_CASE("timers come out by time and then by order of adding, whatever was add
     std::deque<TestTimer> timers(40);
     std::map<std::pair<TimePoint, int>, Timer*> expected;
     int order = 0;
-    for (int turn = 0; turn < 400; ++turn) {
+    for (int iteration = 0; iteration < 400; ++iteration) {
       TestTimer& timer = timers[static_cast<std::size_t>(random.between(0, 39))];
       const auto known = std::find_if(expected.begin(), expected.end(), [&](const auto& e) { return e.second == &timer; });
       REQUIRE(queue.remove(timer) == (known != expected.end()));

@@ -25,19 +25,19 @@ using Events = std::vector<Tracer::Event>;
 
 namespace {
 
-/// Two loops of `turns` that know nothing of each other: slot t = slot t − 1 · .5 + 1.
-Program two_loops(std::int64_t turns) {
+/// Two loops of `iterations` that know nothing of each other: slot t = slot t − 1 · .5 + 1.
+Program two_loops(std::int64_t iterations) {
   Program program;
   program.set_title("two loops");
   const build::Guard guard(program);
   const build::Var x = build::input("x", VarType(DType::f32, {}));
   for (const char* name : {"first", "second"}) {
-    const build::TensorArray slots = build::TensorArray::typed(build::constant(turns), VarType(DType::f32, {}), name);
+    const build::TensorArray slots = build::TensorArray::typed(build::constant(iterations), VarType(DType::f32, {}), name);
     build::Var step = build::constant(0);
     build::WhileLoop loop = build::while_loop({step});
     {
       const auto frame = loop.frame();
-      loop.break_if(equal(step, build::constant(turns)));
+      loop.break_if(equal(step, build::constant(iterations)));
       slots.write(step, slots.read(step - 1, x) * 0.5 + 1.0);
       step.update(step + 1);
     }
@@ -68,13 +68,13 @@ std::int64_t end(const Events& events) {
   return std::max_element(events.begin(), events.end(), [](auto& a, auto& b) { return a.end_ns < b.end_ns; })->end_ns;
 }
 
-void check_overlap(const Tracer& tracer, std::size_t turns) {
+void check_overlap(const Tracer& tracer, std::size_t iterations) {
   const auto found = loops(tracer);
   REQUIRE(found.size() == 2);
   const Events& first = found.begin()->second;
   const Events& second = found.rbegin()->second;
-  CHECK(first.size() == turns);
-  CHECK(second.size() == turns);
+  CHECK(first.size() == iterations);
+  CHECK(second.size() == iterations);
   CHECK(begin(second) < end(first));
   CHECK(begin(first) < end(second));
 }
@@ -85,7 +85,7 @@ TEST_CASE("a span lasts from its making to its end, and an instant does not last
   Tracer tracer;
   const std::uint64_t track = tracer.add_track("loop");
   {
-    const TraceSpan outer(&tracer, "iteration", "turn 0", track, 0);
+    const TraceSpan outer(&tracer, "iteration", "iteration 0", track, 0);
     const TraceSpan inner(&tracer, "op", "add", track);
     tracer.instant("slot", "states[0] issued", track, 0);
   }
@@ -95,7 +95,7 @@ TEST_CASE("a span lasts from its making to its end, and an instant does not last
   CHECK(events[0].begin_ns == events[0].end_ns);
   CHECK(events[1].name == "add");
   CHECK(events[1].step == -1);
-  CHECK(events[2].name == "turn 0");
+  CHECK(events[2].name == "iteration 0");
   CHECK(events[2].step == 0);
   CHECK(events[2].begin_ns <= events[1].begin_ns);
   CHECK(events[1].end_ns <= events[2].end_ns);
@@ -155,7 +155,7 @@ TEST_CASE("two independent loops overlap on threads") {
   }
 }
 
-TEST_CASE("turns of one loop overlap while the device lags behind") {
+TEST_CASE("iterations of one loop overlap while the device lags behind") {
   Program program;
   {
     const build::Guard guard(program);
@@ -167,7 +167,7 @@ TEST_CASE("turns of one loop overlap while the device lags behind") {
     {
       const auto frame = loop.frame();
       loop.break_if(equal(step, build::constant(8)));
-      // The place is computed on the device: the turn waits for it, and the next one begins meanwhile.
+      // The place is computed on the device: the iteration waits for it, and the next one begins meanwhile.
       slots.write(limits.read(step) + 0, step * 2);
       step.update(step + 1);
     }
@@ -178,11 +178,11 @@ TEST_CASE("turns of one loop overlap while the device lags behind") {
   Schedule schedule(1, SeededExecutor::Policy::fifo);
   const RunResult result = on_sim(schedule, program, {{"n", n}}, traced(tracer));
   CHECK(result["slots"].tensor().to_vector<std::int64_t>() == std::vector<std::int64_t>{14, 12, 10, 8, 6, 4, 2, 0});
-  const Events turns = tracer.events("iteration");
-  REQUIRE(turns.size() == 8);
+  const Events iterations = tracer.events("iteration");
+  REQUIRE(iterations.size() == 8);
   std::size_t overlapping = 0;
-  for (const Tracer::Event& event : turns)
-    for (const Tracer::Event& other : turns) overlapping += other.begin_ns > event.begin_ns && other.begin_ns < event.end_ns ? 1 : 0;
+  for (const Tracer::Event& event : iterations)
+    for (const Tracer::Event& other : iterations) overlapping += other.begin_ns > event.begin_ns && other.begin_ns < event.end_ns ? 1 : 0;
   CHECK(overlapping > 0);
 }
 
@@ -256,7 +256,7 @@ class Ranges final : public RangeSink {
 
 }  // namespace
 
-TEST_CASE("a tracer hands the spans of turns and ops to a profiler's ranges, each of which ends once") {
+TEST_CASE("a tracer hands the spans of iterations and ops to a profiler's ranges, each of which ends once") {
   for (const bool record : {true, false}) {
     const auto ranges = std::make_shared<Ranges>();
     TracerOptions options;
@@ -265,7 +265,7 @@ TEST_CASE("a tracer hands the spans of turns and ops to a profiler's ranges, eac
     Tracer tracer(options);
     ThreadExecutor executor(2);
     RunOptions wanted = traced(tracer);
-    wanted.gear = Gear::interpreted;
+    wanted.backend = Backend::interpreted;
     sync_wait(executor, run(two_loops(5), one, wanted));
     CHECK(ranges->begun["iteration"] >= 10);
     CHECK(ranges->begun["op"] > 10);
@@ -278,7 +278,7 @@ TEST_CASE("a tracer hands the spans of turns and ops to a profiler's ranges, eac
   }
 }
 
-TEST_CASE("a tracer that keeps nothing leaves loops in the gear that they have without one") {
+TEST_CASE("a tracer that keeps nothing leaves loops in the backend that they have without one") {
   TracerOptions options;
   options.record = false;
   Tracer tracer(options);

@@ -44,7 +44,7 @@ TEST_CASE("messages cross both ways over TCP and WebSocket alike") {
       Random random(seed);
       Loopback loop;
       loop.connect(scheme);
-      for (int turn = 0; turn < 30; ++turn) {
+      for (int iteration = 0; iteration < 30; ++iteration) {
         auto& from = random.coin() ? loop.server : loop.client;
         auto& to = from == loop.server ? loop.client : loop.server;
         const Message sent = random.coin() ? text_message(payload(random)) : binary_message(payload(random));

@@ -198,24 +198,24 @@ TEST_CASE("recording a graph probes nothing, and takes what a probe before it fo
     output("y", out.stack());
   }
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {3, rows, width}))}, {"boot", LoDTensor(random_tensor(random, {rows, width}))}};
-  const auto run_in = [&](const Executable& executable, Gear gear) {
+  const auto run_in = [&](const Executable& executable, Backend backend) {
     RunOptions options;
-    options.gear = gear;
-    options.gear_required = gear == Gear::captured;
+    options.backend = backend;
+    options.backend_required = backend == Backend::captured;
     ThreadExecutor executor(1);
     return sync_wait(executor, run(executable, feeds, options));
   };
   emulated::offer_blas({BlasAlgorithm::ours}, 1 << 12);
-  const std::string wanted = bits(run_in(Executable(program, device_with(false)), Gear::interpreted));
+  const std::string wanted = bits(run_in(Executable(program, device_with(false)), Backend::interpreted));
   const auto device = device_with(true);
-  CHECK(bits(run_in(Executable(program, device), Gear::captured)) == wanted);
+  CHECK(bits(run_in(Executable(program, device), Backend::captured)) == wanted);
   CHECK(emulated::blas_use().proposals == 0);
   CHECK(library_products(*device).empty());
-  CHECK(bits(run_in(Executable(program, device), Gear::interpreted)) == wanted);
+  CHECK(bits(run_in(Executable(program, device), Backend::interpreted)) == wanted);
   const emulated::BlasUse before = emulated::blas_use();
   CHECK(before.proposals == 3);
   CHECK(has(only_line(*device), ": cuBLASLt"));
-  const RunResult captured = run_in(Executable(program, device), Gear::captured);
+  const RunResult captured = run_in(Executable(program, device), Backend::captured);
   CHECK(captured.captured_loops == 1);
   CHECK(bits(captured) == wanted);
   CHECK(emulated::blas_use().proposals == before.proposals);
@@ -230,7 +230,7 @@ TEST_CASE("two streams do not share a workspace") {
   const auto wanted = product(*ours, of);
   CHECK(product(*device, of) == wanted);
   emulated::offer_blas({BlasAlgorithm::ours}, 1 << 16);  // forgets the probe's stream
-  for (std::size_t turn = 0; turn < 4; ++turn) CHECK(product(*device, of, turn % 2) == wanted);
+  for (std::size_t iteration = 0; iteration < 4; ++iteration) CHECK(product(*device, of, iteration % 2) == wanted);
   const emulated::BlasUse use = emulated::blas_use();
   CHECK(use.products == 4);
   REQUIRE(use.workspaces.size() == 2);

@@ -21,8 +21,8 @@ namespace {
 
 RunResult run_captured(const Executable& executable, const Feeds& feeds) {
   RunOptions options;
-  options.gear = Gear::captured;
-  options.gear_required = true;
+  options.backend = Backend::captured;
+  options.backend_required = true;
   ThreadExecutor executor(1);
   return sync_wait(executor, run(executable, feeds, options));
 }
@@ -45,46 +45,46 @@ TEST_CASE("a graph is made for the extents of a run, and serves runs of any leng
   CHECK(made_by(LoD::from_lengths({{3, 1, 2}})) == 1);
   CHECK(made_by(LoD::from_lengths({{3, 1, 2}})) == 0);
   CHECK(made_by(LoD::from_lengths({{9, 0, 7, 1}})) == 0);
-  CHECK(made_by(LoD::from_lengths({{2, 2, 2}})) == 1);  // of the same rows in all turns
+  CHECK(made_by(LoD::from_lengths({{2, 2, 2}})) == 1);  // of the same rows in all iterations
   CHECK(made_by(LoD::from_lengths({{5, 4}})) == 1);
   CHECK(made_by(LoD::from_lengths({{1, 30}})) == 0);
 }
 
-TEST_CASE("a turn of few kernels stands in its graph several times, and one that looks at what is not there yet is refused") {
+TEST_CASE("an iteration of few kernels stands in its graph several times, and one that looks at what is not there yet is refused") {
   const auto recorder = cuda::make_recording_device(make_cuda_device({}), 0);
-  cuda::LoopTurn turn;
-  turn.states = {{DType::f32, {2}}};
-  turn.next = {0};
-  turn.run = [&](const std::vector<Tensor>& values) {
+  cuda::LoopIteration iteration;
+  iteration.states = {{DType::f32, {2}}};
+  iteration.next = {0};
+  iteration.run = [&](const std::vector<Tensor>& values) {
     return std::vector<Tensor>{unary(Unary::tanh, UnaryParams(), values[0], recorder->stream(0))};
   };
-  const auto graph = cuda::record_loop(recorder, turn);
+  const auto graph = cuda::record_loop(recorder, iteration);
   CHECK(graph->nodes() >= 32);
-  CHECK(graph->turns_at_once() > 8);
-  turn.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0].copy_to(CpuPlace{})}; };
-  CHECK_THROWS_WITH_AS(cuda::record_loop(recorder, turn), doctest::Contains("host"), UnsupportedError);
+  CHECK(graph->iterations_at_once() > 8);
+  iteration.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0].copy_to(CpuPlace{})}; };
+  CHECK_THROWS_WITH_AS(cuda::record_loop(recorder, iteration), doctest::Contains("host"), UnsupportedError);
   // The recording was given up: the stream is there for the next one.
-  turn.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0]}; };
-  CHECK(cuda::record_loop(recorder, turn)->nodes() >= 32);
+  iteration.run = [&](const std::vector<Tensor>& values) { return std::vector<Tensor>{values[0]}; };
+  CHECK(cuda::record_loop(recorder, iteration)->nodes() >= 32);
   CHECK_THROWS_AS(cuda::make_recording_device(make_cpu_device(), 0), UnsupportedError);
 }
 
 TEST_CASE("a graph that nobody keeps goes on to its end") {
   const auto device = make_cuda_device({.streams = 1});
   const auto recorder = cuda::make_recording_device(device, 0);
-  cuda::LoopTurn turn;
-  turn.states = {{DType::f32, {2}}};
-  turn.next = {0};
-  turn.run = [&](const std::vector<Tensor>& values) {
+  cuda::LoopIteration iteration;
+  iteration.states = {{DType::f32, {2}}};
+  iteration.next = {0};
+  iteration.run = [&](const std::vector<Tensor>& values) {
     return std::vector<Tensor>{binary(Binary::add, values[0], values[0], recorder->stream(0))};
   };
   cuda::LoopSlots slots;
-  slots.turns = 100;
+  slots.iterations = 100;
   slots.states = {ones(DDim{2}, DType::f32, device->stream(0))};
   slots.last = {Tensor(DType::f32, DDim{2}, device->stream(0).memory())};
   const Tensor last = slots.last[0];
   emulated::slow_down(20'000);
-  cuda::record_loop(recorder, turn)->run(std::move(slots));
+  cuda::record_loop(recorder, iteration)->run(std::move(slots));
   emulated::slow_down(0);
   CHECK(last.copy_to(CpuPlace{}).to_vector<float>() == std::vector<float>(2, std::ldexp(1.0f, 100)));
 }
@@ -102,7 +102,7 @@ TEST_CASE("a graph that does not start is an error of its run") {
   emulated::fail_launches(cudaSuccess);
 }
 
-TEST_CASE("a loop whose kernel the device does not start runs turn by turn, with the same bits, and says why") {
+TEST_CASE("a loop whose kernel the device does not start runs iteration by iteration, with the same bits, and says why") {
   Program program;
   {
     const build::Guard guard(program);
@@ -116,7 +116,7 @@ TEST_CASE("a loop whose kernel the device does not start runs turn by turn, with
   feeds.insert_or_assign("x", LoDTensor(Tensor::from(std::vector<float>(12, 0.5f), DDim{6, 2}), LoD::from_lengths({{4, 2}})));
   const auto run_fused = [&] {
     RunOptions options;
-    options.gear = Gear::fused;
+    options.backend = Backend::fused;
     ThreadExecutor executor(1);
     return sync_wait(executor, run(executable, feeds, options));
   };
@@ -125,8 +125,8 @@ TEST_CASE("a loop whose kernel the device does not start runs turn by turn, with
   const RunResult refused = run_fused();
   emulated::refuse_grids(cudaSuccess);
   CHECK(refused.fused_loops == 0);
-  REQUIRE(refused.turn_by_turn.size() == 1);
-  CHECK(refused.turn_by_turn.begin()->find("cudaLaunchKernelEx on cuda:0") != std::string::npos);
+  REQUIRE(refused.iteration_by_iteration.size() == 1);
+  CHECK(refused.iteration_by_iteration.begin()->find("cudaLaunchKernelEx on cuda:0") != std::string::npos);
   const RunResult fused = run_fused();
   CHECK(fused.fused_loops == 1);
   CHECK(numbers(refused) == numbers(fused));

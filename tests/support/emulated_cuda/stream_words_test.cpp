@@ -63,7 +63,7 @@ TEST_CASE("a kernel that never raises its word keeps no stream of another device
   stamps.ready().wait();
 }
 
-TEST_CASE("a loop turn by turn on another stream than the fused one whose slots it reads waits for words in the driver") {
+TEST_CASE("a loop iteration by iteration on another stream than the fused one whose slots it reads waits for words in the driver") {
   using namespace build;
   Program program;
   {
@@ -81,10 +81,11 @@ TEST_CASE("a loop turn by turn on another stream than the fused one whose slots 
   }
   ThreadExecutor executor(2);
   RunOptions options;
-  options.gear = Gear::fused;
-  constexpr std::int64_t turns = 2000;
+  options.backend = Backend::fused;
+  constexpr std::int64_t iterations = 2000;
   Feeds feeds;
-  feeds.insert_or_assign("x", LoDTensor(Tensor::from(std::vector<float>(2 * turns, 0.5f), DDim{turns, 2}), LoD::from_lengths({{turns}})));
+  feeds.insert_or_assign(
+      "x", LoDTensor(Tensor::from(std::vector<float>(2 * iterations, 0.5f), DDim{iterations, 2}), LoD::from_lengths({{iterations}})));
   const std::size_t before = emulated::waits_enqueued();
   const RunResult result = sync_wait(executor, run(Executable(program, make_cuda_device({})), feeds, options));
   CHECK(result.fused_loops == 1);

@@ -31,20 +31,20 @@ class LineBuffer {
 /// Multiply-adds after which somebody may ask whether to go on.
 inline constexpr std::int64_t slice_work = 200 << 20;
 
-/// Rows of all turns of one thing, wherever each turn's lie.
-struct TurnRows {
-  std::vector<const std::byte*> first;  // by turn
+/// Rows of all iterations of one thing, wherever each iteration's lie.
+struct IterationRows {
+  std::vector<const std::byte*> first;  // by iteration
   std::int64_t width = 0;
 };
 
-/// A run of a fused loop: what it works on (fused_prepare.cpp), and how its rows go through the turns (fused_run.cpp).
+/// A run of a fused loop: what it works on (fused_prepare.cpp), and how its rows go through the iterations (fused_run.cpp).
 struct FusedRun::State {
-  /// Turn t takes what turn t + `shift` of another run made.
+  /// Iteration t takes what iteration t + `shift` of another run made.
   struct Feeder {
     std::shared_ptr<State> run;
     std::int64_t shift = 0;
   };
-  /// Rows [first, last) of every turn, with what they carry.
+  /// Rows [first, last) of every iteration, with what they carry.
   struct Part {
     std::int64_t first = 0;
     std::int64_t last = 0;
@@ -53,32 +53,32 @@ struct FusedRun::State {
     std::vector<int> turned;        // which of the two is now
     std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     std::vector<LineBuffer> step;   // outputs of `step` for `behind`
-    // Rows of a run in the order of its turns, where they lie in another one; by port of `ahead` and of `behind`.
+    // Rows of a run in the order of its iterations, where they lie in another one; by port of `ahead` and of `behind`.
     std::vector<LineBuffer> ahead_aside, behind_aside;
     LineBuffer workspace;
-    SpinHelper* helper = nullptr;  // while turns run, where the part's products are shared with another thread
+    SpinHelper* helper = nullptr;  // while iterations run, where the part's products are shared with another thread
     std::vector<RowView> in, out;
   };
-  /// Where an output of a part of the turn goes.
+  /// Where an output of a part of the iteration goes.
   struct Target {
     std::int64_t whole = -1;  // an output of the loop
-    std::int64_t state = -1;  // held for the next turn alone
-    bool falls = false;       // the rows of the last turn stand first
+    std::int64_t state = -1;  // held for the next iteration alone
+    bool falls = false;       // the rows of the last iteration stand first
   };
 
   std::shared_ptr<const FusedLoop> loop;
   FusedOperands operands;
   std::int64_t size = 4;  // bytes of an element
   DType dtype = DType::f32;
-  std::int64_t first_rows = 0;        // of the first turn
-  std::int64_t most_rows = 0;         // of any turn
-  std::vector<std::int64_t> rows;     // by turn; empty: all turns have as many as the first
-  std::vector<std::int64_t> offsets;  // of a turn's rows among all; empty with `rows`
-  std::vector<TurnRows> inputs;
+  std::int64_t first_rows = 0;        // of the first iteration
+  std::int64_t most_rows = 0;         // of any iteration
+  std::vector<std::int64_t> rows;     // by iteration; empty: all iterations have as many as the first
+  std::vector<std::int64_t> offsets;  // of an iteration's rows among all; empty with `rows`
+  std::vector<IterationRows> inputs;
   std::vector<Feeder> feeders;
   std::vector<Tensor> widened;  // truth of inputs, as numbers
   std::optional<SequenceOrder> order;
-  FusedOperands::Slots ordered;  // which of its steps a turn is
+  FusedOperands::Slots ordered;  // which of its steps an iteration is
   bool moves = false;            // rows that stay may have to move together
   std::vector<Tensor> initial;
   std::vector<Tensor> shared;     // of the form
@@ -87,27 +87,27 @@ struct FusedRun::State {
   std::vector<Tensor> whole;  // by output of the loop
   std::vector<Target> ahead_targets, step_targets, behind_targets;
   std::vector<std::size_t> changing;  // the states that change, in the order of their next values
-  std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the turn
+  std::vector<std::size_t> next_of;   // by state: its next value among the outputs of the iteration
   std::vector<Part> parts;
-  bool shares = false;         // two threads go through the turns of the only part together
-  std::int64_t run_rows = 64;  // of a run of turns
+  bool shares = false;         // two threads go through the iterations of the only part together
+  std::int64_t run_rows = 64;  // of a run of iterations
   std::int64_t work = 1;       // multiply-adds of a row
   std::int64_t done = 0;
-  std::int64_t bound = 0;      // turns whose inputs are known
-  std::int64_t published = 0;  // turns whose slots are written, of outputs that leave
+  std::int64_t bound = 0;      // iterations whose inputs are known
+  std::int64_t published = 0;  // iterations whose slots are written, of outputs that leave
 
   bool arrives(std::size_t input) const;
   bool leaves(std::size_t output) const { return output < operands.leaving.size() && operands.leaving[output]; }
-  bool expect_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts) const;
-  bool bind_turn(std::int64_t turn, StreamRef stream);
+  bool expect_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) const;
+  bool bind_iteration(std::int64_t iteration, StreamRef stream);
   void write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const;
   bool read_inputs(StreamRef stream);
-  bool read_slots(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
-  bool read_slot(std::size_t input, std::int64_t slot, TurnRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
+  bool read_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
+  bool read_slot(std::size_t input, std::int64_t slot, IterationRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
   std::optional<Tensor> numbers(const Tensor& x, std::size_t input, StreamRef stream);
   bool count_rows(const std::vector<std::vector<std::int64_t>>& counts);
   std::optional<Tensor> first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const;
-  bool read_feeder(std::size_t input, TurnRows& made, std::vector<std::int64_t>& counts);
+  bool read_feeder(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts);
   const Target& target_of(std::size_t output) const;
   bool read_states(StreamRef stream);
   bool read_shared(StreamRef stream);
@@ -118,21 +118,23 @@ struct FusedRun::State {
   bool worth_sharing() const;
   void run_shared(ThreadTeam& team, std::int64_t begin, std::int64_t end);
   void run_part(Part& part, std::int64_t begin, std::int64_t end);
-  void run_turns(Part& part, std::int64_t begin, std::int64_t end);
-  std::int64_t rows_of(std::int64_t turn) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(turn)]; }
-  std::int64_t offset(std::int64_t turn) const { return rows.empty() ? first_rows * turn : offsets[static_cast<std::size_t>(turn)]; }
-  std::int64_t live(const Part& part, std::int64_t turn) const {
-    return std::clamp<std::int64_t>(rows_of(turn) - part.first, 0, part.last - part.first);
+  void run_iterations(Part& part, std::int64_t begin, std::int64_t end);
+  std::int64_t rows_of(std::int64_t iteration) const { return rows.empty() ? first_rows : rows[static_cast<std::size_t>(iteration)]; }
+  std::int64_t offset(std::int64_t iteration) const {
+    return rows.empty() ? first_rows * iteration : offsets[static_cast<std::size_t>(iteration)];
   }
-  /// Where the rows of a turn begin among those of all turns, in an output.
-  std::int64_t place(const Target& target, std::int64_t turn) const {
-    return target.falls ? offset(operands.turns) - offset(turn) - rows_of(turn) : offset(turn);
+  std::int64_t live(const Part& part, std::int64_t iteration) const {
+    return std::clamp<std::int64_t>(rows_of(iteration) - part.first, 0, part.last - part.first);
   }
-  RowView source(const Part& part, const passes::Source& from, std::int64_t turn, std::int64_t row) const;
+  /// Where the rows of an iteration begin among those of all iterations, in an output.
+  std::int64_t place(const Target& target, std::int64_t iteration) const {
+    return target.falls ? offset(operands.iterations) - offset(iteration) - rows_of(iteration) : offset(iteration);
+  }
+  RowView source(const Part& part, const passes::Source& from, std::int64_t iteration, std::int64_t row) const;
   RowView target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
-                 std::int64_t turn, std::int64_t row) const;
+                 std::int64_t iteration, std::int64_t row) const;
   void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
-              std::vector<LineBuffer>& buffers, std::int64_t turn, std::int64_t row, std::int64_t count);
+              std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count);
   bool in_line(const passes::Source& from, std::int64_t begin, std::int64_t end) const;
   bool in_line(const Target& target) const { return target.whole < 0 || (parts.size() == 1 && !target.falls); }
   void make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,
@@ -140,8 +142,8 @@ struct FusedRun::State {
   void launch_run(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
                   std::vector<LineBuffer>& buffers, const std::vector<LineBuffer>& room, std::int64_t begin, std::int64_t end,
                   std::int64_t total);
-  void move_rows(Part& part, std::int64_t turn);
-  void take_states(Part& part, std::int64_t turn, std::int64_t row);
+  void move_rows(Part& part, std::int64_t iteration);
+  void take_states(Part& part, std::int64_t iteration, std::int64_t row);
   void keep_states(Part& part, std::int64_t count);
 };
 

@@ -418,7 +418,7 @@ void RowCompiler::matmul_int8(const Op& op) {
   const auto values = quantized_.find(op.inputs[0]);
   const Tensor* weights = program_.constant(op.inputs[2]);
   const Tensor* scales = program_.constant(op.inputs[3]);
-  if (values == quantized_.end()) refuse(op, "multiplies what quantize_rows did not make in the same turn");
+  if (values == quantized_.end()) refuse(op, "multiplies what quantize_rows did not make in the same iteration");
   if (weights == nullptr || scales == nullptr) refuse(op, "is in fused loops with weights that are known");
   const View row_scales = contiguous(at(op.inputs[1]));
   ops::PackingStream stream;

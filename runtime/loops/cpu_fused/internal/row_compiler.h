@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Turns the ops of a program into ops over registers. Shapes cost nothing: a slice, a transposition or a stretched axis is another view of a
+/// Iterations the ops of a program into ops over registers. Shapes cost nothing: a slice, a transposition or a stretched axis is another view of a
 /// register, and is copied only where an op needs its elements side by side.
 class RowCompiler {
  public:

@@ -17,8 +17,8 @@
 
 namespace millrace {
 
-/// So many turns are one launch: others get the device in between.
-inline constexpr std::int64_t turns_a_launch = 256;
+/// So many iterations are one launch: others get the device in between.
+inline constexpr std::int64_t iterations_a_launch = 256;
 
 inline Tensor brought(const Tensor& value, StreamRef stream) {
   if (value.place() == stream.place()) return value;
@@ -27,19 +27,19 @@ inline Tensor brought(const Tensor& value, StreamRef stream) {
   return there;
 }
 
-/// The rows of all turns, and who stands where.
+/// The rows of all iterations, and who stands where.
 struct DeviceLstm::Rows {
   const FusedOperands& operands;
   const LstmLoop& loop;
   StreamRef stream;
   std::optional<SequenceOrder> order;
-  std::vector<std::int64_t> counts;            // by turn
-  std::vector<std::int64_t> offsets;           // of the turns' rows
-  std::vector<Tensor> inputs;                  // of all turns, by input
-  std::vector<Tensor> states;                  // of the first turn
+  std::vector<std::int64_t> counts;            // by iteration
+  std::vector<std::int64_t> offsets;           // of the iterations' rows
+  std::vector<Tensor> inputs;                  // of all iterations, by input
+  std::vector<Tensor> states;                  // of the first iteration
   std::vector<std::int64_t> places;            // as in LstmSequenceRows; empty: in order
-  std::vector<std::int64_t> slots;             // by sequence, longest first: its row in the first turn
-  std::vector<std::vector<std::int64_t>> who;  // by turn and row: its row in the first turn; empty: in order
+  std::vector<std::int64_t> slots;             // by sequence, longest first: its row in the first iteration
+  std::vector<std::vector<std::int64_t>> who;  // by iteration and row: its row in the first iteration; empty: in order
 
   /// With `arriving`, of the inputs only how many rows they will have.
   bool read(bool arriving = false) {
@@ -58,7 +58,8 @@ struct DeviceLstm::Rows {
     const TensorArray& array = operands.inputs[i];
     const std::int64_t first = operands.read[i].first;
     if (i == 0) order = array.order();
-    return first >= 0 && !array.is_window() && first + operands.turns <= array.size() && array.order() == order && (!order || first == 0);
+    return first >= 0 && !array.is_window() && first + operands.iterations <= array.size() && array.order() == order &&
+           (!order || first == 0);
   }
   const VarType& type_of(std::size_t i) const { return loop.form().step.var(loop.form().step.inputs()[i].var).type; }
 
@@ -71,10 +72,10 @@ struct DeviceLstm::Rows {
     Tensor all;
     if (const auto filled = array.filled()) {
       if (!fits(filled->items ? filled->whole.dims().erased(0) : filled->whole.dims(), filled->whole.dtype(), type)) return false;
-      all = of_filled(*filled, first, operands.turns, rows);
+      all = of_filled(*filled, first, operands.iterations, rows);
     } else {
       std::vector<Tensor> parts;
-      for (std::int64_t t = first; t < first + operands.turns; ++t) {
+      for (std::int64_t t = first; t < first + operands.iterations; ++t) {
         const std::optional<LoDTensor> slot = array.peek(t);
         if (!slot || !slot->lod().empty() || !fits(slot->dims(), slot->dtype(), type)) return false;
         rows.push_back(slot->dims()[0]);
@@ -87,18 +88,18 @@ struct DeviceLstm::Rows {
     inputs.push_back(brought(all, stream));
     return true;
   }
-  /// As many rows a turn as the order says; without one, as many as the first has.
+  /// As many rows an iteration as the order says; without one, as many as the first has.
   bool expect_input(std::size_t i) {
     if (!may_read(i)) return false;
     const std::optional<LoDTensor> slot = operands.inputs[i].peek(operands.read[i].first);
     if (!slot || !slot->lod().empty() || !fits(slot->dims(), slot->dtype(), type_of(i))) return false;
     std::vector<std::int64_t> rows;
-    for (std::int64_t t = 0; t < operands.turns; ++t) rows.push_back(order ? order->live(t) : slot->dims()[0]);
+    for (std::int64_t t = 0; t < operands.iterations; ++t) rows.push_back(order ? order->live(t) : slot->dims()[0]);
     if (i > 0 && rows != counts) return false;
     counts = std::move(rows);
     return true;
   }
-  /// The rows of an input for the turns from `begin` to `end`, whose slots are issued; they may be there before their array is.
+  /// The rows of an input for the iterations from `begin` to `end`, whose slots are issued; they may be there before their array is.
   std::optional<Tensor> part(std::size_t i, std::int64_t begin, std::int64_t end) const {
     const TensorArray& array = operands.inputs[i];
     const std::int64_t first = operands.read[i].first + begin;
@@ -122,10 +123,10 @@ struct DeviceLstm::Rows {
   static bool fits(const DDim& slot, DType dtype, const VarType& type) {
     return dtype == type.dtype && slot.rank() == type.rank() && slot.rank() > 0 && slot.erased(0) == type.shape->erased(0);
   }
-  Tensor of_filled(const detail::FilledSlots& filled, std::int64_t first, std::int64_t turns, std::vector<std::int64_t>& rows) const {
+  Tensor of_filled(const detail::FilledSlots& filled, std::int64_t first, std::int64_t iterations, std::vector<std::int64_t>& rows) const {
     const auto begin = filled.offsets[static_cast<std::size_t>(first)];
-    const auto end = filled.offsets[static_cast<std::size_t>(first + turns)];
-    for (auto t = static_cast<std::size_t>(first); t < static_cast<std::size_t>(first + turns); ++t)
+    const auto end = filled.offsets[static_cast<std::size_t>(first + iterations)];
+    for (auto t = static_cast<std::size_t>(first); t < static_cast<std::size_t>(first + iterations); ++t)
       rows.push_back(filled.items ? filled.whole.dim(1) : filled.offsets[t + 1] - filled.offsets[t]);
     const Tensor part = filled.whole.rows(begin, end);
     if (!filled.items) return part;
@@ -145,7 +146,7 @@ struct DeviceLstm::Rows {
       Tensor held = given.tensor();
       if (order) {
         if (!shrinks && (!all_stay || held.dim(0) != n)) return false;
-        if (given.has_order() && (given.order() != *order || given.turn() != -1)) return false;
+        if (given.has_order() && (given.order() != *order || given.iteration() != -1)) return false;
         if (shrinks && held.dim(0) != order->sequences()) return false;
         if (shrinks && !given.has_order()) held = reorder(given, *order, stream).tensor();
         if (shrinks && !shrink_rows(*order, -1, 0).prefix) return false;
@@ -161,8 +162,9 @@ struct DeviceLstm::Rows {
     for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
       const TensorArray& array = operands.outputs[i];
       const std::int64_t first = operands.written[i].first;
-      if (array.is_window() || array.closed() || first < 0 || (array.is_fixed() && first + operands.turns > array.size())) return false;
-      for (std::int64_t t = 0; t < operands.turns; ++t) {
+      if (array.is_window() || array.closed() || first < 0 || (array.is_fixed() && first + operands.iterations > array.size()))
+        return false;
+      for (std::int64_t t = 0; t < operands.iterations; ++t) {
         const SlotState slot = array.state(first + t);
         if (slot != SlotState::empty && slot != SlotState::waited) return false;
         if (array.order() && array.order()->live(first + t) != counts[static_cast<std::size_t>(t)]) return false;
@@ -197,9 +199,9 @@ struct DeviceLstm::Rows {
         places[static_cast<std::size_t>(offsets[t]) + number[static_cast<std::size_t>(who[t][row])]] = static_cast<std::int64_t>(row);
   }
 
-  /// By row of a turn: its row in the first. Empty: the same.
-  std::vector<std::int64_t> stayed(std::int64_t turn) const {
-    return who.empty() ? std::vector<std::int64_t>() : who[static_cast<std::size_t>(turn)];
+  /// By row of an iteration: its row in the first. Empty: the same.
+  std::vector<std::int64_t> stayed(std::int64_t iteration) const {
+    return who.empty() ? std::vector<std::int64_t>() : who[static_cast<std::size_t>(iteration)];
   }
 };
 

@@ -82,8 +82,8 @@ void read(Exporter& to, const Op& op, const char*) {
 
 void write_at(Exporter& to, const Op& op, VarId value, const std::string& index) {
   const VarId array = op.inputs[0];
-  if (Scope* turn = to.scanning(array)) {
-    turn->written[to.root(array)] = to.name(value);
+  if (Scope* iteration = to.scanning(array)) {
+    iteration->written[to.root(array)] = to.name(value);
     return;
   }
   to.make_general(array);

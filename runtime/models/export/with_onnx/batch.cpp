@@ -212,9 +212,9 @@ std::vector<Exporter::Given> Exporter::batch_inputs(const RowsOfSequences& known
   return given;
 }
 
-/// The rows of sequence `turn`.
-void Exporter::bind_sequence(const Given& given, const std::string& turn) {
-  const std::string at = node("Reshape", {turn, ints({1})});
+/// The rows of sequence `iteration`.
+void Exporter::bind_sequence(const Given& given, const std::string& iteration) {
+  const std::string at = node("Reshape", {iteration, ints({1})});
   const std::string begin = given.lengths.empty() ? at : gathered(given.begins, at);
   const std::string count = given.lengths.empty() ? ints({1}) : gathered(given.lengths, at);
   bind(given.port->var, node("Slice", {given.rows, begin, node("Add", {begin, count}), ints({0})}, {}, given.port->name + "_of_one"));
@@ -257,15 +257,15 @@ void Exporter::batch() {
     carried.push_back(list_of_rows(type(port.var)));
     if (type(port.var).lod_depth > 0) scanned.emplace_back(DType::i64, DDim{});
   }
-  const Names made = repeat(length_of(ragged->lengths), lists, carried, scanned, [&](const std::string& turn, const Names& before) {
-    for (const Given& each : given) bind_sequence(each, turn);
+  const Names made = repeat(length_of(ragged->lengths), lists, carried, scanned, [&](const std::string& iteration, const Names& before) {
+    for (const Given& each : given) bind_sequence(each, iteration);
     block(0);
     Names next, lengths;
     for (std::size_t i = 0; i < program_.outputs().size(); ++i) {
       const VarId var = program_.outputs()[i].var;
       const std::string value = exported(var);
       next.push_back(value.empty() ? before[i] : node("SequenceInsert", {before[i], value}));
-      if (type(var).lod_depth > 0) lengths.push_back(value.empty() ? turn : length_of(value));
+      if (type(var).lod_depth > 0) lengths.push_back(value.empty() ? iteration : length_of(value));
     }
     next.insert(next.end(), lengths.begin(), lengths.end());
     return next;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include <millrace/runtime/models/export/with_onnx/turn.h>
+#include <millrace/runtime/models/export/with_onnx/iteration.h>
 #include <millrace/tensor/error.h>
 
 /// `if` and loops.
@@ -38,22 +38,22 @@ std::string Exporter::choose(const std::string& condition, const VarType& type, 
 
 Names Exporter::repeat(const std::string& trips, const Names& initial, const std::vector<VarType>& carried,
                        const std::vector<VarType>& scanned,
-                       const std::function<Names(const std::string& turn, const Names& values)>& body) {
+                       const std::function<Names(const std::string& iteration, const Names& values)>& body) {
   onnx::NodeProto* node = raw_node("Loop");
   node->add_input(trips);
   node->add_input("");
   for (const std::string& value : initial) node->add_input(value);
   onnx::GraphProto* graph = subgraph(node, "body");
   enter(graph, "body");
-  const std::string turn = fresh("turn");
-  describe(graph->add_input(), turn, VarType(DType::i64, DDim{}));
+  const std::string iteration = fresh("iteration");
+  describe(graph->add_input(), iteration, VarType(DType::i64, DDim{}));
   describe(graph->add_input(), fresh("proceeds"), VarType(DType::boolean, DDim{}));
   Names values;
   for (const VarType& each : carried) {
     values.push_back(fresh("carried"));
     describe(graph->add_input(), values.back(), each);
   }
-  const Names next = body(turn, values);
+  const Names next = body(iteration, values);
   describe(graph->add_output(), own(constant(Tensor::scalar(true), "proceeds")), VarType(DType::boolean, DDim{}));
   Names last;
   for (std::size_t i = 0; i < next.size(); ++i) {
@@ -104,54 +104,54 @@ void Exporter::branch(const Op& op) {
 }
 
 void Exporter::loop(const Op& op) {
-  Turn turn = plan(op);
-  if (turn.scan)
-    emit_scan(op, turn);
+  Iteration iteration = plan(op);
+  if (iteration.scan)
+    emit_scan(op, iteration);
   else
-    emit_loop(op, turn);
+    emit_loop(op, iteration);
 }
 
 /// What goes in: the carried tensors, boots of what is read a step back, arrays.
-Names Exporter::loop_inputs(const Op& op, Turn& turn) {
+Names Exporter::loop_inputs(const Op& op, Iteration& iteration) {
   Names initial;
-  for (const std::size_t i : turn.carried) initial.push_back(name(op.inputs[i]));
-  for (const auto& [array, boot] : turn.lagged) initial.push_back(name(boot));
-  for (const VarId each : turn.general) {
+  for (const std::size_t i : iteration.carried) initial.push_back(name(op.inputs[i]));
+  for (const auto& [array, boot] : iteration.lagged) initial.push_back(name(boot));
+  for (const VarId each : iteration.general) {
     make_general(each);
     initial.push_back(array(each).value);
   }
   return initial;
 }
 
-/// Begins the graph of a turn, with a parameter for each of `loop_inputs`.
-void Exporter::enter_turn(Turn& turn, onnx::GraphProto* body) {
+/// Begins the graph of an iteration, with a parameter for each of `loop_inputs`.
+void Exporter::enter_iteration(Iteration& iteration, onnx::GraphProto* body) {
   enter(body, "body");
-  scope().counter = turn.counter;
-  for (const std::size_t i : turn.carried) {
-    const VarId param = turn.body->params[i];
+  scope().counter = iteration.counter;
+  for (const std::size_t i : iteration.carried) {
+    const VarId param = iteration.body->params[i];
     bind(param, fresh(program_.var(param).name));
     describe(body->add_input(), name(param), type(param));
   }
-  for (const auto& [array, boot] : turn.lagged) {
+  for (const auto& [array, boot] : iteration.lagged) {
     std::string& lag = scope().lags[array];
     lag = fresh(program_.var(array).name + "_before");
     describe(body->add_input(), lag, type(boot));
   }
-  for (const VarId each : turn.general) {
+  for (const VarId each : iteration.general) {
     ArrayState state = array(each);
     state.value = fresh(program_.var(each).name);
     describe_array(body->add_input(), state.value, each);
     set_array(each, state);
   }
-  scope().scanned = turn.outputs;
+  scope().scanned = iteration.outputs;
 }
 
-/// The outputs of the turn that follow those of ONNX's own: the next values of `enter_turn`, then the scanned outputs.
-void Exporter::leave_turn(const Turn& turn, const Names& carried) {
+/// The outputs of the iteration that follow those of ONNX's own: the next values of `enter_iteration`, then the scanned outputs.
+void Exporter::leave_iteration(const Iteration& iteration, const Names& carried) {
   onnx::GraphProto* body = scope().graph;
   for (std::size_t i = 0; i < carried.size(); ++i) {
     const std::string value = own(carried[i]);
-    describe(body->add_output(), value, type(turn.body->params[turn.carried[i]]));
+    describe(body->add_output(), value, type(iteration.body->params[iteration.carried[i]]));
   }
   const auto written = [&](VarId array) {
     const auto found = scope().written.find(array);
@@ -159,15 +159,15 @@ void Exporter::leave_turn(const Turn& turn, const Names& carried) {
       throw UnsupportedError("writes '" + program_.var(array).name + "' by an op that has no counterpart");
     return found->second;
   };
-  for (const auto& [array, boot] : turn.lagged) {
+  for (const auto& [array, boot] : iteration.lagged) {
     const std::string value = own(written(array));
     describe(body->add_output(), value, type(boot));
   }
-  for (const VarId each : turn.general) {
+  for (const VarId each : iteration.general) {
     const std::string value = own(array(each).value);
     describe_array(body->add_output(), value, each);
   }
-  for (const VarId array : turn.outputs) {
+  for (const VarId array : iteration.outputs) {
     const std::string value = own(written(array));
     describe(body->add_output(), value, scanned_slot(type(array)));
   }
@@ -175,23 +175,23 @@ void Exporter::leave_turn(const Turn& turn, const Names& carried) {
 }
 
 /// Names the outputs of the loop's node.
-void Exporter::finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node) {
-  for (const std::size_t i : turn.carried) {
+void Exporter::finish_loop(const Op& op, const Iteration& iteration, onnx::NodeProto* node) {
+  for (const std::size_t i : iteration.carried) {
     node->add_output(fresh(program_.var(op.outputs[i]).name));
     bind(op.outputs[i], node->output(node->output_size() - 1));
   }
   std::map<VarId, std::pair<std::string, VarId>> last;
-  for (const auto& [array, boot] : turn.lagged) {
+  for (const auto& [array, boot] : iteration.lagged) {
     node->add_output(fresh(program_.var(array).name + "_last"));
     last[array] = {node->output(node->output_size() - 1), boot};
   }
-  for (const VarId each : turn.general) {
+  for (const VarId each : iteration.general) {
     ArrayState state = array(each);
     state.value = fresh(program_.var(each).name);
     node->add_output(state.value);
     set_array(each, state);
   }
-  for (const VarId each : turn.outputs) {
+  for (const VarId each : iteration.outputs) {
     ArrayState state = array(each);
     state.form = Form::stacked;
     state.value = fresh(program_.var(each).name);
@@ -201,30 +201,30 @@ void Exporter::finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node
   }
 }
 
-onnx::NodeProto* Exporter::scan_node(Turn& turn, const Names& inputs) {
+onnx::NodeProto* Exporter::scan_node(Iteration& iteration, const Names& inputs) {
   onnx::NodeProto* node = raw_node("Scan");
   for (const std::string& input : inputs) node->add_input(input);
   onnx::AttributeProto& count = *node->add_attribute();
   count.set_name("num_scan_inputs");
   count.set_type(onnx::AttributeProto::INT);
-  count.set_i(static_cast<std::int64_t>(turn.sliced.size()));
+  count.set_i(static_cast<std::int64_t>(iteration.sliced.size()));
   onnx::GraphProto* body = subgraph(node, "body");
-  enter_turn(turn, body);
-  for (const VarId each : turn.sliced) {
+  enter_iteration(iteration, body);
+  for (const VarId each : iteration.sliced) {
     std::string& slice = scope().slices[each];
     slice = fresh(program_.var(each).name + "_now");
     VarType slot = VarType::unranked(type(each).dtype);
     slot.shape = type(each).shape;
     describe(body->add_input(), slice, slot);
   }
-  const Names carried = tail(turn, 0).carried;
-  leave_turn(turn, carried);
+  const Names carried = tail(iteration, 0).carried;
+  leave_iteration(iteration, carried);
   return node;
 }
 
 /// Whether it is known that there is a step: what is scanned was made of a tensor whose first extent is known.
-bool Exporter::surely_steps(const Turn& turn) {
-  return std::any_of(turn.sliced.begin(), turn.sliced.end(), [&](VarId each) {
+bool Exporter::surely_steps(const Iteration& iteration) {
+  return std::any_of(iteration.sliced.begin(), iteration.sliced.end(), [&](VarId each) {
     const Op* made = maker(each);
     if (made == nullptr || made->type != "tensor_array_unstack") return false;
     const VarType& x = type(made->inputs[0]);
@@ -233,17 +233,17 @@ bool Exporter::surely_steps(const Turn& turn) {
   });
 }
 
-/// What a loop without turns gives: what went in, and no slots.
-void Exporter::no_steps(const Turn& turn, const Names& initial) {
+/// What a loop without iterations gives: what went in, and no slots.
+void Exporter::no_steps(const Iteration& iteration, const Names& initial) {
   onnx::GraphProto* graph = scope().graph;
   std::size_t next = 0;
   const auto give = [&](const std::string& value, const VarType& of) {
     const std::string mine = own(value);
     describe(graph->add_output(), mine, of);
   };
-  for (const std::size_t i : turn.carried) give(initial.at(next++), type(turn.body->params[i]));
-  for (const auto& [array, boot] : turn.lagged) give(initial.at(next++), type(boot));
-  for (const VarId each : turn.outputs) {
+  for (const std::size_t i : iteration.carried) give(initial.at(next++), type(iteration.body->params[i]));
+  for (const auto& [array, boot] : iteration.lagged) give(initial.at(next++), type(boot));
+  for (const VarId each : iteration.outputs) {
     const VarType slot = scanned_slot(type(each));
     Ints extents{0};
     for (int axis = 0; axis < slot.rank(); ++axis) extents.push_back(std::max<std::int64_t>((*slot.shape)[axis], 0));
@@ -253,15 +253,15 @@ void Exporter::no_steps(const Turn& turn, const Names& initial) {
   }
 }
 
-void Exporter::steps(const Turn& turn, onnx::NodeProto* scan) {
+void Exporter::steps(const Iteration& iteration, onnx::NodeProto* scan) {
   onnx::GraphProto* graph = scope().graph;
   const auto give = [&](const VarType& of) {
     scan->add_output(fresh("scanned"));
     describe(graph->add_output(), scan->output(scan->output_size() - 1), of);
   };
-  for (const std::size_t i : turn.carried) give(type(turn.body->params[i]));
-  for (const auto& [array, boot] : turn.lagged) give(type(boot));
-  for (const VarId each : turn.outputs) {
+  for (const std::size_t i : iteration.carried) give(type(iteration.body->params[i]));
+  for (const auto& [array, boot] : iteration.lagged) give(type(boot));
+  for (const VarId each : iteration.outputs) {
     const VarType slot = scanned_slot(type(each));
     VarType all = VarType::unranked(slot.dtype);
     if (slot.shape) all.shape = slot.shape->inserted(0, DDim::unknown);
@@ -270,59 +270,59 @@ void Exporter::steps(const Turn& turn, onnx::NodeProto* scan) {
 }
 
 /// ONNX Runtime's Scan refuses to go over no steps: where there may be none, an `If` asks before.
-void Exporter::emit_scan(const Op& op, Turn& turn) {
-  const Names initial = loop_inputs(op, turn);
+void Exporter::emit_scan(const Op& op, Iteration& iteration) {
+  const Names initial = loop_inputs(op, iteration);
   Names inputs = initial;
-  for (const VarId each : turn.sliced) inputs.push_back(array(each).value);
-  if (surely_steps(turn)) return finish_loop(op, turn, scan_node(turn, inputs));
+  for (const VarId each : iteration.sliced) inputs.push_back(array(each).value);
+  if (surely_steps(iteration)) return finish_loop(op, iteration, scan_node(iteration, inputs));
   const std::string none = node("Equal", {length_of(inputs.back()), whole(0)});
   onnx::NodeProto* asked = raw_node("If");
   asked->add_input(none);
   enter(subgraph(asked, "then_branch"), "no_steps");
-  no_steps(turn, initial);
+  no_steps(iteration, initial);
   scopes_.pop_back();
   enter(subgraph(asked, "else_branch"), "steps");
-  steps(turn, scan_node(turn, inputs));
+  steps(iteration, scan_node(iteration, inputs));
   scopes_.pop_back();
-  finish_loop(op, turn, asked);
+  finish_loop(op, iteration, asked);
 }
 
-/// The test is computed for the turn to come: before the loop, and at the end of each turn.
-void Exporter::emit_loop(const Op& op, Turn& turn) {
-  const Names initial = loop_inputs(op, turn);
+/// The test is computed for the iteration to come: before the loop, and at the end of each iteration.
+void Exporter::emit_loop(const Op& op, Iteration& iteration) {
+  const Names initial = loop_inputs(op, iteration);
   std::map<VarId, std::string> boots;
-  for (const auto& [array, boot] : turn.lagged) boots[array] = name(boot);
+  for (const auto& [array, boot] : iteration.lagged) boots[array] = name(boot);
   const std::string first =
-      goes_on(turn, Names(initial.begin(), initial.begin() + static_cast<std::ptrdiff_t>(turn.carried.size())), boots);
+      goes_on(iteration, Names(initial.begin(), initial.begin() + static_cast<std::ptrdiff_t>(iteration.carried.size())), boots);
   onnx::NodeProto* node = raw_node("Loop");
-  node->add_input(turn.max_trips < 0 ? std::string() : whole(turn.max_trips));
+  node->add_input(iteration.max_trips < 0 ? std::string() : whole(iteration.max_trips));
   node->add_input(first);
   for (const std::string& input : initial) node->add_input(input);
   onnx::GraphProto* body = subgraph(node, "body");
   enter(body, "body");
-  describe(body->add_input(), fresh("turn"), VarType(DType::i64, DDim{}));
+  describe(body->add_input(), fresh("iteration"), VarType(DType::i64, DDim{}));
   describe(body->add_input(), fresh("proceeds"), VarType(DType::boolean, DDim{}));
   scopes_.pop_back();
-  enter_turn(turn, body);
-  const Tail end = tail(turn, 0);
+  enter_iteration(iteration, body);
+  const Tail end = tail(iteration, 0);
   const std::string proceed = own(end.proceed);
   describe(body->add_output(), proceed, VarType(DType::boolean, DDim{}));
-  leave_turn(turn, end.carried);
-  finish_loop(op, turn, node);
+  leave_iteration(iteration, end.carried);
+  finish_loop(op, iteration, node);
 }
 
-/// Whether there is a turn after `carried`: the body's test and the loop's condition. Empty: nothing says no.
-std::string Exporter::goes_on(const Turn& turn, const Names& carried, const std::map<VarId, std::string>& lags) {
+/// Whether there is an iteration after `carried`: the body's test and the loop's condition. Empty: nothing says no.
+std::string Exporter::goes_on(const Iteration& iteration, const Names& carried, const std::map<VarId, std::string>& lags) {
   std::string proceed;
   const auto both = [&](const std::string& more) { proceed = proceed.empty() ? more : node("And", {proceed, more}); };
   scopes_.emplace_back();
   scope().graph = scopes_[scopes_.size() - 2].graph;
-  scope().counter = turn.counter;
+  scope().counter = iteration.counter;
   scope().lags = lags;
-  for (std::size_t i = 0; i < carried.size(); ++i) bind(turn.body->params[turn.carried[i]], carried[i]);
-  if (turn.condition != no_var) both(scalar(turn.condition));
-  for (std::size_t i = 0; i < turn.test; ++i) {
-    const Op& each = turn.body->ops[i];
+  for (std::size_t i = 0; i < carried.size(); ++i) bind(iteration.body->params[iteration.carried[i]], carried[i]);
+  if (iteration.condition != no_var) both(scalar(iteration.condition));
+  for (std::size_t i = 0; i < iteration.test; ++i) {
+    const Op& each = iteration.body->ops[i];
     if (each.type == "break_if")
       both(node("Not", {scalar(each.inputs[0])}));
     else
@@ -332,27 +332,27 @@ std::string Exporter::goes_on(const Turn& turn, const Names& carried, const std:
   return proceed.empty() ? constant(Tensor::scalar(true), "proceeds") : proceed;
 }
 
-/// The ops of the turn from `from` on. One that may leave the turn puts what follows it into the other branch.
-Exporter::Tail Exporter::tail(const Turn& turn, std::size_t from) {
-  for (std::size_t i = from; i < turn.body->ops.size(); ++i) {
-    const Op& each = turn.body->ops[i];
+/// The ops of the iteration from `from` on. One that may leave the iteration puts what follows it into the other branch.
+Exporter::Tail Exporter::tail(const Iteration& iteration, std::size_t from) {
+  for (std::size_t i = from; i < iteration.body->ops.size(); ++i) {
+    const Op& each = iteration.body->ops[i];
     if (each.type != "break_if")
       op(each);
-    else if (i >= turn.test)
-      return leave_or_go_on(turn, i);
+    else if (i >= iteration.test)
+      return leave_or_go_on(iteration, i);
   }
   Tail end;
-  for (const std::size_t i : turn.carried) end.carried.push_back(name(turn.body->results[i]));
-  if (turn.scan) return end;
+  for (const std::size_t i : iteration.carried) end.carried.push_back(name(iteration.body->results[i]));
+  if (iteration.scan) return end;
   std::map<VarId, std::string> lags;
-  for (const auto& [array, boot] : turn.lagged)
+  for (const auto& [array, boot] : iteration.lagged)
     if (const auto found = scope().written.find(array); found != scope().written.end()) lags[array] = found->second;
-  end.proceed = goes_on(turn, end.carried, lags);
+  end.proceed = goes_on(iteration, end.carried, lags);
   return end;
 }
 
-Exporter::Tail Exporter::leave_or_go_on(const Turn& turn, std::size_t at) {
-  const Op& leave = turn.body->ops[at];
+Exporter::Tail Exporter::leave_or_go_on(const Iteration& iteration, std::size_t at) {
+  const Op& leave = iteration.body->ops[at];
   const std::string condition = scalar(leave.inputs[0]);
   onnx::NodeProto* node = raw_node("If");
   node->add_input(condition);
@@ -360,11 +360,11 @@ Exporter::Tail Exporter::leave_or_go_on(const Turn& turn, std::size_t at) {
     onnx::GraphProto* graph = scope().graph;
     for (std::size_t i = 0; i < end.carried.size(); ++i) {
       const std::string value = own(end.carried[i]);
-      describe(graph->add_output(), value, type(turn.body->params[turn.carried[i]]));
+      describe(graph->add_output(), value, type(iteration.body->params[iteration.carried[i]]));
     }
     const std::string proceed = own(end.proceed);
     describe(graph->add_output(), proceed, VarType(DType::boolean, DDim{}));
-    for (const VarId each : turn.general) {
+    for (const VarId each : iteration.general) {
       const std::string value = own(array(each).value);
       describe_array(graph->add_output(), value, each);
     }
@@ -372,19 +372,19 @@ Exporter::Tail Exporter::leave_or_go_on(const Turn& turn, std::size_t at) {
   };
   enter(subgraph(node, "then_branch"), "leaves");
   Tail left;
-  for (const std::size_t i : turn.carried) left.carried.push_back(name(leave.inputs[i + 1]));
+  for (const std::size_t i : iteration.carried) left.carried.push_back(name(leave.inputs[i + 1]));
   left.proceed = constant(Tensor::scalar(false), "leaves");
   give(left);
   enter(subgraph(node, "else_branch"), "goes_on");
-  give(tail(turn, at + 1));
+  give(tail(iteration, at + 1));
   Tail end;
-  for (const std::size_t i : turn.carried) {
-    end.carried.push_back(fresh(program_.var(turn.body->params[i]).name));
+  for (const std::size_t i : iteration.carried) {
+    end.carried.push_back(fresh(program_.var(iteration.body->params[i]).name));
     node->add_output(end.carried.back());
   }
   end.proceed = fresh("proceeds");
   node->add_output(end.proceed);
-  for (const VarId each : turn.general) {
+  for (const VarId each : iteration.general) {
     ArrayState state = array(each);
     state.value = fresh(program_.var(each).name);
     node->add_output(state.value);

@@ -41,11 +41,11 @@ struct Crf {
     end = to.gathered(weights, to.whole(1));
     between = to.node("Slice", {weights, to.ints({2}), to.ints({std::numeric_limits<std::int64_t>::max()}), to.ints({0})});
     first = to.node("Add", {start, to.gathered(emission, to.whole(0))});
-    turns = to.node("Max", {to.node("Sub", {n, to.whole(1)}), to.whole(0)});
+    iterations = to.node("Max", {to.node("Sub", {n, to.whole(1)}), to.whole(0)});
     tags = VarType(wide, DDim{to.type(op, 0).rank() == 2 ? (*to.type(op, 0).shape)[1] : DDim::unknown});
   }
   std::string plus(const std::string& a, const std::string& b) const { return to.node("Add", {a, b}); }
-  std::string next(const std::string& turn) const { return plus(turn, to.whole(1)); }
+  std::string next(const std::string& iteration) const { return plus(iteration, to.whole(1)); }
   /// Of all ways from a tag (axis 0) to a tag: [K, K].
   std::string ways(const std::string& scores) const { return plus(to.node("Unsqueeze", {scores, to.ints({1})}), between); }
   /// One number for the sequence: 0 where it has no rows.
@@ -58,7 +58,7 @@ struct Crf {
   Exporter& to;
   DType dtype, wide = DType::f32;
   VarType tags;
-  std::string n, emission, start, end, between, first, turns;
+  std::string n, emission, start, end, between, first, iterations;
 };
 
 void viterbi(Exporter& to, const Op& op, const char*) {
@@ -67,18 +67,20 @@ void viterbi(Exporter& to, const Op& op, const char*) {
   const Crf crf(to, op);
   VarType from = crf.tags;
   from.dtype = DType::i64;
-  const Names forth = to.repeat(crf.turns, {crf.first}, {crf.tags}, {from}, [&](const std::string& turn, const Names& before) -> Names {
-    const std::string ways = crf.ways(before[0]);
-    const std::string best = reduced(to, "ReduceMax", ways, 0);
-    return {crf.plus(best, to.gathered(crf.emission, crf.next(turn))), to.node("ArgMax", {ways}, along(0))};
-  });
+  const Names forth =
+      to.repeat(crf.iterations, {crf.first}, {crf.tags}, {from}, [&](const std::string& iteration, const Names& before) -> Names {
+        const std::string ways = crf.ways(before[0]);
+        const std::string best = reduced(to, "ReduceMax", ways, 0);
+        return {crf.plus(best, to.gathered(crf.emission, crf.next(iteration))), to.node("ArgMax", {ways}, along(0))};
+      });
   const std::string ends = crf.plus(forth[0], crf.end);
   const std::string last = to.node("ArgMax", {ends}, along(0));
-  const Names back = to.repeat(crf.turns, {last}, {index_type()}, {index_type()}, [&](const std::string& turn, const Names& tag) -> Names {
-    const std::string at = to.node("Sub", {to.node("Sub", {crf.turns, to.whole(1)}), turn});
-    const std::string before = to.gathered(to.gathered(forth[1], at), tag[0]);
-    return {before, before};
-  });
+  const Names back =
+      to.repeat(crf.iterations, {last}, {index_type()}, {index_type()}, [&](const std::string& iteration, const Names& tag) -> Names {
+        const std::string at = to.node("Sub", {to.node("Sub", {crf.iterations, to.whole(1)}), iteration});
+        const std::string before = to.gathered(to.gathered(forth[1], at), tag[0]);
+        return {before, before};
+      });
   const std::string path = to.joined({to.flipped(back[1], rows), to.reshaped(last, {1})});
   const std::string cut = to.node("Slice", {path, to.ints({0}), to.reshaped(crf.n, {1}), to.ints({rows})});
   to.bind(op.outputs[0], to.node("Unsqueeze", {cut, to.ints({1})}));
@@ -92,9 +94,9 @@ void log_likelihood(Exporter& to, const Op& op, const char*) {
   const auto label = [&](const std::string& at) { return to.gathered(labels, at); };
   const std::string begin = label(to.whole(0));
   const VarType score(crf.wide, DDim{});
-  const Names last = to.repeat(crf.turns, {crf.first, to.gathered(crf.first, begin), begin}, {crf.tags, score, index_type()}, {},
-                               [&](const std::string& turn, const Names& before) -> Names {
-                                 const std::string at = crf.next(turn), here = label(at), emission = to.gathered(crf.emission, at);
+  const Names last = to.repeat(crf.iterations, {crf.first, to.gathered(crf.first, begin), begin}, {crf.tags, score, index_type()}, {},
+                               [&](const std::string& iteration, const Names& before) -> Names {
+                                 const std::string at = crf.next(iteration), here = label(at), emission = to.gathered(crf.emission, at);
                                  const std::string all = crf.plus(reduced(to, "ReduceLogSumExp", crf.ways(before[0]), 0), emission);
                                  const std::string step = to.gathered(to.gathered(crf.between, before[2]), here);
                                  return {all, crf.plus(crf.plus(before[1], step), to.gathered(emission, here)), here};
@@ -138,12 +140,12 @@ void edit_distance(Exporter& to, const Op& op, const char*) {
   const std::string behind = to.node("Sub", {to.node("Unsqueeze", {places, to.ints({1})}), places});  // [j, k]: j − k
   const std::string reachable = to.node("GreaterOrEqual", {behind, to.whole(0)});
   const VarType row(DType::i64, DDim{DDim::unknown});
-  const Names last = to.repeat(to.length_of(a), {places}, {row}, {}, [&](const std::string& turn, const Names& before) -> Names {
-    const std::string same = to.cast(to.node("Equal", {b, to.gathered(a, turn)}), DType::i64);
+  const Names last = to.repeat(to.length_of(a), {places}, {row}, {}, [&](const std::string& iteration, const Names& before) -> Names {
+    const std::string same = to.cast(to.node("Equal", {b, to.gathered(a, iteration)}), DType::i64);
     const std::string kept = to.node("Slice", {before[0], to.ints({0}), to.ints({-1}), to.ints({0})});
     const std::string changed = plus(kept, to.node("Sub", {one, same}));
     const std::string dropped = plus(before[0], one);
-    const std::string least = to.node("Min", {dropped, to.joined({to.reshaped(plus(turn, one), {1}), changed})});
+    const std::string least = to.node("Min", {dropped, to.joined({to.reshaped(plus(iteration, one), {1}), changed})});
     const std::string most = to.whole(std::numeric_limits<std::int64_t>::max());
     return {reduced(to, "ReduceMin", to.node("Where", {reachable, plus(least, behind), most}), 1)};
   });

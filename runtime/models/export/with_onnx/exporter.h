@@ -46,8 +46,8 @@ struct Scope {
   std::map<VarId, std::string> names;
   std::map<VarId, ArrayState> arrays;    ///< by root
   std::map<VarId, std::string> slices;   ///< of a scanned array: its slot of this step
-  std::map<VarId, std::string> lags;     ///< of an array that the turn writes: its slot of the step before
-  std::map<VarId, std::string> written;  ///< what the turn wrote to an array that becomes a scanned output
+  std::map<VarId, std::string> lags;     ///< of an array that the iteration writes: its slot of the step before
+  std::map<VarId, std::string> written;  ///< what the iteration wrote to an array that becomes a scanned output
   std::set<VarId> scanned;               ///< those arrays
   VarId counter = no_var;                ///< the loop's number of the step
 };
@@ -58,7 +58,7 @@ struct Place {
   std::int64_t offset = 0;
 };
 
-/// Turns the blocks of one program into the graphs of one model, op by op; a rule per op (rules.h) says which nodes it becomes.
+/// Iterations the blocks of one program into the graphs of one model, op by op; a rule per op (rules.h) says which nodes it becomes.
 class Exporter {
  public:
   /// `plain_names`: spaces in the names of inputs and outputs become `_`. `batched`: of many sequences, with their lengths.
@@ -128,10 +128,10 @@ class Exporter {
   static bool is_value(const VarType& of) { return !of.is_array() && of.kind != VarKind::order; }
 
   // ---- control
-  /// A Loop of `trips` turns (rank 0), perhaps none. `body` is given the number of the turn and the carried values, as many as `initial`;
-  /// it gives their next ones, and behind them what the turn adds to each scanned output. Gives the last values and the scanned outputs.
+  /// A Loop of `trips` iterations (rank 0), perhaps none. `body` is given the number of the iteration and the carried values, as many as `initial`;
+  /// it gives their next ones, and behind them what the iteration adds to each scanned output. Gives the last values and the scanned outputs.
   Names repeat(const std::string& trips, const Names& initial, const std::vector<VarType>& carried, const std::vector<VarType>& scanned,
-               const std::function<Names(const std::string& turn, const Names& values)>& body);
+               const std::function<Names(const std::string& iteration, const Names& values)>& body);
   /// One of two values, of which only the one that is chosen is computed.
   std::string choose(const std::string& condition, const VarType& type, const std::function<std::string()>& yes,
                      const std::function<std::string()>& no);
@@ -141,7 +141,7 @@ class Exporter {
   const Op* maker(VarId var) const;
 
  private:
-  struct Turn;
+  struct Iteration;
   struct Tail {
     Names carried;
     std::string proceed;
@@ -153,7 +153,7 @@ class Exporter {
   void outputs();
   void batch();
   std::vector<Given> batch_inputs(const RowsOfSequences& known);
-  void bind_sequence(const Given& given, const std::string& turn);
+  void bind_sequence(const Given& given, const std::string& iteration);
   std::string no_rows(const VarType& rows, int axis);
   void claim_ports();
   std::string claimed(const std::string& name);
@@ -176,28 +176,28 @@ class Exporter {
 
   std::set<VarId> mutated(int block) const;
   void collect_mutated(int block, std::set<VarId>& found) const;
-  Turn plan(const Op& op);
-  void find_test(Turn& turn) const;
-  void find_roles(Turn& turn, int block);
-  bool becomes_output(const Turn& turn, VarId of, VarId& boot);
+  Iteration plan(const Op& op);
+  void find_test(Iteration& iteration) const;
+  void find_roles(Iteration& iteration, int block);
+  bool becomes_output(const Iteration& iteration, VarId of, VarId& boot);
   bool may_differ_in_rows(VarId of) const;
-  void find_scan(Turn& turn);
-  bool keeps_extents(const Turn& turn) const;
+  void find_scan(Iteration& iteration);
+  bool keeps_extents(const Iteration& iteration) const;
   VarId length_key(VarId var, int depth = 0) const;
   std::set<VarId> slot_keys(VarId var, int depth) const;
-  Names loop_inputs(const Op& op, Turn& turn);
-  void enter_turn(Turn& turn, onnx::GraphProto* body);
-  void leave_turn(const Turn& turn, const Names& carried);
-  void finish_loop(const Op& op, const Turn& turn, onnx::NodeProto* node);
-  void emit_scan(const Op& op, Turn& turn);
-  onnx::NodeProto* scan_node(Turn& turn, const Names& inputs);
-  bool surely_steps(const Turn& turn);
-  void no_steps(const Turn& turn, const Names& initial);
-  void steps(const Turn& turn, onnx::NodeProto* scan);
-  void emit_loop(const Op& op, Turn& turn);
-  std::string goes_on(const Turn& turn, const Names& carried, const std::map<VarId, std::string>& lags);
-  Tail tail(const Turn& turn, std::size_t from);
-  Tail leave_or_go_on(const Turn& turn, std::size_t at);
+  Names loop_inputs(const Op& op, Iteration& iteration);
+  void enter_iteration(Iteration& iteration, onnx::GraphProto* body);
+  void leave_iteration(const Iteration& iteration, const Names& carried);
+  void finish_loop(const Op& op, const Iteration& iteration, onnx::NodeProto* node);
+  void emit_scan(const Op& op, Iteration& iteration);
+  onnx::NodeProto* scan_node(Iteration& iteration, const Names& inputs);
+  bool surely_steps(const Iteration& iteration);
+  void no_steps(const Iteration& iteration, const Names& initial);
+  void steps(const Iteration& iteration, onnx::NodeProto* scan);
+  void emit_loop(const Op& op, Iteration& iteration);
+  std::string goes_on(const Iteration& iteration, const Names& carried, const std::map<VarId, std::string>& lags);
+  Tail tail(const Iteration& iteration, std::size_t from);
+  Tail leave_or_go_on(const Iteration& iteration, std::size_t at);
 
   Program program_;
   bool plain_names_;

@@ -60,7 +60,7 @@ struct While {
   int block = -1;
   std::vector<VarId> params;    ///< what is carried, in the body
   std::vector<VarId> results;   ///< the outputs of the graph, in the body
-  std::set<std::size_t> given;  ///< states that are optionals, and that every turn gives a value
+  std::set<std::size_t> given;  ///< states that are optionals, and that every iteration gives a value
 
   While(const onnx::GraphProto& body, std::size_t count) : graph(body), states(count) {}
   void carry(VarId from, std::string name, VarType type) {
@@ -75,14 +75,14 @@ struct While {
       declared.back() = &input;
     }
   }
-  /// Outputs of the graph from `first` on are handed on to the next turn.
+  /// Outputs of the graph from `first` on are handed on to the next iteration.
   auto next_states(std::size_t first) const { return std::span(results).subspan(first, states); }
 };
 
 VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
 VarId number(Importer& to, std::int64_t value) { return to.literal(Tensor::scalar(value)); }
 
-/// Leaves the loop at the start of a turn.
+/// Leaves the loop at the start of an iteration.
 void leave_if(Importer& to, const While& loop, VarId condition) {
   std::vector<VarId> inputs = {condition};
   inputs.insert(inputs.end(), loop.params.begin(), loop.params.end());
@@ -90,7 +90,7 @@ void leave_if(Importer& to, const While& loop, VarId condition) {
 }
 
 /// Ends the body: the next step, perhaps the condition, the states.
-std::vector<VarId> end_turn(Importer& to, While& loop, VarId condition, std::span<const VarId> states) {
+std::vector<VarId> end_iteration(Importer& to, While& loop, VarId condition, std::span<const VarId> states) {
   std::vector<VarId> next = {to.emit1("add", {loop.params[0], number(to, 1)})};
   if (loop.condition >= 0) next.push_back(scalar(to, condition));
   next.insert(next.end(), states.begin(), states.end());
@@ -109,7 +109,7 @@ std::vector<VarId> finish(Importer& to, const While& loop) {
 }
 
 /// Widens the types of `params` to what the body hands on. False when nothing had to change: then the body stands. An extent that is known of
-/// what goes in and not of what comes out is no longer known: whoever took it for known would read the shape of the first turn in all of them.
+/// what goes in and not of what comes out is no longer known: whoever took it for known would read the shape of the first iteration in all of them.
 /// (A rank that inference lost is taken to stay.)
 bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector<VarId>& results) {
   bool changed = false;
@@ -143,8 +143,8 @@ bool take_declared(While& loop) {
   return changed;
 }
 
-/// Imports the body by `attempt` until the types that the loop carries hold for every turn. A change of shape from turn
-/// to turn is legal in ONNX, and known only once the body was seen: then the body is imported again, with wider types.
+/// Imports the body by `attempt` until the types that the loop carries hold for every iteration. A change of shape from iteration
+/// to iteration is legal in ONNX, and known only once the body was seen: then the body is imported again, with wider types.
 /// Types only widen, so this ends.
 template <class F>
 void settle(Importer& to, While& loop, F&& attempt) {
@@ -167,8 +167,8 @@ void settle(Importer& to, While& loop, F&& attempt) {
   }
 }
 
-/// An array for each output of the graph from `first` on, written in every turn; `size` is `no_var` when the number of
-/// turns is not known before.
+/// An array for each output of the graph from `first` on, written in every iteration; `size` is `no_var` when the number of
+/// iterations is not known before.
 std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t first, VarId size) {
   std::vector<VarId> arrays;
   for (std::size_t i = first; i < loop.results.size(); ++i) {
@@ -184,7 +184,7 @@ std::vector<VarId> output_arrays(Importer& to, const While& loop, std::size_t fi
   return arrays;
 }
 
-/// The value that is the number of turns at most, or `no_var`: one that the file holds becomes an attribute.
+/// The value that is the number of iterations at most, or `no_var`: one that the file holds becomes an attribute.
 VarId trip_limit(Importer& to, const Node& node, While& loop) {
   if (!node.has(0)) return no_var;
   const std::optional<Ints> known = to.known_integers(node, 0);
@@ -193,13 +193,13 @@ VarId trip_limit(Importer& to, const Node& node, While& loop) {
   return no_var;
 }
 
-std::vector<VarId> loop_turn(Importer& to, While& loop, VarId trips) {
+std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips) {
   loop.params = to.enter(loop.carried);
   if (trips != no_var) leave_if(to, loop, to.emit1("greater_equal", {loop.params[0], trips}, {}, "done"));
   std::vector<VarId> inputs = loop.params;
   if (loop.condition < 0) inputs.insert(inputs.begin() + 1, to.literal(Tensor::scalar(true)));
   loop.results = to.body(loop.graph, inputs);
-  // A turn may take an optional and give what it holds.
+  // An iteration may take an optional and give what it holds.
   for (std::size_t i = 0; i < loop.states; ++i) {
     const VarType& wanted = loop.carried[loop.carried.size() - loop.states + i].type;
     VarId& found = loop.results[1 + i];
@@ -207,7 +207,7 @@ std::vector<VarId> loop_turn(Importer& to, While& loop, VarId trips) {
     found = to.emit1("optional_of", {found});
     loop.given.insert(i);
   }
-  return end_turn(to, loop, loop.results[0], loop.next_states(1));
+  return end_iteration(to, loop, loop.results[0], loop.next_states(1));
 }
 
 void loop(Importer& to, const Node& node, const char*) {
@@ -226,7 +226,7 @@ void loop(Importer& to, const Node& node, const char*) {
   for (std::size_t i = 0; i < loop.states; ++i) states.push_back(to.in(node, 2 + i));
   loop.carry_states(to, states, 2);
   const VarId trips = trip_limit(to, node, loop);
-  settle(to, loop, [&] { return loop_turn(to, loop, trips); });
+  settle(to, loop, [&] { return loop_iteration(to, loop, trips); });
   const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, no_var);
   const std::vector<VarId> last = finish(to, loop);
   for (std::size_t i = 0; i < last.size(); ++i) to.bind(node, i, last[i]);
@@ -251,13 +251,13 @@ VarId steps_of(Importer& to, VarId x, std::int64_t axis, bool backwards) {
   return to.emit1("tensor_array_unstack", {x}, {{"axis", axis}}, "steps");
 }
 
-std::vector<VarId> scan_turn(Importer& to, While& loop, const std::vector<VarId>& steps, VarId n) {
+std::vector<VarId> scan_iteration(Importer& to, While& loop, const std::vector<VarId>& steps, VarId n) {
   loop.params = to.enter(loop.carried);
   leave_if(to, loop, to.emit1("equal", {loop.params[0], n}, {}, "done"));
   std::vector<VarId> inputs(loop.params.begin() + 1, loop.params.end());
   for (const VarId array : steps) inputs.push_back(to.emit1("tensor_array_read", {array, loop.params[0]}));
   loop.results = to.body(loop.graph, inputs);
-  return end_turn(to, loop, no_var, loop.next_states(0));
+  return end_iteration(to, loop, no_var, loop.next_states(0));
 }
 
 /// What a scan over `n` steps leaves: its states, and arrays of its other outputs.
@@ -269,7 +269,7 @@ Scanned scan_over(Importer& to, const onnx::GraphProto& graph, const std::vector
   While loop(graph, states.size());
   loop.carry(number(to, 0), "step", VarType(DType::i64, DDim{}));
   loop.carry_states(to, states, 0);
-  settle(to, loop, [&] { return scan_turn(to, loop, steps, n); });
+  settle(to, loop, [&] { return scan_iteration(to, loop, steps, n); });
   Scanned made;
   made.arrays = output_arrays(to, loop, loop.states, n);
   made.last = finish(to, loop);
@@ -370,7 +370,7 @@ void scan8(Importer& to, const Node& node) {
   loop.params = to.enter(loop.carried);
   leave_if(to, loop, to.emit1("equal", {loop.params[0], batch}, {}, "done"));
   loop.results = scan_sequence(to, node, states, loop.params[0]);
-  end_turn(to, loop, no_var, {});
+  end_iteration(to, loop, no_var, {});
   const std::vector<VarId> arrays = output_arrays(to, loop, 0, batch);
   finish(to, loop);
   for (std::size_t i = 0; i < arrays.size(); ++i)

@@ -17,7 +17,7 @@
 
 namespace millrace::importing {
 
-/// Turns the graphs of one model into blocks of one program, node by node; a rule per ONNX op (rules.h) says which
+/// Iterations the graphs of one model into blocks of one program, node by node; a rule per ONNX op (rules.h) says which
 /// standard ops a node becomes.
 class Importer {
  public:

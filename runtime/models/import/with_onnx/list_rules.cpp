@@ -39,7 +39,7 @@ struct Map {
 };
 
 /// The body for one element: what it gives goes to the end of a list that the loop carries.
-Map map_turn(Importer& to, const Node& node) {
+Map map_iteration(Importer& to, const Node& node) {
   const onnx::GraphProto& graph = node.graph("body");
   if (std::cmp_not_equal(graph.input_size(), node.inputs()) || std::cmp_not_equal(graph.output_size(), node.outputs()))
     throw ProgramError("attribute body: expected a graph of " + std::to_string(node.inputs()) + " inputs and " +
@@ -66,7 +66,7 @@ Map map_turn(Importer& to, const Node& node) {
 
 void map(Importer& to, const Node& node, const char*) {
   if (!node.has(0) || !to.type(to.in(node, 0)).is_list()) throw ProgramError("expected a sequence as input 0, found another value");
-  const Map map = map_turn(to, node);
+  const Map map = map_iteration(to, node);
   const VarId zero = to.literal(Tensor::scalar<std::int64_t>(0));
   std::vector<VarId> initial{zero, to.emit1("less", {zero, map.length})};
   std::vector<std::string> names{"step", "more"};

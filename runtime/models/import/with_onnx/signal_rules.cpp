@@ -51,8 +51,8 @@ struct Bases {
 Bases bases(Importer& to, VarId length, VarId results, VarId period, DType dtype) {
   const Formula f(to, DType::f64);
   const VarId i = to.emit1("unsqueeze", {count_to(to, length)}, {{"axes", Ints{1}}});
-  const VarId turns = to.emit1("mod", {to.emit1("mul", {i, count_to(to, results)}), period});
-  const VarId angle = f.times(f.over(f.taken(turns), f.taken(period)), 2 * std::numbers::pi);
+  const VarId iterations = to.emit1("mod", {to.emit1("mul", {i, count_to(to, results)}), period});
+  const VarId angle = f.times(f.over(f.taken(iterations), f.taken(period)), 2 * std::numbers::pi);
   return {f.cast(f.op("cos", angle), dtype), f.cast(f.op("sin", angle), dtype)};
 }
 

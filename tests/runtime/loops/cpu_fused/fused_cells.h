@@ -16,7 +16,7 @@
 #include "support/random.h"
 #include "support/random_tensor.h"
 
-/// Cells as programs, run in both gears.
+/// Cells as programs, run in both backends.
 namespace millrace::testing {
 
 using namespace millrace::build;
@@ -65,11 +65,11 @@ inline std::vector<int> bodies(const Program& program) {
 
 inline RunOptions interpreted() {
   RunOptions options;
-  options.gear = Gear::interpreted;
+  options.backend = Backend::interpreted;
   return options;
 }
 
-/// Runs in both gears, with one thread and with two: equal bits and turns. Gives how many loops ran in one piece.
+/// Runs in both backends, with one thread and with two: equal bits and iterations. Gives how many loops ran in one piece.
 inline std::int64_t compare(const Program& program, const Feeds& feeds) {
   const RunResult wanted = on_cpu(program, feeds, interpreted());
   CHECK(wanted.fused_loops == 0);
@@ -78,7 +78,7 @@ inline std::int64_t compare(const Program& program, const Feeds& feeds) {
     INFO("threads ", threads);
     const RunResult found = run_fifo(run(Executable(program, make_cpu_device(threads)), feeds));
     CHECK(bits(found) == bits(wanted));
-    CHECK(found.turns == wanted.turns);
+    CHECK(found.iterations == wanted.iterations);
     fused = found.fused_loops;
   }
   return fused;

@@ -123,7 +123,7 @@ std::vector<CellCase> cells(std::int64_t c, std::int64_t h) {
           minimal_unit(c, h), with_head(c, h),     window_cell(c, h), scattered_cell(c, h)};
 }
 
-TEST_CASE("cells of many kinds run in one piece and give the bits of their turns one by one, on ragged batches with empty sequences") {
+TEST_CASE("cells of many kinds run in one piece and give the bits of their iterations one by one, on ragged batches with empty sequences") {
   for (const std::uint64_t seed : seeds(6)) {
     INFO("seed ", seed);
     Random random(seed);
@@ -140,7 +140,7 @@ TEST_CASE("cells of many kinds run in one piece and give the bits of their turns
   }
 }
 
-TEST_CASE("cells drawn at random give the bits of their turns one by one") {
+TEST_CASE("cells drawn at random give the bits of their iterations one by one") {
   for (const std::uint64_t seed : seeds(40)) {
     INFO("seed ", seed);
     Random random(seed * 7919);

@@ -95,13 +95,13 @@ TEST_CASE("the canonical listing runs in one piece, sorted and in the caller's o
   for (const bool sorted : {true, false}) CHECK(compare(listing(sorted), feeds) == 1);
 }
 
-TEST_CASE("what inspect prints of the listing is one product ahead of the turns and one fused loop") {
+TEST_CASE("what inspect prints of the listing is one product ahead of the iterations and one fused loop") {
   const Program program = listing(true);
   const Block& block = program.block(0);
   for (const Op& op : block.ops) {
     if (op.type != "while") continue;
     const std::string text = FusedLoop(program, 0, op).to_string();
-    CHECK(text.find("gear: fused") != std::string::npos);
+    CHECK(text.find("backend: fused") != std::string::npos);
     CHECK(text.find("before them: 1 ops over rows, 1 of them products") != std::string::npos);
     CHECK(text.find("once: 1 ops") != std::string::npos);
     return;
@@ -109,7 +109,7 @@ TEST_CASE("what inspect prints of the listing is one product ahead of the turns 
   FAIL("no loop");
 }
 
-TEST_CASE("loops that do not fit say why and run turn by turn") {
+TEST_CASE("loops that do not fit say why and run iteration by iteration") {
   const auto reason = [](const std::function<Var(const Var& step, const Var& n, const Var& x)>& body) {
     Program program;
     {
@@ -144,14 +144,14 @@ TEST_CASE("loops that do not fit say why and run turn by turn") {
         std::string::npos);
   CHECK(reason([](const Var&, const Var&, const Var& x) { return reduce(x, "sum", {0}, true) + x; }).find("gives no rows") !=
         std::string::npos);
-  CHECK(reason([](const Var& step, const Var&, const Var& x) { return x * cast(step, DType::f32); }).find("a count of turns") !=
+  CHECK(reason([](const Var& step, const Var&, const Var& x) { return x * cast(step, DType::f32); }).find("a count of iterations") !=
         std::string::npos);
   CHECK(reason([](const Var&, const Var&, const Var& x) { return matmul(x, x); }).find("no matrix of weights") != std::string::npos);
   CHECK(reason([](const Var&, const Var&, const Var& x) { return cast(cast(x, DType::f64), DType::f32); }).find("f64") !=
         std::string::npos);
 }
 
-TEST_CASE("a loop whose turns compute the boot of what they read runs turn by turn") {
+TEST_CASE("a loop whose iterations compute the boot of what they read runs iteration by iteration") {
   Program program;
   {
     const Guard guard(program);
@@ -201,7 +201,7 @@ TEST_CASE("a window of earlier states is carried") {
   CHECK(compare(program, {{"x", random_tensor(random, {6, 2, 3})}}) == 1);
 }
 
-TEST_CASE("a run that is cancelled while a fused loop turns ends soon") {
+TEST_CASE("a run that is cancelled while a fused loop iterations ends soon") {
   for (const bool product : {true, false}) {
     Program program;
     {
@@ -270,7 +270,7 @@ TEST_CASE("runs of one executable at once, on several threads, give the bits of 
   }
 }
 
-TEST_CASE("a traced run shows its turns, unless the fused gear is asked for by name") {
+TEST_CASE("a traced run shows its iterations, unless the fused backend is asked for by name") {
   Random random(8);
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {10, 3}), LoD::from_lengths({{3, 6, 1}}))},
                     {"boot", random_tensor(random, {3, 4})},

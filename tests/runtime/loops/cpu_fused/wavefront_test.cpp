@@ -120,7 +120,7 @@ TEST_CASE("a few sequences of a wide layer share its products between two thread
       CHECK(side_by_side(program, rows(random, LoD::from_lengths({lengths}), 5)) == 0);
 }
 
-/// Two loops by hand: the second takes what the first wrote at `step` and adds what it wrote `lag` turns before, once there is such.
+/// Two loops by hand: the second takes what the first wrote at `step` and adds what it wrote `lag` iterations before, once there is such.
 Program by_hand(bool waits_for_the_end) {
   return built_program([&] {
     const Var x = rows_of(4);
@@ -161,7 +161,7 @@ TEST_CASE("loops by hand, one of which reads the slots of the other, run side by
   CHECK(Executable(by_hand(true)).loop_groups().empty());
 }
 
-/// Two layers of `h` units over one row a turn; the upper one reads the lower one's slots `ahead` of its own.
+/// Two layers of `h` units over one row an iteration; the upper one reads the lower one's slots `ahead` of its own.
 Program reads_ahead(std::int64_t h, std::int64_t ahead) {
   return built_program([&] {
     const ArrayVar steps = ArrayVar::unstack(input("x", VarType(DType::f32, {DDim::unknown, 1, h})));
@@ -186,7 +186,7 @@ Program reads_ahead(std::int64_t h, std::int64_t ahead) {
   });
 }
 
-TEST_CASE("a layer that reads ahead of its own turn waits for the one below in each piece of a long run") {
+TEST_CASE("a layer that reads ahead of its own iteration waits for the one below in each piece of a long run") {
   Random random(8);
   for (const std::int64_t h : {3, 256}) {
     const Program program = reads_ahead(h, 3);
@@ -279,7 +279,8 @@ TEST_CASE("both directions of a dense layer run side by side, then those of the 
   }
 }
 
-TEST_CASE("a dense stack whose layers meet other numbers of sequences says so as it does turn by turn, and no steps give no rows") {
+TEST_CASE(
+    "a dense stack whose layers meet other numbers of sequences says so as it does iteration by iteration, and no steps give no rows") {
   Random random(10);
   const auto weights = lstm_weights(random, {4, 4, 4}, 4);
   const Program program = built_program([&] {

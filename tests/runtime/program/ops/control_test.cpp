@@ -109,13 +109,13 @@ TEST_CASE("a condition that is no boolean scalar is refused") {
 }
 
 TEST_CASE("a body that can never end is refused") {
-  const auto body = [](const std::function<void(WhileLoop&, Var&, const Var&)>& turn, LoopOptions options = {}) {
+  const auto body = [](const std::function<void(WhileLoop&, Var&, const Var&)>& iteration, LoopOptions options = {}) {
     return refusal([&] {
       Var step = constant(0);
       const Var n = input("n", VarType(DType::i64, {}));
       WhileLoop loop = while_loop({step}, options);
       const auto frame = loop.frame();
-      turn(loop, step, n);
+      iteration(loop, step, n);
     });
   };
   const auto count = [](Var& step) { step.update(step + constant(1)); };
@@ -124,8 +124,8 @@ TEST_CASE("a body that can never end is refused") {
                loop.break_if(equal(n, constant(3)));
                count(step);
              }),
-             {"can never end", "the same in every turn"}));
-  CHECK(says(body([](WhileLoop& loop, Var& step, const Var& n) { loop.break_if(equal(step, n)); }), {"the same in every turn"}));
+             {"can never end", "the same in every iteration"}));
+  CHECK(says(body([](WhileLoop& loop, Var& step, const Var& n) { loop.break_if(equal(step, n)); }), {"the same in every iteration"}));
   CHECK(body([&](WhileLoop& loop, Var& step, const Var& n) {
           loop.break_if(equal(n, constant(3)));
           loop.break_if(equal(step, n));
@@ -146,7 +146,7 @@ TEST_CASE("the designs' listing whose condition is never changed is refused, and
       if (updates) more.update(less(i, n));
     });
   };
-  CHECK(says(listing(false), {"can never end", "the same in every turn"}));
+  CHECK(says(listing(false), {"can never end", "the same in every iteration"}));
   CHECK(listing(true).empty());
 }
 

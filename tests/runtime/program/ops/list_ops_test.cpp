@@ -222,14 +222,14 @@ TEST_CASE("a list that a loop would make longer for ever ends with an error") {
   text.replace(text.find(test), test.size(), "done: bool[] = less(A=step, B=n)");
   const std::string row = "row: f32[2] = gather(X=x, Index=step) {axis=0}";
   text.replace(text.find(row), row.size(), "row: f32[2] = gather(X=x, Index=n) {axis=0}");
-  // Nearly full from the start: a million turns say no more than four.
+  // Nearly full from the start: a million iterations say no more than four.
   const std::string none = "  none: list<f32 empty> = list_of() {dtype=f32}\n";
   text.replace(text.find(none), none.size(), "");
   const std::string n = "input \"n\" = n: i64[]\n";
   text.replace(text.find(n), n.size(), n + "input \"start\" = none: list<f32[2]>\n");
   const TensorList start(std::vector<Tensor>((1 << 20) - 3, Tensor::from<float>({1, 2}, {2})));
   CHECK(has(failure<ArgumentError>(parse_program(text, {}), {{"x", matrix(1)}, {"n", Tensor::scalar<std::int64_t>(0)}, {"start", start}}),
-            "list: expected at most 1048576 elements, found 1048577 (op list_insert of block 1, turn 3)"));
+            "list: expected at most 1048576 elements, found 1048577 (op list_insert of block 1, iteration 3)"));
 }
 
 TEST_CASE("an optional holds a tensor, a list or nothing") {

@@ -95,7 +95,7 @@ TEST_CASE("a softmax runs along each sequence, at its level") {
   CHECK(outer[2] > 0.98f);
 }
 
-TEST_CASE("reverse turns rows, and above the innermost level whole sub-sequences") {
+TEST_CASE("reverse iterations rows, and above the innermost level whole sub-sequences") {
   check(op_on("sequence_reverse", {rows({1, 2, 3, 4, 5}, "[[3,0,2]]")}), {3, 2, 1, 5, 4}, "[[3,0,2]]");
   check(op_on("sequence_reverse", {rows({0, 1, 2, 3, 4, 5}, "[[2,1],[3,1,2]]")}, {{"level", std::int64_t{0}}}), {3, 0, 1, 2, 4, 5},
         "[[2,1],[1,3,2]]");

@@ -19,17 +19,17 @@ using testing::on_sim, testing::Schedule;
 
 namespace {
 
-Program running_sum(std::int64_t turns) {
+Program running_sum(std::int64_t iterations) {
   Program program;
   program.set_title("a \"sum\"");
   const build::Guard guard(program);
   const build::Var x = build::input("x", VarType(DType::f32, {}));
-  const build::TensorArray slots = build::TensorArray::typed(build::constant(turns), VarType(DType::f32, {}), "slots");
+  const build::TensorArray slots = build::TensorArray::typed(build::constant(iterations), VarType(DType::f32, {}), "slots");
   build::Var step = build::constant(0);
   build::WhileLoop loop = build::while_loop({step});
   {
     const auto frame = loop.frame();
-    loop.break_if(equal(step, build::constant(turns)));
+    loop.break_if(equal(step, build::constant(iterations)));
     slots.write(step, slots.read(step - 1, x) + 1.0);
     step.update(step + 1);
   }
@@ -96,9 +96,9 @@ TEST_CASE("spans of one track that overlap get rows of their own") {
   Tracer tracer;
   const std::uint64_t track = tracer.add_track("loop");
   const std::int64_t begin = tracer.now();
-  tracer.span("iteration", "turn 0", track, 0, begin);
+  tracer.span("iteration", "iteration 0", track, 0, begin);
   const std::int64_t later = begin + 1;
-  tracer.span("iteration", "turn 1", track, 1, later);
+  tracer.span("iteration", "iteration 1", track, 1, later);
   const json events = json::parse(tracer.to_json()).at("traceEvents");
   std::set<int> threads;
   for (const json& event : events)

@@ -99,7 +99,7 @@ TEST_CASE("a server that never answers, and one that claims steps without bytes,
   server.join();
 }
 
-TEST_CASE("a paced piece that no message holds is cut") {
+TEST_CASE("a strided piece that no message holds is cut") {
   const Fixture fixture;
   constexpr std::size_t most = 400;
   ServerOptions strict;

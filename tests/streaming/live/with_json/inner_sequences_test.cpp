@@ -395,7 +395,7 @@ TEST_CASE("an input that runs further ahead of another than a session holds is a
   client.session.receive(said(StartMessage{}));
   client.session.receive(said(OpenMessage{1}));
   table.tick_all();
-  for (int turn = 0; turn < 20 && client.session.wants_input(); ++turn) client.session.receive(floats("x", 6));
+  for (int iteration = 0; iteration < 20 && client.session.wants_input(); ++iteration) client.session.receive(floats("x", 6));
   client.read_all();
   REQUIRE(client.error);
   check_says(*client.error, ErrorCode::bad_input, "'z'");
@@ -407,7 +407,7 @@ TEST_CASE("any number of openings, closings, flushes and resets without a row is
   Table table(program);
   Client client(table, program);
   client.session.receive(said(StartMessage{}));
-  for (int turn = 0; turn < 500; ++turn) {
+  for (int iteration = 0; iteration < 500; ++iteration) {
     for (const Message& message :
          {floats("speaker", 2), said(OpenMessage{1}), said(CloseMessage{1}), said(FlushMessage{}), said(ResetMessage{})}) {
       client.session.receive(message);

@@ -145,7 +145,7 @@ TEST_CASE("sessions over TCP and WebSocket get the bits of the whole run in rand
     }
 }
 
-TEST_CASE("paced pieces are sent when they are due") {
+TEST_CASE("strided pieces are sent when they are due") {
   Random random(1);
   const Program program = live_listing(random, features, hidden);
   const WholeRun whole(program, random, 1, 50, features, hidden);

@@ -258,7 +258,7 @@ TEST_CASE("more is about to be said while rows wait for their step, until enough
   CHECK(reader.steps == 20);
 }
 
-TEST_CASE("inputs arrive each at its own pace, and must end with as many rows") {
+TEST_CASE("inputs arrive each at its own stride, and must end with as many rows") {
   Table table(two_inputs(), {}, {}, {{"sum", "next_sum"}});
   const auto data = [](const char* name, const std::vector<float>& values) {
     return encode_data(name, std::as_bytes(std::span<const float>(values)));

@@ -209,19 +209,19 @@ TEST_CASE("Loops that are no recurrence become Loops: conditions, late exits, ne
     check_round_trip("late_exit_" + std::to_string(static_cast<int>(first)),
                      [] {
                        Var v = input("v", VarType(DType::f32, {}));
-                       Var turns = constant(0);
-                       auto loop = while_loop({v, turns}, {.max_trips = 20});
+                       Var iterations = constant(0);
+                       auto loop = while_loop({v, iterations}, {.max_trips = 20});
                        {
                          auto frame = loop.frame();
-                         turns.update(turns + 1);
+                         iterations.update(iterations + 1);
                          v.update(v * 3.0);
                          loop.break_if(greater(v, 1000.0));
                          v.update(v + 1.0);
-                         loop.break_if(greater_equal(turns, 30));
+                         loop.break_if(greater_equal(iterations, 30));
                          v.update(v + 0.5);
                        }
                        output("v_out", v);
-                       output("turns", turns);
+                       output("iterations", iterations);
                      },
                      {{"v", Tensor::scalar(first)}});
   check_round_trip("nested",
@@ -324,7 +324,7 @@ TEST_CASE("Arrays that a branch writes, that grow, or that are made in a loop ke
       },
       feeds, false);
   check_round_trip(
-      "longer_each_turn",
+      "longer_each_iteration",
       [] {
         const Var x = input("x", VarType(DType::f32, {open, 3}));
         Var all = identity(x);

@@ -46,7 +46,7 @@ onnx::TypeProto& list_input(GraphBuilder& graph, const std::string& name) {
   return *port.mutable_type();
 }
 
-/// `for i in range(n): out.append(x * i)`, as exporters write it; `op` is what a turn does with its list.
+/// `for i in range(n): out.append(x * i)`, as exporters write it; `op` is what an iteration does with its list.
 GraphBuilder appending(const std::string& op = "SequenceInsert") {
   GraphBuilder body;
   body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).output("more").output("longer");
@@ -187,7 +187,7 @@ TEST_CASE("A damaged model with lists is read or refused in one line and never m
   }
 }
 
-TEST_CASE("A value that grows in one branch of a turn is not taken to stay empty") {
+TEST_CASE("A value that grows in one branch of an iteration is not taken to stay empty") {
   GraphBuilder as_is;
   as_is.output("same");
   as_is.node("Identity", {"s"}, {"same"});

@@ -217,7 +217,7 @@ TEST_CASE("If becomes two blocks that see the vars around them") {
   CHECK(program.var(program.outputs()[0].var).type.to_string() == "f32[*]");
 }
 
-TEST_CASE("A loop whose values change their shape from turn to turn is given types that hold for every turn") {
+TEST_CASE("A loop whose values change their shape from iteration to iteration is given types that hold for every iteration") {
   GraphBuilder body;
   body.input("i", {}, onnx::TensorProto::INT64)
       .input("go", {}, onnx::TensorProto::BOOL)

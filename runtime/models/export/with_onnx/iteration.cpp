@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/models/export/with_onnx/turn.h>
+#include <millrace/runtime/models/export/with_onnx/iteration.h>
 
 #include <algorithm>
 
@@ -25,36 +25,36 @@ void for_each_op(const Program& program, const Block& block, const F& f) {
 
 }  // namespace
 
-Exporter::Turn Exporter::plan(const Op& op) {
-  Turn turn;
+Exporter::Iteration Exporter::plan(const Op& op) {
+  Iteration iteration;
   const int index = op.attributes.get<BlockId>("sub_block").index;
-  turn.body = &program_.block(index);
-  turn.max_trips = op.attributes.get_or("max_trips", std::int64_t{-1});
+  iteration.body = &program_.block(index);
+  iteration.max_trips = op.attributes.get_or("max_trips", std::int64_t{-1});
   const std::int64_t condition = op.attributes.get_or("condition", std::int64_t{-1});
-  if (condition >= 0) turn.condition = turn.body->params[static_cast<std::size_t>(condition)];
+  if (condition >= 0) iteration.condition = iteration.body->params[static_cast<std::size_t>(condition)];
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    const VarId param = turn.body->params[i];
+    const VarId param = iteration.body->params[i];
     if (is_value(type(param))) {
-      turn.carried.push_back(i);
+      iteration.carried.push_back(i);
       const Tensor* first = program_.constant(op.inputs[i]);
-      const std::optional<Place> next = place_of(turn.body->results[i]);
+      const std::optional<Place> next = place_of(iteration.body->results[i]);
       const bool counts = first != nullptr && first->elements() == 1 && !is_floating(first->dtype()) && first->item_int() == 0 && next &&
                           next->counter == param && next->offset == 1;
-      if (counts && turn.counter == no_var) turn.counter = param;
-    } else if (root(turn.body->results[i]) != root(param)) {
-      throw UnsupportedError("carries an array that is another one in the next turn");
+      if (counts && iteration.counter == no_var) iteration.counter = param;
+    } else if (root(iteration.body->results[i]) != root(param)) {
+      throw UnsupportedError("carries an array that is another one in the next iteration");
     }
   }
-  find_test(turn);
-  find_roles(turn, index);
-  find_scan(turn);
-  return turn;
+  find_test(iteration);
+  find_roles(iteration, index);
+  find_scan(iteration);
+  return iteration;
 }
 
 /// As the executor finds it (executable.cpp).
-void Exporter::find_test(Turn& turn) const {
+void Exporter::find_test(Iteration& iteration) const {
   std::set<VarId> unused;
-  const Block& body = *turn.body;
+  const Block& body = *iteration.body;
   bool open = true;
   for (std::size_t i = 0; i < body.ops.size(); ++i) {
     const Op& op = body.ops[i];
@@ -72,20 +72,20 @@ void Exporter::find_test(Turn& turn) const {
     }
     open = open && unused.empty() && std::equal(op.inputs.begin() + 1, op.inputs.end(), body.params.begin(), body.params.end());
     if (open)
-      turn.test = i + 1;
+      iteration.test = i + 1;
     else
-      turn.leaves_late = true;
+      iteration.leaves_late = true;
   }
 }
 
-void Exporter::find_roles(Turn& turn, int index) {
+void Exporter::find_roles(Iteration& iteration, int index) {
   for (const VarId each : mutated(index)) {
     VarId boot = no_var;
-    if (!turn.leaves_late && becomes_output(turn, each, boot)) {
-      turn.outputs.insert(each);
-      if (boot != no_var) turn.lagged.emplace_back(each, boot);
+    if (!iteration.leaves_late && becomes_output(iteration, each, boot)) {
+      iteration.outputs.insert(each);
+      if (boot != no_var) iteration.lagged.emplace_back(each, boot);
     } else {
-      turn.general.insert(each);
+      iteration.general.insert(each);
     }
   }
 }
@@ -100,29 +100,29 @@ bool Exporter::may_differ_in_rows(VarId of) const {
   return joined;
 }
 
-/// Nothing was written to the array before; the body itself writes it once a turn, at the counter, and reads nothing of it but the slot
+/// Nothing was written to the array before; the body itself writes it once an iteration, at the counter, and reads nothing of it but the slot
 /// of the step before, with a boot from around the loop.
-bool Exporter::becomes_output(const Turn& turn, VarId of, VarId& boot) {
-  if (array(of).form != Form::unwritten || turn.counter == no_var || may_differ_in_rows(of)) return false;
+bool Exporter::becomes_output(const Iteration& iteration, VarId of, VarId& boot) {
+  if (array(of).form != Form::unwritten || iteration.counter == no_var || may_differ_in_rows(of)) return false;
   int writes = 0;
   bool good = true;
-  for_each_op(program_, *turn.body, [&](const Op& op) {
+  for_each_op(program_, *iteration.body, [&](const Op& op) {
     if (op.inputs.empty() || op.inputs[0] == no_var || type(op, 0).is_tensor() || root(op.inputs[0]) != of) return;
     if (op.type == "tensor_array_write" || op.type == "tensor_array_append") {
       ++writes;
       if (op.type == "tensor_array_append") return;
       const std::optional<Place> place = place_of(op.inputs[1]);
-      good = good && place && place->counter == turn.counter && place->offset == 0;
+      good = good && place && place->counter == iteration.counter && place->offset == 0;
     } else if (op.type == "tensor_array_read") {
       const std::optional<Place> place = place_of(op.inputs[1]);
-      const bool before = place && place->counter == turn.counter && place->offset == -1 && has(op, 2);
-      good = good && before && (boot == no_var || boot == op.inputs[2]) && program_.visible(op.inputs[2], turn.body->parent_idx);
+      const bool before = place && place->counter == iteration.counter && place->offset == -1 && has(op, 2);
+      good = good && before && (boot == no_var || boot == op.inputs[2]) && program_.visible(op.inputs[2], iteration.body->parent_idx);
       if (before) boot = op.inputs[2];
     } else if (op.type != "tensor_array_size") {
       good = good && op.type == "identity";
     }
   });
-  const auto here = std::count_if(turn.body->ops.begin(), turn.body->ops.end(), [&](const Op& op) {
+  const auto here = std::count_if(iteration.body->ops.begin(), iteration.body->ops.end(), [&](const Op& op) {
     return (op.type == "tensor_array_write" || op.type == "tensor_array_append") && root(op.inputs[0]) == of;
   });
   return good && writes == 1 && here == 1;
@@ -154,8 +154,8 @@ std::set<VarId> Exporter::slot_keys(VarId var, int depth) const {
   return both;
 }
 
-/// Whether what is carried has the same extents in every turn, which ONNX's Scan wants.
-bool Exporter::keeps_extents(const Turn& turn) const {
+/// Whether what is carried has the same extents in every iteration, which ONNX's Scan wants.
+bool Exporter::keeps_extents(const Iteration& iteration) const {
   static const std::set<std::string> changing = {"concat",
                                                  "pad",
                                                  "pad_by",
@@ -173,45 +173,46 @@ bool Exporter::keeps_extents(const Turn& turn) const {
                                                  "tensor_array_stack",
                                                  "tensor_array_concat"};
   bool open = false;
-  for (const std::size_t i : turn.carried) {
-    const VarType& of = type(turn.body->params[i]);
-    const VarType& next = type(turn.body->results[i]);
+  for (const std::size_t i : iteration.carried) {
+    const VarType& of = type(iteration.body->params[i]);
+    const VarType& next = type(iteration.body->results[i]);
     if (!of.shape || !next.shape) return false;
     for (int axis = 0; axis < of.rank(); ++axis) open = open || (axis > 0 && (*of.shape)[axis] == DDim::unknown);
   }
   bool changes = false;
-  for_each_op(program_, *turn.body, [&](const Op& op) { changes = changes || changing.contains(op.type); });
+  for_each_op(program_, *iteration.body, [&](const Op& op) { changes = changes || changing.contains(op.type); });
   return !open || !changes;
 }
 
 /// One test, `counter == n` or `counter >= n`, where n is the number of slots of arrays that the body reads at the counter.
-void Exporter::find_scan(Turn& turn) {
-  if (turn.counter == no_var || turn.leaves_late || turn.condition != no_var || turn.max_trips >= 0 || turn.test == 0 ||
-      !turn.general.empty())
+void Exporter::find_scan(Iteration& iteration) {
+  if (iteration.counter == no_var || iteration.leaves_late || iteration.condition != no_var || iteration.max_trips >= 0 ||
+      iteration.test == 0 || !iteration.general.empty())
     return;
-  if (!keeps_extents(turn)) return;
+  if (!keeps_extents(iteration)) return;
   VarId n = no_var;
-  for (std::size_t i = 0; i < turn.test; ++i) {
-    const Op& op = turn.body->ops[i];
+  for (std::size_t i = 0; i < iteration.test; ++i) {
+    const Op& op = iteration.body->ops[i];
     if (op.type != "break_if") continue;
     const Op* test = maker(op.inputs[0]);
     if (n != no_var || test == nullptr || (test->type != "equal" && test->type != "greater_equal")) return;
-    const bool first = test->inputs[0] == turn.counter;
-    if (!first && (test->type != "equal" || test->inputs[1] != turn.counter)) return;
+    const bool first = test->inputs[0] == iteration.counter;
+    if (!first && (test->type != "equal" || test->inputs[1] != iteration.counter)) return;
     n = test->inputs[first ? 1 : 0];
   }
-  if (n == no_var || !program_.visible(n, turn.body->parent_idx)) return;
+  if (n == no_var || !program_.visible(n, iteration.body->parent_idx)) return;
   const std::set<VarId> keys = slot_keys(n, 0);
-  for_each_op(program_, *turn.body, [&](const Op& op) {
-    if (op.type != "tensor_array_read" || turn.outputs.contains(root(op.inputs[0]))) return;
+  for_each_op(program_, *iteration.body, [&](const Op& op) {
+    if (op.type != "tensor_array_read" || iteration.outputs.contains(root(op.inputs[0]))) return;
     const std::optional<Place> place = place_of(op.inputs[1]);
-    if (!place || place->counter != turn.counter || place->offset != 0 || !program_.visible(root(op.inputs[0]), turn.body->parent_idx))
+    if (!place || place->counter != iteration.counter || place->offset != 0 ||
+        !program_.visible(root(op.inputs[0]), iteration.body->parent_idx))
       return;
     const std::set<VarId> own = slot_keys(op.inputs[0], 0);
     const bool as_long = std::any_of(own.begin(), own.end(), [&](VarId key) { return keys.contains(key); });
-    if (as_long && array(op.inputs[0]).form == Form::stacked) turn.sliced.insert(root(op.inputs[0]));
+    if (as_long && array(op.inputs[0]).form == Form::stacked) iteration.sliced.insert(root(op.inputs[0]));
   });
-  turn.scan = !turn.sliced.empty();
+  iteration.scan = !iteration.sliced.empty();
 }
 
 }  // namespace millrace::exporting

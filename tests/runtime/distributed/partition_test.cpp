@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/distributed/partition_run.h>
 
 #include <doctest/doctest.h>
 
@@ -30,32 +30,32 @@ using namespace millrace::build;
 
 namespace {
 
-std::vector<RunResult> on_ranks(const Spread& spread, const Feeds& feeds, RunOptions options = {}) {
-  return run_on_local_ranks(spread, std::vector<std::shared_ptr<Device>>(static_cast<std::size_t>(spread.ranks)), feeds, options);
+std::vector<RunResult> on_ranks(const Partition& partition, const Feeds& feeds, RunOptions options = {}) {
+  return run_on_local_ranks(partition, std::vector<std::shared_ptr<Device>>(static_cast<std::size_t>(partition.ranks)), feeds, options);
 }
 
-std::size_t busy_ranks(const Spread& spread) {
+std::size_t busy_ranks(const Partition& partition) {
   std::set<int> ranks;
-  for (const Spread::Loop& loop : spread.loops) ranks.insert(loop.rank);
+  for (const Partition::Loop& loop : partition.loops) ranks.insert(loop.rank);
   return ranks.size();
 }
 
-/// Shared out, the program consists of valid ones and gives the bits of the whole, also turn by turn; gives how many ranks have loops.
+/// Shared out, the program consists of valid ones and gives the bits of the whole, also iteration by iteration; gives how many ranks have loops.
 std::size_t same_on(int ranks, const Program& program, const Feeds& feeds) {
   INFO(ranks, " ranks");
   const std::string wanted = bits(on_cpu(program, feeds));
-  const Spread spread = spread_over_ranks(program, ranks);
-  for (const Program& part : spread.parts) CHECK_NOTHROW(check(part));
-  const std::vector<RunResult> fused = on_ranks(spread, feeds);
+  const Partition partition = partition_over_ranks(program, ranks);
+  for (const Program& part : partition.parts) CHECK_NOTHROW(check(part));
+  const std::vector<RunResult> fused = on_ranks(partition, feeds);
   CHECK(bits(fused[0]) == wanted);
-  CHECK(bits(on_ranks(spread, feeds, interpreted())[0]) == wanted);
-  for (const Spread::Loop& loop : spread.loops) CHECK(fused[static_cast<std::size_t>(loop.rank)].turns > 0);
-  return busy_ranks(spread);
+  CHECK(bits(on_ranks(partition, feeds, interpreted())[0]) == wanted);
+  for (const Partition::Loop& loop : partition.loops) CHECK(fused[static_cast<std::size_t>(loop.rank)].iterations > 0);
+  return busy_ranks(partition);
 }
 
 Var rows_of(std::int64_t width) { return input("x", VarType(DType::f32, {DDim::unknown, width}, 1)); }
 
-/// Two loops that work on one array, which grows by a slot a turn.
+/// Two loops that work on one array, which grows by a slot an iteration.
 void growing_array(const Var& n) {
   const build::TensorArray grows = build::TensorArray::growable("grows");
   loop_over(n, [&](const Var& step) { grows.append(cast(step, DType::f32)); });
@@ -145,7 +145,7 @@ TEST_CASE("layers that hand on steps are neighbours on a rank, and those of a la
       output("y", layers::lstm({rows_of(inputs[0])}, weights, options).y);
     });
     std::vector<int> found;
-    for (const Spread::Loop& loop : spread_over_ranks(program, ranks).loops) found.push_back(loop.rank);
+    for (const Partition::Loop& loop : partition_over_ranks(program, ranks).loops) found.push_back(loop.rank);
     return found;
   };
   CHECK(ranks_of({4, 4, 4, 4}, false, 2) == std::vector<int>{0, 0, 1, 1});
@@ -157,7 +157,8 @@ TEST_CASE("layers that hand on steps are neighbours on a rank, and those of a la
   CHECK(ranks_of({400, 4, 4, 4}, false, 2) == std::vector<int>{0, 1, 1, 1});
 }
 
-TEST_CASE("values of every kind cross: levels, orders, arrays, lists, optionals, and tensors that a loop needs before its first turn") {
+TEST_CASE(
+    "values of every kind cross: levels, orders, arrays, lists, optionals, and tensors that a loop needs before its first iteration") {
   Random random(9);
   const Program program = built_program([&] {
     const Var x = input("x", VarType(DType::f32, {DDim::unknown, 3}, 2));
@@ -197,15 +198,15 @@ TEST_CASE("values of every kind cross: levels, orders, arrays, lists, optionals,
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {7, 3}), lod)}, {"boot", random_tensor(random, {3, 3})}};
   for (const int ranks : {2, 3, 5, 6}) CHECK(same_on(ranks, program, feeds) == static_cast<std::size_t>(std::min(ranks, 5)));
   std::set<std::string> crossing;
-  for (const Spread::Crossing& each : spread_over_ranks(program, 5).crossings) crossing.insert(each.name);
+  for (const Partition::Crossing& each : partition_over_ranks(program, 5).crossings) crossing.insert(each.name);
   for (const char* name : {"list_of of rank 0", "optional_of of rank 0", "order of rank 0", "first of rank 0"})
     CHECK(crossing.contains(name));
 }
 
 TEST_CASE("what cannot be shared out stays together, on rank 0 where it is fed, and says why") {
   const auto kept_of = [](int ranks, const std::function<void()>& building) {
-    const Spread spread = spread_over_ranks(built_program(building), ranks);
-    return std::pair(busy_ranks(spread), spread.kept());
+    const Partition partition = partition_over_ranks(built_program(building), ranks);
+    return std::pair(busy_ranks(partition), partition.kept());
   };
   using Lines = std::vector<std::string>;
   const auto none = kept_of(3, [] { output("y", input("x", VarType(DType::f32, {2})) + 1.0); });
@@ -237,7 +238,7 @@ TEST_CASE("what cannot be shared out stays together, on rank 0 where it is fed, 
   CHECK(each_other.first == 1);
   REQUIRE(each_other.second.size() == 2);
   CHECK(each_other.second[0].find("they work on array 'a' together") != std::string::npos);
-  CHECK_THROWS_AS(static_cast<void>(spread_over_ranks(built_program([] {}), 0)), ArgumentError);
+  CHECK_THROWS_AS(static_cast<void>(partition_over_ranks(built_program([] {}), 0)), ArgumentError);
 }
 
 TEST_CASE("loops that must stay together run together, and the others elsewhere") {
@@ -254,7 +255,7 @@ TEST_CASE("loops that must stay together run together, and the others elsewhere"
   for (const int ranks : {2, 4}) CHECK(same_on(ranks, program, {{"n", Tensor::scalar<std::int64_t>(5)}}) == 2);
 }
 
-TEST_CASE("no turns and no rows: what crosses has the extents of the whole") {
+TEST_CASE("no iterations and no rows: what crosses has the extents of the whole") {
   Random random(4);
   const auto weights = lstm_weights(random, {3, 4}, 4);
   const Program ragged = built_program([&] { output("y", layers::lstm({rows_of(3)}, weights).y); });
@@ -263,38 +264,38 @@ TEST_CASE("no turns and no rows: what crosses has the extents of the whole") {
   for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{}, {0, 0}, {0}, {1, 0}}) {
     const LoD lod = LoD::from_lengths({lengths});
     const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod)}};
-    const Spread spread = spread_over_ranks(ragged, 2);
-    CHECK(bits(on_ranks(spread, feeds)[0]) == bits(on_cpu(ragged, feeds)));
+    const Partition partition = partition_over_ranks(ragged, 2);
+    CHECK(bits(on_ranks(partition, feeds)[0]) == bits(on_cpu(ragged, feeds)));
   }
   const Feeds none{{"x", Tensor::from(std::vector<float>{}, {0, 2, 3})}};
-  CHECK(bits(on_ranks(spread_over_ranks(dense, 2), none)[0]) == bits(on_cpu(dense, none)));
+  CHECK(bits(on_ranks(partition_over_ranks(dense, 2), none)[0]) == bits(on_cpu(dense, none)));
 }
 
 namespace {
 
-task<RunResult> on_device(Spread spread, int rank, Device* device, std::unique_ptr<Communicator> communicator, Feeds feeds) {
-  const SpreadPart part(spread, rank, borrow(*device));
+task<RunResult> on_device(Partition partition, int rank, Device* device, std::unique_ptr<Communicator> communicator, Feeds feeds) {
+  const PartitionPart part(partition, rank, borrow(*device));
   RunResult result = co_await run_part(part, std::move(communicator), std::move(feeds));
   co_return std::move(result);
 }
 
 /// All ranks in one thread, on devices that complete in any order, by one seed.
-std::string on_sim_ranks(const Spread& spread, const Feeds& feeds, std::uint64_t seed, SimDevice::Options broken = {}, int broken_rank = -1,
-                         Tracer* tracer = nullptr) {
+std::string on_sim_ranks(const Partition& partition, const Feeds& feeds, std::uint64_t seed, SimDevice::Options broken = {},
+                         int broken_rank = -1, Tracer* tracer = nullptr) {
   SeededExecutor executor(seed, policy_of(seed));
   std::vector<std::unique_ptr<SimDevice>> devices;
   std::string said;
   {
     std::vector<Running<RunResult>> running;
-    auto communicators = make_local_communicators(spread.ranks);
-    for (int rank = 0; rank < spread.ranks; ++rank) {
+    auto communicators = make_local_communicators(partition.ranks);
+    for (int rank = 0; rank < partition.ranks; ++rank) {
       SimDevice::Options options = rank == broken_rank ? broken : SimDevice::Options();
       options.index = rank;
       options.late = options.late || seed % 4 == 3;
       devices.push_back(std::make_unique<SimDevice>(options));
       executor.add_source(*devices.back());
       running.push_back(start_run(
-          executor, on_device(spread, rank, devices.back().get(), std::move(communicators[static_cast<std::size_t>(rank)]), feeds),
+          executor, on_device(partition, rank, devices.back().get(), std::move(communicators[static_cast<std::size_t>(rank)]), feeds),
           "rank " + std::to_string(rank), tracer));
     }
     executor.run();
@@ -321,19 +322,20 @@ std::string on_sim_ranks(const Spread& spread, const Feeds& feeds, std::uint64_t
 
 }  // namespace
 
-TEST_CASE("on devices that complete in any order, ranks give the bits of one, turns of two layers overlap, and a fault on one ends all") {
+TEST_CASE(
+    "on devices that complete in any order, ranks give the bits of one, iterations of two layers overlap, and a fault on one ends all") {
   Random random(6);
   const auto weights = lstm_weights(random, {3, 4, 4}, 4);
   const Program program = built_program([&] { output("y", layers::lstm({rows_of(3)}, weights).y); });
   const LoD lod = LoD::from_lengths({{6, 2, 0, 23}});
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 3}), lod)}};
   const std::string wanted = bits(on_cpu(program, feeds));
-  const Spread spread = spread_over_ranks(program, 3);
+  const Partition partition = partition_over_ranks(program, 3);
   std::size_t failed = 0, overlapping = 0;
   for (const std::uint64_t seed : seeds(20)) {
     INFO("seed ", seed);
     Tracer tracer;
-    CHECK(on_sim_ranks(spread, feeds, seed, {}, -1, &tracer) == wanted);
+    CHECK(on_sim_ranks(partition, feeds, seed, {}, -1, &tracer) == wanted);
     std::size_t at = 0, last_on_1 = 0, first_on_2 = 0;
     for (const Tracer::Event& event : tracer.events("slot")) {
       ++at;
@@ -344,7 +346,7 @@ TEST_CASE("on devices that complete in any order, ranks give the bits of one, tu
     SimDevice::Options broken;
     (seed % 2 == 0 ? broken.fail_work : broken.fail_allocation) = static_cast<std::size_t>(random.between(1, 90));
     const int rank = static_cast<int>(seed % 3);
-    const std::string said = on_sim_ranks(spread, feeds, seed, broken, rank);
+    const std::string said = on_sim_ranks(partition, feeds, seed, broken, rank);
     const bool ended_well = said == wanted;
     failed += !ended_well;
     INFO(said);
@@ -375,11 +377,11 @@ TEST_CASE("an error of a loop on another rank keeps its type and says where, and
     loop_over(n, [&](const Var& step) { b.write(step, a.read(step + 1)); });
     output("y", b.stack());
   });
-  const Spread spread = spread_over_ranks(program, 2);
-  REQUIRE(busy_ranks(spread) == 2);
+  const Partition partition = partition_over_ranks(program, 2);
+  REQUIRE(busy_ranks(partition) == 2);
   const auto error_of = [&](const Feeds& feeds) {
     try {
-      static_cast<void>(on_ranks(spread, feeds));
+      static_cast<void>(on_ranks(partition, feeds));
     } catch (const IndexError& error) {
       return "IndexError: " + std::string(error.what());
     } catch (const Error& error) {
@@ -393,6 +395,6 @@ TEST_CASE("an error of a loop on another rank keeps its type and says where, and
   CHECK(said.ends_with(" (on rank 1)"));
   CHECK(error_of({}) == "run: input 'n': expected i64[], found nothing (on rank 0)");
   CHECK(error_of({{"m", Tensor::scalar<std::int64_t>(3)}}).starts_with("run: the program 'program, rank 0' has no input 'm'"));
-  CHECK_THROWS_AS(static_cast<void>(run_on_local_ranks(spread, {nullptr}, {})), ArgumentError);
-  CHECK_THROWS_AS(static_cast<void>(SpreadPart(spread, 2)), ArgumentError);
+  CHECK_THROWS_AS(static_cast<void>(run_on_local_ranks(partition, {nullptr}, {})), ArgumentError);
+  CHECK_THROWS_AS(static_cast<void>(PartitionPart(partition, 2)), ArgumentError);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/distributed/spread.h>
+#include <millrace/runtime/distributed/partition.h>
 
 #include <algorithm>
 #include <map>
@@ -104,7 +104,7 @@ class PartBuilder {
 /// Cuts a program along the ranks of its ops.
 class Cutter {
  public:
-  Cutter(const Program& whole, const std::vector<int>& rank_of_op, Spread& made)
+  Cutter(const Program& whole, const std::vector<int>& rank_of_op, Partition& made)
       : whole_(whole), ranks_(rank_of_op), made_(made), uses_(detail::uses_of_ops(whole)), names_(whole) {
     const std::vector<Op>& ops = whole.block(0).ops;
     for (std::size_t i = 0; i < ops.size(); ++i)
@@ -140,7 +140,7 @@ class Cutter {
       if (maker == maker_.end() || maker->second == rank) continue;
       const std::string& name = names_.of(var, maker->second);
       builder.add_arriving(var, name);
-      crossed_.emplace_back(var, Spread::Crossing{name, maker->second, rank});
+      crossed_.emplace_back(var, Partition::Crossing{name, maker->second, rank});
     }
     for (std::size_t i = 0; i < ops.size(); ++i)
       if (ranks_[i] == rank) builder.add_op(ops[i]);
@@ -150,15 +150,15 @@ class Cutter {
 
   const Program& whole_;
   const std::vector<int>& ranks_;
-  Spread& made_;
+  Partition& made_;
   const std::vector<std::vector<VarId>> uses_;
   Names names_;
   std::map<VarId, int> maker_;
   std::vector<PartBuilder> builders_;
-  std::vector<std::pair<VarId, Spread::Crossing>> crossed_;
+  std::vector<std::pair<VarId, Partition::Crossing>> crossed_;
 };
 
-std::string text_of(const Spread::Loop& loop) {
+std::string text_of(const Partition::Loop& loop) {
   std::string text = fmt::format("rank {}: {}, the {} of block{} {}", loop.rank, loop.name, loop.blocks.size() > 1 ? "loops" : "loop",
                                  loop.blocks.size() > 1 ? "s" : "", fmt::join(loop.blocks, ", "));
   return text + fmt::format(", stage {}, {} elements of weights", loop.stage, loop.weights);
@@ -166,11 +166,11 @@ std::string text_of(const Spread::Loop& loop) {
 
 }  // namespace
 
-bool Spread::spreads() const noexcept {
+bool Partition::partitions() const noexcept {
   return std::any_of(loops.begin(), loops.end(), [](const Loop& loop) { return loop.rank > 0; });
 }
 
-std::vector<std::string> Spread::kept() const {
+std::vector<std::string> Partition::kept() const {
   std::vector<std::string> lines;
   for (const Loop& loop : loops)
     if (!loop.kept.empty()) lines.push_back(fmt::format("{} is on rank {}: {}", loop.name, loop.rank, loop.kept));
@@ -184,7 +184,7 @@ std::vector<std::string> Spread::kept() const {
   return lines;
 }
 
-std::string Spread::to_string() const {
+std::string Partition::to_string() const {
   std::string text = fmt::format("'{}' on {} rank{}\n", title, ranks, ranks > 1 ? "s" : "");
   for (const Loop& loop : loops) text += text_of(loop) + "\n";
   for (const std::string& line : kept()) text += line + "\n";
@@ -192,13 +192,13 @@ std::string Spread::to_string() const {
   return text;
 }
 
-Spread spread_over_ranks(Program program, int ranks) {
-  if (ranks < 1) throw ArgumentError(fmt::format("spread: expected at least 1 rank, found {}", ranks));
+Partition partition_over_ranks(Program program, int ranks) {
+  if (ranks < 1) throw ArgumentError(fmt::format("partition: expected at least 1 rank, found {}", ranks));
   fold_constants(program);
   drop_unread(program);
   skip_repacking(program);
   detail::Placement placement = detail::place_ops(program, ranks);
-  Spread made;
+  Partition made;
   made.ranks = ranks;
   made.title = program.title();
   made.loops = std::move(placement.loops);

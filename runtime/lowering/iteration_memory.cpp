@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/lowering/turn_memory.h>
+#include <millrace/runtime/lowering/iteration_memory.h>
 
 #include <algorithm>
 #include <map>
@@ -76,9 +76,9 @@ Looks looks_of(const Op& op) {
 }
 
 /// A loop's body, read for what flows back through it.
-class TurnReader {
+class IterationReader {
  public:
-  TurnReader(const Program& program, int body) : program_(program), body_(program.block(body)) {
+  IterationReader(const Program& program, int body) : program_(program), body_(program.block(body)) {
     const auto [block, place] = lowering::find_loop(program, body);
     const LoopForm form = find_loop_form(program, block, program.block(block).ops[place]);
     rows_ = lowering::row_vars(program, body, form);
@@ -104,7 +104,7 @@ class TurnReader {
     return var;
   }
 
-  /// What has to be kept so that `var` is there in a later turn or in this one: itself, or what a turn before makes of it; none for what is
+  /// What has to be kept so that `var` is there in a later iteration or in this one: itself, or what an iteration before makes of it; none for what is
   /// there anyway.
   VarId holder(VarId var) const {
     std::set<VarId> seen;
@@ -117,7 +117,7 @@ class TurnReader {
     return no_var;  // states that only take each other's places: all of them are known at the start
   }
 
-  /// What holds the states that this turn takes and changes, all of them or those that are needed.
+  /// What holds the states that this iteration takes and changes, all of them or those that are needed.
   std::vector<VarId> states(bool all) const {
     std::vector<VarId> found;
     for (const auto& [state, next] : next_)
@@ -125,8 +125,8 @@ class TurnReader {
     return found;
   }
 
-  TurnMemory memory(const std::set<VarId>& kept) const {
-    TurnMemory made;
+  IterationMemory memory(const std::set<VarId>& kept) const {
+    IterationMemory made;
     std::set<VarId> known;
     for (const VarId var : needed_) {
       made.needed.push_back(name(var));
@@ -153,7 +153,7 @@ class TurnReader {
       if (write == writes.end())
         inputs_.insert(op.outputs[0]);
       else if (write->second->inputs[1] == op.inputs[1])
-        same_[op.outputs[0]] = write->second->inputs[2];  // of this turn
+        same_[op.outputs[0]] = write->second->inputs[2];  // of this iteration
       else
         next_[op.outputs[0]] = write->second->inputs[2];
     }
@@ -161,7 +161,7 @@ class TurnReader {
 
   bool is_literal(VarId var) const { return program_.constant(var) != nullptr && program_.parameter(var) == nullptr; }
 
-  /// From what the turn hands on back to what it takes.
+  /// From what the iteration hands on back to what it takes.
   void find_needed() {
     std::set<VarId> live;
     for (const VarId end : ends_) live.insert(canonical(end));
@@ -187,7 +187,7 @@ class TurnReader {
       if (op.type != "mul" || !is_literal(op.inputs[1 - i])) need(op.inputs[i]);  // a number has no gradient
   }
 
-  void recompute(VarId var, const std::set<VarId>& kept, std::set<VarId>& known, TurnMemory& made) const {
+  void recompute(VarId var, const std::set<VarId>& kept, std::set<VarId>& known, IterationMemory& made) const {
     var = canonical(var);
     if (!rows_.contains(var) || !known.insert(var).second || kept.contains(var) || inputs_.contains(var)) return;
     const VarId held = holder(var);
@@ -207,11 +207,11 @@ class TurnReader {
   const Block& body_;
   std::set<VarId> rows_;
   std::set<VarId> inputs_;       // slots of arrays that others wrote
-  std::map<VarId, VarId> next_;  // a state before the turn → what the turn makes of it
+  std::map<VarId, VarId> next_;  // a state before the iteration → what the iteration makes of it
   std::map<VarId, VarId> same_;  // another name → what it is
   std::map<VarId, VarId> called_;
   std::map<VarId, const Op*> makers_;
-  std::vector<VarId> ends_;  // what the turn hands on
+  std::vector<VarId> ends_;  // what the iteration hands on
   std::vector<VarId> needed_;
 };
 
@@ -232,39 +232,39 @@ std::vector<std::string> values_to_keep(Program& program, int body, Keep keep) {
   lowering::find_loop(program, body);
   Program made = program;
   spell_cells(made, body);
-  const TurnReader turn(made, body);
-  std::vector<VarId> values = turn.states(keep == Keep::states);
+  const IterationReader iteration(made, body);
+  std::vector<VarId> values = iteration.states(keep == Keep::states);
   const std::size_t states = values.size();
   if (keep != Keep::states)
-    for (const VarId var : turn.needed()) TurnReader::add(values, turn.holder(var));
+    for (const VarId var : iteration.needed()) IterationReader::add(values, iteration.holder(var));
   std::set<VarId> kept(values.begin(), values.end());
   for (std::size_t i = values.size(); keep == Keep::lean && i-- > states;) {
     kept.erase(values[i]);
-    const TurnMemory without = turn.memory(kept);
+    const IterationMemory without = iteration.memory(kept);
     if (without.products > 0 || !without.missing.empty()) kept.insert(values[i]);
   }
   std::vector<std::string> names;
   for (const VarId var : values)
-    if (kept.contains(var)) names.push_back(turn.name(var));
+    if (kept.contains(var)) names.push_back(iteration.name(var));
   program = std::move(made);
   return names;
 }
 
-TurnMemory turn_memory(const Program& program, int body, const std::vector<std::string>& kept) {
-  const TurnReader turn(program, body);
+IterationMemory iteration_memory(const Program& program, int body, const std::vector<std::string>& kept) {
+  const IterationReader iteration(program, body);
   std::set<VarId> vars;
   std::int64_t elements = 0;
   for (const std::string& name : kept) {
     const VarId var = program.find_var(name);
     if (var == no_var || program.var(var).block != body)
-      throw ProgramError("turn_memory: expected the name of a value of block " + std::to_string(body) + ", found '" + name + "'");
-    vars.insert(turn.canonical(var));
+      throw ProgramError("iteration_memory: expected the name of a value of block " + std::to_string(body) + ", found '" + name + "'");
+    vars.insert(iteration.canonical(var));
     const VarType& type = program.var(var).type;
     for (int axis = 1; axis < type.rank(); ++axis)
       if ((*type.shape)[axis] == DDim::unknown) elements = -1;
     if (elements >= 0 && type.rank() > 0) elements += type.shape->erased(0).elements();
   }
-  TurnMemory made = turn.memory(vars);
+  IterationMemory made = iteration.memory(vars);
   made.kept = elements;
   return made;
 }

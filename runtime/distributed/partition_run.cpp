@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/distributed/spread_run.h>
+#include <millrace/runtime/distributed/partition_run.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,10 +25,10 @@ namespace {
 /// Values that cross, each over a communicator of its own, so that none waits behind another.
 class Crossings final : public RunExchange {
  public:
-  Crossings(const SpreadPart& part, std::unique_ptr<Communicator> communicator)
+  Crossings(const PartitionPart& part, std::unique_ptr<Communicator> communicator)
       : device_(part.executable().device()), communicator_(std::move(communicator)) {
     if (const Place place = device_.place(); std::holds_alternative<CudaPlace>(place)) carrier_ = make_device(place, 1, 1);
-    for (const Spread::Crossing& crossing : part.crossings()) {
+    for (const Partition::Crossing& crossing : part.crossings()) {
       if (crossing.to == part.rank()) arriving_[crossing.name] = &ways_.emplace_back(crossing, *communicator_);
       if (crossing.from == part.rank()) leaving_[crossing.name].push_back(&ways_.emplace_back(crossing, *communicator_));
     }
@@ -42,7 +42,7 @@ class Crossings final : public RunExchange {
   /// When all are done, where what carries the tensors of devices must not lose a rank while others still use it.
   Point all_done() { return carrier_ == nullptr ? Point() : meet(); }
 
-  bool brings(const std::string& input) const override { return arriving_.contains(input); }
+  bool provides(const std::string& input) const override { return arriving_.contains(input); }
   bool takes(const std::string& output) const override { return leaving_.contains(output); }
   task<Value> receive(std::string input, Scope* rest) override { return detail::receive_value(link(*arriving_.at(input)), rest); }
   task<void> send(std::string output, Value value, Scope* rest) override {
@@ -53,7 +53,7 @@ class Crossings final : public RunExchange {
 
  private:
   struct Way {
-    Way(const Spread::Crossing& crossing, Communicator& whole)
+    Way(const Partition::Crossing& crossing, Communicator& whole)
         : from(crossing.from), to(crossing.to), communicator(whole.duplicate(fmt::format("'{}' to rank {}", crossing.name, crossing.to))) {}
     int from;
     int to;
@@ -120,17 +120,18 @@ struct Failures {
 
 }  // namespace
 
-SpreadPart::SpreadPart(const Spread& spread, int rank, std::shared_ptr<Device> device)
-    : rank_(rank), ranks_(spread.ranks), executable_([&] {
-        if (rank < 0 || rank >= spread.ranks)
-          throw ArgumentError(fmt::format("part of a spread program: expected a rank from 0 to {}, found {}", spread.ranks - 1, rank));
-        return Executable(spread.parts[static_cast<std::size_t>(rank)], std::move(device));
+PartitionPart::PartitionPart(const Partition& partition, int rank, std::shared_ptr<Device> device)
+    : rank_(rank), ranks_(partition.ranks), executable_([&] {
+        if (rank < 0 || rank >= partition.ranks)
+          throw ArgumentError(
+              fmt::format("part of a partition program: expected a rank from 0 to {}, found {}", partition.ranks - 1, rank));
+        return Executable(partition.parts[static_cast<std::size_t>(rank)], std::move(device));
       }()) {
-  std::copy_if(spread.crossings.begin(), spread.crossings.end(), std::back_inserter(crossings_),
-               [rank](const Spread::Crossing& crossing) { return crossing.from == rank || crossing.to == rank; });
+  std::copy_if(partition.crossings.begin(), partition.crossings.end(), std::back_inserter(crossings_),
+               [rank](const Partition::Crossing& crossing) { return crossing.from == rank || crossing.to == rank; });
 }
 
-task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options,
+task<RunResult> run_part(PartitionPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options,
                          OnFailure on_failure) {
   if (communicator->rank() != part.rank() || communicator->world_size() != part.ranks())
     throw ArgumentError(fmt::format("part of rank {} of {}: expected a communicator of that rank, found {} of {}", part.rank(),
@@ -166,19 +167,19 @@ task<RunResult> run_part(SpreadPart part, std::unique_ptr<Communicator> communic
   co_return std::move(result);
 }
 
-std::vector<RunResult> run_on_local_ranks(const Spread& spread, const std::vector<std::shared_ptr<Device>>& devices, const Feeds& feeds,
-                                          RunOptions options) {
+std::vector<RunResult> run_on_local_ranks(const Partition& partition, const std::vector<std::shared_ptr<Device>>& devices,
+                                          const Feeds& feeds, RunOptions options) {
   throw_on_runtime_thread("run_on_local_ranks");
-  if (std::cmp_not_equal(devices.size(), spread.ranks))
-    throw ArgumentError(fmt::format("run on {} ranks: expected as many devices, found {}", spread.ranks, devices.size()));
+  if (std::cmp_not_equal(devices.size(), partition.ranks))
+    throw ArgumentError(fmt::format("run on {} ranks: expected as many devices, found {}", partition.ranks, devices.size()));
   LocalOptions local;
   local.tracer = options.tracer;
-  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(spread.ranks, local);
-  std::vector<SpreadPart> parts;
-  for (int rank = 0; rank < spread.ranks; ++rank) parts.emplace_back(spread, rank, devices[static_cast<std::size_t>(rank)]);
+  std::vector<std::unique_ptr<Communicator>> communicators = make_local_communicators(partition.ranks, local);
+  std::vector<PartitionPart> parts;
+  for (int rank = 0; rank < partition.ranks; ++rank) parts.emplace_back(partition, rank, devices[static_cast<std::size_t>(rank)]);
   std::vector<std::unique_ptr<ThreadExecutor>> executors;
   std::vector<Running<RunResult>> running;
-  for (int rank = 0; rank < spread.ranks; ++rank) {
+  for (int rank = 0; rank < partition.ranks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     executors.push_back(std::make_unique<ThreadExecutor>(1));
     running.push_back(start_run(*executors.back(), run_part(parts[at], std::move(communicators[at]), feeds, options),
@@ -186,7 +187,7 @@ std::vector<RunResult> run_on_local_ranks(const Spread& spread, const std::vecto
   }
   std::vector<RunResult> results(running.size());
   Failures failures;
-  for (int rank = 0; rank < spread.ranks; ++rank) {
+  for (int rank = 0; rank < partition.ranks; ++rank) {
     try {
       results[static_cast<std::size_t>(rank)] = running[static_cast<std::size_t>(rank)].get();
     } catch (...) {

@@ -22,10 +22,10 @@
 
 namespace millrace::testing {
 
-/// A device under test. Every conformance test runs on each; a later backend joins the list in `backends()`.
-class Backend {
+/// A device under test. Every conformance test runs on each; a later device joins the list in `devices_under_test()`.
+class DeviceUnderTest {
  public:
-  Backend(
+  DeviceUnderTest(
       std::string named, std::shared_ptr<Device> device, std::function<void()> finish = [] {})
       : name(std::move(named)), device_(std::move(device)), finish_(std::move(finish)) {}
 
@@ -60,34 +60,36 @@ class Backend {
   std::function<void()> finish_;
 };
 
-inline Backend cpu_backend(int threads) { return {"cpu, threads " + std::to_string(threads), std::make_unique<CpuDevice>(threads)}; }
+inline DeviceUnderTest cpu_backend(int threads) {
+  return {"cpu, threads " + std::to_string(threads), std::make_unique<CpuDevice>(threads)};
+}
 
-inline Backend sim_backend() {
+inline DeviceUnderTest sim_backend() {
   auto device = std::make_unique<SimDevice>();
   SimDevice* sim = device.get();
   return {"sim:0", std::move(device), [sim] { sim->drain(1); }};
 }
 
 /// A real device, as a whole program of tests asks for.
-inline Backend device_backend(const std::string& place, bool tf32 = false) {
+inline DeviceUnderTest device_backend(const std::string& place, bool tf32 = false) {
   const std::shared_ptr<Device> device = make_device(Place::parse(place), 1, 4, tf32);
-  Backend made(place + (tf32 ? ", tf32" : ""), device, [device] { device->stream(0).position().wait(); });
+  DeviceUnderTest made(place + (tf32 ? ", tf32" : ""), device, [device] { device->stream(0).position().wait(); });
   made.tf32 = tf32;
   return made;
 }
 
-/// Calls `f(backend)` for each.
+/// Calls `f(device)` for each.
 template <class F>
 void each_backend(F f) {
   if (const std::string place = test_place(); !place.empty()) {
-    Backend backend = device_backend(place);
-    INFO("on ", backend.name);
-    return f(backend);
+    DeviceUnderTest device = device_backend(place);
+    INFO("on ", device.name);
+    return f(device);
   }
   for (const int which : {0, 1, 2}) {
-    Backend backend = which == 2 ? sim_backend() : cpu_backend(which + 1);
-    INFO("on ", backend.name);
-    f(backend);
+    DeviceUnderTest device = which == 2 ? sim_backend() : cpu_backend(which + 1);
+    INFO("on ", device.name);
+    f(device);
   }
 }
 
@@ -96,9 +98,9 @@ template <class F>
 void each_product_backend(F f) {
   each_backend(f);
   if (const std::string place = test_place(); place.starts_with("cuda")) {
-    Backend backend = device_backend(place, true);
-    INFO("on ", backend.name);
-    f(backend);
+    DeviceUnderTest device = device_backend(place, true);
+    INFO("on ", device.name);
+    f(device);
   }
 }
 
@@ -126,7 +128,7 @@ inline double rounding(DType dtype) {
   }
 }
 
-inline double Backend::rounding(DType dtype) const { return tf32 && dtype == DType::f32 ? 0x1p-11 : testing::rounding(dtype); }
+inline double DeviceUnderTest::rounding(DType dtype) const { return tf32 && dtype == DType::f32 ? 0x1p-11 : testing::rounding(dtype); }
 
 /// Random numbers in [-scale, scale), on the host.
 inline Tensor random_tensor(Random& random, DType dtype, const DDim& dims, double scale = 1) {

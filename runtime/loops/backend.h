@@ -16,23 +16,23 @@ namespace millrace {
 class CapturedLoop;
 class Device;
 
-/// How loops run. All gears give the same bits.
-enum class Gear : std::uint8_t {
-  automatic,  ///< the fastest that a loop fits; turn by turn where none does, or where somebody wants to see its turns (a trace, step scopes)
-  interpreted,  ///< each turn a task
-  captured,  ///< on CUDA: a graph of the turn's kernels, which the device runs until the loop ends; a loop that does not fit, turn by turn
-  fused      ///< the loop as one kernel, also when the run is traced; a loop that does not fit, turn by turn
+/// How loops run. All backends give the same bits.
+enum class Backend : std::uint8_t {
+  automatic,  ///< the fastest that a loop fits; iteration by iteration where none does, or where somebody wants to see its iterations (a trace, step scopes)
+  interpreted,  ///< each iteration a task
+  captured,  ///< on CUDA: a graph of the iteration's kernels, which the device runs until the loop ends; a loop that does not fit, iteration by iteration
+  fused      ///< the loop as one kernel, also when the run is traced; a loop that does not fit, iteration by iteration
 };
 
 /// "auto", "interpreted", "captured", "fused".
-constexpr std::string_view name_of(Gear gear) {
+constexpr std::string_view name_of(Backend backend) {
   constexpr std::string_view names[] = {"auto", "interpreted", "captured", "fused"};
-  return names[static_cast<std::size_t>(gear)];
+  return names[static_cast<std::size_t>(backend)];
 }
-/// The gear of that name, or nothing.
-constexpr std::optional<Gear> gear_of(std::string_view name) {
-  for (const Gear gear : {Gear::automatic, Gear::interpreted, Gear::captured, Gear::fused})
-    if (name == name_of(gear)) return gear;
+/// The backend of that name, or nothing.
+constexpr std::optional<Backend> backend_of(std::string_view name) {
+  for (const Backend backend : {Backend::automatic, Backend::interpreted, Backend::captured, Backend::fused})
+    if (name == name_of(backend)) return backend;
   return std::nullopt;
 }
 

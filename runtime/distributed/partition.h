@@ -9,13 +9,13 @@
 namespace millrace {
 
 /// A program whose loops are shared out among ranks: a program for each, and the values that go from one to another while they run
-/// (spread_run.h runs them). Every op of block 0 is in exactly one part; the outputs are the same bit for bit.
-struct Spread {
+/// (partition_run.h runs them). Every op of block 0 is in exactly one part; the outputs are the same bit for bit.
+struct Partition {
   /// A loop, or several that only work together, and where it runs.
   struct Loop {
     std::vector<int> blocks;   ///< bodies
     std::string name;          ///< of the first, "while 2 (h_last)"
-    std::int64_t weights = 0;  ///< elements of weights and literals that a turn reads: what it is taken to cost
+    std::int64_t weights = 0;  ///< elements of weights and literals that an iteration reads: what it is taken to cost
     int stage = 0;             ///< loops of one stage can run at the same time; those of the next need something of theirs whole
     int rank = 0;
     std::string kept;  ///< why it could not be anywhere else; may be empty
@@ -35,7 +35,7 @@ struct Spread {
   std::vector<Crossing> crossings;
 
   /// Whether any rank but the first has a loop.
-  bool spreads() const noexcept;
+  bool partitions() const noexcept;
   /// Why ranks have nothing to do, and why loops are where they are: a line each; nothing when all ranks have loops and each is free.
   std::vector<std::string> kept() const;
   /// Where each loop runs and why, and what goes from rank to rank.
@@ -49,6 +49,6 @@ struct Spread {
 /// together; what works on an array that is fed stays on rank 0. All inputs are inputs of rank 0's part, and of those that need them.
 ///
 /// `program` is first simplified as an Executable does. ArgumentError below 1 rank.
-Spread spread_over_ranks(Program program, int ranks);
+Partition partition_over_ranks(Program program, int ranks);
 
 }  // namespace millrace

@@ -10,18 +10,18 @@
 namespace millrace::exporting {
 
 /// How one loop becomes a node of ONNX.
-struct Exporter::Turn {
+struct Exporter::Iteration {
   const Block* body = nullptr;
-  std::vector<std::size_t> carried;  ///< places of the carried tensors; arrays and orders are the same ones in every turn
-  VarId condition = no_var;          ///< the parameter that says whether there is a turn
+  std::vector<std::size_t> carried;  ///< places of the carried tensors; arrays and orders are the same ones in every iteration
+  VarId condition = no_var;          ///< the parameter that says whether there is an iteration
   std::int64_t max_trips = -1;
-  std::size_t test = 0;                         ///< the first ops of the body that only say whether this turn is one (executable.h)
+  std::size_t test = 0;                         ///< the first ops of the body that only say whether this iteration is one (executable.h)
   bool leaves_late = false;                     ///< a break_if behind them
   VarId counter = no_var;                       ///< the parameter that is 0, 1, 2, …
-  std::set<VarId> outputs;                      ///< arrays written once a turn, at the counter: scanned outputs
+  std::set<VarId> outputs;                      ///< arrays written once an iteration, at the counter: scanned outputs
   std::vector<std::pair<VarId, VarId>> lagged;  ///< those of them whose slot of the step before is read, with its boot
   std::set<VarId> general;                      ///< other arrays that the body writes
-  bool scan = false;                            ///< as many turns as the arrays `sliced` have slots
+  bool scan = false;                            ///< as many iterations as the arrays `sliced` have slots
   std::set<VarId> sliced;
 };
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+/// Which values of a loop's iterations a loop that runs them backwards reads, and which of them are stored or computed again.
+namespace millrace {
+
+/// How much of an iteration is kept.
+enum class Keep : std::uint8_t {
+  needed,  ///< all that the gradients of the iteration's ops look at: nothing is computed again
+  lean,    ///< less what ops of one row make again of the rest, such as tanh(c): no product is computed again
+  states   ///< what the iteration hands to the next one, alone: the rest of the iteration is computed again
+};
+
+/// The names that `keep_values` takes for the loop whose body is block `body`; a step input is never among them, its array is there
+/// anyway. A state before an iteration is what the iteration before made of it, and kept there, so that it is not kept twice. Built-in cells are written
+/// out first (layers/spell_cells.h). UnsupportedError when the loop is no recurrence.
+std::vector<std::string> values_to_keep(Program& program, int body, Keep keep);
+
+/// What a backward step of a loop has at hand, given what is kept.
+struct IterationMemory {
+  std::vector<std::string> needed;      ///< values that the gradients of the iteration's ops look at, rows alone
+  std::vector<std::string> recomputed;  ///< those of them, and what they are made of, that are computed again: in this order
+  std::vector<std::string>
+      missing;                ///< states that neither are kept nor can be computed in the iteration: only the iterations before give them
+  std::int64_t products = 0;  ///< among what is computed again
+  std::int64_t kept = 0;      ///< elements of a row of an iteration that are kept; −1: an extent is unknown
+};
+
+/// `kept`: names as `keep_values` was given, of vars that the body has by now. Errors as of `keep_values`.
+IterationMemory iteration_memory(const Program& program, int body, const std::vector<std::string>& kept);
+
+}  // namespace millrace
