@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <sstream>
 
-#include <millrace/streaming/audio/audio_format.h>
+#include <millrace/streaming/protocol/audio_format.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
