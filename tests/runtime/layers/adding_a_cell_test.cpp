@@ -42,7 +42,7 @@ layers::Unrolled mgu(const layers::Sequences& x, const MguWeights& weights) {
 // [layer]
 
 MguWeights random_weights(Random& random, std::int64_t features, std::int64_t hidden) {
-  const auto tensor = [&](DDim dims) { return random_tensor(random, DType::f32, dims); };
+  const auto tensor = [&](DDim dims) { return random_tensor(random, dims); };
   return {tensor({features, hidden}), tensor({hidden, hidden}), tensor({hidden}),
           tensor({features, hidden}), tensor({hidden, hidden}), tensor({hidden})};
 }
@@ -86,7 +86,7 @@ LoDTensor run_mgu(const Program& program, const Tensor& rows, const std::vector<
 TEST_CASE("a cell of a page: each step is what the formula says, and the last state stands behind the last step") {
   Random random(1);
   const MguWeights weights = random_weights(random, 3, 5);
-  const Tensor rows = random_tensor(random, DType::f32, DDim{7, 3});
+  const Tensor rows = random_tensor(random, DDim{7, 3});
   const Program program = tagged(weights);
   const LoDTensor y = run_mgu(program, rows, {2, 0, 5}), last = run_mgu(program, rows, {2, 0, 5}, "last");
   std::int64_t row = 0;
@@ -108,7 +108,7 @@ TEST_CASE("a cell of a page: each step is what the formula says, and the last st
 TEST_CASE("a cell of a page: a sequence has the same bits alone and among others") {
   Random random(2);
   const Program program = tagged(random_weights(random, 3, 5));
-  const Tensor rows = random_tensor(random, DType::f32, DDim{9, 3});
+  const Tensor rows = random_tensor(random, DDim{9, 3});
   const LoDTensor all = run_mgu(program, rows, {4, 0, 5});
   CHECK(same_bits(run_mgu(program, rows.rows(0, 4), {4}).tensor(), all.tensor().rows(0, 4)));
   CHECK(same_bits(run_mgu(program, rows.rows(4, 9), {5}).tensor(), all.tensor().rows(4, 9)));

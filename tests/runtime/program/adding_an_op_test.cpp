@@ -110,8 +110,8 @@ TEST_CASE("an op of a page: hard_shrink keeps what lies beyond lambda") {
 
 TEST_CASE("an op of a page: a sequence has the same bits alone and among others") {
   Random random(1);
-  const Program program = shrinking(random_tensor(random, DType::f32, DDim{4, 4}));
-  const Tensor rows = random_tensor(random, DType::f32, DDim{9, 4});
+  const Program program = shrinking(random_tensor(random, DDim{4, 4}));
+  const Tensor rows = random_tensor(random, DDim{9, 4});
   const LoDTensor all = run_shrinking(program, rows, {3, 0, 6});
   CHECK(same_bits(run_shrinking(program, rows.rows(0, 3), {3}).tensor(), all.tensor().rows(0, 3)));
   CHECK(same_bits(run_shrinking(program, rows.rows(3, 9), {6}).tensor(), all.tensor().rows(3, 9)));
@@ -119,7 +119,7 @@ TEST_CASE("an op of a page: a sequence has the same bits alone and among others"
 
 TEST_CASE("an op of a page: a loop with it can be fed live") {
   Random random(2);
-  const Recurrence recurrence = make_recurrence(shrinking(random_tensor(random, DType::f32, DDim{4, 4})));
+  const Recurrence recurrence = make_recurrence(shrinking(random_tensor(random, DDim{4, 4})));
   CHECK(recurrence.states.size() == 1);
   CHECK(recurrence.outputs.size() == 1);
 }
