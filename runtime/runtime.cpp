@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/task/cpu_count.h>
 #include <millrace/runtime/task/asio_executor.h>
+#include <millrace/runtime/task/cpu_count.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/thread_executor.h>

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include <bench/library/lstm_problem.h>
-#include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/models/import/model.h>
 #include <millrace/streaming/live/state_slab.h>
 
 namespace millrace::bench {

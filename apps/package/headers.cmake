@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+cmake_policy(VERSION 3.25)
 # millrace_installed_headers(CHOSEN ALL SOURCE): CHOSEN becomes the headers of headers.txt, in its order, and ALL those and the headers that they
 # include, as paths below SOURCE, the root of the tree. An error where that would install a header that is none of the interface.
 function(millrace_installed_headers chosen_variable all_variable source)

@@ -109,7 +109,8 @@ task<Value> ProgramRun::value_beside(std::shared_ptr<ProgramRun> run, VarId var,
   std::vector<const Value*> seen(op.inputs.size(), nullptr);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (op.inputs[i] == no_var) continue;
-    const StackedView* view = StackedViews::reads_extents(op, i) ? run->executable_.stacked_views().find(op.inputs[i]) : nullptr;
+    const StackedView* view =
+        StackedViews::reads_extents(run->executable_.program(), op, i) ? run->executable_.stacked_views().find(op.inputs[i]) : nullptr;
     const std::optional<DDim> dims = view == nullptr ? std::nullopt : beside.extents(*view);
     if (dims) {  // nobody looks at the elements
       const Tensor nothing = zeros(DDim{}, run->executable_.program().var(op.inputs[i]).type.dtype, run->stream(*maker, *scope));

@@ -7,20 +7,16 @@
 
 #include <millrace/runtime/layers/spell_cells.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
+#include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
 namespace {
 
-bool is_product(const Op& op) {
-  static const std::set<std::string> products{"matmul", "gemm", "matmul_int8", "conv1d", "lstm_cell", "lstm_gates"};
-  return products.contains(op.type);
-}
-
 /// Ops through which nothing flows back.
 bool is_cut(const Op& op) {
-  static const std::set<std::string> cuts{"equal", "not_equal",   "less",       "less_equal",  "greater",    "greater_equal",
-                                          "floor", "ceil",        "round",      "sign",        "argmax",     "isnan",
-                                          "isinf", "logical_and", "logical_or", "logical_not", "logical_xor"};
+  static const std::set<std::string> cuts{"equal",  "not_equal",   "less",       "less_equal",  "greater",    "greater_equal",
+                                          "floor",  "ceil",        "round",      "sign",        "argmax",     "is_nan",
+                                          "is_inf", "logical_and", "logical_or", "logical_not", "logical_xor"};
   return cuts.contains(op.type);
 }
 
@@ -145,7 +141,7 @@ class IterationReader {
     for (const Op& op : body_.ops)
       if (op.type == "tensor_array_write") writes[op.inputs[0]] = &op;
     for (const Op& op : body_.ops) {
-      if (op.type == "shrink" || op.type == "identity" || op.type == "drop_lod") same_[op.outputs[0]] = op.inputs[0];
+      if (op.type == "shrink" || program_.registry().at(op.type).traits.forwards) same_[op.outputs[0]] = op.inputs[0];
       if (op.type == "identity") called_[canonical(op.inputs[0])] = op.outputs[0];
       if (op.type == "tensor_array_write") ends_.push_back(op.inputs[2]);
       if (op.type != "tensor_array_read") continue;
@@ -200,7 +196,7 @@ class IterationReader {
     for (const VarId input : maker->second->inputs)
       if (input != no_var) recompute(input, kept, known, made);
     made.recomputed.push_back(name(var));
-    if (is_product(*maker->second)) ++made.products;
+    if (program_.registry().at(maker->second->type).traits.product) ++made.products;
   }
 
   const Program& program_;

@@ -31,6 +31,9 @@ constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
 
 class LoopReader {
+  using Arithmetic = OpTraits::Arithmetic;
+  using Comparison = OpTraits::Comparison;
+
  public:
   LoopReader(const Program& program, int block, const Op& loop)
       : program_(program),
@@ -118,13 +121,15 @@ class LoopReader {
     VarId var = body_.results[at];
     for (std::size_t left = body_.ops.size(); var != body_.params[at]; --left) {
       const auto made = std::find_if(body_.ops.begin(), body_.ops.end(), [var](const Op& op) { return op.outputs == std::vector{var}; });
-      if (left == 0 || made == body_.ops.end() || (made->type != "add" && made->type != "sub" && made->type != "identity")) return 0;
-      const bool second = made->type == "add" && number(made->inputs[0]).has_value();
+      const Arithmetic kind = left == 0 || made == body_.ops.end() ? Arithmetic::none : traits(*made).arithmetic;
+      const bool moves = kind == Arithmetic::add || kind == Arithmetic::subtract;
+      if (!moves && kind != Arithmetic::keep) return 0;
+      const bool second = kind == Arithmetic::add && number(made->inputs[0]).has_value();
       var = made->inputs[second ? 1 : 0];
-      if (made->type == "identity") continue;
+      if (!moves) continue;
       const auto by = number(made->inputs[second ? 0 : 1]);
       if (!by || std::abs(*by) > most_stride || std::abs(stride) > most_stride) return 0;
-      stride += made->type == "add" ? *by : -*by;
+      stride += kind == Arithmetic::add ? *by : -*by;
     }
     return stride;
   }
@@ -177,6 +182,7 @@ class LoopReader {
   // ---- Ops ----
 
   const std::string& name(VarId var) const { return program_.var(var).name; }
+  const OpTraits& traits(const Op& op) const { return program_.registry().at(op.type).traits; }
   bool is_outside(VarId var) const { return program_.var(var).block != body_.idx; }
 
   Symbol at(VarId var) const {
@@ -197,7 +203,7 @@ class LoopReader {
     if (op.type == "tensor_array_read") return eval_read(op);
     if (op.type == "tensor_array_write") return eval_write(op);
     if (op.type == "shrink") return eval_shrink(op);
-    if (op.type == "identity" || op.type == "drop_lod") {
+    if (traits(op).forwards) {
       symbols_[op.outputs[0]] = at(op.inputs[0]);
       return;
     }
@@ -214,8 +220,8 @@ class LoopReader {
 
   bool eval_counter(const Op& op) {
     if (op.outputs.size() != 1 || !lowering::is_integer_scalar(program_.var(op.outputs[0]).type)) return false;
-    auto made =
-        op.type == "tensor_array_size" ? numbers_.size_of(op.inputs[0]) : lowering::linear(op, [&](VarId input) { return count(input); });
+    auto made = op.type == "tensor_array_size" ? numbers_.size_of(op.inputs[0])
+                                               : lowering::linear(program_, op, [&](VarId input) { return count(input); });
     if (!made) return false;
     made->var = op.outputs[0];
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::counter, .index = *made};
@@ -231,22 +237,22 @@ class LoopReader {
       symbols_[op.outputs[0]] = made;
       return true;
     }
-    static const std::set<std::string> comparisons{"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"};
-    if (!comparisons.contains(op.type)) return false;
+    const Comparison comparison = traits(op).comparison;
+    if (comparison == Comparison::none) return false;
     const auto a = count(op.inputs[0]);
     const auto b = count(op.inputs[1]);
     if (!a || !b) return false;
     std::optional<LoopForm::Index> left = lowering::sum(*a, *b, -1);
     if (!left || left->stride == 0) return false;
     Symbol made{.kind = Symbol::Kind::condition};
-    if (op.type == "equal" || op.type == "not_equal") {
+    if (comparison == Comparison::equal || comparison == Comparison::not_equal) {
       made.stop = {*left, false};
-      made.negated = op.type == "not_equal";
+      made.negated = comparison == Comparison::not_equal;
     } else {
       // As "is beyond": at 0 and further on in the direction of the count. What holds until then is its contrary.
       const bool rises = left->stride > 0;
-      const bool up = op.type[0] == 'g';
-      const bool at_zero = op.type.ends_with("equal");
+      const bool up = comparison == Comparison::greater || comparison == Comparison::greater_equal;
+      const bool at_zero = comparison == Comparison::less_equal || comparison == Comparison::greater_equal;
       made.negated = rises != up;
       const bool meets_zero = at_zero != made.negated;
       if (!meets_zero) left = lowering::sum(*left, lowering::number_index(1), rises ? -1 : 1);

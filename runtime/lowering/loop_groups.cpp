@@ -100,7 +100,7 @@ class Dependences {
     std::set<VarId> found = uses_[op];
     const Op& at = program_.block(0).ops[op];
     for (std::size_t i = 0; i < at.inputs.size(); ++i) {
-      const StackedView* view = StackedViews::reads_extents(at, i) ? views_.find(at.inputs[i]) : nullptr;
+      const StackedView* view = StackedViews::reads_extents(program_, at, i) ? views_.find(at.inputs[i]) : nullptr;
       if (view == nullptr || std::count(at.inputs.begin(), at.inputs.end(), at.inputs[i]) > 1) continue;
       const auto writers = writers_.find(view->array);
       const bool known = writers != writers_.end() && std::all_of(writers->second.begin(), writers->second.end(), [&](std::size_t writer) {

@@ -89,8 +89,6 @@ std::set<VarId> dependent(const Program& program, std::set<VarId> roots) {
   return roots;
 }
 
-bool is_product(const Op& op) { return op.type == "matmul" || op.type == "matmul_int8" || op.type == "gemm" || op.type == "lstm_cell"; }
-
 }  // namespace
 
 Program share_expressions(const Program& step) {
@@ -261,7 +259,7 @@ class Splitter {
       else
         rest.push_back(&ops[i]);
     }
-    if (std::none_of(rest.begin(), rest.end(), [](const Op* op) { return is_product(*op); })) return;
+    if (std::none_of(rest.begin(), rest.end(), [&](const Op* op) { return traits(*op).product; })) return;
     // A state is known in its own iteration alone.
     for (const Op* op : rest)
       for (const VarId input : op->inputs)
@@ -273,10 +271,9 @@ class Splitter {
 
   /// What only looks at elements from another side costs nothing where it is read, and a copy where it is handed over.
   void sink_views() {
-    static const std::set<std::string> views{"split", "slice", "squeeze", "unsqueeze", "reshape", "transpose", "identity"};
     const std::vector<Op>& ops = step_.block(0).ops;
     for (std::size_t i = ops.size(); i-- > 0;) {
-      if (!views.contains(ops[i].type) || level_.at(ops[i].outputs[0]) != ahead) continue;
+      if (!traits(ops[i]).view || level_.at(ops[i].outputs[0]) != ahead) continue;
       int first = levels;
       for (const VarId output : ops[i].outputs) first = std::min(first, first_reader(output));
       if (first == iteration || first == behind)
@@ -292,6 +289,8 @@ class Splitter {
       if (port.var == var) first = std::min<int>(first, ahead);
     return first;
   }
+
+  const OpTraits& traits(const Op& op) const { return step_.registry().at(op.type).traits; }
 
   bool is_input(VarId var) const {
     return std::any_of(step_.inputs().begin(), step_.inputs().end(), [&](const auto& port) { return port.var == var; });

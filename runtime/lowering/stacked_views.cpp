@@ -134,7 +134,7 @@ std::optional<Axes> StackedViews::moved(const Program& program, const Op& op, co
   if (op.type == "transpose" && attributes.has("perm")) return transposed(axes, attributes.get<Ints>("perm"));
   if (op.type == "reshape") return reshaped(axes, attributes.get_or("shape", Ints{}));
   if (op.type == "cast" && program.var(op.inputs[0]).type.dtype == program.var(op.outputs[0]).type.dtype) return axes;
-  if (op.type == "identity") return axes;
+  if (program.registry().at(op.type).traits.forwards) return axes;
   return std::nullopt;
 }
 
@@ -148,8 +148,9 @@ bool StackedViews::shows_slots(const StackedView& view, int axis) {
   return true;
 }
 
-bool StackedViews::reads_extents(const Op& op, std::size_t input) {
-  return (op.type == "shape" && input == 0) || (op.type == "step_mask" && input == 0) || (op.type == "same_steps" && input == 1);
+bool StackedViews::reads_extents(const Program& program, const Op& op, std::size_t input) {
+  const std::vector<std::size_t>& of = program.registry().at(op.type).traits.extents_of;
+  return std::find(of.begin(), of.end(), input) != of.end();
 }
 
 std::set<VarId> StackedViews::behind(const Program& program, const LoopGroup& group) const {

@@ -32,7 +32,7 @@ class StackedViews {
   /// Whether the slots of `view.array` are what `tensor_array_unstack` along `axis` gives of it.
   static bool shows_slots(const StackedView& view, int axis);
   /// Whether `op` reads nothing but the extents of that input.
-  static bool reads_extents(const Op& op, std::size_t input);
+  static bool reads_extents(const Program& program, const Op& op, std::size_t input);
   /// Vars of block 0 that are computed from the stacked slots of arrays which loops of `group` write, such as zeros for as many sequences.
   std::set<VarId> behind(const Program& program, const LoopGroup& group) const;
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <span>
 
-#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/program/op_def.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/tensor/stream.h>
 
 namespace millrace {

@@ -72,6 +72,24 @@ using OpKernel = std::function<void(OpContext&)>;
 
 class Vectorizer;
 
+/// How an op relates to others: the passes ask for a trait, not for a name. Nothing is assumed of an op that says nothing.
+struct OpTraits {
+  /// Arithmetic on numbers that counts follow: `keep` is x itself.
+  enum class Arithmetic { none, keep, negate, add, subtract, multiply };
+  enum class Comparison { none, equal, not_equal, less, less_equal, greater, greater_equal };
+
+  Arithmetic arithmetic = Arithmetic::none;
+  Comparison comparison = Comparison::none;
+  /// A matrix product, a convolution, or a cell that has one: the cost of an iteration.
+  bool product = false;
+  /// The elements of the outputs are those of input 0 from another side: no arithmetic, and no copy where strides can say it.
+  bool view = false;
+  /// Output 0 is input 0, element for element in the same extents; the LoD may differ.
+  bool forwards = false;
+  /// Inputs of which the kernel reads the extents alone.
+  std::vector<std::size_t> extents_of = {};
+};
+
 /// The definition of one kind of op. Registered from inside or outside the tree.
 struct OpDef {
   std::string name;
@@ -103,6 +121,7 @@ struct OpDef {
   bool passes_lod = true;
   /// False: results may differ from call to call or it has effects; never folded.
   bool pure = true;
+  OpTraits traits = {};
 };
 
 }  // namespace millrace

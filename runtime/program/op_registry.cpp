@@ -2,6 +2,7 @@
 #include <millrace/runtime/program/op_registry.h>
 
 #include <set>
+#include <utility>
 
 namespace millrace {
 namespace {
@@ -28,6 +29,11 @@ void OpRegistry::add(OpDef def) {
   for (std::size_t i = 0; i < def.inputs.size(); ++i) check_slot(def, i, slots);
   const std::string name = def.name;
   if (!ops_.emplace(name, std::move(def)).second) throw ProgramError("op registry: the name '" + name + "' is taken");
+}
+
+void OpRegistry::set_traits(const std::string& name, OpTraits traits) {
+  at(name);
+  ops_.find(name)->second.traits = std::move(traits);
 }
 
 const OpDef* OpRegistry::find(const std::string& name) const noexcept {

@@ -19,6 +19,8 @@ class OpRegistry {
  public:
   /// ProgramError when the name is taken, or a name cannot stand in the text form.
   void add(OpDef def);
+  /// ProgramError when there is no such op.
+  void set_traits(const std::string& name, OpTraits traits);
   /// Null when there is none.
   const OpDef* find(const std::string& name) const noexcept;
   /// ProgramError that names the op otherwise.

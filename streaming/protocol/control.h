@@ -14,8 +14,7 @@
 #include <millrace/tensor/ddim.h>
 #include <millrace/tensor/dtype.h>
 
-/// The control messages of docs/protocol.md, as values. Text is made and read by nlohmann/json; without that part every function here that
-/// takes or gives text throws UnsupportedError.
+/// The control messages of docs/protocol.md, as values. Text is made and read by nlohmann/json (control_json.cpp).
 namespace millrace {
 
 inline constexpr int protocol_version = 1;

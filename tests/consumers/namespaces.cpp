@@ -3,9 +3,13 @@
 #include <millrace/kernels/activation.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/math.h>
+#include <millrace/runtime/array/pack.h>
+#include <millrace/runtime/array/unpack.h>
 #include <millrace/runtime/builder/decoding.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/generation.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
 #include <millrace/runtime/runtime.h>

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/program/value.h>
 #include <millrace/runtime/program/op_def.h>
 #include <millrace/runtime/program/program.h>
+#include <millrace/runtime/program/value.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace::testing {

@@ -9,8 +9,8 @@
 #include <millrace/runtime/builder/decoding.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/files/file.h>
-#include <millrace/runtime/models/import/fluid.h>
 #include <millrace/runtime/layers/embedding.h>
+#include <millrace/runtime/models/import/fluid.h>
 
 namespace millrace::lac {
 namespace {

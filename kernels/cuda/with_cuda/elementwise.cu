@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/internal/wrapping_power.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
-#include <millrace/kernels/internal/wrapping_power.h>
 
 #include <cstring>
 

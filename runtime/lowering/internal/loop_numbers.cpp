@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include <millrace/runtime/program/op_registry.h>
+
 namespace millrace {
 
 std::optional<std::int64_t> LoopForm::Index::ahead_of(const Index& other) const {
@@ -89,16 +91,18 @@ std::optional<std::int64_t> iterations_until(const LoopForm::Stop& stop, std::in
   return left % stride == 0 ? whole : whole + 1;
 }
 
-std::optional<Index> linear(const Op& op, const std::function<std::optional<Index>(VarId)>& at) {
-  if (op.type == "identity" || op.type == "neg") {
+std::optional<Index> linear(const Program& program, const Op& op, const std::function<std::optional<Index>(VarId)>& at) {
+  using Arithmetic = OpTraits::Arithmetic;
+  const Arithmetic kind = program.registry().at(op.type).traits.arithmetic;
+  if (kind == Arithmetic::none) return std::nullopt;
+  if (kind == Arithmetic::keep || kind == Arithmetic::negate) {
     const auto x = at(op.inputs[0]);
-    return !x || op.type == "identity" ? x : sum({}, *x, -1);
+    return !x || kind == Arithmetic::keep ? x : sum({}, *x, -1);
   }
-  if (op.type != "add" && op.type != "sub" && op.type != "mul") return std::nullopt;
   const auto a = at(op.inputs[0]);
   const auto b = at(op.inputs[1]);
   if (!a || !b) return std::nullopt;
-  if (op.type != "mul") return sum(*a, *b, op.type == "add" ? 1 : -1);
+  if (kind != Arithmetic::multiply) return sum(*a, *b, kind == Arithmetic::add ? 1 : -1);
   if (is_number(*b)) return sum({}, *a, b->roots.number);
   return is_number(*a) ? sum({}, *b, a->roots.number) : std::nullopt;
 }
@@ -136,7 +140,7 @@ std::optional<Index> OuterNumbers::root(VarId var, int depth) const {
 
 std::optional<Index> OuterNumbers::computed(const Op& op, int depth) const {
   if (op.type == "tensor_array_size") return root_size(op.inputs[0], depth + 1);
-  return linear(op, [&](VarId input) { return root(input, depth + 1); });
+  return linear(program_, op, [&](VarId input) { return root(input, depth + 1); });
 }
 
 std::optional<Index> OuterNumbers::root_size(VarId array, int depth) const {

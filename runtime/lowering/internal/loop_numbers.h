@@ -46,6 +46,6 @@ class OuterNumbers {
 };
 
 /// What an op makes of integers that `at` knows: sums, differences and products with numbers. Nothing where it is no such op.
-std::optional<LoopForm::Index> linear(const Op& op, const std::function<std::optional<LoopForm::Index>(VarId)>& at);
+std::optional<LoopForm::Index> linear(const Program& program, const Op& op, const std::function<std::optional<LoopForm::Index>(VarId)>& at);
 
 }  // namespace millrace::lowering

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
+#include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::lowering {
 
@@ -21,7 +22,8 @@ std::optional<Symbol> StepBuilder::counter_param(const Block& body, std::size_t 
   if (!initial.is(Kind::constant) || is_floating(initial.value.dtype()) || initial.value.elements() != 1) return std::nullopt;
   const VarId param = body.params[index];
   for (const Op& op : body.ops) {
-    if (op.type != "add" || op.outputs[0] != body.results[index]) continue;
+    const bool adds = program_.registry().at(op.type).traits.arithmetic == OpTraits::Arithmetic::add;
+    if (!adds || op.outputs[0] != body.results[index]) continue;
     const VarId other = op.inputs[0] == param ? op.inputs[1] : op.inputs[1] == param ? op.inputs[0] : no_var;
     const Tensor* one = other == no_var ? nullptr : program_.constant(other);
     if (one != nullptr && one->elements() == 1 && !is_floating(one->dtype()) && one->item_int() == 1)
@@ -63,9 +65,10 @@ std::optional<int> StepBuilder::level_over_time(const Op& op) {
 void StepBuilder::find_writes(const Block& body) {
   const std::map<VarId, Symbol> before = symbols_;
   for (const Op& op : body.ops) {
-    const bool counts = (op.type == "add" || op.type == "sub") && std::all_of(op.inputs.begin(), op.inputs.end(), [&](VarId in) {
-                          return symbols_.contains(in) || program_.constant(in) != nullptr;
-                        });
+    const OpTraits::Arithmetic arithmetic = program_.registry().at(op.type).traits.arithmetic;
+    const bool moves = arithmetic == OpTraits::Arithmetic::add || arithmetic == OpTraits::Arithmetic::subtract;
+    const bool counts = moves && std::all_of(op.inputs.begin(), op.inputs.end(),
+                                             [&](VarId in) { return symbols_.contains(in) || program_.constant(in) != nullptr; });
     if (counts) eval_control(op);
     if (op.type != "tensor_array_write" && op.type != "tensor_array_append") continue;
     ArrayModel& array = *at(op.inputs[0]).array;

@@ -5,6 +5,7 @@
 
 #include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/lowering/internal/step_builder.h>
+#include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::lowering {
 namespace {
@@ -20,10 +21,6 @@ std::optional<std::int64_t> constant_integer(const Symbol& symbol) {
 bool on_arrays(const Program& program, const Op& op) {
   const auto plain = [&](VarId id) { return id == no_var || program.var(id).type.is_tensor(); };
   return !std::all_of(op.inputs.begin(), op.inputs.end(), plain) || !std::all_of(op.outputs.begin(), op.outputs.end(), plain);
-}
-
-bool is_comparison(const std::string& type) {
-  return type == "equal" || type == "not_equal" || type == "less" || type == "less_equal" || type == "greater" || type == "greater_equal";
 }
 
 }  // namespace
@@ -88,7 +85,7 @@ bool StepBuilder::eval_control(const Op& op) {
   const Symbol b = input(op, 1);
   if (!steers(a) && !steers(b)) return false;
   const auto rows = [](const Symbol& s) { return s.is(Kind::length) && s.offset == 0; };
-  if (is_comparison(op.type) && (rows(a) || rows(b))) {
+  if (program_.registry().at(op.type).traits.comparison != OpTraits::Comparison::none && (rows(a) || rows(b))) {
     bind(op.outputs[0], Symbol{.kind = Kind::running, .level = rows(a) ? a.level : b.level, .origin = "the length of the sequence"});
     return true;
   }
@@ -111,8 +108,9 @@ bool StepBuilder::eval_control(const Op& op) {
     bind(op.outputs[0], a);
     return true;
   }
-  const bool adds = op.type == "add";
-  if ((adds || op.type == "sub") && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
+  const OpTraits::Arithmetic arithmetic = program_.registry().at(op.type).traits.arithmetic;
+  const bool adds = arithmetic == OpTraits::Arithmetic::add;
+  if ((adds || arithmetic == OpTraits::Arithmetic::subtract) && (a.is(Kind::counter) || a.is(Kind::length)) && constant_integer(b)) {
     Symbol moved = a;
     moved.offset += adds ? *constant_integer(b) : -*constant_integer(b);
     bind(op.outputs[0], std::move(moved));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
-#include <millrace/runtime/program/errors.h>
 #include <millrace/tensor/checked.h>
 
 namespace millrace::ops {

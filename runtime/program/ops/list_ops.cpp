@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include <millrace/kernels/concat.h>
+#include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
-#include <millrace/runtime/program/errors.h>
 #include <millrace/tensor/checked.h>
 
 /// Lists: immutable values, so that a loop carries them as it carries tensors. Elements are shared, never copied.

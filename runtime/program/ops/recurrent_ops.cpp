@@ -2,12 +2,12 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/program/op_context.h>
-#include <millrace/runtime/program/vectorize.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
+#include <millrace/runtime/program/vectorize.h>
 #include <millrace/tensor/copy.h>
 
 /// What recurrent sugar needs beside loops and arrays.

@@ -32,6 +32,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_crf_ops(*registry);
     ops::add_ctc_ops(*registry);
     ops::add_beam_ops(*registry);
+    ops::add_traits(*registry);
     return registry;
   }();
   return all;

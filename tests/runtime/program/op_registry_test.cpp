@@ -54,3 +54,31 @@ TEST_CASE("names that could not stand in a program's text are refused") {
   CHECK_THROWS_AS(ops.add(op("a", {"two words"})), ProgramError);
   CHECK(ops.names().empty());
 }
+
+TEST_CASE("traits of an op are set by its name, and those of the standard ops stay as they were") {
+  OpRegistry ops = *standard_ops();
+  ops.add(op("my.product"));
+  CHECK_FALSE(ops.at("my.product").traits.product);
+  ops.set_traits("my.product", {.product = true});
+  CHECK(ops.at("my.product").traits.product);
+  ops.set_traits("matmul", {});
+  CHECK(standard_ops()->at("matmul").traits.product);
+  CHECK(standard_ops()->at("is_nan").traits.comparison == OpTraits::Comparison::none);
+  CHECK_THROWS_WITH_AS(ops.set_traits("my.other", {}), "op registry: expected a registered op, found 'my.other'", ProgramError);
+}
+
+TEST_CASE("an op that forwards its input has an output of the same type but for the LoD, and one that compares gives bool") {
+  for (const std::string& name : standard_ops()->names()) {
+    const OpTraits& traits = standard_ops()->at(name).traits;
+    if (!traits.forwards && traits.comparison == OpTraits::Comparison::none) continue;
+    INFO(name);
+    Program program;
+    const std::size_t inputs = traits.forwards ? 1 : 2;
+    std::vector<VarId> vars;
+    for (std::size_t i = 0; i < inputs; ++i)
+      vars.push_back(program.add_input("x" + std::to_string(i), VarType(DType::f32, {DDim::unknown, 3}, traits.forwards ? 1 : 0)));
+    const VarId made = program.append(0, {name, vars, {}, {}, {}}).at(0);
+    CHECK(program.var(made).type.dtype == (traits.forwards ? DType::f32 : DType::boolean));
+    CHECK(*program.var(made).type.shape == DDim{DDim::unknown, 3});
+  }
+}

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include <millrace/runtime/models/export/with_onnx/exporter.h>
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/models/export/with_onnx/exporter.h>
 
 namespace millrace {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/files/internal/printable.h>
-#include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/layers/gates.h>
 #include <millrace/runtime/layers/internal/cells.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
 
 namespace millrace::importing {
 namespace {

@@ -33,4 +33,7 @@ void add_crf_ops(OpRegistry& registry);           ///< crf_decoding, linear_chai
 void add_ctc_ops(OpRegistry& registry);           ///< ctc_greedy, ctc_beam_search, edit_distance, sequence_trim
 void add_beam_ops(OpRegistry& registry);          ///< beam_search_start, beam_search_step, beam_search_decode, sample_tokens
 
+/// The traits of all of these (OpTraits).
+void add_traits(OpRegistry& registry);
+
 }  // namespace millrace::ops

@@ -8,8 +8,8 @@
 #include <optional>
 #include <set>
 
-#include <millrace/runtime/program/vectorize.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/vectorize.h>
 
 #include "support/op_cases.h"
 #include "support/straight_line.h"

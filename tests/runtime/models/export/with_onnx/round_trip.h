@@ -9,10 +9,10 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/files/npz.h>
-#include <millrace/runtime/models/import/onnx.h>
 #include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/models/export/onnx.h>
+#include <millrace/runtime/models/import/onnx.h>
 
 #include "support/program_runs.h"
 #include "support/random_tensor.h"

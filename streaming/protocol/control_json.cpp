@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "ports.h"
-#include "strict_json.h"
+#include <millrace/streaming/protocol/internal/ports.h>
+#include <millrace/streaming/protocol/internal/strict_json.h>
 
 namespace millrace {
 namespace {

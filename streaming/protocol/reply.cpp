@@ -7,8 +7,8 @@
 #include <millrace/streaming/protocol/number.h>
 #include <millrace/streaming/protocol/result.h>
 
-#include "ports.h"
-#include "strict_json.h"
+#include <millrace/streaming/protocol/internal/ports.h>
+#include <millrace/streaming/protocol/internal/strict_json.h>
 
 namespace millrace {
 namespace {
