@@ -5,6 +5,7 @@ import importlib.util
 import pathlib
 import re
 import sys
+import types
 
 ALIASES = '''
 Number: typing.TypeAlias = bool | int | float
@@ -15,9 +16,9 @@ VarLike: typing.TypeAlias = "Var | TensorLike"
 
 
 def widen(line: str) -> str:
-    """Arguments of type Var, Tensor and Sequence of them take what becomes one; results stay as they are."""
+    """Arguments of type Var and Tensor take what becomes one; results stay as they are. A signature that was written by hand names these already."""
     match = re.match(r"(\s*def \w+\()(.*)(\) -> .*)$", line)
-    if match is None:
+    if match is None or "Like" in line:
         return line
     head, arguments, result = match.groups()
     arguments = re.sub(r"(?<![\w.'])Var(?![\w.])", "VarLike", arguments)
@@ -25,24 +26,27 @@ def widen(line: str) -> str:
     return head + arguments + result
 
 
-def polish(text: str, main: bool) -> str:
-    lines = [widen(line) for line in text.split("\n")]
+def exceptions(core: types.ModuleType) -> str:
+    """The classes of errors, which belong to `millrace`."""
     made = []
-    for line in lines:
-        if re.match(r"\s*def __(eq|ne)__\(", line):
-            line += "  # type: ignore[override]"
-        made.append(line)
-    text = "\n".join(made)
-    names = [name for name in ("Var", "Tensor", "VarLike", "TensorLike", "DTypeLike") if re.search(rf"\b{name}\b", text)]
-    imports = {"typing": "import typing", "collections.abc": "import collections.abc", "os": "import os", "numpy.typing": "import numpy.typing"}
-    text = re.sub(r"^(import (typing|collections|collections\.abc|os|numpy|numpy\.typing)|from typing import .*|from \. import .*|import millrace.*)\n", "", text, flags=re.M)
+    found = [kind for kind in vars(core).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    for kind in sorted(found, key=lambda kind: (len(kind.__mro__) > len(core.Error.__mro__), kind.__name__)):
+        bases = ", ".join(base.__name__ if base is core.Error else f"builtins.{base.__name__}" for base in kind.__bases__)
+        body = "    waiters: list[tuple[str, str]]\n" if kind.__name__ == "DeadlockError" else ""
+        made.append(f'class {kind.__name__}({bases}):\n    """{kind.__doc__}"""\n{body}')
+    return "\n".join(made)
+
+
+def polish(text: str, core: types.ModuleType, main: bool) -> str:
+    lines = [widen(line) for line in text.split("\n")]
+    text = "\n".join(line + "  # type: ignore[override]" if re.match(r"\s*def __(eq|ne)__\(", line) else line for line in lines)
+    text = re.sub(r"^from millrace import \([^)]*\)\n", "", text, flags=re.M)
+    text = re.sub(r"^(from millrace import .*|from millrace\._core import .*|import millrace.*)\n", "", text, flags=re.M)
     text = re.sub(r"(?<![\w.])millrace\._core\.(layers\.)?", "", text)
-    text = re.sub(r"(?<![\w.])(Sequence|Mapping|Callable|Iterator)\[", r"collections.abc.\1[", text)
-    text = re.sub(r"(?<![\w.])(Any|overload)\b", r"typing.\1", text)
-    head = "\n".join(imports.values()) + "\n"
+    head = "import builtins\nimport collections.abc\nimport os\nimport typing\n\nimport numpy.typing\n\n"
     if main:
-        return head + ALIASES + text + "\nfrom . import layers as layers\n"
-    return head + "from . import " + ", ".join(names) + "\n\n" + text
+        return head + ALIASES + "\n" + exceptions(core) + "\n" + text + "\nfrom . import layers as layers\n"
+    return head + "from . import DTypeLike, Tensor, TensorLike, Var, VarLike\n\n" + text
 
 
 def main() -> None:
@@ -62,7 +66,7 @@ def main() -> None:
     for module, name in ((core, "__init__"), (core.layers, "layers")):
         generator = stubgen.StubGen(module)
         generator.put(module)
-        (package / "_core" / f"{name}.pyi").write_text(polish(generator.get(), module is core))
+        (package / "_core" / f"{name}.pyi").write_text(polish(generator.get(), core, module is core))
 
 
 if __name__ == "__main__":

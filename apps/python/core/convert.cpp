@@ -15,7 +15,8 @@ bool is_number(nb::handle x) { return PyBool_Check(x.ptr()) != 0 || PyLong_Check
 std::string kind_of(nb::handle x) { return nb::cast<std::string>(nb::str(x.type().attr("__name__"))); }
 
 [[noreturn]] void refuse(nb::handle x) {
-  throw ArgumentError(fmt::format("tensor: expected a number, lists of numbers, an array (NumPy, PyTorch, DLPack) or a Tensor, found a {}", kind_of(x)));
+  throw ArgumentError(
+      fmt::format("tensor: expected a number, lists of numbers, an array (NumPy, PyTorch, DLPack) or a Tensor, found a {}", kind_of(x)));
 }
 
 /// Numbers as they are collected from lists: exact as integers, and as floats.
@@ -71,8 +72,10 @@ void collect(nb::handle x, std::size_t axis, std::vector<std::int64_t>& dims, bo
     const auto size = static_cast<std::int64_t>(nb::len(x));
     if (first && axis == dims.size()) dims.push_back(size);
     if (axis >= dims.size() || dims[axis] != size)
-      throw ShapeError(fmt::format("tensor: expected lists of equal lengths, found {} elements at depth {} beside {}: mr.ragged takes sequences of different lengths",
-                                   size, axis, axis < dims.size() ? fmt::format("{}", dims[axis]) : "a number"));
+      throw ShapeError(
+          fmt::format("tensor: expected lists of equal lengths, found {} elements at depth {} beside {}: mr.ragged takes sequences of "
+                      "different lengths",
+                      size, axis, axis < dims.size() ? fmt::format("{}", dims[axis]) : "a number"));
     bool head = first;
     for (const nb::handle element : x) {
       collect(element, axis + 1, dims, head, numbers);
@@ -83,7 +86,8 @@ void collect(nb::handle x, std::size_t axis, std::vector<std::int64_t>& dims, bo
   if (!is_number(x) && (nb::isinstance<Tensor>(x) || exports_memory(x))) {
     const Tensor tensor = tensor_from(x);
     if (first && axis == dims.size()) dims.insert(dims.end(), tensor.dims().begin(), tensor.dims().end());
-    if (axis > dims.size() || !std::equal(dims.begin() + static_cast<std::ptrdiff_t>(axis), dims.end(), tensor.dims().begin(), tensor.dims().end()))
+    if (axis > dims.size() ||
+        !std::equal(dims.begin() + static_cast<std::ptrdiff_t>(axis), dims.end(), tensor.dims().begin(), tensor.dims().end()))
       throw ShapeError(fmt::format("tensor: expected elements of equal extents, found {} beside others", tensor.dims().to_string()));
     return numbers.add(tensor);
   }
@@ -109,7 +113,8 @@ void take_apart(nb::handle x, std::size_t level, std::vector<LoD::Level>& length
       continue;
     }
     if (!is_list(sequence))
-      throw LoDError(fmt::format("ragged: expected lists on {} levels, found a {} on level {}", lengths.size(), kind_of(sequence), level + 1));
+      throw LoDError(
+          fmt::format("ragged: expected lists on {} levels, found a {} on level {}", lengths.size(), kind_of(sequence), level + 1));
     lengths[level].push_back(static_cast<std::int64_t>(nb::len(sequence)));
     take_apart(sequence, level + 1, lengths, leaves);
   }
@@ -154,9 +159,10 @@ DType dtype_from(nb::handle x) {
   else
     name = nb::cast<std::string>(nb::str(x));  // torch.float32
   if (name.rfind("torch.", 0) == 0) name = name.substr(6);
-  static const std::map<std::string, std::string> others{{"float64", "f64"}, {"double", "f64"}, {"float32", "f32"}, {"float", "f32"},   {"float16", "f16"}, {"half", "f16"},
-                                                         {"bfloat16", "bf16"}, {"int64", "i64"}, {"long", "i64"},   {"int32", "i32"}, {"int", "i32"},     {"int8", "i8"},
-                                                         {"uint8", "u8"},     {"bool_", "bool"}};
+  static const std::map<std::string, std::string> others{{"float64", "f64"}, {"double", "f64"}, {"float32", "f32"},   {"float", "f32"},
+                                                         {"float16", "f16"}, {"half", "f16"},   {"bfloat16", "bf16"}, {"int64", "i64"},
+                                                         {"long", "i64"},    {"int32", "i32"},  {"int", "i32"},       {"int8", "i8"},
+                                                         {"uint8", "u8"},    {"bool_", "bool"}};
   const auto found = others.find(name);
   try {
     return dtype_named(found != others.end() ? found->second : name);
@@ -192,7 +198,8 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
     }
     parts[i] = tensor_from(leaves[i]);
     if (dtype && *dtype != parts[i]->dtype())
-      throw DTypeError(fmt::format("ragged: expected sequences of {}, found {} in sequence {}", name_of(*dtype), name_of(parts[i]->dtype()), i));
+      throw DTypeError(
+          fmt::format("ragged: expected sequences of {}, found {} in sequence {}", name_of(*dtype), name_of(parts[i]->dtype()), i));
     dtype = parts[i]->dtype();
   }
   if (!dtype) dtype = !lists || floats ? DType::f32 : integers ? DType::i64 : DType::boolean;
@@ -201,7 +208,8 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     if (!parts[i] && !is_leaf_list(leaves[i])) parts[i] = from_lists(leaves[i], dtype);
     const std::int64_t count = parts[i] && parts[i]->rank() > 0 ? parts[i]->dim(0) : 0;
-    if (parts[i] && parts[i]->rank() == 0) throw LoDError(fmt::format("ragged: expected a sequence of rows, found the number {} as sequence {}", parts[i]->item(), i));
+    if (parts[i] && parts[i]->rank() == 0)
+      throw LoDError(fmt::format("ragged: expected a sequence of rows, found the number {} as sequence {}", parts[i]->item(), i));
     lengths.back().push_back(count);
     rows += count;
     if (!parts[i]) continue;

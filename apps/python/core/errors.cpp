@@ -62,7 +62,8 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 void bind_errors(nb::module_& m) {
-  add(m, typeid(Error), "Error", PyExc_Exception, "Base of every error of this library: one line that says what was expected, found, and where.");
+  add(m, typeid(Error), "Error", PyExc_Exception,
+      "Base of every error of this library: one line that says what was expected, found, and where.");
   add(m, typeid(ArgumentError), "ArgumentError", PyExc_ValueError, "A value outside what a function takes.");
   add(m, typeid(ShapeError), "ShapeError", PyExc_ValueError, "Extents or a rank that do not fit.");
   add(m, typeid(DTypeError), "DTypeError", PyExc_TypeError, "An element type that does not fit.");

@@ -36,7 +36,8 @@ DDim extents(const std::vector<std::int64_t>& of) {
   return DDim(std::span<const std::int64_t>(of));
 }
 
-Tensor view(DType dtype, const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides, std::shared_ptr<BorrowedMemory> memory) {
+Tensor view(DType dtype, const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides,
+            std::shared_ptr<BorrowedMemory> memory) {
   auto storage = std::make_shared<Allocation>(std::move(memory), span_of(dims, strides) * size_of(dtype));
   storage->mark_written();
   storage->freeze();
@@ -53,8 +54,9 @@ DType dtype_of_format(const Py_buffer& buffer, bool half_is_bf16) {
   const char* code = format;
   if (*code == '@' || *code == '=' || *code == '<') ++code;
   const auto refuse = [&]() -> DType {
-    throw DTypeError(fmt::format("tensor: expected elements of f64, f32, f16, bf16, i64, i32, i8, u8 or bool in the machine's byte order, found the format '{}'",
-                                 format));
+    throw DTypeError(fmt::format(
+        "tensor: expected elements of f64, f32, f16, bf16, i64, i32, i8, u8 or bool in the machine's byte order, found the format '{}'",
+        format));
   };
   if (code[0] == '\0' || code[1] != '\0') return refuse();
   const Py_ssize_t size = buffer.itemsize;
@@ -124,8 +126,9 @@ DType dtype_of(const dlpack::DataType& type) {
     if (type.code == dlpack::unsigned_integer && type.bits == 8) return DType::u8;
     if (type.code == dlpack::boolean && type.bits == 8) return DType::boolean;
   }
-  throw DTypeError(fmt::format("tensor: expected elements of f64, f32, f16, bf16, i64, i32, i8, u8 or bool, found DLPack's type {} of {} bits, {} lanes", type.code,
-                               type.bits, type.lanes));
+  throw DTypeError(
+      fmt::format("tensor: expected elements of f64, f32, f16, bf16, i64, i32, i8, u8 or bool, found DLPack's type {} of {} bits, {} lanes",
+                  type.code, type.bits, type.lanes));
 }
 
 Tensor from_dlpack(nb::handle exporter) {
@@ -134,7 +137,8 @@ Tensor from_dlpack(nb::handle exporter) {
   if (managed == nullptr) throw nb::python_error();
   const dlpack::Array& array = managed->array;
   if (array.device.type != dlpack::cpu && array.device.type != dlpack::cuda_host)
-    throw PlaceError(fmt::format("tensor: expected memory of the host, found DLPack's device type {}: copy it to the host first", array.device.type));
+    throw PlaceError(
+        fmt::format("tensor: expected memory of the host, found DLPack's device type {}: copy it to the host first", array.device.type));
   const DType dtype = dtype_of(array.dtype);
   std::vector<std::int64_t> dims(array.shape, array.shape + array.rank);
   const DDim row_major = extents(dims).row_major();
@@ -145,7 +149,8 @@ Tensor from_dlpack(nb::handle exporter) {
     if (strides[i] < 0) throw ShapeError("tensor: expected strides from 0 on, found a negative one");
   }
   void* data = static_cast<std::byte*>(array.data) + array.byte_offset;
-  if (!dims.empty() && !aligned(data, dtype)) throw ArgumentError("tensor: expected elements that are aligned to their size, found others in DLPack's memory");
+  if (!dims.empty() && !aligned(data, dtype))
+    throw ArgumentError("tensor: expected elements that are aligned to their size, found others in DLPack's memory");
   // From here on this module says when the memory may go.
   PyCapsule_SetName(capsule.ptr(), "used_dltensor");
   const auto release = [managed] {

@@ -13,7 +13,8 @@ VarType type_from(nb::handle dtype, nb::handle shape, int lod) {
   std::vector<std::int64_t> extents;
   for (const nb::handle extent : shape) extents.push_back(extent.is_none() ? DDim::unknown : nb::cast<std::int64_t>(extent));
   for (const std::int64_t extent : extents)
-    if (extent < DDim::unknown) throw ShapeError(fmt::format("input: expected extents from 0 on, or None (-1) for one that a run knows, found {}", extent));
+    if (extent < DDim::unknown)
+      throw ShapeError(fmt::format("input: expected extents from 0 on, or None (-1) for one that a run knows, found {}", extent));
   return VarType(dtype_from(dtype), make_ddim(extents), lod);
 }
 
@@ -89,46 +90,66 @@ void bind_rows(nb::module_& m) {
   m.def("softmax", &build::softmax, "x"_a, "axis"_a = -1, "Along `axis`: positive, with the sum 1.");
   m.def("log_softmax", &build::log_softmax, "x"_a, "axis"_a = -1, "The logarithm of softmax.");
   m.def("argmax", &build::argmax, "x"_a, "axis"_a = -1, "keepdims"_a = false, "The place of the greatest, the first of equal ones: i64.");
-  m.def("layer_norm", &build::layer_norm, "x"_a, "scale"_a, "bias"_a, "axis"_a = -1, "epsilon"_a = 1e-5, "(x - mean) / sqrt(variance + epsilon) * scale + bias");
-  m.def("matmul", static_cast<Binary>(&build::matmul), "a"_a, "b"_a, "a [.., n, k] times b [.., k, m]: [.., n, m]. Rows are the batch: matmul(x, W).");
+  m.def("layer_norm", &build::layer_norm, "x"_a, "scale"_a, "bias"_a, "axis"_a = -1, "epsilon"_a = 1e-5,
+        "(x - mean) / sqrt(variance + epsilon) * scale + bias");
+  m.def("matmul", static_cast<Binary>(&build::matmul), "a"_a, "b"_a,
+        "a [.., n, k] times b [.., k, m]: [.., n, m]. Rows are the batch: matmul(x, W).");
   m.def("reduce", &build::reduce, "x"_a, "kind"_a, "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false,
         "`kind`: sum, mean, max, min, prod, …, along `axes`; none: all.");
-  m.def("sum", [](const Var& x, const std::vector<std::int64_t>& axes, bool keepdims) { return build::sum(x, axes, keepdims); }, "x"_a,
-        "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false, "Along `axes`; none: all.");
-  m.def("mean", [](const Var& x, const std::vector<std::int64_t>& axes, bool keepdims) { return build::mean(x, axes, keepdims); }, "x"_a,
-        "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false, "Along `axes`; none: all.");
-  m.def("cast", [](const Var& x, nb::handle to) { return build::cast(x, dtype_from(to)); }, "x"_a, "to"_a, nb::sig("def cast(x: VarLike, to: DTypeLike) -> Var"),
-        "Another dtype.");
+  m.def(
+      "sum", [](const Var& x, const std::vector<std::int64_t>& axes, bool keepdims) { return build::sum(x, axes, keepdims); }, "x"_a,
+      "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false, "Along `axes`; none: all.");
+  m.def(
+      "mean", [](const Var& x, const std::vector<std::int64_t>& axes, bool keepdims) { return build::mean(x, axes, keepdims); }, "x"_a,
+      "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false, "Along `axes`; none: all.");
+  m.def(
+      "cast", [](const Var& x, nb::handle to) { return build::cast(x, dtype_from(to)); }, "x"_a, "to"_a,
+      nb::sig("def cast(x: VarLike, to: DTypeLike) -> Var"), "Another dtype.");
   m.def("varying", &build::varying, "x"_a, "axes"_a = std::vector<std::int64_t>{},
         "x, of whose extents along `axes` (none: all) nothing counts as known: a loop may then carry others.");
   m.def("reshape", &build::reshape, "x"_a, "shape"_a, "The same elements with other extents; one may be -1.");
   m.def("squeeze", &build::squeeze, "x"_a, "axes"_a, "Without `axes`, whose extents are 1.");
   m.def("unsqueeze", &build::unsqueeze, "x"_a, "axes"_a, "With axes of extent 1.");
   m.def("transpose", &build::transpose, "x"_a, "perm"_a, "Axis i of the result is axis perm[i].");
-  m.def("concat", [](nb::handle xs, int axis) { return build::concat(vars_from(xs), axis); }, "xs"_a, "axis"_a,
-        nb::sig("def concat(xs: collections.abc.Sequence[VarLike], axis: int) -> Var"), "One behind the other along `axis`.");
-  m.def("split", [](const Var& x, int axis, const std::vector<std::int64_t>& sizes) { return tuple_from(build::split(x, axis, sizes)); }, "x"_a, "axis"_a, "sizes"_a,
-        nb::sig("def split(x: VarLike, axis: int, sizes: collections.abc.Sequence[int]) -> tuple[Var, ...]"), "Parts of these sizes along `axis`.");
+  m.def(
+      "concat", [](nb::handle xs, int axis) { return build::concat(vars_from(xs), axis); }, "xs"_a, "axis"_a,
+      nb::sig("def concat(xs: collections.abc.Sequence[VarLike], axis: int) -> Var"), "One behind the other along `axis`.");
+  m.def(
+      "split", [](const Var& x, int axis, const std::vector<std::int64_t>& sizes) { return tuple_from(build::split(x, axis, sizes)); },
+      "x"_a, "axis"_a, "sizes"_a, nb::sig("def split(x: VarLike, axis: int, sizes: collections.abc.Sequence[int]) -> tuple[Var, ...]"),
+      "Parts of these sizes along `axis`.");
   m.def("slice", &build::slice, "x"_a, "axis"_a, "begin"_a, "end"_a, "[begin, end) of `axis`.");
   m.def("gather", &build::gather, "x"_a, "index"_a, "axis"_a = 0, "Indices `index` of `axis`.");
   m.def("embedding", &build::embedding, "table"_a, "index"_a, "Rows of `table` [V, C] by number: index [..] gives [.., C].");
-  m.def("shrink", &build::shrink, "state"_a, "step_input"_a, "The rows of `state` whose sequences still live at the step that `step_input` was read at.");
+  m.def("shrink", &build::shrink, "state"_a, "step_input"_a,
+        "The rows of `state` whose sequences still live at the step that `step_input` was read at.");
 }
 
 }  // namespace
 
 void bind_ops(nb::module_& m) {
-  m.def("input", [](const std::string& name, nb::handle dtype, nb::handle shape, int lod) { return build::input(name, type_from(dtype, shape, lod)); }, "name"_a, "dtype"_a,
-        "shape"_a, "lod"_a = 0, nb::sig("def input(name: str, dtype: DTypeLike, shape: collections.abc.Sequence[int | None], lod: int = 0) -> Var"),
-        "What is fed to a run under `name`. An extent that is None is known at run time alone; `lod` levels of sequences over the rows (axis 0).");
+  m.def(
+      "input",
+      [](const std::string& name, nb::handle dtype, nb::handle shape, int lod) { return build::input(name, type_from(dtype, shape, lod)); },
+      "name"_a, "dtype"_a, "shape"_a, "lod"_a = 0,
+      nb::sig("def input(name: str, dtype: DTypeLike, shape: collections.abc.Sequence[int | None], lod: int = 0) -> Var"),
+      "What is fed to a run under `name`. An extent that is None is known at run time alone; `lod` levels of sequences over the rows (axis "
+      "0).");
   m.def("output", &build::output, "name"_a, "var"_a, "What a run gives under `name`.");
-  m.def("parameter", [](const std::string& name, nb::handle value) { return build::parameter(name, copy_of(tensor_from(value))); }, "name"_a, "value"_a,
-        nb::sig("def parameter(name: str, value: TensorLike) -> Var"), "A weight, copied: it never changes under the program.");
-  m.def("constant", [](nb::handle value) { return var_from(value); }, "value"_a, nb::sig("def constant(value: VarLike) -> Var"), "A literal: a number, or a small tensor.");
-  m.def("call", &call, "op"_a, "inputs"_a, nb::kw_only(), "names"_a = std::vector<std::string>{}, "attributes"_a,
-        nb::sig("def call(op: str, *inputs: VarLike | None, names: collections.abc.Sequence[str] = ..., **attributes: typing.Any) -> typing.Any"),
-        "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One output\n"
-        "alone, several as a tuple.");
+  m.def(
+      "parameter", [](const std::string& name, nb::handle value) { return build::parameter(name, copy_of(tensor_from(value))); }, "name"_a,
+      "value"_a.none(), nb::sig("def parameter(name: str, value: TensorLike) -> Var"),
+      "A weight, copied: it never changes under the program.");
+  m.def(
+      "constant", [](nb::handle value) { return var_from(value); }, "value"_a.none(), nb::sig("def constant(value: VarLike) -> Var"),
+      "A literal: a number, or a small tensor.");
+  m.def(
+      "call", &call, "op"_a, "inputs"_a, nb::kw_only(), "names"_a = std::vector<std::string>{}, "attributes"_a,
+      nb::sig(
+          "def call(op: str, *inputs: VarLike | None, names: collections.abc.Sequence[str] = ..., **attributes: typing.Any) -> typing.Any"),
+      "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One "
+      "output\n"
+      "alone, several as a tuple.");
   bind_elementwise(m);
   bind_rows(m);
 }

@@ -127,7 +127,8 @@ class Engine {
       try {
         pending_->schedule(pending_->callback);
       } catch (nb::python_error& error) {
-        error.discard_as_unraisable("millrace: the end of a run");  // the loop was closed with the run under way
+        // A loop that was closed with the run under way is a RuntimeError: nobody waits there any more.
+        if (!error.matches(PyExc_RuntimeError)) error.discard_as_unraisable("millrace: the end of a run");
       }
       pending_->schedule.reset();
       pending_->callback.reset();
@@ -200,7 +201,11 @@ struct Result {
 
   Result(std::vector<std::pair<std::string, Value>> of) : outputs(std::move(of)) {}
   explicit Result(RunResult run)
-      : outputs(run.outputs()), iterations(run.iterations), fused_loops(run.fused_loops), captured_loops(run.captured_loops), notes(run.iteration_by_iteration) {}
+      : outputs(run.outputs()),
+        iterations(run.iterations),
+        fused_loops(run.fused_loops),
+        captured_loops(run.captured_loops),
+        notes(run.iteration_by_iteration) {}
 };
 
 /// A program made ready, with what is asked for again at each call.
@@ -214,7 +219,8 @@ struct Compiled {
   Compiled(const Program& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline)
       : executable(make(program, threads)), made_after_forks(forks.load()) {
     const std::optional<Backend> chosen = backend_of(backend);
-    if (!chosen) throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", backend));
+    if (!chosen)
+      throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", backend));
     options.backend = *chosen;
     options.backend_required = backend_required;
     if (deadline) {
@@ -242,7 +248,8 @@ struct Compiled {
 [[noreturn]] void refuse_name(const Compiled& compiled, const std::string& name) {
   std::string names;
   for (const Compiled::Input& input : compiled.inputs) names += (names.empty() ? "" : ", ") + input.name;
-  throw ArgumentError(fmt::format("run: expected the inputs {} of program '{}', found '{}'", names.empty() ? "(none)" : names, compiled.executable.program().title(), name));
+  throw ArgumentError(fmt::format("run: expected the inputs {} of program '{}', found '{}'", names.empty() ? "(none)" : names,
+                                  compiled.executable.program().title(), name));
 }
 
 /// The fed values in the order of the program's inputs, checked against them.
@@ -250,7 +257,8 @@ std::vector<Value> values_of(const Compiled& compiled, nb::handle mapping, const
   std::vector<Value> values;
   values.reserve(compiled.inputs.size());
   const bool by_mapping = !mapping.is_none();
-  if (by_mapping && PyDict_Check(mapping.ptr()) == 0) throw ArgumentError("run: expected the inputs by name, or a dict of them, found another positional argument");
+  if (by_mapping && PyDict_Check(mapping.ptr()) == 0)
+    throw ArgumentError("run: expected the inputs by name, or a dict of them, found another positional argument");
   Py_ssize_t used = 0;
   for (const Compiled::Input& input : compiled.inputs) {
     PyObject* fed = PyDict_GetItemWithError(named.ptr(), input.key.ptr());
@@ -309,7 +317,8 @@ Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwar
 }
 
 /// What millrace._async awaits.
-std::shared_ptr<PendingRun> start(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named, nb::object schedule, nb::object callback) {
+std::shared_ptr<PendingRun> start(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named, nb::object schedule,
+                                  nb::object callback) {
   expect_own_process(compiled);
   std::vector<Value> values = values_of(compiled, mapping, named);
   auto pending = std::make_shared<PendingRun>();
@@ -319,7 +328,8 @@ std::shared_ptr<PendingRun> start(const Compiled& compiled, nb::handle mapping, 
   return pending;
 }
 
-Compiled compile(const SharedProgram& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline) {
+Compiled compile(const SharedProgram& program, int threads, const std::string& backend, bool backend_required,
+                 std::optional<double> deadline) {
   return Compiled(*program.program, threads, backend, backend_required, deadline);
 }
 
@@ -335,7 +345,8 @@ void bind_result(nb::module_& m) {
       if (held == name) return &value;
     return nullptr;
   };
-  nb::class_<Result>(m, "Result", "The outputs of a run by name: `result['y']` is a Tensor, or a LoDTensor where there are sequences. Nothing is copied.")
+  nb::class_<Result>(
+      m, "Result", "The outputs of a run by name: `result['y']` is a Tensor, or a LoDTensor where there are sequences. Nothing is copied.")
       .def(
           "__getitem__",
           [find](const Result& self, const std::string& name) {
@@ -346,36 +357,50 @@ void bind_result(nb::module_& m) {
             throw IndexError(fmt::format("run result: expected one of the outputs {}, found '{}'", names, name));
           },
           "name"_a, nb::sig("def __getitem__(self, name: str) -> typing.Any"))
-      .def("__contains__", [find](const Result& self, const std::string& name) { return find(self, name) != nullptr; }, "name"_a)
+      .def(
+          "__contains__", [find](const Result& self, const std::string& name) { return find(self, name) != nullptr; }, "name"_a)
       .def("__len__", [](const Result& self) { return self.outputs.size(); })
-      .def("keys", [](const Result& self) {
-        std::vector<std::string> names;
-        for (const auto& [name, value] : self.outputs) names.push_back(name);
-        return names;
-      })
-      .def("values", [](const Result& self) {
-        nb::list made;
-        for (const auto& [name, value] : self.outputs) made.append(object_from(value));
-        return made;
-      }, nb::sig("def values(self) -> list[typing.Any]"))
-      .def("items", [](const Result& self) {
-        nb::list made;
-        for (const auto& [name, value] : self.outputs) made.append(nb::make_tuple(name, object_from(value)));
-        return made;
-      }, nb::sig("def items(self) -> list[tuple[str, typing.Any]]"))
-      .def("__iter__", [](const Result& self) {
-        nb::list made;
-        for (const auto& [name, value] : self.outputs) made.append(name);
-        return nb::iter(made);
-      }, nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
+      .def("keys",
+           [](const Result& self) {
+             std::vector<std::string> names;
+             for (const auto& [name, value] : self.outputs) names.push_back(name);
+             return names;
+           })
+      .def(
+          "values",
+          [](const Result& self) {
+            nb::list made;
+            for (const auto& [name, value] : self.outputs) made.append(object_from(value));
+            return made;
+          },
+          nb::sig("def values(self) -> list[typing.Any]"))
+      .def(
+          "items",
+          [](const Result& self) {
+            nb::list made;
+            for (const auto& [name, value] : self.outputs) made.append(nb::make_tuple(name, object_from(value)));
+            return made;
+          },
+          nb::sig("def items(self) -> list[tuple[str, typing.Any]]"))
+      .def(
+          "__iter__",
+          [](const Result& self) {
+            nb::list made;
+            for (const auto& [name, value] : self.outputs) made.append(name);
+            return nb::iter(made);
+          },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
       .def_ro("iterations", &Result::iterations, "Iterations of all loops together.")
       .def_ro("fused_loops", &Result::fused_loops, "Loops that ran in one piece.")
       .def_ro("captured_loops", &Result::captured_loops, "Loops that ran as graphs of a device.")
-      .def_prop_ro("notes", [](const Result& self) { return std::vector<std::string>(self.notes.begin(), self.notes.end()); },
-                   "Why loops ran iteration by iteration though another backend was tried.")
+      .def_prop_ro(
+          "notes", [](const Result& self) { return std::vector<std::string>(self.notes.begin(), self.notes.end()); },
+          "Why loops ran iteration by iteration though another backend was tried.")
       .def("__repr__", [](const Result& self) {
         std::string text;
-        for (const auto& [name, value] : self.outputs) text += (text.empty() ? "" : ", ") + name + ": " + (value.is_tensor() ? static_cast<const LoDTensor&>(value.tensor()).to_string() : "…");
+        for (const auto& [name, value] : self.outputs)
+          text += (text.empty() ? "" : ", ") + name + ": " +
+                  (value.is_tensor() ? static_cast<const LoDTensor&>(value.tensor()).to_string() : "…");
         return "<millrace.Result " + text + ">";
       });
 }
@@ -392,29 +417,40 @@ void bind_compiled(nb::module_& m) {
         return Result(self.pending->outcome.take());
       });
   nb::class_<Compiled>(m, "Compiled",
-                       "A program made ready to run, by `program.compile()`. `compiled(x=…)` runs it, with the GIL released, from any number of threads at a time.\n"
+                       "A program made ready to run, by `program.compile()`. `compiled(x=…)` runs it, with the GIL released, from any "
+                       "number of threads at a time.\n"
                        "Arrays are not copied: leave them alone until the run has ended.")
-      .def("__call__", [](const Compiled& self, nb::handle feeds, nb::kwargs named) { return run_compiled(self, feeds, named); }, "feeds"_a = nb::none(), "named"_a,
-           nb::sig("def __call__(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
-           "Runs the program: inputs by name, or in a dict. Numbers and lists take the dtype of the input; a list of sequences is ragged where it has\n"
-           "levels. Ctrl-C cancels the run.")
-      .def("run", [](const Compiled& self, nb::handle feeds, nb::kwargs named) { return run_compiled(self, feeds, named); }, "feeds"_a = nb::none(), "named"_a,
-           nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"), "The same as calling it.")
-      .def("run_async", [](nb::handle self, nb::handle feeds, nb::kwargs named) { return run_later(self, feeds, named); }, "feeds"_a = nb::none(), "named"_a,
-           nb::sig("def run_async(self, " MILLRACE_PYTHON_FEEDS " -> collections.abc.Coroutine[typing.Any, typing.Any, Result]"),
-           "The same for asyncio: the event loop goes on; cancelling the awaiting task cancels the run.")
-      .def("_start",
-           [](const Compiled& self, nb::handle feeds, nb::kwargs named) {
-             const nb::object schedule = named.attr("pop")("_schedule"), callback = named.attr("pop")("_callback");
-             return PendingObject{start(self, feeds, named, schedule, callback)};
-           },
-           "feeds"_a, "named"_a, nb::sig("def _start(self, feeds: typing.Any, **named: typing.Any) -> _Pending"))
-      .def_prop_ro("inputs", [](const Compiled& self) {
-        std::map<std::string, std::string> made;
-        for (const Compiled::Input& input : self.inputs) made[input.name] = input.type->to_string();
-        return made;
-      }, "Names, with types such as 'f32[?, 2] lod=1'.")
-      .def_prop_ro("straight_line", [](const Compiled& self) { return self.executable.straight_line(); }, "Without loops, branches and arrays: it runs in the calling thread.")
+      .def(
+          "__call__", [](const Compiled& self, nb::handle feeds, nb::kwargs named) { return run_compiled(self, feeds, named); },
+          "feeds"_a = nb::none(), "named"_a, nb::sig("def __call__(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
+          "Runs the program: inputs by name, or in a dict. Numbers and lists take the dtype of the input; a list of sequences is ragged "
+          "where it has\n"
+          "levels. Ctrl-C cancels the run.")
+      .def(
+          "run", [](const Compiled& self, nb::handle feeds, nb::kwargs named) { return run_compiled(self, feeds, named); },
+          "feeds"_a = nb::none(), "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"), "The same as calling it.")
+      .def(
+          "run_async", [](nb::handle self, nb::handle feeds, nb::kwargs named) { return run_later(self, feeds, named); },
+          "feeds"_a = nb::none(), "named"_a,
+          nb::sig("def run_async(self, " MILLRACE_PYTHON_FEEDS " -> collections.abc.Coroutine[typing.Any, typing.Any, Result]"),
+          "The same for asyncio: the event loop goes on; cancelling the awaiting task cancels the run.")
+      .def(
+          "_start",
+          [](const Compiled& self, nb::handle feeds, nb::dict named, nb::object schedule, nb::object callback) {
+            return PendingObject{start(self, feeds, nb::borrow<nb::kwargs>(named), std::move(schedule), std::move(callback))};
+          },
+          "feeds"_a.none(), "named"_a, "schedule"_a, "callback"_a)
+      .def_prop_ro(
+          "inputs",
+          [](const Compiled& self) {
+            std::map<std::string, std::string> made;
+            for (const Compiled::Input& input : self.inputs) made[input.name] = input.type->to_string();
+            return made;
+          },
+          "Names, with types such as 'f32[?, 2] lod=1'.")
+      .def_prop_ro(
+          "straight_line", [](const Compiled& self) { return self.executable.straight_line(); },
+          "Without loops, branches and arrays: it runs in the calling thread.")
       .def("__repr__", [](const Compiled& self) { return fmt::format("<millrace.Compiled '{}'>", self.executable.program().title()); });
 }
 
@@ -426,26 +462,42 @@ void bind_running(nb::module_& m) {
   bind_compiled(m);
   const nb::object program = m.attr("Program");
   auto cls = nb::borrow<nb::class_<SharedProgram>>(program);
-  cls.def("compile", &compile, nb::kw_only(), "threads"_a = 1, "backend"_a = "auto", "backend_required"_a = false, "deadline"_a = nb::none(),
-          "Makes the program ready. `threads`: how many one operation may split over; results do not depend on it. `backend`: how loops run: auto,\n"
-          "interpreted, captured, fused; `backend_required`: an UnsupportedError where a loop cannot. `deadline`: seconds that a run may take\n"
-          "(DeadlineError).");
-  cls.def("run", [](const SharedProgram& self, nb::handle feeds, nb::kwargs named) { return run_compiled(compile(self, 1, "auto", false, {}), feeds, named); },
-          "feeds"_a = nb::none(), "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
-          "Compiles the program and runs it once; to run more often, keep `compile()`.");
-  cls.def("run_async", [](const SharedProgram& self, nb::handle feeds, nb::kwargs named) { return run_later(nb::cast(compile(self, 1, "auto", false, {})), feeds, named); },
-          "feeds"_a = nb::none(), "named"_a, nb::sig("def run_async(self, " MILLRACE_PYTHON_FEEDS " -> collections.abc.Coroutine[typing.Any, typing.Any, Result]"),
-          "The same for asyncio.");
-  m.def("run",
-        [](nb::handle program_or_compiled, nb::handle feeds, nb::kwargs named) {
-          if (nb::isinstance<Compiled>(program_or_compiled)) return run_compiled(nb::cast<const Compiled&>(program_or_compiled), feeds, named);
-          if (!nb::isinstance<SharedProgram>(program_or_compiled)) throw ArgumentError("run: expected a Program or a Compiled as the first argument");
-          return run_compiled(compile(nb::cast<const SharedProgram&>(program_or_compiled), 1, "auto", false, {}), feeds, named);
-        },
-        "program"_a, "feeds"_a = nb::none(), "named"_a,
-        nb::sig("def run(program: Program | Compiled, feeds: collections.abc.Mapping[str, typing.Any] | None = None, /, **named: typing.Any) -> Result"),
-        "Runs a program once: `mr.run(program, x=…)['y']`. Inputs by name, or in a dict.");
-  m.def("live_runs", &Engine::live_runs, "Runs that have not ended: those of `run_async`, and the cancelled ones that still come to their end.");
+  cls.def(
+      "compile", &compile, nb::kw_only(), "threads"_a = 1, "backend"_a = "auto", "backend_required"_a = false, "deadline"_a = nb::none(),
+      "Makes the program ready. `threads`: how many one operation may split over; results do not depend on it. `backend`: how loops run: "
+      "auto,\n"
+      "interpreted, captured, fused; `backend_required`: an UnsupportedError where a loop cannot. `deadline`: seconds that a run may take\n"
+      "(DeadlineError).");
+  cls.def(
+      "run",
+      [](const SharedProgram& self, nb::handle feeds, nb::kwargs named) {
+        return run_compiled(compile(self, 1, "auto", false, {}), feeds, named);
+      },
+      "feeds"_a = nb::none(), "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
+      "Compiles the program and runs it once; to run more often, keep `compile()`.");
+  cls.def(
+      "run_async",
+      [](const SharedProgram& self, nb::handle feeds, nb::kwargs named) {
+        return run_later(nb::cast(compile(self, 1, "auto", false, {})), feeds, named);
+      },
+      "feeds"_a = nb::none(), "named"_a,
+      nb::sig("def run_async(self, " MILLRACE_PYTHON_FEEDS " -> collections.abc.Coroutine[typing.Any, typing.Any, Result]"),
+      "The same for asyncio.");
+  m.def(
+      "run",
+      [](nb::handle program_or_compiled, nb::handle feeds, nb::kwargs named) {
+        if (nb::isinstance<Compiled>(program_or_compiled))
+          return run_compiled(nb::cast<const Compiled&>(program_or_compiled), feeds, named);
+        if (!nb::isinstance<SharedProgram>(program_or_compiled))
+          throw ArgumentError("run: expected a Program or a Compiled as the first argument");
+        return run_compiled(compile(nb::cast<const SharedProgram&>(program_or_compiled), 1, "auto", false, {}), feeds, named);
+      },
+      "program"_a, "feeds"_a = nb::none(), "named"_a,
+      nb::sig("def run(program: Program | Compiled, feeds: collections.abc.Mapping[str, typing.Any] | None = None, /, **named: typing.Any) "
+              "-> Result"),
+      "Runs a program once: `mr.run(program, x=…)['y']`. Inputs by name, or in a dict.");
+  m.def("live_runs", &Engine::live_runs,
+        "Runs that have not ended: those of `run_async`, and the cancelled ones that still come to their end.");
   m.def("_shut_down", &Engine::shut_down);
 }
 

@@ -58,7 +58,8 @@ void close_scope(std::size_t number, bool failed) {
   for (const Stack::Entry& entry : stack.entries) known = known || entry.number == number;
   if (!known) {
     if (failed) return;  // abandoned already, with what was around it
-    throw ProgramError("builder: expected a frame, block or program that is open on this thread, found one that has ended, or of another thread");
+    throw ProgramError(
+        "builder: expected a frame, block or program that is open on this thread, found one that has ended, or of another thread");
   }
   bool inner = false;
   while (stack.entries.back().number != number) {
@@ -70,7 +71,8 @@ void close_scope(std::size_t number, bool failed) {
     scope->abandon();
   else
     scope->close();
-  if (inner && !failed) throw ProgramError("builder: expected frames, blocks and programs to end in reverse order, found one inside that is still open");
+  if (inner && !failed)
+    throw ProgramError("builder: expected frames, blocks and programs to end in reverse order, found one inside that is still open");
 }
 
 std::size_t open_scopes() noexcept { return stack.entries.size(); }

@@ -44,7 +44,8 @@ int get_buffer(PyObject* exporter, Py_buffer* buffer, int flags) noexcept {
     const char* format = format_of(tensor.dtype());
     if (format == nullptr) return refuse("tensor: the buffer protocol has no bf16: astype('f32') first, or DLPack");
     if (!tensor.host_accessible()) return refuse("tensor: expected memory of the host");
-    if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE && tensor.is_read_only()) return refuse("tensor: it is read-only, since its memory is shared: copy() may be written");
+    if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE && tensor.is_read_only())
+      return refuse("tensor: it is read-only, since its memory is shared: copy() may be written");
     if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !tensor.is_contiguous()) return refuse("tensor: expected contiguous elements");
     auto held = std::make_unique<Exported>(Exported{tensor, {}, {}});
     const auto size = static_cast<Py_ssize_t>(size_of(tensor.dtype()));
@@ -72,9 +73,8 @@ int get_buffer(PyObject* exporter, Py_buffer* buffer, int flags) noexcept {
 
 void release_buffer(PyObject*, Py_buffer* buffer) noexcept { delete static_cast<Exported*>(buffer->internal); }
 
-PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
-                              {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
-                              {0, nullptr}};
+PyType_Slot tensor_slots[] = {
+    {Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)}, {0, nullptr}};
 
 // ---- DLPack ----
 
@@ -89,7 +89,8 @@ dlpack::DataType dlpack_type(DType dtype) {
 /// One of the two structures, with what it keeps alive.
 template <class Struct>
 struct Lent {
-  explicit Lent(const Tensor& of) : tensor(of), shape(of.dims().begin(), of.dims().end()), strides(of.strides().begin(), of.strides().end()) {
+  explicit Lent(const Tensor& of)
+      : tensor(of), shape(of.dims().begin(), of.dims().end()), strides(of.strides().begin(), of.strides().end()) {
     managed.array = {tensor.raw_mutable(), {dlpack::cpu, 0}, tensor.rank(), dlpack_type(tensor.dtype()), shape.data(), strides.data(), 0};
     managed.context = this;
     managed.deleter = [](Struct* self) { delete static_cast<Lent*>(self->context); };
@@ -121,12 +122,15 @@ nb::object to_dlpack(const Tensor& tensor, bool versioned, bool copied) {
     lent->managed.major = 1;
     lent->managed.minor = 0;
     lent->managed.flags = (tensor.is_read_only() ? dlpack::read_only : 0) | (copied ? dlpack::copied : 0);
-    nb::object made = capsule(&lent->managed, "dltensor_versioned", [](PyObject* o) { drop_untaken<dlpack::Versioned>(o, "dltensor_versioned"); });
+    nb::object made =
+        capsule(&lent->managed, "dltensor_versioned", [](PyObject* o) { drop_untaken<dlpack::Versioned>(o, "dltensor_versioned"); });
     (void)lent.release();
     return made;
   }
   if (tensor.is_read_only())
-    throw nb::buffer_error("tensor: it is read-only, since its memory is shared, and this importer does not ask for DLPack 1.0, which can say so: copy() may be handed over");
+    throw nb::buffer_error(
+        "tensor: it is read-only, since its memory is shared, and this importer does not ask for DLPack 1.0, which can say so: copy() may "
+        "be handed over");
   auto lent = std::make_unique<Lent<dlpack::Managed>>(tensor);
   nb::object made = capsule(&lent->managed, "dltensor", [](PyObject* o) { drop_untaken<dlpack::Managed>(o, "dltensor"); });
   (void)lent.release();
@@ -203,7 +207,8 @@ std::string elements_shown(const Tensor& x) {
 }
 
 std::int64_t checked_index(std::int64_t index, std::int64_t size, const char* what) {
-  if (index < -size || index >= size) throw IndexError(fmt::format("{}: expected an index in [{}, {}), found {}", what, -size, size, index));
+  if (index < -size || index >= size)
+    throw IndexError(fmt::format("{}: expected an index in [{}, {}), found {}", what, -size, size, index));
   return index < 0 ? index + size : index;
 }
 
@@ -213,7 +218,8 @@ Tensor element(const Tensor& x, nb::handle index) {
   Py_ssize_t begin = 0, end = 0, stride = 0;
   if (PySlice_Unpack(index.ptr(), &begin, &end, &stride) != 0) throw nb::python_error();
   PySlice_AdjustIndices(x.dim(0), &begin, &end, stride);
-  if (stride != 1) throw ArgumentError(fmt::format("tensor: expected rows side by side, found a slice with the stride {}: use numpy()", stride));
+  if (stride != 1)
+    throw ArgumentError(fmt::format("tensor: expected rows side by side, found a slice with the stride {}: use numpy()", stride));
   return x.rows(begin, std::max(begin, end));
 }
 
@@ -238,7 +244,7 @@ LoDTensor make_lod_tensor(nb::handle rows, nb::handle lengths) {
   const Tensor tensor = tensor_from(rows);
   if (nb::isinstance<nb::str>(lengths)) return LoDTensor(tensor, LoD::parse(nb::cast<std::string>(lengths)));
   std::vector<LoD::Level> levels;
-  bool nested_lists = true;
+  bool nested_lists = nb::len(lengths) > 0;
   for (const nb::handle level : lengths) nested_lists = nested_lists && nb::isinstance<nb::sequence>(level);
   if (nested_lists)
     levels = nb::cast<std::vector<LoD::Level>>(lengths);
@@ -255,13 +261,14 @@ nb::object sequence_at(const LoDTensor& x, std::int64_t index) {
 }
 
 void bind_tensor(nb::module_& m) {
-  nb::class_<Tensor>(m, "Tensor", nb::type_slots(tensor_slots),
-                     "Elements of one dtype with extents `shape`, on the host. It shares the memory of the array that it is made from, and NumPy and\n"
-                     "PyTorch share its own: nothing is copied, and memory lives as long as either side holds it. Memory that is shared with\n"
-                     "somebody who relies on it (an array that was taken in, a weight, a slot of a TensorArray) is read-only from this side.\n\n"
-                     "    mr.Tensor([[1, 2], [3, 4]], dtype=mr.f32)      # from lists\n"
-                     "    mr.Tensor(numpy_array), mr.Tensor(torch_tensor)\n"
-                     "    tensor.numpy(), torch.from_dlpack(tensor)")
+  nb::class_<Tensor>(
+      m, "Tensor", nb::type_slots(tensor_slots),
+      "Elements of one dtype with extents `shape`, on the host. It shares the memory of the array that it is made from, and NumPy and\n"
+      "PyTorch share its own: nothing is copied, and memory lives as long as either side holds it. Memory that is shared with\n"
+      "somebody who relies on it (an array that was taken in, a weight, a slot of a TensorArray) is read-only from this side.\n\n"
+      "    mr.Tensor([[1, 2], [3, 4]], dtype=mr.f32)      # from lists\n"
+      "    mr.Tensor(numpy_array), mr.Tensor(torch_tensor)\n"
+      "    tensor.numpy(), torch.from_dlpack(tensor)")
       .def(
           "__init__",
           [](Tensor* self, nb::object data, nb::object dtype, bool copy) {
@@ -273,19 +280,25 @@ void bind_tensor(nb::module_& m) {
               made = copy_of(made);
             new (self) Tensor(std::move(made));
           },
-          "data"_a, "dtype"_a = nb::none(), "copy"_a = false, nb::sig("def __init__(self, data: TensorLike, dtype: DTypeLike | None = None, copy: bool = False) -> None"),
-          "`data`: numbers, nested lists, an array with the buffer protocol or DLPack. Lists give f32, i64 or bool unless `dtype` is said; an array of\n"
+          "data"_a.none(), "dtype"_a = nb::none(), "copy"_a = false,
+          nb::sig("def __init__(self, data: TensorLike, dtype: DTypeLike | None = None, copy: bool = False) -> None"),
+          "`data`: numbers, nested lists, an array with the buffer protocol or DLPack. Lists give f32, i64 or bool unless `dtype` is said; "
+          "an array of\n"
           "another dtype is converted, which copies.")
       .def_prop_ro("dtype", &Tensor::dtype)
-      .def_prop_ro("shape", [](const Tensor& x) { return shape_of(x.dims()); }, nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_prop_ro("strides", [](const Tensor& x) { return shape_of(x.strides()); }, nb::sig("def strides(self) -> tuple[int, ...]"), "In elements.")
+      .def_prop_ro(
+          "shape", [](const Tensor& x) { return shape_of(x.dims()); }, nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro(
+          "strides", [](const Tensor& x) { return shape_of(x.strides()); }, nb::sig("def strides(self) -> tuple[int, ...]"), "In elements.")
       .def_prop_ro("ndim", &Tensor::rank)
       .def_prop_ro("size", &Tensor::elements, "Number of elements.")
       .def_prop_ro("nbytes", &Tensor::bytes)
-      .def_prop_ro("place", [](const Tensor& x) { return x.place().to_string(); }, "Where the elements are: 'cpu'.")
+      .def_prop_ro(
+          "place", [](const Tensor& x) { return x.place().to_string(); }, "Where the elements are: 'cpu'.")
       .def_prop_ro("read_only", &Tensor::is_read_only)
       .def("numpy", &numpy_of, nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
-           "The elements as a NumPy array, without a copy; it is read-only when the tensor is. bf16, which NumPy lacks: astype('f32') first.")
+           "The elements as a NumPy array, without a copy; it is read-only when the tensor is. bf16, which NumPy lacks: astype('f32') "
+           "first.")
       .def(
           "__array__",
           [](nb::handle self, nb::handle dtype, nb::handle copy) -> nb::object {
@@ -295,7 +308,8 @@ void bind_tensor(nb::module_& m) {
             if (!dtype.is_none()) array = array.attr("astype")(dtype);
             return !copy.is_none() && nb::cast<bool>(copy) ? nb::object(array.attr("copy")()) : array;
           },
-          "dtype"_a = nb::none(), "copy"_a = nb::none(), nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> numpy.typing.NDArray[typing.Any]"))
+          "dtype"_a = nb::none(), "copy"_a = nb::none(),
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> numpy.typing.NDArray[typing.Any]"))
       .def(
           "__dlpack__",
           [](const Tensor& x, nb::handle, nb::handle max_version, nb::handle, nb::handle copy) {
@@ -304,58 +318,82 @@ void bind_tensor(nb::module_& m) {
             return to_dlpack(wants_copy ? copy_of(x) : x, versioned, wants_copy);
           },
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(), "copy"_a = nb::none(),
-          "For `from_dlpack` of PyTorch, JAX and NumPy. A read-only tensor goes to importers that know DLPack 1.0; others get a BufferError.")
-      .def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(int{dlpack::cpu}, 0); }, nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
+          "For `from_dlpack` of PyTorch, JAX and NumPy. A read-only tensor goes to importers that know DLPack 1.0; others get a "
+          "BufferError.")
+      .def(
+          "__dlpack_device__", [](const Tensor&) { return nb::make_tuple(int{dlpack::cpu}, 0); },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
       .def("tolist", &to_list, nb::sig("def tolist(self) -> typing.Any"), "Nested lists of numbers; of a scalar the number.")
-      .def("item", [](const Tensor& x) { return number(x.elements() == 1 ? x : (x.item(), x), 0); }, nb::sig("def item(self) -> bool | int | float"),
-           "The value of a tensor with one element. ShapeError otherwise.")
+      .def(
+          "item", [](const Tensor& x) { return number(x.elements() == 1 ? x : (x.item(), x), 0); },
+          nb::sig("def item(self) -> bool | int | float"), "The value of a tensor with one element. ShapeError otherwise.")
       .def("__float__", [](const Tensor& x) { return x.item(); })
       .def("__int__", [](const Tensor& x) { return x.item_int(); })
-      .def("__len__", [](const Tensor& x) {
-        if (x.rank() == 0) throw DTypeError("tensor: a scalar has no length");
-        return x.dim(0);
-      })
-      .def("__getitem__", &element, "index"_a, nb::sig("def __getitem__(self, index: int | slice) -> Tensor"), "A row, or rows side by side: views.")
+      .def("__len__",
+           [](const Tensor& x) {
+             if (x.rank() == 0) throw DTypeError("tensor: a scalar has no length");
+             return x.dim(0);
+           })
+      .def("__getitem__", &element, "index"_a, nb::sig("def __getitem__(self, index: int | builtins.slice) -> Tensor"),
+           "A row, or rows side by side: views.")
       .def("copy", &copy_of, "One's own elements, row-major; they may be written.")
-      .def("astype", [](const Tensor& x, nb::handle dtype) { return converted(x, dtype_from(dtype)); }, "dtype"_a, nb::sig("def astype(self, dtype: DTypeLike) -> Tensor"),
-           "A copy of another dtype.")
-      .def("reshape", [](const Tensor& x, const std::vector<std::int64_t>& shape) { return x.reshape(make_ddim(shape)); }, "shape"_a,
-           "A view with other extents; one may be -1.")
+      .def(
+          "astype", [](const Tensor& x, nb::handle dtype) { return converted(x, dtype_from(dtype)); }, "dtype"_a,
+          nb::sig("def astype(self, dtype: DTypeLike) -> Tensor"), "A copy of another dtype.")
+      .def(
+          "reshape", [](const Tensor& x, const std::vector<std::int64_t>& shape) { return x.reshape(make_ddim(shape)); }, "shape"_a,
+          "A view with other extents; one may be -1.")
       .def("__repr__", [](const Tensor& x) { return "Tensor " + x.to_string() + elements_shown(x); });
   nb::implicitly_convertible<TensorLike, Tensor>();
 }
 
 void bind_lod_tensor(nb::module_& m) {
-  nb::class_<LoDTensor>(m, "LoDTensor",
-                        "Rows and the sequences they belong to, without padding: sequences of rows, sequences of sequences, and so on. `lod` holds the\n"
-                        "lengths of each level, outermost first: [[2, 1], [3, 1, 2]] are two sequences, of two and one sub-sequences, of three, one and two\n"
-                        "rows. Sequences may be empty. `x[i]` is the outermost sequence i; `len(x)` their number.")
+  nb::class_<LoDTensor>(
+      m, "LoDTensor",
+      "Rows and the sequences they belong to, without padding: sequences of rows, sequences of sequences, and so on. `lod` holds the\n"
+      "lengths of each level, outermost first: [[2, 1], [3, 1, 2]] are two sequences, of two and one sub-sequences, of three, one and two\n"
+      "rows. Sequences may be empty. `x[i]` is the outermost sequence i; `len(x)` their number.")
       .def(
-          "__init__", [](LoDTensor* self, nb::object rows, nb::object lengths) { new (self) LoDTensor(make_lod_tensor(rows, lengths)); }, "rows"_a, "lengths"_a,
-          nb::sig("def __init__(self, rows: TensorLike, lengths: str | collections.abc.Sequence[int] | collections.abc.Sequence[collections.abc.Sequence[int]]) -> None"),
-          "`rows`: [rows, ...]; `lengths`: one level, [2, 1, 3]; several, [[2, 1], [3, 1, 2]]; or their text. LoDError when they do not describe\n"
+          "__init__", [](LoDTensor* self, nb::object rows, nb::object lengths) { new (self) LoDTensor(make_lod_tensor(rows, lengths)); },
+          "rows"_a, "lengths"_a,
+          nb::sig("def __init__(self, rows: TensorLike, lengths: str | collections.abc.Sequence[int] | "
+                  "collections.abc.Sequence[collections.abc.Sequence[int]]) -> None"),
+          "`rows`: [rows, ...]; `lengths`: one level, [2, 1, 3]; several, [[2, 1], [3, 1, 2]]; or their text. LoDError when they do not "
+          "describe\n"
           "exactly the rows.")
-      .def_prop_ro("rows", [](const LoDTensor& x) { return x.tensor(); }, "All rows, [rows, ...], in one Tensor; no copy.")
-      .def_prop_ro("lod", [](const LoDTensor& x) { return lengths_of(x.lod()); }, "Lengths of each level, outermost first.")
-      .def_prop_ro("lengths", [](const LoDTensor& x) { return x.lod().lengths(x.lod().depth() - 1); }, "Lengths of the innermost sequences, in rows.")
-      .def_prop_ro("offsets", [](const LoDTensor& x) {
-        const auto offsets = x.lod().offsets(x.lod().depth() - 1);
-        return std::vector<std::int64_t>(offsets.begin(), offsets.end());
-      }, "Where the innermost sequences begin, and behind them the number of rows.")
+      .def_prop_ro(
+          "rows", [](const LoDTensor& x) { return x.tensor(); }, "All rows, [rows, ...], in one Tensor; no copy.")
+      .def_prop_ro(
+          "lod", [](const LoDTensor& x) { return lengths_of(x.lod()); }, "Lengths of each level, outermost first.")
+      .def_prop_ro(
+          "lengths", [](const LoDTensor& x) { return x.lod().lengths(x.lod().depth() - 1); },
+          "Lengths of the innermost sequences, in rows.")
+      .def_prop_ro(
+          "offsets",
+          [](const LoDTensor& x) {
+            const auto offsets = x.lod().offsets(x.lod().depth() - 1);
+            return std::vector<std::int64_t>(offsets.begin(), offsets.end());
+          },
+          "Where the innermost sequences begin, and behind them the number of rows.")
       .def_prop_ro("levels", [](const LoDTensor& x) { return x.lod().depth(); })
       .def_prop_ro("dtype", &LoDTensor::dtype)
-      .def_prop_ro("shape", [](const LoDTensor& x) { return shape_of(x.dims()); }, nb::sig("def shape(self) -> tuple[int, ...]"), "Of the rows.")
-      .def("numpy", [](const LoDTensor& x) { return numpy_of(nb::cast(x.tensor())); }, nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
-           "The rows as a NumPy array, without a copy.")
+      .def_prop_ro(
+          "shape", [](const LoDTensor& x) { return shape_of(x.dims()); }, nb::sig("def shape(self) -> tuple[int, ...]"), "Of the rows.")
+      .def(
+          "numpy", [](const LoDTensor& x) { return numpy_of(nb::cast(x.tensor())); },
+          nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"), "The rows as a NumPy array, without a copy.")
       .def("tolist", &sequences_as_lists, nb::sig("def tolist(self) -> typing.Any"), "Lists of lists: levels, then rows.")
       .def("__len__", [](const LoDTensor& x) { return x.lod().empty() ? x.rows() : x.lod().sequences(0); })
       .def("__getitem__", &sequence_at, "index"_a, nb::sig("def __getitem__(self, index: int) -> typing.Any"),
            "Outermost sequence `index`: a Tensor of its rows, or with more levels a LoDTensor; a view.")
-      .def("__iter__", [](const LoDTensor& x) {
-        nb::list made;
-        for (const LoDTensor& sequence : x.peel()) made.append(object_from(sequence));
-        return nb::iter(made);
-      }, nb::sig("def __iter__(self) -> collections.abc.Iterator[typing.Any]"))
+      .def(
+          "__iter__",
+          [](const LoDTensor& x) {
+            nb::list made;
+            for (const LoDTensor& sequence : x.peel()) made.append(object_from(sequence));
+            return nb::iter(made);
+          },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[typing.Any]"))
       .def("__repr__", [](const LoDTensor& x) { return "LoDTensor " + x.to_string() + elements_shown(x.tensor()); });
   m.def(
       "ragged",
@@ -364,7 +402,8 @@ void bind_lod_tensor(nb::module_& m) {
       },
       "sequences"_a, "levels"_a = 1, "dtype"_a = nb::none(),
       nb::sig("def ragged(sequences: collections.abc.Iterable[typing.Any], levels: int = 1, dtype: DTypeLike | None = None) -> LoDTensor"),
-      "Sequences of different lengths as a LoDTensor. Each is an array [rows, ...] or a list of rows; with `levels` 2 a list of such, and so on.\n\n"
+      "Sequences of different lengths as a LoDTensor. Each is an array [rows, ...] or a list of rows; with `levels` 2 a list of such, and "
+      "so on.\n\n"
       "    mr.ragged([[1, 2, 3], [4], []])                 # i64 rows, 3 + 1 + 0 of them\n"
       "    mr.ragged([a, b])                               # arrays [n, C] and [m, C]\n"
       "    mr.ragged([[[1.0], [2.0]], [[3.0]]])            # f32 rows of one element");

@@ -18,7 +18,7 @@ async def run(compiled: Compiled, feeds: Mapping[str, Any] | None, named: dict[s
         if not ended.done():
             ended.set_result(None)
 
-    pending = compiled._start(feeds, **named, _schedule=loop.call_soon_threadsafe, _callback=done)
+    pending = compiled._start(feeds, named, loop.call_soon_threadsafe, done)
     try:
         await ended
     except BaseException:

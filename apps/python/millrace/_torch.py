@@ -89,15 +89,7 @@ def _exported(module: Any, example_inputs: Sequence[Any], options: dict[str, Any
 
 
 def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragged: bool = True, **export_options: Any) -> Program:
-    """A module of PyTorch as a Program.
-
-    Of nn.LSTM, nn.GRU, nn.RNN, nn.Linear, nn.Embedding, nn.LayerNorm, activations, and nn.Sequential of them: input `x`, with `ragged` the rows
-    [rows, C] of sequences of any lengths (lod=1), else dense [T, N, C], time first (also for a module with batch_first). Output `y` [.., H]; of a
-    single recurrent module also `h` (and `c`): the last state of each sequence, as PyTorch stacks them, [layers * directions, N, H].
-
-    With `example_inputs` any module that `torch.onnx.export` takes; `export_options` go there (`input_names`, `dynamic_axes`, …). Weights are
-    copied. UnsupportedError names what has no counterpart.
-    """
+    """See millrace.from_torch."""
     if example_inputs is not None:
         return _exported(module, example_inputs, export_options)
     if export_options:
