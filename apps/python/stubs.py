@@ -38,14 +38,15 @@ def exceptions(core: types.ModuleType) -> str:
 
 
 def polish(text: str, core: types.ModuleType, main: bool) -> str:
-    lines = [widen(line) for line in text.split("\n")]
-    text = "\n".join(line + "  # type: ignore[override]" if re.match(r"\s*def __(eq|ne)__\(", line) else line for line in lines)
     text = re.sub(r"^from millrace import \([^)]*\)\n", "", text, flags=re.M)
     text = re.sub(r"^(from millrace import .*|from millrace\._core import .*|import millrace.*)\n", "", text, flags=re.M)
     text = re.sub(r"(?<![\w.])millrace\._core\.(layers\.)?", "", text)
-    head = "import builtins\nimport collections.abc\nimport os\nimport typing\n\nimport numpy.typing\n\n"
+    text = re.sub(r"os\.PathLike(?!\[)", "os.PathLike[str]", text)
+    lines = [widen(line) for line in text.split("\n")]
+    text = "\n".join(line + "  # type: ignore[override]" if re.match(r"\s*def __(eq|ne)__\(", line) else line for line in lines)
+    head = "import builtins\nimport collections.abc\nimport os\nimport typing\n\nimport numpy\n\n"
     if main:
-        return head + ALIASES + "\n" + exceptions(core) + "\n" + text + "\nfrom . import layers as layers\n"
+        return head + ALIASES + "\n" + exceptions(core) + "\n" + text + "\nfrom . import layers\n"
     return head + "from . import DTypeLike, Tensor, TensorLike, Var, VarLike\n\n" + text
 
 
@@ -64,7 +65,7 @@ def main() -> None:
     spec.loader.exec_module(core)
     (package / "_core").mkdir(exist_ok=True)
     for module, name in ((core, "__init__"), (core.layers, "layers")):
-        generator = stubgen.StubGen(module)
+        generator = stubgen.StubGen(module, include_private=True)
         generator.put(module)
         (package / "_core" / f"{name}.pyi").write_text(polish(generator.get(), core, module is core))
 

@@ -15,7 +15,6 @@ def listing(u, w, sorted=True):
         U = mr.parameter("U", u)
         W = mr.parameter("W", w)
 
-        # [listing in Python]
         steps, order = mr.unpack(x, 0, sorted)
         n = steps.size()
         states, outputs = mr.TensorArray(n, order, name="states"), mr.TensorArray(n, order, name="outputs")
@@ -30,7 +29,6 @@ def listing(u, w, sorted=True):
             outputs.write(step, state, data_shared=True)
             step.update(step + 1)
         y = mr.pack(outputs, 0, order)
-        # [listing in Python]
         mr.output("y", y)
     return program
 
