@@ -8,6 +8,8 @@ import sys
 import types
 
 ALIASES = '''
+ArrayOfNumPy: typing.TypeAlias = numpy.ndarray[typing.Any, typing.Any]
+Slice: typing.TypeAlias = builtins.slice
 Number: typing.TypeAlias = bool | int | float
 DTypeLike: typing.TypeAlias = DType | str | type | typing.Any
 TensorLike: typing.TypeAlias = "Tensor | Number | typing.Sequence[typing.Any] | typing.Any"

@@ -439,7 +439,9 @@ void bind_compiled(nb::module_& m) {
           [](const Compiled& self, nb::handle feeds, nb::dict named, nb::object schedule, nb::object callback) {
             return PendingObject{start(self, feeds, nb::borrow<nb::kwargs>(named), std::move(schedule), std::move(callback))};
           },
-          "feeds"_a.none(), "named"_a, "schedule"_a, "callback"_a)
+          "feeds"_a.none(), "named"_a, "schedule"_a, "callback"_a,
+          nb::sig(
+              "def _start(self, feeds: typing.Any, named: dict[str, typing.Any], schedule: typing.Any, callback: typing.Any) -> _Pending"))
       .def_prop_ro(
           "inputs",
           [](const Compiled& self) {

@@ -296,7 +296,7 @@ void bind_tensor(nb::module_& m) {
       .def_prop_ro(
           "place", [](const Tensor& x) { return x.place().to_string(); }, "Where the elements are: 'cpu'.")
       .def_prop_ro("read_only", &Tensor::is_read_only)
-      .def("numpy", &numpy_of, nb::sig("def numpy(self) -> numpy.ndarray[typing.Any, typing.Any]"),
+      .def("numpy", &numpy_of, nb::sig("def numpy(self) -> ArrayOfNumPy"),
            "The elements as a NumPy array, without a copy; it is read-only when the tensor is. bf16, which NumPy lacks: astype('f32') "
            "first.")
       .def(
@@ -309,7 +309,7 @@ void bind_tensor(nb::module_& m) {
             return !copy.is_none() && nb::cast<bool>(copy) ? nb::object(array.attr("copy")()) : array;
           },
           "dtype"_a = nb::none(), "copy"_a = nb::none(),
-          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> numpy.ndarray[typing.Any, typing.Any]"))
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> ArrayOfNumPy"))
       .def(
           "__dlpack__",
           [](const Tensor& x, nb::handle, nb::handle max_version, nb::handle, nb::handle copy) {
@@ -334,7 +334,7 @@ void bind_tensor(nb::module_& m) {
              if (x.rank() == 0) throw DTypeError("tensor: a scalar has no length");
              return x.dim(0);
            })
-      .def("__getitem__", &element, "index"_a, nb::sig("def __getitem__(self, index: int | builtins.slice) -> Tensor"),
+      .def("__getitem__", &element, "index"_a, nb::sig("def __getitem__(self, index: int | Slice) -> Tensor"),
            "A row, or rows side by side: views.")
       .def("copy", &copy_of, "One's own elements, row-major; they may be written.")
       .def(
@@ -380,8 +380,8 @@ void bind_lod_tensor(nb::module_& m) {
       .def_prop_ro(
           "shape", [](const LoDTensor& x) { return shape_of(x.dims()); }, nb::sig("def shape(self) -> tuple[int, ...]"), "Of the rows.")
       .def(
-          "numpy", [](const LoDTensor& x) { return numpy_of(nb::cast(x.tensor())); },
-          nb::sig("def numpy(self) -> numpy.ndarray[typing.Any, typing.Any]"), "The rows as a NumPy array, without a copy.")
+          "numpy", [](const LoDTensor& x) { return numpy_of(nb::cast(x.tensor())); }, nb::sig("def numpy(self) -> ArrayOfNumPy"),
+          "The rows as a NumPy array, without a copy.")
       .def("tolist", &sequences_as_lists, nb::sig("def tolist(self) -> typing.Any"), "Lists of lists: levels, then rows.")
       .def("__len__", [](const LoDTensor& x) { return x.lod().empty() ? x.rows() : x.lod().sequences(0); })
       .def("__getitem__", &sequence_at, "index"_a, nb::sig("def __getitem__(self, index: int) -> typing.Any"),
