@@ -48,10 +48,9 @@ def test_a_view_of_numpy_keeps_its_strides_and_what_cannot_be_shared_is_copied()
 
 
 def test_an_array_of_another_dtype_is_named():
-    for array in (np.zeros(2, np.int16), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.zeros(2, "U3")):
-        with pytest.raises((mr.DTypeError, ValueError)) as raised:
+    for array in (np.zeros(2, np.int16), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.zeros(2, "U3"), np.zeros(2, "M8[s]"), np.zeros(2, object)):
+        with pytest.raises(mr.DTypeError, match="expected elements of f64|exports no memory"):
             mr.Tensor(array)
-        assert not isinstance(raised.value, mr.Error) or "expected elements of f64" in str(raised.value)
     assert issubclass(mr.DTypeError, TypeError)
 
 

@@ -77,22 +77,34 @@ DType dtype_of_format(const Py_buffer& buffer, bool half_is_bf16) {
 
 class Buffer {
  public:
-  explicit Buffer(nb::handle exporter) {
-    if (PyObject_GetBuffer(exporter.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) throw nb::python_error();
-  }
+  /// Not valid, with Python's error set, when the exporter refuses.
+  explicit Buffer(nb::handle exporter) noexcept : valid_(PyObject_GetBuffer(exporter.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {}
   ~Buffer() {
-    with_gil([this] { PyBuffer_Release(&buffer_); });
+    if (valid_) with_gil([this] { PyBuffer_Release(&buffer_); });
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   const Py_buffer& operator*() const noexcept { return buffer_; }
+  bool valid() const noexcept { return valid_; }
 
  private:
   Py_buffer buffer_;
+  bool valid_;
 };
+
+bool is_numpy_bf16(nb::handle x) {
+  const nb::object dtype = nb::getattr(x, "dtype", nb::none());
+  return nb::hasattr(dtype, "name") && nb::hasattr(x, "view") && nb::cast<std::string>(nb::str(dtype.attr("name"))) == "bfloat16";
+}
 
 Tensor from_buffer(nb::handle exporter, bool half_is_bf16) {
   auto held = std::make_shared<Buffer>(exporter);
+  if (!held->valid()) {
+    const nb::python_error refused;
+    // NumPy has bf16 from elsewhere (ml_dtypes), which the buffer protocol cannot name.
+    if (is_numpy_bf16(exporter)) return from_buffer(exporter.attr("view")("uint16"), true);
+    throw DTypeError(std::string("tensor: an array that exports no memory: ") + refused.what());
+  }
   const Py_buffer& buffer = **held;
   const DType dtype = dtype_of_format(buffer, half_is_bf16);
   std::vector<std::int64_t> dims(buffer.shape, buffer.shape + buffer.ndim), strides;
@@ -159,11 +171,6 @@ Tensor from_dlpack(nb::handle exporter) {
   return view(dtype, dims, strides, std::make_shared<BorrowedMemory>(data, release));
 }
 
-bool is_numpy_bf16(nb::handle x) {
-  const nb::object dtype = nb::getattr(x, "dtype", nb::none());
-  return nb::hasattr(dtype, "name") && nb::hasattr(x, "view") && nb::cast<std::string>(nb::str(dtype.attr("name"))) == "bfloat16";
-}
-
 }  // namespace
 
 bool exports_memory(nb::handle x) {
@@ -171,11 +178,6 @@ bool exports_memory(nb::handle x) {
   return !PyType_Check(x.ptr()) && PyObject_HasAttrString(x.ptr(), "__dlpack__") != 0;
 }
 
-Tensor tensor_sharing(nb::handle x) {
-  if (PyObject_CheckBuffer(x.ptr()) == 0) return from_dlpack(x);
-  // NumPy has bf16 from elsewhere (ml_dtypes), which the buffer protocol cannot name.
-  if (is_numpy_bf16(x)) return from_buffer(x.attr("view")("uint16"), true);
-  return from_buffer(x, false);
-}
+Tensor tensor_sharing(nb::handle x) { return PyObject_CheckBuffer(x.ptr()) != 0 ? from_buffer(x, false) : from_dlpack(x); }
 
 }  // namespace millrace::python
