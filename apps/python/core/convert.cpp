@@ -274,14 +274,14 @@ nb::object object_from(const Value& value) {
   nb::list made;
   if (value.is_list()) {
     for (const Tensor& element : value.list().elements()) made.append(nb::cast(element));
-    return std::move(made);
+    return made;
   }
   if (!value.is_array()) throw UnsupportedError("result: an order has no counterpart in Python");
   for (std::int64_t i = 0; i < value.array().size(); ++i) {
     const std::optional<LoDTensor> slot = value.array().peek(i);
     made.append(slot ? object_from(*slot) : nb::none());
   }
-  return std::move(made);
+  return made;
 }
 
 }  // namespace millrace::python

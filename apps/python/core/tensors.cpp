@@ -155,7 +155,7 @@ nb::object nested(const Tensor& x, int axis, std::int64_t offset) {
   if (axis == x.rank()) return number(x, offset);
   nb::list made;
   for (std::int64_t i = 0; i < x.dim(axis); ++i) made.append(nested(x, axis + 1, offset + i * x.strides().begin()[axis]));
-  return std::move(made);
+  return made;
 }
 
 nb::object to_list(const Tensor& x) {
@@ -237,7 +237,7 @@ nb::object sequences_as_lists(const LoDTensor& x) {
   if (x.lod().empty()) return to_list(x.tensor());
   nb::list made;
   for (const LoDTensor& sequence : x.peel()) made.append(sequences_as_lists(sequence));
-  return std::move(made);
+  return made;
 }
 
 LoDTensor make_lod_tensor(nb::handle rows, nb::handle lengths) {
