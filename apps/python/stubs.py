@@ -20,7 +20,7 @@ VarLike: typing.TypeAlias = "Var | TensorLike"
 def widen(line: str) -> str:
     """Arguments of type Var and Tensor take what becomes one; results stay as they are. A signature that was written by hand names these already."""
     match = re.match(r"(\s*def \w+\()(.*)(\) -> .*)$", line)
-    if match is None or "Like" in line:
+    if match is None or re.search(r"(Var|Tensor|DType)Like", line):
         return line
     head, arguments, result = match.groups()
     arguments = re.sub(r"(?<![\w.'])Var(?![\w.])", "VarLike", arguments)

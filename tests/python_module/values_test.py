@@ -66,6 +66,13 @@ def test_lists_become_tensors():
     for wrong in ([[1], [1, 2]], [[1], 2], [1, [2]], [np.zeros(2), np.zeros(3)]):
         with pytest.raises(mr.ShapeError):
             mr.Tensor(wrong)
+    endless = []
+    endless.append(endless)
+    for wrong in (endless, np.zeros((1,) * 10)):
+        with pytest.raises(mr.ShapeError, match="at most 9 axes"):
+            mr.Tensor(wrong)
+    with pytest.raises(mr.OverflowError):
+        mr.Tensor([2**70])
     with pytest.raises(mr.ArgumentError, match="found a str"):
         mr.Tensor(["a"])
     with pytest.raises(mr.ArgumentError, match="found a NoneType"):
@@ -211,8 +218,9 @@ def test_ragged_sequences():
         mr.ragged([1, 2])
     with pytest.raises(mr.LoDError):
         mr.ragged([[1]], levels=3)
-    with pytest.raises(mr.ArgumentError):
-        mr.ragged([[1]], levels=0)
+    for levels in (0, 65):
+        with pytest.raises(mr.ArgumentError):
+            mr.ragged([[1]], levels=levels)
 
 
 def test_lod_tensors_over_rows_that_are_there():

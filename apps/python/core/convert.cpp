@@ -69,6 +69,7 @@ class Numbers {
 /// The extents of `x`, gone into along first elements; its numbers into `numbers`.
 void collect(nb::handle x, std::size_t axis, std::vector<std::int64_t>& dims, bool first, Numbers& numbers) {
   if (is_list(x)) {
+    if (axis >= max_rank) throw ShapeError(fmt::format("tensor: expected at most {} axes, found lists that are nested deeper", max_rank));
     const auto size = static_cast<std::int64_t>(nb::len(x));
     if (first && axis == dims.size()) dims.push_back(size);
     if (axis >= dims.size() || dims[axis] != size)
@@ -179,7 +180,9 @@ Tensor tensor_from(nb::handle x, std::optional<DType> wanted) {
 }
 
 LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, const std::optional<DDim>& row) {
-  if (levels < 1) throw ArgumentError(fmt::format("ragged: expected 1 level or more, found {}", levels));
+  constexpr int most_levels = 64;
+  if (levels < 1 || levels > most_levels)
+    throw ArgumentError(fmt::format("ragged: expected 1 to {} levels, found {}", most_levels, levels));
   std::vector<LoD::Level> lengths(static_cast<std::size_t>(levels));
   std::vector<nb::object> leaves;
   take_apart(x, 0, lengths, leaves);
