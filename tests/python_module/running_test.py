@@ -331,5 +331,6 @@ def test_the_interpreter_may_end_with_runs_under_way():
 def test_import_brings_nothing_heavy_and_is_quick():
     made = python("import sys; import millrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])")
     assert made.stdout == "[]\n", made.stderr
-    best = min(float(python("import time; t = time.perf_counter(); import millrace; print(time.perf_counter() - t)").stdout) for _ in range(7))
+    # The processor's time, of which a busy machine takes nothing away.
+    best = min(float(python("import time; t = time.process_time(); import millrace; print(time.process_time() - t)").stdout) for _ in range(7))
     assert best < 0.050, best
