@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/executor/program_run.h>
 #include <millrace/runtime/executor/run_exchange.h>
 #include <millrace/runtime/task/await_point.h>
@@ -18,39 +19,6 @@ std::string names_of(const std::vector<std::pair<std::string, Value>>& outputs) 
   std::string names;
   for (const auto& [name, value] : outputs) names += (names.empty() ? "" : ", ") + name;
   return names;
-}
-
-/// What a fed value is, as a type: for the comparison with what the program declares.
-VarType type_of(const Value& value) {
-  if (value.is_tensor()) return VarType(value.tensor().dtype(), value.tensor().dims(), value.tensor().lod().depth());
-  if (value.is_list())
-    return value.list().size() > 0 ? VarType::list_of(type_of(Value(value.list().at(0)))) : VarType::empty_list(DType::f32);
-  return value.is_array() ? VarType::open_array(value.array().order().has_value()) : VarType::order();
-}
-
-void check_feed(const std::string& name, const VarType& wanted, const Value& value);
-
-void check_list(const std::string& name, const VarType& wanted, const Value& value) {
-  if (!value.is_list())
-    throw ArgumentError(fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), type_of(value).to_string()));
-  if (wanted.empty && value.list().size() > 0)
-    throw ShapeError(fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), value.list().to_string()));
-  for (std::int64_t i = 0; i < value.list().size(); ++i)
-    check_feed(fmt::format("{}[{}]", name, i), wanted.element(), Value(value.list().at(i)));
-}
-
-void check_feed(const std::string& name, const VarType& wanted, const Value& value) {
-  if (wanted.is_optional() && value.empty()) return;
-  if (wanted.is_optional()) return check_feed(name, wanted.held(), value);
-  if (value.empty()) throw ArgumentError(fmt::format("run: input '{}': expected {}, found nothing", name, wanted.to_string()));
-  if (wanted.is_list()) return check_list(name, wanted, value);
-  const VarType found = type_of(value);
-  const std::string message = fmt::format("run: input '{}': expected {}, found {}", name, wanted.to_string(), found.to_string());
-  if (found.kind != wanted.kind) throw ArgumentError(message);
-  if (wanted.kind != VarKind::tensor) return;
-  if (found.dtype != wanted.dtype) throw DTypeError(message);
-  if (found.lod_depth != wanted.lod_depth) throw LoDError(message);
-  if (!fits(found, wanted)) throw ShapeError(message);
 }
 
 Value place(const Value& value, const Place& wanted, StreamRef stream) {

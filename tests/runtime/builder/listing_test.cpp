@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
 #include <doctest/doctest.h>
 
 // [headers of the listing]
@@ -85,4 +90,16 @@ TEST_CASE("the printed listing parses to a program that prints the same") {
   std::map<std::string, Tensor> weights;
   for (const auto& [var, value] : program.parameters()) weights.emplace(program.var(var).name, value);
   CHECK(print(parse_program(text, weights)) == text);
+}
+
+TEST_CASE("the listing has the text that the Python module builds") {
+  // tests/python_module/programs_test.py compares what Python builds with the same file.
+  const char* named = std::getenv("MILLRACE_SOURCE");
+  const std::filesystem::path source =
+      named != nullptr ? std::filesystem::path(named) : std::filesystem::path(__FILE__).parent_path() / "../../..";
+  std::ifstream file(source / "tests/python_module/listing.mr");
+  REQUIRE(file.good());
+  std::ostringstream text;
+  text << file.rdbuf();
+  CHECK(print(case_25(true)) == text.str());
 }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/builder/var.h>
+#include <millrace/runtime/program/program.h>
+
+#include "values.h"
+
+/// What the bindings of the builder share.
+namespace millrace::python {
+
+using build::Var;
+
+/// The program of the Python class Program. Open guards share it, whatever becomes of the Python object.
+struct SharedProgram {
+  std::shared_ptr<Program> program;
+  std::vector<std::size_t> open = {};  ///< the numbers of the `with` statements on this object, the innermost last
+};
+
+/// A Var, or a literal, tensor or array as a constant. ArgumentError else.
+Var var_from(nb::handle x);
+/// A Var alone, or several in a list or tuple.
+std::vector<Var> vars_from(nb::handle x);
+/// One Var alone, several as a tuple.
+nb::object object_from(const std::vector<Var>& vars);
+/// Several always as a tuple.
+nb::tuple tuple_from(const std::vector<Var>& vars);
+
+}  // namespace millrace::python

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers, nested lists and fed values as tensors.
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "values.h"
+
+namespace millrace::python {
+namespace {
+
+bool is_list(nb::handle x) { return PyList_Check(x.ptr()) != 0 || PyTuple_Check(x.ptr()) != 0; }
+bool is_number(nb::handle x) { return PyBool_Check(x.ptr()) != 0 || PyLong_Check(x.ptr()) != 0 || PyFloat_Check(x.ptr()) != 0; }
+std::string kind_of(nb::handle x) { return nb::cast<std::string>(nb::str(x.type().attr("__name__"))); }
+
+[[noreturn]] void refuse(nb::handle x) {
+  throw ArgumentError(
+      fmt::format("tensor: expected a number, lists of numbers, an array (NumPy, PyTorch, DLPack) or a Tensor, found a {}", kind_of(x)));
+}
+
+/// Numbers as they are collected from lists: exact as integers, and as floats.
+class Numbers {
+ public:
+  void add(nb::handle x) {
+    if (PyBool_Check(x.ptr()) != 0) {
+      push(x.ptr() == Py_True ? 1 : 0, x.ptr() == Py_True ? 1.0 : 0.0, 0);
+    } else if (PyLong_Check(x.ptr()) != 0) {
+      int overflow = 0;
+      const long long whole = PyLong_AsLongLongAndOverflow(x.ptr(), &overflow);
+      if (overflow != 0) throw OverflowError("tensor: expected integers that fit i64, found a larger one");
+      push(whole, static_cast<double>(whole), 1);
+    } else if (PyFloat_Check(x.ptr()) != 0) {
+      const double value = PyFloat_AsDouble(x.ptr());
+      push(convert_element<std::int64_t>(value), value, 2);
+    } else {
+      refuse(x);
+    }
+  }
+  void add(const Tensor& x) {
+    visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      const int kind = is_floating(x.dtype()) ? 2 : x.dtype() == DType::boolean ? 0 : 1;
+      for (const T value : x.to_vector<T>()) push(convert_element<std::int64_t>(value), convert_element<double>(value), kind);
+    });
+  }
+  DType dtype() const noexcept { return kind_ == 2 || wholes_.empty() ? DType::f32 : kind_ == 1 ? DType::i64 : DType::boolean; }
+
+  Tensor tensor(DType dtype, const DDim& dims) const {
+    Tensor made(dtype, dims);
+    visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+      T* to = made.mutable_data<T>();
+      for (std::size_t i = 0; i < wholes_.size(); ++i)
+        to[i] = is_floating(dtype) || kind_ == 2 ? convert_element<T>(floats_[i]) : convert_element<T>(wholes_[i]);
+    });
+    return made;
+  }
+
+ private:
+  void push(std::int64_t whole, double value, int kind) {
+    wholes_.push_back(whole);
+    floats_.push_back(value);
+    kind_ = std::max(kind_, kind);
+  }
+  std::vector<std::int64_t> wholes_;
+  std::vector<double> floats_;
+  int kind_ = 0;  ///< 0: bool, 1: integers, 2: floats
+};
+
+/// The extents of `x`, gone into along first elements; its numbers into `numbers`.
+void collect(nb::handle x, std::size_t axis, std::vector<std::int64_t>& dims, bool first, Numbers& numbers) {
+  if (is_list(x)) {
+    if (axis >= max_rank) throw ShapeError(fmt::format("tensor: expected at most {} axes, found lists that are nested deeper", max_rank));
+    const auto size = static_cast<std::int64_t>(nb::len(x));
+    if (first && axis == dims.size()) dims.push_back(size);
+    if (axis >= dims.size() || dims[axis] != size)
+      throw ShapeError(
+          fmt::format("tensor: expected lists of equal lengths, found {} elements at depth {} beside {}: mr.ragged takes sequences of "
+                      "different lengths",
+                      size, axis, axis < dims.size() ? fmt::format("{}", dims[axis]) : "a number"));
+    bool head = first;
+    for (const nb::handle element : x) {
+      collect(element, axis + 1, dims, head, numbers);
+      head = false;
+    }
+    return;
+  }
+  if (!is_number(x) && (nb::isinstance<Tensor>(x) || exports_memory(x))) {
+    const Tensor tensor = tensor_from(x);
+    if (first && axis == dims.size()) dims.insert(dims.end(), tensor.dims().begin(), tensor.dims().end());
+    if (axis > dims.size() ||
+        !std::equal(dims.begin() + static_cast<std::ptrdiff_t>(axis), dims.end(), tensor.dims().begin(), tensor.dims().end()))
+      throw ShapeError(fmt::format("tensor: expected elements of equal extents, found {} beside others", tensor.dims().to_string()));
+    return numbers.add(tensor);
+  }
+  if (axis != dims.size()) throw ShapeError(fmt::format("tensor: expected lists of equal depth, found a number at depth {}", axis));
+  numbers.add(x);
+}
+
+Tensor from_lists(nb::handle x, std::optional<DType> wanted) {
+  std::vector<std::int64_t> dims;
+  Numbers numbers;
+  collect(x, 0, dims, true, numbers);
+  if (dims.size() > max_rank) throw ShapeError(fmt::format("tensor: expected at most {} axes, found {}", max_rank, dims.size()));
+  return numbers.tensor(wanted.value_or(numbers.dtype()), make_ddim(dims));
+}
+
+// ---- Sequences ----
+
+/// The lists of `levels` levels as lengths, and what is below them.
+void take_apart(nb::handle x, std::size_t level, std::vector<LoD::Level>& lengths, std::vector<nb::object>& leaves) {
+  for (const nb::handle sequence : x) {
+    if (level + 1 == lengths.size()) {
+      leaves.push_back(nb::borrow(sequence));
+      continue;
+    }
+    if (!is_list(sequence))
+      throw LoDError(
+          fmt::format("ragged: expected lists on {} levels, found a {} on level {}", lengths.size(), kind_of(sequence), level + 1));
+    lengths[level].push_back(static_cast<std::int64_t>(nb::len(sequence)));
+    take_apart(sequence, level + 1, lengths, leaves);
+  }
+}
+
+Tensor joined_rows(const std::vector<Tensor>& parts, const DDim& row, DType dtype, std::int64_t rows) {
+  Tensor made(dtype, row.inserted(0, rows));
+  made.storage()->mark_written();
+  auto* to = static_cast<std::byte*>(made.raw_mutable());
+  for (const Tensor& part : parts) {
+    if (part.elements() == 0) continue;
+    const Tensor whole = part.is_contiguous() ? part : copy_of(part);
+    std::memcpy(to, whole.raw(), whole.bytes());
+    to += whole.bytes();
+  }
+  return made;
+}
+
+Tensor row_major(Tensor x) { return x.is_contiguous() ? x : copy_of(x); }
+
+bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
+
+}  // namespace
+
+Tensor copy_of(const Tensor& x) { return x.copy_to(CpuPlace{}); }
+
+DType dtype_from(nb::handle x) {
+  if (nb::isinstance<DType>(x)) return nb::cast<DType>(x);
+  std::string name;
+  if (PyUnicode_Check(x.ptr()) != 0)
+    name = nb::cast<std::string>(x);
+  else if (x.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type))
+    return DType::f32;
+  else if (x.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type))
+    return DType::i64;
+  else if (x.ptr() == reinterpret_cast<PyObject*>(&PyBool_Type))
+    return DType::boolean;
+  else if (nb::hasattr(x, "name"))  // np.dtype
+    name = nb::cast<std::string>(nb::str(x.attr("name")));
+  else if (PyType_Check(x.ptr()) != 0)  // np.float32
+    name = nb::cast<std::string>(nb::str(x.attr("__name__")));
+  else
+    name = nb::cast<std::string>(nb::str(x));  // torch.float32
+  if (name.rfind("torch.", 0) == 0) name = name.substr(6);
+  static const std::map<std::string, std::string> others{{"float64", "f64"}, {"double", "f64"}, {"float32", "f32"},   {"float", "f32"},
+                                                         {"float16", "f16"}, {"half", "f16"},   {"bfloat16", "bf16"}, {"int64", "i64"},
+                                                         {"long", "i64"},    {"int32", "i32"},  {"int", "i32"},       {"int8", "i8"},
+                                                         {"uint8", "u8"},    {"bool_", "bool"}};
+  const auto found = others.find(name);
+  try {
+    return dtype_named(found != others.end() ? found->second : name);
+  } catch (const ParseError& error) {
+    throw DTypeError(error.what());
+  }
+}
+
+Tensor tensor_from(nb::handle x, std::optional<DType> wanted) {
+  if (nb::isinstance<Tensor>(x)) return nb::cast<Tensor>(x);
+  if (is_number(x) || is_list(x)) return from_lists(x, wanted);
+  if (exports_memory(x)) return tensor_sharing(x);
+  refuse(x);
+}
+
+LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, const std::optional<DDim>& row) {
+  constexpr int most_levels = 64;
+  if (levels < 1 || levels > most_levels)
+    throw ArgumentError(fmt::format("ragged: expected 1 to {} levels, found {}", most_levels, levels));
+  std::vector<LoD::Level> lengths(static_cast<std::size_t>(levels));
+  std::vector<nb::object> leaves;
+  take_apart(x, 0, lengths, leaves);
+  // Lists of numbers beside one another take one dtype, which all of them say together.
+  std::vector<std::optional<Tensor>> parts(leaves.size());
+  bool floats = false, integers = false, lists = false;
+  std::optional<DType> dtype = wanted;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    if (is_leaf_list(leaves[i])) continue;
+    if (is_list(leaves[i])) {
+      const DType said = from_lists(leaves[i], wanted).dtype();
+      lists = true;
+      floats = floats || said == DType::f32;
+      integers = integers || said == DType::i64;
+      continue;
+    }
+    parts[i] = tensor_from(leaves[i]);
+    if (dtype && *dtype != parts[i]->dtype())
+      throw DTypeError(
+          fmt::format("ragged: expected sequences of {}, found {} in sequence {}", name_of(*dtype), name_of(parts[i]->dtype()), i));
+    dtype = parts[i]->dtype();
+  }
+  if (!dtype) dtype = !lists || floats ? DType::f32 : integers ? DType::i64 : DType::boolean;
+  std::optional<DDim> found = row;
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    if (!parts[i] && !is_leaf_list(leaves[i])) parts[i] = from_lists(leaves[i], dtype);
+    const std::int64_t count = parts[i] && parts[i]->rank() > 0 ? parts[i]->dim(0) : 0;
+    if (parts[i] && parts[i]->rank() == 0)
+      throw LoDError(fmt::format("ragged: expected a sequence of rows, found the number {} as sequence {}", parts[i]->item(), i));
+    lengths.back().push_back(count);
+    rows += count;
+    if (!parts[i]) continue;
+    const DDim one = parts[i]->dims().erased(0);
+    if (found && !(VarType(*dtype, *found).shape && fits(VarType(*dtype, one), VarType(*dtype, *found))))
+      throw ShapeError(fmt::format("ragged: expected rows of {}, found {} in sequence {}", found->to_string(), one.to_string(), i));
+    found = one;
+  }
+  std::vector<Tensor> held;
+  for (std::optional<Tensor>& part : parts)
+    if (part) held.push_back(std::move(*part));
+  DDim one = found.value_or(DDim{});
+  for (int axis = 0; axis < one.rank(); ++axis)
+    if (one[axis] == DDim::unknown) one[axis] = 0;  // no sequence has a row that could say more
+  const LoD lod = LoD::from_lengths(lengths);
+  if (held.size() == 1) return LoDTensor(row_major(std::move(held.front())), lod);
+  return LoDTensor(joined_rows(held, one, *dtype, rows), lod);
+}
+
+Value value_from(nb::handle x, const std::string& name, const VarType& wanted) {
+  if (nb::isinstance<Tensor>(x)) return row_major(nb::cast<Tensor>(x));
+  if (nb::isinstance<LoDTensor>(x)) {
+    const auto value = nb::cast<LoDTensor>(x);
+    return value.tensor().is_contiguous() ? value : LoDTensor(copy_of(value.tensor()), value.lod());
+  }
+  if (x.is_none()) return {};
+  const VarType held = wanted.is_optional() ? wanted.held() : wanted;
+  try {
+    if (held.is_list()) {
+      if (!is_list(x)) throw ArgumentError(fmt::format("expected a list of tensors, found a {}", kind_of(x)));
+      std::vector<Tensor> elements;
+      for (const nb::handle element : x) elements.push_back(row_major(tensor_from(element, held.dtype)));
+      return TensorList(std::move(elements));
+    }
+    if (held.is_array()) {
+      if (!is_list(x)) throw ArgumentError(fmt::format("expected a list with the value of each slot, found a {}", kind_of(x)));
+      const TensorArray array = TensorArray::growable();
+      for (const nb::handle slot : x) {
+        const Value value = value_from(slot, name, VarType::unranked(held.dtype));
+        (void)array.append(value.tensor());
+      }
+      array.close();
+      return array;
+    }
+    if (held.lod_depth > 0 && is_list(x)) {
+      std::optional<DDim> row;
+      if (held.shape && held.rank() > 0) row = held.shape->erased(0);
+      return ragged_from(x, held.lod_depth, held.dtype, row);
+    }
+    return row_major(tensor_from(x, held.dtype));
+  } catch (Error& error) {
+    error.add_context(fmt::format(" (input '{}')", name));
+    throw;
+  }
+}
+
+nb::object object_from(const LoDTensor& value) { return value.lod().empty() ? nb::cast(value.tensor()) : nb::cast(value); }
+
+nb::object object_from(const Value& value) {
+  if (value.empty()) return nb::none();
+  if (value.is_tensor()) return object_from(static_cast<const LoDTensor&>(value.tensor()));
+  nb::list made;
+  if (value.is_list()) {
+    for (const Tensor& element : value.list().elements()) made.append(nb::cast(element));
+    return made;
+  }
+  if (!value.is_array()) throw UnsupportedError("result: an order has no counterpart in Python");
+  for (std::int64_t i = 0; i < value.array().size(); ++i) {
+    const std::optional<LoDTensor> slot = value.array().peek(i);
+    made.append(slot ? object_from(*slot) : nb::none());
+  }
+  return made;
+}
+
+}  // namespace millrace::python
+
+namespace nanobind::detail {
+
+bool type_caster<millrace::python::TensorLike>::from_python(handle x, uint32_t, cleanup_list*) noexcept {
+  try {
+    return millrace::python::is_number(x) || millrace::python::is_list(x) || millrace::python::exports_memory(x);
+  } catch (...) {
+    return false;
+  }
+}
+
+bool type_caster<millrace::python::VarLike>::from_python(handle x, uint32_t flags, cleanup_list* cleanup) noexcept {
+  return isinstance<millrace::Tensor>(x) || type_caster<millrace::python::TensorLike>().from_python(x, flags, cleanup);
+}
+
+}  // namespace nanobind::detail

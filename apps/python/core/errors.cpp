@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <string>
+#include <typeindex>
+#include <vector>
+
+#include <millrace/runtime/array/errors.h>
+#include <millrace/runtime/distributed/errors.h>
+#include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/task/errors.h>
+#include <millrace/tensor/error.h>
+#include <millrace/tensor/work_failure.h>
+
+#include "bind.h"
+
+namespace millrace::python {
+namespace {
+
+/// The Python class of each C++ class. Never freed: an error may be translated while the interpreter goes away.
+using Classes = std::map<std::type_index, PyObject*>;
+Classes& classes() {
+  static auto* made = new Classes();
+  return *made;
+}
+
+/// `name` as a subclass of millrace.Error and of the built-in exception that a Python program expects in such a case.
+void add(nb::module_& module, const std::type_info& type, const char* name, PyObject* builtin, const char* doc) {
+  const std::string full = std::string("millrace.") + name;
+  nb::object bases;
+  if (type == typeid(Error))
+    bases = nb::make_tuple(nb::handle(builtin));
+  else if (builtin == nullptr)
+    bases = nb::make_tuple(nb::handle(classes().at(typeid(Error))));
+  else
+    bases = nb::make_tuple(nb::handle(classes().at(typeid(Error))), nb::handle(builtin));
+  PyObject* made = PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.ptr(), nullptr);
+  if (made == nullptr) throw nb::python_error();
+  classes()[type] = made;
+  module.attr(name) = nb::handle(made);
+}
+
+nb::object python_class(const std::type_info& type) {
+  const auto found = classes().find(type);
+  return nb::borrow(found != classes().end() ? found->second : classes().at(typeid(Error)));
+}
+
+/// Raises the Python exception with the message of the library.
+void translate(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const DeadlockError& error) {
+    const nb::object raised = python_class(typeid(error))(error.what());
+    nb::list waiters;
+    for (const DeadlockError::Waiter& waiter : error.waiters()) waiters.append(nb::make_tuple(waiter.task, waiter.awaited));
+    raised.attr("waiters") = waiters;
+    PyErr_SetObject(raised.type().ptr(), raised.ptr());
+  } catch (const Error& error) {
+    PyErr_SetString(python_class(typeid(error)).ptr(), error.what());
+  }
+}
+
+}  // namespace
+
+void bind_errors(nb::module_& m) {
+  add(m, typeid(Error), "Error", PyExc_Exception,
+      "Base of every error of this library: one line that says what was expected, found, and where.");
+  add(m, typeid(ArgumentError), "ArgumentError", PyExc_ValueError, "A value outside what a function takes.");
+  add(m, typeid(ShapeError), "ShapeError", PyExc_ValueError, "Extents or a rank that do not fit.");
+  add(m, typeid(DTypeError), "DTypeError", PyExc_TypeError, "An element type that does not fit.");
+  add(m, typeid(IndexError), "IndexError", PyExc_IndexError, "An index outside its range, or a name that is not there.");
+  add(m, typeid(LoDError), "LoDError", PyExc_ValueError, "Levels of sequences that are invalid, missing or different.");
+  add(m, typeid(PlaceError), "PlaceError", PyExc_ValueError, "Memory or a backend that is elsewhere or absent.");
+  add(m, typeid(UninitializedError), "UninitializedError", PyExc_ValueError, "Memory that nothing was ever written to.");
+  add(m, typeid(NotReadyError), "NotReadyError", PyExc_RuntimeError, "Elements that their stream has not produced yet.");
+  add(m, typeid(ReadOnlyError), "ReadOnlyError", PyExc_ValueError, "A write to storage that is shared and frozen.");
+  add(m, typeid(OutOfMemoryError), "OutOfMemoryError", PyExc_MemoryError, "A budget or a device that is full.");
+  add(m, typeid(OverflowError), "OverflowError", PyExc_OverflowError, "A size that does not fit its integer.");
+  add(m, typeid(UnsupportedError), "UnsupportedError", PyExc_NotImplementedError, "Something this build or this program does not have.");
+  add(m, typeid(ParseError), "ParseError", PyExc_ValueError, "Text or bytes that are not what their format says.");
+  add(m, typeid(IoError), "IoError", PyExc_OSError, "A file or socket that failed.");
+  add(m, typeid(ProgramError), "ProgramError", PyExc_RuntimeError, "A program that is refused when it is built, loaded or rewritten.");
+  add(m, typeid(WrittenTwiceError), "WrittenTwiceError", PyExc_RuntimeError, "A slot of a TensorArray that already has its value.");
+  add(m, typeid(ClosedError), "ClosedError", PyExc_RuntimeError, "A write to a closed array, or a read past where it was closed.");
+  add(m, typeid(NeverWrittenError), "NeverWrittenError", PyExc_RuntimeError, "A slot that nobody can write any more.");
+  add(m, typeid(WindowError), "WindowError", PyExc_RuntimeError, "A slot that has left its window, or a write to a full one.");
+  add(m, typeid(CancelledError), "CancelledError", nullptr, "A run that was cancelled.");
+  add(m, typeid(DeadlineError), "DeadlineError", PyExc_TimeoutError, "A run that did not end within its deadline.");
+  add(m, typeid(BlockingError), "BlockingError", PyExc_RuntimeError, "A blocking call on a thread that must run tasks.");
+  add(m, typeid(DeadlockError), "DeadlockError", PyExc_RuntimeError,
+      "Tasks that wait for each other, or for what nobody will do. `waiters`: (task, what it waits for) of each.");
+  add(m, typeid(DeviceError), "DeviceError", PyExc_RuntimeError, "Work on a device that did not run to its end.");
+  nb::register_exception_translator(translate);
+}
+
+}  // namespace millrace::python

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of other libraries as tensors: the buffer protocol (NumPy) and DLPack (PyTorch, JAX).
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "borrowed.h"
+#include "dlpack.h"
+#include "values.h"
+
+namespace millrace::python {
+namespace {
+
+/// Runs `f` with the GIL, unless there is no interpreter any more.
+template <class F>
+void with_gil(F f) {
+  if (!nb::is_alive()) return;
+  const nb::gil_scoped_acquire gil;
+  f();
+}
+
+/// The part of an exporter's memory that a view may touch, in elements.
+std::size_t span_of(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides) {
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] == 0) return 0;
+    last += (dims[i] - 1) * strides[i];
+  }
+  return static_cast<std::size_t>(last + 1);
+}
+
+DDim extents(const std::vector<std::int64_t>& of) {
+  if (of.size() > max_rank) throw ShapeError(fmt::format("tensor: expected at most {} axes, found {}", max_rank, of.size()));
+  return DDim(std::span<const std::int64_t>(of));
+}
+
+Tensor view(DType dtype, const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides,
+            std::shared_ptr<BorrowedMemory> memory) {
+  auto storage = std::make_shared<Allocation>(std::move(memory), span_of(dims, strides) * size_of(dtype));
+  storage->mark_written();
+  storage->freeze();
+  return Tensor(dtype, extents(dims), extents(strides), 0, std::move(storage)).read_only();
+}
+
+bool aligned(const void* data, DType dtype) { return reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) == 0; }
+
+// ---- The buffer protocol ----
+
+/// The dtype of a format of the struct module; `half_is_bf16` for NumPy's view of bf16 as unsigned integers.
+DType dtype_of_format(const Py_buffer& buffer, bool half_is_bf16) {
+  const char* format = buffer.format != nullptr ? buffer.format : "B";
+  const char* code = format;
+  if (*code == '@' || *code == '=' || *code == '<') ++code;
+  const auto refuse = [&]() -> DType {
+    throw DTypeError(fmt::format(
+        "tensor: expected elements of f64, f32, f16, bf16, i64, i32, i8, u8 or bool in the machine's byte order, found the format '{}'",
+        format));
+  };
+  if (code[0] == '\0' || code[1] != '\0') return refuse();
+  const Py_ssize_t size = buffer.itemsize;
+  switch (*code) {
+    case 'd': return DType::f64;
+    case 'f': return DType::f32;
+    case 'e': return DType::f16;
+    case 'H': return half_is_bf16 ? DType::bf16 : refuse();
+    case 'i':
+    case 'l':
+    case 'q': return size == 8 ? DType::i64 : size == 4 ? DType::i32 : refuse();
+    case 'b': return DType::i8;
+    case 'B': return DType::u8;
+    case '?': return DType::boolean;
+    default: return refuse();
+  }
+}
+
+class Buffer {
+ public:
+  /// Not valid, with Python's error set, when the exporter refuses.
+  explicit Buffer(nb::handle exporter) noexcept : valid_(PyObject_GetBuffer(exporter.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {}
+  ~Buffer() {
+    if (valid_) with_gil([this] { PyBuffer_Release(&buffer_); });
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  const Py_buffer& operator*() const noexcept { return buffer_; }
+  bool valid() const noexcept { return valid_; }
+
+ private:
+  Py_buffer buffer_;
+  bool valid_;
+};
+
+bool is_numpy_bf16(nb::handle x) {
+  const nb::object dtype = nb::getattr(x, "dtype", nb::none());
+  return nb::hasattr(dtype, "name") && nb::hasattr(x, "view") && nb::cast<std::string>(nb::str(dtype.attr("name"))) == "bfloat16";
+}
+
+Tensor from_buffer(nb::handle exporter, bool half_is_bf16) {
+  auto held = std::make_shared<Buffer>(exporter);
+  if (!held->valid()) {
+    const nb::python_error refused;
+    // NumPy has bf16 from elsewhere (ml_dtypes), which the buffer protocol cannot name.
+    if (is_numpy_bf16(exporter)) return from_buffer(exporter.attr("view")("uint16"), true);
+    throw DTypeError(std::string("tensor: an array that exports no memory: ") + refused.what());
+  }
+  const Py_buffer& buffer = **held;
+  const DType dtype = dtype_of_format(buffer, half_is_bf16);
+  std::vector<std::int64_t> dims(buffer.shape, buffer.shape + buffer.ndim), strides;
+  bool sharable = aligned(buffer.buf, dtype);
+  for (int i = 0; i < buffer.ndim; ++i) {
+    sharable = sharable && (dims[static_cast<std::size_t>(i)] <= 1 || (buffer.strides[i] >= 0 && buffer.strides[i] % buffer.itemsize == 0));
+    strides.push_back(dims[static_cast<std::size_t>(i)] <= 1 ? 1 : buffer.strides[i] / buffer.itemsize);
+  }
+  if (PyBuffer_IsContiguous(&buffer, 'C') != 0) {
+    const DDim row_major = extents(dims).row_major();
+    strides.assign(row_major.begin(), row_major.end());
+  }
+  if (sharable) return view(dtype, dims, strides, std::make_shared<BorrowedMemory>(buffer.buf, [held] {}));
+  Tensor copy(dtype, extents(dims));
+  copy.storage()->mark_written();
+  if (PyBuffer_ToContiguous(copy.raw_mutable(), const_cast<Py_buffer*>(&buffer), buffer.len, 'C') != 0) throw nb::python_error();
+  return copy;
+}
+
+// ---- DLPack ----
+
+DType dtype_of(const dlpack::DataType& type) {
+  if (type.lanes == 1) {
+    if (type.code == dlpack::floating && type.bits == 64) return DType::f64;
+    if (type.code == dlpack::floating && type.bits == 32) return DType::f32;
+    if (type.code == dlpack::floating && type.bits == 16) return DType::f16;
+    if (type.code == dlpack::bfloat && type.bits == 16) return DType::bf16;
+    if (type.code == dlpack::integer && type.bits == 64) return DType::i64;
+    if (type.code == dlpack::integer && type.bits == 32) return DType::i32;
+    if (type.code == dlpack::integer && type.bits == 8) return DType::i8;
+    if (type.code == dlpack::unsigned_integer && type.bits == 8) return DType::u8;
+    if (type.code == dlpack::boolean && type.bits == 8) return DType::boolean;
+  }
+  throw DTypeError(
+      fmt::format("tensor: expected elements of f64, f32, f16, bf16, i64, i32, i8, u8 or bool, found DLPack's type {} of {} bits, {} lanes",
+                  type.code, type.bits, type.lanes));
+}
+
+Tensor from_dlpack(nb::handle exporter) {
+  const nb::object capsule = exporter.attr("__dlpack__")();
+  auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  if (managed == nullptr) throw nb::python_error();
+  const dlpack::Array& array = managed->array;
+  if (array.device.type != dlpack::cpu && array.device.type != dlpack::cuda_host)
+    throw PlaceError(
+        fmt::format("tensor: expected memory of the host, found DLPack's device type {}: copy it to the host first", array.device.type));
+  const DType dtype = dtype_of(array.dtype);
+  std::vector<std::int64_t> dims(array.shape, array.shape + array.rank);
+  const DDim row_major = extents(dims).row_major();
+  std::vector<std::int64_t> strides(row_major.begin(), row_major.end());
+  if (array.strides != nullptr) strides.assign(array.strides, array.strides + array.rank);
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] <= 1) strides[i] = 1;
+    if (strides[i] < 0) throw ShapeError("tensor: expected strides from 0 on, found a negative one");
+  }
+  void* data = static_cast<std::byte*>(array.data) + array.byte_offset;
+  if (!dims.empty() && !aligned(data, dtype))
+    throw ArgumentError("tensor: expected elements that are aligned to their size, found others in DLPack's memory");
+  // From here on this module says when the memory may go.
+  PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+  const auto release = [managed] {
+    if (managed->deleter != nullptr) with_gil([managed] { managed->deleter(managed); });
+  };
+  return view(dtype, dims, strides, std::make_shared<BorrowedMemory>(data, release));
+}
+
+}  // namespace
+
+bool exports_memory(nb::handle x) {
+  if (PyObject_CheckBuffer(x.ptr()) != 0) return true;
+  return !PyType_Check(x.ptr()) && PyObject_HasAttrString(x.ptr(), "__dlpack__") != 0;
+}
+
+Tensor tensor_sharing(nb::handle x) { return PyObject_CheckBuffer(x.ptr()) != 0 ? from_buffer(x, false) : from_dlpack(x); }
+
+}  // namespace millrace::python

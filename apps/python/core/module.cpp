@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bind.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "The C++ side of millrace. Import `millrace`, which re-exports it.";
+  millrace::python::bind_errors(module);
+  millrace::python::bind_values(module);
+  millrace::python::bind_program(module);
+  millrace::python::bind_ops(module);
+  millrace::python::bind_loops(module);
+  millrace::python::bind_sequences(module);
+  millrace::python::bind_layers(module);
+  millrace::python::bind_running(module);
+  millrace::python::bind_files(module);
+}

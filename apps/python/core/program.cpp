@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// The classes Program and Var.
+#include <fmt/format.h>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/program/check.h>
+#include <millrace/runtime/program/storage.h>
+#include <millrace/runtime/program/text.h>
+
+#include "build.h"
+#include "scopes.h"
+
+namespace millrace::python {
+namespace {
+
+std::map<std::string, std::string> ports(const Program& program, const std::vector<Program::Port>& of) {
+  std::map<std::string, std::string> made;
+  for (const Program::Port& port : of) made[port.name] = program.var(port.var).type.to_string();
+  return made;
+}
+
+std::map<std::string, Tensor> parameters(const SharedProgram& self) {
+  std::map<std::string, Tensor> made;
+  for (const auto& [var, value] : self.program->parameters()) made.emplace(self.program->var(var).name, value);
+  return made;
+}
+
+void bind_program_class(nb::module_& m) {
+  nb::class_<SharedProgram>(
+      m, "Program",
+      "A program: blocks of operations over variables, as plain data. `with program:` makes the functions of this module append to it.\n\n"
+      "    program = mr.Program()\n"
+      "    with program:\n"
+      "        x = mr.input('x', mr.f32, [None, 2], lod=1)\n"
+      "        mr.output('y', mr.sigmoid(x))\n"
+      "    y = program.run(x=mr.ragged([[[1, 2]], [[3, 4], [5, 6]]], dtype=mr.f32))['y']")
+      .def(
+          "__init__",
+          [](SharedProgram* self, const std::string& title) {
+            new (self) SharedProgram{std::make_shared<Program>()};
+            self->program->set_title(title);
+          },
+          "title"_a = "program")
+      .def_prop_rw(
+          "title", [](const SharedProgram& self) { return self.program->title(); },
+          [](const SharedProgram& self, const std::string& title) { self.program->set_title(title); })
+      .def_prop_ro(
+          "inputs", [](const SharedProgram& self) { return ports(*self.program, self.program->inputs()); },
+          "What is fed: names, with types such as 'f32[?, 2] lod=1'.")
+      .def_prop_ro(
+          "outputs", [](const SharedProgram& self) { return ports(*self.program, self.program->outputs()); },
+          "What a run gives: names, with types.")
+      .def_prop_ro("parameters", &parameters, "The weights by name, read-only and without a copy.")
+      .def_prop_ro(
+          "text", [](const SharedProgram& self) { return print(*self.program); },
+          "The printed form, which `mr.parse` reads; weights are named, not held.")
+      .def(
+          "check", [](const SharedProgram& self) { check(*self.program); }, "ProgramError unless the program is whole.")
+      .def(
+          "save", [](const SharedProgram& self, const std::filesystem::path& path) { save_program(*self.program, path); }, "path"_a,
+          "Writes NAME.mr, the text, and NAME.safetensors, the weights, beside it.")
+      .def("__copy__", [](const SharedProgram& self) { return SharedProgram{std::make_shared<Program>(*self.program)}; })
+      .def(
+          "__deepcopy__", [](const SharedProgram& self, nb::handle) { return SharedProgram{std::make_shared<Program>(*self.program)}; },
+          "memo"_a)
+      .def(
+          "__enter__",
+          [](nb::object self) {
+            auto& program = nb::cast<SharedProgram&>(self);
+            program.open.push_back(open_scope(std::make_unique<ScopeOf<build::Guard, Program>>(program.program)));
+            return self;
+          },
+          nb::sig("def __enter__(self) -> Program"))
+      .def(
+          "__exit__",
+          [](SharedProgram& self, nb::handle type, nb::handle, nb::handle) {
+            if (self.open.empty()) throw ProgramError("program: expected a `with` that is open, found none");
+            const std::size_t number = self.open.back();
+            self.open.pop_back();
+            close_scope(number, !type.is_none());
+          },
+          "type"_a.none(), "value"_a.none(), "traceback"_a.none(),
+          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"))
+      .def("__str__", [](const SharedProgram& self) { return print(*self.program); })
+      .def("__repr__", [](const SharedProgram& self) {
+        return fmt::format("<millrace.Program '{}' of {} blocks: {} inputs, {} outputs, {} weights>", self.program->title(),
+                           self.program->blocks().size(), self.program->inputs().size(), self.program->outputs().size(),
+                           self.program->parameters().size());
+      });
+  m.def(
+      "parse",
+      [](const std::string& text, const std::map<std::string, Tensor>& weights) {
+        return SharedProgram{std::make_shared<Program>(parse_program(text, weights))};
+      },
+      "text"_a, "weights"_a = std::map<std::string, Tensor>{}, "Reads the printed form of a program; `weights` holds the values by name.");
+}
+
+std::string describe(const Var& var) {
+  if (!var.defined()) return "<millrace.Var, empty>";
+  try {
+    return fmt::format("<millrace.Var '{}': {}>", var.name(), var.type().to_string());
+  } catch (const ProgramError&) {
+    return "<millrace.Var of a program that is not open>";
+  }
+}
+
+nb::object extents_of(const Var& var) {
+  const std::optional<DDim>& shape = var.type().shape;
+  if (!shape) return nb::none();
+  nb::list made;
+  for (const std::int64_t extent : *shape) made.append(extent < 0 ? nb::object(nb::none()) : nb::object(nb::int_(extent)));
+  return nb::tuple(made);
+}
+
+using Binary = Var (*)(const Var&, const Var&);
+
+/// `a op b`, `b op a` and, where Python has one, `a op= b`, which updates a.
+void arithmetic(nb::class_<Var>& c, const std::string& name, Binary f, bool in_place = true) {
+  c.def(("__" + name + "__").c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator());
+  c.def(("__r" + name + "__").c_str(), [f](const Var& a, const Var& b) { return f(b, a); }, nb::is_operator());
+  if (!in_place) return;
+  c.def(("__i" + name + "__").c_str(),
+        [f](nb::object self, const Var& b) {
+          Var& a = nb::cast<Var&>(self);
+          a.update(f(a, b));
+          return self;
+        },
+        nb::is_operator(), nb::sig(("def __i" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
+}
+void comparison(nb::class_<Var>& c, const std::string& name, Binary f, bool typed_object = false) {
+  if (typed_object)
+    c.def(
+        name.c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator(),
+        nb::sig(("def " + name + "(self, arg: VarLike, /) -> Var").c_str()));
+  else
+    c.def(name.c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator());
+}
+
+void bind_var(nb::module_& m) {
+  nb::class_<Var> var(m, "Var",
+                      "A value of the program that is being built: it has a dtype and a shape, and elements only when the program runs. `+ "
+                      "- * / @ ** < <= > >= == !=`\n"
+                      "append operations. A number is a literal: i64, f32 or bool without axes. In a loop's frame `step.update(step + 1)` "
+                      "(or `step += 1`)\n"
+                      "says what the next iteration sees.");
+  var.def(
+         "__init__", [](Var* self, nb::object value) { new (self) Var(var_from(value)); }, "value"_a.none(),
+         nb::sig("def __init__(self, value: VarLike) -> None"))
+      .def_prop_ro("name", [](const Var& self) { return self.name(); })
+      .def_prop_ro("dtype", [](const Var& self) { return self.type().dtype; })
+      .def_prop_ro("shape", &extents_of, nb::sig("def shape(self) -> tuple[int | None, ...] | None"),
+                   "None for an extent that only a run knows, or for no known rank.")
+      .def_prop_ro(
+          "lod", [](const Var& self) { return self.type().lod_depth; }, "Levels of sequences above the rows.")
+      .def_prop_ro(
+          "type", [](const Var& self) { return self.type().to_string(); }, "As the program prints it: 'f32[?, 2] lod=1'.")
+      .def("update", &Var::update, "value"_a,
+           "From here on this variable stands for `value`. In a frame: a variable that the loop carries.")
+      .def("__neg__", [](const Var& x) { return build::neg(x); })
+      .def("__abs__", [](const Var& x) { return build::abs(x); })
+      .def("__invert__", [](const Var& x) { return build::logical_not(x); })
+      .def("__bool__",
+           [](const Var& self) -> bool {
+             throw ProgramError("builder: a Var has no value while the program is built, found " + describe(self) +
+                                " as a condition: use mr.cond, mr.where or break_if");
+           })
+      .def("__len__",
+           [](const Var& self) -> std::size_t {
+             throw ProgramError("builder: a Var has no length while the program is built, found " + describe(self) +
+                                ": use mr.call('shape', …) or TensorArray.size()");
+           })
+      .def(
+          "__iter__",
+          [](const Var& self) -> nb::object {
+            throw ProgramError("builder: a Var cannot be iterated over while the program is built, found " + describe(self) +
+                               ": use mr.map_fn or a loop");
+          },
+          nb::sig("def __iter__(self) -> typing.Never"))
+      .def("__hash__", [](nb::handle self) { return static_cast<Py_hash_t>(reinterpret_cast<std::uintptr_t>(self.ptr()) >> 4); })
+      .def("__repr__", &describe);
+  arithmetic(var, "add", &build::add);
+  arithmetic(var, "sub", &build::sub);
+  arithmetic(var, "mul", &build::mul);
+  arithmetic(var, "truediv", &build::div);
+  arithmetic(var, "pow", &build::pow, false);
+  arithmetic(var, "matmul", static_cast<Binary>(&build::matmul), false);
+  arithmetic(var, "and", &build::logical_and, false);
+  arithmetic(var, "or", &build::logical_or, false);
+  comparison(var, "__lt__", &build::less);
+  comparison(var, "__le__", &build::less_equal);
+  comparison(var, "__gt__", &build::greater);
+  comparison(var, "__ge__", &build::greater_equal);
+  comparison(var, "__eq__", &build::equal, true);
+  comparison(var, "__ne__", &build::not_equal, true);
+  var.attr("__array_ufunc__") = nb::none();  // so that NumPy leaves `array + var` to us
+  nb::implicitly_convertible<VarLike, Var>();
+}
+
+}  // namespace
+
+Var var_from(nb::handle x) {
+  if (nb::isinstance<Var>(x)) return nb::cast<Var>(x);
+  if (PyBool_Check(x.ptr()) != 0) return Var(x.ptr() == Py_True);
+  if (PyLong_Check(x.ptr()) != 0) return Var(nb::cast<std::int64_t>(x));
+  if (PyFloat_Check(x.ptr()) != 0) return Var(nb::cast<double>(x));
+  return build::constant(copy_of(tensor_from(x)));
+}
+
+std::vector<Var> vars_from(nb::handle x) {
+  if (!nb::isinstance<nb::list>(x) && !nb::isinstance<nb::tuple>(x)) return {var_from(x)};
+  std::vector<Var> made;
+  for (const nb::handle one : x) made.push_back(var_from(one));
+  return made;
+}
+
+nb::object object_from(const std::vector<Var>& vars) { return vars.size() == 1 ? nb::cast(vars.front()) : nb::object(tuple_from(vars)); }
+
+nb::tuple tuple_from(const std::vector<Var>& vars) {
+  nb::list made;
+  for (const Var& var : vars) made.append(nb::cast(var));
+  return nb::tuple(made);
+}
+
+void bind_program(nb::module_& m) {
+  bind_program_class(m);
+  bind_var(m);
+}
+
+}  // namespace millrace::python

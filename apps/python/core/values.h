@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <millrace/runtime/program/value.h>
+#include <millrace/runtime/program/var_type.h>
+
+#include "bind.h"
+
+/// Values of Python as values of the library, and back. All of it expects the GIL.
+namespace millrace::python {
+
+/// A DType, its name ("f32", "float32"), or what names one: a dtype of NumPy or PyTorch. DTypeError, listing the known names.
+DType dtype_from(nb::handle x);
+
+/// Whether `x` exports its memory: by the buffer protocol, or by DLPack.
+bool exports_memory(nb::handle x);
+/// A view of the memory that `x` exports, which lives as long as the view; frozen. Copied only where the layout says so: negative strides,
+/// or elements that are not aligned. DTypeError, PlaceError.
+Tensor tensor_sharing(nb::handle x);
+/// A Tensor, exported memory (shared), numbers, or nested lists of them. Lists give `wanted`, or f32, i64 or bool by their contents.
+/// ShapeError for lists of different lengths.
+Tensor tensor_from(nb::handle x, std::optional<DType> wanted = {});
+/// Sequences with `levels` levels from nested lists; below them are rows: a tensor, exported memory, or lists. `row` are the extents of a
+/// row, where no sequence has one.
+LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted = {}, const std::optional<DDim>& row = {});
+
+/// What is fed to input `name`: also numbers and lists, which take the dtype that the program wants; None for nothing. Elements lie row-major.
+Value value_from(nb::handle x, const std::string& name, const VarType& wanted);
+/// A Tensor, a LoDTensor, None, or a list of them.
+nb::object object_from(const Value& value);
+/// A Tensor, or with levels a LoDTensor.
+nb::object object_from(const LoDTensor& value);
+
+/// A tensor of one's own with the elements in row-major order.
+Tensor copy_of(const Tensor& x);
+
+/// For arguments of C++ functions: Python objects that become a Tensor, and a Var, by themselves.
+struct TensorLike {};
+struct VarLike {};
+
+}  // namespace millrace::python
+
+namespace nanobind::detail {
+
+/// Accepts what `tensor_from` does, but for Tensors.
+template <>
+struct type_caster<millrace::python::TensorLike> {
+  NB_TYPE_CASTER(millrace::python::TensorLike, const_name("TensorLike"))
+  bool from_python(handle x, uint32_t, cleanup_list*) noexcept;
+  static handle from_cpp(const millrace::python::TensorLike&, rv_policy, cleanup_list*) noexcept { return {}; }
+};
+template <>
+struct type_caster<millrace::python::VarLike> {
+  NB_TYPE_CASTER(millrace::python::VarLike, const_name("VarLike"))
+  bool from_python(handle x, uint32_t, cleanup_list*) noexcept;
+  static handle from_cpp(const millrace::python::VarLike&, rv_policy, cleanup_list*) noexcept { return {}; }
+};
+
+}  // namespace nanobind::detail

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Millrace: recurrent loops over sequences of any length, without padding.
+
+    import millrace as mr
+
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2], lod=1)          # rows of two elements, in sequences
+        U, W = mr.parameter("U", u), mr.parameter("W", w)
+        with mr.DynamicRNN() as rnn:
+            x_t, h = rnn.step_input(x), rnn.memory(shape=[2])
+            state = mr.sigmoid(h @ U + x_t @ W)
+            rnn.update_memory(h, state)
+            rnn.output(state)
+        mr.output("y", rnn())
+    y = mr.run(program, x=mr.ragged([a, b, c]))["y"]          # a, b, c: arrays [n, 2]
+
+docs/python.md is the guide. Arrays go in and out without a copy; NumPy and PyTorch are never imported unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+
+from ._core import *  # noqa: F401,F403  (all of it is public but names that begin with _)
+from ._core import DType as DType
+from ._core import Program as Program
+from ._core import TensorArray as TensorArray
+from ._core import _shut_down, while_loop
+from . import layers as layers  # behind the extension module's own
+
+__version__ = "0.1.0"
+
+f64 = DType.f64
+f32 = DType.f32
+f16 = DType.f16
+bf16 = DType.bf16
+i64 = DType.i64
+i32 = DType.i32
+i8 = DType.i8
+u8 = DType.u8
+bool_ = DType.bool
+
+create_whileloop = while_loop
+"""The designs' name for `while_loop`."""
+
+TYPE_CHECKING = False  # as typing has it, whose import costs more than this module's
+if TYPE_CHECKING:
+    from typing import Any, Sequence
+
+
+def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragged: bool = True, **export_options: Any) -> Program:
+    """A module of PyTorch as a Program.
+
+    Of nn.LSTM, nn.GRU, nn.RNN, nn.Linear, nn.Embedding, nn.LayerNorm, activations, and nn.Sequential of them: input `x`, with `ragged` the rows
+    [rows, C] of sequences of any lengths (lod=1), else dense [T, N, C], time first (also for a module with batch_first). Output `y` [.., H]; of a
+    single recurrent module also `h` (and `c`): the last state of each sequence, as PyTorch stacks them, [layers * directions, N, H].
+
+    With `example_inputs` any module that `torch.onnx.export` takes; `export_options` go there (`input_names`, `dynamic_axes`, …). Weights are
+    copied. UnsupportedError names what has no counterpart.
+    """
+    from . import _torch
+
+    return _torch.from_torch(module, example_inputs, ragged=ragged, **export_options)
+
+
+_atexit.register(_shut_down)

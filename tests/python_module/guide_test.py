@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of docs/python.md and the examples, run as their readers do; and the types of the examples."""
+
+import importlib.util
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+import millrace as mr
+
+HERE = pathlib.Path(__file__).parent
+EXAMPLES = sorted((HERE.parent.parent / "apps/python/examples").glob("*.py"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_programs_of_the_guide():
+    pytest.importorskip("torch")
+    runpy.run_path(str(HERE / "guide.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples(example):
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+    made = subprocess.run([sys.executable, str(example)], env=env, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0 and made.stdout, made.stderr
+
+
+def test_everything_public_has_a_docstring():
+    without = []
+    for module in (mr, mr.layers):
+        for name, value in vars(module).items():
+            if name.startswith("_") or not callable(value) or type(value).__module__ == "__future__":
+                continue
+            if not (getattr(value, "__doc__", None) or "").strip():
+                without.append(name)
+    assert without == [], without
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed for this interpreter")
+def test_mypy_accepts_the_examples(tmp_path):
+    package = pathlib.Path(mr.__file__).parent.parent
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # mypy takes no package from there
+    env["MYPYPATH"] = str(package)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", str(tmp_path), *map(str, EXAMPLES)]
+    made = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
+    assert made.returncode == 0, made.stdout + made.stderr

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model files, files of tensors, layers, and modules of PyTorch."""
+
+import struct
+
+import numpy as np
+import pytest
+
+import millrace as mr
+from programs import random_sequences
+
+
+def test_tensors_are_saved_and_loaded(tmp_path):
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, 2], np.int64), "c": np.zeros((0, 4), np.float16)}
+    for name in ("tensors.safetensors", "tensors.npz"):
+        mr.save(tmp_path / name, tensors)
+        loaded = mr.load(tmp_path / name)
+        assert loaded.keys() == tensors.keys()
+        for key, array in tensors.items():
+            assert loaded[key].numpy().dtype == array.dtype and np.array_equal(loaded[key].numpy(), array)
+    with np.load(tmp_path / "tensors.npz") as theirs:
+        assert np.array_equal(theirs["a"], tensors["a"])
+    np.save(tmp_path / "one.npy", tensors["a"])
+    assert mr.load(str(tmp_path / "one.npy")).tolist() == tensors["a"].tolist()
+    with pytest.raises(mr.ArgumentError, match="safetensors or .npz"):
+        mr.save(tmp_path / "tensors.txt", tensors)
+    with pytest.raises(OSError) as raised:
+        mr.load(tmp_path / "missing.safetensors")
+    assert isinstance(raised.value, mr.IoError)
+    (tmp_path / "broken.npz").write_bytes(b"nonsense")
+    with pytest.raises(mr.ParseError):
+        mr.load(tmp_path / "broken.npz")
+
+
+def fluid_bytes(array, lengths=None):
+    """As SerializeToStream of Fluid writes a LoDTensor, version 0."""
+    made = struct.pack("<I", 0)
+    if lengths is None:
+        made += struct.pack("<Q", 0)
+    else:
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+        made += struct.pack("<Q", 1) + struct.pack("<Q", offsets.nbytes) + offsets.tobytes()
+    description = bytes([0x08, 5]) + b"".join(bytes([0x10, extent]) for extent in array.shape)
+    return made + struct.pack("<I", 0) + struct.pack("<i", len(description)) + description + array.tobytes()
+
+
+def test_fluid_folders_and_files(tmp_path):
+    w, rows = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(3, dtype=np.float32).reshape(3, 1)
+    (tmp_path / "w_0").write_bytes(fluid_bytes(w))
+    (tmp_path / "rows").write_bytes(fluid_bytes(rows, [2, 1]))
+    (tmp_path / "__model__").write_bytes(b"the program, which is not read")
+    loaded = mr.load(tmp_path)
+    assert list(loaded) == ["rows", "w_0"] and np.array_equal(loaded["w_0"].numpy(), w) and loaded["rows"].lengths == [2, 1]
+    (tmp_path / "combined").write_bytes(fluid_bytes(w) + fluid_bytes(rows))
+    both = mr.load_fluid(tmp_path / "combined")
+    assert [tensor.shape for tensor in both] == [(2, 3), (3, 1)]
+
+
+def torch_outputs(torch, module, sequences, states=None):
+    """Sequence by sequence: rows, and the last states stacked as PyTorch does."""
+    rows, last = [], []
+    with torch.no_grad():
+        for sequence in sequences:
+            x = torch.from_numpy(sequence)[:, None]
+            y, state = module(x)
+            rows.append(y[:, 0].numpy())
+            last.append([s[:, 0].numpy() for s in (state if isinstance(state, tuple) else (state,))])
+    return rows, last
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("layers, bidirectional, bias, extra", [(1, False, True, {}), (2, True, True, {}), (1, True, False, {}), (2, False, True, {"extra": True})])
+def test_recurrent_modules_of_pytorch(kind, layers, bidirectional, bias, extra):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(layers)
+    options = {}
+    if extra and kind == "LSTM":
+        options["proj_size"] = 5
+    if extra and kind == "RNN":
+        options["nonlinearity"] = "relu"
+    module = getattr(torch.nn, kind)(6, 9, layers, bidirectional=bidirectional, bias=bias, **options).eval()
+    random = np.random.default_rng(layers)
+    sequences = [s for s in random_sequences(random, 6, count=7) if len(s)]
+    rows, last = torch_outputs(torch, module, sequences)
+    result = mr.from_torch(module).run(x=sequences)
+    for ours, theirs in zip(result["y"], rows):
+        np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
+    names = ["h", "c"] if kind == "LSTM" else ["h"]
+    for which, name in enumerate(names):
+        np.testing.assert_allclose(result[name].numpy(), np.stack([state[which] for state in last], 1), atol=1e-5)
+    dense = torch.randn(8, 3, 6)
+    with torch.no_grad():
+        y, _ = module(dense)
+    np.testing.assert_allclose(mr.from_torch(module, ragged=False).run(x=dense)["y"].numpy(), y.numpy(), atol=1e-5)
+
+
+def test_a_sequential_of_pytorch_and_what_has_no_counterpart():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    module = nn.Sequential(nn.Embedding(20, 6), nn.LayerNorm(6), nn.Linear(6, 8), nn.Tanh(), nn.Dropout(), nn.Linear(8, 3, bias=False), nn.Softmax(-1)).eval()
+    ids = [np.array([1, 5, 3]), np.array([], np.int64), np.array([19])]
+    y = mr.from_torch(module).run(x=ids)["y"]
+    for ours, theirs in zip(y, ids):
+        with torch.no_grad():
+            np.testing.assert_allclose(ours.numpy(), module(torch.from_numpy(theirs)).numpy(), atol=1e-6)
+    with pytest.raises(mr.UnsupportedError, match="found Conv2d"):
+        mr.from_torch(nn.Conv2d(1, 1, 1))
+    with pytest.raises(mr.UnsupportedError, match="dropout"):
+        mr.from_torch(nn.LSTM(2, 2, 2, dropout=0.5))
+    with pytest.raises(TypeError, match="opset_version"):
+        mr.from_torch(nn.Linear(1, 1), opset_version=11)
+
+
+def test_an_exported_module_of_pytorch():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.onnx")
+
+    class Detector(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.gru, self.out = torch.nn.Conv1d(4, 8, 3, padding=1), torch.nn.GRU(8, 8, batch_first=True), torch.nn.Linear(8, 2)
+
+        def forward(self, x):
+            y, _ = self.gru(torch.relu(self.conv(x)).transpose(1, 2))
+            return self.out(y).softmax(-1)
+
+    module, x = Detector().eval(), torch.randn(2, 4, 10)
+    try:
+        program = mr.from_torch(module, [x], input_names=["x"], output_names=["y"], opset_version=13)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"this PyTorch exports nothing: {error}")
+    with torch.no_grad():
+        np.testing.assert_allclose(program.run(x=x)["y"].numpy(), module(x).numpy(), atol=1e-5)
+
+
+def test_layers_with_states_of_the_callers():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.GRU(3, 4).eval()
+    program = mr.Program()
+    with program:
+        x, h0 = mr.input("x", mr.f32, [None, 3], lod=1), mr.input("h0", mr.f32, [None, 4])
+        weights = mr.layers.gru_from_pytorch(*(p.detach() for p in (module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0, module.bias_hh_l0)))
+        made = mr.layers.gru(x, weights, h=h0)
+        mr.output("y", made.y)
+        mr.output("h", made.h[0])
+    sequences, states = [np.random.default_rng(i).standard_normal((i + 1, 3)).astype(np.float32) for i in range(4)], torch.randn(4, 4)
+    result = program.run(x=sequences, h0=states)
+    for i, sequence in enumerate(sequences):
+        with torch.no_grad():
+            y, h = module(torch.from_numpy(sequence)[:, None], states[i][None, None])
+        np.testing.assert_allclose(result["y"][i].numpy(), y[:, 0].numpy(), atol=1e-6)
+        np.testing.assert_allclose(result["h"][i].numpy(), h[0, 0].numpy(), atol=1e-6)
+    for wrong in ({"direction": "backwards"}, {"reset": "never"}, {"keeps": "all"}):
+        with mr.Program():
+            with pytest.raises(mr.ArgumentError):
+                mr.layers.gru(mr.input("x", mr.f32, [None, 3], lod=1), weights, **wrong)
+
+
+def test_onnx_there_and_back(tmp_path):
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 3], lod=1)
+        mr.output("y", mr.layers.rnn(x, mr.layers.RnnWeights(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32) / 2)).y)
+    try:
+        mr.export_onnx(program, tmp_path / "rnn.onnx")
+    except mr.UnsupportedError as error:
+        pytest.skip(str(error))
+    rows = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
+    again = mr.load(tmp_path / "rnn.onnx")
+    assert isinstance(again, mr.Program)
+    np.testing.assert_allclose(again.run(x=rows)["y"].numpy(), program.run(x=[rows])["y"].numpy(), atol=1e-6)
+    assert mr.parse_onnx((tmp_path / "rnn.onnx").read_bytes()).inputs.keys() == {"x"}
+    with pytest.raises(mr.ParseError):
+        mr.parse_onnx(b"nonsense")

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that Python builds: the listings of the designs, loops, blocks, and what is refused."""
+
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+import millrace as mr
+from programs import case_25, counting, listing, listing_by_numpy, random_sequences
+
+HERE = pathlib.Path(__file__).parent
+
+
+def built(build):
+    """The values of a program without inputs."""
+    program = mr.Program()
+    with program:
+        mr.output("y", build())
+    return mr.run(program)["y"].tolist()
+
+
+def test_the_canonical_listing_is_the_text_that_cpp_builds():
+    # tests/runtime/builder/listing_test.cpp compares what C++ builds with the same file.
+    assert case_25().text == (HERE / "listing.mr").read_text()
+
+
+@pytest.mark.parametrize("sorted", [True, False])
+def test_the_canonical_listing_over_ragged_sequences(sorted):
+    random = np.random.default_rng(25)
+    for _ in range(20):
+        c, h = random.integers(1, 9, 2)
+        u, w = random.standard_normal((h, h)).astype(np.float32), random.standard_normal((c, h)).astype(np.float32)
+        sequences = random_sequences(random, c)
+        boot = random.standard_normal((len(sequences), h)).astype(np.float32)
+        x = mr.LoDTensor(np.concatenate(sequences) if sequences else np.zeros((0, c), np.float32), [len(s) for s in sequences])
+        y = mr.run(listing(u, w, sorted), x=x, boot=boot)["y"]
+        assert y.lengths == x.lengths
+        for ours, theirs in zip(y, listing_by_numpy(sequences, boot, u, w)):
+            np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-6)
+
+
+def test_the_listing_of_design_000():
+    """As the document has it, but for what it leaves out: the reads, and an index that starts at 0."""
+    random = np.random.default_rng(0)
+    input_rows = random.standard_normal((12, 3, 4)).astype(np.float32)
+    w, u = random.standard_normal((4, 5)).astype(np.float32), random.standard_normal((5, 5)).astype(np.float32)
+    program = mr.Program()
+    with program:
+        input = mr.input("input", mr.f32, [None, 3, 4])
+        num_steps = mr.Var(12)
+
+        states = mr.TensorArray(size=num_steps)
+        step_inputs = mr.TensorArray(unstack_from=input)
+        step_outputs = mr.TensorArray(size=num_steps)
+
+        W = mr.parameter("W", w)
+        U = mr.parameter("U", u)
+        default_state = mr.constant(np.zeros((3, 5), np.float32))
+
+        step = mr.Var(0)
+
+        wloop = mr.create_whileloop(loop_vars=[step])
+        with wloop.frame():
+            wloop.break_if(mr.equal(step, num_steps))
+            pre_state = states.read(step - 1, default_state)
+            step_input = step_inputs.read(step)
+            state = mr.sigmoid(mr.matmul(pre_state, U) + mr.matmul(step_input, W))
+            states.write(step, state)
+            step_outputs.write(step, state)  # output state
+            step.update(step + 1)
+
+        output = step_outputs.stack()
+        mr.output("output", output)
+    made = mr.run(program, input=input_rows)["output"].numpy()
+    state = np.zeros((3, 5), np.float32)
+    for t in range(12):
+        state = 1 / (1 + np.exp(-(state @ u + input_rows[t] @ w)))
+        np.testing.assert_allclose(made[t], state, atol=2e-6)
+
+
+def test_the_forward_logic_of_design_003():
+    program = mr.Program()
+    with program:
+        x, zeros = mr.input("input", mr.f32, [None, 1], lod=1), mr.input("zeros", mr.f32, [None, 1])
+        inputs_for_each_timestep, order = mr.unpack(x)
+        size = inputs_for_each_timestep.size()
+        memories, outputs = mr.TensorArray(size, order), mr.TensorArray(size, order)
+        W0, W1, Bias = [[2.0]], [[0.5]], [[1.0]]
+        i = mr.Var(0)
+        more = i < size
+        loop = mr.while_op(more, [i])
+        with loop.frame():
+            step_input = inputs_for_each_timestep[i]
+            ex_mem = mr.shrink(memories.read(i - 1, zeros), step_input)
+            tmp0 = step_input @ mr.constant(W0)
+            tmp1 = ex_mem @ mr.constant(W1)
+            sum = tmp0 + tmp1 + mr.constant(Bias)
+            memories[i] = sum
+            outputs[i] = sum
+            i += 1
+            more.update(i < size)
+        mr.output("y", mr.pack(outputs, 0, order))
+    x = mr.LoDTensor(np.arange(1, 7, dtype=np.float32).reshape(6, 1), [2, 1, 3])
+    y = mr.run(program, input=x, zeros=np.zeros((3, 1), np.float32))["y"]
+    assert [v for row in y.rows.tolist() for v in row] == [3, 6.5, 7, 9, 15.5, 20.75] and y.lengths == [2, 1, 3]
+
+
+def test_functional_forms():
+    x = mr.Tensor([1.0, 2.0, 3.0, 4.0])
+    assert built(lambda: mr.map_fn(lambda v: v * v, x)) == [1, 4, 9, 16]
+    assert built(lambda: mr.fold(lambda total, v: total + v, x, 0.5)) == 10.5
+    assert built(lambda: mr.scan(lambda total, v: total + v, x, 0.0)) == [1, 3, 6, 10]
+    assert built(lambda: mr.while_loop(lambda i, total: i < 5, lambda i, total: (i + 1, total + i), [0, 0])[1]) == 10
+    assert built(lambda: mr.cond(mr.Var(2) < 3, lambda: 1.5, lambda: 2.5)) == 1.5
+
+    def both():
+        one, two = mr.cond(mr.Var(False), lambda: (1, 2), lambda: (3, 4))
+        return one * 10 + two
+
+    assert built(both) == 34
+
+
+def test_a_function_is_called_once_when_the_program_is_built_and_never_when_it_runs():
+    calls = []
+
+    def f(total, v):
+        calls.append(1)
+        return total + v
+
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.fold(f, mr.input("x", mr.f32, [None]), 0.0))
+    compiled = program.compile()
+    for n in range(5):
+        assert compiled(x=[1.0] * n)["y"].item() == n
+    assert len(calls) == 1
+
+
+def test_dynamic_rnn_as_a_context_manager_and_nested():
+    random = np.random.default_rng(3)
+    w, u = random.standard_normal((2, 3)).astype(np.float32), random.standard_normal((3, 3)).astype(np.float32)
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2], lod=1)
+        W, U = mr.parameter("W", w), mr.parameter("U", u)
+        with mr.DynamicRNN() as rnn:
+            x_t = rnn.step_input(x)
+            h = rnn.memory(shape=[3], value=0.5)
+            next = mr.tanh(x_t @ W + h @ U)
+            rnn.update_memory(h, next)
+            rnn.output(next, next * 2)
+        y, double = rnn()
+        mr.output("y", y)
+        mr.output("double", double)
+        mr.output("last", rnn.last(h))
+    sequences = random_sequences(random, 2, count=6)
+    made = mr.run(program, x=sequences)
+    for i, rows in enumerate(sequences):
+        state = np.full(3, 0.5, np.float32)
+        for t, row in enumerate(rows):
+            state = np.tanh(row @ w + state @ u)
+            np.testing.assert_allclose(made["y"][i].numpy()[t], state, atol=2e-6)
+        np.testing.assert_allclose(made["last"].numpy()[i], state, atol=2e-6)
+    assert np.array_equal(made["double"].numpy(), 2 * made["y"].numpy())
+
+    nested = mr.Program()
+    with nested:
+        x = mr.input("x", mr.f32, [None, 1], lod=2)
+        with mr.DynamicRNN() as outer:
+            sub = outer.step_input(x)
+            total = outer.memory(shape=[1])
+            with mr.DynamicRNN() as inner:
+                row = inner.step_input(sub)
+                sum = inner.memory(total)
+                inner.update_memory(sum, sum + row)
+                inner.output(sum + row)
+            outer.update_memory(total, inner.last(sum))
+            outer.output(inner())
+        mr.output("y", outer())
+    x = mr.LoDTensor(np.ones((6, 1), np.float32), [[2, 1, 0], [3, 1, 2]])
+    assert mr.run(nested, x=x)["y"].tolist() == [[[[1], [2], [3]], [[4]]], [[[1], [2]]], []]
+
+
+def test_static_rnn():
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2, 1])
+        with mr.StaticRNN(reverse=True) as rnn:
+            x_t = rnn.step_input(x)
+            total = rnn.memory(mr.constant(np.zeros((2, 1), np.float32)))
+            rnn.update_memory(total, total + x_t)
+            rnn.output(total + x_t)
+        mr.output("y", rnn())
+    x = np.arange(6, dtype=np.float32).reshape(3, 2, 1)
+    assert np.array_equal(mr.run(program, x=x)["y"].numpy(), x[::-1].cumsum(0)[::-1])
+    with mr.Program():
+        with pytest.raises(mr.ProgramError, match="step_input before it"):
+            with mr.StaticRNN() as rnn:
+                rnn.memory(shape=[1])
+
+
+def test_a_cell_of_ones_own_runs_fused():
+    random = np.random.default_rng(7)
+    wz, w, u = (random.standard_normal(s).astype(np.float32) / 4 for s in ((4, 16), (4, 16), (16, 16)))
+    calls = []
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 4], lod=1)
+        Wz, W, U = mr.parameter("Wz", wz), mr.parameter("W", w), mr.parameter("U", u)
+
+        def cell(x, states):
+            calls.append(1)
+            (h,) = states
+            z = mr.sigmoid(x @ Wz + h @ U)
+            return z * h + (1.0 - z) * mr.tanh(x @ W)
+
+        y, (last,) = mr.layers.unroll(cell, x, [16])
+        mr.output("y", y)
+        mr.output("last", last)
+    sequences = random_sequences(random, 4, count=5)
+    made = program.compile(backend="fused", backend_required=True)(x=sequences)
+    assert made.fused_loops == 1 and len(calls) == 1
+    again = program.compile(backend="interpreted")(x=sequences)
+    assert again.fused_loops == 0 and np.array_equal(again["y"].numpy(), made["y"].numpy())
+    for i, rows in enumerate(sequences):
+        h = np.zeros(16, np.float32)
+        for row in rows:
+            z = 1 / (1 + np.exp(-(row @ wz + h @ u)))
+            h = z * h + (1 - z) * np.tanh(row @ w)
+        np.testing.assert_allclose(made["last"].numpy()[i], h, atol=1e-5)
+
+
+def test_operators_of_vars_are_those_of_numpy():
+    a, b = np.array([[1.5, -2, 3]], np.float32), np.array([[4.0], [0.5]], np.float32)
+    cases = [
+        lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y, lambda x, y: 2 - x, lambda x, y: 1 / y, lambda x, y: 3 + y * 2, lambda x, y: -x,
+        lambda x, y: x < y, lambda x, y: x <= y, lambda x, y: x > y, lambda x, y: x >= 3, lambda x, y: x == y, lambda x, y: x != y, lambda x, y: abs(x), lambda x, y: y @ x,
+        lambda x, y: (x > 0) & (x < 2), lambda x, y: (x > 2) | (x < 0), lambda x, y: ~(x > 0), lambda x, y: y ** 2, lambda x, y: np.array([1, 2, 3], np.float32) * x,
+    ]  # fmt: skip
+    for number, case in enumerate(cases):
+        program = mr.Program()
+        with program:
+            mr.output("y", case(mr.input("a", mr.f32, [1, 3]), mr.input("b", mr.f32, [2, 1])))
+        assert program.run(a=a, b=b)["y"].tolist() == case(a, b).tolist(), number
+
+
+def test_in_place_operators_update_a_variable():
+    program = mr.Program()
+    with program:
+        i, total = mr.Var(0), mr.Var(0)
+        loop = mr.while_loop([i, total])
+        with loop.frame():
+            loop.break_if(i == 5)
+            total += i
+            i += 1
+        mr.output("total", total)
+    assert mr.run(program)["total"].item() == 10
+
+
+def test_any_op_by_name():
+    assert built(lambda: mr.call("sequence_pool", mr.lod_reset(mr.constant([[1.0], [2.0]]), [2]), kind="sum")) == [[3]]
+    assert built(lambda: mr.call("concat", mr.constant([1.0]), mr.constant([5.0]), axis=0)) == [1, 5]
+    with pytest.raises(mr.Error, match="no_such_op"):
+        built(lambda: mr.call("no_such_op", 1))
+    with pytest.raises(mr.ProgramError, match="axis"):
+        built(lambda: mr.call("concat", mr.constant([1.0]), axis="zero"))
+
+
+def test_what_is_refused_says_so_and_is_a_class():
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2])
+        with pytest.raises(mr.ProgramError, match="matmul"):
+            x @ mr.constant(np.zeros((3, 1), np.float32))
+        with pytest.raises(mr.ProgramError, match="has no value while the program is built"):
+            if x > 0:
+                pass
+        with pytest.raises(mr.ProgramError, match="cannot be iterated"):
+            list(x)
+        with pytest.raises(mr.ProgramError, match="has no length"):
+            len(x)
+        with pytest.raises(mr.ShapeError):
+            mr.input("z", mr.f32, [-3])
+        with pytest.raises(mr.DTypeError, match="found the format 'h'"):
+            mr.parameter("W", np.zeros(2, np.int16))
+    with pytest.raises(mr.ProgramError, match="open build::Guard"):
+        mr.constant(1)
+    with mr.Program():
+        with pytest.raises(mr.ProgramError, match="of another one"):
+            x + 1
+    for error in (mr.ProgramError, mr.ShapeError, mr.DeadlockError, mr.CancelledError):
+        assert issubclass(error, mr.Error)
+
+
+def test_frames_and_blocks_end_in_order_whatever_happens():
+    program = mr.Program()
+    with program:
+        i = mr.Var(0)
+        loop = mr.while_loop([i])
+        with pytest.raises(ZeroDivisionError):
+            with loop.frame():
+                1 / 0
+        assert i.name == "constant"  # stands for what it stood for before
+    with pytest.raises(mr.ProgramError):
+        program.check()
+
+    with pytest.raises(mr.ProgramError, match="can never end"):
+        with mr.Program():
+            i = mr.Var(0)
+            loop = mr.while_loop([i])
+            with loop.frame():
+                pass
+
+    def generator():
+        with mr.Program():
+            yield mr.Var(1)
+
+    left = generator()
+    next(left)
+    with pytest.raises(mr.ProgramError, match="has ended"):
+        with mr.Program():
+            with pytest.raises(mr.ProgramError, match="reverse order"):
+                next(left)
+    with pytest.raises(mr.ProgramError):
+        mr.Var(1)  # nothing is open any more
+
+
+def test_a_function_may_leave_nothing_open():
+    kept = []
+
+    def leaves_a_frame_open(v):
+        i = mr.Var(0)
+        loop = mr.while_loop([i])
+        frame = loop.frame()
+        frame.__enter__()
+        kept.append(frame)
+        return v
+
+    with mr.Program():
+        with pytest.raises(mr.ProgramError, match="left a frame"):
+            mr.map_fn(leaves_a_frame_open, mr.constant([1.0]))
+        mr.Var(1)
+        with pytest.raises(KeyError):
+            mr.map_fn(lambda v: {}["missing"], mr.constant([1.0]))
+        mr.Var(1)
+
+
+def test_threads_build_programs_of_their_own():
+    texts, errors = [], []
+
+    def build():
+        try:
+            for _ in range(20):
+                texts.append(case_25().text)
+        except Exception as error:  # seen below
+            errors.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and len(set(texts)) == 1 and len(texts) == 80
+
+
+def test_a_thread_that_ends_inside_a_program_leaves_nothing_behind():
+    def leave():
+        program = mr.Program()
+        program.__enter__()
+        i = mr.Var(0)
+        mr.while_loop([i]).frame().__enter__()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    with pytest.raises(mr.ProgramError):
+        mr.Var(1)
+
+
+def test_programs_are_printed_parsed_saved_and_loaded(tmp_path):
+    program = case_25()
+    assert str(program) == program.text and "2 blocks" in repr(program)
+    assert program.inputs == {"x": "f32[?, 1] lod=1", "boot": "f32[?, 1]"} and program.outputs == {"y": "f32[?, 1] lod=1"}
+    weights = program.parameters
+    assert set(weights) == {"U", "W"} and weights["U"].read_only
+    assert mr.parse(program.text, weights).text == program.text
+    program.save(tmp_path / "listing.mr")
+    again = mr.load(tmp_path / "listing.mr")
+    feeds = {"x": [[[1.0], [2.0]], [], [[3.0]]], "boot": [[0.1], [0.2], [0.3]]}
+    assert again.text == program.text and again.run(feeds)["y"].tolist() == program.run(feeds)["y"].tolist()
+    with pytest.raises(mr.ParseError):
+        mr.parse("millrace 1 nonsense")
+
+
+def test_weights_are_copied():
+    w = np.array([[2.0]], np.float32)
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None, 1]) @ mr.parameter("w", w))
+        mr.output("z", mr.layers.linear(mr.input("v", mr.f32, [None, 1]), w))
+    w[:] = 100
+    made = program.run(x=[[3.0]], v=[[4.0]])
+    assert made["y"].tolist() == [[6.0]] and made["z"].tolist() == [[8.0]]
+
+
+def test_generation():
+    # A model that counts up from its last token, and ends at 5.
+    def model(tokens, states, step):
+        (steps,) = states
+        next = mr.reshape(tokens, [-1, 1]) + 1
+        hit = mr.equal(next, mr.constant(np.arange(8)[None, :]))
+        return mr.where(hit, 0.0, -10.0), [steps + 1.0]
+
+    for search in (lambda *a, **k: mr.beam_search(*a, width=2, **k), mr.greedy_search):
+        program = mr.Program()
+        with program:
+            made = search(model, mr.input("start", mr.i64, [None]), [mr.input("state", mr.f32, [None, 1])], end_token=5, max_length=9)
+            mr.output("tokens", made.tokens)
+            mr.output("totals", made.totals)
+        tokens = program.run(start=[0, 3], state=[[0.0], [0.0]])["tokens"]
+        assert tokens[0][0].tolist() == [[1], [2], [3], [4], [5]] and tokens[1][0].tolist() == [[4], [5]]

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs: what is fed, what comes back, threads, asyncio, Ctrl-C, deadlines, forks, and the end of the interpreter."""
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import millrace as mr
+from programs import case_25, counting
+
+LONG = 10**12  # iterations that nobody waits for
+
+
+def doubling(lod=0):
+    program = mr.Program("doubling")
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None, 2], lod=lod) * 2)
+    return program
+
+
+def wait_for_nothing(seconds=30.0):
+    end = time.monotonic() + seconds
+    while mr.live_runs() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert mr.live_runs() == 0
+
+
+def test_results_are_a_mapping():
+    result = doubling().run(x=[[1, 2]])
+    assert list(result) == ["y"] and "y" in result and "z" not in result and len(result) == 1
+    assert result["y"].tolist() == [[2, 4]] and [v.tolist() for v in result.values()] == [[[2, 4]]] and dict(result.items()).keys() == {"y"}
+    with pytest.raises(IndexError, match="expected one of the outputs y, found 'z'"):
+        result["z"]
+    assert "y: f32[1, 2]" in repr(result)
+
+
+def test_inputs_are_checked_and_the_messages_are_those_of_the_library():
+    compiled = doubling().compile()
+    for feeds, error, words in [
+        ({}, mr.ArgumentError, "input 'x': expected f32[?, 2], found nothing"),
+        ({"x": np.zeros((1, 3), np.float32)}, mr.ShapeError, "found f32[1, 3]"),
+        ({"x": np.zeros((1, 2))}, mr.DTypeError, "found f64[1, 2]"),
+        ({"x": mr.ragged([np.zeros((1, 2), np.float32)])}, mr.LoDError, "found f32[1, 2] lod=1"),
+        ({"x": "text"}, mr.ArgumentError, "found a str"),
+        ({"x": [[1, 2], [3]]}, mr.ShapeError, "(input 'x')"),
+        ({"x": [[1, 2]], "z": 1}, mr.ArgumentError, "expected the inputs x of program 'doubling', found 'z'"),
+    ]:
+        with pytest.raises(error) as raised:
+            compiled(**feeds)
+        assert words in str(raised.value)
+        with pytest.raises(error):
+            compiled(feeds)
+    with pytest.raises(mr.ArgumentError, match="twice"):
+        compiled({"x": [[1, 2]]}, x=[[1, 2]])
+    with pytest.raises(mr.ArgumentError, match="positional"):
+        compiled([[1, 2]])
+    for wrong in ({"threads": 0}, {"backend": "fast"}, {"deadline": 0}):
+        with pytest.raises(mr.ArgumentError):
+            doubling().compile(**wrong)
+
+
+def test_lists_take_the_dtype_and_the_levels_of_the_input():
+    assert doubling().run(x=[[1, 2], [3, 4]])["y"].tolist() == [[2, 4], [6, 8]]
+    y = doubling(lod=1).run(x=[[[1, 2]], [], [[3, 4], [5, 6]]])["y"]
+    assert y.lengths == [1, 0, 2] and y.tolist() == [[[2, 4]], [], [[6, 8], [10, 12]]]
+    assert doubling(lod=1).run(x=[[], []])["y"].shape == (0, 2)
+    assert doubling(lod=2).run(x=[[[[1, 2]]], []])["y"].lod == [[1, 0], [1]]
+
+
+def test_arrays_above_a_kibibyte_are_not_copied():
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None]))
+    compiled = program.compile()
+    x = np.arange(4096, dtype=np.float32)
+    y = compiled(x=x)["y"].numpy()
+    assert y.__array_interface__["data"][0] == x.__array_interface__["data"][0]
+    torch = pytest.importorskip("torch")
+    t = torch.arange(4096, dtype=torch.float32)
+    assert compiled(x=t)["y"].numpy().__array_interface__["data"][0] == t.data_ptr()
+
+
+def test_a_result_outlives_what_made_it():
+    program = doubling(lod=1)
+    y = program.compile(threads=2)(x=[np.ones((1000, 2), np.float32)])["y"][0].numpy()
+    del program
+    gc.collect()
+    assert y.shape == (1000, 2) and (y == 2).all()
+
+
+def test_results_do_not_depend_on_threads_and_backends():
+    rng = np.random.default_rng(1)
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 32], lod=1)
+        weights = mr.layers.LstmWeights(rng.standard_normal((32, 256)).astype(np.float32) / 8, rng.standard_normal((64, 256)).astype(np.float32) / 8)
+        mr.output("y", mr.layers.lstm(x, weights).y)
+    x = [rng.standard_normal((n, 32)).astype(np.float32) for n in (5, 0, 40, 17)]
+    made = [program.compile(threads=threads, backend=backend)(x=x)["y"].numpy().tobytes() for threads in (1, 2, 3) for backend in ("auto", "interpreted")]
+    assert len(set(made)) == 1
+
+
+def test_many_threads_run_one_program():
+    compiled, errors = case_25().compile(), []
+    feeds = {"x": mr.LoDTensor(np.arange(1, 7, dtype=np.float32).reshape(6, 1), [2, 1, 3, 0]), "boot": np.array([[0.1], [0.2], [0.3], [0.4]], np.float32)}
+    wanted = compiled(feeds)["y"].tolist()
+
+    def run():
+        for _ in range(50):
+            if compiled(feeds)["y"].tolist() != wanted:
+                errors.append("differs")
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_other_threads_of_python_go_on_while_a_program_runs():
+    compiled, counted, stop = counting().compile(backend="interpreted"), [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counted[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = counted[0]
+    compiled(limit=100_000)
+    went_on = counted[0] - before
+    stop.set()
+    thread.join()
+    assert went_on > 5
+
+
+def test_a_deadline_ends_a_run():
+    with pytest.raises(TimeoutError) as raised:
+        counting().compile(deadline=0.05, backend="interpreted")(limit=LONG)
+    assert isinstance(raised.value, mr.DeadlineError)
+    wait_for_nothing()
+
+
+def test_ctrl_c_stops_a_run():
+    compiled = counting().compile(backend="interpreted")
+    for delay in (0.0, 0.01, 0.1):
+        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            compiled(limit=LONG)
+        timer.join()
+        assert time.monotonic() - begin < 20
+        wait_for_nothing()
+    assert compiled(limit=3)["i"].item() == 3
+
+
+def test_a_signal_that_raises_nothing_lets_a_run_go_on():
+    seen = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+    try:
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        assert counting().compile(backend="interpreted")(limit=100_000)["i"].item() == 100_000
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [1]
+
+
+# ---- asyncio ----
+
+
+def test_run_async_gives_the_same_and_lets_the_loop_go_on():
+    async def main():
+        compiled = counting().compile()
+        many = await asyncio.gather(*(compiled.run_async(limit=n) for n in range(50)))
+        assert [r["i"].item() for r in many] == list(range(50))
+        assert (await doubling().run_async({"x": [[1, 2]]}))["y"].tolist() == [[2, 4]]
+        with pytest.raises(mr.ArgumentError, match="found nothing"):
+            await compiled.run_async()
+        long = asyncio.ensure_future(counting().compile(backend="interpreted").run_async(limit=LONG))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not long.done()
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+
+    asyncio.run(main())
+    wait_for_nothing()
+
+
+def test_errors_of_a_run_are_those_of_the_awaiting_task():
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.gather(mr.input("x", mr.f32, [None]), mr.cond(mr.Var(True), lambda: mr.Var(5), lambda: mr.Var(0))))
+
+    async def main():
+        with pytest.raises(IndexError) as raised:
+            await program.run_async(x=[1.0])
+        assert isinstance(raised.value, mr.IndexError)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(counting().compile(backend="interpreted").run_async(limit=LONG), 0.02)
+        with pytest.raises(mr.DeadlineError):
+            await counting().compile(backend="interpreted", deadline=0.02).run_async(limit=LONG)
+
+    asyncio.run(main())
+    wait_for_nothing()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hundreds_of_runs_cancelled_at_random(seed):
+    choose = random.Random(seed)
+    compiled = counting().compile(backend="interpreted")
+    outcomes = {"ended": 0, "cancelled": 0}
+    array = np.full((), 300, np.int64)
+    references = sys.getrefcount(array)
+
+    async def one():
+        limit = array if choose.random() < 0.5 else LONG
+        task = asyncio.ensure_future(compiled.run_async(limit=limit))
+        if limit is LONG or choose.random() < 0.5:
+            await asyncio.sleep(choose.choice([0, 0, 0.0005, 0.003]))
+            task.cancel()
+        try:
+            assert (await task)["i"].item() == 300
+            outcomes["ended"] += 1
+        except asyncio.CancelledError:
+            outcomes["cancelled"] += 1
+
+    async def main():
+        for _ in range(10):
+            await asyncio.gather(*(one() for _ in range(35)))
+
+    asyncio.run(main())
+    wait_for_nothing()
+    gc.collect()
+    assert sum(outcomes.values()) == 350 and outcomes["ended"] > 20 and outcomes["cancelled"] > 100, (seed, outcomes)
+    assert sys.getrefcount(array) == references
+
+
+def test_a_loop_that_is_closed_with_a_run_under_way_is_no_harm():
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(counting().compile(backend="interpreted").run_async(limit=20_000))
+    loop.call_later(0.01, loop.stop)
+    loop.run_forever()
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
+    wait_for_nothing()
+
+
+def test_runs_leak_nothing():
+    compiled, compiled_loop = doubling().compile(), case_25().compile()
+    x = np.zeros((512, 2), np.float32)
+    feeds = {"x": mr.LoDTensor(np.zeros((300, 1), np.float32), [100, 200]), "boot": np.zeros((2, 1), np.float32)}
+
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    def some(times):
+        for _ in range(times):
+            compiled(x=x)["y"].numpy()
+            compiled_loop(feeds)["y"].tolist()
+            with pytest.raises(mr.DTypeError):
+                compiled(x=np.zeros((512, 2)))
+
+    some(300)
+    before, references = resident(), sys.getrefcount(x)
+    some(1500)
+    assert resident() - before < 8 << 20
+    assert sys.getrefcount(x) == references
+
+
+# ---- Processes ----
+
+
+def python(script, **options):
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=env, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_a_child_process_compiles_again():
+    compiled = counting().compile()
+    assert compiled(limit=2)["i"].item() == 2
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            try:
+                compiled(limit=2)
+            except mr.UnsupportedError as error:
+                code = 0 if "forked" in str(error) and counting().run(limit=4)["i"].item() == 4 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert compiled(limit=2)["i"].item() == 2
+
+
+def test_the_interpreter_may_end_with_runs_under_way():
+    made = python(
+        """
+        import asyncio, millrace as mr
+        from programs import counting
+        async def main():
+            tasks = [asyncio.ensure_future(counting().compile(backend="interpreted").run_async(limit=10**12)) for _ in range(8)]
+            await asyncio.sleep(0.05)
+            print(mr.live_runs())
+        asyncio.run(main())
+        """
+    )
+    assert made.returncode == 0 and made.stdout == "8\n", made.stderr
+    assert "leak" not in made.stderr, made.stderr
+
+
+def test_import_brings_nothing_heavy_and_is_quick():
+    made = python("import sys; import millrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])")
+    assert made.stdout == "[]\n", made.stderr
+    # The processor's time, of which a busy machine takes nothing away.
+    best = min(float(python("import time; t = time.process_time(); import millrace; print(time.process_time() - t)").stdout) for _ in range(7))
+    assert best < 0.050, best

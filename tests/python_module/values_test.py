@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors and LoDTensors: from and to NumPy and PyTorch, and their lifetime."""
+
+import copy
+import gc
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import millrace as mr
+
+DTYPES = [(mr.f64, np.float64), (mr.f32, np.float32), (mr.f16, np.float16), (mr.i64, np.int64), (mr.i32, np.int32), (mr.i8, np.int8), (mr.u8, np.uint8), (mr.bool_, np.bool_)]
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("ours, theirs", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (4, 3), (2, 1, 5)])
+def test_numpy_round_trip_shares_the_memory(ours, theirs, shape):
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(theirs)
+    tensor = mr.Tensor(array)
+    assert tensor.dtype == ours and tensor.shape == shape and tensor.size == array.size and tensor.nbytes == array.nbytes
+    back = tensor.numpy()
+    assert back.dtype == theirs and back.shape == shape and np.array_equal(back, array)
+    if array.size:
+        assert address(back) == address(array)
+        assert tensor.read_only and not back.flags.writeable
+        with pytest.raises(ValueError):
+            back[...] = 0
+    assert np.array_equal(np.asarray(tensor.tolist(), dtype=theirs).reshape(shape), array)
+
+
+def test_a_view_of_numpy_keeps_its_strides_and_what_cannot_be_shared_is_copied():
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for view in (array[:, ::2], array.T, array[1:3], array[::2, 1:]):
+        tensor = mr.Tensor(view)
+        assert address(tensor.numpy()) == address(view) and np.array_equal(tensor.numpy(), view)
+    for view in (array[::-1], array[:, ::-2]):
+        tensor = mr.Tensor(view)
+        assert address(tensor.numpy()) != address(view) and np.array_equal(tensor.numpy(), view)
+    unaligned = np.frombuffer(b"\0" + array.tobytes(), dtype=np.uint8)[1:].view(np.float32)
+    if address(unaligned) % 4:
+        assert np.array_equal(mr.Tensor(unaligned).numpy(), array.ravel())
+
+
+def test_an_array_of_another_dtype_is_named():
+    for array in (np.zeros(2, np.int16), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.zeros(2, "U3"), np.zeros(2, "M8[s]"), np.zeros(2, object)):
+        with pytest.raises(mr.DTypeError, match="expected elements of f64|exports no memory"):
+            mr.Tensor(array)
+    assert issubclass(mr.DTypeError, TypeError)
+
+
+def test_lists_become_tensors():
+    assert mr.Tensor([[1, 2], [3, 4]]).dtype == mr.i64
+    assert mr.Tensor([[1, 2.5]]).dtype == mr.f32
+    assert mr.Tensor([True, False]).dtype == mr.bool_
+    assert mr.Tensor([1, 2], dtype="f64").tolist() == [1.0, 2.0]
+    assert mr.Tensor([], dtype=mr.i64).shape == (0,)
+    assert mr.Tensor(3).shape == () and mr.Tensor(3).item() == 3
+    assert mr.Tensor([2**62 + 1]).tolist() == [2**62 + 1]
+    assert mr.Tensor([np.zeros(3, np.float32), np.ones(3, np.float32)]).shape == (2, 3)
+    for wrong in ([[1], [1, 2]], [[1], 2], [1, [2]], [np.zeros(2), np.zeros(3)]):
+        with pytest.raises(mr.ShapeError):
+            mr.Tensor(wrong)
+    endless = []
+    endless.append(endless)
+    for wrong in (endless, np.zeros((1,) * 10)):
+        with pytest.raises(mr.ShapeError, match="at most 9 axes"):
+            mr.Tensor(wrong)
+    with pytest.raises(mr.OverflowError):
+        mr.Tensor([2**70])
+    with pytest.raises(mr.ArgumentError, match="found a str"):
+        mr.Tensor(["a"])
+    with pytest.raises(mr.ArgumentError, match="found a NoneType"):
+        mr.Tensor(None)
+
+
+def test_dtypes_are_known_by_many_names():
+    for name in (mr.f32, "f32", "float32", np.float32, np.dtype("float32"), float):
+        assert mr.Tensor([1], dtype=name).dtype == mr.f32
+    with pytest.raises(mr.DTypeError, match="int16"):
+        mr.Tensor([1], dtype="int16")
+
+
+def test_indexing_rows_copies_nothing_and_a_copy_may_be_written():
+    array = np.arange(12, dtype=np.float32).reshape(4, 3)
+    tensor = mr.Tensor(array)
+    assert tensor[1].tolist() == [3, 4, 5] and tensor[-1].tolist() == [9, 10, 11]
+    assert address(tensor[1:3].numpy()) == address(array[1:3])
+    assert len(tensor) == 4 and [row.tolist() for row in tensor] == array.tolist()
+    for index in (4, -5):
+        with pytest.raises(IndexError, match="expected an index in"):
+            tensor[index]
+    own = tensor.copy()
+    own.numpy()[0] = 7
+    assert own[0].tolist() == [7, 7, 7] and array[0, 0] == 0
+    assert tensor.reshape([2, 6]).shape == (2, 6)
+    assert tensor.astype(mr.i32).tolist() == array.astype(int).tolist()
+
+
+def test_memory_lives_as_long_as_either_side_holds_it():
+    class Array(np.ndarray):
+        pass
+
+    array = np.arange(1000, dtype=np.float32).view(Array)
+    gone = weakref.ref(array)
+    tensor = mr.Tensor(array)
+    part = tensor[10:20]
+    del array, tensor
+    gc.collect()
+    assert gone() is not None and part.tolist() == list(range(10, 20))
+    back = part.numpy()
+    del part
+    gc.collect()
+    assert gone() is not None and back.tolist() == list(range(10, 20))
+    del back
+    gc.collect()
+    assert gone() is None
+
+
+def test_numbers_of_references_stay():
+    array = np.arange(100, dtype=np.float32)
+    before = sys.getrefcount(array)
+    for _ in range(100):
+        mr.Tensor(array).numpy()
+        mr.Tensor(array).tolist()
+        with pytest.raises(mr.LoDError):
+            mr.LoDTensor(array, [1, 2])
+    gc.collect()
+    assert sys.getrefcount(array) == before
+
+
+def test_torch_shares_the_memory_both_ways():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8):
+        theirs = torch.arange(12).reshape(3, 4).to(dtype)
+        ours = mr.Tensor(theirs)
+        assert ours.shape == (3, 4) and ours.tolist() == theirs.tolist() and ours.read_only
+        assert mr.Tensor(theirs.t()).tolist() == theirs.t().tolist()
+        own = ours.copy()
+        back = torch.from_dlpack(own)
+        assert back.dtype == dtype and torch.equal(back, theirs)
+        back[0, 0] = 5
+        assert own[0].tolist()[0] == 5
+        del own
+        gc.collect()
+        assert back[0, 0] == 5
+    with pytest.raises(BufferError, match="read-only"):
+        torch.from_dlpack(mr.Tensor(torch.zeros(3)))
+    shared = torch.zeros(3)
+    ours = mr.Tensor(shared)
+    shared[1] = 4
+    assert ours.tolist() == [0, 4, 0]
+    with pytest.raises((BufferError, RuntimeError)):
+        mr.Tensor(torch.zeros(3, requires_grad=True))
+
+
+def test_torch_memory_is_freed_by_whoever_lets_go_last():
+    torch = pytest.importorskip("torch")
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    def round_trip():
+        ours = mr.Tensor(torch.ones(1 << 18))
+        theirs = torch.from_dlpack(ours.copy())
+        ours.__dlpack__(max_version=(1, 0))  # a capsule that nobody takes
+        return theirs[0]
+
+    for _ in range(20):
+        round_trip()
+    before = resident()
+    for _ in range(300):
+        round_trip()
+    assert resident() - before < 64 << 20  # 300 rounds touch 600 MiB
+
+
+def test_a_capsule_of_dlpack_1_says_that_memory_is_read_only():
+    import ctypes
+
+    tensor = mr.Tensor(np.arange(3, dtype=np.float32))
+    with pytest.raises(BufferError, match="DLPack 1.0"):
+        tensor.__dlpack__()
+    capsule = tensor.__dlpack__(max_version=(1, 0))
+    assert 'dltensor_versioned' in repr(capsule)
+    assert tensor.__dlpack_device__() == (1, 0)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    at = pointer(capsule, b"dltensor_versioned")
+    major, minor = (ctypes.c_uint32 * 2).from_address(at)
+    flags = ctypes.c_uint64.from_address(at + 24).value
+    assert (major, minor) == (1, 0) and flags & 1
+
+
+def test_ragged_sequences():
+    x = mr.ragged([[1, 2, 3], [4], []])
+    assert x.lod == [[3, 1, 0]] and x.lengths == [3, 1, 0] and x.offsets == [0, 3, 4, 4] and x.dtype == mr.i64 and x.shape == (4,)
+    assert x.tolist() == [[1, 2, 3], [4], []] and len(x) == 3 and x[1].tolist() == [4] and [s.tolist() for s in x] == x.tolist()
+    x = mr.ragged([[[1.0, 2.0]], [], [[3, 4], [5, 6]]])
+    assert x.dtype == mr.f32 and x.shape == (3, 2) and x.lengths == [1, 0, 2]
+    a, b = np.ones((2, 3), np.float64), np.zeros((0, 3), np.float64)
+    x = mr.ragged([a, b, a])
+    assert x.dtype == mr.f64 and x.lengths == [2, 0, 2] and x.shape == (4, 3)
+    x = mr.ragged([[[1, 2], [3]], [], [[4, 5, 6]]], levels=2)
+    assert x.lod == [[2, 0, 1], [2, 1, 3]] and x.levels == 2 and x.tolist() == [[[1, 2], [3]], [], [[4, 5, 6]]]
+    assert x[0].lod == [[2, 1]] and x[0][1].tolist() == [3]
+    assert mr.ragged([]).lod == [[]] and mr.ragged([[], []], dtype=mr.i64).dtype == mr.i64
+    with pytest.raises(mr.ShapeError, match="sequence 1"):
+        mr.ragged([np.zeros((1, 2)), np.zeros((1, 3))])
+    with pytest.raises(mr.DTypeError, match="sequence 1"):
+        mr.ragged([np.zeros((1, 2), np.float32), np.zeros((1, 2), np.int32)])
+    with pytest.raises(mr.LoDError):
+        mr.ragged([1, 2])
+    with pytest.raises(mr.LoDError):
+        mr.ragged([[1]], levels=3)
+    for levels in (0, 65):
+        with pytest.raises(mr.ArgumentError):
+            mr.ragged([[1]], levels=levels)
+
+
+def test_lod_tensors_over_rows_that_are_there():
+    rows = np.arange(6, dtype=np.float32).reshape(6, 1)
+    for lengths in ([2, 1, 3, 0], [[2, 1, 3, 0]], "[[2,1,3,0]]"):
+        x = mr.LoDTensor(rows, lengths)
+        assert x.lengths == [2, 1, 3, 0] and address(x.numpy()) == address(rows) and address(x.rows.numpy()) == address(rows)
+        assert address(x[2].numpy()) == address(rows[3:])
+    x = mr.LoDTensor(rows, [[2, 1], [3, 1, 2]])
+    assert x.lod == [[2, 1], [3, 1, 2]] and x.offsets == [0, 3, 4, 6]
+    with pytest.raises(mr.LoDError, match="6"):
+        mr.LoDTensor(rows, [2, 1])
+    assert issubclass(mr.LoDError, ValueError) and issubclass(mr.LoDError, mr.Error)
+
+
+def test_printing_shows_type_and_elements():
+    assert repr(mr.Tensor([[1, 2], [3, 4]])) == "Tensor i64[2, 2] on cpu:\n[[1, 2],\n [3, 4]]"
+    assert repr(mr.Tensor(2.5)) == "Tensor f32[] on cpu:\n2.5"
+    text = repr(mr.Tensor(np.zeros((1000, 1000), np.float32)))
+    assert "f32[1000, 1000]" in text and "…" in text and len(text) < 1000
+    assert repr(mr.ragged([[1], [2, 3]])).startswith("LoDTensor i64[3] on cpu with [[1,2]]:")
+
+
+def test_bf16_has_no_array_of_numpy():
+    tensor = mr.Tensor([1, 2], dtype=mr.bf16)
+    with pytest.raises(mr.DTypeError, match="astype"):
+        tensor.numpy()
+    assert tensor.astype(mr.f32).numpy().tolist() == [1, 2]
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    shared = np.array([1, 2.5], dtype=ml_dtypes.bfloat16)
+    assert mr.Tensor(shared).dtype == mr.bf16 and mr.Tensor(shared).tolist() == [1, 2.5]
