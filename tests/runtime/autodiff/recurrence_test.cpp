@@ -41,6 +41,7 @@ std::vector<std::string> with_gradients(Program& program, VarId loss, const Back
   std::vector<std::string> names;
   for (const Gradient& each : append_backward(program, loss, options)) {
     const std::string name = program.var(each.var).name;
+    INFO("gradient of ", name);
     REQUIRE(each.gradient != no_var);
     program.add_output("d_" + name, each.gradient);
     names.push_back(name);
