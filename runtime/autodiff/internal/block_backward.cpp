@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/autodiff/internal/block_backward.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstdlib>
-#include <fmt/format.h>
 #include <optional>
 
 #include <millrace/runtime/autodiff/internal/activity.h>
@@ -117,6 +117,14 @@ VarId BlockBackward::list(VarId array) {
   return total;
 }
 
+/// The gradient of an array as an array like it.
+VarId BlockBackward::as_array(VarId array) {
+  const VarType type = program().var(array).type;
+  Attributes slot{{"dtype", type.dtype}};
+  if (type.shape) slot.set("shape", std::vector<std::int64_t>(type.shape->begin(), type.shape->end()));
+  return emit1(program(), "slot_gradients_to_array", {list(array), array}, std::move(slot));
+}
+
 /// True: the op works on arrays, and is done.
 bool BlockBackward::visit_array(const Op& op) {
   if (op.type == "tensor_array" || op.type == "tensor_array_size" || op.type == "constant_rows") return true;
@@ -144,7 +152,7 @@ bool BlockBackward::visit_array(const Op& op) {
   }
   if (op.type == "tensor_array_split") {
     if (active(op.inputs[0]) && has_array(op.outputs[0])) {
-      const VarId slots = emit1(program(), "slot_gradients_to_array", {list(op.outputs[0]), op.outputs[0]});
+      const VarId slots = as_array(op.outputs[0]);
       add(op.inputs[0], emit1(program(), "tensor_array_concat", {slots}));
     }
     return true;
@@ -179,7 +187,7 @@ void BlockBackward::visit_unpack(const Op& op) {
     for (const ArrayGradient& term : terms) add(op.inputs[0], term.var);
     return;
   }
-  const VarId slots = emit1(program(), "slot_gradients_to_array", {list(array), array});
+  const VarId slots = as_array(array);
   const std::int64_t level = op.attributes.get_or("level", std::int64_t{0});
   add(op.inputs[0], emit1(program(), "pack", {slots, op.outputs[1]}, {{"level", level}}));
 }

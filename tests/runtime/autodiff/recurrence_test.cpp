@@ -102,7 +102,7 @@ TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, 
     expect_round_trip(made.program);
     for (const auto& lengths : std::vector<LoD::Level>{{3, 0, 5, 1}, {1}, {0, 0}, {}, {64, 2}}) {
       const LoD lod = LoD::from_lengths({lengths});
-      CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == 2);
+      CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == (lod.rows() > 0 ? 2 : 0));
     }
   }
 }
