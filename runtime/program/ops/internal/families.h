@@ -49,5 +49,6 @@ void add_gather_gradients(OpRegistry& registry);
 void add_pick_gradients(OpRegistry& registry);
 void add_cell_gradients(OpRegistry& registry);      ///< of cells and conv1d, behind all families
 void add_sequence_gradients(OpRegistry& registry);  ///< of ops on sequences and levels, behind all families
+void add_slot_gradient_ops(OpRegistry& registry);   ///< stop_gradient and what the backward of loops is made of
 
 }  // namespace millrace::ops
