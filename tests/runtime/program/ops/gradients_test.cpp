@@ -7,7 +7,10 @@
 #include <optional>
 #include <set>
 
+#include <millrace/kernels/cast.h>
 #include <millrace/kernels/elementwise.h>
+#include <millrace/tensor/bfloat16.h>
+#include <millrace/tensor/device.h>
 
 #include "support/central_difference.h"
 #include "support/random_lod.h"
@@ -373,6 +376,9 @@ TEST_CASE("the gradients of rows that ops on sequences move go back to the rows"
     check("sequence_scatter", {check.x({4, 5}), {LoDTensor(check.index({6}, 0, 4).value.tensor(), flat)}, check.rows(flat, {})});
     const In mask{Tensor(check.bools({4}).value.tensor())};
     check("split_by_mask", {check.rows(flat, {2}), mask});
+    Ints lengths[2];
+    for (std::size_t i = 0; i < 4; ++i) lengths[mask.value.tensor().data<bool>()[i] ? 0 : 1].push_back(static_cast<std::int64_t>(i));
+    check("merge_by_mask", {check.rows(LoD::from_lengths({lengths[0]}), {2}), check.rows(LoD::from_lengths({lengths[1]}), {2}), mask});
   }
 }
 
@@ -460,6 +466,16 @@ TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with 
        {"crf_decoding", "ctc_greedy", "ctc_beam_search", "beam_search_start", "beam_search_step", "beam_search_decode", "sample_tokens"}},
       {"its result is a gradient, from sums over all paths", {"linear_chain_crf_gradient", "ctc_loss_gradient"}},
       {"its matrices differ from sequence to sequence", {"sequence_topk_avg_pooling"}},
+      {"append_backward goes back through it itself, by blocks, arrays and orders",
+       {"while", "if", "break_if", "unpack", "split_lod_tensor_to_timesteps", "pack", "restore_lod_tensor_from_timesteps", "shrink",
+        "reorder", "last_rows", "tensor_array", "tensor_array_size", "tensor_array_write", "tensor_array_written", "tensor_array_read",
+        "tensor_array_stack", "tensor_array_concat", "tensor_array_unstack", "tensor_array_split"}},
+      {"append_backward refuses it by name: other ops read and write slots one by one",
+       {"tensor_array_append", "tensor_array_gather", "tensor_array_scatter"}},
+      {"it is a part of a loop's backward",
+       {"add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "no_slot_gradients", "reorder_gradient",
+        "shrink_gradient", "slot_gradient", "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients", "unpack_as",
+        "unstack_gradient"}},
       {"values of lists and optionals have no gradient",
        {"list_of", "list_insert", "list_erase", "list_at", "list_length", "list_split", "list_concat", "list_stack", "optional_of",
         "optional_get", "optional_has"}}};
@@ -516,4 +532,40 @@ TEST_CASE("gradients of elementwise ops on rows of one origin are not summed") {
   CHECK(std::count_if(made.begin(), made.end(), [](const Op& op) { return op.type == "sum_to"; }) == 1);
   CHECK(ops::same_extents(program, y, 0, x, 0));
   CHECK_FALSE(ops::same_extents(program, y, 0, program.add_input("z", VarType(DType::f64, DDim{DDim::unknown})), 0));
+}
+
+TEST_CASE("the gradient of narrow weights is a product in f32, narrowed once") {
+  Random random(5);
+  CpuDevice device;
+  const Tensor x = random_tensor(random, DDim{7, 3}), wide = random_tensor(random, DDim{3, 8}), h = random_tensor(random, DDim{7, 2}),
+               c = random_tensor(random, DDim{7, 2}), recurrent = random_tensor(random, DDim{2, 8});
+  const auto narrow = [&](const Tensor& of) { return cast(of, DType::bf16, device.stream(0)).copy_to(CpuPlace{}); };
+  const auto widened = [&](const Tensor& of) { return cast(narrow(of), DType::f32, device.stream(0)).copy_to(CpuPlace{}); };
+  const auto gradients = [&](const std::string& type, const std::vector<Tensor>& fed, const std::vector<Tensor>& weights) {
+    Program program;
+    Feeds feeds;
+    Op op{type, {}, {}, {}, {}};
+    for (const Tensor& each : fed) {
+      const std::string name = "x" + std::to_string(op.inputs.size());
+      op.inputs.push_back(program.add_input(name, VarType(each.dtype(), DDim{DDim::unknown, each.dim(1)})));
+      feeds.emplace(name, each);
+    }
+    for (const Tensor& each : weights) op.inputs.push_back(program.add_parameter("w" + std::to_string(op.inputs.size()), each));
+    std::size_t count = 0;
+    for (const VarId output : program.append(0, std::move(op))) program.add_output("y" + std::to_string(count++), output);
+    Random seeds(6);
+    return on_cpu(with_gradients(program), with_seeds(program, feeds, seeds));
+  };
+  for (const char* type : {"matmul", "gemm"}) {
+    const RunResult found = gradients(type, {x}, {narrow(wide)}), wanted = gradients(type, {x}, {widened(wide)});
+    CHECK(found["d_w1"].dtype() == DType::bf16);
+    CHECK(found["d_w1"].tensor().to_vector<bfloat16>() == narrow(wanted["d_w1"].tensor()).to_vector<bfloat16>());
+    CHECK(found["d_x0"].tensor().to_vector<float>() == wanted["d_x0"].tensor().to_vector<float>());
+  }
+  const RunResult found = gradients("lstm_cell", {x, h, c}, {narrow(wide), narrow(recurrent)}),
+                  wanted = gradients("lstm_cell", {x, h, c}, {widened(wide), widened(recurrent)});
+  for (const char* name : {"d_w3", "d_w4"})
+    CHECK(found[name].tensor().to_vector<bfloat16>() == narrow(wanted[name].tensor()).to_vector<bfloat16>());
+  for (const char* name : {"d_x0", "d_x1", "d_x2"})
+    CHECK(found[name].tensor().to_vector<float>() == wanted[name].tensor().to_vector<float>());
 }
