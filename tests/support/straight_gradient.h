@@ -15,9 +15,9 @@
 namespace millrace::testing {
 
 /// Where the rules of a straight-line program append.
-class StraightLine final : public GradientContext {
+class GradientBlock final : public GradientContext {
  public:
-  explicit StraightLine(Program& program) : program_(program) {}
+  explicit GradientBlock(Program& program) : program_(program) {}
   const Program& program() const override { return program_; }
   const Op& op() const override { return none_; }
   bool wants(std::size_t) const override { return false; }
@@ -36,7 +36,7 @@ class StraightLine final : public GradientContext {
 /// parameter. Its own outputs stay.
 inline Program with_gradients(const Program& from) {
   Program to(from.shared_registry());
-  StraightLine line(to);
+  GradientBlock line(to);
   ops::Tape tape(line);
   std::map<VarId, VarId> made{{no_var, no_var}};
   std::map<std::string, ops::Term> leaves;
