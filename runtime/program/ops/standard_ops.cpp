@@ -28,10 +28,15 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_array_ops(*registry);
     ops::add_list_ops(*registry);
     ops::add_recurrent_ops(*registry);
+    ops::add_slot_gradient_ops(*registry);
     ops::add_control_ops(*registry);
     ops::add_crf_ops(*registry);
     ops::add_ctc_ops(*registry);
     ops::add_beam_ops(*registry);
+    ops::add_loss_ops(*registry);
+    ops::add_adjoint_ops(*registry);
+    ops::add_cell_gradients(*registry);
+    ops::add_sequence_gradients(*registry);
     ops::add_traits(*registry);
     return registry;
   }();
