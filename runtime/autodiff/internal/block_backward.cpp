@@ -9,7 +9,9 @@
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/clone_block.h>
 #include <millrace/runtime/autodiff/internal/forward_loop.h>
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/recurrence_backward.h>
+#include <millrace/runtime/autodiff/internal/segment_loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/op_registry.h>
 
@@ -22,6 +24,15 @@ int body_of(const Op& loop) { return loop.attributes.get<BlockId>("sub_block").i
 
 bool unpacks(const Op& op) { return op.type == "unpack" || op.type == "split_lod_tensor_to_timesteps"; }
 bool packs(const Op& op) { return op.type == "pack" || op.type == "restore_lod_tensor_from_timesteps"; }
+
+/// Iterations of a run that is computed again at once, where nobody says how many.
+constexpr std::int64_t default_segment = 64;
+
+/// Whether the iteration is the first one of a run of `every`.
+VarId at_boundary(Program& program, VarId iteration, std::int64_t every) {
+  const auto constant = [&](std::int64_t value) { return emit1(program, "constant", {}, {{"value", Tensor::scalar(value)}}); };
+  return emit1(program, "equal", {emit1(program, "mod", {iteration, constant(every)}), constant(0)}, {}, "at_boundary");
+}
 
 /// Makes builder calls append to another block of the program that is being built.
 template <class F>
@@ -216,6 +227,12 @@ bool BlockBackward::visit_rows(const Op& op) {
 
 // ---- Loops and branches ----
 
+/// Nothing flows from the first iteration of a run to the one before.
+VarId BlockBackward::cut(VarId gradient, VarId like) {
+  if (boundary_ == no_var || gradient == no_var) return gradient;
+  return emit1(program(), "where", {boundary_, zeros_like(program(), like), gradient});
+}
+
 /// Whether a gradient gets to anything that the op, whose block is `block`, makes.
 bool BlockBackward::wanted(const Op& op, int block) const {
   for (const VarId output : op.outputs)
@@ -232,7 +249,11 @@ bool BlockBackward::wanted(const Op& op, int block) const {
 
 void BlockBackward::visit_while(const Op& op) {
   const int body = body_of(op);
-  if (wanted(op, body) && !visit_recurrence(op, body)) visit_any_while(op, body);
+  if (!wanted(op, body) || visit_recurrence(op, body)) return;
+  const MemoryPolicy memory = policy_of(op);
+  if (memory.kind != MemoryPolicy::Kind::recompute || op.attributes.has("segment")) return visit_any_while(op, body);
+  const Op outer = segment_loop(program(), body, memory.every > 0 ? memory.every : default_segment, transform_.active);
+  visit_any_while(outer, body_of(outer));
 }
 
 bool BlockBackward::visit_recurrence(const Op& op, int body) {
@@ -240,14 +261,13 @@ bool BlockBackward::visit_recurrence(const Op& op, int body) {
     if (has(output)) return false;
   try {
     Program made = program();
-    const LoopGradients found = recurrence_backward(made, transform_.active, body, arrays_);
+    const LoopGradients found = recurrence_backward(made, transform_.active, body, arrays_, policy_of(op));
     program() = std::move(made);
     for (const auto& [var, gradient] : found.tensors) add(var, gradient);
     for (const auto& [array, gradient] : found.arrays) add_array(array, gradient);
     return true;
-  } catch (const UnsupportedError& error) {
-    if (std::getenv("AD_DEBUG")) fmt::print("{}\n", error.what());
-    return false;
+  } catch (const UnsupportedError&) {
+    return false;  // its backward keeps to the general form
   }
 }
 
@@ -289,7 +309,6 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     const VarId given = sum(op.outputs[i]);
     carried[i] = add_param(varying(given == no_var ? zeros_like(program(), op.outputs[i]) : given), "d_" + name(op.inputs[i]));
   }
-  const std::size_t first_import = program().block(back).params.size();
   VarId iteration = no_var;
   std::vector<VarId> values;  // the parameters of the forward body in this iteration
   std::map<VarId, VarId> copies;
@@ -298,6 +317,10 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     iteration =
         emit1(program(), "sub", {left, emit1(program(), "constant", {}, {{"value", Tensor::scalar<std::int64_t>(1)}})}, {}, "iteration");
     values = forward.stand_ins(back, copies);
+    if (const MemoryPolicy memory = policy_of(op); memory.kind == MemoryPolicy::Kind::truncate) {
+      inside.boundary_ = at_boundary(program(), iteration, memory.k1);
+      inside.own_writes_ = forward.arrays_written();
+    }
     const std::vector<Op> ops = clone_ops(program(), body, back, copies, transform_.active);
     const std::vector<VarId> next = program().block(body).results;
     const auto here = [&](VarId var) { return copies.contains(var) ? copies.at(var) : var; };
@@ -307,7 +330,7 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     results.push_back(iteration);
     for (std::size_t i = 0; i < carried.size(); ++i) {
       if (carried[i] == no_var) continue;
-      const VarId given = inside.sum(values[i]);
+      const VarId given = inside.cut(inside.sum(values[i]), values[i]);
       results.push_back(given == no_var ? zeros_like(program(), values[i]) : given);
     }
     made = inside.take_inner();
@@ -317,7 +340,6 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     initial.push_back(inside.import_initial_[i]);
     results.push_back(made.lists[i].second);
   }
-  static_cast<void>(first_import);
   for (auto& [var, gradient] : made.tensors) {
     const VarId total = add_param(varying(zeros_like(program(), var)), "d_" + name(var));
     results.push_back(in_block(back, [&] { return emit1(program(), "add", {total, gradient}); }));

@@ -77,6 +77,7 @@ class BlockBackward {
   void visit_if(const Op& op);
   Inner branch(const Op& op, const char* attribute);
   Inner take_inner();
+  VarId cut(VarId gradient, VarId like);
 
   Transform& transform_;
   const int block_;
@@ -88,6 +89,8 @@ class BlockBackward {
   std::vector<VarId> import_params_;   ///< of a loop: their lists in this iteration
   std::vector<VarId> import_initial_;  ///< in the block around
   bool in_loop_ = false;
+  VarId boundary_ = no_var;     ///< truth: nothing flows to the iteration before this one
+  std::set<VarId> own_writes_;  ///< arrays that the loop writes, where gradients are cut
 };
 
 }  // namespace millrace::autodiff
