@@ -84,9 +84,9 @@ Program plain_decay(const MemoryPolicy& memory, bool by_array) {
     const ArrayVar states = ArrayVar::typed(n, VarType(DType::f64, {1}));
     const Var zero = constant(Tensor::from(Values{0}, DDim{1}));
     Var h = Var::of(zero.id());
-    Var total = constant(Tensor::from(Values{0}, DDim{1}));
+    const ArrayVar shown = ArrayVar::typed(n, VarType(DType::f64, {1}));
     Var i = constant(0);
-    WhileLoop loop = while_loop(by_array ? std::vector<Var>{i, total} : std::vector<Var>{i, total, h});
+    WhileLoop loop = while_loop(by_array ? std::vector<Var>{i} : std::vector<Var>{i, h});
     {
       const auto frame = loop.frame();
       loop.break_if(equal(i, n));
@@ -96,10 +96,10 @@ Program plain_decay(const MemoryPolicy& memory, bool by_array) {
         states.write(i, next);
       else
         h.update(next);
-      total.update(total + next);
+      shown.write(i, next);
       i.update(i + 1);
     }
-    const Var made = sum(total);
+    const Var made = sum(shown.stack());
     output("loss", made);
     loss = made.id();
   }

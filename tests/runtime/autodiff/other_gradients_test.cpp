@@ -102,8 +102,14 @@ void check_case(const std::filesystem::path& path) {
   CHECK(found.iteration_by_iteration.empty());
   expect_near("y", found["y"].tensor().to_vector<float>(), tensors.at("want_y").to_vector<float>());
   expect_near("x", found["d_x"].tensor().to_vector<float>(), tensors.at("want_x").to_vector<float>());
-  const std::map<std::string, std::string> names{
-      {"input", "weight_ih"}, {"recurrent", "weight_hh"}, {"bias", "bias_ih"}, {"recurrent_bias", "bias_hh"}, {"projection", "weight_hr"}};
+  const std::map<std::string, std::string> names{{"input", "weight_ih"},
+                                                 {"recurrent", "weight_hh"},
+                                                 {"bias", "bias_ih"},
+                                                 {"projection", "weight_hr"},
+                                                 {"recurrent_gates", "weight_hh"},
+                                                 {"recurrent_gates_bias", "bias_hh"},
+                                                 {"recurrent_candidate", "weight_hh"},
+                                                 {"recurrent_candidate_bias", "bias_hh"}};
   int compared = 0;
   for (const auto& [name, value] : found.outputs()) {
     // d_lstm_0_recurrent_bias
@@ -114,7 +120,13 @@ void check_case(const std::filesystem::path& path) {
     if (known == names.end()) continue;
     const auto wanted = tensors.find("want_" + known->second + "." + name.substr(begin + 1, end - begin - 1));
     if (wanted == tensors.end()) continue;
-    expect_near(name, transposed(value.tensor().tensor()), wanted->second.to_vector<float>());
+    // Gates r z of a GRU stand before its candidate n.
+    const std::vector<float> mine = transposed(value.tensor().tensor());
+    std::vector<float> theirs = wanted->second.to_vector<float>();
+    REQUIRE(mine.size() <= theirs.size());
+    if (name.find("candidate") != std::string::npos) theirs.erase(theirs.begin(), theirs.end() - static_cast<std::ptrdiff_t>(mine.size()));
+    if (name.find("gates") != std::string::npos) theirs.resize(mine.size());
+    expect_near(name, mine, theirs);
     ++compared;
   }
   CHECK(compared >= 3);
