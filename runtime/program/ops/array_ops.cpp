@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/transpose.h>
 #include <millrace/runtime/array/last.h>
 #include <millrace/runtime/array/pack.h>
@@ -141,6 +142,32 @@ task<void> run_last_rows(OpContext& context) {
   context.set(0, std::move(rows));
 }
 
+task<void> run_slot_gradients_of(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  co_await await_end(array);
+  const std::vector<SlotValue> slots = co_await array.values();
+  std::vector<Tensor> gradients;
+  for (const SlotValue& slot : slots) gradients.push_back(slot.tensor());
+  context.set(0, TensorList(std::move(gradients)));
+}
+
+/// A slot without a gradient is zero; each has the LoD of the array's.
+task<void> run_slot_gradients_to_array(OpContext& context) {
+  const TensorList gradients = context.in(0).list();
+  const TensorArray array = context.in(1).array();
+  co_await await_end(array);
+  const std::vector<SlotValue> slots = co_await array.values();
+  const TensorArray made = array.order() ? TensorArray(SlotIndex(array.size()), *array.order()) : TensorArray(array.size());
+  for (std::int64_t i = 0; i < array.size(); ++i) {
+    const SlotValue& slot = slots[static_cast<std::size_t>(i)];
+    const bool zero = i >= gradients.size() || gradients.at(i).dims() == DDim{0};
+    const Tensor rows = zero ? full(slot.dims(), 0, slot.dtype(), context.stream()) : gradients.at(i);
+    made.write(i, LoDTensor(rows, slot.lod()));
+  }
+  made.close();
+  context.set(0, made);
+}
+
 // ---- Whether they wait ----
 
 bool undecided(const TensorArray& array, std::int64_t index) {
@@ -190,6 +217,8 @@ constexpr AsyncOp async_ops[] = {
     {"pack", run_pack, any_undecided},
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
     {"last_rows", run_last_rows, any_undecided},
+    {"slot_gradients_of", run_slot_gradients_of, any_undecided},
+    {"slot_gradients_to_array", run_slot_gradients_to_array, always},
 };
 
 const AsyncOp* find(const std::string& type) {

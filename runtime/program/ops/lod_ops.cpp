@@ -7,6 +7,7 @@
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/row_moves.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
 
 namespace millrace::ops {
@@ -105,13 +106,6 @@ void infer_shrink(InferContext& context) {
   context.result(std::move(rows));
 }
 
-/// A state that was computed has the rows of the iteration before; before the first turn it stands in the caller's order.
-SlotValue shrunk(const SlotValue& state, const SlotValue& step, StreamRef stream) {
-  if (state.has_order() || !step.has_order()) return shrink(state, step, stream);
-  if (step.iteration() > 0) return shrink(state, step.order(), step.iteration() - 1, step.iteration(), stream);
-  return shrink(reorder(state, step.order(), stream), step, stream);
-}
-
 OpDef shrink_op() {
   OpDef def;
   def.name = "shrink";
@@ -126,6 +120,12 @@ OpDef shrink_op() {
 }
 
 }  // namespace
+
+SlotValue shrunk(const SlotValue& state, const SlotValue& step, StreamRef stream) {
+  if (state.has_order() || !step.has_order()) return shrink(state, step, stream);
+  if (step.iteration() > 0) return shrink(state, step.order(), step.iteration() - 1, step.iteration(), stream);
+  return shrink(reorder(state, step.order(), stream), step, stream);
+}
 
 void add_lod_ops(OpRegistry& registry) {
   registry.add(drop_lod_op());

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <millrace/runtime/program/program.h>
+
+namespace millrace {
+
+/// How the backward loop of a loop gets the values of the forward iterations. The first three kinds give the same bits.
+struct MemoryPolicy {
+  enum class Kind : std::uint8_t {
+    keep,       ///< all values that the gradients read are kept
+    spill,      ///< the same, in files of the host
+    recompute,  ///< the states are kept every `every` iterations; the iterations between are computed again
+    truncate    ///< gradients stop at the boundary of each run of k1 iterations and reach back k2 of them
+  };
+  Kind kind = Kind::keep;
+  std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: √T
+  std::int64_t k1 = 0;     ///< truncate: iterations between losses
+  std::int64_t k2 = 0;     ///< truncate: iterations that a gradient reaches back
+};
+
+struct BackwardOptions {
+  std::vector<VarId> with_respect_to;    ///< of block 0; empty: all parameters that the loss depends on
+  std::vector<VarId> stop_gradient;      ///< vars through which nothing flows back; the op `stop_gradient` does the same
+  VarId seed = no_var;                   ///< gradient of the loss, of its dtype and extents; none: 1, and the loss has one element
+  MemoryPolicy memory;                   ///< of all loops
+  std::map<int, MemoryPolicy> per_loop;  ///< by body block, instead of `memory`
+};
+
+struct Gradient {
+  VarId var = no_var;
+  VarId gradient = no_var;  ///< no_var: zero
+};
+
+/// Appends to block 0 the ops that compute d loss / d var for each var of `with_respect_to`, in their order, by the chain rule in reverse.
+/// Loops of the forward program also write the values that their gradients read. The outputs of the program keep their bits.
+///
+/// The backward of a while op is a while op that runs the iterations in reverse. A recurrence (loop_form.h) has a recurrence as backward;
+/// parameter gradients are one product each over the rows of all iterations, behind the loop. Any other loop keeps values on tapes
+/// (growable arrays), and its backward reads them from the end. Nothing is computed that no asked gradient needs.
+///
+/// `loss` is a floating tensor of block 0. A gradient has dtype, extents and LoD of its var. Errors: ProgramError when `loss` or a var is no
+/// floating tensor of block 0, or when there is no seed and the loss is known to have more than one element; UnsupportedError when an op
+/// on the way has no gradient rule: it names op, var and loop. After an error the program is as it was.
+///
+///     const std::vector<Gradient> found = append_backward(program, loss, {.with_respect_to = {w}});
+///     program.add_output("dw", found[0].gradient);
+std::vector<Gradient> append_backward(Program& program, VarId loss, const BackwardOptions& options = {});
+
+}  // namespace millrace

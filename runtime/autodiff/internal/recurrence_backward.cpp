@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/autodiff/internal/recurrence_backward.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <millrace/runtime/autodiff/internal/activity.h>
+#include <millrace/runtime/autodiff/internal/gradient_sums.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/lowering/internal/loop_numbers.h>
+#include <millrace/runtime/lowering/internal/loop_place.h>
+#include <millrace/runtime/lowering/keep_values.h>
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace::autodiff {
+namespace {
+
+using build::Var;
+
+[[noreturn]] void refuse(const std::string& why) { throw UnsupportedError("append_backward: " + why); }
+
+// ---- The forward loop ----
+
+/// The forward loop as its backward sees it.
+struct RaggedLoop {
+  struct State {
+    VarId array = no_var;
+    VarId boot = no_var;
+  };
+  int body = 0;
+  int block = 0;
+  std::int64_t level = 0;
+  bool reverse = false;            ///< the forward loop goes from the ends of its sequences to their beginnings
+  std::map<VarId, VarId> sources;  ///< array that the loop reads alone → its rows, packed
+  std::vector<State> states;       ///< arrays that the loop reads one iteration back
+  std::set<VarId> rows;            ///< vars of the body with rows
+  std::map<VarId, VarId> written;  ///< array → value that an iteration writes
+  std::map<VarId, int> lag;        ///< output of a read of such an array → iterations back
+  std::map<VarId, VarId> statics;  ///< outer var that the loop shrinks → var of one row for each sequence, in the caller's order
+};
+
+class RaggedReader {
+ public:
+  RaggedReader(Program& program, int body) : program_(program) {
+    loop_.body = body;
+    std::tie(loop_.block, place_) = lowering::find_loop(program, body);
+  }
+
+  RaggedLoop read() {
+    const Op loop = program_.block(loop_.block).ops[place_];
+    const LoopForm form = find_loop_form(program_, loop_.block, loop);
+    loop_.rows = lowering::row_vars(program_, loop_.body, form);
+    for (const LoopForm::Carried& carried : form.carried)
+      if (!carried.counter) refuse("a loop over ragged rows carries a tensor");
+    if (loop.attributes.get_or<std::int64_t>("max_trips", -1) >= 0) refuse("the loop has a trip limit");
+    for (const Op& op : program_.block(loop_.body).ops)
+      if (op.type == "tensor_array_write") read_write(loop, op);
+    for (const Op& op : program_.block(loop_.body).ops) {
+      if (op.type == "tensor_array_read") read_read(loop, op);
+      if (op.type == "shrink" && outside(op.inputs[0])) read_static(op.inputs[0]);
+    }
+    check_all_steps(form, loop);
+    return std::move(loop_);
+  }
+
+ private:
+  bool outside(VarId var) const { return program_.var(var).block != loop_.body; }
+  const std::string& name(VarId var) const { return program_.var(var).name; }
+
+  const Op& maker(VarId var) const {
+    for (const Op& op : program_.block(program_.var(var).block).ops)
+      if (std::find(op.outputs.begin(), op.outputs.end(), var) != op.outputs.end()) return op;
+    refuse("'" + name(var) + "' is handed in");
+  }
+
+  /// What `index` is more than the number of iterations before.
+  std::int64_t offset(const Op& loop, VarId index) const {
+    const Block& body = program_.block(loop_.body);
+    for (std::size_t i = 0; i < body.params.size(); ++i) {
+      if (body.params[i] != index) continue;
+      const Tensor* first = program_.constant(loop.inputs[i]);
+      if (first == nullptr || stride(body, i) != 1) break;
+      return first->item_int();
+    }
+    if (!outside(index)) {
+      const Op& op = maker(index);
+      const auto number = [&](std::size_t input) { return program_.constant(op.inputs.at(input)); };
+      if (op.type == "identity") return offset(loop, op.inputs[0]);
+      if (op.type == "add" && number(1) != nullptr) return offset(loop, op.inputs[0]) + number(1)->item_int();
+      if (op.type == "add" && number(0) != nullptr) return offset(loop, op.inputs[1]) + number(0)->item_int();
+      if (op.type == "sub" && number(1) != nullptr) return offset(loop, op.inputs[0]) - number(1)->item_int();
+    }
+    refuse("'" + name(index) + "' is no count of iterations from 0");
+  }
+  std::int64_t stride(const Block& body, std::size_t param) const {
+    const VarId next = body.results[param];
+    if (outside(next) || next == body.params[param]) return 0;
+    const Op& op = maker(next);
+    if (op.type == "identity" && !outside(op.inputs[0])) return stride_of(maker(op.inputs[0]), body.params[param]);
+    return stride_of(op, body.params[param]);
+  }
+  std::int64_t stride_of(const Op& op, VarId param) const {
+    if (op.type != "add" && op.type != "sub") return 0;
+    for (const std::size_t at : {std::size_t{0}, std::size_t{1}}) {
+      const Tensor* by = program_.constant(op.inputs[1 - at]);
+      if (op.inputs[at] == param && by != nullptr && by->elements() == 1)
+        return op.type == "add" ? by->item_int() : at == 0 ? -by->item_int() : 0;
+    }
+    return 0;
+  }
+
+  void read_write(const Op& loop, const Op& op) {
+    if (offset(loop, op.inputs[1]) != 0) refuse("slots of '" + name(op.inputs[0]) + "' are not numbered as the iterations are");
+    loop_.written[op.inputs[0]] = op.inputs[2];
+  }
+
+  void read_read(const Op& loop, const Op& op) {
+    const VarId array = op.inputs[0];
+    const VarId boot = op.inputs.size() > 2 ? op.inputs[2] : no_var;
+    const std::int64_t at = offset(loop, op.inputs[1]);
+    if (!loop_.written.contains(array)) {
+      if (at != 0 || boot != no_var) refuse("'" + name(array) + "' is read at other slots than those of the iteration");
+      read_source(array);
+      return;
+    }
+    loop_.lag[op.outputs[0]] = static_cast<int>(-at);
+    if (at == 0) return;
+    if (at != -1 || boot == no_var) refuse("'" + name(array) + "' is read further back, or without a boot");
+    for (const RaggedLoop::State& state : loop_.states) {
+      if (state.array == array && state.boot != boot) refuse("'" + name(array) + "' has two boots");
+      if (state.array == array) return;
+    }
+    loop_.states.push_back({array, boot});
+  }
+
+  void read_source(VarId array) {
+    const Op& op = maker(array);
+    const VarType& type = program_.var(array).type;
+    if (!type.ordered || type.lod_depth > 0) refuse("'" + name(array) + "' holds no rows of ragged sequences");
+    const bool unpacks = op.type == "unpack";
+    const VarId order = unpacks ? op.outputs[1] : op.inputs.at(1);
+    const Op& unpack = unpacks ? op : maker(order);
+    if (unpack.type != "unpack") refuse("the order of '" + name(array) + "' is handed in");
+    const std::int64_t level = unpack.attributes.get_or("level", std::int64_t{0});
+    const bool reverse = unpack.attributes.get_or("reverse", false);
+    if (!loop_.sources.empty() && (level != loop_.level || reverse != loop_.reverse)) refuse("the loop reads sequences in two orders");
+    loop_.level = level;
+    loop_.reverse = reverse;
+    if (first_ == no_var) first_ = array;
+    loop_.sources.emplace(array, unpacks ? op.inputs[0] : no_var);
+    orders_[array] = order;
+  }
+
+  void read_static(VarId var) {
+    const Op& op = maker(var);
+    const VarType& type = program_.var(var).type;
+    if (op.type != "reorder" || type.lod_depth > 0) refuse("'" + name(var) + "' has no row for each sequence");
+    loop_.statics[var] = op.inputs[0];
+  }
+
+  /// The loop goes through all steps of the sequences.
+  void check_all_steps(const LoopForm& form, const Op& loop) {
+    if (first_ == no_var) refuse("the loop reads no ragged rows");
+    const lowering::OuterNumbers numbers(program_, loop_.block, loop);
+    const auto steps = numbers.size_of(first_);
+    const LoopForm::Index& left = form.stop.left;
+    const bool all = steps && steps->roots.number == 0 && left.roots.number == 0 && (left.stride == 1 || left.stride == -1) &&
+                     left.roots.terms.size() == steps->roots.terms.size() &&
+                     std::equal(left.roots.terms.begin(), left.roots.terms.end(), steps->roots.terms.begin(),
+                                [&](const auto& a, const auto& b) { return a.var == b.var && a.times == -left.stride * b.times; });
+    if (!all) refuse("the loop may end before its sequences do");
+    // Rows of arrays that other loops wrote are packed here, in front of the backward loop.
+    for (auto& [array, rows] : loop_.sources)
+      if (rows == no_var) rows = emit1(program_, "pack", {array, orders_.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
+  }
+
+  Program& program_;
+  std::size_t place_ = 0;
+  RaggedLoop loop_;
+  VarId first_ = no_var;
+  std::map<VarId, VarId> orders_;
+};
+
+// ---- The backward loop ----
+
+/// Values and gradients in an iteration of the backward loop, or of a rehearsal of it.
+class Stage {
+ public:
+  Stage() = default;
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+  virtual ~Stage() = default;
+  /// A value of the forward iteration.
+  virtual VarId value(VarId forward) = 0;
+  /// This iteration's gradient of what the forward iteration wrote to the array; `no_var`: none.
+  virtual VarId incoming(VarId array) = 0;
+  /// The gradient of a state that the backward iteration before made.
+  virtual VarId memory(std::size_t state) = 0;
+  virtual void update(std::size_t state, VarId gradient) = 0;
+  /// A sum over the iterations of each sequence.
+  virtual void accumulate(VarId of, VarId gradient) = 0;
+  /// Rows that are looked at behind the loop; the number of the output.
+  virtual std::size_t output(VarId rows) = 0;
+};
+
+struct Deferred {
+  Op op;
+  std::map<VarId, std::size_t> gradients;  ///< output of the op → output of the backward loop
+};
+
+/// Goes through the ops of the body in reverse.
+class BodyWalk {
+ public:
+  BodyWalk(Program& program, const std::set<VarId>& active, const RaggedLoop& loop, const std::vector<bool>& live, Stage& stage)
+      : program_(program),
+        loop_(loop),
+        live_(live),
+        stage_(stage),
+        where_(" in the loop of block " + std::to_string(loop.body)),
+        sums_(program, active, [&stage](VarId var) { return stage.value(var); }, where_) {}
+
+  void run() {
+    const std::vector<Op> ops = program_.block(loop_.body).ops;
+    for (auto op = ops.rbegin(); op != ops.rend(); ++op) visit(*op);
+    for (std::size_t i = 0; i < loop_.states.size(); ++i) {
+      const VarId total = sum(state_terms_[i]);
+      reached.push_back(total != no_var);
+      if (live_[i] && total != no_var) stage_.update(i, total);
+    }
+    for (auto& [var, terms] : static_terms_) stage_.accumulate(var, sum(terms));
+  }
+
+  std::vector<bool> reached;                          ///< by state: whether a gradient gets to it
+  std::vector<std::pair<VarId, std::size_t>> inputs;  ///< array that the loop reads, output of the backward loop
+  std::vector<Deferred> deferred;
+
+ private:
+  bool outside(VarId var) const { return program_.var(var).block != loop_.body; }
+
+  VarId sum(const std::vector<VarId>& terms) {
+    VarId total = no_var;
+    for (const VarId term : terms) total = total == no_var ? term : emit1(program_, "add", {total, term});
+    return total;
+  }
+
+  std::optional<std::size_t> state_of(VarId array) const {
+    for (std::size_t i = 0; i < loop_.states.size(); ++i)
+      if (loop_.states[i].array == array) return i;
+    return std::nullopt;
+  }
+
+  void visit(const Op& op) {
+    if (op.type == "break_if" || op.type == "constant") return;
+    if (op.type == "tensor_array_write") return visit_write(op);
+    if (op.type == "tensor_array_read") return visit_read(op);
+    if (op.type == "shrink") return visit_shrink(op);
+    visit_rows(op);
+  }
+
+  void visit_write(const Op& op) {
+    if (!sums_.active(op.inputs[2])) return;
+    sums_.add(op.inputs[2], stage_.incoming(op.inputs[0]));
+    const auto state = state_of(op.inputs[0]);
+    if (state && live_[*state]) sums_.add(op.inputs[2], stage_.memory(*state));
+  }
+
+  void visit_read(const Op& op) {
+    const VarId total = sums_.sum(op.outputs[0]);
+    if (total == no_var) return;
+    const auto lag = loop_.lag.find(op.outputs[0]);
+    if (lag == loop_.lag.end()) {
+      if (sums_.active(op.inputs[0])) inputs.emplace_back(op.inputs[0], stage_.output(total));
+    } else if (lag->second == 0) {
+      sums_.add(loop_.written.at(op.inputs[0]), total);
+    } else {
+      state_terms_[*state_of(op.inputs[0])].push_back(total);
+    }
+  }
+
+  /// The rows that live in this iteration of the backward loop are those that live in the iteration before it.
+  void visit_shrink(const Op& op) {
+    const VarId total = sums_.sum(op.outputs[0]);
+    if (total == no_var || !sums_.active(op.inputs[0])) return;
+    if (outside(op.inputs[0]))
+      static_terms_[op.inputs[0]].push_back(total);
+    else
+      sums_.add(op.inputs[0], total);
+  }
+
+  void visit_rows(const Op& op) {
+    bool any = false;
+    for (const VarId output : op.outputs) any = any || sums_.has(output);
+    if (!any || !passes_gradient(program_, op)) return;
+    expect_row_wise(op);
+    bool weights = false;
+    for (const VarId input : op.inputs) weights = weights || (input != no_var && outside(input) && sums_.active(input));
+    if (weights) {
+      Deferred later{op, {}};
+      for (const VarId output : op.outputs)
+        if (sums_.has(output)) later.gradients[output] = stage_.output(sums_.sum(output));
+      deferred.push_back(std::move(later));
+    }
+    sums_.visit(op, [this](VarId input) { return !outside(input); });
+  }
+
+  void expect_row_wise(const Op& op) const {
+    const OpDef& def = program_.registry().at(op.type);
+    std::vector<int> axes;
+    for (const VarId input : op.inputs) {
+      const bool rows = input != no_var && loop_.rows.contains(input);
+      axes.push_back(rows ? 0 : -1);
+      const VarType* type = input == no_var ? nullptr : &program_.var(input).type;
+      const bool open = type != nullptr && !rows && program_.constant(input) == nullptr && type->is_tensor() &&
+                        (!type->shape || (type->rank() > 0 && (*type->shape)[0] == DDim::unknown));
+      if (open) refuse("op " + op.type + " reads '" + program_.var(input).name + "', which may have rows of its own");
+    }
+    if (!def.follow_rows) refuse("op " + op.type + " is not known to be row-wise");
+    const std::vector<int> followed = def.follow_rows(InferContext(program_, op, loop_.body), axes);
+    if (std::any_of(followed.begin(), followed.end(), [](int axis) { return axis != 0; })) refuse("op " + op.type + " is not row-wise");
+  }
+
+  Program& program_;
+  const RaggedLoop& loop_;
+  const std::vector<bool>& live_;
+  Stage& stage_;
+  const std::string where_;
+  GradientSums sums_;
+  std::map<std::size_t, std::vector<VarId>> state_terms_;
+  std::map<VarId, std::vector<VarId>> static_terms_;
+};
+
+/// The gradients of an op's weights over the rows of all iterations.
+template <class Value, class GradientOf>
+void add_weights(Program& program, const std::set<VarId>& active, const Deferred& later, int body, const Value& value,
+                 const GradientOf& gradient_of, LoopGradients& made) {
+  const auto wants = [&](std::size_t input) {
+    const VarId var = later.op.inputs[input];
+    return program.var(var).block != body && active.contains(var);
+  };
+  const auto gradient = [&](VarId output) {
+    const auto found = later.gradients.find(output);
+    return found == later.gradients.end() ? no_var : gradient_of(found->second);
+  };
+  const std::vector<VarId> found =
+      GradientSums::call_rule(program, later.op, wants, value, gradient, " in the loop of block " + std::to_string(body));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (found[i] != no_var && wants(i)) made.tensors.emplace_back(later.op.inputs[i], found[i]);
+}
+
+std::vector<std::int64_t> row_shape(const Program& program, VarId var) {
+  const VarType& type = program.var(var).type;
+  if (!type.shape || type.rank() == 0) refuse("the extents of '" + program.var(var).name + "' are not known");
+  std::vector<std::int64_t> extents(type.shape->begin() + 1, type.shape->end());
+  for (const std::int64_t extent : extents)
+    if (extent == DDim::unknown) refuse("the extents of a row of '" + program.var(var).name + "' are not known");
+  return extents;
+}
+
+bool has_kind(const ArrayGradients& arrays, VarId array, ArrayGradient::Kind kind) {
+  const auto found = arrays.find(array);
+  return found != arrays.end() &&
+         std::any_of(found->second.begin(), found->second.end(), [kind](const ArrayGradient& each) { return each.kind == kind; });
+}
+
+/// Finds which values the backward loop reads. Its ops go to a copy of the program, which is dropped.
+class Rehearsal : public Stage {
+ public:
+  Rehearsal(const Program& program, const RaggedLoop& loop, const ArrayGradients& arrays)
+      : program_(program), guard_(program_), loop_(loop), arrays_(arrays) {}
+
+  Program& program() { return program_; }
+  VarId value(VarId forward) override {
+    if (program_.var(forward).block != loop_.body) return forward;
+    if (program_.constant(forward) == nullptr && std::find(needed.begin(), needed.end(), forward) == needed.end())
+      needed.push_back(forward);
+    return stand_in(program_.var(forward).type);
+  }
+  VarId incoming(VarId array) override {
+    if (!has_kind(arrays_, array, ArrayGradient::Kind::packed)) return no_var;
+    return stand_in(program_.var(loop_.written.at(array)).type);
+  }
+  VarId memory(std::size_t state) override { return stand_in(program_.var(loop_.written.at(loop_.states[state].array)).type); }
+  void update(std::size_t, VarId) override {}
+  void accumulate(VarId, VarId) override {}
+  std::size_t output(VarId rows) override {
+    outputs_.push_back(rows);
+    return outputs_.size() - 1;
+  }
+  VarId output_rows(std::size_t output) { return stand_in(program_.var(outputs_[output]).type); }
+
+  std::vector<VarId> needed;
+
+ private:
+  VarId stand_in(VarType type) {
+    type.ordered = false;
+    return program_.add_var("", type, 0);
+  }
+
+  Program program_;
+  build::Guard guard_;
+  const RaggedLoop& loop_;
+  const ArrayGradients& arrays_;
+  std::vector<VarId> outputs_;
+};
+
+/// The backward loop itself.
+class RaggedStage : public Stage {
+ public:
+  RaggedStage(Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, const std::map<VarId, VarId>& packed)
+      : program_(program), loop_(loop), packed_(packed), rnn_({.level = static_cast<int>(loop.level), .reverse = !loop.reverse}) {
+    for (const auto& [array, value] : loop.written) {
+      const auto found = arrays.find(array);
+      if (found == arrays.end()) continue;
+      for (const ArrayGradient& each : found->second) {
+        std::map<VarId, VarId>& to = each.kind == ArrayGradient::Kind::last ? last_ : incoming_;
+        const auto [at, first] = to.emplace(array, each.var);
+        if (!first) at->second = emit1(program_, "add", {at->second, each.var});
+      }
+    }
+  }
+
+  template <class F>
+  void run(const F& walk) {
+    const auto block = rnn_.block();
+    rnn_.step_input(Var::of(first_rows()));
+    walk();
+    for (const VarId rows : outputs_) rnn_.output(Var::of(rows));
+  }
+
+  VarId value(VarId forward) override {
+    if (program_.var(forward).block != loop_.body) return forward;
+    const int here = build::Guard::current().block();
+    const auto known = values_.find({forward, here});
+    if (known != values_.end()) return known->second;
+    return values_[{forward, here}] = make_value(forward);
+  }
+  VarId incoming(VarId array) override {
+    const auto found = incoming_.find(array);
+    if (found == incoming_.end()) return no_var;
+    return rnn_.step_input(Var::of(found->second)).id();
+  }
+  VarId memory(std::size_t state) override {
+    if (const auto known = memories_.find(state); known != memories_.end()) return known->second.id();
+    const VarId array = loop_.states[state].array;
+    const VarId value = loop_.written.at(array);
+    const auto last = last_.find(array);
+    const Var made =
+        last != last_.end() ? rnn_.memory(Var::of(last->second)) : rnn_.memory(program_.var(value).type.dtype, row_shape(program_, value));
+    return memories_.emplace(state, made).first->second.id();
+  }
+  void update(std::size_t state, VarId gradient) override {
+    memory(state);
+    rnn_.update_memory(memories_.at(state), Var::of(gradient));
+  }
+  void accumulate(VarId of, VarId gradient) override {
+    const Var sum = rnn_.memory(program_.var(of).type.dtype, row_shape(program_, of));
+    rnn_.update_memory(sum, sum + Var::of(gradient));
+    sums_.emplace(of, sum);
+  }
+  std::size_t output(VarId rows) override {
+    const auto found = std::find(outputs_.begin(), outputs_.end(), rows);
+    if (found == outputs_.end()) outputs_.push_back(rows);
+    return static_cast<std::size_t>(std::find(outputs_.begin(), outputs_.end(), rows) - outputs_.begin());
+  }
+
+  // ---- Behind the loop ----
+
+  VarId packed_output(std::size_t output) const { return rnn_.outputs().at(output).id(); }
+  VarId flat_output(std::size_t output) {
+    const auto [at, first] = flat_outputs_.emplace(output, no_var);
+    if (first) at->second = without_lod(program_, packed_output(output));
+    return at->second;
+  }
+  VarId flat_value(VarId forward) {
+    if (program_.var(forward).block != loop_.body) return forward;
+    if (program_.constant(forward) != nullptr) return value(forward);
+    const auto [at, first] = flat_values_.emplace(forward, no_var);
+    if (first) at->second = like_kept(forward, without_lod(program_, packed_.at(forward)));
+    return at->second;
+  }
+  VarId boot_gradient(std::size_t state) const { return rnn_.last(memories_.at(state)).id(); }
+  const std::map<VarId, Var>& sums() const { return sums_; }
+  VarId total(VarId of) const { return rnn_.last(sums_.at(of)).id(); }
+
+ private:
+  VarId first_rows() const {
+    if (!incoming_.empty()) return incoming_.begin()->second;
+    if (!packed_.empty()) return packed_.begin()->second;
+    return loop_.sources.begin()->second;
+  }
+  VarId make_value(VarId forward) {
+    if (const Tensor* number = program_.constant(forward)) return build::constant(*number).id();
+    return like_kept(forward, rnn_.step_input(Var::of(packed_.at(forward))).id());
+  }
+  /// Rows that were kept in another dtype have their own again.
+  VarId like_kept(VarId forward, VarId rows) {
+    const DType dtype = program_.var(forward).type.dtype;
+    return program_.var(rows).type.dtype == dtype ? rows : build::cast(Var::of(rows), dtype).id();
+  }
+
+  Program& program_;
+  const RaggedLoop& loop_;
+  const std::map<VarId, VarId>& packed_;
+  build::DynamicRNN rnn_;
+  std::map<VarId, VarId> incoming_;
+  std::map<VarId, VarId> last_;
+  std::map<std::pair<VarId, int>, VarId> values_;
+  std::map<VarId, VarId> flat_values_;
+  std::map<std::size_t, VarId> flat_outputs_;
+  std::map<std::size_t, Var> memories_;
+  std::map<VarId, Var> sums_;
+  std::vector<VarId> outputs_;
+};
+
+/// The gradients of arrays must be of kinds that a loop over ragged rows takes.
+void check_kinds(const RaggedLoop& loop, const ArrayGradients& arrays) {
+  for (const auto& [array, value] : loop.written) {
+    const auto found = arrays.find(array);
+    if (found == arrays.end()) continue;
+    for (const ArrayGradient& each : found->second) {
+      if (each.kind == ArrayGradient::Kind::packed) continue;
+      const auto state = std::find_if(loop.states.begin(), loop.states.end(), [a = array](const auto& s) { return s.array == a; });
+      if (each.kind != ArrayGradient::Kind::last || state == loop.states.end() || state->boot != each.boot)
+        refuse("slots of an array that the loop writes are read one by one");
+    }
+  }
+}
+
+/// Rows of the kept values in front of the backward loop.
+std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, const std::vector<VarId>& needed) {
+  std::map<VarId, VarId> packed;
+  std::vector<std::string> names;
+  for (const VarId var : needed) {
+    const auto& ops = program.block(loop.body).ops;
+    const auto read =
+        std::find_if(ops.begin(), ops.end(), [var](const Op& op) { return op.type == "tensor_array_read" && op.outputs[0] == var; });
+    const auto source = read == ops.end() ? loop.sources.end() : loop.sources.find(read->inputs[0]);
+    if (source != loop.sources.end())
+      packed[var] = source->second;
+    else
+      names.push_back(program.var(var).name);
+  }
+  if (names.empty()) return packed;
+  const std::vector<KeptValue> kept = keep_values(program, loop.body, names);
+  for (const KeptValue& value : kept) {
+    VarId order = no_var;
+    for (const Op& op : program.block(loop.block).ops)
+      if (!op.outputs.empty() && op.outputs[0] == value.array && op.inputs.size() > 1) order = op.inputs[1];
+    if (order == no_var) refuse("the values that are kept have no order");
+    packed[value.var] = emit1(program, "pack", {value.array, order}, {{"level", loop.level}}, "kept");
+  }
+  return packed;
+}
+
+}  // namespace
+
+LoopGradients recurrence_backward(Program& program, const std::set<VarId>& active, int body, const ArrayGradients& arrays) {
+  build::Guard guard(program);
+  const RaggedLoop loop = RaggedReader(program, body).read();
+  if (loop.block != 0) refuse("the loop stands in another loop or in a branch");
+  check_kinds(loop, arrays);
+  // A state that no gradient reaches is none of the backward loop's. Leaving one out may leave out others.
+  std::vector<bool> live(loop.states.size(), true);
+  std::vector<VarId> needed;
+  for (bool stable = false; !stable;) {
+    Rehearsal rehearsal(program, loop, arrays);
+    BodyWalk walk(rehearsal.program(), active, loop, live, rehearsal);
+    walk.run();
+    LoopGradients ignored;
+    for (const Deferred& later : walk.deferred)
+      add_weights(
+          rehearsal.program(), active, later, loop.body, [&](VarId var) { return rehearsal.value(var); },
+          [&](std::size_t output) { return rehearsal.output_rows(output); }, ignored);
+    needed = rehearsal.needed;
+    stable = true;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      if (!live[i] || walk.reached[i]) continue;
+      if (has_kind(arrays, loop.states[i].array, ArrayGradient::Kind::last)) refuse("a last state does not depend on the state before");
+      live[i] = false;
+      stable = false;
+    }
+  }
+  const std::map<VarId, VarId> packed = packed_rows(program, loop, needed);
+  RaggedStage stage(program, loop, arrays, packed);
+  BodyWalk walk(program, active, loop, live, stage);
+  stage.run([&] { walk.run(); });
+  LoopGradients made;
+  for (const auto& [array, output] : walk.inputs)
+    made.arrays.emplace_back(array, ArrayGradient{ArrayGradient::Kind::packed, stage.packed_output(output)});
+  for (std::size_t i = 0; i < loop.states.size(); ++i)
+    if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage.boot_gradient(i));
+  for (const auto& [var, sum] : stage.sums()) made.tensors.emplace_back(loop.statics.at(var), stage.total(var));
+  for (const Deferred& later : walk.deferred)
+    add_weights(
+        program, active, later, loop.body, [&](VarId var) { return stage.flat_value(var); },
+        [&](std::size_t output) { return stage.flat_output(output); }, made);
+  return made;
+}
+
+}  // namespace millrace::autodiff

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that the backward of loops is made of: gradients of an array's slots as a list, and of ops that move rows.
+#include <algorithm>
+#include <numeric>
+
+#include <millrace/kernels/elementwise.h>
+#include <millrace/kernels/fill.h>
+#include <millrace/kernels/gather.h>
+#include <millrace/runtime/array/reorder.h>
+#include <millrace/runtime/array/unpack.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/arrays.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/row_moves.h>
+#include <millrace/runtime/program/vectorize.h>
+
+namespace millrace::ops {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+// ---- Lists of gradients: element i belongs to slot i, and no element (or one of extents [0]) is zero ----
+
+Tensor missing(DType dtype) {
+  Tensor none(dtype, DDim{0});
+  none.storage()->mark_written();
+  return none;
+}
+bool is_missing(const TensorList& list, std::int64_t index) { return index >= list.size() || list.at(index).dims() == DDim{0}; }
+
+std::vector<Tensor> elements_of(const TensorList& list, std::int64_t least, DType dtype) {
+  std::vector<Tensor> all(list.elements().begin(), list.elements().end());
+  while (std::cmp_less(all.size(), least)) all.push_back(missing(dtype));
+  return all;
+}
+
+Tensor sum_of(const Tensor& a, const Tensor& b, StreamRef stream) {
+  if (a.dims() != b.dims()) throw ShapeError("expected gradients of one slot to agree, found " + a.to_string() + " and " + b.to_string());
+  return add(a, b, stream);
+}
+
+const VarType& list_type(const InferContext& context, std::size_t input) {
+  if (!context.type(input).is_list())
+    throw ProgramError("expected a list as input " + std::to_string(input) + ", found " + context.describe(input));
+  return context.type(input);
+}
+
+void expect_slot(const InferContext& context, std::size_t input) {
+  expect_index(context, input);
+  expect_scalar(context, input);
+}
+
+OpDef plain_op(const char* name, std::vector<std::string> inputs, void (*infer)(InferContext&), void (*run)(OpContext&)) {
+  OpDef def;
+  def.name = name;
+  def.inputs = std::move(inputs);
+  def.outputs = {"Out"};
+  def.infer = infer;
+  if (run != nullptr) def.prepare = [run](const PrepareContext&) -> OpKernel { return run; };
+  def.passes_lod = false;
+  return def;
+}
+
+/// Slots may differ in all extents: the list says nothing of them.
+VarType gradients_type(const VarType& slot) {
+  VarType element =
+      slot.shape ? VarType(slot.dtype, DDim(Ints(static_cast<std::size_t>(slot.rank()), DDim::unknown))) : VarType::unranked(slot.dtype);
+  return VarType::list_of(element);
+}
+
+OpDef no_slot_gradients_op() {
+  OpDef def = plain_op(
+      "no_slot_gradients", {"Array"}, [](InferContext& context) { context.result(gradients_type(slot_type(context, 0))); },
+      [](OpContext& run) { run.set(0, TensorList()); });
+  return def;
+}
+
+OpDef add_slot_gradient_op() {
+  OpDef def = plain_op(
+      "add_slot_gradient", {"List", "Index", "X"},
+      [](InferContext& context) {
+        expect_slot(context, 1);
+        if (context.tensor(2).dtype != list_type(context, 0).dtype)
+          throw ProgramError("expected a gradient of the list's dtype, found " + context.describe(2) + " for " + context.describe(0));
+        context.result(context.type(0));
+      },
+      [](OpContext& run) {
+        const std::int64_t index = run.integers(1).at(0);
+        const TensorList& list = run.in(0).list();
+        const Tensor& x = run.tensor(2);
+        if (index < 0) return run.set(0, list);  // a boot
+        std::vector<Tensor> all = elements_of(list, index + 1, x.dtype());
+        Tensor& slot = all[static_cast<std::size_t>(index)];
+        slot = is_missing(list, index) ? x : sum_of(slot, x, run.stream());
+        run.set(0, TensorList(std::move(all)));
+      });
+  def.host_inputs = {1};
+  return def;
+}
+
+OpDef slot_gradient_op() {
+  OpDef def = plain_op(
+      "slot_gradient", {"List", "Index", "Like"},
+      [](InferContext& context) {
+        list_type(context, 0);
+        expect_slot(context, 1);
+        context.result(tensor_type(context.tensor(2).dtype, context.tensor(2).shape));
+      },
+      [](OpContext& run) {
+        const std::int64_t index = run.integers(1).at(0);
+        const TensorList& list = run.in(0).list();
+        const Tensor& like = run.tensor(2);
+        if (index < 0 || is_missing(list, index)) return run.set(0, full(like.dims(), 0, like.dtype(), run.stream()));
+        run.set(0, list.at(index));
+      });
+  def.host_inputs = {1};
+  return def;
+}
+
+OpDef sum_slot_gradients_op() {
+  return plain_op(
+      "sum_slot_gradients", {"A", "B"},
+      [](InferContext& context) {
+        list_type(context, 1);
+        context.result(list_type(context, 0));
+      },
+      [](OpContext& run) {
+        const TensorList& a = run.in(0).list();
+        const TensorList& b = run.in(1).list();
+        std::vector<Tensor> all(a.elements().begin(), a.elements().end());
+        for (std::int64_t i = 0; i < b.size(); ++i) {
+          if (std::cmp_less_equal(all.size(), i))
+            all.push_back(b.at(i));
+          else if (is_missing(a, i))
+            all[static_cast<std::size_t>(i)] = b.at(i);
+          else if (!is_missing(b, i))
+            all[static_cast<std::size_t>(i)] = sum_of(a.at(i), b.at(i), run.stream());
+        }
+        run.set(0, TensorList(std::move(all)));
+      });
+}
+
+// ---- Between arrays and lists: run by array_ops.cpp ----
+
+OpDef gradients_of_array_op() {
+  return plain_op(
+      "slot_gradients_of", {"Array"}, [](InferContext& context) { context.result(gradients_type(slot_type(context, 0))); }, nullptr);
+}
+
+/// An array of the slots and the order of `Array`.
+OpDef array_of_gradients_op() {
+  OpDef def = plain_op(
+      "slot_gradients_to_array", {"List", "Array"},
+      [](InferContext& context) {
+        list_type(context, 0);
+        context.result(slot_type(context, 1));
+      },
+      nullptr);
+  def.outputs = {"Array"};
+  def.pure = false;
+  return def;
+}
+
+OpDef unpack_as_op() {
+  OpDef def = plain_op(
+      "unpack_as", {"X", "Order"},
+      [](InferContext& context) {
+        expect_order(context, 1);
+        const VarType& x = context.tensor(0);
+        if (x.lod_depth == 0) throw ProgramError("expected rows with LoD, found " + context.describe(0));
+        std::optional<DDim> slot = x.shape;
+        if (slot && slot->rank() > 0) (*slot)[0] = DDim::unknown;
+        context.result(VarType::array_of(x.dtype, slot, true));
+      },
+      [](OpContext& run) {
+        const SequenceOrder& order = run.in(1).order();
+        auto made = unpack(run.in(0).tensor(), order.level(), order.sorted(), run.stream(), order.reversed());
+        run.set(0, std::move(made.first));
+      });
+  def.outputs = {"Array"};
+  return def;
+}
+
+// ---- Rows that an op moved: back where they came from, zeros elsewhere ----
+
+/// 0, 1, 2 … for each row of `x`, with its LoD.
+Tensor row_numbers(const Tensor& x, StreamRef stream) { return arange(0, static_cast<double>(x.dim(0)), 1, DType::i64, stream); }
+
+Tensor put_back(const Tensor& gradient, const Tensor& rows, const DDim& dims, StreamRef stream) {
+  Tensor made = full(dims, 0, gradient.dtype(), stream);
+  scatter_rows(gradient, rows, made, stream);
+  return made;
+}
+
+VarType like_input(const InferContext& context, std::size_t input) {
+  return tensor_type(context.tensor(input).dtype, context.tensor(input).shape);
+}
+
+OpDef shrink_gradient_op() {
+  return plain_op(
+      "shrink_gradient", {"Gradient", "State", "Step"}, [](InferContext& context) { context.result(like_input(context, 1)); },
+      [](OpContext& run) {
+        const SlotValue& state = run.in(1).tensor();
+        const LoDTensor numbers(row_numbers(state.tensor(), run.stream()), state.lod());
+        const SlotValue moved = state.has_order() ? SlotValue(numbers, state.order(), state.iteration()) : SlotValue(numbers);
+        const SlotValue kept = shrunk(moved, run.in(2).tensor(), run.stream());
+        run.set(0, put_back(run.tensor(0), kept.tensor(), state.dims(), run.stream()));
+      });
+}
+
+OpDef reorder_gradient_op() {
+  return plain_op(
+      "reorder_gradient", {"Gradient", "X", "Order"},
+      [](InferContext& context) {
+        expect_order(context, 2);
+        context.result(like_input(context, 1));
+      },
+      [](OpContext& run) {
+        const LoDTensor& x = run.in(1).tensor();
+        const SlotValue moved = reorder(LoDTensor(row_numbers(x.tensor(), run.stream()), x.lod()), run.in(2).order(), run.stream());
+        run.set(0, put_back(run.tensor(0), moved.tensor(), x.dims(), run.stream()));
+      });
+}
+
+/// Of the boot of tensor_array_read: zeros, unless the read was in front of slot 0.
+OpDef boot_gradient_op() {
+  OpDef def = plain_op(
+      "boot_gradient", {"Gradient", "Array", "Index", "Boot"},
+      [](InferContext& context) {
+        array_type(context, 1);
+        expect_slot(context, 2);
+        context.result(like_input(context, 3));
+      },
+      [](OpContext& run) {
+        const LoDTensor& boot = run.in(3).tensor();
+        if (run.integers(2).at(0) >= 0) return run.set(0, full(boot.dims(), 0, boot.dtype(), run.stream()));
+        const auto& order = run.in(1).array().order();
+        if (!order) return run.set(0, run.tensor(0));
+        const SlotValue moved = reorder(LoDTensor(row_numbers(boot.tensor(), run.stream()), boot.lod()), *order, run.stream());
+        run.set(0, put_back(run.tensor(0), moved.tensor(), boot.dims(), run.stream()));
+      });
+  def.host_inputs = {2};
+  return def;
+}
+
+void run_last_rows_gradient(OpContext& run) {
+  const SequenceOrder& order = run.in(1).order();
+  const Tensor& gradient = run.tensor(0);
+  Rows of_boot(static_cast<std::size_t>(order.sequences()), -1);
+  std::map<std::int64_t, Rows> by_step;  // the sequence whose last row a row of the slot is, or −1
+  for (std::int64_t rank = 0; rank < order.sequences(); ++rank) {
+    const std::int64_t sequence = order.permutation()[static_cast<std::size_t>(rank)];
+    const std::int64_t length = order.lengths()[static_cast<std::size_t>(rank)];
+    if (length == 0) {
+      of_boot[static_cast<std::size_t>(sequence)] = sequence;
+      continue;
+    }
+    const Rows live = order.live_ranks(length - 1);
+    Rows& rows = by_step.try_emplace(length - 1, live.size(), -1).first->second;
+    rows[static_cast<std::size_t>(std::find(live.begin(), live.end(), rank) - live.begin())] = sequence;
+  }
+  std::vector<Tensor> slots(static_cast<std::size_t>(order.steps()), missing(gradient.dtype()));
+  for (const auto& [step, rows] : by_step) slots[static_cast<std::size_t>(step)] = gather_rows(gradient, rows, run.stream());
+  run.set(0, TensorList(std::move(slots)));
+  run.set(1, gather_rows(gradient, of_boot, run.stream()));
+}
+
+OpDef last_rows_gradient_op() {
+  OpDef def = plain_op(
+      "last_rows_gradient", {"Gradient", "Order"},
+      [](InferContext& context) {
+        expect_order(context, 1);
+        context.result(gradients_type(context.tensor(0)));
+        context.result(like_input(context, 0));
+      },
+      run_last_rows_gradient);
+  def.outputs = {"List", "Boot"};
+  return def;
+}
+
+/// The value of its input; nothing flows back through it.
+OpDef stop_gradient_op() {
+  OpDef def;
+  def.name = "stop_gradient";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    VarType type = context.tensor(0);
+    type.ordered = false;
+    context.result(std::move(type));
+  };
+  def.prepare = [](const PrepareContext&) -> OpKernel { return [](OpContext& run) { run.set(0, run.in(0)); }; };
+  def.follow_rows = [](const InferContext&, const std::vector<int>& axes) { return axes; };
+  def.vectorize = [](Vectorizer& v, const Op& op) { v.bind(op.outputs[0], v.get(op.inputs[0]), v.batched(op.inputs[0])); };
+  def.cuts_gradient = true;
+  return def;
+}
+
+}  // namespace
+
+void add_slot_gradient_ops(OpRegistry& registry) {
+  registry.add(no_slot_gradients_op());
+  registry.add(add_slot_gradient_op());
+  registry.add(slot_gradient_op());
+  registry.add(sum_slot_gradients_op());
+  registry.add(gradients_of_array_op());
+  registry.add(array_of_gradients_op());
+  registry.add(unpack_as_op());
+  registry.add(shrink_gradient_op());
+  registry.add(reorder_gradient_op());
+  registry.add(boot_gradient_op());
+  registry.add(last_rows_gradient_op());
+  registry.add(stop_gradient_op());
+}
+
+}  // namespace millrace::ops

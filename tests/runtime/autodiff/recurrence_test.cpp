@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward of recurrences over ragged rows.
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/rnn.h>
+#include <millrace/runtime/program/check.h>
+#include <millrace/runtime/program/text.h>
+
+#include "runtime/loops/cpu_fused/fused_cells.h"
+#include "support/central_difference.h"
+#include "support/random_lod.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+/// A program whose output `loss` is Σ weight · y, with weight fed as `dy`.
+struct Loss {
+  Program program;
+  VarId loss = no_var;
+};
+
+VarId weighted_sum(const Var& y, const Var& dy) {
+  const Var loss = sum(drop_lod(y) * drop_lod(dy));
+  output("loss", loss);
+  return loss.id();
+}
+
+/// The gradients of inputs and parameters as outputs d_NAME; gives the names.
+std::vector<std::string> with_gradients(Program& program, VarId loss, const BackwardOptions& given = {}) {
+  BackwardOptions options = given;
+  if (options.with_respect_to.empty()) {
+    for (const Program::Port& port : program.inputs())
+      if (port.name != "dy") options.with_respect_to.push_back(port.var);
+    for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
+  }
+  std::vector<std::string> names;
+  for (const Gradient& each : append_backward(program, loss, options)) {
+    const std::string name = program.var(each.var).name;
+    REQUIRE(each.gradient != no_var);
+    program.add_output("d_" + name, each.gradient);
+    names.push_back(name);
+  }
+  check(program);
+  return names;
+}
+
+/// Prints, parses and prints the same.
+void expect_round_trip(const Program& program) {
+  std::map<std::string, Tensor> weights;
+  for (const auto& [var, value] : program.parameters()) weights.emplace(program.var(var).name, value);
+  const std::string printed = print(program);
+  CHECK(print(parse_program(printed, weights, program.shared_registry())) == printed);
+}
+
+/// A cell of tests over ragged rows, with boots; `dtype` of all.
+Loss loss_over(const CellCase& each, DType dtype, bool reverse) {
+  Loss made;
+  {
+    const Guard guard(made.program);
+    const Var x = input("x", VarType(dtype, {DDim::unknown, each.c}, 1));
+    const Var dy = input("dy", VarType(dtype, {DDim::unknown, each.widths[0]}, 1));
+    std::vector<CellState> states;
+    for (std::size_t i = 0; i < each.widths.size(); ++i) {
+      states.push_back({each.widths[i]});
+      states.back().initial = input("boot" + std::to_string(i), VarType(dtype, {DDim::unknown, each.widths[i]}));
+    }
+    const layers::Unrolled unrolled = layers::unroll(each.cell, {x}, states, reverse);
+    Var loss = sum(drop_lod(unrolled.output) * drop_lod(dy));
+    for (const Var& last : unrolled.last) loss = loss + sum(last * last);
+    output("loss", loss);
+    made.loss = loss.id();
+  }
+  return made;
+}
+
+Feeds feeds_of(Random& random, const CellCase& each, const LoD& lod, DType dtype) {
+  Feeds feeds = feeds_for(random, each, lod, true, dtype);
+  feeds.emplace("dy", LoDTensor(random_tensor(random, {lod.rows(), each.widths[0]}, 1, dtype), lod));
+  return feeds;
+}
+
+CellCase tanh_cell(std::uint64_t seed, std::int64_t c, std::int64_t h, DType dtype) {
+  return {"tanh", c, {h}, [=](const Var& x, const std::vector<Var>& states) {
+            Weights weights(seed, dtype);
+            const Var next = tanh(matmul(x, weights({c, h})) + matmul(states[0], weights({h, h})) + weights({h}));
+            return CellStep{next, {next}};
+          }};
+}
+
+TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, with the bits of the interpreted one") {
+  Random random(5);
+  const CellCase each = tanh_cell(3, 3, 4, DType::f32);
+  for (const bool reverse : {false, true}) {
+    Loss made = loss_over(each, DType::f32, reverse);
+    with_gradients(made.program, made.loss);
+    expect_round_trip(made.program);
+    for (const auto& lengths : std::vector<LoD::Level>{{3, 0, 5, 1}, {1}, {0, 0}, {}, {64, 2}}) {
+      const LoD lod = LoD::from_lengths({lengths});
+      CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == 2);
+    }
+  }
+}
+
+TEST_CASE("gradients of a ragged recurrence equal central differences") {
+  for (const std::uint64_t seed : seeds(6)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const CellCase each = tanh_cell(seed, random.between(1, 4), random.between(1, 5), DType::f64);
+    Loss made = loss_over(each, DType::f64, random.coin());
+    const std::vector<std::string> names = with_gradients(made.program, made.loss);
+    const LoD lod = random_lod(random, 1, 5);
+    DifferenceOptions options;
+    options.seed = seed;
+    expect_gradients(made.program, feeds_of(random, each, lod, DType::f64), names, options);
+  }
+}
+
+}  // namespace
