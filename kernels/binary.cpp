@@ -14,9 +14,8 @@ namespace millrace {
 
 std::string_view name_of(Binary kind) {
   static constexpr std::array<std::string_view, 19> names{
-      "add",         "sub",        "mul",        "div",       "pow",  "min",           "max",     "mod",
-      "fmod",        "prelu",      "equal",      "not_equal", "less", "less_or_equal", "greater", "greater_or_equal",
-      "logical_and", "logical_or", "logical_xor"};
+      "add",   "sub",       "mul",  "div",        "pow",     "min",           "max",         "mod",        "fmod",       "prelu",
+      "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor"};
   static_assert(names.size() == static_cast<std::size_t>(Binary::logical_xor) + 1);
   return names[static_cast<std::size_t>(kind)];
 }

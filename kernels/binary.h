@@ -14,10 +14,10 @@ namespace millrace {
 ///   add sub mul      floats round once; integers wrap
 ///   div              floats round once; integers truncate toward zero, least / −1 wraps to itself
 ///   pow              floats: x·x when y is 2, else the C library's; integers: wrapping, 1 / x^−y for a negative y
-///   min max          NaN wins
+///   minimum maximum  NaN wins
 ///   mod, fmod        remainder with the sign of the divisor (Python's %), of the dividend (C's)
 ///   prelu            x for x ≥ 0, else y·x
-///   equal … greater_or_equal     give bool; with a NaN false, not_equal true
+///   equal … greater_equal     give bool; with a NaN false, not_equal true
 ///   logical_and, _or, _xor       bool to bool
 ///
 /// An integer division by zero (div, mod, fmod, 0 to a negative power) is an ArgumentError that fails the stream and
@@ -28,23 +28,23 @@ enum class Binary : std::uint8_t {
   mul,
   div,
   pow,
-  min,
-  max,
+  minimum,
+  maximum,
   mod,
   fmod,
   prelu,
   equal,
   not_equal,
   less,
-  less_or_equal,
+  less_equal,
   greater,
-  greater_or_equal,
+  greater_equal,
   logical_and,
   logical_or,
   logical_xor,
 };
 
-/// "less_or_equal".
+/// "less_equal".
 std::string_view name_of(Binary kind);
 
 /// The result's dtype: bool for comparisons and logic, else `dtype`. DTypeError where `kind` does not take it: logic

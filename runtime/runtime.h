@@ -12,6 +12,10 @@
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/device.h>
 
+namespace boost::asio {
+class io_context;
+}
+
 namespace millrace {
 
 struct RuntimeOptions {
@@ -23,7 +27,7 @@ struct RuntimeOptions {
   std::size_t streams = 4;
   /// The embedder's io_context, on which tasks then run, or an executor of the embedder's. At most one of the two; it must outlive the
   /// runtime.
-  asio::io_context* context = nullptr;
+  boost::asio::io_context* context = nullptr;
   Executor* executor = nullptr;
   /// Places besides the CPU: backends from outside.
   std::vector<std::shared_ptr<Device>> devices;

@@ -13,6 +13,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/protocol/control.h>
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/tensor/error.h>

@@ -104,8 +104,8 @@ void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out
     case Binary::mul: return run([](Wide x, Wide y) { return x * y; });
     case Binary::div: return run([](Wide x, Wide y) { return x / y; });
     case Binary::pow: return run(float_power<Wide>);
-    case Binary::min: return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
-    case Binary::max: return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
+    case Binary::minimum: return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
+    case Binary::maximum: return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
     case Binary::mod: return run(float_mod<Wide>);
     case Binary::fmod: return run([](Wide x, Wide y) { return std::fmod(x, y); });
     default: return run(float_prelu<Wide>);
@@ -124,8 +124,8 @@ void run_integers(Binary kind, const Tensor& a, const Tensor& b, const Tensor& o
     case Binary::mul: run([](T x, T y) { return Of::wrap(Of::wide(x) * Of::wide(y)); }); break;
     case Binary::div: run([&of](T x, T y) { return of.div(x, y); }); break;
     case Binary::pow: run([&of](T x, T y) { return of.pow(x, y); }); break;
-    case Binary::min: run([](T x, T y) { return x < y ? x : y; }); break;
-    case Binary::max: run([](T x, T y) { return x > y ? x : y; }); break;
+    case Binary::minimum: run([](T x, T y) { return x < y ? x : y; }); break;
+    case Binary::maximum: run([](T x, T y) { return x > y ? x : y; }); break;
     case Binary::mod: run([&of](T x, T y) { return of.mod(x, y); }); break;
     case Binary::fmod: run([&of](T x, T y) { return of.fmod(x, y); }); break;
     default: run([](T x, T y) { return x < 0 ? Of::wrap(Of::wide(x) * Of::wide(y)) : x; }); break;
@@ -142,9 +142,9 @@ void run_comparison(Binary kind, const Tensor& a, const Tensor& b, const Tensor&
     case Binary::equal: return run([](Wide x, Wide y) { return x == y; });
     case Binary::not_equal: return run([](Wide x, Wide y) { return x != y; });
     case Binary::less: return run([](Wide x, Wide y) { return x < y; });
-    case Binary::less_or_equal: return run([](Wide x, Wide y) { return x <= y; });
+    case Binary::less_equal: return run([](Wide x, Wide y) { return x <= y; });
     case Binary::greater: return run([](Wide x, Wide y) { return x > y; });
-    case Binary::greater_or_equal: return run([](Wide x, Wide y) { return x >= y; });
+    case Binary::greater_equal: return run([](Wide x, Wide y) { return x >= y; });
     case Binary::logical_and: return run([](Wide x, Wide y) { return x && y; });
     case Binary::logical_or: return run([](Wide x, Wide y) { return x || y; });
     default: return run([](Wide x, Wide y) { return static_cast<bool>(x) != static_cast<bool>(y); });

@@ -73,14 +73,14 @@ void RunSpan(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_
     case Binary::sub: MILLRACE_SPAN(hn::Sub(x, y));
     case Binary::mul: MILLRACE_SPAN(hn::Mul(x, y));
     case Binary::div: MILLRACE_SPAN(hn::Div(x, y));
-    case Binary::min: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), NotEqual(x, x)), x, y));
-    case Binary::max: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), NotEqual(x, x)), x, y));
+    case Binary::minimum: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Lt(x, y), NotEqual(x, x)), x, y));
+    case Binary::maximum: MILLRACE_SPAN(hn::IfThenElse(hn::Or(hn::Gt(x, y), NotEqual(x, x)), x, y));
     case Binary::equal: MILLRACE_SPAN(Truth(d, hn::Eq(x, y)));
     case Binary::not_equal: MILLRACE_SPAN(Truth(d, NotEqual(x, y)));
     case Binary::less: MILLRACE_SPAN(Truth(d, hn::Lt(x, y)));
-    case Binary::less_or_equal: MILLRACE_SPAN(Truth(d, hn::Le(x, y)));
+    case Binary::less_equal: MILLRACE_SPAN(Truth(d, hn::Le(x, y)));
     case Binary::greater: MILLRACE_SPAN(Truth(d, hn::Gt(x, y)));
-    case Binary::greater_or_equal: MILLRACE_SPAN(Truth(d, hn::Ge(x, y)));
+    case Binary::greater_equal: MILLRACE_SPAN(Truth(d, hn::Ge(x, y)));
     case Binary::logical_and: MILLRACE_SPAN(Truth(d, hn::And(IsTrue(d, x), IsTrue(d, y))));
     case Binary::logical_or: MILLRACE_SPAN(Truth(d, hn::Or(IsTrue(d, x), IsTrue(d, y))));
     case Binary::logical_xor: MILLRACE_SPAN(Truth(d, hn::Xor(IsTrue(d, x), IsTrue(d, y))));

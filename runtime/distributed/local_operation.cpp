@@ -48,7 +48,7 @@ std::string Asked::to_string() const {
 
 /// The stream is the operation's own: a failure stays with it.
 Tensor reduced(Reduce reduce, const std::vector<Tensor>& values) {
-  const Binary kind = reduce == Reduce::sum ? Binary::add : reduce == Reduce::min ? Binary::min : Binary::max;
+  const Binary kind = reduce == Reduce::sum ? Binary::add : reduce == Reduce::min ? Binary::minimum : Binary::maximum;
   CpuStream stream(std::make_shared<ThreadTeam>(1));
   Tensor sum = clone(values[0], stream);
   for (std::size_t i = 1; i < values.size(); ++i)

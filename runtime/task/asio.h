@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The one place that says which Asio this is: Boost's, by the name that both have. No other header spells it.
-namespace boost::asio {
-class io_context;
-}
+/// For sources alone: which Asio `asio::` is in namespace millrace. Headers that are installed spell boost::asio, because a program on stand-alone
+/// Asio has an `asio` of its own, beside which `using namespace millrace` must not bring another.
+namespace boost::asio {}
 namespace millrace {
 namespace asio = boost::asio;
 }

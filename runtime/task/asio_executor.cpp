@@ -9,6 +9,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/timer_queue.h>
 

@@ -3,8 +3,11 @@
 
 #include <memory>
 
-#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/executor.h>
+
+namespace boost::asio {
+class io_context;
+}
 
 namespace millrace {
 
@@ -15,10 +18,10 @@ namespace millrace {
 /// Thread safety: every member, from any thread.
 class AsioExecutor final : public Executor {
  public:
-  explicit AsioExecutor(asio::io_context& context);
+  explicit AsioExecutor(boost::asio::io_context& context);
   ~AsioExecutor() override;
 
-  asio::io_context& context() const noexcept;
+  boost::asio::io_context& context() const noexcept;
 
   void post(Runnable& runnable) noexcept override;
   bool running_in_this_thread() const noexcept override;

@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/system_executor.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/asio_executor.h>
 
 namespace millrace {

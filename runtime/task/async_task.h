@@ -16,7 +16,6 @@
 #include <boost/asio/execution/blocking.hpp>
 #include <boost/asio/prefer.hpp>
 
-#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/start_run.h>
 
 namespace millrace {
@@ -33,7 +32,7 @@ struct AsyncSignature<void> {
   using type = void(std::exception_ptr);
 };
 template <class T>
-using AsyncHandler = asio::any_completion_handler<typename AsyncSignature<T>::type>;
+using AsyncHandler = boost::asio::any_completion_handler<typename AsyncSignature<T>::type>;
 
 /// Where a handler is called. The work that is counted there keeps that executor running.
 class CompletionPlace {
@@ -43,32 +42,32 @@ class CompletionPlace {
   /// embedder's own loop.
   template <class Handler>
   static CompletionPlace of(const Handler& handler, const Executor& executor) {
-    return CompletionPlace(posting(asio::get_associated_executor(handler, fallback(executor))));
+    return CompletionPlace(posting(boost::asio::get_associated_executor(handler, fallback(executor))));
   }
 
   template <class Call>
   void call(Call call) noexcept {
     if (executor_) {
-      asio::any_completion_executor executor = std::move(executor_);
-      asio::dispatch(executor, std::move(call));
+      boost::asio::any_completion_executor executor = std::move(executor_);
+      boost::asio::dispatch(executor, std::move(call));
     } else {
       call();
     }
   }
 
  private:
-  explicit CompletionPlace(asio::any_completion_executor executor);
-  static asio::any_completion_executor fallback(const Executor& executor);
+  explicit CompletionPlace(boost::asio::any_completion_executor executor);
+  static boost::asio::any_completion_executor fallback(const Executor& executor);
   template <class E>
-  static asio::any_completion_executor posting(const E& executor) {
-    if constexpr (asio::can_prefer_v<E, asio::execution::blocking_t::never_t>) {
-      return asio::prefer(executor, asio::execution::blocking.never);
+  static boost::asio::any_completion_executor posting(const E& executor) {
+    if constexpr (boost::asio::can_prefer_v<E, boost::asio::execution::blocking_t::never_t>) {
+      return boost::asio::prefer(executor, boost::asio::execution::blocking.never);
     } else {
       return executor;
     }
   }
 
-  asio::any_completion_executor executor_;  // empty for the thread on which the run ends
+  boost::asio::any_completion_executor executor_;  // empty for the thread on which the run ends
 };
 
 /// Calls the handler once the run has ended.
@@ -87,11 +86,11 @@ class AsyncCompletion {
    public:
     Call(AsyncHandler<T> handler, Outcome<T> outcome) noexcept : handler_(std::move(handler)), outcome_(std::move(outcome)) {}
 
-    using allocator_type = asio::associated_allocator_t<AsyncHandler<T>>;
-    allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
+    using allocator_type = boost::asio::associated_allocator_t<AsyncHandler<T>>;
+    allocator_type get_allocator() const noexcept { return boost::asio::get_associated_allocator(handler_); }
 
     void operator()() {
-      auto slot = asio::get_associated_cancellation_slot(handler_);
+      auto slot = boost::asio::get_associated_cancellation_slot(handler_);
       if (slot.is_connected()) slot.clear();
       const std::exception_ptr error = outcome_.error();
       if constexpr (std::is_void_v<T>) {
@@ -116,7 +115,7 @@ class AsyncCompletion {
 class AsyncCancel {
  public:
   explicit AsyncCancel(Ref<Run> run) noexcept : run_(std::move(run)) {}
-  void operator()(asio::cancellation_type) const noexcept { run_->cancel(); }
+  void operator()(boost::asio::cancellation_type) const noexcept { run_->cancel(); }
 
  private:
   Ref<Run> run_;
@@ -126,7 +125,7 @@ class AsyncCancel {
 template <class T>
 void start_async(Executor& executor, task<T> work, std::string name, AsyncHandler<T> handler, CompletionPlace place) {
   Ref<Run> run(new Run(std::move(name)));
-  auto slot = asio::get_associated_cancellation_slot(handler);
+  auto slot = boost::asio::get_associated_cancellation_slot(handler);
   if (slot.is_connected()) slot.assign(AsyncCancel(run));
   AsyncCompletion<T> done(std::move(handler), std::move(place));
   RootTask<T, AsyncCompletion<T>>::start(executor, std::move(run), std::move(work), std::move(done));
@@ -139,7 +138,7 @@ void start_async(Executor& executor, task<T> work, std::string name, AsyncHandle
 /// then completes with CancelledError. As with all of Asio, a slot is signalled on the handler's executor.
 template <class T, class Token>
 auto async_start(Executor& executor, task<T> work, Token&& token, std::string name = "async") {
-  return asio::async_initiate<Token, typename AsyncSignature<T>::type>(
+  return boost::asio::async_initiate<Token, typename AsyncSignature<T>::type>(
       [](auto handler, Executor* on, task<T> body, std::string called) {
         CompletionPlace place = CompletionPlace::of(handler, *on);
         AsyncHandler<T> erased(std::move(handler));

@@ -3,6 +3,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/asio_executor.h>
 
 namespace millrace {

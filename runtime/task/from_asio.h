@@ -18,7 +18,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/system/error_code.hpp>
 
-#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/cancellation.h>
 #include <millrace/runtime/task/wait.h>
 
@@ -62,7 +61,7 @@ struct AsioResult<std::exception_ptr, Args...> : AsioValues<Args...> {
 };
 
 /// The executor of the io_context below the task's AsioExecutor; UnsupportedError when the task runs elsewhere.
-asio::any_io_executor asio_executor_of(const TaskInfo& task);
+boost::asio::any_io_executor asio_executor_of(const TaskInfo& task);
 
 template <class Signature, class Initiation>
 class AsioWait;
@@ -73,7 +72,7 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
   using Result = AsioResult<std::decay_t<Args>...>;
 
  public:
-  AsioWait(std::optional<asio::any_io_executor> executor, Initiation initiation)
+  AsioWait(std::optional<boost::asio::any_io_executor> executor, Initiation initiation)
       : executor_(std::move(executor)), initiation_(std::move(initiation)) {}
 
   typename Result::type await_resume() {
@@ -85,9 +84,9 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
  private:
   // Outlives the wait while a cancellation is under way. But for `cancelled`, used on the operation's executor alone.
   struct Operation {
-    explicit Operation(asio::any_io_executor on) : executor(std::move(on)) {}
-    asio::any_io_executor executor;
-    asio::cancellation_signal signal;
+    explicit Operation(boost::asio::any_io_executor on) : executor(std::move(on)) {}
+    boost::asio::any_io_executor executor;
+    boost::asio::cancellation_signal signal;
     std::atomic<bool> cancelled{false};
     bool started = false;
     bool completed = false;
@@ -97,9 +96,9 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
    public:
     Handler(std::shared_ptr<Operation> operation, AsioWait& wait) noexcept : operation_(std::move(operation)), wait_(&wait) {}
 
-    using executor_type = asio::any_io_executor;
+    using executor_type = boost::asio::any_io_executor;
     executor_type get_executor() const noexcept { return operation_->executor; }
-    using cancellation_slot_type = asio::cancellation_slot;
+    using cancellation_slot_type = boost::asio::cancellation_slot;
     cancellation_slot_type get_cancellation_slot() const noexcept { return operation_->signal.slot(); }
 
     void operator()(Args... args) {
@@ -127,7 +126,7 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
   void start() noexcept override {
     if (arm_error_ != nullptr) return wake(arm_error_);
     try {
-      asio::dispatch(operation_->executor, [this, operation = operation_] { initiate(operation); });
+      boost::asio::dispatch(operation_->executor, [this, operation = operation_] { initiate(operation); });
     } catch (...) {
       wake(std::current_exception());
     }
@@ -147,8 +146,8 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
   // The operation itself ends the wait, once it has heard of the cancellation.
   bool disarm() noexcept override {
     if (operation_ == nullptr || operation_->cancelled.exchange(true, std::memory_order_acq_rel)) return false;
-    asio::post(operation_->executor, [operation = operation_] {
-      if (operation->started && !operation->completed) operation->signal.emit(asio::cancellation_type::all);
+    boost::asio::post(operation_->executor, [operation = operation_] {
+      if (operation->started && !operation->completed) operation->signal.emit(boost::asio::cancellation_type::all);
     });
     return false;
   }
@@ -157,7 +156,7 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
 
   void check(const boost::system::error_code& code) const {
     if (!code) return;
-    if (code == asio::error::operation_aborted && task().cancelled()) std::rethrow_exception(make_cancelled_error(task()));
+    if (code == boost::asio::error::operation_aborted && task().cancelled()) std::rethrow_exception(make_cancelled_error(task()));
     throw AsioError(code);
   }
   void check(const std::exception_ptr& error) const {
@@ -174,7 +173,7 @@ class AsioWait<void(Args...), Initiation> final : public ExternalWait {
     }
   }
 
-  std::optional<asio::any_io_executor> executor_;
+  std::optional<boost::asio::any_io_executor> executor_;
   Initiation initiation_;
   std::shared_ptr<Operation> operation_;
   std::exception_ptr arm_error_;
@@ -197,7 +196,7 @@ AsioWait<Signature, Initiation> from_asio(Initiation initiation) {
   return AsioWait<Signature, Initiation>(std::nullopt, std::move(initiation));
 }
 template <class Signature, class Initiation>
-AsioWait<Signature, Initiation> from_asio(asio::any_io_executor executor, Initiation initiation) {
+AsioWait<Signature, Initiation> from_asio(boost::asio::any_io_executor executor, Initiation initiation) {
   return AsioWait<Signature, Initiation>(std::move(executor), std::move(initiation));
 }
 
@@ -229,7 +228,7 @@ class BoundInitiation {
 }  // namespace millrace
 
 template <class... Results>
-class millrace::asio::async_result<millrace::UseTask, void(Results...)> {
+class boost::asio::async_result<millrace::UseTask, void(Results...)> {
  public:
   template <class Initiation, class... Args>
   static auto initiate(Initiation&& initiation, millrace::UseTask, Args&&... args) {

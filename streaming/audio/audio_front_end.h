@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <millrace/streaming/audio/audio_config.h>
-#include <millrace/streaming/audio/audio_format.h>
+#include <millrace/streaming/protocol/audio_format.h>
 #include <millrace/streaming/audio/resampler.h>
 #include <millrace/streaming/protocol/row_source.h>
 

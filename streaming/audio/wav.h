@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <millrace/streaming/audio/audio_format.h>
+#include <millrace/streaming/protocol/audio_format.h>
 
 namespace millrace {
 

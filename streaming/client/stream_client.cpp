@@ -16,6 +16,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
 #include <millrace/streaming/transport/wire_error.h>

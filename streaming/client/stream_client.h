@@ -68,9 +68,9 @@ struct ClientOptions {
   ClientOptions() = default;
 };
 
-using ClientHandler = asio::any_completion_handler<void(std::vector<ClientRecord>)>;
+using ClientHandler = boost::asio::any_completion_handler<void(std::vector<ClientRecord>)>;
 
-void stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
+void stream_plans(const boost::asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
                   ClientHandler handler);
 
 /// Sends `plans` as concurrent sessions and completes with one record for each, in their order. Data flows once all of them are started (or
@@ -78,10 +78,10 @@ void stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vec
 /// disturb the others. Replies are kept in memory. Associated executor, allocator and cancellation (terminal: every session is cut off) are
 /// honoured. Run the executor on one thread.
 template <class Token>
-auto async_stream_plans(const asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
+auto async_stream_plans(const boost::asio::any_io_executor& executor, StreamUrl url, std::vector<ClientPlan> plans, ClientOptions options,
                         Token&& token) {
-  return asio::async_initiate<Token, void(std::vector<ClientRecord>)>(
-      [](auto handler, asio::any_io_executor on, StreamUrl to, std::vector<ClientPlan> sent, ClientOptions how) {
+  return boost::asio::async_initiate<Token, void(std::vector<ClientRecord>)>(
+      [](auto handler, boost::asio::any_io_executor on, StreamUrl to, std::vector<ClientPlan> sent, ClientOptions how) {
         stream_plans(on, std::move(to), std::move(sent), std::move(how), std::move(handler));
       },
       token, executor, std::move(url), std::move(plans), std::move(options));

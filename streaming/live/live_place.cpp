@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/tensor/recovery.h>
 #include <millrace/tensor/work_failure.h>
 

@@ -28,7 +28,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
     Tracer* tracer = nullptr;
   };
 
-  LivePlace(asio::io_context& context, const std::shared_ptr<const Recurrence>& recurrence, Options options);
+  LivePlace(boost::asio::io_context& context, const std::shared_ptr<const Recurrence>& recurrence, Options options);
 
   Place place() const { return options_.device->place(); }
   /// See StateSlab; while no tick runs.
@@ -59,7 +59,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
   void tick_done(TickResult result);
   void lose(std::exception_ptr error);
 
-  asio::io_context& context_;
+  boost::asio::io_context& context_;
   Options options_;
   Batcher batcher_;
   StateSlab slab_;

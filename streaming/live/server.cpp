@@ -15,6 +15,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/live/live_place.h>
 #include <millrace/streaming/live/session.h>
 #include <millrace/streaming/transport/connection.h>

@@ -42,7 +42,7 @@ struct ServerOptions {
 class Server {
  public:
   /// Listens at once. UnsupportedError, IoError, ArgumentError: see Listener.
-  Server(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
+  Server(boost::asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

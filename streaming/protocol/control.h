@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include <millrace/streaming/audio/audio_format.h>
+#include <millrace/streaming/protocol/audio_format.h>
 #include <millrace/streaming/protocol/error_code.h>
 #include <millrace/tensor/ddim.h>
 #include <millrace/tensor/dtype.h>

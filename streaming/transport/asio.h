@@ -9,7 +9,9 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/system/error_code.hpp>
 
-#include <millrace/runtime/task/asio.h>
+namespace boost::asio {
+class io_context;
+}
 
 /// The parts of Asio that a transport's header names.
 namespace millrace {

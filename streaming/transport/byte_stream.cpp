@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/byte_stream.h>
 
 #include <boost/asio/append.hpp>

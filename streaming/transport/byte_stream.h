@@ -18,8 +18,8 @@ class BufferList {
  public:
   template <class Sequence>
   explicit BufferList(const Sequence& sequence) {
-    auto end = asio::buffer_sequence_end(sequence);
-    for (auto at = asio::buffer_sequence_begin(sequence); at != end && size_ < buffers_.size(); ++at)
+    auto end = boost::asio::buffer_sequence_end(sequence);
+    for (auto at = boost::asio::buffer_sequence_begin(sequence); at != end && size_ < buffers_.size(); ++at)
       if (Buffer buffer(*at); buffer.size() > 0) buffers_[size_++] = buffer;
   }
   using value_type = Buffer;
@@ -31,8 +31,8 @@ class BufferList {
   std::array<Buffer, 16> buffers_;
   std::size_t size_ = 0;
 };
-using ReadBuffers = BufferList<asio::mutable_buffer>;
-using WriteBuffers = BufferList<asio::const_buffer>;
+using ReadBuffers = BufferList<boost::asio::mutable_buffer>;
+using WriteBuffers = BufferList<boost::asio::const_buffer>;
 
 /// An ordered stream of bytes with its type erased, so that what is built on it compiles once. It is an AsyncReadStream and an
 /// AsyncWriteStream.
@@ -43,9 +43,9 @@ using WriteBuffers = BufferList<asio::const_buffer>;
 /// use it on its executor.
 class ByteStream {
  public:
-  using executor_type = asio::any_io_executor;
-  using TransferHandler = asio::any_completion_handler<void(error_code, std::size_t)>;
-  using DoneHandler = asio::any_completion_handler<void(error_code)>;
+  using executor_type = boost::asio::any_io_executor;
+  using TransferHandler = boost::asio::any_completion_handler<void(error_code, std::size_t)>;
+  using DoneHandler = boost::asio::any_completion_handler<void(error_code)>;
 
   /// What carries the bytes: a socket, or a test.
   class Carrier {
@@ -69,22 +69,22 @@ class ByteStream {
   /// Completes with (error_code, bytes read); eof when the peer ended.
   template <class Buffers, class Token>
   auto async_read_some(const Buffers& buffers, Token&& token) {
-    return asio::async_initiate<Token, void(error_code, std::size_t)>(
+    return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
         [](auto handler, Carrier* carrier, const ReadBuffers& list) { carrier->read_some(list, std::move(handler)); }, token,
         carrier_.get(), ReadBuffers(buffers));
   }
   /// Completes with (error_code, bytes written).
   template <class Buffers, class Token>
   auto async_write_some(const Buffers& buffers, Token&& token) {
-    return asio::async_initiate<Token, void(error_code, std::size_t)>(
+    return boost::asio::async_initiate<Token, void(error_code, std::size_t)>(
         [](auto handler, Carrier* carrier, const WriteBuffers& list) { carrier->write_some(list, std::move(handler)); }, token,
         carrier_.get(), WriteBuffers(buffers));
   }
   /// Completes with (error_code) when the stream is closed: see Carrier::shut_down.
   template <class Token>
   auto async_shut_down(Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>([](auto handler, Carrier* carrier) { carrier->shut_down(std::move(handler)); },
-                                                         token, carrier_.get());
+    return boost::asio::async_initiate<Token, void(error_code)>(
+        [](auto handler, Carrier* carrier) { carrier->shut_down(std::move(handler)); }, token, carrier_.get());
   }
   /// Closes at once; what is pending completes with operation_aborted.
   void close() noexcept { carrier_->close(); }
@@ -96,6 +96,6 @@ class ByteStream {
 };
 
 /// A connected socket as a ByteStream, with TCP_NODELAY set. `first` are bytes that were already read from it.
-ByteStream make_byte_stream(asio::ip::tcp::socket socket, std::string first = {});
+ByteStream make_byte_stream(boost::asio::ip::tcp::socket socket, std::string first = {});
 
 }  // namespace millrace

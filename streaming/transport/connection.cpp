@@ -10,6 +10,7 @@
 #include <array>
 #include <charconv>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/byte_stream.h>
 #include <millrace/streaming/transport/tcp_stream.h>
 #include <millrace/streaming/transport/websocket_stream.h>

@@ -33,16 +33,16 @@ struct AcceptOptions {
   AcceptOptions() = default;
 };
 
-void accept_stream(asio::ip::tcp::socket socket, AcceptOptions options, MessageStreamHandler handler);
-void connect_stream(const asio::any_io_executor& executor, StreamUrl url, Limits limits, MessageStreamHandler handler);
+void accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, MessageStreamHandler handler);
+void connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, Limits limits, MessageStreamHandler handler);
 
 /// Server side: tells plain TCP from WebSocket by the first four bytes, and completes with (error_code, unique_ptr<MessageStream>) once the
 /// peer may send its `start`. Closes the socket and completes with ErrorCode::idle after `limits.handshake`, with ErrorCode::refused for a
 /// request that WebSocket refuses. Associated executor, allocator and cancellation (terminal) are honoured.
 template <class Token>
-auto async_accept_stream(asio::ip::tcp::socket socket, AcceptOptions options, Token&& token) {
-  return asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
-      [](auto handler, asio::ip::tcp::socket moved, AcceptOptions taken) {
+auto async_accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, Token&& token) {
+  return boost::asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
+      [](auto handler, boost::asio::ip::tcp::socket moved, AcceptOptions taken) {
         accept_stream(std::move(moved), std::move(taken), std::move(handler));
       },
       token, std::move(socket), std::move(options));
@@ -50,9 +50,9 @@ auto async_accept_stream(asio::ip::tcp::socket socket, AcceptOptions options, To
 
 /// Client side: resolves, connects (and asks for a WebSocket), and completes likewise, within `limits.handshake`.
 template <class Token>
-auto async_connect_stream(const asio::any_io_executor& executor, StreamUrl url, Limits limits, Token&& token) {
-  return asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
-      [](auto handler, asio::any_io_executor on, StreamUrl to, Limits within) {
+auto async_connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, Limits limits, Token&& token) {
+  return boost::asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
+      [](auto handler, boost::asio::any_io_executor on, StreamUrl to, Limits within) {
         connect_stream(on, std::move(to), within, std::move(handler));
       },
       token, executor, std::move(url), limits);

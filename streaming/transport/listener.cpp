@@ -10,6 +10,7 @@
 
 #include <chrono>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {

@@ -14,11 +14,11 @@ namespace millrace {
 /// 100 ms and goes on; so it does at 90 % of the descriptor limit. Not thread-safe: use it on its executor.
 class Listener {
  public:
-  using SocketHandler = asio::any_completion_handler<void(error_code, asio::ip::tcp::socket)>;
+  using SocketHandler = boost::asio::any_completion_handler<void(error_code, boost::asio::ip::tcp::socket)>;
 
   /// `port` 0 takes a free one. UnsupportedError for an address that is not a loopback address (there is no TLS and no token yet);
   /// ArgumentError for text that is no IP address; IoError names address, port and cause.
-  Listener(const asio::any_io_executor& executor, const std::string& address, std::uint16_t port);
+  Listener(const boost::asio::any_io_executor& executor, const std::string& address, std::uint16_t port);
   Listener(Listener&&) noexcept;
   ~Listener();
 
@@ -29,7 +29,7 @@ class Listener {
   /// Associated executor, allocator and cancellation (terminal) are honoured.
   template <class Token>
   auto async_accept(Token&& token) {
-    return asio::async_initiate<Token, void(error_code, asio::ip::tcp::socket)>(
+    return boost::asio::async_initiate<Token, void(error_code, boost::asio::ip::tcp::socket)>(
         [](auto handler, Listener* self) { self->accept(std::move(handler)); }, token, this);
   }
   /// Stops listening. Idempotent.

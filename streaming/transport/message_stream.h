@@ -19,9 +19,9 @@ namespace millrace {
 /// what is pending completes with an error. Not thread-safe: use it on its executor.
 class MessageStream {
  public:
-  using executor_type = asio::any_io_executor;
-  using ReadHandler = asio::any_completion_handler<void(error_code, Message)>;
-  using DoneHandler = asio::any_completion_handler<void(error_code)>;
+  using executor_type = boost::asio::any_io_executor;
+  using ReadHandler = boost::asio::any_completion_handler<void(error_code, Message)>;
+  using DoneHandler = boost::asio::any_completion_handler<void(error_code)>;
 
   virtual ~MessageStream() = default;
   virtual executor_type get_executor() = 0;
@@ -30,20 +30,20 @@ class MessageStream {
   /// the protocol, and over WebSocket was already told so with its close code; nothing more can be read.
   template <class Token>
   auto async_read(Token&& token) {
-    return asio::async_initiate<Token, void(error_code, Message)>([](auto handler, MessageStream* self) { self->read(std::move(handler)); },
-                                                                  token, this);
+    return boost::asio::async_initiate<Token, void(error_code, Message)>(
+        [](auto handler, MessageStream* self) { self->read(std::move(handler)); }, token, this);
   }
   /// Completes with (error_code) when the message was handed to the network.
   template <class Token>
   auto async_write(Message message, Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>(
+    return boost::asio::async_initiate<Token, void(error_code)>(
         [](auto handler, MessageStream* self, Message moved) { self->write(std::move(moved), std::move(handler)); }, token, this,
         std::move(message));
   }
   /// The same for several messages, at least one, in order: over TCP as one piece.
   template <class Token>
   auto async_write_all(std::vector<Message> messages, Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>(
+    return boost::asio::async_initiate<Token, void(error_code)>(
         [](auto handler, MessageStream* self, std::vector<Message> moved) { self->write_all(std::move(moved), std::move(handler)); }, token,
         this, std::move(messages));
   }
@@ -52,7 +52,7 @@ class MessageStream {
   /// an error.
   template <class Token>
   auto async_close(std::uint16_t code, Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>(
+    return boost::asio::async_initiate<Token, void(error_code)>(
         [](auto handler, MessageStream* self, std::uint16_t value) { self->close(value, std::move(handler)); }, token, this, code);
   }
   /// Closes at once; what is pending completes with an error.
@@ -67,6 +67,6 @@ class MessageStream {
   virtual void close(std::uint16_t code, DoneHandler handler) = 0;
 };
 
-using MessageStreamHandler = asio::any_completion_handler<void(error_code, std::unique_ptr<MessageStream>)>;
+using MessageStreamHandler = boost::asio::any_completion_handler<void(error_code, std::unique_ptr<MessageStream>)>;
 
 }  // namespace millrace

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/protocol/frame.h>
 #include <millrace/streaming/transport/wire_error.h>
 

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/wire_error.h>
 
 namespace millrace {

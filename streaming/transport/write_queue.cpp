@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/wire_error.h>
 #include <millrace/tensor/error.h>
 

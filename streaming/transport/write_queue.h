@@ -17,7 +17,7 @@ namespace millrace {
 /// first, which aborts the stream. Not thread-safe: use it on the stream's executor.
 class WriteQueue {
  public:
-  using DoneHandler = asio::any_completion_handler<void(error_code)>;
+  using DoneHandler = boost::asio::any_completion_handler<void(error_code)>;
 
   WriteQueue(std::shared_ptr<MessageStream> stream, std::size_t max_bytes, std::chrono::milliseconds stuck);
   WriteQueue(const WriteQueue&) = delete;
@@ -37,14 +37,14 @@ class WriteQueue {
   /// completes it with operation_aborted.
   template <class Token>
   auto async_room(Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>([](auto handler, WriteQueue* self) { self->wait(false, std::move(handler)); },
-                                                         token, this);
+    return boost::asio::async_initiate<Token, void(error_code)>(
+        [](auto handler, WriteQueue* self) { self->wait(false, std::move(handler)); }, token, this);
   }
   /// Completes likewise once nothing waits any more: everything was written.
   template <class Token>
   auto async_flushed(Token&& token) {
-    return asio::async_initiate<Token, void(error_code)>([](auto handler, WriteQueue* self) { self->wait(true, std::move(handler)); },
-                                                         token, this);
+    return boost::asio::async_initiate<Token, void(error_code)>(
+        [](auto handler, WriteQueue* self) { self->wait(true, std::move(handler)); }, token, this);
   }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program of somebody who has only the installed headers and libraries.
+// [main]
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 
@@ -7,7 +8,6 @@
 
 #include "sum.h"
 
-// [main]
 int main() {
   const auto rows = millrace::Tensor::from<float>({1.0f, 2.0f, 3.0f});
   millrace::ThreadExecutor executor(1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// [sum]
 #include <millrace/runtime/array/tensor_array.h>
 
-// [sum]
 /// The sum of the steps of an array, taken in order by a loop that a consumer wrote.
 inline millrace::task<double> sum_of(millrace::TensorArray steps) {
   double sum = 0;

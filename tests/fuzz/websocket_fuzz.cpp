@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/websocket_stream.h>
 
 using namespace millrace;

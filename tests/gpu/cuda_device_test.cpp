@@ -102,7 +102,7 @@ TEST_CASE("streams order what one makes and another uses, however work is spread
     for (int i = 0; i < 100; ++i) {
       const auto a = static_cast<std::size_t>(random.between(0, static_cast<int>(values.size()) - 1));
       const auto b = static_cast<std::size_t>(random.between(0, static_cast<int>(values.size()) - 1));
-      const Tensor next = binary(Binary::max, values[a], values[b], stream());
+      const Tensor next = binary(Binary::maximum, values[a], values[b], stream());
       values.push_back(binary(Binary::add, next, values[0], stream()));
       expected.push_back(std::max(expected[a], expected[b]) + expected[0]);
       if (values.size() > 8) {  // given back while streams still work on it

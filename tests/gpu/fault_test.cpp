@@ -19,6 +19,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>

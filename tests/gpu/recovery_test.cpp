@@ -13,6 +13,7 @@
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/live/state_slab.h>
 #include <millrace/tensor/copy.h>

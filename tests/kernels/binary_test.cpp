@@ -9,7 +9,7 @@ TEST_CASE("each function of two elements has its name") {
   CHECK(name_of(Binary::add) == "add");
   CHECK(name_of(Binary::prelu) == "prelu");
   CHECK(name_of(Binary::equal) == "equal");
-  CHECK(name_of(Binary::greater_or_equal) == "greater_or_equal");
+  CHECK(name_of(Binary::greater_equal) == "greater_equal");
   CHECK(name_of(Binary::logical_xor) == "logical_xor");
 }
 

@@ -17,15 +17,15 @@ double apply(Binary kind, double x, double y) {
     case Binary::mul: return x * y;
     case Binary::div: return x / y;
     case Binary::pow: return std::pow(x, y);
-    case Binary::min: return std::min(x, y);
-    case Binary::max: return std::max(x, y);
+    case Binary::minimum: return std::min(x, y);
+    case Binary::maximum: return std::max(x, y);
     case Binary::mod: return x - std::floor(x / y) * y;
     case Binary::fmod: return std::fmod(x, y);
     case Binary::prelu: return x < 0 ? y * x : x;
     case Binary::equal: return x == y;
     case Binary::not_equal: return x != y;
     case Binary::less: return x < y;
-    case Binary::less_or_equal: return x <= y;
+    case Binary::less_equal: return x <= y;
     case Binary::greater: return x > y;
     default: return x >= y;
   }
@@ -123,11 +123,11 @@ TEST_CASE("NaN wins in min and max, and compares as IEEE 754 says") {
   const StreamRef stream = device.stream(0);
   const float nan = std::nanf("");
   const Tensor a = Tensor::from<float>({nan, 1, nan}), b = Tensor::from<float>({1, nan, nan});
-  for (const Tensor& y : {min(a, b, stream), max(a, b, stream)})
+  for (const Tensor& y : {minimum(a, b, stream), maximum(a, b, stream)})
     for (const float v : y.to_vector<float>()) CHECK(std::isnan(v));
   CHECK(equal(a, b, stream).to_vector<bool>() == std::vector<bool>(3, false));
   CHECK(not_equal(a, b, stream).to_vector<bool>() == std::vector<bool>(3, true));
-  CHECK(less_or_equal(a, a, stream).to_vector<bool>() == std::vector<bool>{false, true, false});
+  CHECK(less_equal(a, a, stream).to_vector<bool>() == std::vector<bool>{false, true, false});
 }
 
 TEST_CASE("logic takes bool") {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+// [headers of the listing]
 #include <millrace/kernels/activation.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/matmul.h>
@@ -14,6 +15,8 @@
 #include <millrace/runtime/array/shrink.h>
 #include <millrace/runtime/array/unpack.h>
 #include <millrace/runtime/task/await_point.h>
+#include <millrace/tensor/device.h>
+// [headers of the listing]
 #include <millrace/runtime/task/scope.h>
 #include <millrace/tensor/copy.h>
 #include <support/drive.h>
@@ -26,6 +29,8 @@ using testing::run_fifo;
 using testing::Schedule;
 
 // [listing by hand]
+using namespace millrace;
+
 struct Weights {
   Weights(Tensor u, Tensor w) : U(std::move(u)), W(std::move(w)) {}
   Tensor U, W;

@@ -13,6 +13,7 @@
 #include <millrace/runtime/array/tensor_array.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/frame_pool.h>
 #include <millrace/runtime/task/seeded_executor.h>
 #include <support/completion_tokens.h>

@@ -124,8 +124,8 @@ struct Arithmetic {
       case Binary::mul: return x * y;
       case Binary::div: return x / y;
       case Binary::pow: return y == T{2} ? x * x : std::pow(x, y);
-      case Binary::min: return x < y || x != x ? x : y;
-      case Binary::max: return x > y || x != x ? x : y;
+      case Binary::minimum: return x < y || x != x ? x : y;
+      case Binary::maximum: return x > y || x != x ? x : y;
       case Binary::mod: {
         const T rest = std::fmod(x, y);
         return rest != T{0} && (rest < T{0}) != (y < T{0}) ? rest + y : rest;
@@ -153,8 +153,8 @@ struct IntegerArithmetic {
       case Binary::mul: return wrapped(bits_of(x) * bits_of(y));
       case Binary::div: return refuse(y) ? 0 : y == -1 ? wrapped(0 - bits_of(x)) : x / y;
       case Binary::pow: return power(x, y);
-      case Binary::min: return x < y ? x : y;
-      case Binary::max: return x > y ? x : y;
+      case Binary::minimum: return x < y ? x : y;
+      case Binary::maximum: return x > y ? x : y;
       case Binary::mod: {
         const std::int64_t rest = remainder(x, y);
         return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
@@ -195,9 +195,9 @@ struct Comparison {
       case Binary::equal: return x == y;
       case Binary::not_equal: return x != y;
       case Binary::less: return x < y;
-      case Binary::less_or_equal: return x <= y;
+      case Binary::less_equal: return x <= y;
       case Binary::greater: return x > y;
-      case Binary::greater_or_equal: return x >= y;
+      case Binary::greater_equal: return x >= y;
       case Binary::logical_and: return x != T{0} && y != T{0};
       case Binary::logical_or: return x != T{0} || y != T{0};
       default: return (x != T{0}) != (y != T{0});

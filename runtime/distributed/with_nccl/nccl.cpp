@@ -46,8 +46,8 @@ ncclRedOp_t op_of(Reduce reduce) {
 
 Binary binary_of(Reduce reduce) {
   switch (reduce) {
-    case Reduce::min: return Binary::min;
-    case Reduce::max: return Binary::max;
+    case Reduce::min: return Binary::minimum;
+    case Reduce::max: return Binary::maximum;
     default: return Binary::add;
   }
 }

@@ -22,14 +22,14 @@ constexpr Named binaries[] = {
     {"mul", Binary::mul},
     {"div", Binary::div},
     {"pow", Binary::pow},
-    {"minimum", Binary::min},
-    {"maximum", Binary::max},
+    {"minimum", Binary::minimum},
+    {"maximum", Binary::maximum},
     {"equal", Binary::equal},
     {"not_equal", Binary::not_equal},
     {"less", Binary::less},
-    {"less_equal", Binary::less_or_equal},
+    {"less_equal", Binary::less_equal},
     {"greater", Binary::greater},
-    {"greater_equal", Binary::greater_or_equal},
+    {"greater_equal", Binary::greater_equal},
     {"logical_and", Binary::logical_and},
     {"logical_or", Binary::logical_or},
     {"logical_xor", Binary::logical_xor},
@@ -98,8 +98,8 @@ Tensor scalar_of(const Tensor& bound) { return bound.rank() == 0 ? bound : bound
 
 void run_clip(OpContext& context) {
   Tensor clipped = context.tensor(0);
-  if (context.has(1)) clipped = binary(Binary::max, clipped, scalar_of(context.tensor(1)), context.stream());
-  if (context.has(2)) clipped = binary(Binary::min, clipped, scalar_of(context.tensor(2)), context.stream());
+  if (context.has(1)) clipped = binary(Binary::maximum, clipped, scalar_of(context.tensor(1)), context.stream());
+  if (context.has(2)) clipped = binary(Binary::minimum, clipped, scalar_of(context.tensor(2)), context.stream());
   context.set(0, std::move(clipped));
 }
 

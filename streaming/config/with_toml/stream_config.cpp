@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include <millrace/streaming/audio/audio_format.h>
+#include <millrace/streaming/protocol/audio_format.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library inside a program that has an io_context of its own.
+// [embedding]
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/runtime.h>
@@ -12,7 +13,6 @@
 
 using namespace millrace;
 
-// [embedding]
 Program smoothing() {  // h ← (h + x) / 2, over any number of sequences of any lengths
   Program program;
   const build::Guard guard(program);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+// [headers of the listing]
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+// [headers of the listing]
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
@@ -11,10 +13,10 @@
 
 namespace built {
 
+// [listing by builder]
 using namespace millrace::build;
 using millrace::DDim, millrace::DType, millrace::Program, millrace::Tensor, millrace::VarType;
 
-// [listing by builder]
 Program listing(bool sorted, const Tensor& u, const Tensor& w) {
   Program program;
   program.set_title("listing");

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/sync_wait.h>

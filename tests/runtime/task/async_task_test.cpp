@@ -21,6 +21,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/asio_executor.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/thread_executor.h>

@@ -19,6 +19,7 @@
 #include <thread>
 #include <tuple>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/asio_executor.h>
 #include <millrace/runtime/task/async_task.h>
 #include <millrace/runtime/task/deadline.h>

@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/live/server.h>
 #include <millrace/streaming/transport/connection.h>
 

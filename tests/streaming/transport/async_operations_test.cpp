@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/byte_stream.h>
 #include <millrace/streaming/transport/write_queue.h>
 #include <streaming/transport/loopback.h>

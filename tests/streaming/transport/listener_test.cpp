@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/tensor/error.h>
 #include <streaming/transport/loopback.h>
 

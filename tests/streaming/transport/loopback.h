@@ -13,6 +13,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/streaming/transport/listener.h>
 

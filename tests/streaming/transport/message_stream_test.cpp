@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/message_stream.h>
 
 #include <memory_resource>

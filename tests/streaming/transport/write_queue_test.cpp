@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/wire_error.h>
 #include <streaming/transport/loopback.h>
 

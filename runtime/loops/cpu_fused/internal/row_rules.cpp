@@ -83,7 +83,7 @@ void clip_rule(RowCompiler& c, const Op& op) {
     View limit = c.at(op.inputs[bound]);
     if (limit.rows) RowCompiler::refuse(op, "has a bound that changes from row to row");
     limit.dims = limit.strides = DDim{};
-    x = c.elementwise(binary_op(bound == 1 ? Binary::max : Binary::min), {x, limit}, x.dims);
+    x = c.elementwise(binary_op(bound == 1 ? Binary::maximum : Binary::minimum), {x, limit}, x.dims);
   }
   c.bind(op.outputs[0], x);
 }

@@ -2,3 +2,4 @@
 // Breaks the rules, for the tests that the rules can fail; silero is the word.
 #include <nlohmann/json.hpp>
 #include "../docs/nothing.h"
+#include <millrace/streaming/live/server.h>

@@ -20,6 +20,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>

@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/live/state_slab.h>
 #include <millrace/streaming/protocol/frame.h>

@@ -10,6 +10,7 @@
 #include <apps/process.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/program/storage.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>

@@ -3,6 +3,7 @@
 
 #include <millrace/kernels/cpu/instruction_set.h>
 #include <millrace/kernels/library_products.h>
+#include <millrace/runtime/distributed/mpi.h>
 #include <millrace/runtime/distributed/nccl.h>
 #include <millrace/tensor/cuda_device.h>
 
@@ -20,6 +21,7 @@ int info() {
     for (const std::string& line : cuda_arithmetic_ids()) fmt::print("cuda arithmetic: {}\n", line);
   }
   fmt::print("nccl: {}\n", nccl_status());
+  fmt::print("mpi: {}\n", mpi_status());
   for (const CudaDeviceInfo& device : cuda_devices())
     fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} of {:.1f} GiB free\n", device.index, device.name,
                device.major, device.minor, device.multiprocessors, static_cast<double>(device.free_bytes) / (1 << 30),

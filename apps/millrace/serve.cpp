@@ -10,6 +10,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/streaming/live/server.h>
 

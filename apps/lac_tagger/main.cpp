@@ -11,7 +11,7 @@
 #include <lac_tagger/library/tagger.h>
 #include <lac_tagger/library/text.h>
 #include <millrace/runtime/program/storage.h>
-#include <support/with_cli11/command_line.h>
+#include <support/command_line.h>
 
 namespace {
 

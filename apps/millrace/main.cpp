@@ -2,7 +2,7 @@
 #include <csignal>
 #include <string>
 
-#include <support/with_cli11/command_line.h>
+#include <support/command_line.h>
 
 #include "commands.h"
 

@@ -10,6 +10,7 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/client/stream_client.h>

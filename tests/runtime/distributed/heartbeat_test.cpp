@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/distributed/heartbeat.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "runtime/distributed/rank_threads.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+HeartbeatOptions quick() {
+  HeartbeatOptions made;
+  made.interval = 50ms;
+  made.silence = 1500ms;
+  made.meeting = 20s;
+  return made;
+}
+
+/// A rank in a process of its own, whose life ends with that of the object.
+class RankProcess {
+ public:
+  RankProcess(int rank, int size, std::uint16_t port) : process_(::fork()) {
+    if (process_ != 0) return;
+    try {
+      Rendezvous meeting(member(rank, size, port));
+      const Heartbeat heartbeat(meeting, [](const std::string&) {}, quick());
+      meeting.exchange("connected", "");
+      std::this_thread::sleep_for(60s);
+    } catch (const std::exception&) {
+    }
+    ::_exit(0);
+  }
+  ~RankProcess() {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+  void signal(int number) const { ::kill(process_, number); }
+
+ private:
+  pid_t process_;
+};
+
+/// What ranks 0 and 1, threads here, hear after `act` was done to rank 2, a process.
+std::vector<std::string> heard_after(int number) {
+  const std::uint16_t port = free_port();
+  const RankProcess third(2, 3, port);
+  std::vector<std::string> heard(2, "nothing");
+  on_threads({0, 1}, [&](int rank) {
+    Rendezvous meeting(member(rank, 3, port));
+    std::promise<std::string> said;
+    std::future<std::string> sentence = said.get_future();
+    const Heartbeat heartbeat(meeting, [&](const std::string& text) { said.set_value(text); }, quick());
+    meeting.exchange("connected", "");
+    if (rank == 0) third.signal(number);
+    if (sentence.wait_for(15s) == std::future_status::ready) heard[static_cast<std::size_t>(rank)] = sentence.get();
+    // Rank 1 has heard of it from rank 0, which is there until then.
+    std::this_thread::sleep_for(rank == 0 ? 300ms : 0ms);
+  });
+  return heard;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that say farewell are not missed, and a world of one needs no connection") {
+  const std::uint16_t port = free_port();
+  std::vector<int> lost(3, 0);
+  const std::vector<std::string> said = on_threads({0, 1, 2}, [&](int rank) {
+    Rendezvous meeting(member(rank, 3, port));
+    const Heartbeat heartbeat(meeting, [&, rank](const std::string&) { ++lost[static_cast<std::size_t>(rank)]; }, quick());
+    std::this_thread::sleep_for(rank == 2 ? 50ms : 2000ms);
+  });
+  CHECK(said == std::vector<std::string>(3, "done"));
+  // Rank 0 may end before rank 1 does: that is a farewell too.
+  CHECK(lost == std::vector<int>(3, 0));
+  Rendezvous alone(member(0, 1, free_port()));
+  CHECK_NOTHROW(Heartbeat(alone, [](const std::string&) {}));
+}
+
+TEST_CASE("all ranks hear which rank has died, at once, and which one has stopped, after its silence") {
+  CHECK(heard_after(SIGKILL) == std::vector<std::string>(2, "rank 2 has died: its connection ended"));
+  CHECK(heard_after(SIGSTOP) == std::vector<std::string>(2, "rank 2 gave no sign of life for 1500 ms"));
+}
+
+TEST_CASE("a rank that takes too long to appear, or impossible times, are errors") {
+  Rendezvous alone(member(0, 1, free_port()));
+  HeartbeatOptions wrong = quick();
+  wrong.silence = wrong.interval;
+  CHECK_THROWS_WITH_AS(Heartbeat(
+                           alone, [](const std::string&) {}, wrong),
+                       "heartbeat: expected an interval above 0 ms and a longer silence, found 50 ms and 50 ms", ArgumentError);
+}
