@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/models/export/onnx.h>
 
 #include "commands.h"
 #include "model_flags.h"

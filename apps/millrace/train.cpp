@@ -15,6 +15,7 @@
 #include <support/standard_streams.h>
 
 #include "commands.h"
+#include "train_ranks.h"
 
 namespace millrace::app {
 namespace {
@@ -30,6 +31,8 @@ struct TrainFlags {
   std::optional<std::uint64_t> seed;
   std::optional<std::int64_t> epochs;
   int threads = 1;
+  int ranks = 1;
+  char** arguments = nullptr;
 };
 
 std::atomic<bool> stop_asked{false};
@@ -103,6 +106,8 @@ class Show final : public training::TrainObserver {
 };
 
 int train(const TrainFlags& flags) {
+  const std::unique_ptr<JobRanks> ranks = JobRanks::join();
+  if (flags.ranks > 1 && ranks == nullptr) become_ranks(flags.ranks, flags.arguments);
   const training::TrainConfig config = training::read_train_config(flags.config);
   training::TrainJobOptions options;
   options.resume = flags.resume;
@@ -113,10 +118,12 @@ int train(const TrainFlags& flags) {
   options.threads = flags.threads;
   options.build = "millrace " MILLRACE_VERSION;
   options.stop = &stop_asked;
+  if (ranks != nullptr) options.ranks = &ranks->communicator();
   std::signal(SIGINT, ask_to_stop);
   std::signal(SIGTERM, ask_to_stop);
   Show show(flags.quiet);
   const training::TrainResult result = naming(flags.config, [&] { return training::run_train_job(config, options, show); });
+  if (ranks != nullptr && ranks->communicator().rank() > 0) return 0;
   if (!flags.quiet) {
     fmt::print("{}", training::curve_as_text(result.epochs));
     std::string files;
@@ -129,8 +136,9 @@ int train(const TrainFlags& flags) {
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(CLI::App& app, Action& action, char** argv) {
   const auto flags = std::make_shared<TrainFlags>();
+  flags->arguments = argv;
   CLI::App* command = app.add_subcommand("train", "Trains a model on sequences of any lengths, as a TOML file says (docs/training.md)");
   command->add_option("CONFIG", flags->config, "FILE.toml: data, layers, training")->required();
   command->add_option("--data", flags->data, "The folder in which relative names of data begin; default: that of CONFIG");
@@ -140,6 +148,13 @@ void add_train(CLI::App& app, Action& action) {
   command->add_option("--seed", flags->seed, "In the place of CONFIG's");
   command->add_option("--epochs", flags->epochs, "In the place of CONFIG's")->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
   command->add_option("--threads", flags->threads, "Threads that a kernel may split over; the results do not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--ranks", flags->ranks,
+                   "Processes on this machine that share each batch, by mpirun. Where mpirun, or RANK and WORLD_SIZE, have started several "
+                   "processes, "
+                   "they share it without this flag")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--quiet", flags->quiet, "Prints the final line alone");

@@ -15,9 +15,11 @@
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/training/extract.h>
 #include <millrace/runtime/training/fed_program.h>
+#include <millrace/runtime/training/gradient_sum.h>
 #include <millrace/runtime/training/ragged_file.h>
 #include <millrace/runtime/training/trainer.h>
 #include <millrace/runtime/training/ts_file.h>
+#include <millrace/tensor/cpu_stream.h>
 
 namespace millrace::training {
 namespace {
@@ -127,7 +129,8 @@ class TrainJob {
         scorer_(with_fed_weights(model(ModelUse::score)), make_cpu_device(options.threads)) {}
 
   TrainResult run() {
-    observer_.begins(description());
+    check_ranks();
+    if (writes()) observer_.begins(description());
     if (options_.resume)
       resume();
     else
@@ -139,6 +142,22 @@ class TrainJob {
   }
 
  private:
+  int rank() const { return options_.ranks == nullptr ? 0 : options_.ranks->rank(); }
+  int world_size() const { return options_.ranks == nullptr ? 1 : options_.ranks->world_size(); }
+  bool writes() const { return rank() == 0; }
+  void note(const std::string& text) {
+    if (writes()) observer_.note(text);
+  }
+
+  /// Sums over the ranks, the same on all of them.
+  std::vector<double> summed(const std::vector<double>& values) const {
+    if (options_.ranks == nullptr) return values;
+    CpuStream stream(std::make_shared<ThreadTeam>(1));
+    Tensor sum = Tensor::from(values);
+    options_.ranks->all_reduce(sum, sum, Reduce::sum, stream).wait();
+    return sum.to_vector<double>();
+  }
+
   Program model(ModelUse use) {
     if (!checked_) check_data();
     checked_ = true;
@@ -179,9 +198,26 @@ class TrainJob {
     return text + fmt::format(", {} batches an epoch, seed {}", batches_.size(), seed_);
   }
 
+  /// Ranks of different jobs would wait for one another, or sum what does not belong together.
+  void check_ranks() const {
+    if (world_size() == 1) return;
+    std::string all;
+    for (const auto& [name, value] : identity()) all += name + value;
+    const std::string hash = sha256(all);
+    std::vector<double> bytes(hash.begin(), hash.end());
+    const std::vector<double> sums = summed(bytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      if (sums[i] != bytes[i] * world_size())
+        throw MismatchError(fmt::format(
+            "training on {} ranks: expected the same configuration, seed and data of all ranks, found others than those of rank {}",
+            world_size(), rank()));
+  }
+
   void begin() {
-    make_folder();
-    checkpoints_.clear();
+    if (writes()) {
+      make_folder();
+      checkpoints_.clear();
+    }
     deal();
   }
 
@@ -196,21 +232,22 @@ class TrainJob {
     return {{"config", sha256(config_.text)},
             {"seed", std::to_string(seed_)},
             {"data", sha256(std::string(static_cast<const char*>(data_.train.x.tensor().raw()), data_.train.x.tensor().bytes()) +
-                            data_.train.x.lod().to_string())},
-            {"world_size", "1"}};
+                            data_.train.x.lod().to_string())}};
   }
 
   void resume() {
     std::vector<std::string> skipped;
     const std::optional<Checkpoint> found = checkpoints_.load(&skipped);
-    for (const std::string& line : skipped) observer_.note("a checkpoint is skipped: " + line);
+    for (const std::string& line : skipped) note("a checkpoint is skipped: " + line);
     if (!found) throw TrainingError(checkpoints_.path().string() + ": expected a checkpoint to resume from, found none");
     for (const auto& [name, value] : identity())
       if (found->field(name) != value)
         throw TrainingError(
             fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
     if (found->field("build") != options_.build)
-      observer_.note(fmt::format("the checkpoint is of build '{}', this is '{}': bits may differ", found->field("build"), options_.build));
+      note(fmt::format("the checkpoint is of build '{}', this is '{}': bits may differ", found->field("build"), options_.build));
+    if (found->field("world_size") != std::to_string(world_size()))
+      note(fmt::format("the checkpoint is of {} ranks, these are {}: results agree to rounding", found->field("world_size"), world_size()));
     trainer_.restore(*found);
     epoch_ = found->integer("epoch");
     batch_ = found->integer("batch");
@@ -220,15 +257,23 @@ class TrainJob {
                 found->integer("right"),       found->integer("count"),       found->integer("batches")};
     history_ = metrics_of(found->tensors.at("history").at("epochs"));
     if (const auto best = found->tensors.find("best"); best != found->tensors.end()) best_ = best->second;
-    observer_.note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
+    note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
+    // No rank writes before all have read; they have read the same.
+    const auto step = static_cast<double>(trainer_.steps());
+    if (summed({step})[0] != step * world_size())
+      throw TrainingError(fmt::format("{}: expected the same checkpoint for all {} ranks, found step {} on rank {}",
+                                      checkpoints_.path().string(), world_size(), trainer_.steps(), rank()));
     deal();
   }
 
   void save() {
+    last_checkpoint_ = Clock::now();
+    if (!writes()) return;
     Checkpoint made;
     trainer_.save(made);
     made.fields = identity();
     made.fields["build"] = options_.build;
+    made.fields["world_size"] = std::to_string(world_size());
     made.fields["epoch"] = std::to_string(epoch_);
     made.fields["batch"] = std::to_string(batch_);
     made.fields["best_epoch"] = std::to_string(best_epoch_);
@@ -254,14 +299,23 @@ class TrainJob {
   static Feeds feeds_of(const Dataset& batch) { return {{"x", batch.x}, {"target", batch.targets}}; }
 
   std::int64_t count_of(const Dataset& batch) const { return batch.per_row ? batch.rows() : batch.sequences(); }
+  std::int64_t count_of(const std::vector<std::int64_t>& batch) const {
+    if (!data_.train.per_row) return std::ssize(batch);
+    std::int64_t rows = 0;
+    for (const std::int64_t sequence : batch) {
+      const auto [begin, end] = data_.train.x.lod().row_range(0, sequence, sequence + 1);
+      rows += end - begin;
+    }
+    return rows;
+  }
 
   void train_epoch() {
     while (std::cmp_less(batch_, batches_.size())) {
       train_batch();
       ++batch_;
-      if (options_.stop != nullptr && options_.stop->load()) stop();
+      if (stopped_) stop();
       if (std::cmp_less(batch_, batches_.size())) {
-        observer_.after_batch(progress());
+        if (writes()) observer_.after_batch(progress());
         save_when_due();
       }
     }
@@ -274,7 +328,7 @@ class TrainJob {
     if (data_.validated) metrics.validation = score(data_.validation, trainer_.weights());
     keep_best(metrics);
     history_.push_back(metrics);
-    observer_.after_epoch(metrics, progress());
+    if (writes()) observer_.after_epoch(metrics, progress());
     ++epoch_;
     batch_ = 0;
     running_ = {};
@@ -286,22 +340,51 @@ class TrainJob {
   }
 
   void train_batch() {
-    const Dataset batch = data_.train.select(batches_[static_cast<std::size_t>(batch_)]);
-    const std::int64_t count = count_of(batch);
-    sequences_ += batch.sequences();
-    if (count == 0) return;  // nothing but empty sequences, whose rows have targets
+    const std::vector<std::int64_t>& whole = batches_[static_cast<std::size_t>(batch_)];
+    const std::vector<std::int64_t> mine = deal_to_ranks(data_.train.x.lod(), whole, world_size())[static_cast<std::size_t>(rank())];
+    const Dataset part = data_.train.select(world_size() == 1 ? whole : mine);
+    const std::int64_t own = count_of(part);
+    const std::int64_t count = world_size() == 1 ? own : count_of(whole);
+    sequences_ += std::ssize(whole);
     try {
-      const Trainer::Step step = trainer_.step(feeds_of(batch));
-      running_.loss += step.loss * static_cast<double>(count);
-      running_.norm += step.gradient_norm;
-      running_.rate = step.learning_rate;
-      if (classes_) running_.right += count_right(step.outputs["scores"].tensor(), batch.targets);
+      std::int64_t right = 0;
+      if (count > 0) right = world_size() == 1 ? step_alone(part) : step_together(part, own, count);
+      agree_to_stop();
+      running_.right += right;
       running_.count += count;
-      ++running_.batches;
     } catch (Error& error) {
       error.add_context(fmt::format(" (epoch {}, batch {} of {})", epoch_ + 1, batch_ + 1, batches_.size()));
       throw;
     }
+  }
+
+  std::int64_t step_alone(const Dataset& batch) {
+    const Trainer::Step step = trainer_.step(feeds_of(batch));
+    add_step(step.loss, count_of(batch), step.gradient_norm, step.learning_rate);
+    return classes_ ? count_right(step.outputs["scores"].tensor(), batch.targets) : 0;
+  }
+
+  /// `own` of the `count` terms of the batch's loss are this rank's.
+  std::int64_t step_together(const Dataset& part, std::int64_t own, std::int64_t count) {
+    Trainer::Gradients found =
+        trainer_.compute(own > 0 ? feeds_of(part) : Feeds{}, *options_.ranks, static_cast<double>(own) / static_cast<double>(count));
+    const double rate = trainer_.learning_rate();
+    add_step(found.loss, count, trainer_.apply(std::move(found.by_name)), rate);
+    const std::int64_t right = classes_ && own > 0 ? count_right(found.outputs["scores"].tensor(), part.targets) : 0;
+    return static_cast<std::int64_t>(summed({static_cast<double>(right)})[0]);
+  }
+
+  void add_step(double loss, std::int64_t count, double norm, double rate) {
+    running_.loss += loss * static_cast<double>(count);
+    running_.norm += norm;
+    running_.rate = rate;
+    ++running_.batches;
+  }
+
+  /// A signal may reach the ranks at different steps: they stop behind the same one.
+  void agree_to_stop() {
+    const bool asked = options_.stop != nullptr && options_.stop->load();
+    stopped_ = summed({asked ? 1.0 : 0.0})[0] > 0;
   }
 
   void save_when_due() {
@@ -359,6 +442,7 @@ class TrainJob {
   }
 
   void write_metrics(const FinalMetrics* final) const {
+    if (!writes()) return;
     std::string text;
     for (const EpochMetrics& epoch : history_) text += json_line(epoch) + "\n";
     if (final != nullptr) text += json_line(*final) + "\n";
@@ -376,6 +460,7 @@ class TrainJob {
     final.best_epoch = best_.empty() ? epoch_ : best_epoch_;
     if (!best_.empty()) final.validation = best_score_;
     if (data_.tested) final.test = score(data_.test, kept);
+    if (!writes()) return result;
     export_models(kept, result.files);
     write_file(folder_ / "curves.svg", curves_as_svg(fs::path(config_.name).stem().string(), history_));
     write_metrics(&final);
@@ -399,13 +484,13 @@ class TrainJob {
       write_onnx(folder_ / "model.onnx", whole);
       files.emplace_back("model.onnx");
     } catch (const UnsupportedError& error) {
-      observer_.note(std::string("no model.onnx: ") + error.what());
+      note(std::string("no model.onnx: ") + error.what());
     }
     try {
       save_program(filled(ModelUse::live, weights), folder_ / "live.mr");
       files.insert(files.end(), {"live.mr", "live.safetensors"});
     } catch (const UnsupportedError& error) {
-      observer_.note(std::string("no live.mr: ") + error.what());
+      note(std::string("no live.mr: ") + error.what());
     }
   }
 
@@ -431,6 +516,7 @@ class TrainJob {
   Tensors best_;
   Score best_score_;
   std::int64_t best_epoch_ = 0;
+  bool stopped_ = false;
   std::int64_t sequences_ = 0;  // trained since the start of this process
   Clock::time_point started_, last_checkpoint_;
 };
@@ -438,7 +524,13 @@ class TrainJob {
 }  // namespace
 
 TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer) {
-  return TrainJob(config, options, observer).run();
+  if (options.ranks == nullptr || options.ranks->world_size() == 1) return TrainJob(config, options, observer).run();
+  try {
+    return TrainJob(config, options, observer).run();
+  } catch (const std::exception& error) {
+    options.ranks->abort(error.what());  // the others wait for this rank
+    throw;
+  }
 }
 
 }  // namespace millrace::training

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/distributed/communicator.h>
 #include <millrace/runtime/training/checkpoint.h>
 #include <millrace/runtime/training/metrics.h>
 #include <millrace/runtime/training/train_config.h>
@@ -24,6 +25,9 @@ struct TrainJobOptions {
   int threads = 1;                            ///< results do not depend on it
   std::string build;                          ///< of the program that trains, for the checkpoint
   const std::atomic<bool>* stop = nullptr;    ///< set by others: a checkpoint is written, and the job ends with a TrainingError
+  /// The ranks of the job, all of which run it with the same configuration and data; null: one. Each batch is dealt to them by rows. Rank 0 writes the
+  /// files, which the others must be able to read for `resume`, and it alone tells its observer.
+  Communicator* ranks = nullptr;
 
   TrainJobOptions() = default;
 };
@@ -66,7 +70,8 @@ struct TrainResult {
 ///     live.mr + live.safetensors                   the same after each row, to be served live, where the layers allow it
 ///     checkpoints/
 ///
-/// Two jobs with one configuration, seed and data write the same bits, resumed or not, whatever the threads. Errors of the readers; ArgumentError,
+/// Two jobs with one configuration, seed, data and number of ranks write the same bits, resumed or not, whatever the threads; jobs of different numbers of
+/// ranks agree to rounding, and a checkpoint may be resumed by another number. With several ranks, an error of one of them aborts the others. Errors of the readers; ArgumentError,
 /// ShapeError … for data that fit neither one another nor the model; TrainingError for a loss that is not finite (it names epoch and batch) and a
 /// checkpoint of another job; IoError for what cannot be written. What was written before stays.
 TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer);

@@ -6,6 +6,8 @@
 
 #include <millrace/runtime/training/extract.h>
 #include <millrace/runtime/training/fed_program.h>
+#include <millrace/runtime/training/gradient_sum.h>
+#include <millrace/tensor/cpu_stream.h>
 
 namespace millrace::training {
 namespace {
@@ -67,6 +69,22 @@ struct Trainer::State {
 
   std::string place() const { return "step " + std::to_string(optimizer.steps()) + ": "; }
 
+  void check_loss(double loss) const {
+    if (!std::isfinite(loss))
+      throw TrainingError(place() + "expected a finite loss, found " + std::to_string(loss) +
+                          ": a smaller learning rate or clipping may help");
+  }
+
+  /// Backward makes the gradients of the last layers first.
+  std::vector<GradientSum::Item> gradient_items() const {
+    std::vector<GradientSum::Item> made;
+    for (auto name = trained.rbegin(); name != trained.rend(); ++name) {
+      const Tensor& weight = weights.at(*name);
+      made.push_back({gradient_name(*name), weight.dtype(), weight.dims()});
+    }
+    return made;
+  }
+
   Program model;
   TrainerOptions options;
   std::vector<std::string> trained;
@@ -87,10 +105,28 @@ Trainer::Gradients Trainer::compute(Feeds feeds) {
   Gradients made;
   made.outputs = state_->training.run(state_->weights, std::move(feeds), steps(), state_->options.run);
   made.loss = made.outputs[state_->options.loss].tensor().item();
-  if (!std::isfinite(made.loss))
-    throw TrainingError(state_->place() + "expected a finite loss, found " + std::to_string(made.loss) +
-                        ": a smaller learning rate or clipping may help");
+  state_->check_loss(made.loss);
   for (const std::string& name : state_->trained) made.by_name.emplace(name, made.outputs[gradient_name(name)].tensor());
+  return made;
+}
+
+Trainer::Gradients Trainer::compute(Feeds feeds, Communicator& ranks, double share) {
+  const auto sum = std::make_shared<GradientSum>(ranks, state_->gradient_items(), share);
+  Gradients made;
+  double loss = 0;
+  if (share > 0) {
+    made.outputs = state_->training.run(state_->weights, std::move(feeds), steps(), state_->options.run, sum);
+    loss = made.outputs[state_->options.loss].tensor().item() * share;
+  } else {
+    sum->send_zeros();
+  }
+  const Tensors sums = sum->sums();
+  CpuStream stream(std::make_shared<ThreadTeam>(1));
+  Tensor total = Tensor::scalar(loss);
+  ranks.all_reduce(total, total, Reduce::sum, stream).wait();
+  made.loss = total.item();
+  state_->check_loss(made.loss);  // the same on all ranks
+  for (const std::string& name : state_->trained) made.by_name.emplace(name, sums.at(gradient_name(name)));
   return made;
 }
 
@@ -107,7 +143,7 @@ Trainer::Step Trainer::step(Feeds feeds) {
   Gradients computed = compute(std::move(feeds));
   Step made;
   made.loss = computed.loss;
-  made.learning_rate = state_->options.schedule.at(state_->optimizer.steps());
+  made.learning_rate = learning_rate();
   made.gradient_norm = apply(std::move(computed.by_name));
   made.outputs = std::move(computed.outputs);
   return made;
@@ -118,6 +154,7 @@ RunResult Trainer::evaluate(Feeds feeds) {
   return state_->evaluation->run(state_->weights, std::move(feeds), steps(), state_->options.run);
 }
 
+double Trainer::learning_rate() const { return state_->options.schedule.at(steps()); }
 std::int64_t Trainer::steps() const noexcept { return state_->optimizer.steps(); }
 const Tensors& Trainer::weights() const noexcept { return state_->weights; }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/distributed/communicator.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/training/checkpoint.h>
 #include <millrace/runtime/training/clipping.h>
@@ -63,6 +64,11 @@ class Trainer {
     RunResult outputs;
   };
   Gradients compute(Feeds feeds);
+  /// The same of a batch that is dealt to ranks: `feeds` are this rank's part of it, and `share` is the weight of their loss in that of the batch (the
+  /// number of their sequences, or rows, over that of all). Loss and gradients are those of the batch, the same bits on all ranks; gradients
+  /// leave while backward goes on (gradient_sum.h). With share 0 nothing is run, and `outputs` is empty. All ranks call it together. Errors of the
+  /// communicator; another error of one rank must be made known to the others (`Communicator::abort`).
+  Gradients compute(Feeds feeds, Communicator& ranks, double share);
   /// Gives the norm before clipping.
   double apply(Tensors gradients);
 
@@ -70,6 +76,8 @@ class Trainer {
   RunResult evaluate(Feeds feeds);
 
   std::int64_t steps() const noexcept;
+  /// Of the next update.
+  double learning_rate() const;
   const Tensors& weights() const noexcept;
   /// ArgumentError, DTypeError or ShapeError unless they are like those of the model.
   void set_weights(const Tensors& weights);
