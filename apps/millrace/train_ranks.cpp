@@ -35,10 +35,11 @@ std::unique_ptr<JobRanks> JobRanks::join() {
   if (!where || where->world_size == 1) return nullptr;
   std::unique_ptr<JobRanks> made(new JobRanks);
   made->meeting_ = std::make_unique<Rendezvous>(*where);
-  if (started_by_mpirun())
-    made->communicator_ = make_mpi_communicator({.name = "ranks"});
-  else
-    made->communicator_ = make_tcp_communicator(*made->meeting_, {.name = "ranks"});
+  if (started_by_mpirun()) {
+    made->communicator_ = make_mpi_communicator();
+  } else {
+    made->communicator_ = make_tcp_communicator(*made->meeting_);
+  }
   made->heartbeat_ = std::make_unique<Heartbeat>(
       *made->meeting_, [ranks = made->communicator_.get()](const std::string& sentence) { ranks->abort(sentence); });
   return made;

@@ -153,7 +153,7 @@ class TrainJob {
   std::vector<double> summed(const std::vector<double>& values) const {
     if (options_.ranks == nullptr) return values;
     CpuStream stream(std::make_shared<ThreadTeam>(1));
-    Tensor sum = Tensor::from(values);
+    Tensor sum = Tensor::from(values, DDim{std::ssize(values)});
     options_.ranks->all_reduce(sum, sum, Reduce::sum, stream).wait();
     return sum.to_vector<double>();
   }
