@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/autodiff/append_backward.h>
 
-#include <algorithm>
-#include <optional>
+#include <string>
 #include <utility>
 
 #include <millrace/runtime/autodiff/internal/activity.h>
-#include <millrace/runtime/autodiff/internal/array_gradients.h>
+#include <millrace/runtime/autodiff/internal/block_backward.h>
 #include <millrace/runtime/autodiff/internal/gradient_sums.h>
 #include <millrace/runtime/autodiff/internal/prepare_loops.h>
-#include <millrace/runtime/autodiff/internal/recurrence_backward.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/program/op_registry.h>
 
 namespace millrace {
 namespace autodiff {
@@ -41,14 +38,15 @@ class Driver {
       for (const auto& [var, value] : program_.parameters())
         if (is_floating(value.dtype())) sources.push_back(var);
     prepare_loops(program_, active_vars(program_, sources, options_.stop_gradient));
-    active_ = active_vars(program_, sources, options_.stop_gradient);
+    Transform transform{program_, active_vars(program_, sources, options_.stop_gradient), options_};
     build::Guard guard(program_);
-    sums_.emplace(program_, active_, [](VarId var) { return var; });
-    sums_->add(loss_, seed());
-    walk();
+    BlockBackward block(transform, 0, nullptr);
+    const std::vector<Op> ops = program_.block(0).ops;
+    block.add(loss_, seed());
+    block.walk(ops);
     std::vector<Gradient> found;
     for (const VarId source : sources)
-      if (!all || sums_->has(source)) found.push_back({source, sums_->sum_with_lod(source)});
+      if (!all || block.has(source)) found.push_back({source, block.sum_with_lod(source)});
     return found;
   }
   Program take() { return std::move(program_); }
@@ -82,98 +80,9 @@ class Driver {
     return emit1(program_, "constant_of_shape", {emit1(program_, "shape", {plain})}, one, "seed");
   }
 
-  /// The ops of block 0 from the last one to the first. What is appended stands behind them; a loop's backward may also put ops in front of
-  /// the loop, which have no gradient.
-  void walk() {
-    for (std::size_t at = program_.block(0).ops.size(); at-- > 0;) {
-      const Op op = program_.block(0).ops[at];
-      if (op.type == "while")
-        at = visit_while(op);
-      else if (!visit_array(op))
-        sums_->visit(op);
-    }
-  }
-
-  // ---- Arrays ----
-
-  bool has_arrays(VarId array) const { return arrays_.contains(array); }
-  void add(VarId array, ArrayGradient gradient) {
-    if (sums_->active(array)) arrays_[array].push_back(gradient);
-  }
-  VarId with_lod(VarId output) { return sums_->sum_with_lod(output); }
-
-  /// True: the op works on arrays and is done.
-  bool visit_array(const Op& op) {
-    if (op.type == "pack" || op.type == "restore_lod_tensor_from_timesteps") {
-      if (const VarId given = with_lod(op.outputs[0]); given != no_var) add(op.inputs[0], {ArrayGradient::Kind::packed, given});
-      return true;
-    }
-    if (op.type == "last_rows") {
-      if (const VarId given = with_lod(op.outputs[0]); given != no_var) add(op.inputs[0], {ArrayGradient::Kind::last, given, op.inputs[2]});
-      return true;
-    }
-    if (op.type == "unpack" || op.type == "split_lod_tensor_to_timesteps") {
-      for (const ArrayGradient& each : arrays_[op.outputs[0]]) {
-        if (each.kind != ArrayGradient::Kind::packed) refuse_array(op);
-        sums_->add(op.inputs[0], each.var);
-      }
-      return true;
-    }
-    if (op.type == "reorder" || op.type == "same_steps") return visit_same(op);
-    return op.type == "tensor_array" || op.type == "tensor_array_size" || op.type == "constant_rows";
-  }
-
-  /// `same_steps` gives its first input.
-  bool visit_same(const Op& op) {
-    if (op.type != "same_steps") return false;
-    sums_->add(op.inputs[0], sums_->sum(op.outputs[0]));
-    return true;
-  }
-
-  [[noreturn]] void refuse_array(const Op& op) const {
-    throw UnsupportedError("append_backward: op " + op.type + ": gradients of slots of '" + program_.var(op.outputs[0]).name +
-                           "' are not in its order");
-  }
-
-  // ---- Loops ----
-
-  /// Gives where the walk goes on.
-  std::size_t visit_while(const Op& op) {
-    const int body = op.attributes.get<BlockId>("sub_block").index;
-    if (wanted(op, body)) {
-      Program made = program_;
-      const LoopGradients found = recurrence_backward(made, active_, body, arrays_);
-      program_ = std::move(made);
-      for (const auto& [var, gradient] : found.tensors) sums_->add(var, gradient);
-      for (const auto& [array, gradient] : found.arrays) add(array, gradient);
-    }
-    const std::vector<Op>& ops = program_.block(0).ops;
-    const auto place = std::find_if(ops.begin(), ops.end(), [body](const Op& each) {
-      return each.type == "while" && each.attributes.get<BlockId>("sub_block").index == body;
-    });
-    return static_cast<std::size_t>(place - ops.begin());
-  }
-
-  /// Whether a gradient gets to anything that the loop makes.
-  bool wanted(const Op& op, int body) const {
-    for (const VarId output : op.outputs)
-      if (sums_->has(output) || has_arrays(output)) return true;
-    for (const Op& inner : program_.block(body).ops) {
-      const auto& stores = program_.registry().at(inner.type).stores;
-      if (stores && has_arrays(inner.inputs[stores->first])) return true;
-      bool found = false;
-      for_each_sub_block(inner, [&](int block) { found = found || wanted(inner, block); });
-      if (found) return true;
-    }
-    return false;
-  }
-
   Program program_;
   const VarId loss_;
   const BackwardOptions& options_;
-  std::set<VarId> active_;
-  std::optional<GradientSums> sums_;
-  ArrayGradients arrays_;
 };
 
 }  // namespace

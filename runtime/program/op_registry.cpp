@@ -30,6 +30,21 @@ void OpRegistry::add(OpDef def) {
   if (!ops_.emplace(name, std::move(def)).second) throw ProgramError("op registry: the name '" + name + "' is taken");
 }
 
+OpDef& OpRegistry::without_rule(const std::string& name) {
+  const OpDef& def = at(name);
+  if (def.gradient || def.cuts_gradient) throw ProgramError("op registry: the gradient of op '" + name + "' is defined already");
+  return ops_.find(name)->second;
+}
+
+void OpRegistry::set_gradient(const std::string& name, GradientRule rule) {
+  if (!rule) throw ProgramError("op registry: expected a gradient rule for op '" + name + "', found none");
+  without_rule(name).gradient = std::move(rule);
+}
+
+void OpRegistry::cut_gradients(const std::vector<std::string>& names) {
+  for (const std::string& name : names) without_rule(name).cuts_gradient = true;
+}
+
 const OpDef* OpRegistry::find(const std::string& name) const noexcept {
   const auto found = ops_.find(name);
   return found == ops_.end() ? nullptr : &found->second;

@@ -19,6 +19,10 @@ class OpRegistry {
  public:
   /// ProgramError when the name is taken, or a name cannot stand in the text form.
   void add(OpDef def);
+  /// How gradients go through a registered op. ProgramError when there is none of that name, or it has a rule or cuts gradients already.
+  void set_gradient(const std::string& name, GradientRule rule);
+  /// Registered ops through which no gradient goes (`OpDef::cuts_gradient`). Errors as above.
+  void cut_gradients(const std::vector<std::string>& names);
   /// Null when there is none.
   const OpDef* find(const std::string& name) const noexcept;
   /// ProgramError that names the op otherwise.
@@ -26,6 +30,7 @@ class OpRegistry {
   std::vector<std::string> names() const;
 
  private:
+  OpDef& without_rule(const std::string& name);
   std::map<std::string, OpDef> ops_;
 };
 

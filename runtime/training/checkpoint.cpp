@@ -210,7 +210,7 @@ void CheckpointFolder::save(const Checkpoint& checkpoint) {
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
-    throw IoError(error.path1().string() + ": cannot write a checkpoint: " + error.code().message());
+    throw IoError((error.path1().empty() ? folder_ : error.path1()).string() + ": cannot write a checkpoint: " + error.code().message());
   } catch (const Error&) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);

@@ -12,14 +12,14 @@ namespace millrace::autodiff {
 /// One term of the gradient of an array.
 struct ArrayGradient {
   enum class Kind : std::uint8_t {
-    packed,   ///< rows of all slots as `pack` gives them, with that LoD
-    stacked,  ///< all slots along a new axis 0
-    last,     ///< [sequences, …] in the caller's order: the slots' rows at the end of each sequence; an empty one belongs to the boot
-    list      ///< a list whose element i is the gradient of slot i; elements may be missing
+    packed,  ///< rows of all slots as `pack` gives them, with that LoD
+    last,    ///< [sequences, …] in the caller's order: the slots' rows at the end of each sequence; an empty one belongs to the boot
+    list     ///< a list whose element i is the gradient of slot i; elements may be missing
   };
   Kind kind = Kind::packed;
   VarId var = no_var;
-  VarId boot = no_var;  ///< of `last`: what stands for an empty sequence
+  VarId boot = no_var;   ///< of `last`: what stands for an empty sequence
+  VarId order = no_var;  ///< of `packed` and `last`
 };
 
 using ArrayGradients = std::map<VarId, std::vector<ArrayGradient>>;

@@ -82,6 +82,12 @@ void GradientSums::add(VarId var, VarId gradient) {
   terms_[var].push_back(without_lod(program_, gradient));
 }
 
+std::vector<VarId> GradientSums::vars() const {
+  std::vector<VarId> all;
+  for (const auto& [var, terms] : terms_) all.push_back(var);
+  return all;
+}
+
 VarId GradientSums::sum(VarId var) {
   const auto found = terms_.find(var);
   if (found == terms_.end()) return no_var;

@@ -24,6 +24,8 @@ class GradientSums {
 
   /// One more term of the gradient of `var`; nothing when it is `no_var` or the var is not active.
   void add(VarId var, VarId gradient);
+  /// Vars that have a gradient.
+  std::vector<VarId> vars() const;
   bool has(VarId var) const { return terms_.contains(var); }
   /// The sum of the terms, without LoD; `no_var` when there are none.
   VarId sum(VarId var);

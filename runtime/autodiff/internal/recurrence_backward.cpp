@@ -35,6 +35,7 @@ struct RaggedLoop {
   std::int64_t level = 0;
   bool reverse = false;            ///< the forward loop goes from the ends of its sequences to their beginnings
   std::map<VarId, VarId> sources;  ///< array that the loop reads alone → its rows, packed
+  std::map<VarId, VarId> orders;   ///< of those arrays
   std::vector<State> states;       ///< arrays that the loop reads one iteration back
   std::set<VarId> rows;            ///< vars of the body with rows
   std::map<VarId, VarId> written;  ///< array → value that an iteration writes
@@ -151,7 +152,7 @@ class RaggedReader {
     loop_.reverse = reverse;
     if (first_ == no_var) first_ = array;
     loop_.sources.emplace(array, unpacks ? op.inputs[0] : no_var);
-    orders_[array] = order;
+    loop_.orders[array] = order;
   }
 
   void read_static(VarId var) {
@@ -174,14 +175,14 @@ class RaggedReader {
     if (!all) refuse("the loop may end before its sequences do");
     // Rows of arrays that other loops wrote are packed here, in front of the backward loop.
     for (auto& [array, rows] : loop_.sources)
-      if (rows == no_var) rows = emit1(program_, "pack", {array, orders_.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
+      if (rows == no_var)
+        rows = emit1(program_, "pack", {array, loop_.orders.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
   }
 
   Program& program_;
   std::size_t place_ = 0;
   RaggedLoop loop_;
   VarId first_ = no_var;
-  std::map<VarId, VarId> orders_;
 };
 
 // ---- The backward loop ----
@@ -369,7 +370,7 @@ bool has_kind(const ArrayGradients& arrays, VarId array, ArrayGradient::Kind kin
 class Rehearsal : public Stage {
  public:
   Rehearsal(const Program& program, const RaggedLoop& loop, const ArrayGradients& arrays)
-      : program_(program), guard_(program_), loop_(loop), arrays_(arrays) {}
+      : program_(program), guard_(program_), at_(guard_, loop.block), loop_(loop), arrays_(arrays) {}
 
   Program& program() { return program_; }
   VarId value(VarId forward) override {
@@ -396,11 +397,12 @@ class Rehearsal : public Stage {
  private:
   VarId stand_in(VarType type) {
     type.ordered = false;
-    return program_.add_var("", type, 0);
+    return program_.add_var("", type, loop_.block);
   }
 
   Program program_;
   build::Guard guard_;
+  build::BlockGuard at_;
   const RaggedLoop& loop_;
   const ArrayGradients& arrays_;
   std::vector<VarId> outputs_;
@@ -559,8 +561,8 @@ std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, con
 
 LoopGradients recurrence_backward(Program& program, const std::set<VarId>& active, int body, const ArrayGradients& arrays) {
   build::Guard guard(program);
+  const build::BlockGuard at(guard, lowering::find_loop(program, body).first);
   const RaggedLoop loop = RaggedReader(program, body).read();
-  if (loop.block != 0) refuse("the loop stands in another loop or in a branch");
   check_kinds(loop, arrays);
   // A state that no gradient reaches is none of the backward loop's. Leaving one out may leave out others.
   std::vector<bool> live(loop.states.size(), true);
@@ -589,7 +591,7 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
   stage.run([&] { walk.run(); });
   LoopGradients made;
   for (const auto& [array, output] : walk.inputs)
-    made.arrays.emplace_back(array, ArrayGradient{ArrayGradient::Kind::packed, stage.packed_output(output)});
+    made.arrays.emplace_back(array, ArrayGradient{ArrayGradient::Kind::packed, stage.packed_output(output), no_var, loop.orders.at(array)});
   for (std::size_t i = 0; i < loop.states.size(); ++i)
     if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage.boot_gradient(i));
   for (const auto& [var, sum] : stage.sums()) made.tensors.emplace_back(loop.statics.at(var), stage.total(var));

@@ -127,6 +127,7 @@ void add_activation_ops(OpRegistry& registry) {
   for (const UnaryName& each : activations) registry.add(unary_op(each));
   registry.add(gelu_op());
   registry.add(prelu_op());
+  add_elementwise_gradients(registry);
 }
 
 }  // namespace millrace::ops

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include <millrace/kernels/concat.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/transpose.h>
 #include <millrace/runtime/array/last.h>
@@ -151,6 +152,17 @@ task<void> run_slot_gradients_of(OpContext& context) {
   context.set(0, TensorList(std::move(gradients)));
 }
 
+/// The rows of each slot.
+task<void> run_concat_gradient(OpContext& context) {
+  const Tensor gradient = context.tensor(0);
+  const TensorArray array = context.in(1).array();
+  co_await await_end(array);
+  const std::vector<SlotValue> slots = co_await array.values();
+  std::vector<std::int64_t> lengths;
+  for (const SlotValue& slot : slots) lengths.push_back(slot.tensor().dim(0));
+  context.set(0, TensorList(split(gradient, 0, lengths)));
+}
+
 /// A slot without a gradient is zero; each has the LoD of the array's.
 task<void> run_slot_gradients_to_array(OpContext& context) {
   const TensorList gradients = context.in(0).list();
@@ -218,6 +230,7 @@ constexpr AsyncOp async_ops[] = {
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
     {"last_rows", run_last_rows, any_undecided},
     {"slot_gradients_of", run_slot_gradients_of, any_undecided},
+    {"concat_gradient", run_concat_gradient, always},
     {"slot_gradients_to_array", run_slot_gradients_to_array, always},
 };
 

@@ -196,6 +196,7 @@ void add_constant_ops(OpRegistry& registry) {
   registry.add(one_hot_op());
   registry.add(cast_op());
   registry.add(identity_op());
+  add_constant_gradients(registry);
 }
 
 }  // namespace millrace::ops

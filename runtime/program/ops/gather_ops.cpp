@@ -136,6 +136,7 @@ void add_gather_ops(OpRegistry& registry) {
   registry.add(gather_op("gather", "X"));
   registry.add(gather_op("embedding", "Table"));
   registry.add(gather_elements_op());
+  add_gather_gradients(registry);
 }
 
 }  // namespace millrace::ops

@@ -342,6 +342,7 @@ OpDef gemm_op() {
 void add_matmul_ops(OpRegistry& registry) {
   registry.add(matmul_op());
   registry.add(gemm_op());
+  add_matmul_gradients(registry);
 }
 
 }  // namespace millrace::ops

@@ -123,6 +123,7 @@ void add_normalize_ops(OpRegistry& registry) {
   registry.add(softmax_op("log_softmax", log_softmax));
   registry.add(layer_norm_op());
   registry.add(cumsum_op());
+  add_normalize_gradients(registry);
 }
 
 }  // namespace millrace::ops

@@ -265,6 +265,7 @@ void add_pick_ops(OpRegistry& registry) {
   registry.add(gather_nd_op());
   registry.add(scatter_nd_op());
   registry.add(scatter_elements_op());
+  add_pick_gradients(registry);
 }
 
 }  // namespace millrace::ops

@@ -337,6 +337,7 @@ void add_piece_ops(OpRegistry& registry) {
   registry.add(slice_op());
   registry.add(slice_by_op());
   registry.add(reverse_op());
+  add_piece_gradients(registry);
 }
 
 }  // namespace millrace::ops

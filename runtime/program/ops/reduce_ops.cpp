@@ -171,6 +171,7 @@ void add_reduce_ops(OpRegistry& registry) {
   registry.add(reduce_op());
   registry.add(arg_op("argmax", true));
   registry.add(arg_op("argmin", false));
+  add_reduce_gradients(registry);
 }
 
 }  // namespace millrace::ops

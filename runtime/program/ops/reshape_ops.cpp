@@ -244,6 +244,7 @@ void add_reshape_ops(OpRegistry& registry) {
   registry.add(reshape_op());
   registry.add(reshape_to_op());
   registry.add(flatten_op());
+  add_reshape_gradients(registry);
 }
 
 }  // namespace millrace::ops

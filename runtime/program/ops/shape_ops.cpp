@@ -267,6 +267,7 @@ void add_shape_ops(OpRegistry& registry) {
   registry.add(transpose_op());
   registry.add(squeeze_op());
   registry.add(unsqueeze_op());
+  add_shape_gradients(registry);
 }
 
 }  // namespace millrace::ops

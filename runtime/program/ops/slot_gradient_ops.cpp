@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that the backward of loops is made of: gradients of an array's slots as a list, and of ops that move rows.
 #include <algorithm>
-#include <numeric>
+#include <map>
 
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
@@ -14,6 +14,7 @@
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/row_moves.h>
 #include <millrace/runtime/program/vectorize.h>
+#include <millrace/tensor/copy.h>
 
 namespace millrace::ops {
 namespace {
@@ -141,6 +142,10 @@ OpDef sum_slot_gradients_op() {
       });
 }
 
+VarType like_input(const InferContext& context, std::size_t input) {
+  return tensor_type(context.tensor(input).dtype, context.tensor(input).shape);
+}
+
 // ---- Between arrays and lists: run by array_ops.cpp ----
 
 OpDef gradients_of_array_op() {
@@ -159,6 +164,39 @@ OpDef array_of_gradients_op() {
       nullptr);
   def.outputs = {"Array"};
   def.pure = false;
+  return def;
+}
+
+OpDef concat_gradient_op() {
+  return plain_op(
+      "concat_gradient", {"Gradient", "Array"},
+      [](InferContext& context) {
+        context.tensor(0);
+        context.result(gradients_type(slot_type(context, 1)));
+      },
+      nullptr);
+}
+
+/// Of tensor_array_unstack: the slots' gradients where the slots were in X.
+OpDef unstack_gradient_op() {
+  OpDef def = plain_op(
+      "unstack_gradient", {"List", "X"},
+      [](InferContext& context) {
+        list_type(context, 0);
+        context.result(like_input(context, 1));
+      },
+      [](OpContext& run) {
+        const TensorList& list = run.in(0).list();
+        const Tensor& x = run.tensor(1);
+        const int axis = x.dims().checked_axis(static_cast<int>(run.op().attributes.get_or("axis", std::int64_t{0})));
+        Tensor made = full(x.dims(), 0, x.dtype(), run.stream());
+        for (std::int64_t i = 0; i < x.dim(axis); ++i) {
+          if (is_missing(list, i) && x.dims().erased(axis) != DDim{0}) continue;
+          Tensor slot = made.select(axis, i);
+          copy(list.at(i), slot, run.stream());
+        }
+        run.set(0, std::move(made));
+      });
   return def;
 }
 
@@ -191,10 +229,6 @@ Tensor put_back(const Tensor& gradient, const Tensor& rows, const DDim& dims, St
   Tensor made = full(dims, 0, gradient.dtype(), stream);
   scatter_rows(gradient, rows, made, stream);
   return made;
-}
-
-VarType like_input(const InferContext& context, std::size_t input) {
-  return tensor_type(context.tensor(input).dtype, context.tensor(input).shape);
 }
 
 OpDef shrink_gradient_op() {
@@ -306,6 +340,8 @@ void add_slot_gradient_ops(OpRegistry& registry) {
   registry.add(sum_slot_gradients_op());
   registry.add(gradients_of_array_op());
   registry.add(array_of_gradients_op());
+  registry.add(concat_gradient_op());
+  registry.add(unstack_gradient_op());
   registry.add(unpack_as_op());
   registry.add(shrink_gradient_op());
   registry.add(reorder_gradient_op());

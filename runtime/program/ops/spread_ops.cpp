@@ -282,6 +282,7 @@ void add_spread_ops(OpRegistry& registry) {
   registry.add(pad_by_op());
   registry.add(expand_op());
   registry.add(tile_op());
+  add_spread_gradients(registry);
 }
 
 }  // namespace millrace::ops

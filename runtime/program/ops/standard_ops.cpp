@@ -33,6 +33,9 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_crf_ops(*registry);
     ops::add_ctc_ops(*registry);
     ops::add_beam_ops(*registry);
+    ops::add_loss_ops(*registry);
+    ops::add_adjoint_ops(*registry);
+    ops::add_sequence_gradients(*registry);
     return registry;
   }();
   return all;

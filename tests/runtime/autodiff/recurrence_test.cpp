@@ -30,12 +30,6 @@ struct Loss {
   VarId loss = no_var;
 };
 
-VarId weighted_sum(const Var& y, const Var& dy) {
-  const Var loss = sum(drop_lod(y) * drop_lod(dy));
-  output("loss", loss);
-  return loss.id();
-}
-
 /// The gradients of inputs and parameters as outputs d_NAME; gives the names.
 std::vector<std::string> with_gradients(Program& program, VarId loss, const BackwardOptions& given = {}) {
   BackwardOptions options = given;

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/autodiff/internal/block_backward.h>
+
+#include <algorithm>
+#include <optional>
+
+#include <millrace/runtime/autodiff/internal/activity.h>
+#include <millrace/runtime/autodiff/internal/clone_block.h>
+#include <millrace/runtime/autodiff/internal/forward_loop.h>
+#include <millrace/runtime/autodiff/internal/recurrence_backward.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace::autodiff {
+namespace {
+
+using Kind = ArrayGradient::Kind;
+
+int body_of(const Op& loop) { return loop.attributes.get<BlockId>("sub_block").index; }
+
+bool unpacks(const Op& op) { return op.type == "unpack" || op.type == "split_lod_tensor_to_timesteps"; }
+bool packs(const Op& op) { return op.type == "pack" || op.type == "restore_lod_tensor_from_timesteps"; }
+
+/// Makes builder calls append to another block of the program that is being built.
+template <class F>
+auto in_block(int block, F&& make) {
+  const build::BlockGuard at(build::Guard::current(), block);
+  return make();
+}
+
+}  // namespace
+
+BlockBackward::BlockBackward(Transform& transform, int block, BlockBackward* outer)
+    : transform_(transform),
+      block_(block),
+      outer_(outer),
+      sums_(
+          transform.program, transform.active, [](VarId var) { return var; },
+          block == 0 ? std::string() : " in the loop or branch of block " + std::to_string(block)) {}
+
+void BlockBackward::refuse(const Op& op, const std::string& why) const {
+  const std::string where = block_ == 0 ? "" : ", block " + std::to_string(block_);
+  const std::string var = op.outputs.empty() ? "" : " '" + name(op.outputs[0]) + "'";
+  throw UnsupportedError("append_backward: op " + op.type + var + where + ": " + why);
+}
+
+void BlockBackward::walk(const std::vector<Op>& ops) {
+  for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
+    if (op->type == "while")
+      visit_while(*op);
+    else if (op->type == "if")
+      visit_if(*op);
+    else if (op->type != "break_if" && !visit_array(*op) && !visit_rows(*op))
+      sums_.visit(*op);
+  }
+}
+
+// ---- Arrays ----
+
+bool BlockBackward::has_array(VarId array) const {
+  const auto found = arrays_.find(array);
+  if (found != arrays_.end() && !found->second.empty()) return true;
+  return !local(array) && outer_ != nullptr && (own_reads_.contains(array) || outer_->has_array(array));
+}
+
+void BlockBackward::add_array(VarId array, const ArrayGradient& gradient) {
+  if (!active(array)) return;
+  if (!local(array) && outer_ != nullptr) imported(array);
+  arrays_[array].push_back(gradient);
+}
+
+/// The list of an outer array as it is here before anything is added.
+VarId BlockBackward::imported(VarId array) {
+  const auto known = std::find(imports_.begin(), imports_.end(), array);
+  if (known != imports_.end()) return no_var;
+  const VarId initial = in_block(outer_->block_, [&] { return outer_->list(array); });
+  VarId here = initial;
+  if (in_loop_) {
+    here = program().add_var("d_" + name(array), program().var(initial).type, block_);
+    program().block(block_).params.push_back(here);
+  }
+  imports_.push_back(array);
+  import_params_.push_back(here);
+  import_initial_.push_back(initial);
+  arrays_[array].push_back({Kind::list, here});
+  return here;
+}
+
+VarId BlockBackward::list_of(const ArrayGradient& gradient) {
+  switch (gradient.kind) {
+    case Kind::list: return gradient.var;
+    case Kind::packed: {
+      const VarId slots = emit1(program(), "unpack_as", {gradient.var, gradient.order});
+      return emit1(program(), "slot_gradients_of", {slots});
+    }
+    case Kind::last: {
+      const std::vector<VarId> made = emit(program(), Op{"last_rows_gradient", {gradient.var, gradient.order}, {}, {}, {}});
+      add(gradient.boot, made[1]);
+      return made[0];
+    }
+  }
+  return no_var;
+}
+
+VarId BlockBackward::list(VarId array) {
+  if (!local(array) && outer_ != nullptr) imported(array);
+  const std::vector<ArrayGradient> terms = arrays_[array];
+  VarId total = no_var;
+  for (const ArrayGradient& term : terms) {
+    const VarId next = list_of(term);
+    total = total == no_var ? next : emit1(program(), "sum_slot_gradients", {total, next}, {}, "d_" + name(array));
+  }
+  if (total == no_var) total = emit1(program(), "no_slot_gradients", {array}, {}, "d_" + name(array));
+  set_list(array, total);
+  return total;
+}
+
+/// True: the op works on arrays, and is done.
+bool BlockBackward::visit_array(const Op& op) {
+  if (op.type == "tensor_array" || op.type == "tensor_array_size" || op.type == "constant_rows") return true;
+  if (op.type == "tensor_array_write") return visit_write(op), true;
+  if (op.type == "tensor_array_read") return visit_read(op), true;
+  if (op.type == "last_rows") return visit_last_rows(op), true;
+  if (unpacks(op)) return visit_unpack(op), true;
+  const bool joins = packs(op) || op.type == "tensor_array_stack" || op.type == "tensor_array_concat";
+  if (joins) {
+    if (!active(op.inputs[0]) || !has(op.outputs[0])) return true;
+    if (packs(op)) {
+      add_array(op.inputs[0], {Kind::packed, sum_with_lod(op.outputs[0]), no_var, op.inputs[1]});
+    } else if (op.type == "tensor_array_stack") {
+      const VarId slots = emit1(program(), "tensor_array_unstack", {sum(op.outputs[0])}, op.attributes);
+      add_array(op.inputs[0], {Kind::list, emit1(program(), "slot_gradients_of", {slots})});
+    } else {
+      add_array(op.inputs[0], {Kind::list, emit1(program(), "concat_gradient", {sum(op.outputs[0]), op.inputs[0]})});
+    }
+    return true;
+  }
+  if (op.type == "tensor_array_unstack") {
+    if (active(op.inputs[0]) && has_array(op.outputs[0]))
+      add(op.inputs[0], emit1(program(), "unstack_gradient", {list(op.outputs[0]), op.inputs[0]}, op.attributes));
+    return true;
+  }
+  if (op.type == "tensor_array_split") {
+    if (active(op.inputs[0]) && has_array(op.outputs[0])) {
+      const VarId slots = emit1(program(), "slot_gradients_to_array", {list(op.outputs[0]), op.outputs[0]});
+      add(op.inputs[0], emit1(program(), "tensor_array_concat", {slots}));
+    }
+    return true;
+  }
+  const OpDef& def = program().registry().at(op.type);
+  if (def.stores && active(op.inputs[def.stores->second]) && has_array(op.inputs[def.stores->first])) refuse(op, "has no gradient rule");
+  for (const VarId output : op.outputs)
+    if (program().var(output).type.is_array() && has_array(output)) refuse(op, "has no gradient rule");
+  return def.stores.has_value();
+}
+
+void BlockBackward::visit_write(const Op& op) {
+  if (!active(op.inputs[2]) || !has_array(op.inputs[0])) return;
+  add(op.inputs[2], emit1(program(), "slot_gradient", {list(op.inputs[0]), op.inputs[1], op.inputs[2]}));
+}
+
+void BlockBackward::visit_read(const Op& op) {
+  const VarId given = sum(op.outputs[0]);
+  if (given == no_var) return;
+  if (active(op.inputs[0]))
+    set_list(op.inputs[0], emit1(program(), "add_slot_gradient", {list(op.inputs[0]), op.inputs[1], given}, {}, "d_" + name(op.inputs[0])));
+  if (op.inputs.size() > 2 && active(op.inputs[2]))
+    add(op.inputs[2], emit1(program(), "boot_gradient", {given, op.inputs[0], op.inputs[1], op.inputs[2]}));
+}
+
+void BlockBackward::visit_unpack(const Op& op) {
+  const VarId array = op.outputs[0];
+  if (!active(op.inputs[0]) || !has_array(array)) return;
+  const std::vector<ArrayGradient>& terms = arrays_[array];
+  const bool packed = std::all_of(terms.begin(), terms.end(), [](const ArrayGradient& each) { return each.kind == Kind::packed; });
+  if (packed) {
+    for (const ArrayGradient& term : terms) add(op.inputs[0], term.var);
+    return;
+  }
+  const VarId slots = emit1(program(), "slot_gradients_to_array", {list(array), array});
+  const std::int64_t level = op.attributes.get_or("level", std::int64_t{0});
+  add(op.inputs[0], emit1(program(), "pack", {slots, op.outputs[1]}, {{"level", level}}));
+}
+
+void BlockBackward::visit_last_rows(const Op& op) {
+  const VarId given = sum(op.outputs[0]);
+  if (given == no_var) return;
+  const ArrayGradient last{Kind::last, given, op.inputs[2], op.inputs[1]};
+  if (active(op.inputs[0]))
+    add_array(op.inputs[0], last);
+  else
+    list_of(last);
+}
+
+/// Ops that move rows by an order.
+bool BlockBackward::visit_rows(const Op& op) {
+  if (op.type != "shrink" && op.type != "reorder" && op.type != "same_steps") return false;
+  const VarId given = sum(op.outputs[0]);
+  if (given == no_var || !active(op.inputs[0])) return true;
+  if (op.type == "same_steps")
+    add(op.inputs[0], given);
+  else
+    add(op.inputs[0], emit1(program(), op.type + "_gradient", {given, op.inputs[0], op.inputs[1]}));
+  return true;
+}
+
+// ---- Loops and branches ----
+
+/// Whether a gradient gets to anything that the op, whose block is `block`, makes.
+bool BlockBackward::wanted(const Op& op, int block) const {
+  for (const VarId output : op.outputs)
+    if (has(output) || (arrays_.contains(output) && has_array(output))) return true;
+  for (const Op& inner : program().block(block).ops) {
+    const auto& stores = program().registry().at(inner.type).stores;
+    if (stores && program().visible(inner.inputs[stores->first], block_) && has_array(inner.inputs[stores->first])) return true;
+    bool found = false;
+    for_each_sub_block(inner, [&](int below) { found = found || wanted(inner, below); });
+    if (found) return true;
+  }
+  return false;
+}
+
+void BlockBackward::visit_while(const Op& op) {
+  const int body = body_of(op);
+  if (wanted(op, body) && !visit_recurrence(op, body)) visit_any_while(op, body);
+}
+
+bool BlockBackward::visit_recurrence(const Op& op, int body) {
+  for (const VarId output : op.outputs)
+    if (has(output)) return false;
+  try {
+    Program made = program();
+    const LoopGradients found = recurrence_backward(made, transform_.active, body, arrays_);
+    program() = std::move(made);
+    for (const auto& [var, gradient] : found.tensors) add(var, gradient);
+    for (const auto& [array, gradient] : found.arrays) add_array(array, gradient);
+    return true;
+  } catch (const UnsupportedError&) {
+    return false;
+  }
+}
+
+BlockBackward::Inner BlockBackward::take_inner() {
+  Inner made{block_, {}, {}};
+  for (const VarId var : sums_.vars())
+    if (!local(var)) made.tensors.emplace_back(var, sum(var));
+  for (const VarId array : imports_) made.lists.emplace_back(array, list(array));
+  return made;
+}
+
+void BlockBackward::visit_any_while(const Op& op, int body) {
+  ForwardLoop forward(program(), body, transform_.active);
+  const int back = program().add_block(block_);
+  BlockBackward inside(transform_, back, this);
+  inside.in_loop_ = true;
+  inside.own_reads_ = forward.arrays_read();
+  const std::vector<bool> live = forward.live_carried([&](VarId output) { return has(output); },
+                                                      [&](VarId array) { return program().visible(array, block_) && has_array(array); });
+  std::vector<VarId> initial{forward.trips()};
+  std::vector<VarId> results;
+  const auto add_param = [&](VarId start, const std::string& called) {
+    VarType type = program().var(start).type;
+    type.ordered = false;
+    const VarId param = program().add_var(called, type, back);
+    program().block(back).params.push_back(param);
+    initial.push_back(start);
+    return param;
+  };
+  const VarId left = program().add_var("iterations_left", VarType(DType::i64, DDim{}), back);
+  program().block(back).params.push_back(left);
+  // Extents may differ from iteration to iteration.
+  const auto varying = [&](VarId x) {
+    return program().var(x).type.rank() == 0 ? x : emit1(program(), "identity", {x}, {{"varying", std::vector<std::int64_t>{}}}, name(x));
+  };
+  std::vector<VarId> carried(op.inputs.size(), no_var);
+  for (std::size_t i = 0; i < carried.size(); ++i) {
+    if (!live[i]) continue;
+    const VarId given = sum(op.outputs[i]);
+    carried[i] = add_param(varying(given == no_var ? zeros_like(program(), op.outputs[i]) : given), "d_" + name(op.inputs[i]));
+  }
+  const std::size_t first_import = program().block(back).params.size();
+  VarId iteration = no_var;
+  std::vector<VarId> values;  // the parameters of the forward body in this iteration
+  std::map<VarId, VarId> copies;
+  Inner made;
+  in_block(back, [&] {
+    iteration =
+        emit1(program(), "sub", {left, emit1(program(), "constant", {}, {{"value", Tensor::scalar<std::int64_t>(1)}})}, {}, "iteration");
+    values = forward.stand_ins(back, copies);
+    const std::vector<Op> ops = clone_ops(program(), body, back, copies, transform_.active);
+    const std::vector<VarId> next = program().block(body).results;
+    const auto here = [&](VarId var) { return copies.contains(var) ? copies.at(var) : var; };
+    for (std::size_t i = 0; i < carried.size(); ++i)
+      if (carried[i] != no_var) inside.add(here(next[i]), carried[i]);
+    inside.walk(ops);
+    results.push_back(iteration);
+    for (std::size_t i = 0; i < carried.size(); ++i) {
+      if (carried[i] == no_var) continue;
+      const VarId given = inside.sum(values[i]);
+      results.push_back(given == no_var ? zeros_like(program(), values[i]) : given);
+    }
+    made = inside.take_inner();
+  });
+  // Lists were given parameters as they came up; sums over the iterations follow them.
+  for (std::size_t i = 0; i < inside.imports_.size(); ++i) {
+    initial.push_back(inside.import_initial_[i]);
+    results.push_back(made.lists[i].second);
+  }
+  static_cast<void>(first_import);
+  for (auto& [var, gradient] : made.tensors) {
+    const VarId total = add_param(varying(zeros_like(program(), var)), "d_" + name(var));
+    results.push_back(in_block(back, [&] { return emit1(program(), "add", {total, gradient}); }));
+  }
+  program().block(back).results = results;
+  drop_dead_ops(program(), back);
+  forward.give_values(back, left, iteration, values);
+  Op loop{
+      "while", initial, {}, {{"sub_block", BlockId{back}}, {"max_trips", std::int64_t{-1}}, {"parallel_iterations", std::int64_t{1}}}, {}};
+  std::vector<std::string> names;
+  for (const VarId var : program().block(back).params) names.push_back(name(var));
+  const std::vector<VarId> last = emit(program(), std::move(loop), names);
+  std::size_t at = 1;
+  for (std::size_t i = 0; i < carried.size(); ++i)
+    if (carried[i] != no_var) add(op.inputs[i], last[at++]);
+  for (const auto& [array, list] : made.lists) set_list(array, last[at++]);
+  for (const auto& [var, gradient] : made.tensors) add(var, last[at++]);
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!forward.invariant(i)) continue;
+    add(op.inputs[i], sum(op.outputs[i]));
+    if (program().var(op.inputs[i]).type.is_array() && arrays_.contains(op.outputs[i]) && has_array(op.outputs[i]))
+      add_array(op.inputs[i], {Kind::list, list(op.outputs[i])});
+  }
+}
+
+BlockBackward::Inner BlockBackward::branch(const Op& op, const char* attribute) {
+  const int from = op.attributes.get<BlockId>(attribute).index;
+  const int back = program().add_block(block_);
+  BlockBackward inside(transform_, back, this);
+  return in_block(back, [&] {
+    std::map<VarId, VarId> copies;
+    const std::vector<Op> ops = clone_ops(program(), from, back, copies, transform_.active);
+    const std::vector<VarId> results = program().block(from).results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const VarId here = copies.contains(results[i]) ? copies.at(results[i]) : results[i];
+      if (has(op.outputs[i])) inside.add(here, sum(op.outputs[i]));
+    }
+    inside.walk(ops);
+    return inside.take_inner();
+  });
+}
+
+void BlockBackward::visit_if(const Op& op) {
+  if (!wanted(op, op.attributes.get<BlockId>("then_block").index) && !wanted(op, op.attributes.get<BlockId>("else_block").index)) return;
+  for (const VarId output : op.outputs)
+    if (has(output)) sum(output);  // once, in front of both branches
+  Inner made[] = {branch(op, "then_block"), branch(op, "else_block")};
+  std::vector<VarId> tensors;
+  std::vector<VarId> lists;
+  const auto collect = [](std::vector<VarId>& all, const std::vector<std::pair<VarId, VarId>>& some) {
+    for (const auto& [var, gradient] : some)
+      if (std::find(all.begin(), all.end(), var) == all.end()) all.push_back(var);
+  };
+  for (const Inner& each : made) {
+    collect(tensors, each.tensors);
+    collect(lists, each.lists);
+  }
+  for (const Inner& each : made) {
+    const auto of = [](const std::vector<std::pair<VarId, VarId>>& some, VarId var) {
+      for (const auto& [found, gradient] : some)
+        if (found == var) return gradient;
+      return no_var;
+    };
+    std::vector<VarId> results;
+    for (const VarId var : tensors) {
+      VarId gradient = of(each.tensors, var);
+      if (gradient == no_var) gradient = in_block(each.block, [&] { return zeros_like(program(), var); });
+      results.push_back(gradient);
+    }
+    for (const VarId array : lists) {
+      const VarId gradient = of(each.lists, array);
+      results.push_back(gradient == no_var ? list(array) : gradient);
+    }
+    program().block(each.block).results = results;
+    drop_dead_ops(program(), each.block);
+  }
+  if (tensors.empty() && lists.empty()) return;
+  Op back{"if", {op.inputs[0]}, {}, {{"then_block", BlockId{made[0].block}}, {"else_block", BlockId{made[1].block}}}, {}};
+  const std::vector<VarId> found = emit(program(), std::move(back));
+  for (std::size_t i = 0; i < tensors.size(); ++i) add(tensors[i], found[i]);
+  for (std::size_t i = 0; i < lists.size(); ++i) set_list(lists[i], found[tensors.size() + i]);
+}
+
+}  // namespace millrace::autodiff

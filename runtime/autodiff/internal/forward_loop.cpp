@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/autodiff/internal/forward_loop.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <millrace/runtime/autodiff/internal/activity.h>
+#include <millrace/runtime/autodiff/internal/clone_block.h>
+#include <millrace/runtime/lowering/internal/loop_place.h>
+#include <millrace/runtime/program/op_registry.h>
+
+namespace millrace::autodiff {
+
+ForwardLoop::ForwardLoop(Program& program, int body, std::set<VarId>& active) : program_(program), body_(body), active_(active) {
+  block_ = lowering::find_loop(program, body).first;
+  check();
+}
+
+Op& ForwardLoop::loop() {
+  const auto [block, place] = lowering::find_loop(program_, body_);
+  return program_.block(block).ops[place];
+}
+const Op& ForwardLoop::loop() const {
+  const auto [block, place] = lowering::find_loop(program_, body_);
+  return std::as_const(program_).block(block).ops[place];
+}
+
+bool ForwardLoop::invariant(std::size_t carried) const {
+  const Block& body = program_.block(body_);
+  return body.results[carried] == body.params[carried];
+}
+
+void ForwardLoop::check() const {
+  const Block& body = program_.block(body_);
+  const auto refuse = [&](const std::string& why) {
+    throw UnsupportedError("append_backward: op while, the loop of block " + std::to_string(body_) + ": " + why);
+  };
+  for (std::size_t i = 0; i < body.params.size(); ++i)
+    if (!program_.var(body.params[i]).type.is_tensor() && !invariant(i))
+      refuse("'" + program_.var(body.params[i]).name + "' of " + program_.var(body.params[i]).type.to_string() +
+             " is carried, and changes: only tensors have gradients through what a loop carries");
+  bool stored = false;
+  for (const Op& op : body.ops) {
+    if (const auto& stores = program_.registry().at(op.type).stores) stored = stored || active_.contains(op.inputs[stores->first]);
+    for_each_sub_block(op, [&](int) { stored = true; });
+    if (op.type != "break_if") continue;
+    for (std::size_t i = 0; i < body.params.size(); ++i)
+      if ((op.inputs[i + 1] != body.params[i] && active_.contains(op.inputs[i + 1])) || stored)
+        refuse("it is left in the middle of an iteration, with values of that iteration: put break_if first");
+  }
+}
+
+// ---- What the backward asks ----
+
+std::vector<VarId> ForwardLoop::before(Op op, const std::string& name) {
+  const std::vector<VarId> outputs = program_.append(block_, std::move(op), {name});
+  std::vector<Op>& ops = program_.block(block_).ops;
+  Op made = std::move(ops.back());
+  ops.pop_back();
+  const std::size_t place = lowering::find_loop(program_, body_).second;
+  ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(place), std::move(made));
+  return outputs;
+}
+
+VarId ForwardLoop::trips() {
+  if (trips_ != no_var) return trips_;
+  const Attributes zero{{"value", Tensor::scalar<std::int64_t>(0)}};
+  const VarId first = before(Op{"constant", {}, {}, zero, {}}, "zero").at(0);
+  const VarType type(DType::i64, DDim{});
+  iteration_ = program_.add_var("iteration", type, body_);
+  trips_ = program_.add_var("iterations", type, block_);
+  program_.block(body_).params.push_back(iteration_);
+  const VarId one = program_.append(body_, Op{"constant", {}, {}, {{"value", Tensor::scalar<std::int64_t>(1)}}, {}}).at(0);
+  const VarId next = program_.append(body_, Op{"add", {iteration_, one}, {}, {}, {}}, {"next_iteration"}).at(0);
+  program_.block(body_).results.push_back(next);
+  for (Op& op : program_.block(body_).ops)
+    if (op.type == "break_if") op.inputs.push_back(iteration_);
+  loop().inputs.push_back(first);
+  loop().outputs.push_back(trips_);
+  return trips_;
+}
+
+void ForwardLoop::collect_reads(int block, std::set<VarId>& arrays) const {
+  for (const Op& op : program_.block(block).ops) {
+    const auto& stores = program_.registry().at(op.type).stores;
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      if (op.inputs[i] != no_var && program_.var(op.inputs[i]).type.is_array() && op.type != "tensor_array_size" &&
+          !(stores && stores->first == i))
+        arrays.insert(op.inputs[i]);
+    for_each_sub_block(op, [&](int inner) { collect_reads(inner, arrays); });
+  }
+}
+
+std::set<VarId> ForwardLoop::arrays_read() const {
+  std::set<VarId> arrays;
+  collect_reads(body_, arrays);
+  return arrays;
+}
+
+std::vector<bool> ForwardLoop::live_carried(const std::function<bool(VarId)>& has, const std::function<bool(VarId)>& has_array) const {
+  const Block& body = program_.block(body_);
+  const std::set<VarId> read = arrays_read();
+  std::set<VarId> live;
+  std::vector<bool> made(body.params.size(), false);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = 0; i < body.params.size(); ++i) {
+      const bool tensor = program_.var(body.params[i]).type.is_tensor() && active_.contains(body.params[i]) && !invariant(i);
+      if (!tensor || made[i] || i >= loop().outputs.size() || (!has(loop().outputs[i]) && !live.contains(body.params[i]))) continue;
+      made[i] = changed = true;
+      live.insert(body.results[i]);
+    }
+    for (auto op = body.ops.rbegin(); op != body.ops.rend(); ++op) {
+      const auto& stores = program_.registry().at(op->type).stores;
+      bool found = std::any_of(op->outputs.begin(), op->outputs.end(), [&](VarId output) { return live.contains(output); });
+      if (stores) found = found || read.contains(op->inputs[stores->first]) || has_array(op->inputs[stores->first]);
+      for_each_sub_block(*op, [&](int) { found = true; });
+      if (!found || op->type == "break_if") continue;
+      for (const VarId input : op->inputs)
+        if (active_.contains(input)) changed = live.insert(input).second || changed;
+      for_each_sub_block(*op, [&](int inner) {
+        for (const VarId var : vars_read(program_, inner))
+          if (active_.contains(var)) changed = live.insert(var).second || changed;
+      });
+    }
+  }
+  return made;
+}
+
+// ---- Values of the iterations ----
+
+std::vector<VarId> ForwardLoop::stand_ins(int back, std::map<VarId, VarId>& copies) {
+  const std::vector<VarId> params = program_.block(body_).params;
+  std::vector<VarId> values;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const VarDef def = program_.var(params[i]);
+    VarId value = loop().inputs[i];
+    if (!invariant(i)) {
+      value = program_.add_var(def.name, def.type, back);
+      if (active_.contains(params[i])) active_.insert(value);
+    }
+    copies[params[i]] = value;
+    values.push_back(value);
+  }
+  return values;
+}
+
+const Tensor* ForwardLoop::stride(std::size_t carried) const {
+  const Block& body = program_.block(body_);
+  const VarType& type = program_.var(body.params[carried]).type;
+  if (is_floating(type.dtype) || type.rank() != 0) return nullptr;
+  for (const Op& op : body.ops) {
+    if (op.outputs.empty() || op.outputs[0] != body.results[carried] || op.type != "add") continue;
+    for (const std::size_t at : {std::size_t{0}, std::size_t{1}})
+      if (op.inputs[at] == body.params[carried] && program_.constant(op.inputs[1 - at]) != nullptr)
+        return program_.constant(op.inputs[1 - at]);
+  }
+  return nullptr;
+}
+
+/// An op of block `back` that stands nowhere yet, with one new output.
+Op ForwardLoop::loose(int back, const std::string& type, std::vector<VarId> inputs, Attributes attributes, DType dtype) {
+  const VarId output = program_.add_var(type, VarType(dtype, DDim{}), back);
+  program_.append_raw(back, Op{type, std::move(inputs), {output}, std::move(attributes), {}});
+  Op made = std::move(program_.block(back).ops.back());
+  program_.block(back).ops.pop_back();
+  return made;
+}
+
+std::vector<Op> ForwardLoop::value_of(std::size_t carried, int back, VarId iteration, VarId value) {
+  const VarDef param = program_.var(program_.block(body_).params[carried]);
+  std::vector<Op> made;
+  if (const Tensor* by = stride(carried); by != nullptr && by->elements() == 1) {
+    // initial + iteration · stride
+    const DType dtype = param.type.dtype;
+    VarId count = iteration;
+    if (dtype != DType::i64) {
+      made.push_back(loose(back, "cast", {iteration}, {{"to", dtype}}, dtype));
+      count = made.back().outputs[0];
+    }
+    made.push_back(loose(back, "constant", {}, {{"value", *by}}, dtype));
+    made.push_back(loose(back, "mul", {count, made.back().outputs[0]}, {}, dtype));
+    made.push_back(Op{"add", {loop().inputs[carried], made.back().outputs[0]}, {value}, {}, {}});
+    return made;
+  }
+  const std::string called = "kept." + param.name;
+  const VarId array = before(Op{"tensor_array", {}, {}, {{"growable", true}, {"name", called}}, {}}, called).at(0);
+  program_.append(body_, Op{"tensor_array_write", {array, iteration_, program_.block(body_).params[carried]}, {}, {{"share", true}}, {}});
+  made.push_back(Op{"tensor_array_read", {array, iteration}, {value}, {}, {}});
+  return made;
+}
+
+void ForwardLoop::give_values(int back, VarId left, VarId iteration, const std::vector<VarId>& values) {
+  const std::set<VarId> read = vars_read(program_, back);
+  std::vector<Op> rest = std::exchange(program_.block(back).ops, {});
+  // Behind the stop: the number of the iteration, then the values.
+  const VarId zero = program_.append(back, Op{"constant", {}, {}, {{"value", Tensor::scalar<std::int64_t>(0)}}, {}}, {"zero"}).at(0);
+  const VarId over = program_.append(back, Op{"equal", {left, zero}, {}, {}, {}}).at(0);
+  Op stop{"break_if", {over}, {}, {}, {}};
+  for (const VarId param : program_.block(back).params) stop.inputs.push_back(param);
+  program_.append(back, std::move(stop));
+  std::vector<Op> front = std::move(program_.block(back).ops);
+  const auto counted = std::find_if(rest.begin(), rest.end(), [&](const Op& op) {
+    return std::find(op.outputs.begin(), op.outputs.end(), iteration) != op.outputs.end();
+  });
+  const auto first = counted - 1;  // its constant
+  front.push_back(std::move(*first));
+  front.push_back(std::move(*counted));
+  rest.erase(first, counted + 1);
+  program_.block(back).ops.clear();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (program_.var(values[i]).block != back || !read.contains(values[i])) continue;
+    for (Op& op : value_of(i, back, iteration, values[i])) front.push_back(std::move(op));
+  }
+  for (Op& op : rest) front.push_back(std::move(op));
+  program_.block(back).ops = std::move(front);
+}
+
+}  // namespace millrace::autodiff

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cast.h>
+#include <millrace/kernels/elementwise.h>
+#include <millrace/kernels/fill.h>
+#include <millrace/kernels/gather.h>
+#include <millrace/kernels/softmax.h>
+#include <millrace/kernels/unary.h>
+#include <millrace/kernels/where.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/gradients.h>
+#include <millrace/runtime/program/ops/internal/rows.h>
+#include <millrace/runtime/program/ops/internal/sequences.h>
+#include <millrace/tensor/copy.h>
+
+namespace millrace::ops {
+namespace {
+
+// ---- softmax_cross_entropy ----
+
+constexpr std::int64_t no_label = -100;
+
+std::int64_t ignored(const Attributes& attributes) { return attributes.get_or("ignore_index", no_label); }
+
+void infer_cross_entropy(InferContext& context) {
+  ignored(context.attributes());
+  expect_float(context, 0);
+  expect_rank(context, 0, 2);
+  expect_index_column(context, 1);
+  context.result(
+      VarType(context.tensor(0).dtype, DDim{same_extent(extent(context, 0, 0), extent(context, 1, 0), "rows of scores and labels"), 1}));
+}
+
+/// The labels of rows that count, others as 0; a label that is no class as one behind the last, which `gather_elements` refuses by name.
+Tensor checked_labels(const Tensor& labels, std::int64_t classes, std::int64_t ignore, StreamRef stream) {
+  const auto i64 = [&](std::int64_t value) { return full(DDim{}, static_cast<double>(value), DType::i64, stream); };
+  const Tensor outside = where(less(labels, i64(0), stream), i64(classes), labels, stream);
+  return where(equal(labels, i64(ignore), stream), i64(0), outside, stream);
+}
+
+OpKernel prepare_cross_entropy(const PrepareContext& context) {
+  return [ignore = ignored(context.attributes())](OpContext& run) {
+    const Tensor& x = run.tensor(0);
+    const StreamRef stream = run.stream();
+    if (x.rank() != 2 || run.tensor(1).elements() != x.dim(0))
+      throw ShapeError("softmax_cross_entropy: expected a label for each row of " + x.to_string() + ", found " + run.tensor(1).to_string());
+    const Tensor labels = cast(contiguous(run.tensor(1), stream), DType::i64, stream).reshape(DDim{x.dim(0), 1});
+    const Tensor picked = gather_elements(log_softmax(x, 1, stream), checked_labels(labels, x.dim(1), ignore, stream), 1, stream);
+    const Tensor counts = not_equal(labels, full(DDim{}, static_cast<double>(ignore), DType::i64, stream), stream);
+    run.set(0, where(counts, unary(Unary::neg, {}, picked, stream), full(DDim{}, 0, x.dtype(), stream), stream));
+  };
+}
+
+std::vector<int> follow_cross_entropy(const InferContext& context, const std::vector<int>& axes) {
+  if (axes[0] > 0 || axes[1] > 0) refuse_rows("normalises over the rows");
+  if (axes[0] < 0 && axes[1] < 0) return {-1};
+  for (const std::size_t input : {0, 1})
+    if (axes[input] < 0) check_same_for_each_row(context, input, 0, extent(context, 1 - input, 0));
+  return {0};
+}
+
+/// Rows of all sequences, one behind the other.
+void vectorize_cross_entropy(Vectorizer& v, const Op& op) {
+  const VarId like = any_batched_var(v, op);
+  std::vector<VarId> inputs;
+  for (const VarId input : op.inputs) inputs.push_back(merge_leading(v, batched_var(v, input, like), input));
+  v.bind(op.outputs[0], split_leading(v, v.emit("softmax_cross_entropy", inputs, op.attributes).at(0), like), true);
+}
+
+/// g·(softmax(x) − one_hot(label)), 0 in ignored rows.
+void cross_entropy_rule(GradientContext& c) {
+  const DType given = c.input_type(0).dtype, dtype = summing(given);
+  const Term x = cast_to(value(c, 0), dtype);
+  const Term labels = reshaped_to(cast_to(value(c, 1), DType::i64), {-1});
+  const std::int64_t classes = (*c.input_type(0).shape)[1];
+  const Term depth = classes == DDim::unknown ? extent_of(x, 1) : number(c, static_cast<double>(classes), DType::i64);
+  Tensor values = Tensor::from({0.0, 1.0});
+  const Term off_on = cast_to(Term(c, c.append1("constant", {}, {{"value", values}})), dtype);
+  const Term right = call("one_hot", {labels, depth, off_on}, {{"axis", std::int64_t{-1}}});
+  const Term made = cast_to(gradient(c), dtype) * (call("softmax", {x}, {{"axis", std::int64_t{-1}}}) - right);
+  const Term counts = unsqueezed(compare("not_equal", labels, static_cast<double>(ignored(c.op().attributes))), {1});
+  set(c, 0, cast_to(masked(counts, made), given));
+}
+
+}  // namespace
+
+void add_loss_ops(OpRegistry& registry) {
+  OpDef def;
+  def.name = "softmax_cross_entropy";
+  def.inputs = {"X", "Label"};
+  def.outputs = {"Loss"};
+  def.infer = infer_cross_entropy;
+  def.prepare = prepare_cross_entropy;
+  def.follow_rows = follow_cross_entropy;
+  def.vectorize = vectorize_cross_entropy;
+  def.gradient = cross_entropy_rule;
+  registry.add(std::move(def));
+}
+
+}  // namespace millrace::ops

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient rule of each op against central differences in f64.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+
+#include <millrace/kernels/cast.h>
+
+#include "support/central_difference.h"
+#include "support/random_lod.h"
+#include "support/straight_gradient.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+/// An input of an op: fed, or (`fixed`) a weight.
+struct In {
+  LoDTensor value;
+  bool fixed = false;
+  bool absent = false;
+};
+
+struct Case {
+  std::string type;
+  std::vector<In> inputs;
+  Attributes attributes;
+};
+
+/// Case by case, with all extents known and with none.
+class Checks {
+ public:
+  explicit Checks(std::uint64_t seed) : random(seed) {}
+  Random random;
+
+  Tensor reals(const DDim& dims, double scale = 2) { return random_tensor(random, dims, scale, DType::f64); }
+  In x(const DDim& dims, double scale = 2) { return {reals(dims, scale)}; }
+  In positive(const DDim& dims) {
+    Tensor made = reals(dims, 1);
+    for (std::int64_t i = 0; i < made.elements(); ++i) made.mutable_data<double>()[i] += 1.5;
+    return {made};
+  }
+  In bools(const DDim& dims) {
+    Tensor made(DType::boolean, dims);
+    for (std::int64_t i = 0; i < made.elements(); ++i) made.mutable_data<bool>()[i] = random.coin();
+    if (made.elements() == 0) made.storage()->mark_written();
+    return {made};
+  }
+  In index(const DDim& dims, std::int64_t least, std::int64_t most) {
+    Tensor made(DType::i64, dims);
+    for (std::int64_t i = 0; i < made.elements(); ++i) made.mutable_data<std::int64_t>()[i] = random.between(least, most);
+    if (made.elements() == 0) made.storage()->mark_written();
+    return {made};
+  }
+  In weight(const DDim& dims) { return {reals(dims), true}; }
+  static In list(const Ints& values) { return {Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())}), true}; }
+  static In fed_list(const Ints& values) { return {Tensor::from(values, DDim{static_cast<std::int64_t>(values.size())})}; }
+  static In none() { return {LoDTensor(), false, true}; }
+  /// Rows of sequences.
+  In rows(const LoD& lod, const DDim& of_row, double scale = 2) { return {LoDTensor(reals(of_row.inserted(0, lod.rows()), scale), lod)}; }
+
+  void operator()(const std::string& type, const std::vector<In>& inputs, const Attributes& attributes = {}) {
+    for (const bool known : {true, false}) check({type, inputs, attributes}, known);
+  }
+  /// With extents that are known alone: the op, or its gradient, asks for them.
+  void known(const std::string& type, const std::vector<In>& inputs, const Attributes& attributes = {}) {
+    check({type, inputs, attributes}, true);
+  }
+
+ private:
+  void check(const Case& of, bool known) {
+    Program program;
+    Feeds feeds;
+    Op op{of.type, {}, {}, of.attributes, {}};
+    std::vector<std::string> names;
+    std::string text = of.type;
+    for (const In& input : of.inputs) {
+      const std::string name = "x" + std::to_string(op.inputs.size());
+      if (input.absent) {
+        op.inputs.push_back(no_var);
+        continue;
+      }
+      const Tensor& value = input.value.tensor();
+      text += " " + value.to_string() + input.value.lod().to_string();
+      if (is_floating(value.dtype())) names.push_back(name);
+      if (input.fixed) {
+        op.inputs.push_back(program.add_parameter(name, value));
+        continue;
+      }
+      DDim declared = value.dims();
+      for (int axis = 0; axis < declared.rank() && !known; ++axis) declared[axis] = DDim::unknown;
+      if (known && input.value.lod().depth() > 0) declared[0] = DDim::unknown;
+      op.inputs.push_back(program.add_input(name, VarType(value.dtype(), declared, input.value.lod().depth())));
+      feeds.emplace(name, Value(input.value));
+    }
+    INFO(text, known ? " of known extents" : " of unknown extents");
+    std::size_t count = 0;
+    for (const VarId output : program.append(0, std::move(op))) program.add_output("y" + std::to_string(count++), output);
+    try {
+      DifferenceOptions options;
+      options.seed = random.next();
+      expect_gradients(with_gradients(program), with_seeds(program, feeds, random), names, options);
+    } catch (const std::exception& error) {
+      FAIL_CHECK(std::string(error.what()));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the gradients of ops on two operands are summed to the extents of each") {
+  for (const std::uint64_t seed : seeds(3)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    for (const char* op : {"add", "sub", "mul", "minimum", "maximum"}) {
+      check(op, {check.x({3, 4}), check.x({3, 4})});
+      check(op, {check.x({3, 4}), check.weight({4})});
+      check(op, {check.x({2, 3, 4}), check.x({3, 1})});
+      check(op, {check.x({}), check.x({3, 2})});
+      check(op, {check.x({1, 3}), check.x({4, 1})});
+      check(op, {check.x({0, 3}), check.x({3})});
+      check(op, {check.x({1, 3}), check.x({0, 3})});
+    }
+    check("div", {check.x({3, 4}), check.positive({4})});
+    check("div", {check.x({4}), check.positive({2, 1})});
+    check("pow", {check.positive({3, 4}), check.x({4})});
+    check("pow", {check.positive({3, 4}), {Tensor::scalar(2.0), true}});
+    check("pow", {check.positive({3}), {Tensor::scalar(-1.5), true}});
+    check("mod", {check.x({3, 4}, 5), check.positive({4})});
+    check("mod", {check.x({3, 4}, 5), check.positive({3, 1})}, {{"fmod", true}});
+    check("where", {check.bools({2, 1, 4}), check.x({3, 4}), check.x({})});
+    check("clip", {check.x({3, 4}), check.x({}, 0.5), {Tensor::scalar(0.75), true}});
+    check("clip", {check.x({3, 4}), Checks::none(), check.x({1}, 0.5)});
+    check("clip", {check.x({}), check.x({1}), Checks::none()});
+    check("prelu", {check.x({3, 4}), check.x({4})});
+  }
+}
+
+TEST_CASE("the gradients of functions of one element are their derivatives") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    for (const char* op :
+         {"neg",      "abs",     "exp",  "erf",  "sin",  "cos",          "sigmoid",    "tanh",     "relu",     "leaky_relu",
+          "elu",      "selu",    "celu", "mish", "gelu", "hard_sigmoid", "hard_swish", "softplus", "softsign", "thresholded_relu",
+          "identity", "drop_lod"})
+      check(op, {check.x({5, 4}, 4)});
+    for (const char* op : {"sqrt", "reciprocal", "log"}) check(op, {check.positive({3, 4})});
+    check("gelu", {check.x({5, 4}, 3)}, {{"approximate", std::string("tanh")}});
+    for (const char* op : {"affine", "scaled_tanh", "hard_sigmoid"}) check(op, {check.x({4, 3})}, {{"alpha", 0.4}, {"beta", 0.3}});
+    for (const char* op : {"elu", "celu", "thresholded_relu", "leaky_relu"}) check(op, {check.x({4, 3})}, {{"alpha", 0.6}});
+    check("selu", {check.x({4, 3})}, {{"alpha", 0.6}, {"gamma", 1.3}});
+    check("cast", {check.x({2, 3})}, {{"to", DType::f64}});
+    check("tanh", {check.x({0, 3})});
+  }
+}
+
+TEST_CASE("the gradients of products are products") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    check("matmul", {check.x({3, 5}), check.weight({5, 2})});
+    check("matmul", {check.x({3, 5}), check.x({5, 2})});
+    check("matmul", {check.x({0, 5}), check.x({5, 2})});
+    check("matmul", {check.x({2, 3, 5}), check.weight({5, 2})});
+    check("matmul", {check.x({2, 0, 5}), check.weight({5, 2})});
+    check("matmul", {check.x({5}), check.x({5, 2})});
+    check("matmul", {check.x({3, 5}), check.x({5})});
+    check("matmul", {check.x({2, 3, 5}), check.x({5})});
+    check("matmul", {check.x({5}), check.x({5})});
+    check("matmul", {check.x({5}), check.x({2, 5, 3})});
+    check("matmul", {check.x({2, 3, 5}), check.x({2, 5, 4})});
+    check("matmul", {check.x({4, 1, 3, 5}), check.x({2, 5, 2})});
+    check("matmul", {check.x({3, 5}), check.x({2, 5, 2})});
+    for (const bool trans_a : {false, true})
+      for (const bool trans_b : {false, true}) {
+        const Attributes form{{"trans_a", trans_a}, {"trans_b", trans_b}, {"alpha", 0.5}, {"beta", 2.0}};
+        const DDim a = trans_a ? DDim{5, 3} : DDim{3, 5}, b = trans_b ? DDim{2, 5} : DDim{5, 2};
+        check("gemm", {check.x(a), check.x(b), check.x({2})}, form);
+        check("gemm", {check.x(a), check.weight(b), check.x({3, 1})}, form);
+        check("gemm", {check.x(a), check.x(b), Checks::none()}, form);
+      }
+    check("gemm", {check.x({3, 5}), check.x({5, 2}), check.x({})}, {{"beta", 0.0}});
+  }
+}
+
+TEST_CASE("the gradients of folds and norms") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    for (const char* kind : {"sum", "mean", "max", "min", "prod", "l1", "l2", "sum_square", "log_sum_exp"})
+      for (const bool keep : {false, true}) {
+        const auto form = [&](const Ints& axes) { return Attributes{{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", keep}}; };
+        check("reduce", {check.x({3, 2, 4})}, form({1}));
+        check("reduce", {check.x({3, 2, 4})}, form({-1, 0}));
+        check("reduce", {check.x({3, 4})}, form({}));
+        check("reduce", {check.x({})}, form({}));
+        check("reduce", {check.x({0, 3})}, form({-1}));
+      }
+    check("reduce", {check.x({0, 3})}, {{"kind", std::string("mean")}, {"axes", Ints{0}}, {"keepdims", true}});
+    check("reduce", {check.positive({3, 4})}, {{"kind", std::string("log_sum")}, {"axes", Ints{0}}, {"keepdims", false}});
+    check("softmax", {check.x({3, 4})});
+    check("softmax", {check.x({3, 4, 2})}, {{"axis", std::int64_t{1}}});
+    check("log_softmax", {check.x({3, 4})});
+    check("log_softmax", {check.x({3, 4, 2})}, {{"axis", std::int64_t{0}}});
+    check("softmax", {check.x({0, 4})});
+    check("layer_norm", {check.x({3, 4}), check.weight({4}), check.weight({4})});
+    check("layer_norm", {check.x({3, 2, 4}), check.x({2, 4}), check.x({4})}, {{"axis", std::int64_t{1}}, {"epsilon", 1e-3}});
+    check("layer_norm", {check.x({3, 4}), check.x({1}), Checks::none()});
+    check("layer_norm", {check.x({0, 4}), check.x({4}), check.x({4})});
+    for (const bool exclusive : {false, true})
+      for (const bool reverse : {false, true})
+        check("cumsum", {check.x({3, 4})}, {{"axis", std::int64_t{1}}, {"exclusive", exclusive}, {"reverse", reverse}});
+  }
+}
+
+TEST_CASE("equal extremes share the gradient equally, and a product with zeros has the gradient of the others") {
+  const auto gradient_of = [](const std::string& type, const std::vector<Tensor>& inputs, const Attributes& attributes) {
+    Program program;
+    Op op{type, {}, {}, attributes, {}};
+    Feeds feeds;
+    for (const Tensor& input : inputs) {
+      const std::string name = "x" + std::to_string(op.inputs.size());
+      op.inputs.push_back(program.add_input(name, VarType(input.dtype(), input.dims())));
+      feeds.emplace(name, input);
+    }
+    const VarId out = program.append(0, std::move(op)).at(0);
+    program.add_output("y", out);
+    const DDim dims = *program.var(out).type.shape;
+    Tensor seed(DType::f64, dims);
+    for (std::int64_t i = 0; i < seed.elements(); ++i) seed.mutable_data<double>()[i] = 1;
+    feeds.emplace("seed_0", seed);
+    return on_cpu(with_gradients(program), feeds)["d_x0"].tensor().to_vector<double>();
+  };
+  const auto kind = [](const char* name) { return Attributes{{"kind", std::string(name)}, {"axes", Ints{0}}, {"keepdims", false}}; };
+  CHECK(gradient_of("reduce", {Tensor::from({1.0, 3.0, 3.0, 2.0})}, kind("max")) == std::vector<double>{0, 0.5, 0.5, 0});
+  CHECK(gradient_of("reduce", {Tensor::from({2.0, 0.0, 3.0})}, kind("prod")) == std::vector<double>{0, 6, 0});
+  CHECK(gradient_of("reduce", {Tensor::from({2.0, 0.0, 0.0})}, kind("prod")) == std::vector<double>{0, 0, 0});
+  CHECK(gradient_of("reduce", {Tensor::from({0.0, 0.0})}, kind("l2")) == std::vector<double>{0, 0});
+  CHECK(gradient_of("maximum", {Tensor::from({1.0, 2.0}), Tensor::from({1.0, 1.0})}, {}) == std::vector<double>{0.5, 1});
+  CHECK(gradient_of("relu", {Tensor::from({0.0, 2.0, -1.0})}, {}) == std::vector<double>{0, 1, 0});
+  CHECK(gradient_of("abs", {Tensor::from({0.0, 2.0, -1.0})}, {}) == std::vector<double>{0, 1, -1});
+  CHECK(gradient_of("pow", {Tensor::from({0.0, 2.0}), Tensor::from({0.0, 0.0})}, {}) == std::vector<double>{0, 0});
+}
+
+TEST_CASE("the gradients of ops that move elements come from where they went") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    check("transpose", {check.x({2, 3, 4})}, {{"perm", Ints{2, 0, 1}}});
+    check("transpose", {check.x({2, 3})});
+    check("squeeze", {check.x({2, 1, 3, 1})}, {{"axes", Ints{1, -1}}});
+    check("squeeze", {check.x({2, 1, 3, 1})});
+    check("unsqueeze", {check.x({2, 3})}, {{"axes", Ints{-1, 0}}});
+    check("reshape", {check.x({2, 3, 4})}, {{"shape", Ints{0, -1}}});
+    check("reshape", {check.x({2, 3, 4})}, {{"shape", Ints{4, 6}}});
+    check("reshape", {check.x({0, 4})}, {{"shape", Ints{-1, 2}}});
+    check("reshape_to", {check.x({2, 3, 4}), Checks::list({-1, 4})});
+    check("reshape_to", {check.x({2, 3, 4}), Checks::fed_list({3, -1})});
+    for (const std::int64_t axis : {0, 1, 2}) check("flatten", {check.x({2, 3, 4})}, {{"axis", axis}});
+    check("concat", {check.x({2, 3}), check.weight({2, 2}), check.x({2, 0})}, {{"axis", std::int64_t{-1}}});
+    check("concat", {check.x({2, 3}), check.x({1, 3})}, {{"axis", std::int64_t{0}}});
+    check("split", {check.x({3, 6})}, {{"axis", std::int64_t{-1}}, {"sizes", Ints{1, 3, 2}}});
+    const auto cut = [](const Ints& starts, const Ints& ends, const Ints& axes, const Ints& steps) {
+      return Attributes{{"starts", starts}, {"ends", ends}, {"axes", axes}, {"steps", steps}};
+    };
+    check("slice", {check.x({3, 6})}, cut({1}, {4}, {1}, {1}));
+    check("slice", {check.x({3, 6})}, cut({-3}, {100}, {-1}, {1}));
+    check("slice", {check.x({3, 6})}, cut({1, -1}, {100, -100}, {-1, 0}, {2, -1}));
+    check("slice", {check.x({3, 6})}, cut({4}, {2}, {1}, {1}));
+    check("slice_by", {check.x({3, 6}), Checks::list({0, 1}), Checks::list({2, 5})});
+    check("slice_by", {check.x({3, 6}), Checks::fed_list({5}), Checks::fed_list({0}), Checks::list({1}), Checks::list({-2})});
+    check("reverse", {check.x({2, 3, 2})}, {{"axis", std::int64_t{1}}});
+    check("pad", {check.x({2, 3})}, {{"pads", Ints{0, 2, 1, 0}}, {"value", 0.5}});
+    check("pad", {check.x({3, 5})}, {{"pads", Ints{-1, 2, 1, -2}}});
+    for (const char* mode : {"reflect", "edge", "wrap"})
+      check("pad", {check.x({3, 4})}, {{"pads", Ints{1, 2, 0, 3}}, {"mode", std::string(mode)}});
+    check("pad", {check.x({2, 5, 3})}, {{"pads", Ints{0, 2, 0, 0, -1, 2}}, {"mode", std::string("reflect")}});
+    check("pad_by", {check.x({2, 3}), Checks::list({0, 1, 0, 2}), check.x({})});
+    check("pad_by", {check.x({2, 3}), Checks::fed_list({1, 0, 0, 2}), check.x({})});
+    check("expand", {check.x({3, 1}), Checks::list({2, 1, 4})});
+    check("expand", {check.x({3, 1}), Checks::fed_list({3, 4})});
+    check("tile", {check.x({2, 3}), Checks::list({1, 3})});
+    check("tile", {check.x({2, 3}), Checks::fed_list({2, 3})});
+    check("tile", {check.x({2, 3}), Checks::list({0, 2})});
+  }
+}
+
+TEST_CASE("the gradients of what is picked by place are added in order") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    check("gather", {check.x({3, 4}), check.index({5}, -3, 2)});
+    check("gather", {check.x({2, 3, 4}), check.index({2, 2}, 0, 2)}, {{"axis", std::int64_t{1}}});
+    check("gather", {check.x({2, 3}), check.index({}, 0, 2)}, {{"axis", std::int64_t{-1}}});
+    check("gather", {check.x({4}), check.index({3}, 0, 3)});
+    check("embedding", {check.weight({5, 3}), check.index({4, 2}, 0, 4)});
+    check("embedding", {check.weight({5, 3}), check.index({0}, 0, 4)});
+    check("gather_elements", {check.x({3, 4}), check.index({3, 6}, -4, 3)}, {{"axis", std::int64_t{1}}});
+    check("gather_nd", {check.x({3, 4, 2}), check.index({5, 2}, 0, 2)});
+    check("gather_nd", {check.x({2, 3, 4}), check.index({2, 5, 1}, 0, 2)}, {{"batch_dims", std::int64_t{1}}});
+    check("gather_nd", {check.x({2, 3, 4, 2}), check.index({2, 3, 2, 1}, 0, 3)}, {{"batch_dims", std::int64_t{2}}});
+    for (const char* reduction : {"none", "add", "mul", "min", "max"}) {
+      const Attributes form{{"reduction", std::string(reduction)}};
+      check("scatter_nd", {check.x({3, 2}), check.index({4, 1}, 0, 2), check.x({4, 2})}, form);
+      check("scatter_nd", {check.x({3, 2}), check.index({2, 2}, 0, 1), check.x({2})}, form);
+      Attributes along = form;
+      along.set("axis", std::int64_t{1});
+      check("scatter_elements", {check.x({3, 4}), check.index({3, 3}, -4, 3), check.x({3, 3})}, along);
+    }
+    check("top_k", {check.x({3, 5}), {Tensor::scalar(std::int64_t{2}), true}});
+    check("top_k", {check.x({4, 3}), {Tensor::scalar(std::int64_t{3}), true}}, {{"axis", std::int64_t{0}}, {"largest", false}});
+  }
+}
+
+TEST_CASE("the gradient of a softmax cross entropy is the difference of probabilities, and 0 in ignored rows") {
+  for (const std::uint64_t seed : seeds(2)) {
+    Checks check(seed);
+    const LoD lod = LoD::from_lengths({{2, 0, 3}});
+    check("softmax_cross_entropy", {check.x({4, 3}), check.index({4}, 0, 2)});
+    check("softmax_cross_entropy", {check.x({4, 3}), check.index({4, 1}, -1, 2)}, {{"ignore_index", std::int64_t{-1}}});
+    check("softmax_cross_entropy", {check.rows(lod, {3}), {LoDTensor(check.index({5, 1}, 0, 2).value.tensor(), lod)}});
+    check("softmax_cross_entropy", {check.x({0, 3}), check.index({0}, 0, 2)});
+  }
+}
+
+TEST_CASE("the gradients of rows that ops on sequences move go back to the rows") {
+  for (const std::uint64_t seed : seeds(3)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    const LoD flat = LoD::from_lengths({{2, 0, 3, 1}});
+    const LoD deep = LoD::from_lengths({{2, 0, 1}, {3, 0, 2}});
+    const LoD none = LoD::from_lengths({{}});
+    const LoD drawn = random_lod(check.random, 2);
+    for (const LoD& lod : {flat, deep, none, drawn}) {
+      check("drop_lod", {check.rows(lod, {2})});
+      for (std::int64_t level = 0; level < lod.depth(); ++level) {
+        check("sequence_reverse", {check.rows(lod, {2})}, {{"level", level}});
+        check("sequence_softmax", {check.rows(lod, {2})}, {{"level", level}});
+        for (const char* kind : {"average", "sum", "sqrt", "max", "first", "last"})
+          check("sequence_pool", {check.rows(lod, {2})}, {{"kind", std::string(kind)}, {"level", level}, {"empty", 0.5}});
+        check("sequence_pool", {check.rows(lod, {})}, {{"kind", std::string("max")}, {"level", level}});
+        check("sequence_concat", {check.rows(lod, {2}), check.rows(lod, {2})}, {{"level", level}});
+        check("sequence_expand_as", {check.x({lod.sequences(static_cast<int>(level)), 2}), check.rows(lod, {1})}, {{"level", level}});
+        check("sequence_expand", {check.x({lod.sequences(static_cast<int>(level)), 2}), check.rows(lod, {1})}, {{"ref_level", level}});
+      }
+      const LoD longer = LoD::from_lengths({Ints(static_cast<std::size_t>(lod.sequences(0)), 2)});
+      check("sequence_expand", {check.rows(lod, {2}), check.rows(longer, {})});
+      check("sequence_pad", {check.rows(lod, {2}), Checks::none()});
+      check("sequence_pad", {check.rows(lod, {2}), check.x({2})}, {{"padded_length", std::int64_t{7}}});
+      check("sequence_pad", {check.rows(lod, {}), check.x({})}, {{"padded_length", std::int64_t{7}}});
+      check("sequence_reshape", {check.rows(lod, {4})}, {{"new_dim", std::int64_t{2}}});
+      const Ints lengths = lod.lengths(lod.depth() - 1);
+      check("lod_reset", {check.x({lod.rows(), 2}), Checks::none(), check.rows(lod, {})});
+      check("sequence_conv", {check.rows(lod, {2}), check.weight({6, 3}), Checks::none()},
+            {{"context_start", std::int64_t{-1}}, {"context_length", std::int64_t{3}}});
+      check("sequence_conv", {check.rows(lod, {2}), check.x({4, 3}), check.x({4, 2})},
+            {{"context_start", std::int64_t{-4}}, {"context_length", std::int64_t{2}}});
+      check("sequence_conv", {check.rows(lod, {2}), check.x({2, 3}), Checks::none()}, {{"context_length", std::int64_t{1}}});
+      check.known("row_conv", {check.rows(lod, {2}), check.weight({3, 2})});
+      check("sequence_top_k", {check.rows(lod, {2})}, {{"k", std::int64_t{2}}});
+    }
+    check("sequence_slice", {check.rows(flat, {2}), Checks::fed_list({1, 0, 0, 0}), Checks::fed_list({1, 0, 2, 0})});
+    check("sequence_trim", {check.rows(flat, {2}), Checks::fed_list({1, 0, 2, 1})});
+    check("sequence_unpad", {check.x({3, 4, 2}), Checks::fed_list({2, 0, 4})});
+    check("lod_append", {check.rows(LoD::from_lengths({{2, 1}}), {2})}, {{"lengths", Ints{1, 1, 1}}});
+    check("sequence_scatter", {check.x({4, 5}), {LoDTensor(check.index({6}, 0, 4).value.tensor(), flat)}, check.rows(flat, {})});
+    const In mask{Tensor(check.bools({4}).value.tensor())};
+    check("split_by_mask", {check.rows(flat, {2}), mask});
+  }
+}
