@@ -25,4 +25,15 @@ struct Speech {
 /// lag, and compares what came back with `millrace run` on each file. 0: all bits equal.
 int speech(const Speech& given);
 
+/// What `millrace train` made of a .ts file, and sequences to try it on.
+struct Trained {
+  std::string bin;        ///< where `millrace` is
+  std::string folder;     ///< with model.mr and live.mr
+  std::string sequences;  ///< a .ts file
+};
+
+/// Sends all sequences at once to a server of live.mr, and compares the last reply of each with what model.mr gives for the whole. 0: all
+/// bits equal.
+int trained(const Trained& given);
+
 }  // namespace millrace::demo

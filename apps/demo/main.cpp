@@ -9,14 +9,19 @@
 int main(int argc, char** argv) {
   CLI::App app("Shows live sequences, and that their bits are those of the whole.", "millrace-demo");
   millrace::demo::Speech speech;
+  millrace::demo::Trained trained;
   bool offline = false;
   app.add_flag("--offline", offline, "The canonical listing, 8 sessions; needs no file");
   app.add_option("--bin", speech.bin, "Where the command millrace is");
   app.add_option("--model", speech.model, "The voice activity detector");
   app.add_option("--config", speech.config, "Its TOML");
   app.add_option("--sounds", speech.sounds, "The folder of Asterisk's sounds");
+  app.add_option("--trained", trained.folder, "Serves what millrace train wrote there, and nothing else");
+  app.add_option("--sequences", trained.sequences, "With --trained, a .ts file");
   try {
     app.parse(argc, argv);
+    trained.bin = speech.bin;
+    if (!trained.folder.empty()) return millrace::demo::trained(trained);
     if (offline) return millrace::demo::offline();
     const int dialogue = millrace::demo::dialogue(speech.bin);
     return std::max(dialogue, millrace::demo::speech(speech));

@@ -38,6 +38,7 @@ void add_export(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_stream(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Action& action, char** argv);
 void add_info(CLI::App& app, Action& action);
 
 /// Of --trace and --nvtx. UnsupportedError for the latter in a build without CUDA.

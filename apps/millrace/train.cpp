@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <millrace/runtime/training/train_job.h>
+
+#include <support/standard_streams.h>
+
+#include "commands.h"
+#include "train_ranks.h"
+
+namespace millrace::app {
+namespace {
+
+namespace training = millrace::training;
+
+struct TrainFlags {
+  std::string config;
+  std::string data;
+  std::string output;
+  bool resume = false;
+  bool quiet = false;
+  std::optional<std::uint64_t> seed;
+  std::optional<std::int64_t> epochs;
+  int threads = 1;
+  int ranks = 1;
+  char** arguments = nullptr;
+};
+
+std::atomic<bool> stop_asked{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+/// The first signal asks for an end, the second one ends.
+void ask_to_stop(int number) {
+  stop_asked = true;
+  std::signal(number, SIG_DFL);
+}
+
+std::string score_text(const std::string& prefix, const training::Score& score) {
+  std::string text = fmt::format("{}loss {:.4f}", prefix, score.loss);
+  if (score.accuracy) text += fmt::format(" accuracy {:.4f}", *score.accuracy);
+  return text;
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
+  return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+                       : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+/// A bar in a terminal; a line for each epoch elsewhere.
+class Show final : public training::TrainObserver {
+ public:
+  explicit Show(bool quiet) : quiet_(quiet), terminal_(!quiet && ::isatty(STDOUT_FILENO) == 1) {}
+
+  void begins(const std::string& description) override { line("millrace: " + description); }
+  void note(const std::string& text) override { line("millrace: " + text); }
+  void after_batch(const Progress& progress) override {
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal_ || now - drawn_ < std::chrono::milliseconds(50)) return;
+    drawn_ = now;
+    constexpr std::int64_t cells = 24;
+    const double done = (static_cast<double>(progress.epoch - 1) +
+                         static_cast<double>(progress.batch) / static_cast<double>(std::max<std::int64_t>(1, progress.batches))) /
+                        static_cast<double>(progress.epochs);
+    const auto full = std::min(cells, static_cast<std::int64_t>(done * static_cast<double>(cells)));
+    std::string bar(static_cast<std::size_t>(full), '#');
+    bar.resize(static_cast<std::size_t>(cells), '.');
+    fmt::print("\r[{}] epoch {}/{} {} {:.0f} seq/s {} left\x1b[K", bar, progress.epoch, progress.epochs, score_text("", progress.train),
+               progress.sequences_per_second, duration_text(progress.seconds_left));
+    std::fflush(stdout);
+    open_ = true;
+  }
+  void after_epoch(const training::EpochMetrics& metrics, const Progress& progress) override {
+    if (quiet_) return;
+    if (terminal_ && metrics.epoch < progress.epochs && metrics.epoch % std::max<std::int64_t>(1, progress.epochs / 10) != 0) {
+      after_batch(progress);
+      return;
+    }
+    std::string text = fmt::format("epoch {}/{} {}", metrics.epoch, progress.epochs, score_text("", metrics.train));
+    if (metrics.validation) text += " " + score_text("validation ", *metrics.validation);
+    line(text + fmt::format(" {:.0f} seq/s {} left", progress.sequences_per_second, duration_text(progress.seconds_left)));
+  }
+
+ private:
+  void line(const std::string& text) {
+    if (quiet_) return;
+    if (open_) fmt::print("\r\x1b[K");
+    open_ = false;
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  }
+
+  bool quiet_;
+  bool terminal_;
+  bool open_ = false;
+  std::chrono::steady_clock::time_point drawn_;
+};
+
+int train(const TrainFlags& flags) {
+  const std::unique_ptr<JobRanks> ranks = JobRanks::join();
+  if (flags.ranks > 1 && ranks == nullptr) become_ranks(flags.ranks, flags.arguments);
+  const training::TrainConfig config = training::read_train_config(flags.config);
+  training::TrainJobOptions options;
+  options.resume = flags.resume;
+  options.seed = flags.seed;
+  options.epochs = flags.epochs;
+  if (!flags.data.empty()) options.data = flags.data;
+  if (!flags.output.empty()) options.folder = flags.output;
+  options.threads = flags.threads;
+  options.build = "millrace " MILLRACE_VERSION;
+  options.stop = &stop_asked;
+  if (ranks != nullptr) options.ranks = &ranks->communicator();
+  std::signal(SIGINT, ask_to_stop);
+  std::signal(SIGTERM, ask_to_stop);
+  Show show(flags.quiet);
+  const training::TrainResult result = naming(flags.config, [&] { return training::run_train_job(config, options, show); });
+  if (ranks != nullptr && ranks->communicator().rank() > 0) return 0;
+  if (!flags.quiet) {
+    fmt::print("{}", training::curve_as_text(result.epochs));
+    std::string files;
+    for (const std::string& file : result.files) files += " " + file;
+    fmt::print("millrace: in {}:{}\n", result.folder.string(), files);
+  }
+  fmt::print("{}\n", training::final_line(result.final));
+  return 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action, char** argv) {
+  const auto flags = std::make_shared<TrainFlags>();
+  flags->arguments = argv;
+  CLI::App* command = app.add_subcommand("train", "Trains a model on sequences of any lengths, as a TOML file says (docs/training.md)");
+  command->add_option("CONFIG", flags->config, "FILE.toml: data, layers, training")->required();
+  command->add_option("--data", flags->data, "The folder in which relative names of data begin; default: that of CONFIG");
+  command->add_option("--output", flags->output, "The folder of the results and checkpoints, in the place of CONFIG's");
+  command->add_flag("--resume", flags->resume,
+                    "Goes on from the newest whole checkpoint, to the same bits as if the job had never stopped");
+  command->add_option("--seed", flags->seed, "In the place of CONFIG's");
+  command->add_option("--epochs", flags->epochs, "In the place of CONFIG's")->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
+  command->add_option("--threads", flags->threads, "Threads that a kernel may split over; the results do not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--ranks", flags->ranks,
+                   "Processes on this machine that share each batch, by mpirun. Where mpirun, or RANK and WORLD_SIZE, have started several "
+                   "processes, "
+                   "they share it without this flag")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--quiet", flags->quiet, "Prints the final line alone");
+  command->callback([flags, &action] { action = [flags] { return train(*flags); }; });
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train_ranks.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include <millrace/runtime/distributed/mpi.h>
+#include <millrace/runtime/distributed/tcp.h>
+
+namespace millrace::app {
+namespace {
+
+bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("RANK") == nullptr; }
+
+std::string free_port() {
+  using tcp = boost::asio::ip::tcp;
+  boost::asio::io_context io;
+  return std::to_string(tcp::acceptor(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0)).local_endpoint().port());
+}
+
+}  // namespace
+
+std::unique_ptr<JobRanks> JobRanks::join() {
+  const auto where = rank_environment();
+  if (!where || where->world_size == 1) return nullptr;
+  std::unique_ptr<JobRanks> made(new JobRanks);
+  made->meeting_ = std::make_unique<Rendezvous>(*where);
+  if (started_by_mpirun()) {
+    made->communicator_ = make_mpi_communicator();
+  } else {
+    made->communicator_ = make_tcp_communicator(*made->meeting_);
+  }
+  made->heartbeat_ = std::make_unique<Heartbeat>(
+      *made->meeting_, [ranks = made->communicator_.get()](const std::string& sentence) { ranks->abort(sentence); });
+  return made;
+}
+
+void become_ranks(int ranks, char** argv) {
+  if (mpi_status() == "not in this build")
+    throw UnsupportedError(
+        "--ranks: this build has no MPI: build with the Debian packages libopenmpi-dev and openmpi-bin, or start the ranks "
+        "yourself with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+  ::setenv("MASTER_PORT", free_port().c_str(), 0);
+  if (::geteuid() == 0) {
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+  }
+  std::vector<std::string> words{"mpirun", "-x", "MASTER_PORT", "-n", std::to_string(ranks), "/proc/self/exe"};
+  std::vector<char> self(4096);
+  const ssize_t length = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
+  if (length > 0) words.back() = std::string(self.data(), static_cast<std::size_t>(length));
+  for (char** word = argv + 1; *word != nullptr; ++word) {
+    const std::string_view text(*word);
+    if (text == "--ranks" && word[1] != nullptr)
+      ++word;
+    else if (!text.starts_with("--ranks="))
+      words.emplace_back(text);
+  }
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp("mpirun", pointers.data());
+  throw IoError(fmt::format("--ranks: cannot start mpirun: {}; install the Debian package openmpi-bin", std::strerror(errno)));
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Header-only toml++ asserts on text such as `[!` just before it reports it as the error that it is; text is input and must not abort.
+#define TOML_ASSERT(condition) static_assert(true)
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include <millrace/tensor/error.h>
+
+/// How files of TOML that a person writes are read: every error is a ParseError of one line, `NAME:LINE: …`, that says what was expected and found.
+namespace millrace::internal {
+
+/// One table of the file.
+class TomlTable {
+ public:
+  TomlTable(const toml::table& table, const std::string& name, std::string where) : table_(table), name_(name), where_(std::move(where)) {}
+
+  [[noreturn]] void fail(const toml::node& at, const std::string& what) const {
+    throw ParseError(name_ + ":" + std::to_string(at.source().begin.line) + ": " + where_ + ": " + what);
+  }
+  void only(std::initializer_list<std::string_view> known) const {
+    for (const auto& [key, value] : table_) {
+      if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
+      std::string names;
+      for (std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
+      fail(value, "expected the keys " + names + ", found '" + std::string(key.str()) + "'");
+    }
+  }
+  std::string text(std::string_view key) const {
+    const toml::node& node = required(key);
+    if (!node.is_string() || node.as_string()->get().empty()) fail(node, std::string(key) + ": expected a text, found " + kind(node));
+    return node.as_string()->get();
+  }
+  int integer(std::string_view key, std::int64_t least, std::int64_t most) const {
+    const toml::node& node = required(key);
+    const std::string expected = std::string(key) + ": expected an integer from " + std::to_string(least) + " to " + std::to_string(most);
+    if (!node.is_integer()) fail(node, expected + ", found " + kind(node));
+    const std::int64_t value = node.as_integer()->get();
+    if (value < least || value > most) fail(node, expected + ", found " + std::to_string(value));
+    return static_cast<int>(value);
+  }
+  double number(std::string_view key, double least, double most) const {
+    const toml::node& node = required(key);
+    const auto value = node.value<double>();
+    std::ostringstream expected;
+    expected << key << ": expected a number from " << least << " to " << most << ", found ";
+    if (!node.is_number() || !value) fail(node, expected.str() + kind(node));
+    expected << *value;
+    if (!(*value >= least && *value <= most)) fail(node, expected.str());
+    return *value;
+  }
+  bool boolean(std::string_view key) const {
+    const toml::node& node = required(key);
+    if (!node.is_boolean()) fail(node, std::string(key) + ": expected true or false, found " + kind(node));
+    return node.as_boolean()->get();
+  }
+  /// The place in `names` of the text.
+  std::size_t one_of(std::string_view key, std::initializer_list<std::string_view> names) const {
+    const std::string found = text(key);
+    std::string all;
+    for (std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
+    const auto at = std::find(names.begin(), names.end(), found);
+    if (at == names.end()) fail(required(key), std::string(key) + ": expected one of " + all + ", found '" + found + "'");
+    return static_cast<std::size_t>(at - names.begin());
+  }
+  const toml::table& table_at(std::string_view key) const {
+    const toml::node& node = required(key);
+    if (!node.is_table()) fail(node, std::string(key) + ": expected a table, found " + kind(node));
+    return *node.as_table();
+  }
+  /// Calls `f(table)` for each of the tables [[key]].
+  template <class F>
+  void each_table(std::string_view key, const F& f) const {
+    const std::string expected = std::string(key) + ": expected [[" + std::string(key) + "]] tables, found ";
+    const toml::node& node = required(key);
+    if (!node.is_array()) fail(node, expected + kind(node));
+    for (const toml::node& entry : *node.as_array()) {
+      if (!entry.is_table()) fail(entry, expected + kind(entry));
+      f(TomlTable(*entry.as_table(), name_, "[[" + std::string(key) + "]]"));
+    }
+  }
+  bool has(std::string_view key) const { return table_.contains(key); }
+  const toml::node& required(std::string_view key) const {
+    const toml::node* node = table_.get(key);
+    if (!node) fail(table_, "expected the key '" + std::string(key) + "', found none");
+    return *node;
+  }
+  const toml::table& table() const noexcept { return table_; }
+
+  static std::string kind(const toml::node& node) {
+    std::ostringstream text;
+    text << node.type();
+    return text.str();
+  }
+
+ private:
+  const toml::table& table_;
+  const std::string& name_;
+  std::string where_;
+};
+
+constexpr std::size_t longest_toml_line = 1000;
+
+// toml++ 3.3 runs into undefined behaviour on some letters outside strings, so what is not ASCII is taken in lines of comment alone; and it
+// recurses once for each dot of a key, so lines are bounded.
+inline void check_toml_lines(std::string_view text, const std::string& name) {
+  for (std::size_t line = 1; !text.empty(); ++line) {
+    const std::string_view row = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), row.size() + 1));
+    const auto first = row.find_first_not_of(" \t");
+    if (first != row.npos && row[first] == '#') continue;
+    if (row.size() > longest_toml_line)
+      throw ParseError(name + ":" + std::to_string(line) + ": expected a line of at most " + std::to_string(longest_toml_line) +
+                       " bytes, found " + std::to_string(row.size()));
+    if (std::any_of(row.begin(), row.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
+      throw ParseError(name + ":" + std::to_string(line) +
+                       ": expected ASCII outside lines of comment (a string can say \\uXXXX), found another letter");
+  }
+}
+
+/// Parses `text` and calls `f(table)` with the whole file.
+template <class F>
+auto read_toml(std::string_view text, const std::string& name, const F& f) {
+  check_toml_lines(text, name);
+  try {
+    const toml::table file = toml::parse(text, name);
+    return f(TomlTable(file, name, "file"));
+  } catch (const toml::parse_error& error) {
+    std::string what(error.description());
+    std::replace(what.begin(), what.end(), '\n', ' ');
+    throw ParseError(name + ":" + std::to_string(error.source().begin.line) + ": expected TOML: " + what);
+  }
+}
+
+}  // namespace millrace::internal

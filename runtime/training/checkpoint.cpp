@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/checkpoint.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/internal/descriptor.h>
+#include <millrace/runtime/files/internal/json_reader.h>
+#include <millrace/runtime/files/safetensors.h>
+#include <millrace/runtime/files/sha256.h>
+#include <millrace/tensor/error.h>
+
+namespace millrace::training {
+namespace {
+
+namespace fs = std::filesystem;
+using millrace::internal::Descriptor;
+using millrace::internal::json_quoted;
+using millrace::internal::JsonReader;
+
+constexpr const char* manifest_name = "manifest.json";
+constexpr const char* prefix = "step-";
+constexpr std::int64_t format = 1;
+constexpr std::uint64_t most_manifest = std::uint64_t{64} << 20;
+
+[[noreturn]] void failed(const fs::path& path, const std::string& doing, int error) {
+  throw IoError(path.string() + ": cannot " + doing + ": " + std::strerror(error));
+}
+
+void make_folder(const fs::path& path) {
+  if (::mkdir(path.c_str(), 0777) != 0) failed(path, "make the folder", errno);
+}
+
+void sync_folder(const fs::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) failed(path, "open", errno);
+  if (::fsync(folder.get()) != 0) failed(path, "write", errno);
+}
+
+/// A new file, and its bytes on the disk.
+void write_new(const fs::path& path, std::string_view bytes) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) failed(path, "create", errno);
+  const Descriptor file(descriptor);
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(file.get(), bytes.data(), std::min<std::size_t>(bytes.size(), 1u << 30));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) failed(path, "write", errno);
+    if (put == 0) failed(path, "write", ENOSPC);
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+  if (::fsync(file.get()) != 0) failed(path, "write", errno);
+}
+
+void rename_folder(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) failed(to, "rename", errno);
+}
+
+/// The folders above a new one must reach the disk too.
+void make_folders(const fs::path& path) {
+  if (fs::is_directory(path)) return;
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (parent != path) make_folders(parent);
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) failed(path, "make the folder", errno);
+  sync_folder(parent);
+}
+
+std::string file_bytes(const Tensors& tensors) {
+  SafeTensors contents;
+  for (const auto& [name, tensor] : tensors) contents.tensors.emplace_back(name, tensor);
+  return format_safetensors(contents);
+}
+
+bool is_word(const std::string& name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+  };
+  return !name.empty() && name.front() != '.' && name != manifest_name && std::all_of(name.begin(), name.end(), plain);
+}
+
+struct Entry {
+  std::int64_t bytes = 0;
+  std::string hash;
+};
+
+std::string manifest_of(const Checkpoint& checkpoint, const std::map<std::string, Entry>& files) {
+  std::string text = "{\"format\": " + std::to_string(format) + ", \"step\": " + std::to_string(checkpoint.step) + ",\n \"fields\": {";
+  const char* between = "";
+  for (const auto& [name, value] : checkpoint.fields) {
+    text += between + ("\n  " + json_quoted(name) + ": " + json_quoted(value));
+    between = ",";
+  }
+  text += "},\n \"files\": {";
+  between = "";
+  for (const auto& [name, entry] : files) {
+    text += between + ("\n  " + json_quoted(name) + ": {\"bytes\": " + std::to_string(entry.bytes) +
+                       ", \"sha256\": " + json_quoted(entry.hash) + "}");
+    between = ",";
+  }
+  text += "}}\n";
+  return text + "sha256 " + sha256(text) + "\n";
+}
+
+void parse_manifest(std::string_view text, const std::string& where, Checkpoint& checkpoint, std::map<std::string, Entry>& files) {
+  const auto mark = text.rfind("sha256 ");
+  const std::string_view body = text.substr(0, mark);
+  if (mark == text.npos || text.substr(mark) != "sha256 " + sha256(body) + "\n")
+    throw ParseError(where + ": expected a last line with the SHA-256 of what stands before, found another");
+  JsonReader reader(body, where);
+  std::int64_t found_format = -1;
+  reader.object([&](const std::string& key) {
+    if (key == "format")
+      found_format = reader.integer();
+    else if (key == "step")
+      checkpoint.step = reader.integer();
+    else if (key == "fields")
+      reader.object([&](const std::string& name) { checkpoint.fields[name] = reader.string(); });
+    else if (key == "files")
+      reader.object([&](const std::string& name) {
+        if (!is_word(name)) reader.fail("the name of a file");
+        Entry& entry = files[name];
+        reader.object([&](const std::string& part) {
+          if (part == "bytes")
+            entry.bytes = reader.integer();
+          else if (part == "sha256")
+            entry.hash = reader.string();
+          else
+            reader.fail("bytes or sha256");
+        });
+      });
+    else
+      reader.fail("format, step, fields or files");
+  });
+  reader.end();
+  if (found_format != format)
+    throw ParseError(where + ": expected format " + std::to_string(format) + ", found " + std::to_string(found_format));
+}
+
+}  // namespace
+
+const std::string& Checkpoint::field(const std::string& name) const {
+  const auto found = fields.find(name);
+  if (found == fields.end())
+    throw ArgumentError("checkpoint of step " + std::to_string(step) + ": expected a field '" + name + "', found none");
+  return found->second;
+}
+
+std::int64_t Checkpoint::integer(const std::string& name) const {
+  const std::string& text = field(name);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw ParseError("checkpoint of step " + std::to_string(step) + ", " + name + ": expected an integer, found '" + text + "'");
+  return value;
+}
+
+fs::path CheckpointFolder::at(std::int64_t step) const { return folder_ / (prefix + std::to_string(step)); }
+
+/// What a crash or an error left behind: whatever is there under a name that ends so was never acknowledged.
+void CheckpointFolder::remove_leftovers() const {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".tmp")) fs::remove_all(entry.path());
+  }
+}
+
+void CheckpointFolder::write_all(const fs::path& temporary, const Checkpoint& checkpoint) const {
+  make_folder(temporary);
+  std::map<std::string, Entry> files;
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    if (!is_word(name)) throw ArgumentError("checkpoint: expected the name of a file, found '" + name + "'");
+    files[name] = {static_cast<std::int64_t>(bytes.size()), sha256(bytes)};
+    write_new(temporary / name, bytes);
+  };
+  for (const auto& [name, tensors] : checkpoint.tensors) write(name + ".safetensors", file_bytes(tensors));
+  for (const auto& [name, text] : checkpoint.texts) write(name, text);
+  write_new(temporary / manifest_name, manifest_of(checkpoint, files));
+  sync_folder(temporary);
+}
+
+void CheckpointFolder::save(const Checkpoint& checkpoint) {
+  if (checkpoint.step < 0) throw ArgumentError("checkpoint: expected a step of at least 0, found " + std::to_string(checkpoint.step));
+  const fs::path target = at(checkpoint.step), temporary = target.string() + ".tmp", replaced = target.string() + ".old.tmp";
+  try {
+    make_folders(folder_);
+    remove_leftovers();
+    write_all(temporary, checkpoint);
+    // One of the same step is there when a job went back to an older one because this is torn.
+    const bool again = fs::exists(target);
+    if (again) rename_folder(target, replaced);
+    if (::rename(temporary.c_str(), target.c_str()) != 0) {
+      const int error = errno;
+      if (again) rename_folder(replaced, target);
+      failed(target, "rename", error);
+    }
+    sync_folder(folder_);
+    std::vector<std::int64_t> older;
+    for (const std::int64_t step : steps())
+      if (step < checkpoint.step) older.push_back(step);
+    for (const std::int64_t step : steps())
+      if (step > checkpoint.step || (step < checkpoint.step && step != older.back())) fs::remove_all(at(step));
+    fs::remove_all(replaced);
+  } catch (const fs::filesystem_error& error) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw IoError((error.path1().empty() ? folder_ : error.path1()).string() + ": cannot write a checkpoint: " + error.code().message());
+  } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+std::vector<std::int64_t> CheckpointFolder::steps() const {
+  std::vector<std::int64_t> found;
+  std::error_code error;
+  if (!fs::exists(folder_, error)) return found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    std::int64_t step = 0;
+    const char* first = name.data() + std::strlen(prefix);
+    const auto [end, parsed] = std::from_chars(first, name.data() + name.size(), step);
+    if (parsed == std::errc() && end == name.data() + name.size() && step >= 0) found.push_back(step);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+Checkpoint CheckpointFolder::load(std::int64_t step) const {
+  const fs::path folder = at(step);
+  Checkpoint checkpoint;
+  std::map<std::string, Entry> files;
+  const fs::path manifest = folder / manifest_name;
+  parse_manifest(read_file(manifest, most_manifest), manifest.string(), checkpoint, files);
+  if (checkpoint.step != step)
+    throw ParseError(manifest.string() + ": expected step " + std::to_string(step) + ", found " + std::to_string(checkpoint.step));
+  for (const auto& [name, entry] : files) {
+    const fs::path path = folder / name;
+    const std::string bytes = read_file(path, static_cast<std::uint64_t>(entry.bytes));
+    if (std::cmp_not_equal(bytes.size(), entry.bytes) || sha256(bytes) != entry.hash)
+      throw ParseError(path.string() + ": expected " + std::to_string(entry.bytes) +
+                       " bytes with the SHA-256 of the manifest, found others");
+    const std::string ending = ".safetensors";
+    if (!name.ends_with(ending)) {
+      checkpoint.texts[name] = bytes;
+      continue;
+    }
+    Tensors& tensors = checkpoint.tensors[name.substr(0, name.size() - ending.size())];
+    for (auto& [key, tensor] : parse_safetensors(bytes, path.string()).tensors) tensors.emplace(key, std::move(tensor));
+  }
+  return checkpoint;
+}
+
+std::optional<Checkpoint> CheckpointFolder::load(std::vector<std::string>* skipped) const {
+  const std::vector<std::int64_t> all = steps();
+  std::string reasons;
+  for (std::size_t i = all.size(); i-- > 0;) {
+    try {
+      return load(all[i]);
+    } catch (const Error& error) {
+      reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());
+      if (skipped != nullptr) skipped->push_back(error.what());
+    }
+  }
+  if (!all.empty()) throw IoError(folder_.string() + ": expected a whole checkpoint, found none: " + reasons);
+  return std::nullopt;
+}
+
+void CheckpointFolder::clear() {
+  try {
+    for (const std::int64_t step : steps()) fs::remove_all(at(step));
+    if (fs::exists(folder_)) remove_leftovers();
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(error.path1().string() + ": cannot remove: " + error.code().message());
+  }
+}
+
+}  // namespace millrace::training

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/clipping.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <millrace/runtime/training/internal/floats.h>
+
+namespace millrace::training {
+namespace {
+
+template <class F>
+void replace_each(Tensors& tensors, const F& f) {
+  for (auto& [name, tensor] : tensors)
+    internal::visit_floats(name, tensor.dtype(), [&]<class T>(std::type_identity<T>) {
+      using Compute = internal::ComputeType<T>;
+      const Tensor from = internal::dense(tensor);
+      Tensor made(from.dtype(), from.dims());
+      const T* x = from.elements() > 0 ? from.data<T>() : nullptr;
+      T* y = made.mutable_data<T>();
+      for (std::int64_t i = 0; i < from.elements(); ++i) y[i] = static_cast<T>(f(static_cast<Compute>(x[i])));
+      tensor = made;
+    });
+}
+
+void expect_bound(const char* what, double bound) {
+  if (!(bound >= 0)) throw ArgumentError("clip: expected a " + std::string(what) + " of at least 0, found " + std::to_string(bound));
+}
+
+}  // namespace
+
+double global_norm(const Tensors& gradients) {
+  double sum = 0;
+  for (const auto& [name, tensor] : gradients)
+    internal::visit_floats(name, tensor.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Tensor from = internal::dense(tensor);
+      const T* x = from.elements() > 0 ? from.data<T>() : nullptr;
+      for (std::int64_t i = 0; i < from.elements(); ++i) {
+        const auto value = static_cast<double>(static_cast<internal::ComputeType<T>>(x[i]));
+        sum += value * value;
+      }
+    });
+  return std::sqrt(sum);
+}
+
+double clip(Tensors& gradients, const Clipping& clipping) {
+  expect_bound("value", clipping.value);
+  expect_bound("norm", clipping.norm);
+  if (clipping.value > 0)
+    replace_each(gradients, [&](auto x) {
+      const auto bound = static_cast<decltype(x)>(clipping.value);
+      return x > bound ? bound : x < -bound ? -bound : x;  // NaN stays, and is noticed
+    });
+  const double norm = global_norm(gradients);
+  if (clipping.norm == 0 || !(norm > clipping.norm)) return norm;
+  const double scale = clipping.norm / (norm + 1e-6);
+  if (scale < 1) replace_each(gradients, [&](auto x) { return x * static_cast<decltype(x)>(scale); });
+  return norm;
+}
+
+}  // namespace millrace::training

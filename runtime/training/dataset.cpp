@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/dataset.h>
+
+#include <cmath>
+#include <cstring>
+
+#include <millrace/runtime/training/internal/floats.h>
+
+namespace millrace::training {
+namespace {
+
+/// Rows [first, second) of `from`, range by range, one behind the other.
+Tensor gather_ranges(const Tensor& from, const std::vector<std::pair<std::int64_t, std::int64_t>>& ranges) {
+  DDim dims = from.dims();
+  dims[0] = 0;
+  for (const auto& [begin, end] : ranges) dims[0] += end - begin;
+  Tensor made(from.dtype(), dims);
+  const std::size_t row = from.dim(0) == 0 ? 0 : from.bytes() / static_cast<std::size_t>(from.dim(0));
+  visit_dtype(from.dtype(), [&]<class T>(std::type_identity<T>) {
+    auto* to = reinterpret_cast<unsigned char*>(made.mutable_data<T>());
+    if (made.elements() == 0) return;
+    const auto* source = reinterpret_cast<const unsigned char*>(from.data<T>());
+    for (const auto& [begin, end] : ranges) {
+      const std::size_t count = row * static_cast<std::size_t>(end - begin);
+      if (count > 0) std::memcpy(to, source + row * static_cast<std::size_t>(begin), count);
+      to += count;
+    }
+  });
+  return made;
+}
+
+}  // namespace
+
+void Dataset::validate() const {
+  if (x.lod().depth() < 1) throw LoDError(source + ": expected rows with at least one level of sequences, found none");
+  if (targets.rank() < 1) throw ShapeError(source + ": expected a target for each " + (per_row ? "row" : "sequence") + ", found a scalar");
+  const std::int64_t wanted = per_row ? rows() : sequences();
+  if (targets.dim(0) != wanted)
+    throw ShapeError(source + ": expected " + std::to_string(wanted) + " targets, one for each " + (per_row ? "row" : "sequence") +
+                     ", found " + std::to_string(targets.dim(0)));
+  if (!is_floating(targets.dtype()) && targets.dtype() != DType::i64)
+    throw DTypeError(source + ": expected targets of i64 (classes) or floating values, found " + targets.to_string());
+  if (targets.dtype() != DType::i64) return;
+  if (targets.rank() != 1) throw ShapeError(source + ": expected classes of one axis, found " + targets.to_string());
+  if (classes.empty()) return;
+  for (const std::int64_t label : targets.to_vector<std::int64_t>())
+    if (label < 0 || std::cmp_greater_equal(label, classes.size()))
+      throw IndexError(source + ": expected a class from 0 to " + std::to_string(classes.size() - 1) + ", found " + std::to_string(label));
+}
+
+Dataset Dataset::select(std::span<const std::int64_t> chosen) const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> of_rows, of_sequences;
+  for (const std::int64_t sequence : chosen) {
+    of_rows.push_back(x.lod().row_range(0, sequence, sequence + 1));
+    of_sequences.emplace_back(sequence, sequence + 1);
+  }
+  return {LoDTensor(gather_ranges(x.tensor(), of_rows), x.lod().select(chosen)), gather_ranges(targets, per_row ? of_rows : of_sequences),
+          per_row, classes, source};
+}
+
+FeatureScale feature_scale(const Dataset& data) {
+  const Tensor& x = data.x.tensor();
+  const std::int64_t width = x.rank() < 2 ? 1 : x.dim(x.rank() - 1);
+  const auto count = static_cast<std::size_t>(width);
+  FeatureScale scale{std::vector<double>(count, 0.0), std::vector<double>(count, 0.0)};
+  const std::int64_t rows = width == 0 ? 0 : x.elements() / width;
+  if (rows == 0) return {scale.mean, std::vector<double>(count, 1.0)};
+  internal::visit_floats(data.source, x.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* from = x.data<T>();
+    const auto at = [&](std::int64_t i) { return static_cast<double>(static_cast<internal::ComputeType<T>>(from[i])); };
+    for (std::int64_t i = 0; i < x.elements(); ++i) scale.mean[static_cast<std::size_t>(i % width)] += at(i);
+    for (double& mean : scale.mean) mean /= static_cast<double>(rows);
+    for (std::int64_t i = 0; i < x.elements(); ++i) {
+      const double apart = at(i) - scale.mean[static_cast<std::size_t>(i % width)];
+      scale.deviation[static_cast<std::size_t>(i % width)] += apart * apart;
+    }
+  });
+  for (double& deviation : scale.deviation) deviation = deviation > 0 ? std::sqrt(deviation / static_cast<double>(rows)) : 1.0;
+  return scale;
+}
+
+}  // namespace millrace::training

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <millrace/runtime/executor/run_exchange.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/runtime/training/weights.h>
+
+namespace millrace::training {
+
+/// A compiled program that takes its weights as inputs (`with_fed_weights`), so that they may change from run to run. Runs block the calling thread,
+/// which must not be one of a runtime (BlockingError). Not thread-safe.
+class FedProgram {
+ public:
+  /// `fed` is what `with_fed_weights` gave, perhaps with more ops and outputs. `device` null: a CPU device of its own with one thread.
+  explicit FedProgram(Program fed, std::shared_ptr<Device> device = nullptr);
+
+  /// One run. `step` is fed to an input of that name, i64 of one element, where the program has one and `feeds` has none. `exchange` takes outputs
+  /// while the run goes on (run_exchange.h); null: the result has all outputs.
+  RunResult run(const Tensors& weights, Feeds feeds, std::int64_t step, const RunOptions& options = {},
+                std::shared_ptr<RunExchange> exchange = nullptr);
+  const Program& program() const noexcept { return executable_.program(); }
+
+ private:
+  Executable executable_;
+  bool counts_steps_;
+  ThreadExecutor executor_;
+};
+
+}  // namespace millrace::training

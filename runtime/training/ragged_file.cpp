@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/ragged_file.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/npz.h>
+#include <millrace/runtime/files/safetensors.h>
+
+namespace millrace::training {
+namespace {
+
+std::map<std::string, Tensor> tensors_of(const std::filesystem::path& path) {
+  const std::string ending = ending_of(path);
+  if (ending == ".npz") return read_npz(path);
+  if (ending != ".safetensors")
+    throw UnsupportedError(path.string() + ": expected a name that ends in .npz or .safetensors, found '" + ending + "'");
+  std::map<std::string, Tensor> all;
+  for (auto& [name, tensor] : read_safetensors(path).tensors) all.emplace(name, std::move(tensor));
+  return all;
+}
+
+const Tensor& needed(const std::map<std::string, Tensor>& all, const std::string& name, const std::string& file) {
+  const auto found = all.find(name);
+  if (found != all.end()) return found->second;
+  std::string names;
+  for (const auto& [other, tensor] : all) names += (names.empty() ? "" : ", ") + other;
+  throw ArgumentError(file + ": expected a tensor '" + name + "', found " + (names.empty() ? "none" : names));
+}
+
+/// i64 of i32 or i64.
+Tensor as_integers(const Tensor& tensor, const std::string& what) {
+  if (tensor.dtype() == DType::i64) return tensor;
+  if (tensor.dtype() != DType::i32) throw DTypeError(what + ": expected i64 or i32, found " + tensor.to_string());
+  Tensor made(DType::i64, tensor.dims());
+  auto* to = made.mutable_data<std::int64_t>();
+  for (const std::int32_t value : tensor.to_vector<std::int32_t>()) *to++ = value;
+  return made;
+}
+
+}  // namespace
+
+Dataset read_ragged(const std::filesystem::path& path, bool per_row) {
+  const std::string name = path.string();
+  const std::map<std::string, Tensor> all = tensors_of(path);
+  Tensor rows = needed(all, "rows", name);
+  if (!is_floating(rows.dtype())) rows = as_integers(rows, name + ", rows");
+  const Tensor lengths = as_integers(needed(all, "lengths", name), name + ", lengths");
+  if (lengths.rank() != 1) throw ShapeError(name + ", lengths: expected one axis, found " + lengths.to_string());
+  Tensor labels = needed(all, "labels", name);
+  if (!is_floating(labels.dtype())) labels = as_integers(labels, name + ", labels");
+  try {
+    Dataset made{LoDTensor(rows, LoD::from_lengths({lengths.to_vector<std::int64_t>()})), labels, per_row, {}, name};
+    made.validate();
+    return made;
+  } catch (LoDError& error) {
+    error.add_context(" (in " + name + ")");
+    throw;
+  }
+}
+
+Dataset parse_characters(std::string_view text, const std::string& name, std::int64_t length, const std::vector<std::string>& alphabet) {
+  if (length < 1) throw ArgumentError(name + ": expected sequences of at least 1 byte, found " + std::to_string(length));
+  std::array<std::int64_t, 256> number{};
+  number.fill(-1);
+  std::vector<std::string> classes = alphabet;
+  if (classes.empty()) {
+    std::array<bool, 256> occurs{};
+    for (const char c : text) occurs[static_cast<unsigned char>(c)] = true;
+    for (int c = 0; c < 256; ++c)
+      if (occurs[static_cast<std::size_t>(c)]) classes.emplace_back(1, static_cast<char>(c));
+  }
+  for (std::size_t i = 0; i < classes.size(); ++i) number[static_cast<unsigned char>(classes[i].at(0))] = static_cast<std::int64_t>(i);
+  std::vector<std::int64_t> numbers;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    numbers.push_back(number[static_cast<unsigned char>(text[i])]);
+    if (numbers.back() < 0)
+      throw ParseError(name + ", byte " + std::to_string(i) + ": expected a byte of the alphabet, found " +
+                       std::to_string(static_cast<int>(static_cast<unsigned char>(text[i]))));
+  }
+  const std::int64_t rows = std::max<std::int64_t>(0, static_cast<std::int64_t>(numbers.size()) - 1);
+  LoD::Level lengths;
+  for (std::int64_t begin = 0; begin < rows; begin += length) lengths.push_back(std::min(length, rows - begin));
+  std::vector<std::int64_t> next(numbers.begin() + (numbers.empty() ? 0 : 1), numbers.end());
+  numbers.resize(static_cast<std::size_t>(rows));
+  return {LoDTensor(Tensor::from(numbers, {rows}), LoD::from_lengths({lengths})), Tensor::from(next, {rows}), true, classes, name};
+}
+
+Dataset read_characters(const std::filesystem::path& path, std::int64_t length, const std::vector<std::string>& alphabet) {
+  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;
+  return parse_characters(read_file(path, most_bytes), path.string(), length, alphabet);
+}
+
+}  // namespace millrace::training

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <millrace/runtime/training/batches.h>
+#include <millrace/runtime/training/clipping.h>
+#include <millrace/runtime/training/model_spec.h>
+#include <millrace/runtime/training/optimizer.h>
+#include <millrace/runtime/training/schedule.h>
+
+namespace millrace::training {
+
+/// A training job, as a TOML file says it. Numbers behind `=` are the defaults; keys without one are required.
+///
+///     seed = 1
+///     epochs = 100
+///
+///     [data]                        # .ts (ts_file.h), .npz or .safetensors (ragged_file.h), or a text by its bytes
+///     train = "a_TRAIN.ts"          # a file; relative names begin in the folder of the data (--data), else in that of this file
+///     test = "a_TEST.ts"            # optional
+///     validation = 0.0              # the share of the training sequences that is held out, or the name of a file
+///     format = "auto"               # by the name's ending; "text" for any other file
+///     targets = "sequence"          # or "row"; a text has "row"
+///     standardize = false           # x becomes (x − mean) / deviation of the training rows, inside the model
+///     length = 100                  # of the sequences that a text is cut into
+///
+///     [[layer]]                     # any number, in their order
+///     kind = "lstm"                 # lstm, gru, rnn, linear, embedding
+///     units = 100
+///     direction = "forward"         # forward, reverse, bidirectional: of recurrent ones
+///     activation = "relu"           # of linear ones: any op of one input; default: none
+///     dropout = 0.0                 # behind it, while it is trained
+///
+///     [model]
+///     loss = "cross_entropy"        # or "mse"
+///     pooling = "last"              # last, average, max: how a sequence becomes one row
+///     init = "default"              # of matrices: xavier_uniform, xavier_normal, he_uniform, he_normal, orthogonal, …
+///     recurrent_init = "default"    # the same for recurrent ones
+///     init_scale = 1.0              # their gain, bound or deviation
+///     forget_bias = 1.0             # with one of these
+///
+///     [training]
+///     batch_sequences = 32          # 0: no bound
+///     batch_rows = 0
+///     optimizer = "adam"            # adam, adamw, sgd
+///     learning_rate = 0.001
+///     momentum = 0.0                # sgd
+///     nesterov = false
+///     beta1 = 0.9                   # adam, adamw; beta2 = 0.999, epsilon = 1e-8
+///     weight_decay = 0.0
+///     schedule = "constant"         # constant, step, exponential, linear, cosine
+///     warmup_steps = 0
+///     decay_steps = 0               # linear, cosine; 0: to the end of the job
+///     every_steps = 1000            # step, exponential
+///     factor = 0.1
+///     least_rate = 0.0
+///     clip_norm = 0.0               # 0: no bound
+///     clip_value = 0.0
+///     memory = "keep"               # keep, recompute: how backward loops get the values of their forward loops
+///
+///     [checkpoint]
+///     every_steps = 0               # 0: by time alone
+///     every_seconds = 30.0          # 0: by steps alone
+///
+///     [output]
+///     folder = "out"                # relative to the folder that the job is started in
+struct TrainConfig {
+  enum class Format : std::uint8_t { by_ending, text };
+
+  std::string name;  ///< of the file, for errors
+  std::string text;  ///< of the file
+  std::uint64_t seed = 1;
+  std::int64_t epochs = 0;
+  std::string train, test, validation_file;
+  double validation = 0;
+  Format format = Format::by_ending;
+  bool per_row = false;
+  bool standardize = false;
+  std::int64_t length = 100;
+  ModelSpec model;
+  BatchSize batch;
+  OptimizerOptions optimizer;
+  Schedule schedule;  ///< with `decay_steps` 0: to the end of the job
+  Clipping clipping;
+  bool recompute = false;
+  std::int64_t checkpoint_steps = 0;
+  double checkpoint_seconds = 30;
+  std::string folder = "out";
+};
+
+/// Reads the text. ParseError, one line `NAME:LINE: …`, for bad TOML, an unknown key, a wrong type, a number out of range. UnsupportedError without the
+/// part toml.
+TrainConfig parse_train_config(std::string_view text, const std::string& name);
+/// Reads a regular file of at most 1 MiB. IoError when it cannot be read.
+TrainConfig read_train_config(const std::filesystem::path& path);
+
+}  // namespace millrace::training

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/train_job.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/sha256.h>
+#include <millrace/runtime/models/export/onnx.h>
+#include <millrace/runtime/program/storage.h>
+#include <millrace/runtime/training/extract.h>
+#include <millrace/runtime/training/fed_program.h>
+#include <millrace/runtime/training/gradient_sum.h>
+#include <millrace/runtime/training/ragged_file.h>
+#include <millrace/runtime/training/trainer.h>
+#include <millrace/runtime/training/ts_file.h>
+#include <millrace/tensor/cpu_stream.h>
+
+namespace millrace::training {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+std::string exact(double value) { return fmt::format("{:a}", value); }
+double inexact(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
+
+// ---- Data -----------------------------------------------------------------------------------------------------------
+struct JobData {
+  Dataset train, validation, test;
+  bool validated = false, tested = false;
+};
+
+class DataReader {
+ public:
+  DataReader(const TrainConfig& config, fs::path folder) : config_(config), folder_(std::move(folder)) {}
+
+  JobData read(std::uint64_t seed) {
+    JobData data;
+    data.train = one(config_.train);
+    alphabet_ = data.train.classes;
+    data.tested = !config_.test.empty();
+    if (data.tested) data.test = one(config_.test);
+    data.validated = !config_.validation_file.empty() || config_.validation > 0;
+    if (!config_.validation_file.empty())
+      data.validation = one(config_.validation_file);
+    else if (config_.validation > 0)
+      hold_out(data, seed);
+    if (data.train.sequences() == 0) throw ArgumentError(data.train.source + ": expected at least one sequence to train on, found none");
+    return data;
+  }
+
+ private:
+  Dataset one(const std::string& name) const {
+    const fs::path path = fs::path(name).is_absolute() ? fs::path(name) : folder_ / name;
+    const bool text = config_.format == TrainConfig::Format::text;
+    Dataset data = text                       ? read_characters(path, config_.length, alphabet_)
+                   : ending_of(path) == ".ts" ? read_ts(path)
+                                              : read_ragged(path, config_.per_row);
+    if (data.per_row != config_.per_row)
+      throw ArgumentError(config_.name + ": [data]: targets: expected \"sequence\" for " + path.string() + ", found \"row\"");
+    if (!alphabet_.empty() && data.classes != alphabet_)
+      throw ArgumentError(path.string() + ": expected the classes of the training data, found others");
+    return data;
+  }
+
+  void hold_out(JobData& data, std::uint64_t seed) const {
+    constexpr std::uint64_t split_epoch = ~std::uint64_t{0};  // none that is trained
+    const std::int64_t all = data.train.sequences();
+    const auto held = static_cast<std::int64_t>(std::llround(config_.validation * static_cast<double>(all)));
+    std::vector<std::int64_t> order = permutation(all, seed, split_epoch);
+    std::vector<std::int64_t> validation(order.begin(), order.begin() + held), train(order.begin() + held, order.end());
+    std::sort(validation.begin(), validation.end());
+    std::sort(train.begin(), train.end());
+    data.validation = data.train.select(validation);
+    data.train = data.train.select(train);
+  }
+
+  const TrainConfig& config_;
+  fs::path folder_;
+  std::vector<std::string> alphabet_;
+};
+
+void check_like(const DataShape& wanted, const Dataset& data) {
+  const DataShape found = shape_of(data);
+  const auto text = [](const DataShape& shape) {
+    return fmt::format("{} with {} features and {} outputs", name_of(shape.dtype), shape.features, shape.outputs);
+  };
+  const bool words = wanted.dtype == DType::i64;
+  if (found.dtype != wanted.dtype || (words ? found.features > wanted.features : found.features != wanted.features) ||
+      found.outputs > wanted.outputs)
+    throw ShapeError(data.source + ": expected rows as in the training data, " + text(wanted) + ", found " + text(found));
+}
+
+// ---- The job --------------------------------------------------------------------------------------------------------
+/// Sums over an epoch so far.
+struct Running {
+  double loss = 0, norm = 0, rate = 0;
+  std::int64_t right = 0, count = 0, batches = 0;
+
+  Score score(bool classes) const {
+    const double n = static_cast<double>(std::max<std::int64_t>(1, count));
+    return {loss / n, classes ? std::optional(static_cast<double>(right) / n) : std::nullopt};
+  }
+};
+
+class TrainJob {
+ public:
+  TrainJob(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer)
+      : config_(config),
+        options_(options),
+        observer_(observer),
+        seed_(options.seed.value_or(config.seed)),
+        epochs_(options.epochs.value_or(config.epochs)),
+        folder_(options.folder.value_or(config.folder)),
+        checkpoints_(folder_ / "checkpoints"),
+        data_(DataReader(config, options.data.value_or(fs::path(config.name).parent_path())).read(seed_)),
+        shape_(shape_of(data_.train)),
+        classes_(config.model.loss == ModelSpec::Loss::cross_entropy),
+        batches_(deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, 0), config.batch)),
+        trainer_(model(ModelUse::train), trainer_options()),
+        scorer_(with_fed_weights(model(ModelUse::score)), make_cpu_device(options.threads)) {}
+
+  TrainResult run() {
+    check_ranks();
+    if (writes()) observer_.begins(description());
+    if (options_.resume)
+      resume();
+    else
+      begin();
+    started_ = Clock::now();
+    last_checkpoint_ = Clock::now();
+    while (epoch_ < epochs_) train_epoch();
+    return finish();
+  }
+
+ private:
+  int rank() const { return options_.ranks == nullptr ? 0 : options_.ranks->rank(); }
+  int world_size() const { return options_.ranks == nullptr ? 1 : options_.ranks->world_size(); }
+  bool writes() const { return rank() == 0; }
+  void note(const std::string& text) {
+    if (writes()) observer_.note(text);
+  }
+
+  /// Sums over the ranks, the same on all of them.
+  std::vector<double> summed(const std::vector<double>& values) const {
+    if (options_.ranks == nullptr) return values;
+    CpuStream stream(std::make_shared<ThreadTeam>(1));
+    Tensor sum = Tensor::from(values, DDim{std::ssize(values)});
+    options_.ranks->all_reduce(sum, sum, Reduce::sum, stream).wait();
+    return sum.to_vector<double>();
+  }
+
+  Program model(ModelUse use) {
+    if (!checked_) check_data();
+    checked_ = true;
+    ModelSpec spec = config_.model;
+    spec.seed = seed_;
+    return build_model(spec, shape_, use);
+  }
+
+  void check_data() {
+    const bool floating = is_floating(data_.train.targets.dtype());
+    if (classes_ == floating)
+      throw DTypeError(data_.train.source + ": expected " + (classes_ ? "classes, i64, for cross_entropy" : "floating values for mse") +
+                       ", found targets of " + data_.train.targets.to_string());
+    if (data_.validated) check_like(shape_, data_.validation);
+    if (data_.tested) check_like(shape_, data_.test);
+    if (config_.standardize) shape_.scale = feature_scale(data_.train);
+  }
+
+  TrainerOptions trainer_options() const {
+    TrainerOptions made;
+    made.optimizer = config_.optimizer;
+    made.schedule = config_.schedule;
+    if (made.schedule.decay_steps == 0)
+      made.schedule.decay_steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(batches_.size()) * epochs_ - made.schedule.warmup);
+    made.clipping = config_.clipping;
+    made.threads = options_.threads;
+    if (config_.recompute) made.memory.kind = MemoryPolicy::Kind::recompute;
+    return made;
+  }
+
+  std::string description() const {
+    std::int64_t count = 0;
+    for (const auto& [name, weight] : trainer_.weights()) count += weight.elements();
+    const auto size = [](const Dataset& data) { return fmt::format("{} sequences ({} rows)", data.sequences(), data.rows()); };
+    std::string text = fmt::format("{} weights, {} to train on", count, size(data_.train));
+    if (data_.validated) text += fmt::format(", {} to validate", size(data_.validation));
+    if (data_.tested) text += fmt::format(", {} to test", size(data_.test));
+    return text + fmt::format(", {} batches an epoch, seed {}", batches_.size(), seed_);
+  }
+
+  /// Ranks of different jobs would wait for one another, or sum what does not belong together.
+  void check_ranks() const {
+    if (world_size() == 1) return;
+    std::string all;
+    for (const auto& [name, value] : identity()) all += name + value;
+    const std::string hash = sha256(all);
+    std::vector<double> bytes(hash.begin(), hash.end());
+    const std::vector<double> sums = summed(bytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      if (sums[i] != bytes[i] * world_size())
+        throw MismatchError(fmt::format(
+            "training on {} ranks: expected the same configuration, seed and data of all ranks, found others than those of rank {}",
+            world_size(), rank()));
+  }
+
+  void begin() {
+    if (writes()) {
+      make_folder();
+      checkpoints_.clear();
+    }
+    deal();
+  }
+
+  void make_folder() const {
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) throw IoError(folder_.string() + ": cannot make the folder: " + error.message());
+  }
+
+  /// What a checkpoint must agree in to be one of this job.
+  std::map<std::string, std::string> identity() const {
+    return {{"config", sha256(config_.text)},
+            {"seed", std::to_string(seed_)},
+            {"data", sha256(std::string(static_cast<const char*>(data_.train.x.tensor().raw()), data_.train.x.tensor().bytes()) +
+                            data_.train.x.lod().to_string())}};
+  }
+
+  void resume() {
+    std::vector<std::string> skipped;
+    const std::optional<Checkpoint> found = checkpoints_.load(&skipped);
+    for (const std::string& line : skipped) note("a checkpoint is skipped: " + line);
+    if (!found) throw TrainingError(checkpoints_.path().string() + ": expected a checkpoint to resume from, found none");
+    for (const auto& [name, value] : identity())
+      if (found->field(name) != value)
+        throw TrainingError(
+            fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
+    if (found->field("build") != options_.build)
+      note(fmt::format("the checkpoint is of build '{}', this is '{}': bits may differ", found->field("build"), options_.build));
+    if (found->field("world_size") != std::to_string(world_size()))
+      note(fmt::format("the checkpoint is of {} ranks, these are {}: results agree to rounding", found->field("world_size"), world_size()));
+    trainer_.restore(*found);
+    epoch_ = found->integer("epoch");
+    batch_ = found->integer("batch");
+    best_epoch_ = found->integer("best_epoch");
+    best_score_ = {inexact(found->field("best_loss")), classes_ ? std::optional(inexact(found->field("best_accuracy"))) : std::nullopt};
+    running_ = {inexact(found->field("loss")), inexact(found->field("norm")), inexact(found->field("rate")),
+                found->integer("right"),       found->integer("count"),       found->integer("batches")};
+    history_ = metrics_of(found->tensors.at("history").at("epochs"));
+    if (const auto best = found->tensors.find("best"); best != found->tensors.end()) best_ = best->second;
+    note(fmt::format("resumed at step {}, epoch {}", trainer_.steps(), epoch_ + 1));
+    // No rank writes before all have read; they have read the same.
+    const auto step = static_cast<double>(trainer_.steps());
+    if (summed({step})[0] != step * world_size())
+      throw TrainingError(fmt::format("{}: expected the same checkpoint for all {} ranks, found step {} on rank {}",
+                                      checkpoints_.path().string(), world_size(), trainer_.steps(), rank()));
+    deal();
+  }
+
+  void save() {
+    last_checkpoint_ = Clock::now();
+    if (!writes()) return;
+    Checkpoint made;
+    trainer_.save(made);
+    made.fields = identity();
+    made.fields["build"] = options_.build;
+    made.fields["world_size"] = std::to_string(world_size());
+    made.fields["epoch"] = std::to_string(epoch_);
+    made.fields["batch"] = std::to_string(batch_);
+    made.fields["best_epoch"] = std::to_string(best_epoch_);
+    made.fields["best_loss"] = exact(best_score_.loss);
+    made.fields["best_accuracy"] = exact(best_score_.accuracy.value_or(0));
+    made.fields["loss"] = exact(running_.loss);
+    made.fields["norm"] = exact(running_.norm);
+    made.fields["rate"] = exact(running_.rate);
+    made.fields["right"] = std::to_string(running_.right);
+    made.fields["count"] = std::to_string(running_.count);
+    made.fields["batches"] = std::to_string(running_.batches);
+    made.tensors["history"]["epochs"] = to_tensor(history_);
+    if (!best_.empty()) made.tensors["best"] = best_;
+    checkpoints_.save(made);
+    last_checkpoint_ = Clock::now();
+  }
+
+  void deal() {
+    batches_ =
+        deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, static_cast<std::uint64_t>(epoch_)), config_.batch);
+  }
+
+  static Feeds feeds_of(const Dataset& batch) { return {{"x", batch.x}, {"target", batch.targets}}; }
+
+  std::int64_t count_of(const Dataset& batch) const { return batch.per_row ? batch.rows() : batch.sequences(); }
+  std::int64_t count_of(const std::vector<std::int64_t>& batch) const {
+    if (!data_.train.per_row) return std::ssize(batch);
+    std::int64_t rows = 0;
+    for (const std::int64_t sequence : batch) {
+      const auto [begin, end] = data_.train.x.lod().row_range(0, sequence, sequence + 1);
+      rows += end - begin;
+    }
+    return rows;
+  }
+
+  void train_epoch() {
+    while (std::cmp_less(batch_, batches_.size())) {
+      train_batch();
+      ++batch_;
+      if (stopped_) stop();
+      if (std::cmp_less(batch_, batches_.size())) {
+        if (writes()) observer_.after_batch(progress());
+        save_when_due();
+      }
+    }
+    EpochMetrics metrics;
+    metrics.epoch = epoch_ + 1;
+    metrics.step = trainer_.steps();
+    metrics.train = running_.score(classes_);
+    metrics.learning_rate = running_.rate;
+    metrics.gradient_norm = running_.norm / static_cast<double>(std::max<std::int64_t>(1, running_.batches));
+    if (data_.validated) metrics.validation = score(data_.validation, trainer_.weights());
+    keep_best(metrics);
+    history_.push_back(metrics);
+    if (writes()) observer_.after_epoch(metrics, progress());
+    ++epoch_;
+    batch_ = 0;
+    running_ = {};
+    write_metrics(nullptr);
+    if (epoch_ < epochs_) {
+      deal();
+      save_when_due();
+    }
+  }
+
+  void train_batch() {
+    const std::vector<std::int64_t>& whole = batches_[static_cast<std::size_t>(batch_)];
+    const std::vector<std::int64_t> mine = deal_to_ranks(data_.train.x.lod(), whole, world_size())[static_cast<std::size_t>(rank())];
+    const Dataset part = data_.train.select(world_size() == 1 ? whole : mine);
+    const std::int64_t own = count_of(part);
+    const std::int64_t count = world_size() == 1 ? own : count_of(whole);
+    sequences_ += std::ssize(whole);
+    try {
+      std::int64_t right = 0;
+      if (count > 0) right = world_size() == 1 ? step_alone(part) : step_together(part, own, count);
+      agree_to_stop();
+      running_.right += right;
+      running_.count += count;
+    } catch (Error& error) {
+      error.add_context(fmt::format(" (epoch {}, batch {} of {})", epoch_ + 1, batch_ + 1, batches_.size()));
+      throw;
+    }
+  }
+
+  std::int64_t step_alone(const Dataset& batch) {
+    const Trainer::Step step = trainer_.step(feeds_of(batch));
+    add_step(step.loss, count_of(batch), step.gradient_norm, step.learning_rate);
+    return classes_ ? count_right(step.outputs["scores"].tensor(), batch.targets) : 0;
+  }
+
+  /// `own` of the `count` terms of the batch's loss are this rank's.
+  std::int64_t step_together(const Dataset& part, std::int64_t own, std::int64_t count) {
+    Trainer::Gradients found =
+        trainer_.compute(own > 0 ? feeds_of(part) : Feeds{}, *options_.ranks, static_cast<double>(own) / static_cast<double>(count));
+    const double rate = trainer_.learning_rate();
+    add_step(found.loss, count, trainer_.apply(std::move(found.by_name)), rate);
+    const std::int64_t right = classes_ && own > 0 ? count_right(found.outputs["scores"].tensor(), part.targets) : 0;
+    return static_cast<std::int64_t>(summed({static_cast<double>(right)})[0]);
+  }
+
+  void add_step(double loss, std::int64_t count, double norm, double rate) {
+    running_.loss += loss * static_cast<double>(count);
+    running_.norm += norm;
+    running_.rate = rate;
+    ++running_.batches;
+  }
+
+  /// A signal may reach the ranks at different steps: they stop behind the same one.
+  void agree_to_stop() {
+    const bool asked = options_.stop != nullptr && options_.stop->load();
+    stopped_ = summed({asked ? 1.0 : 0.0})[0] > 0;
+  }
+
+  void save_when_due() {
+    const bool by_step = config_.checkpoint_steps > 0 && trainer_.steps() % config_.checkpoint_steps == 0;
+    const bool by_time = config_.checkpoint_seconds > 0 && seconds_since(last_checkpoint_) >= config_.checkpoint_seconds;
+    if (by_step || by_time) save();
+  }
+
+  [[noreturn]] void stop() {
+    save();
+    throw TrainingError(fmt::format("stopped in epoch {} at step {}: --resume goes on from there", epoch_ + 1, trainer_.steps()));
+  }
+
+  Score score(const Dataset& data, const Tensors& weights) {
+    const BatchSize size{0, 8192};
+    std::vector<std::int64_t> order(static_cast<std::size_t>(data.sequences()));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    Running sum;
+    for (const std::vector<std::int64_t>& chosen : deal_batches(data.x.lod(), order, size)) {
+      const Dataset batch = data.select(chosen);
+      const std::int64_t count = count_of(batch);
+      if (count == 0) continue;
+      const RunResult result = scorer_.run(weights, feeds_of(batch), 0);
+      sum.loss += result["loss"].tensor().item() * static_cast<double>(count);
+      if (classes_) sum.right += count_right(result["scores"].tensor(), batch.targets);
+      sum.count += count;
+    }
+    return sum.score(classes_);
+  }
+
+  void keep_best(const EpochMetrics& metrics) {
+    if (!metrics.validation) return;
+    const Score& found = *metrics.validation;
+    const bool better = best_.empty() || (classes_ && *found.accuracy != *best_score_.accuracy ? *found.accuracy > *best_score_.accuracy
+                                                                                               : found.loss < best_score_.loss);
+    if (!better) return;
+    best_ = trainer_.weights();
+    best_score_ = found;
+    best_epoch_ = metrics.epoch;
+  }
+
+  TrainObserver::Progress progress() const {
+    TrainObserver::Progress made;
+    made.epoch = epoch_ + 1;
+    made.epochs = epochs_;
+    made.batch = batch_;
+    made.batches = static_cast<std::int64_t>(batches_.size());
+    made.train = running_.score(classes_);
+    const double seconds = std::max(1e-9, seconds_since(started_));
+    made.sequences_per_second = static_cast<double>(sequences_) / seconds;
+    const double part = static_cast<double>(batch_) / static_cast<double>(std::max<std::size_t>(1, batches_.size()));
+    const double left = (static_cast<double>(epochs_ - epoch_) - part) * static_cast<double>(data_.train.sequences());
+    made.seconds_left = sequences_ > 0 ? left / made.sequences_per_second : 0;
+    return made;
+  }
+
+  void write_metrics(const FinalMetrics* final) const {
+    if (!writes()) return;
+    std::string text;
+    for (const EpochMetrics& epoch : history_) text += json_line(epoch) + "\n";
+    if (final != nullptr) text += json_line(*final) + "\n";
+    write_file(folder_ / "metrics.jsonl", text);
+  }
+
+  TrainResult finish() {
+    TrainResult result;
+    result.folder = folder_;
+    result.epochs = history_;
+    const Tensors& kept = best_.empty() ? trainer_.weights() : best_;
+    FinalMetrics& final = result.final;
+    final.epoch = epoch_;
+    final.step = trainer_.steps();
+    final.best_epoch = best_.empty() ? epoch_ : best_epoch_;
+    if (!best_.empty()) final.validation = best_score_;
+    if (data_.tested) final.test = score(data_.test, kept);
+    if (!writes()) return result;
+    export_models(kept, result.files);
+    write_file(folder_ / "curves.svg", curves_as_svg(fs::path(config_.name).stem().string(), history_));
+    write_metrics(&final);
+    save();
+    result.files.insert(result.files.end(), {"curves.svg", "metrics.jsonl"});
+    return result;
+  }
+
+  Program filled(ModelUse use, const Tensors& weights) {
+    Program program = model(use);
+    std::vector<std::string> outputs;
+    for (const Program::Port& port : program.outputs()) outputs.push_back(port.name);
+    return extract(program, outputs, weights);
+  }
+
+  void export_models(const Tensors& weights, std::vector<std::string>& files) {
+    const Program whole = filled(ModelUse::infer, weights);
+    save_program(whole, folder_ / "model.mr");
+    files.insert(files.end(), {"model.mr", "model.safetensors"});
+    try {
+      write_onnx(folder_ / "model.onnx", whole);
+      files.emplace_back("model.onnx");
+    } catch (const UnsupportedError& error) {
+      note(std::string("no model.onnx: ") + error.what());
+    }
+    try {
+      save_program(filled(ModelUse::live, weights), folder_ / "live.mr");
+      files.insert(files.end(), {"live.mr", "live.safetensors"});
+    } catch (const UnsupportedError& error) {
+      note(std::string("no live.mr: ") + error.what());
+    }
+  }
+
+  const TrainConfig& config_;
+  const TrainJobOptions& options_;
+  TrainObserver& observer_;
+  std::uint64_t seed_;
+  std::int64_t epochs_;
+  fs::path folder_;
+  CheckpointFolder checkpoints_;
+  JobData data_;
+  DataShape shape_;
+  bool classes_;
+  bool checked_ = false;
+  std::vector<std::vector<std::int64_t>> batches_;
+  Trainer trainer_;
+  FedProgram scorer_;
+
+  std::int64_t epoch_ = 0;  // that is being trained, from 0 on
+  std::int64_t batch_ = 0;  // the next one
+  Running running_;
+  std::vector<EpochMetrics> history_;
+  Tensors best_;
+  Score best_score_;
+  std::int64_t best_epoch_ = 0;
+  bool stopped_ = false;
+  std::int64_t sequences_ = 0;  // trained since the start of this process
+  Clock::time_point started_, last_checkpoint_;
+};
+
+}  // namespace
+
+TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer) {
+  if (options.ranks == nullptr || options.ranks->world_size() == 1) return TrainJob(config, options, observer).run();
+  try {
+    return TrainJob(config, options, observer).run();
+  } catch (const std::exception& error) {
+    options.ranks->abort(error.what());  // the others wait for this rank
+    throw;
+  }
+}
+
+}  // namespace millrace::training

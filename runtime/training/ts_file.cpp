@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/ts_file.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/internal/printable.h>
+
+namespace millrace::training {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string made(text);
+  for (char& c : made) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return made;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+/// What stands before the next `mark`, which is taken away with it.
+std::string_view take(std::string_view& text, char mark) {
+  const auto at = text.find(mark);
+  const std::string_view part = text.substr(0, at);
+  text.remove_prefix(at == text.npos ? text.size() : at + 1);
+  return part;
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const std::string_view word = trimmed(take(text, ' '));
+    if (!word.empty()) words.emplace_back(word);
+  }
+  return words;
+}
+
+class TsReader {
+ public:
+  TsReader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+
+  Dataset read() {
+    while (!text_.empty()) {
+      ++line_;
+      const std::string_view line = trimmed(take(text_, '\n'));
+      if (line.empty() || line.front() == '#') continue;
+      if (!data_)
+        header(line);
+      else
+        sequence(line);
+    }
+    if (!data_) fail("expected @data, found the end of the file");
+    const auto rows = static_cast<std::int64_t>(width_ == 0 ? 0 : values_.size() / width_);
+    Dataset made{LoDTensor(Tensor::from(values_, {rows, static_cast<std::int64_t>(width_)}), LoD::from_lengths({lengths_})),
+                 Tensor::from(targets_, {static_cast<std::int64_t>(targets_.size())}), false, classes_, name_};
+    return made;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const { throw ParseError(at() + what); }
+  std::string at() const { return name_ + ":" + std::to_string(line_) + ": "; }
+
+  void header(std::string_view line) {
+    if (line.front() != '@') fail("expected a line of @ or #, found " + internal::printable(line));
+    const std::vector<std::string> words = words_of(line.substr(1));
+    if (words.empty()) fail("expected a word behind @, found none");
+    const std::string key = lower(words[0]);
+    const std::string value = words.size() > 1 ? lower(words[1]) : "";
+    if (key == "timestamps" && value == "true")
+      throw UnsupportedError(at() + "expected series without time stamps, found @timeStamps true");
+    if (key == "classlabel" && value == "true") classes_.assign(words.begin() + 2, words.end());
+    if (key != "data") return;
+    if (classes_.empty()) throw UnsupportedError(at() + "expected @classLabel true with its classes before @data, found none");
+    data_ = true;
+  }
+
+  void sequence(std::string_view line) {
+    std::vector<std::vector<float>> dimensions;
+    const auto last = line.rfind(':');
+    if (last == line.npos) fail("expected DIMENSION:…:CLASS, found no ':'");
+    const std::string label(trimmed(line.substr(last + 1)));
+    for (std::string_view rest = line.substr(0, last);;) {
+      const auto mark = rest.find(':');
+      dimensions.push_back(numbers(rest.substr(0, mark)));
+      if (mark == rest.npos) break;
+      rest.remove_prefix(mark + 1);
+    }
+    const auto found = std::find(classes_.begin(), classes_.end(), label);
+    if (found == classes_.end()) fail("expected a class that @classLabel names, found " + internal::printable(label));
+    if (width_ == 0) width_ = dimensions.size();
+    if (dimensions.size() != width_)
+      fail("expected " + std::to_string(width_) + " dimensions as in the lines before, found " + std::to_string(dimensions.size()));
+    for (const std::vector<float>& dimension : dimensions)
+      if (dimension.size() != dimensions[0].size())
+        fail("expected dimensions of equal length, found " + std::to_string(dimensions[0].size()) + " and " +
+             std::to_string(dimension.size()) + " values");
+    for (std::size_t t = 0; t < dimensions[0].size(); ++t)
+      for (const std::vector<float>& dimension : dimensions) values_.push_back(dimension[t]);
+    lengths_.push_back(static_cast<std::int64_t>(dimensions[0].size()));
+    targets_.push_back(found - classes_.begin());
+  }
+
+  std::vector<float> numbers(std::string_view text) const {
+    std::vector<float> values;
+    if (trimmed(text).empty()) return values;
+    while (true) {
+      const auto mark = text.find(',');
+      values.push_back(number(trimmed(text.substr(0, mark))));
+      if (mark == text.npos) return values;
+      text.remove_prefix(mark + 1);
+    }
+  }
+
+  float number(std::string_view word) const {
+    if (word == "?") throw UnsupportedError(at() + "expected values without gaps, found a missing one ('?')");
+    float value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || end != word.data() + word.size()) fail("expected a number, found " + internal::printable(word));
+    return value;
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  std::size_t line_ = 0;
+  bool data_ = false;
+  std::size_t width_ = 0;
+  std::vector<std::string> classes_;
+  std::vector<float> values_;
+  std::vector<std::int64_t> lengths_;
+  std::vector<std::int64_t> targets_;
+};
+
+}  // namespace
+
+Dataset parse_ts(std::string_view text, const std::string& name) { return TsReader(text, name).read(); }
+
+Dataset read_ts(const std::filesystem::path& path) {
+  constexpr std::uint64_t most_bytes = std::uint64_t{4} << 30;
+  return parse_ts(read_file(path, most_bytes), path.string());
+}
+
+}  // namespace millrace::training

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include <millrace/runtime/training/dataset.h>
+
+namespace millrace::training {
+
+/// Classified time series of the UCR and UEA archive, as aeon and sktime ship them (NAME_TRAIN.ts): lines of `#` are comments, lines of `@`
+/// say what follows, and behind `@data` each line is one sequence, DIMENSION:DIMENSION:…:CLASS with the values of a dimension separated by
+/// commas. Gives x f32 [rows, dimensions], one level of sequences, and a class for each, in the order that `@classLabel true A B …` names
+/// them. Source: aeon.datasets, "The .ts file format".
+///
+/// ParseError, `NAME:LINE: …`, for what is no such file: a number that is none, dimensions of other lengths, a class that is not named, no
+/// `@data`. UnsupportedError for time stamps, missing values (`?`), and files without class labels.
+Dataset read_ts(const std::filesystem::path& path);
+/// The same from text; `name` opens each error.
+Dataset parse_ts(std::string_view text, const std::string& name);
+
+}  // namespace millrace::training

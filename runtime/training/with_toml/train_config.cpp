@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/training/train_config.h>
+
+#include <limits>
+
+#include <millrace/runtime/files/with_toml/toml_table.h>
+
+namespace millrace::training {
+namespace {
+
+using Table = millrace::internal::TomlTable;
+
+constexpr std::int64_t most_steps = 1'000'000'000;
+constexpr std::int64_t most_units = 1 << 16;
+constexpr double most_number = 1e9;
+
+void read_integer(const Table& table, std::string_view key, std::int64_t least, std::int64_t most, std::int64_t& to) {
+  if (table.has(key)) to = table.integer(key, least, most);
+}
+void read_number(const Table& table, std::string_view key, double least, double most, double& to) {
+  if (table.has(key)) to = table.number(key, least, most);
+}
+void read_flag(const Table& table, std::string_view key, bool& to) {
+  if (table.has(key)) to = table.boolean(key);
+}
+void read_text(const Table& table, std::string_view key, std::string& to) {
+  if (table.has(key)) to = table.text(key);
+}
+/// An enumeration whose values 0, 1, … have these names.
+template <class E>
+void read_choice(const Table& table, std::string_view key, std::initializer_list<std::string_view> names, E& to) {
+  if (table.has(key)) to = static_cast<E>(table.one_of(key, names));
+}
+
+void read_data(const Table& table, TrainConfig& config) {
+  table.only({"train", "test", "validation", "format", "targets", "standardize", "length"});
+  config.train = table.text("train");
+  read_text(table, "test", config.test);
+  if (table.has("validation")) {
+    if (table.required("validation").is_string())
+      config.validation_file = table.text("validation");
+    else
+      config.validation = table.number("validation", 0, 0.9);
+  }
+  if (table.has("format") && table.one_of("format", {"auto", "text"}) == 1) config.format = TrainConfig::Format::text;
+  config.per_row = table.has("targets") && table.one_of("targets", {"sequence", "row"}) == 1;
+  read_flag(table, "standardize", config.standardize);
+  read_integer(table, "length", 1, most_units, config.length);
+  if (config.format == TrainConfig::Format::text) config.per_row = true;
+}
+
+LayerSpec layer_of(const Table& table) {
+  table.only({"kind", "units", "direction", "activation", "dropout"});
+  LayerSpec layer;
+  table.required("kind");
+  read_choice(table, "kind", {"lstm", "gru", "rnn", "linear", "embedding"}, layer.kind);
+  layer.units = table.integer("units", 1, most_units);
+  read_choice(table, "direction", {"forward", "reverse", "bidirectional"}, layer.direction);
+  read_text(table, "activation", layer.activation);
+  read_number(table, "dropout", 0, 0.99, layer.dropout);
+  return layer;
+}
+
+void read_init(const Table& table, std::string_view key, std::optional<Initialiser>& to) {
+  if (!table.has(key)) return;
+  const std::size_t which = table.one_of(
+      key, {"default", "constant", "uniform", "normal", "xavier_uniform", "xavier_normal", "he_uniform", "he_normal", "orthogonal"});
+  if (which == 0) return;
+  to = Initialiser{static_cast<Initialiser::Kind>(which - 1), 1};
+  read_number(table, "init_scale", 0, most_number, to->scale);
+}
+
+void read_model(const Table& table, ModelSpec& model) {
+  table.only({"loss", "pooling", "init", "recurrent_init", "init_scale", "forget_bias"});
+  read_choice(table, "loss", {"cross_entropy", "mse"}, model.loss);
+  read_choice(table, "pooling", {"last", "average", "max"}, model.pooling);
+  read_init(table, "init", model.init.input);
+  read_init(table, "recurrent_init", model.init.recurrent);
+  read_number(table, "forget_bias", -most_number, most_number, model.init.forget_bias);
+}
+
+void read_optimizer(const Table& table, OptimizerOptions& optimizer) {
+  read_choice(table, "optimizer", {"sgd", "adam", "adamw"}, optimizer.kind);
+  read_number(table, "momentum", 0, 1, optimizer.momentum);
+  read_flag(table, "nesterov", optimizer.nesterov);
+  if (optimizer.nesterov && optimizer.momentum == 0)
+    table.fail(table.required("nesterov"), "nesterov: expected a momentum above 0 with it");
+  read_number(table, "beta1", 0, 0.999999, optimizer.beta1);
+  read_number(table, "beta2", 0, 0.99999999, optimizer.beta2);
+  read_number(table, "epsilon", 0, 1, optimizer.epsilon);
+  read_number(table, "weight_decay", 0, most_number, optimizer.weight_decay);
+}
+
+void read_schedule(const Table& table, Schedule& schedule) {
+  schedule.decay_steps = 0;
+  schedule.every = 1000;
+  read_choice(table, "schedule", {"constant", "step", "exponential", "linear", "cosine"}, schedule.kind);
+  read_number(table, "learning_rate", 0, most_number, schedule.base);
+  read_integer(table, "warmup_steps", 0, most_steps, schedule.warmup);
+  read_integer(table, "decay_steps", 0, most_steps, schedule.decay_steps);
+  read_integer(table, "every_steps", 1, most_steps, schedule.every);
+  read_number(table, "factor", 1e-9, most_number, schedule.factor);
+  read_number(table, "least_rate", 0, most_number, schedule.least);
+}
+
+void read_training(const Table& table, TrainConfig& config) {
+  table.only({"batch_sequences", "batch_rows", "optimizer", "learning_rate", "momentum", "nesterov", "beta1", "beta2", "epsilon",
+              "weight_decay", "schedule", "warmup_steps", "decay_steps", "every_steps", "factor", "least_rate", "clip_norm", "clip_value",
+              "memory"});
+  read_integer(table, "batch_sequences", 0, most_steps, config.batch.sequences);
+  read_integer(table, "batch_rows", 0, most_steps, config.batch.rows);
+  if (config.batch.sequences == 0 && config.batch.rows == 0)
+    table.fail(table.required("batch_sequences"), "batch_sequences: expected a number above 0 here or for batch_rows");
+  read_optimizer(table, config.optimizer);
+  read_schedule(table, config.schedule);
+  read_number(table, "clip_norm", 0, most_number, config.clipping.norm);
+  read_number(table, "clip_value", 0, most_number, config.clipping.value);
+  config.recompute = table.has("memory") && table.one_of("memory", {"keep", "recompute"}) == 1;
+}
+
+TrainConfig config_of(const Table& root, std::string_view text, const std::string& name) {
+  root.only({"seed", "epochs", "data", "layer", "model", "training", "checkpoint", "output"});
+  TrainConfig config;
+  config.name = name;
+  config.text = text;
+  if (root.has("seed")) config.seed = static_cast<std::uint64_t>(root.integer("seed", 0, std::numeric_limits<int>::max()));
+  config.epochs = root.integer("epochs", 1, most_steps);
+  read_data(Table(root.table_at("data"), name, "[data]"), config);
+  root.each_table("layer", [&](const Table& layer) { config.model.layers.push_back(layer_of(layer)); });
+  if (root.has("model")) read_model(Table(root.table_at("model"), name, "[model]"), config.model);
+  config.schedule.decay_steps = 0;
+  if (root.has("training")) read_training(Table(root.table_at("training"), name, "[training]"), config);
+  if (root.has("checkpoint")) {
+    const Table table(root.table_at("checkpoint"), name, "[checkpoint]");
+    table.only({"every_steps", "every_seconds"});
+    read_integer(table, "every_steps", 0, most_steps, config.checkpoint_steps);
+    read_number(table, "every_seconds", 0, most_number, config.checkpoint_seconds);
+  }
+  if (root.has("output")) {
+    const Table table(root.table_at("output"), name, "[output]");
+    table.only({"folder"});
+    read_text(table, "folder", config.folder);
+  }
+  return config;
+}
+
+}  // namespace
+
+TrainConfig parse_train_config(std::string_view text, const std::string& name) {
+  return millrace::internal::read_toml(text, name, [&](const Table& root) { return config_of(root, text, name); });
+}
+
+}  // namespace millrace::training

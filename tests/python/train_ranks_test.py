@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training jobs of several ranks, as a person starts them: --ranks, mpirun, and RANK with WORLD_SIZE. The bits of a number of ranks do not depend on
+how they were started, on whether a rank was killed and the job resumed, and different numbers of ranks agree to rounding."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+BIN = pathlib.Path(os.environ["MILLRACE_BIN"])
+MILLRACE = BIN / "millrace"
+
+CONFIG = """
+seed = 3
+epochs = {epochs}
+[data]
+train = "train.ts"
+test = "train.ts"
+[[layer]]
+kind = "lstm"
+units = 24
+[[layer]]
+kind = "gru"
+units = 16
+direction = "bidirectional"
+[training]
+batch_sequences = 13
+learning_rate = 0.01
+clip_norm = 1.0
+[checkpoint]
+every_steps = 3
+every_seconds = 0.0
+[output]
+folder = "unused"
+"""
+
+
+def write_data(path: pathlib.Path) -> None:
+    """Sequences of 3 features, of very uneven lengths, in 3 classes."""
+    rng = random.Random(7)
+    lines = ["@problemName made", "@timeStamps false", "@missing false", "@univariate false", "@dimensions 3", "@equalLength false",
+             "@classLabel true a b c", "@data"]
+    for i in range(60):
+        length = rng.choice([1, 2, 3, 5, 8, 40])
+        series = [",".join(f"{rng.gauss((i % 3) - 1, 1):.4f}" for _ in range(length)) for _ in range(3)]
+        lines.append(":".join(series) + ":" + "abc"[i % 3])
+    path.write_text("\n".join(lines) + "\n")
+
+
+def free_port() -> str:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return str(door.getsockname()[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            **more}
+
+
+class Job:
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        write_data(folder / "train.ts")
+        (folder / "short.toml").write_text(CONFIG.format(epochs=4))
+        (folder / "long.toml").write_text(CONFIG.format(epochs=100000))
+
+    def words(self, output: str, *more: str, config: str = "short") -> list[str]:
+        return [str(MILLRACE), "train", str(self.folder / f"{config}.toml"), "--output", str(self.folder / output), *more]
+
+    def by_flag(self, ranks: int, output: str, *more: str) -> None:
+        subprocess.run(self.words(output, "--ranks", str(ranks), "--quiet", *more), env=environment(), check=True, timeout=120)
+
+    def by_mpirun(self, ranks: int, output: str) -> None:
+        subprocess.run(["mpirun", "-x", "MASTER_PORT", "-n", str(ranks), *self.words(output, "--quiet")],
+                       env=environment(MASTER_PORT=free_port()), check=True, timeout=120)
+
+    def by_variables(self, ranks: int, output: str) -> None:
+        port = free_port()
+        processes = [subprocess.Popen(self.words(output, "--quiet"),
+                                      env=environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+                     for rank in range(ranks)]
+        assert [process.wait(timeout=120) for process in processes] == [0] * ranks
+
+    def weights(self, output: str) -> bytes:
+        return (self.folder / output / "model.safetensors").read_bytes()
+
+    def losses(self, output: str) -> list[float]:
+        lines = (self.folder / output / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines[:-1]]
+
+
+def check_starts(job: Job) -> None:
+    job.by_flag(1, "one")
+    for ranks in (2, 4):
+        job.by_flag(ranks, f"flag{ranks}")
+        job.by_mpirun(ranks, f"mpirun{ranks}")
+        job.by_variables(ranks, f"variables{ranks}")
+        for way in ("mpirun", "variables"):
+            assert job.weights(f"{way}{ranks}") == job.weights(f"flag{ranks}"), f"{way}, {ranks} ranks: other bits"
+        for found, wanted in zip(job.losses(f"flag{ranks}"), job.losses("one"), strict=True):
+            assert abs(found - wanted) <= 1e-4 * abs(wanted), f"{ranks} ranks: a loss of {found}, of one rank {wanted}"
+    print("1, 2 and 4 ranks by three ways: equal bits for a number of ranks, losses to rounding")
+
+
+def ranks_of(output: pathlib.Path) -> list[int]:
+    """The processes that train, without mpirun."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if words[0] == os.fsencode(MILLRACE.resolve()) and os.fsencode(output) in words:
+            found.append(int(entry.name))
+    return found
+
+
+def check_lost_rank(job: Job, number: signal.Signals, wanted: list[str], most: float) -> None:
+    output = job.folder / f"lost{number.name}"
+    process = subprocess.Popen(job.words(output.name, "--ranks", "3", "--quiet", config="long"), env=environment(), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 60
+    while not list(output.glob("checkpoints/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(max(ranks_of(output)), number)
+    begin = time.monotonic()
+    text, _ = process.communicate(timeout=60)
+    took = time.monotonic() - begin
+    assert process.returncode != 0, "a job that lost a rank ended well"
+    assert any(words in text for words in wanted), f"expected one of {wanted} in: {text}"
+    assert took < most, f"{number.name}: noticed after {took:.1f} s"
+    assert not ranks_of(output), "a rank is left behind"
+    print(f"{number.name}: noticed after {took:.1f} s")
+
+
+def check_resume(job: Job) -> None:
+    (job.folder / "short.toml").write_text(CONFIG.format(epochs=60))
+    job.by_flag(2, "whole")
+    rng = random.Random(11)
+    for attempt in range(3):
+        output = f"killed{attempt}"
+        process = subprocess.Popen(job.words(output, "--ranks", "2", "--quiet"), env=environment(), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        while process.poll() is None and not list((job.folder / output).glob("checkpoints/step-*")):
+            time.sleep(0.02)
+        time.sleep(rng.random() * 0.5)
+        for rank in ranks_of(job.folder / output):
+            os.kill(rank, signal.SIGKILL)
+        process.wait(timeout=60)
+        job.by_flag(2, output, "--resume")
+        assert job.weights(output) == job.weights("whole"), f"resumed after kill {attempt}: other bits"
+    print("killed and resumed, 3 times: equal bits")
+
+
+def main() -> None:
+    info = subprocess.run([MILLRACE, "info"], capture_output=True, text=True, check=True).stdout
+    if shutil.which("mpirun") is None or "mpi: not in this build" in info:
+        print("skipped: this build has no MPI, or there is no mpirun")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(pathlib.Path(folder))
+        check_starts(job)
+        check_lost_rank(job, signal.SIGKILL, ["rank 2 has died", "signal 9"], 5)
+        check_lost_rank(job, signal.SIGSTOP, ["rank 2 gave no sign of life"], 15)
+        check_resume(job)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/training/dataset.h>
+
+using namespace millrace;
+using namespace millrace::training;
+
+namespace {
+
+Dataset small(bool per_row) {
+  const LoD lod = LoD::from_lengths({{2, 0, 3}});
+  return {LoDTensor(Tensor::from<float>({0, 1, 2, 3, 4}).reshape({5, 1}), lod),
+          per_row ? Tensor::from<std::int64_t>({0, 1, 0, 1, 1}) : Tensor::from<std::int64_t>({2, 1, 0}),
+          per_row,
+          {},
+          "data"};
+}
+
+}  // namespace
+
+TEST_CASE("chosen sequences bring their rows and targets along") {
+  const std::vector<std::int64_t> chosen{2, 1, 0, 2};
+  const Dataset of_sequences = small(false).select(chosen);
+  CHECK(of_sequences.x.lod().to_string() == "[[3,0,2,3]]");
+  CHECK(of_sequences.x.tensor().to_vector<float>() == std::vector<float>{2, 3, 4, 0, 1, 2, 3, 4});
+  CHECK(of_sequences.targets.to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 2, 0});
+  const Dataset of_rows = small(true).select(chosen);
+  CHECK(of_rows.targets.to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 1, 0, 1, 0, 1, 1});
+  CHECK(small(true).select({}).rows() == 0);
+  CHECK_THROWS_AS(small(true).select(std::vector<std::int64_t>{3}), IndexError);
+}
+
+TEST_CASE("parts that do not fit are refused by source") {
+  Dataset data = small(false);
+  data.validate();
+  data.per_row = true;
+  CHECK_THROWS_WITH_AS(data.validate(), "data: expected 5 targets, one for each row, found 3", ShapeError);
+  data = small(false);
+  data.classes = {"a", "b"};
+  CHECK_THROWS_WITH_AS(data.validate(), "data: expected a class from 0 to 1, found 2", IndexError);
+  data.targets = Tensor::from<std::int32_t>({0, 1, 1});
+  CHECK_THROWS_AS(data.validate(), DTypeError);
+  data.x = LoDTensor(data.x.tensor());
+  CHECK_THROWS_AS(data.validate(), LoDError);
+}
+
+TEST_CASE("features are measured over all rows, and one that never changes has deviation 1") {
+  Dataset data = small(false);
+  data.x = LoDTensor(Tensor::from<float>({1, 5, 3, 5, 1, 5, 3, 5, 2, 5}).reshape({5, 2}), data.x.lod());
+  const FeatureScale scale = feature_scale(data);
+  CHECK(scale.mean == std::vector<double>{2, 5});
+  CHECK(scale.deviation[0] == doctest::Approx(std::sqrt(0.8)));
+  CHECK(scale.deviation[1] == 1);
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/training/optimizer.h>
+
+using namespace millrace;
+using namespace millrace::training;
+using Kind = OptimizerOptions::Kind;
+
+namespace {
+
+/// One weight of one element over steps with these gradients.
+double trained(const OptimizerOptions& options, double weight, const std::vector<double>& gradients, double rate = 0.1) {
+  Optimizer optimizer(options);
+  Tensors weights{{"w", Tensor::from<double>({weight})}};
+  for (const double gradient : gradients) optimizer.update(weights, {{"w", Tensor::from<double>({gradient})}}, rate);
+  return weights.at("w").item();
+}
+
+OptimizerOptions of(Kind kind) {
+  OptimizerOptions options;
+  options.kind = kind;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("SGD with momentum, Nesterov's, and decay follow their formulas") {
+  OptimizerOptions options = of(Kind::sgd);
+  CHECK(trained(options, 1, {0.5, -2}) == doctest::Approx(1 - 0.05 + 0.2));
+  options.momentum = 0.9;
+  // b = 0.5, then 0.9·0.5 − 2 = −1.55
+  CHECK(trained(options, 1, {0.5, -2}) == doctest::Approx(1 - 0.05 + 0.155));
+  options.nesterov = true;
+  // 0.5 + 0.45 = 0.95, then −2 + 0.9·(−1.55) = −3.395
+  CHECK(trained(options, 1, {0.5, -2}) == doctest::Approx(1 - 0.095 + 0.3395));
+  options = of(Kind::sgd);
+  options.weight_decay = 0.2;
+  CHECK(trained(options, 1, {0.5}) == doctest::Approx(1 - 0.07));
+}
+
+TEST_CASE("Adam's first steps are those of its formula, and AdamW decays beside them") {
+  // m = 0.05, v = 0.00025: m̂ = 0.5, √v̂ = 0.5
+  CHECK(trained(of(Kind::adam), 1, {0.5}) == doctest::Approx(1 - 0.1 * 0.5 / (0.5 + 1e-8)));
+  // m = 0.045 − 0.2 = −0.155, v = 0.00024975 + 0.004 = 0.00424975
+  const double second = 0.1 / (1 - 0.81) * -0.155 / (std::sqrt(0.00424975) / std::sqrt(1 - 0.999 * 0.999) + 1e-8);
+  CHECK(trained(of(Kind::adam), 1, {0.5, -2}) == doctest::Approx(0.9 - second));
+  OptimizerOptions options = of(Kind::adamw);
+  options.weight_decay = 0.5;
+  CHECK(trained(options, 1, {0.5}) == doctest::Approx(0.95 - 0.1));
+  options.kind = Kind::adam;  // the decay is in the gradient: 1 after the first step's division
+  CHECK(trained(options, 1, {0.5}) == doctest::Approx(0.9));
+}
+
+TEST_CASE("a weight of bf16 is narrowed from a master copy, which takes updates that the weight alone would lose") {
+  Optimizer optimizer(of(Kind::sgd));
+  Tensors weights{{"w", Tensor::from<bfloat16>({bfloat16(1.0f)})}};
+  for (int step = 0; step < 100; ++step) optimizer.update(weights, {{"w", Tensor::from<bfloat16>({bfloat16(1.0f)})}}, 1e-3);
+  CHECK(weights.at("w").item() == doctest::Approx(0.9).epsilon(0.01));
+  CHECK(optimizer.state().at("w/master").item() == doctest::Approx(0.9));
+}
+
+TEST_CASE("copies that others hold keep their values, and a weight without gradient stays") {
+  Optimizer optimizer(of(Kind::adam));
+  const Tensor fixed = Tensor::from<float>({1, 2}).read_only();
+  Tensors weights{{"a", fixed}, {"b", Tensor::from<float>({3})}};
+  optimizer.update(weights, {{"a", Tensor::from<float>({1, 1})}}, 0.1);
+  CHECK(fixed.to_vector<float>() == std::vector<float>{1, 2});
+  CHECK(weights.at("b").item() == 3);
+  const Tensors kept = weights;
+  const std::vector<float> before = kept.at("a").to_vector<float>();
+  optimizer.update(weights, {{"a", Tensor::from<float>({1, 1})}}, 0.1);
+  CHECK(kept.at("a").to_vector<float>() == before);
+  CHECK(weights.at("a").to_vector<float>() != before);
+}
+
+TEST_CASE("a restored optimizer goes on with the same bits") {
+  for (const Kind kind : {Kind::sgd, Kind::adam, Kind::adamw}) {
+    OptimizerOptions options = of(kind);
+    if (kind == Kind::sgd) options.momentum = 0.9;
+    options.weight_decay = 0.01;
+    const auto step = [&](Optimizer& optimizer, Tensors& weights, int i) {
+      optimizer.update(weights, {{"w", Tensor::from<float>({std::sin(static_cast<float>(i)), 1})}}, 0.01);
+    };
+    Optimizer whole(options), first(options), second(options);
+    Tensors a{{"w", Tensor::from<float>({1, 2})}}, b{{"w", Tensor::from<float>({1, 2})}};
+    for (int i = 0; i < 10; ++i) step(whole, a, i);
+    for (int i = 0; i < 4; ++i) step(first, b, i);
+    second.restore(first.state());
+    for (int i = 4; i < 10; ++i) step(second, b, i);
+    CHECK(a.at("w").to_vector<float>() == b.at("w").to_vector<float>());
+    CHECK(second.steps() == 10);
+  }
+}
+
+TEST_CASE("what does not fit is refused, and changes nothing") {
+  Optimizer optimizer(of(Kind::adam));
+  Tensors weights{{"a", Tensor::from<float>({1})}, {"b", Tensor::from<float>({1})}};
+  CHECK_THROWS_WITH_AS(optimizer.update(weights, {{"a", Tensor::from<float>({1})}, {"c", Tensor::from<float>({1})}}, 0.1),
+                       doctest::Contains("a weight 'c'"), ArgumentError);
+  CHECK_THROWS_AS(optimizer.update(weights, {{"a", Tensor::from<double>({1})}}, 0.1), DTypeError);
+  CHECK_THROWS_AS(optimizer.update(weights, {{"a", Tensor::from<float>({1, 2})}}, 0.1), ShapeError);
+  CHECK_THROWS_AS(optimizer.update(weights, {}, std::nan("")), ArgumentError);
+  CHECK(weights.at("a").item() == 1);
+  CHECK(optimizer.steps() == 0);
+  Tensors state = optimizer.state();
+  state["w/momentum"] = Tensor::from<float>({1});
+  CHECK_THROWS_WITH_AS(optimizer.restore(state), doctest::Contains("'w/momentum'"), ArgumentError);
+  state = {{"steps", Tensor::scalar(std::int64_t{1})}, {"w/m", Tensor::from<float>({1})}};
+  CHECK_THROWS_WITH_AS(optimizer.restore(state), doctest::Contains("the whole state of 'w'"), ArgumentError);
+  OptimizerOptions options;
+  options.beta1 = 1;
+  CHECK_THROWS_AS(Optimizer{options}, ArgumentError);
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/linear.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/training/batches.h>
+#include <millrace/runtime/training/dataset.h>
+#include <millrace/runtime/training/initialiser.h>
+#include <millrace/runtime/training/trainer.h>
+
+#include "support/bytes.h"
+#include "support/program_runs.h"
+#include "support/random_tensor.h"
+
+using namespace millrace;
+using namespace millrace::training;
+using millrace::testing::Random;
+using millrace::testing::random_tensor;
+
+namespace {
+
+/// Sequences of three features, whose class says whether the first feature adds up to more than 0.
+Dataset sums(std::uint64_t seed, std::int64_t count) {
+  Random random(seed);
+  LoD::Level lengths;
+  for (std::int64_t i = 0; i < count; ++i) lengths.push_back(random.between(0, 9));
+  const LoD lod = LoD::from_lengths({lengths});
+  const Tensor rows = random_tensor(random, {lod.rows(), 3});
+  std::vector<std::int64_t> classes;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto [begin, end] = lod.row_range(0, i, i + 1);
+    double sum = 0;
+    for (std::int64_t row = begin; row < end; ++row) sum += rows[DDim{row, 0}];
+    classes.push_back(sum > 0 ? 1 : 0);
+  }
+  return {LoDTensor(rows, lod), Tensor::from(classes, {count}), false, {}, "sums"};
+}
+
+// clang-format off
+// [trainer]
+Program sequence_classifier(std::int64_t features, std::int64_t units, std::int64_t classes) {
+  Program program;
+  const build::Guard guard(program);
+  const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, features}, 1));      // rows of sequences
+  const build::Var target = build::input("target", VarType(DType::i64, {DDim::unknown}));         // a class for each
+  const LayerInit init(/*seed=*/1);
+  const layers::LstmResult lstm = layers::lstm({x}, {init.lstm("lstm", features, units)});
+  const build::Var scores = layers::linear(lstm.h[0], init.linear("linear", units, classes));
+  build::output("scores", scores);
+  build::output("loss", build::mean(build::call1("softmax_cross_entropy", {scores, target})));
+  return program;
+}
+
+/// Gives the trained program, and its loss in the last epoch.
+std::pair<Program, double> train(const Dataset& data, int epochs) {
+  TrainerOptions options;
+  options.optimizer.kind = OptimizerOptions::Kind::adam;
+  options.schedule.base = 0.01;
+  options.clipping.norm = 1;
+  Trainer trainer(sequence_classifier(3, 16, 2), options);
+  double loss = 0;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    loss = 0;
+    const auto order = permutation(data.sequences(), /*seed=*/1, static_cast<std::uint64_t>(epoch));
+    for (const auto& chosen : deal_batches(data.x.lod(), order, {.sequences = 16})) {
+      const Dataset batch = data.select(chosen);
+      const double count = static_cast<double>(chosen.size()) / static_cast<double>(data.sequences());
+      loss += trainer.step({{"x", batch.x}, {"target", batch.targets}}).loss * count;
+    }
+  }
+  return {trainer.trained({"scores"}), loss};
+}
+// [trainer]
+// clang-format on
+
+Tensors steps(Trainer& trainer, const Dataset& data, int from, int to) {
+  for (int i = from; i < to; ++i) {
+    const std::vector<std::vector<std::int64_t>> batches =
+        deal_batches(data.x.lod(), permutation(data.sequences(), 2, static_cast<std::uint64_t>(i)), {.sequences = 8});
+    const Dataset batch = data.select(batches[0]);
+    trainer.step({{"x", batch.x}, {"target", batch.targets}});
+  }
+  return trainer.weights();
+}
+
+bool same(const Tensors& a, const Tensors& b) {
+  if (a.size() != b.size()) return false;
+  for (const auto& [name, tensor] : a)
+    if (tensor.to_vector<float>() != b.at(name).to_vector<float>()) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a model of one's own learns, and what was trained runs alone") {
+  const Dataset data = sums(1, 200);
+  const auto [program, loss] = train(data, 15);
+  CHECK(loss < 0.3);
+  const Dataset other = sums(2, 100);
+  const Tensor scores = testing::on_cpu(program, {{"x", other.x}})["scores"].tensor();
+  int right = 0;
+  for (std::int64_t i = 0; i < 100; ++i)
+    right +=
+        (scores[DDim{i, 1}] > scores[DDim{i, 0}] ? 1 : 0) == other.targets.to_vector<std::int64_t>()[static_cast<std::size_t>(i)] ? 1 : 0;
+  CHECK(right > 85);
+}
+
+TEST_CASE("the same seed gives the same bits, whatever the threads and the backend") {
+  const Dataset data = sums(3, 60);
+  Trainer first(sequence_classifier(3, 8, 2));
+  const Tensors wanted = steps(first, data, 0, 6);
+  for (const int threads : {1, 2, 3}) {
+    TrainerOptions options;
+    options.threads = threads;
+    Trainer again(sequence_classifier(3, 8, 2), options);
+    CHECK(same(steps(again, data, 0, 6), wanted));
+  }
+  TrainerOptions options;
+  options.run.backend = Backend::interpreted;
+  Trainer interpreted(sequence_classifier(3, 8, 2), options);
+  CHECK(same(steps(interpreted, data, 0, 6), wanted));
+}
+
+TEST_CASE("a trainer that goes on from a checkpoint has the bits of one that never stopped") {
+  const testing::ScratchFolder folder;
+  const Dataset data = sums(4, 60);
+  Trainer whole(sequence_classifier(3, 8, 2)), before(sequence_classifier(3, 8, 2)), after(sequence_classifier(3, 8, 2));
+  const Tensors wanted = steps(whole, data, 0, 9);
+  steps(before, data, 0, 4);
+  Checkpoint checkpoint;
+  before.save(checkpoint);
+  CheckpointFolder(folder.path()).save(checkpoint);
+  after.restore(*CheckpointFolder(folder.path()).load());
+  CHECK(after.steps() == 4);
+  CHECK(same(steps(after, data, 4, 9), wanted));
+}
+
+TEST_CASE("a frozen weight stays, and one that is not there is refused") {
+  TrainerOptions options;
+  options.frozen = {"linear_bias"};
+  Trainer trainer(sequence_classifier(3, 4, 2), options);
+  const std::vector<float> bias = trainer.weights().at("linear_bias").to_vector<float>();
+  const Tensors trained = steps(trainer, sums(5, 20), 0, 2);
+  CHECK(trained.at("linear_bias").to_vector<float>() == bias);
+  options.frozen = {"none"};
+  CHECK_THROWS_WITH_AS(Trainer(sequence_classifier(3, 4, 2), options), doctest::Contains("'none'"), ArgumentError);
+  options.frozen.clear();
+  options.loss = "scores";
+  CHECK_THROWS_AS(Trainer(sequence_classifier(3, 4, 2), options), ProgramError);
+}
+
+TEST_CASE("a loss that is no number is an error that names the step, and changes nothing") {
+  Trainer trainer(sequence_classifier(3, 4, 2));
+  const Dataset data = sums(6, 20);
+  const Tensors before = steps(trainer, data, 0, 2);
+  Dataset broken = data.select(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5});
+  Tensor rows = Tensor::from(std::vector<float>(static_cast<std::size_t>(broken.rows() * 3), std::nanf("")), {broken.rows(), 3});
+  CHECK_THROWS_WITH_AS(trainer.step({{"x", LoDTensor(rows, broken.x.lod())}, {"target", broken.targets}}),
+                       doctest::Contains("step 2: expected a finite loss, found nan"), TrainingError);
+  CHECK(trainer.steps() == 2);
+  CHECK(same(trainer.weights(), before));
+}

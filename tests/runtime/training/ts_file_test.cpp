@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/training/ts_file.h>
+
+using namespace millrace;
+using namespace millrace::training;
+
+namespace {
+
+const std::string head = "# a comment\n@problemName small\n@timeStamps false\n@classLabel true b a\n@data\n";
+
+void refused(const std::string& text, const std::string& why) {
+  INFO(text);
+  CHECK_THROWS_WITH_AS(parse_ts(text, "f.ts"), doctest::Contains(why.c_str()), Error);
+}
+
+}  // namespace
+
+TEST_CASE("dimensions become features, lines sequences, and classes numbers in the order of the header") {
+  const Dataset data = parse_ts(head + "1,2,3:-4,5e-1,6:a\n\n7:8:b\r\n", "f.ts");
+  CHECK(data.x.tensor().dims() == DDim{4, 2});
+  CHECK(data.x.tensor().to_vector<float>() == std::vector<float>{1, -4, 2, 0.5f, 3, 6, 7, 8});
+  CHECK(data.x.lod().to_string() == "[[3,1]]");
+  CHECK(data.targets.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 0});
+  CHECK(data.classes == std::vector<std::string>{"b", "a"});
+  data.validate();
+}
+
+TEST_CASE("an empty dimension is a sequence without rows, and no line is no sequence") {
+  CHECK(parse_ts(head + "1:2:a\n::a\n", "f.ts").x.lod().to_string() == "[[1,0]]");
+  CHECK(parse_ts(head, "f.ts").sequences() == 0);
+}
+
+TEST_CASE("what is no such file is refused with its line") {
+  refused("", "f.ts:0: expected @data");
+  refused(head + "1,x:2,3:a\n", "f.ts:6: expected a number, found 'x'");
+  refused(head + "1,2:3:a\n", "f.ts:6: expected dimensions of equal length, found 2 and 1");
+  refused(head + "1:2:a\n1:a\n", "f.ts:7: expected 2 dimensions");
+  refused(head + "1:2:c\n", "found 'c'");
+  refused(head + "1,?:2,3:a\n", "a missing one");
+  refused("@timeStamps true\n", "time stamps");
+  refused("@classLabel false\n@data\n", "@classLabel true");
+  refused("1,2:a\n", "f.ts:1: expected a line of @ or #");
+  refused(head + "12\n", "found no ':'");
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/training/train_config.h>
+
+using namespace millrace;
+using namespace millrace::training;
+
+namespace {
+
+const std::string least = "epochs = 3\n[data]\ntrain = \"a.ts\"\n[[layer]]\nkind = \"lstm\"\nunits = 5\n";
+
+void refused(const std::string& text, const std::string& why) {
+  INFO(text);
+  CHECK_THROWS_WITH_AS(parse_train_config(text, "c.toml"), doctest::Contains(why.c_str()), ParseError);
+}
+
+}  // namespace
+
+TEST_CASE("the least that a job says leaves the rest to the defaults") {
+  const TrainConfig config = parse_train_config(least, "c.toml");
+  CHECK(config.epochs == 3);
+  CHECK(config.seed == 1);
+  CHECK(config.train == "a.ts");
+  CHECK(config.test.empty());
+  REQUIRE(config.model.layers.size() == 1);
+  CHECK(config.model.layers[0].units == 5);
+  CHECK(config.batch.sequences == 32);
+  CHECK(config.optimizer.kind == OptimizerOptions::Kind::adam);
+  CHECK(config.schedule.base == 0.001);
+  CHECK(config.checkpoint_seconds == 30);
+}
+
+TEST_CASE("every key arrives where it belongs") {
+  const TrainConfig config = parse_train_config(R"(seed = 9
+epochs = 2
+[data]
+train = "t.npz"
+test = "e.npz"
+validation = 0.25
+targets = "row"
+standardize = true
+[[layer]]
+kind = "gru"
+units = 7
+direction = "bidirectional"
+dropout = 0.5
+[[layer]]
+kind = "linear"
+units = 3
+activation = "relu"
+[model]
+loss = "mse"
+pooling = "max"
+init = "he_normal"
+recurrent_init = "orthogonal"
+init_scale = 1.5
+[training]
+batch_sequences = 0
+batch_rows = 512
+optimizer = "sgd"
+momentum = 0.9
+nesterov = true
+learning_rate = 0.5
+weight_decay = 0.01
+schedule = "cosine"
+warmup_steps = 4
+decay_steps = 50
+least_rate = 0.1
+clip_norm = 2.0
+clip_value = 1.0
+memory = "recompute"
+[checkpoint]
+every_steps = 10
+every_seconds = 0.0
+[output]
+folder = "f"
+)",
+                                                "c.toml");
+  CHECK(config.seed == 9);
+  CHECK(config.validation == 0.25);
+  CHECK(config.per_row);
+  CHECK(config.standardize);
+  CHECK(config.model.layers[0].kind == LayerSpec::Kind::gru);
+  CHECK(config.model.layers[0].direction == layers::Direction::bidirectional);
+  CHECK(config.model.layers[0].dropout == 0.5);
+  CHECK(config.model.layers[1].activation == "relu");
+  CHECK(config.model.loss == ModelSpec::Loss::mse);
+  CHECK(config.model.pooling == ModelSpec::Pooling::max);
+  CHECK(config.model.init.input->kind == Initialiser::Kind::he_normal);
+  CHECK(config.model.init.recurrent->kind == Initialiser::Kind::orthogonal);
+  CHECK(config.model.init.input->scale == 1.5);
+  CHECK(config.batch.rows == 512);
+  CHECK(config.optimizer.kind == OptimizerOptions::Kind::sgd);
+  CHECK(config.optimizer.nesterov);
+  CHECK(config.schedule.kind == Schedule::Kind::cosine);
+  CHECK(config.schedule.decay_steps == 50);
+  CHECK(config.clipping.norm == 2);
+  CHECK(config.recompute);
+  CHECK(config.checkpoint_steps == 10);
+  CHECK(config.folder == "f");
+}
+
+TEST_CASE("what is wrong is named with its line") {
+  refused("epoch = 3\n", "c.toml:1: file: expected the keys");
+  refused("epochs = 3\n", "expected the key 'data'");
+  refused("epochs = 0\n[data]\ntrain = \"a\"\n", "c.toml:1: file: epochs: expected an integer from 1");
+  refused(least + "[training]\nlearning_rat = 1\n", "c.toml:8: [training]: expected the keys");
+  refused(least + "[training]\noptimizer = \"adagrad\"\n",
+          "c.toml:8: [training]: optimizer: expected one of sgd, adam, adamw, found 'adagrad'");
+  refused(least + "[training]\nnesterov = true\n", "nesterov: expected a momentum");
+  refused(least + "[training]\nbatch_sequences = 0\n", "batch_sequences");
+  refused(least + "[training]\nnesterov = 1\n", "expected true or false, found integer");
+  refused("epochs = 1\nlayer = 3\n[data]\ntrain = \"a\"\n", "layer: expected [[layer]] tables, found integer");
+  refused("epochs = 1\n[data]\ntrain = \"a\"\n[[layer]]\nunits = 3\n", "expected the key 'kind'");
+  refused("epochs = = 1\n", "c.toml:1: expected TOML");
+}
