@@ -205,8 +205,9 @@ class TrainJob {
     const std::optional<Checkpoint> found = checkpoints_.load(&skipped);
     for (const std::string& line : skipped) observer_.note("a checkpoint is skipped: " + line);
     if (!found) throw TrainingError(checkpoints_.path().string() + ": expected a checkpoint to resume from, found none");
-    for (const auto& [name, value] : identity())
-      if (found->field(name) != value)
+    const std::map<std::string, std::string> own = identity();
+    for (const char* name : {"config", "seed", "data", "world_size"})
+      if (found->field(name) != own.at(name))
         throw TrainingError(
             fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
     if (found->field("build") != options_.build)

@@ -21,6 +21,9 @@ VarId loss_of(const Program& program, const std::string& name) {
   return port->var;
 }
 
+/// The sign of a NaN says nothing.
+std::string text(double number) { return std::isnan(number) ? "nan" : std::to_string(number); }
+
 /// The weights that have a gradient.
 struct Differentiated {
   Program program;
@@ -88,7 +91,7 @@ Trainer::Gradients Trainer::compute(Feeds feeds) {
   made.outputs = state_->training.run(state_->weights, std::move(feeds), steps(), state_->options.run);
   made.loss = made.outputs[state_->options.loss].tensor().item();
   if (!std::isfinite(made.loss))
-    throw TrainingError(state_->place() + "expected a finite loss, found " + std::to_string(made.loss) +
+    throw TrainingError(state_->place() + "expected a finite loss, found " + text(made.loss) +
                         ": a smaller learning rate or clipping may help");
   for (const std::string& name : state_->trained) made.by_name.emplace(name, made.outputs[gradient_name(name)].tensor());
   return made;
@@ -97,7 +100,7 @@ Trainer::Gradients Trainer::compute(Feeds feeds) {
 double Trainer::apply(Tensors gradients) {
   const double norm = clip(gradients, state_->options.clipping);
   if (!std::isfinite(norm))
-    throw TrainingError(state_->place() + "expected finite gradients, found a norm of " + std::to_string(norm) +
+    throw TrainingError(state_->place() + "expected finite gradients, found a norm of " + text(norm) +
                         ": a smaller learning rate or clipping by value may help");
   state_->optimizer.update(state_->weights, gradients, state_->options.schedule.at(state_->optimizer.steps()));
   return norm;
