@@ -6,6 +6,7 @@
 
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/block_backward.h>
+#include <millrace/runtime/autodiff/internal/clone_block.h>
 #include <millrace/runtime/autodiff/internal/gradient_sums.h>
 #include <millrace/runtime/autodiff/internal/prepare_loops.h>
 #include <millrace/runtime/builder/ops.h>
@@ -49,7 +50,7 @@ class Driver {
       if (!all || block.has(source)) found.push_back({source, block.sum_with_lod(source)});
     return found;
   }
-  Program take() { return std::move(program_); }
+  Program take() const { return without_unowned_blocks(program_); }
 
  private:
   void check() const {

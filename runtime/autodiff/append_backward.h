@@ -24,11 +24,11 @@ struct MemoryPolicy {
 };
 
 struct BackwardOptions {
-  std::vector<VarId> with_respect_to;    ///< of block 0; empty: all parameters that the loss depends on
-  std::vector<VarId> stop_gradient;      ///< vars through which nothing flows back; the op `stop_gradient` does the same
-  VarId seed = no_var;                   ///< gradient of the loss, of its dtype and extents; none: 1, and the loss has one element
-  MemoryPolicy memory;                   ///< of all loops
-  std::map<int, MemoryPolicy> per_loop;  ///< by body block, instead of `memory`
+  std::vector<VarId> with_respect_to = {};    ///< of block 0; empty: all parameters that the loss depends on
+  std::vector<VarId> stop_gradient = {};      ///< vars through which nothing flows back; the op `stop_gradient` does the same
+  VarId seed = no_var;                        ///< gradient of the loss, of its dtype and extents; none: 1, and the loss has one element
+  MemoryPolicy memory = {};                   ///< of all loops
+  std::map<int, MemoryPolicy> per_loop = {};  ///< by body block, instead of `memory`
 };
 
 struct Gradient {

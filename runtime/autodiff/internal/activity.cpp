@@ -95,6 +95,18 @@ void for_each_sub_block(const Op& op, const std::function<void(int)>& f) {
     if (const auto* id = std::get_if<BlockId>(&attribute)) f(id->index);
 }
 
+VarId written_array(const Program& program, const Op& op) {
+  if (op.type == "tensor_array_written") return op.inputs.at(0);
+  const auto& stores = program.registry().at(op.type).stores;
+  return stores ? op.inputs.at(stores->first) : no_var;
+}
+
+VarId written_value(const Program& program, const Op& op) {
+  if (op.type == "tensor_array_written") return op.inputs.at(2);
+  const auto& stores = program.registry().at(op.type).stores;
+  return stores ? op.inputs.at(stores->second) : no_var;
+}
+
 bool passes_gradient(const Program& program, const Op& op) {
   return !reads_no_element(op) && !program.registry().at(op.type).cuts_gradient;
 }

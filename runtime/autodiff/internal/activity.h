@@ -16,6 +16,11 @@ std::set<VarId> active_vars(const Program& program, const std::vector<VarId>& so
 /// Calls `f` with each block that the op owns.
 void for_each_sub_block(const Op& op, const std::function<void(int)>& f);
 
+/// The array that the op writes, or wrote when the values were computed first (`tensor_array_written`); no_var for other ops.
+VarId written_array(const Program& program, const Op& op);
+/// The value that it writes there.
+VarId written_value(const Program& program, const Op& op);
+
 /// Whether gradients pass the op at all.
 bool passes_gradient(const Program& program, const Op& op);
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/autodiff/internal/block_backward.h>
 
+#include <fmt/format.h>
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include <millrace/runtime/autodiff/internal/activity.h>
@@ -115,10 +117,18 @@ VarId BlockBackward::list(VarId array) {
   return total;
 }
 
+/// The gradient of an array as an array like it.
+VarId BlockBackward::as_array(VarId array) {
+  const VarType type = program().var(array).type;
+  Attributes slot{{"dtype", type.dtype}};
+  if (type.shape) slot.set("shape", std::vector<std::int64_t>(type.shape->begin(), type.shape->end()));
+  return emit1(program(), "slot_gradients_to_array", {list(array), array}, std::move(slot));
+}
+
 /// True: the op works on arrays, and is done.
 bool BlockBackward::visit_array(const Op& op) {
   if (op.type == "tensor_array" || op.type == "tensor_array_size" || op.type == "constant_rows") return true;
-  if (op.type == "tensor_array_write") return visit_write(op), true;
+  if (op.type == "tensor_array_write" || op.type == "tensor_array_written") return visit_write(op), true;
   if (op.type == "tensor_array_read") return visit_read(op), true;
   if (op.type == "last_rows") return visit_last_rows(op), true;
   if (unpacks(op)) return visit_unpack(op), true;
@@ -142,16 +152,16 @@ bool BlockBackward::visit_array(const Op& op) {
   }
   if (op.type == "tensor_array_split") {
     if (active(op.inputs[0]) && has_array(op.outputs[0])) {
-      const VarId slots = emit1(program(), "slot_gradients_to_array", {list(op.outputs[0]), op.outputs[0]});
+      const VarId slots = as_array(op.outputs[0]);
       add(op.inputs[0], emit1(program(), "tensor_array_concat", {slots}));
     }
     return true;
   }
-  const OpDef& def = program().registry().at(op.type);
-  if (def.stores && active(op.inputs[def.stores->second]) && has_array(op.inputs[def.stores->first])) refuse(op, "has no gradient rule");
+  const VarId written = written_array(program(), op);
+  if (written != no_var && active(written_value(program(), op)) && has_array(written)) refuse(op, "has no gradient rule");
   for (const VarId output : op.outputs)
     if (program().var(output).type.is_array() && has_array(output)) refuse(op, "has no gradient rule");
-  return def.stores.has_value();
+  return written != no_var;
 }
 
 void BlockBackward::visit_write(const Op& op) {
@@ -177,7 +187,7 @@ void BlockBackward::visit_unpack(const Op& op) {
     for (const ArrayGradient& term : terms) add(op.inputs[0], term.var);
     return;
   }
-  const VarId slots = emit1(program(), "slot_gradients_to_array", {list(array), array});
+  const VarId slots = as_array(array);
   const std::int64_t level = op.attributes.get_or("level", std::int64_t{0});
   add(op.inputs[0], emit1(program(), "pack", {slots, op.outputs[1]}, {{"level", level}}));
 }
@@ -211,8 +221,8 @@ bool BlockBackward::wanted(const Op& op, int block) const {
   for (const VarId output : op.outputs)
     if (has(output) || (arrays_.contains(output) && has_array(output))) return true;
   for (const Op& inner : program().block(block).ops) {
-    const auto& stores = program().registry().at(inner.type).stores;
-    if (stores && program().visible(inner.inputs[stores->first], block_) && has_array(inner.inputs[stores->first])) return true;
+    const VarId array = written_array(program(), inner);
+    if (array != no_var && program().visible(array, block_) && has_array(array)) return true;
     bool found = false;
     for_each_sub_block(inner, [&](int below) { found = found || wanted(inner, below); });
     if (found) return true;
@@ -235,7 +245,8 @@ bool BlockBackward::visit_recurrence(const Op& op, int body) {
     for (const auto& [var, gradient] : found.tensors) add(var, gradient);
     for (const auto& [array, gradient] : found.arrays) add_array(array, gradient);
     return true;
-  } catch (const UnsupportedError&) {
+  } catch (const UnsupportedError& error) {
+    if (std::getenv("AD_DEBUG")) fmt::print("{}\n", error.what());
     return false;
   }
 }

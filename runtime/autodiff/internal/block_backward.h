@@ -60,6 +60,7 @@ class BlockBackward {
   VarId list(VarId array);
   VarId list_of(const ArrayGradient& gradient);
   VarId imported(VarId array);
+  VarId as_array(VarId array);
 
   bool visit_array(const Op& op);
   void visit_write(const Op& op);

@@ -11,12 +11,29 @@ namespace {
 
 class Cloner {
  public:
-  Cloner(Program& program, std::map<VarId, VarId>& vars, std::set<VarId>& active) : program_(program), vars_(vars), active_(active) {}
+  Cloner(Program& program, std::map<VarId, VarId>& vars, std::set<VarId>& active, bool writes)
+      : program_(program), vars_(vars), active_(active), writes_(writes) {}
 
   void clone(int from, int to, bool breaks) {
     const std::vector<Op> ops = program_.block(from).ops;
-    for (const Op& op : ops)
-      if ((breaks || op.type != "break_if") && !writes_outside(op)) program_.append_raw(to, copy(op, to));
+    for (const Op& op : ops) {
+      if (!breaks && op.type == "break_if") continue;
+      Op made = copy(op, to);
+      if (writes_outside(op)) as_written(made);
+      program_.append_raw(to, std::move(made));
+    }
+  }
+  int copy_block(int from, int parent) {
+    const int to = program_.add_block(parent);
+    const std::vector<VarId> params = program_.block(from).params;
+    for (const VarId param : params) {
+      const VarId made = copy(param, to);
+      program_.block(to).params.push_back(made);
+    }
+    clone(from, to, true);
+    const std::vector<VarId> results = program_.block(from).results;
+    for (const VarId result : results) program_.block(to).results.push_back(at(result));
+    return to;
   }
 
  private:
@@ -25,8 +42,16 @@ class Cloner {
     return found == vars_.end() ? var : found->second;
   }
   bool writes_outside(const Op& op) const {
-    const auto& stores = program_.registry().at(op.type).stores;
-    return stores && !vars_.contains(op.inputs.at(stores->first));
+    const VarId array = written_array(program_, op);
+    return array != no_var && !writes_ && !vars_.contains(array);
+  }
+  /// The slot has the value already: the op stands for the gradient alone.
+  void as_written(Op& op) const {
+    if (op.type != "tensor_array_write" && op.type != "tensor_array_written")
+      throw UnsupportedError("append_backward: op " + op.type + ": writes '" + program_.var(op.inputs[0]).name +
+                             "' in a loop or branch, and has no gradient rule");
+    op.type = "tensor_array_written";
+    op.attributes = {};
   }
   VarId copy(VarId var, int to) {
     const VarDef def = program_.var(var);
@@ -43,22 +68,10 @@ class Cloner {
     for (const VarId output : op.outputs) made.outputs.push_back(copy(output, to));
     return made;
   }
-  int copy_block(int from, int parent) {
-    const int to = program_.add_block(parent);
-    const std::vector<VarId> params = program_.block(from).params;
-    for (const VarId param : params) {
-      const VarId made = copy(param, to);
-      program_.block(to).params.push_back(made);
-    }
-    clone(from, to, true);
-    const std::vector<VarId> results = program_.block(from).results;
-    for (const VarId result : results) program_.block(to).results.push_back(at(result));
-    return to;
-  }
-
   Program& program_;
   std::map<VarId, VarId>& vars_;
   std::set<VarId>& active_;
+  const bool writes_;
 };
 
 void collect_read(const Program& program, int block, std::set<VarId>& read) {
@@ -82,9 +95,49 @@ void collect_written(const Program& program, const Op& op, std::set<VarId>& writ
 
 std::vector<Op> clone_ops(Program& program, int from, int to, std::map<VarId, VarId>& vars, std::set<VarId>& active) {
   const std::size_t begin = program.block(to).ops.size();
-  Cloner(program, vars, active).clone(from, to, false);
+  Cloner(program, vars, active, false).clone(from, to, false);
   const std::vector<Op>& ops = program.block(to).ops;
   return {ops.begin() + static_cast<std::ptrdiff_t>(begin), ops.end()};
+}
+
+int clone_body(Program& program, int body, int parent, std::set<VarId>& active) {
+  std::map<VarId, VarId> vars;
+  return Cloner(program, vars, active, true).copy_block(body, parent);
+}
+
+Program without_unowned_blocks(const Program& program) {
+  std::map<int, int> places{{0, 0}};
+  std::vector<int> owned{0};
+  for (std::size_t i = 0; i < owned.size(); ++i)
+    for (const Op& op : program.block(owned[i]).ops) for_each_sub_block(op, [&](int block) { owned.push_back(block); });
+  std::sort(owned.begin(), owned.end());
+  Program made(program.shared_registry());
+  made.set_title(program.title());
+  for (std::size_t i = 1; i < owned.size(); ++i) places[owned[i]] = made.add_block(places.at(program.block(owned[i]).parent_idx));
+  std::map<VarId, std::string> inputs;
+  for (const Program::Port& port : program.inputs()) inputs[port.var] = port.name;
+  for (std::size_t i = 0; i < program.vars().size(); ++i) {
+    const auto id = static_cast<VarId>(i);
+    const VarDef& var = program.vars()[i];
+    const auto place = places.find(var.block);
+    const VarId same = inputs.contains(id)                ? made.add_input(inputs.at(id), var.type)
+                       : program.parameter(id) != nullptr ? made.add_parameter(var.name, *program.parameter(id))
+                                                          : made.add_var(var.name, var.type, place == places.end() ? 0 : place->second);
+    made.var(same).type = var.type;
+    made.rename(same, var.name);
+  }
+  for (const int block : owned) {
+    made.block(places.at(block)).params = program.block(block).params;
+    made.block(places.at(block)).results = program.block(block).results;
+    for (Op op : program.block(block).ops) {
+      const Op given = op;
+      for (const auto& [name, attribute] : given.attributes)
+        if (const auto* id = std::get_if<BlockId>(&attribute)) op.attributes.set(name, BlockId{places.at(id->index)});
+      made.append_raw(places.at(block), std::move(op));
+    }
+  }
+  for (const Program::Port& port : program.outputs()) made.add_output(port.name, port.var);
+  return made;
 }
 
 void drop_dead_ops(Program& program, int block) {

@@ -10,9 +10,15 @@
 namespace millrace::autodiff {
 
 /// Appends copies of the ops of block `from` to block `to`, with vars of their own, and gives the copies. `vars` maps vars of `from` (at first its
-/// parameters) to those of the copy, and is completed. Writes to arrays that lie outside are left out, and so are the breaks of `from`: the
-/// copy computes values of an iteration that was complete. Copies of active vars become active.
+/// parameters) to those of the copy, and is completed. Writes to arrays that lie outside become `tensor_array_written`, which does nothing;
+/// the breaks of `from` are left out: the copy computes values of an iteration that was complete. Copies of active vars become active.
 std::vector<Op> clone_ops(Program& program, int from, int to, std::map<VarId, VarId>& vars, std::set<VarId>& active);
+
+/// A copy of a loop's body as a block below `parent`, with its writes and breaks.
+int clone_body(Program& program, int body, int parent, std::set<VarId>& active);
+
+/// The program without blocks that no op owns. Vars keep their ids; those of such blocks count as vars of block 0.
+Program without_unowned_blocks(const Program& program);
 
 /// Takes ops out of `block` that nothing needs: neither the block's results nor an op that stays.
 void drop_dead_ops(Program& program, int block);

@@ -42,7 +42,7 @@ void ForwardLoop::check() const {
              " is carried, and changes: only tensors have gradients through what a loop carries");
   bool stored = false;
   for (const Op& op : body.ops) {
-    if (const auto& stores = program_.registry().at(op.type).stores) stored = stored || active_.contains(op.inputs[stores->first]);
+    stored = stored || active_.contains(written_array(program_, op));
     for_each_sub_block(op, [&](int) { stored = true; });
     if (op.type != "break_if") continue;
     for (std::size_t i = 0; i < body.params.size(); ++i)
@@ -83,11 +83,9 @@ VarId ForwardLoop::trips() {
 
 void ForwardLoop::collect_reads(int block, std::set<VarId>& arrays) const {
   for (const Op& op : program_.block(block).ops) {
-    const auto& stores = program_.registry().at(op.type).stores;
-    for (std::size_t i = 0; i < op.inputs.size(); ++i)
-      if (op.inputs[i] != no_var && program_.var(op.inputs[i]).type.is_array() && op.type != "tensor_array_size" &&
-          !(stores && stores->first == i))
-        arrays.insert(op.inputs[i]);
+    const bool looks = op.type != "tensor_array_size" && written_array(program_, op) == no_var;
+    for (const VarId input : op.inputs)
+      if (looks && input != no_var && program_.var(input).type.is_array()) arrays.insert(input);
     for_each_sub_block(op, [&](int inner) { collect_reads(inner, arrays); });
   }
 }
@@ -112,9 +110,9 @@ std::vector<bool> ForwardLoop::live_carried(const std::function<bool(VarId)>& ha
       live.insert(body.results[i]);
     }
     for (auto op = body.ops.rbegin(); op != body.ops.rend(); ++op) {
-      const auto& stores = program_.registry().at(op->type).stores;
+      const VarId written = written_array(program_, *op);
       bool found = std::any_of(op->outputs.begin(), op->outputs.end(), [&](VarId output) { return live.contains(output); });
-      if (stores) found = found || read.contains(op->inputs[stores->first]) || has_array(op->inputs[stores->first]);
+      found = found || (written != no_var && (read.contains(written) || has_array(written)));
       for_each_sub_block(*op, [&](int) { found = true; });
       if (!found || op->type == "break_if") continue;
       for (const VarId input : op->inputs)

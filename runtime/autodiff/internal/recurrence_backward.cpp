@@ -51,8 +51,8 @@ class RaggedReader {
   }
 
   RaggedLoop read() {
+    const LoopForm form = find_loop_form(program_, loop_.block, program_.block(loop_.block).ops[place_]);
     const Op loop = program_.block(loop_.block).ops[place_];
-    const LoopForm form = find_loop_form(program_, loop_.block, loop);
     loop_.rows = lowering::row_vars(program_, loop_.body, form);
     for (const LoopForm::Carried& carried : form.carried)
       if (!carried.counter) refuse("a loop over ragged rows carries a tensor");
@@ -63,7 +63,7 @@ class RaggedReader {
       if (op.type == "tensor_array_read") read_read(loop, op);
       if (op.type == "shrink" && outside(op.inputs[0])) read_static(op.inputs[0]);
     }
-    check_all_steps(form, loop);
+    check_all_steps(form);
     return std::move(loop_);
   }
 
@@ -163,9 +163,9 @@ class RaggedReader {
   }
 
   /// The loop goes through all steps of the sequences.
-  void check_all_steps(const LoopForm& form, const Op& loop) {
+  void check_all_steps(const LoopForm& form) {
     if (first_ == no_var) refuse("the loop reads no ragged rows");
-    const lowering::OuterNumbers numbers(program_, loop_.block, loop);
+    const lowering::OuterNumbers numbers(program_, loop_.block, program_.block(loop_.block).ops[place_]);
     const auto steps = numbers.size_of(first_);
     const LoopForm::Index& left = form.stop.left;
     const bool all = steps && steps->roots.number == 0 && left.roots.number == 0 && (left.stride == 1 || left.stride == -1) &&

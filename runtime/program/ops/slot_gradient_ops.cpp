@@ -313,6 +313,14 @@ OpDef last_rows_gradient_op() {
   return def;
 }
 
+/// Says that slot Index of the array has the value X already; does nothing.
+OpDef written_op() {
+  OpDef def =
+      plain_op("tensor_array_written", {"Array", "Index", "X"}, [](InferContext& context) { array_type(context, 0); }, [](OpContext&) {});
+  def.outputs = {};
+  return def;
+}
+
 /// The value of its input; nothing flows back through it.
 OpDef stop_gradient_op() {
   OpDef def;
@@ -347,6 +355,7 @@ void add_slot_gradient_ops(OpRegistry& registry) {
   registry.add(reorder_gradient_op());
   registry.add(boot_gradient_op());
   registry.add(last_rows_gradient_op());
+  registry.add(written_op());
   registry.add(stop_gradient_op());
 }
 

@@ -41,6 +41,7 @@ std::vector<std::string> with_gradients(Program& program, VarId loss, const Back
   std::vector<std::string> names;
   for (const Gradient& each : append_backward(program, loss, options)) {
     const std::string name = program.var(each.var).name;
+    INFO("gradient of ", name);
     REQUIRE(each.gradient != no_var);
     program.add_output("d_" + name, each.gradient);
     names.push_back(name);
@@ -101,7 +102,7 @@ TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, 
     expect_round_trip(made.program);
     for (const auto& lengths : std::vector<LoD::Level>{{3, 0, 5, 1}, {1}, {0, 0}, {}, {64, 2}}) {
       const LoD lod = LoD::from_lengths({lengths});
-      CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == 2);
+      CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == (lod.rows() > 0 ? 2 : 0));
     }
   }
 }
