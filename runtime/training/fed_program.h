@@ -17,13 +17,12 @@ class FedProgram {
   /// `fed` is what `with_fed_weights` gave, perhaps with more ops and outputs. `device` null: a CPU device of its own with one thread.
   explicit FedProgram(Program fed, std::shared_ptr<Device> device = nullptr);
 
-  /// One run. `step` is fed to an input of that name, i64 of one element, where the program has one and `feeds` has none.
-  RunResult run(const Tensors& weights, Feeds feeds, std::int64_t step, const RunOptions& options = {});
+  /// One run; `feeds` are the other inputs.
+  RunResult run(const Tensors& weights, Feeds feeds, const RunOptions& options = {});
   const Program& program() const noexcept { return executable_.program(); }
 
  private:
   Executable executable_;
-  bool counts_steps_;
   ThreadExecutor executor_;
 };
 

@@ -254,6 +254,16 @@ class TrainJob {
 
   static Feeds feeds_of(const Dataset& batch) { return {{"x", batch.x}, {"target", batch.targets}}; }
 
+  /// The same with what dropout draws by.
+  Feeds training_feeds(const Dataset& batch, const std::vector<std::int64_t>& chosen) const {
+    Feeds feeds = feeds_of(batch);
+    const auto drops = [](const LayerSpec& layer) { return layer.dropout > 0; };
+    if (!std::any_of(config_.model.layers.begin(), config_.model.layers.end(), drops)) return feeds;
+    feeds["sample"] = Tensor::from(chosen, {static_cast<std::int64_t>(chosen.size())});
+    feeds["epoch"] = Tensor::scalar(epoch_);
+    return feeds;
+  }
+
   std::int64_t count_of(const Dataset& batch) const { return batch.per_row ? batch.rows() : batch.sequences(); }
 
   void train_epoch() {
@@ -287,12 +297,13 @@ class TrainJob {
   }
 
   void train_batch() {
-    const Dataset batch = data_.train.select(batches_[static_cast<std::size_t>(batch_)]);
+    const std::vector<std::int64_t>& chosen = batches_[static_cast<std::size_t>(batch_)];
+    const Dataset batch = data_.train.select(chosen);
     const std::int64_t count = count_of(batch);
     sequences_ += batch.sequences();
     if (count == 0) return;  // nothing but empty sequences, whose rows have targets
     try {
-      const Trainer::Step step = trainer_.step(feeds_of(batch));
+      const Trainer::Step step = trainer_.step(training_feeds(batch, chosen));
       running_.loss += step.loss * static_cast<double>(count);
       running_.norm += step.gradient_norm;
       running_.rate = step.learning_rate;
@@ -325,7 +336,7 @@ class TrainJob {
       const Dataset batch = data.select(chosen);
       const std::int64_t count = count_of(batch);
       if (count == 0) continue;
-      const RunResult result = scorer_.run(weights, feeds_of(batch), 0);
+      const RunResult result = scorer_.run(weights, feeds_of(batch));
       sum.loss += result["loss"].tensor().item() * static_cast<double>(count);
       if (classes_) sum.right += count_right(result["scores"].tensor(), batch.targets);
       sum.count += count;

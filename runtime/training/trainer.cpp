@@ -88,7 +88,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 Trainer::Gradients Trainer::compute(Feeds feeds) {
   Gradients made;
-  made.outputs = state_->training.run(state_->weights, std::move(feeds), steps(), state_->options.run);
+  made.outputs = state_->training.run(state_->weights, std::move(feeds), state_->options.run);
   made.loss = made.outputs[state_->options.loss].tensor().item();
   if (!std::isfinite(made.loss))
     throw TrainingError(state_->place() + "expected a finite loss, found " + text(made.loss) +
@@ -118,7 +118,7 @@ Trainer::Step Trainer::step(Feeds feeds) {
 
 RunResult Trainer::evaluate(Feeds feeds) {
   if (!state_->evaluation) state_->evaluation = std::make_unique<FedProgram>(with_fed_weights(state_->model), state_->device);
-  return state_->evaluation->run(state_->weights, std::move(feeds), steps(), state_->options.run);
+  return state_->evaluation->run(state_->weights, std::move(feeds), state_->options.run);
 }
 
 std::int64_t Trainer::steps() const noexcept { return state_->optimizer.steps(); }

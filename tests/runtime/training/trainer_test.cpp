@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/builder/losses.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/linear.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -49,7 +50,7 @@ Program sequence_classifier(std::int64_t features, std::int64_t units, std::int6
   const layers::LstmResult lstm = layers::lstm({x}, {init.lstm("lstm", features, units)});
   const build::Var scores = layers::linear(lstm.h[0], init.linear("linear", units, classes));
   build::output("scores", scores);
-  build::output("loss", build::mean(build::call1("softmax_cross_entropy", {scores, target})));
+  build::output("loss", build::softmax_cross_entropy_loss(scores, target));
   return program;
 }
 
