@@ -86,4 +86,23 @@ Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const T
   return out;
 }
 
+CrfGradient crf_log_likelihood_gradient(const Tensor& emission, const Tensor& weights, const Tensor& tags, const Tensor& gradient,
+                                        const LoD& lod, StreamRef stream) {
+  constexpr const char* op = "crf_log_likelihood_gradient";
+  check_crf(op, emission, weights, lod);
+  check_tags(op, tags, emission.dim(0));
+  internal::check_same_dtype(op, emission, gradient);
+  internal::check_dims(op, "gradient", gradient, DDim{lod.sequences(lod.depth() - 1), 1});
+  internal::check_device_places(op, stream, {&emission, &weights, &tags, &gradient});
+  CrfGradient made{Tensor(emission.dtype(), emission.dims(), stream.memory()), Tensor(weights.dtype(), weights.dims(), stream.memory())};
+  launch(
+      TensorRefs<4>{&emission, &weights, &tags, &gradient}, TensorRefs<2>{&made.emission, &made.weights},
+      [=](ThreadTeam& team) {
+        if (team.device_queue()) throw UnsupportedError(std::string(op) + ": there is no kernel for a device: run it on the CPU");
+        cpu::crf_gradient(op, emission, weights, tags, gradient, lod, made, team);
+      },
+      stream);
+  return made;
+}
+
 }  // namespace millrace

@@ -37,4 +37,15 @@ Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const Lo
 /// log p(tags | emission) = score − log-partition. (Fluid's op hands out its negative.)
 Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const Tensor& tags, const LoD& lod, StreamRef stream);
 
+/// The gradient of Σ gradient[n]·log-likelihood[n], both [N, 1] of the dtype of the emissions: of `emission`, gradient[n]·(1 where the tag is
+/// the row's, else 0, less its probability); of a weight, the number of times that the tags use it less the number expected. From
+/// forward–backward sums in f64 over ascending tags, each as log_partition has them; the sequences' shares of the weights' gradient are added
+/// in order. On the CPU alone: UnsupportedError elsewhere.
+struct CrfGradient {
+  Tensor emission;  ///< [rows, K]
+  Tensor weights;   ///< [K + 2, K]
+};
+CrfGradient crf_log_likelihood_gradient(const Tensor& emission, const Tensor& weights, const Tensor& tags, const Tensor& gradient,
+                                        const LoD& lod, StreamRef stream);
+
 }  // namespace millrace

@@ -22,6 +22,21 @@ void check_frames(const char* op, const Tensor& scores, const LoD& lod, std::int
   internal::check_sequences(op, lod, scores.dim(0));
 }
 
+/// Checks frames and their labels; the number of sequences.
+std::int64_t check_labelled(const char* op, const Tensor& scores, const LoD& lod, const Tensor& labels, const LoD& label_lod,
+                            std::int64_t blank) {
+  check_frames(op, scores, lod, blank);
+  internal::check_index_dtype(op, labels);
+  if (labels.rank() != 1 && !(labels.rank() == 2 && labels.dim(1) == 1))
+    throw ShapeError(std::string(op) + ": expected labels of [L] or [L, 1], found " + labels.to_string());
+  internal::check_sequences(op, label_lod, labels.dim(0));
+  const std::int64_t sequences = lod.sequences(lod.depth() - 1);
+  if (label_lod.sequences(label_lod.depth() - 1) != sequences)
+    throw LoDError(std::string(op) + ": expected labels for each sequence of frames, found " + lod.to_string() + " and " +
+                   label_lod.to_string());
+  return sequences;
+}
+
 /// Checks what both searches take, and makes room for what they give.
 CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::int64_t blank, std::int64_t paths, StreamRef stream) {
   check_frames(op, scores, lod, blank);
@@ -64,14 +79,7 @@ CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const
 
 Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options,
                 StreamRef stream) {
-  check_frames("ctc_loss", log_probabilities, lod, options.blank);
-  internal::check_index_dtype("ctc_loss", labels);
-  if (labels.rank() != 1 && !(labels.rank() == 2 && labels.dim(1) == 1))
-    throw ShapeError("ctc_loss: expected labels of [L] or [L, 1], found " + labels.to_string());
-  internal::check_sequences("ctc_loss", label_lod, labels.dim(0));
-  const std::int64_t sequences = lod.sequences(lod.depth() - 1);
-  if (label_lod.sequences(label_lod.depth() - 1) != sequences)
-    throw LoDError("ctc_loss: expected labels for each sequence of frames, found " + lod.to_string() + " and " + label_lod.to_string());
+  const std::int64_t sequences = check_labelled("ctc_loss", log_probabilities, lod, labels, label_lod, options.blank);
   internal::check_device_places("ctc_loss", stream, {&log_probabilities, &labels});
   Tensor loss(log_probabilities.dtype(), DDim{sequences, 1}, stream.memory());
   launch(
@@ -82,6 +90,24 @@ Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& l
       },
       stream);
   return loss;
+}
+
+Tensor ctc_loss_gradient(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod,
+                         const Tensor& gradient, const CtcLoss& options, StreamRef stream) {
+  constexpr const char* op = "ctc_loss_gradient";
+  const std::int64_t sequences = check_labelled(op, log_probabilities, lod, labels, label_lod, options.blank);
+  internal::check_same_dtype(op, log_probabilities, gradient);
+  internal::check_dims(op, "gradient", gradient, DDim{sequences, 1});
+  internal::check_device_places(op, stream, {&log_probabilities, &labels, &gradient});
+  Tensor made(log_probabilities.dtype(), log_probabilities.dims(), stream.memory());
+  launch(
+      TensorRefs<3>{&log_probabilities, &labels, &gradient}, TensorRefs<1>{&made},
+      [=](ThreadTeam& team) {
+        if (team.device_queue()) throw UnsupportedError(std::string(op) + ": there is no kernel for a device: run it on the CPU");
+        cpu::ctc_loss_gradient(log_probabilities, lod, labels, label_lod, gradient, options, made, team);
+      },
+      stream);
+  return made;
 }
 
 }  // namespace millrace

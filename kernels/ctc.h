@@ -60,4 +60,10 @@ struct CtcLoss {
 Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options,
                 StreamRef stream);
 
+/// The gradient of Σ gradient[n]·loss[n] with respect to the log-probabilities, gradient [N, 1] of their dtype: −gradient[n] times the
+/// probability that frame t belongs to class k, given the labels. The sums run in f64, as above, forwards and backwards. In a sequence whose
+/// loss is infinite it is NaN, or 0 with zero_infinity. On the CPU alone: UnsupportedError elsewhere.
+Tensor ctc_loss_gradient(const Tensor& log_probabilities, const LoD& lod, const Tensor& labels, const LoD& label_lod,
+                         const Tensor& gradient, const CtcLoss& options, StreamRef stream);
+
 }  // namespace millrace

@@ -201,4 +201,112 @@ void crf_likelihood(const char* op, const Tensor& emission, const Tensor& weight
   });
 }
 
+namespace {
+
+/// log Σ exp of terms, ascending; −∞ of none that is possible.
+double log_sum_exp(const std::vector<double>& terms) {
+  const double most = greatest(terms.data(), static_cast<std::int64_t>(terms.size()));
+  if (!std::isfinite(most)) return most;
+  double sum = 0;
+  for (const double term : terms) sum += std::exp(term - most);
+  return most + std::log(sum);
+}
+
+/// Forward–backward sums of one sequence after another; what they give is added up for the weights.
+template <class T>
+struct ForwardBackward {
+  explicit ForwardBackward(const Crf<T, double>& of) : crf(of), n(of.tags), terms(size(n)) {}
+  static std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+  double at(const std::vector<double>& of, std::int64_t t, std::int64_t k) const { return of[size(t * n + k)]; }
+
+  /// alpha[t, j]: all prefixes that end with j at t, its emission included; beta[t, i]: all suffixes behind i at t.
+  void sums(std::int64_t begin, std::int64_t end) {
+    const std::int64_t steps = end - begin;
+    alpha.assign(size(steps * n), 0);
+    beta.assign(size(steps * n), 0);
+    for (std::int64_t t = 0; t < steps; ++t)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double before = crf.start()[j];
+        if (t > 0) {
+          for (std::int64_t i = 0; i < n; ++i) terms[size(i)] = at(alpha, t - 1, i) + crf.from(i)[j];
+          before = log_sum_exp(terms);
+        }
+        alpha[size(t * n + j)] = before + crf.emission.at(begin + t, j);
+      }
+    for (std::int64_t t = steps - 1; t >= 0; --t)
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (t == steps - 1) {
+          beta[size(t * n + i)] = crf.end()[i];
+          continue;
+        }
+        for (std::int64_t j = 0; j < n; ++j) terms[size(j)] = (crf.from(i)[j] + crf.emission.at(begin + t + 1, j)) + at(beta, t + 1, j);
+        beta[size(t * n + i)] = log_sum_exp(terms);
+      }
+    for (std::int64_t j = 0; j < n; ++j) terms[size(j)] = at(alpha, steps - 1, j) + crf.end()[j];
+    total = log_sum_exp(terms);
+  }
+
+  /// `rows`: where the gradient of row `begin` goes; `share` [K + 2, K] is added to.
+  void sequence(std::int64_t begin, std::int64_t end, const std::int64_t* path, double gradient, T* rows, double* share) {
+    if (begin == end) return;
+    sums(begin, end);
+    const std::int64_t steps = end - begin;
+    const auto weight = [&](std::int64_t at_row, std::int64_t tag) -> double& { return share[at_row * n + tag]; };
+    for (std::int64_t t = 0; t < steps; ++t)
+      for (std::int64_t k = 0; k < n; ++k) {
+        const double right = path[begin + t] == k ? 1 : 0;
+        const double excess = gradient * (right - std::exp((at(alpha, t, k) + at(beta, t, k)) - total));
+        rows[t * n + k] = convert_element<T>(excess);
+        if (t == 0) weight(0, k) += excess;
+        if (t == steps - 1) weight(1, k) += excess;
+      }
+    for (std::int64_t t = 1; t < steps; ++t)
+      for (std::int64_t i = 0; i < n; ++i)
+        for (std::int64_t j = 0; j < n; ++j) {
+          const double right = path[begin + t - 1] == i && path[begin + t] == j ? 1 : 0;
+          const double passing = ((at(alpha, t - 1, i) + crf.from(i)[j]) + crf.emission.at(begin + t, j)) + at(beta, t, j);
+          weight(2 + i, j) += gradient * (right - std::exp(passing - total));
+        }
+  }
+
+  const Crf<T, double>& crf;
+  std::int64_t n;
+  double total = 0;
+  std::vector<double> terms, alpha, beta;
+};
+
+/// Sequences whose shares of the weights' gradient are held at a time.
+constexpr std::int64_t gradient_window = 64;
+
+}  // namespace
+
+void crf_gradient(const char* op, const Tensor& emission, const Tensor& weights, const Tensor& tags, const Tensor& gradient, const LoD& lod,
+                  const CrfGradient& made, ThreadTeam& team) {
+  const std::vector<std::int64_t> path = checked_tags(op, tags, emission.dim(1));
+  visit_floats(emission.dtype(), [&](auto element, auto) {
+    using T = decltype(element);
+    const Crf<T, double> crf(emission, weights);
+    const WideRows<T, double> gradients(gradient);
+    const auto offsets = row_offsets(lod);
+    const std::int64_t sequences = gradient.dim(0), size = weights.elements();
+    T* rows = static_cast<T*>(made.emission.raw_mutable());
+    std::vector<double> sums(static_cast<std::size_t>(size), 0), shares;
+    for (std::int64_t first = 0; first < sequences; first += gradient_window) {
+      const std::int64_t count = std::min(gradient_window, sequences - first);
+      shares.assign(static_cast<std::size_t>(count * size), 0);
+      team.parallel(count, sequences_grain(lod, crf.tags * crf.tags), [&](std::int64_t begin, std::int64_t end) {
+        ForwardBackward<T> pass(crf);
+        for (std::int64_t n = begin; n < end; ++n) {
+          const std::int64_t from = offsets[static_cast<std::size_t>(first + n)], to = offsets[static_cast<std::size_t>(first + n) + 1];
+          pass.sequence(from, to, path.data(), gradients.at(first + n, 0), rows + from * crf.tags, shares.data() + n * size);
+        }
+      });
+      for (std::int64_t n = 0; n < count; ++n)
+        for (std::int64_t i = 0; i < size; ++i) sums[static_cast<std::size_t>(i)] += shares[static_cast<std::size_t>(n * size + i)];
+    }
+    T* to = static_cast<T*>(made.weights.raw_mutable());
+    for (std::int64_t i = 0; i < size; ++i) to[i] = convert_element<T>(sums[static_cast<std::size_t>(i)]);
+  });
+}
+
 }  // namespace millrace::cpu

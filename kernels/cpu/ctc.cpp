@@ -205,7 +205,51 @@ class Alignments {
     return states == 1 ? alpha_[0] : begin == end ? impossible : added(alpha_[states - 1], alpha_[states - 2]);
   }
 
+  /// The gradient of −log_sum with respect to the scores, times `gradient`, for the rows [begin, end) at `to`.
+  template <class To>
+  void gradient(std::int64_t begin, std::int64_t end, std::span<const std::int64_t> labels, double gradient, bool zero_infinity, To* to) {
+    const std::size_t states = 2 * labels.size() + 1, steps = static_cast<std::size_t>(end - begin);
+    const auto classes = static_cast<std::size_t>(scores_.columns());
+    history_.resize(states * steps);
+    alpha_.assign(states, impossible);
+    alpha_[0] = 0;
+    for (std::size_t t = 0; t < steps; ++t) {
+      frame(begin + static_cast<std::int64_t>(t), t == 0, labels);
+      std::copy(alpha_.begin(), alpha_.end(), history_.begin() + static_cast<std::ptrdiff_t>(t * states));
+    }
+    const double total = states == 1 ? alpha_[0] : added(alpha_[states - 1], alpha_[states - 2]);
+    const bool infinite = total == impossible;
+    const double none = infinite && !zero_infinity ? std::numeric_limits<double>::quiet_NaN() : 0.0;
+    // beta[s]: all ways to go on behind state s of frame t.
+    beta_.assign(states, impossible);
+    beta_[states - 1] = 0;
+    if (states > 1) beta_[states - 2] = 0;
+    for (std::size_t t = steps; t-- > 0;) {
+      shares_.assign(classes, none);
+      for (std::size_t s = 0; s < states && !infinite; ++s)
+        shares_[class_of(s, labels)] -= gradient * std::exp((history_[t * states + s] + beta_[s]) - total);
+      for (std::size_t k = 0; k < classes; ++k) to[t * classes + k] = convert_element<To>(shares_[k] + 0.0);
+      if (t > 0) step_back(begin + static_cast<std::int64_t>(t), labels);
+    }
+  }
+
  private:
+  std::size_t class_of(std::size_t state, std::span<const std::int64_t> labels) const {
+    return static_cast<std::size_t>(state % 2 == 1 ? labels[state / 2] : blank_);
+  }
+
+  /// From the ways behind the states of frame t to those behind the states of the frame before.
+  void step_back(std::int64_t t, std::span<const std::int64_t> labels) {
+    const std::size_t states = beta_.size();
+    for (std::size_t s = 0; s < states; ++s) beta_[s] += scores_.at(t, static_cast<std::int64_t>(class_of(s, labels)));
+    for (std::size_t s = 0; s < states; ++s) {
+      double sum = beta_[s];
+      if (s + 1 < states) sum = added(sum, beta_[s + 1]);
+      if (s % 2 == 1 && s + 2 < states && labels[s / 2] != labels[s / 2 + 1]) sum = added(sum, beta_[s + 2]);
+      beta_[s] = sum;
+    }
+  }
+
   /// log_add, but a NaN stays one.
   static double added(double a, double b) { return a != a || b != b ? a + b : log_add(a, b); }
 
@@ -221,7 +265,7 @@ class Alignments {
 
   const WideRows<T, double>& scores_;
   const std::int64_t blank_;
-  std::vector<double> alpha_;
+  std::vector<double> alpha_, beta_, history_, shares_;
 };
 
 std::vector<std::int64_t> checked_labels(const Tensor& labels, std::int64_t blank, std::int64_t classes) {
@@ -250,6 +294,25 @@ void ctc_loss(const Tensor& scores, const LoD& lod, const Tensor& labels, const 
         const std::span<const std::int64_t> wanted(all.data() + said[i], static_cast<std::size_t>(said[i + 1] - said[i]));
         const double loss = -alignments.log_sum(frames[i], frames[i + 1], wanted);
         losses[n] = convert_element<T>(options.zero_infinity && std::isinf(loss) && loss > 0 ? 0.0 : loss + 0.0);
+      }
+    });
+  });
+}
+
+void ctc_loss_gradient(const Tensor& scores, const LoD& lod, const Tensor& labels, const LoD& label_lod, const Tensor& gradient,
+                       const CtcLoss& options, const Tensor& to, ThreadTeam& team) {
+  const std::vector<std::int64_t> all = checked_labels(labels, options.blank, scores.dim(1));
+  visit_floats(scores.dtype(), [&](auto element, auto) {
+    using T = decltype(element);
+    const WideRows<T, double> rows(scores), gradients(gradient);
+    const auto frames = row_offsets(lod), said = row_offsets(label_lod);
+    T* made = static_cast<T*>(to.raw_mutable());
+    team.parallel(gradient.dim(0), 1, [&](std::int64_t first, std::int64_t last) {
+      Alignments<T> alignments(rows, options.blank);
+      for (std::int64_t n = first; n < last; ++n) {
+        const auto i = static_cast<std::size_t>(n);
+        const std::span<const std::int64_t> wanted(all.data() + said[i], static_cast<std::size_t>(said[i + 1] - said[i]));
+        alignments.gradient(frames[i], frames[i + 1], wanted, gradients.at(n, 0), options.zero_infinity, made + frames[i] * rows.columns());
       }
     });
   });

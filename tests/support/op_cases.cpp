@@ -186,6 +186,10 @@ class Cases {
     const std::string reduction = random_.coin() ? "add" : "none";
     add("scatter_nd", {fed({a, b, c}), index({2, 1}, a), fed({2, b, c})}, {{"reduction", reduction}});
     add("scatter_elements", {fed({a, b}), index({a, c}, b), fed({a, c})}, {{"axis", std::int64_t{1}}, {"reduction", reduction}});
+    add("put_slice", {fed({a, b, c + 2}), fed({a, b, c})},
+        {{"starts", Ints{1}}, {"ends", Ints{c + 1}}, {"axes", Ints{-1}}, {"steps", Ints{1}}});
+    add("sum_to", {fed({a, b, c}), fed({b, 1})});
+    add("sum_to", {fed({a, b}), fed({a, b})});
     add("one_hot", {index({a, b}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({0.0f, 1.0f}))});
     add("one_hot", {index({a}, c), fixed(Tensor::scalar(c)), fixed(Tensor::from({-1.0f, 1.0f}))}, {{"axis", std::int64_t{0}}});
   }

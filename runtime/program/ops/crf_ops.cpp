@@ -4,6 +4,7 @@
 #include <millrace/kernels/elementwise.h>
 #include <millrace/runtime/program/ops/internal/decoding.h>
 #include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/gradients.h>
 #include <millrace/tensor/copy.h>
 
 namespace millrace::ops {
@@ -77,11 +78,43 @@ OpDef linear_chain_crf_op() {
   return def;
 }
 
+OpDef crf_gradient_op() {
+  OpDef def;
+  def.name = "linear_chain_crf_gradient";
+  def.inputs = {"Emission", "Transition", "Label", "Gradient"};
+  def.outputs = {"EmissionGradient", "TransitionGradient"};
+  def.infer = [](InferContext& context) {
+    infer_crf(context);
+    expect_labels(context);
+    expect_same_dtype(context, 0, 3);
+    expect_rank(context, 3, 2);
+    for (const std::size_t input : {0, 1}) context.result(tensor_type(context.tensor(0).dtype, context.tensor(input).shape));
+  };
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) {
+      check_same_lod(run, 2);
+      CrfGradient made = crf_log_likelihood_gradient(run.tensor(0), run.tensor(1), run.tensor(2), run.tensor(3), run.lod(0), run.stream());
+      run.set(0, std::move(made.emission));
+      run.set(1, std::move(made.weights));
+    };
+  };
+  needs_whole_sequences(def);
+  return def;
+}
+
+void crf_rule(GradientContext& c) {
+  const std::vector<Term> made = call_all("linear_chain_crf_gradient", {with_lod(c, 0), value(c, 1), with_lod(c, 2), gradient(c)});
+  for (const std::size_t input : {0, 1})
+    if (c.wants(input)) set(c, input, made[input]);
+}
+
 }  // namespace
 
 void add_crf_ops(OpRegistry& registry) {
   registry.add(crf_decoding_op());
   registry.add(linear_chain_crf_op());
+  registry.add(crf_gradient_op());
+  registry.set_gradient("linear_chain_crf", crf_rule);
 }
 
 }  // namespace millrace::ops

@@ -7,6 +7,7 @@
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/program/ops/internal/decoding.h>
 #include <millrace/runtime/program/ops/internal/families.h>
+#include <millrace/runtime/program/ops/internal/gradients.h>
 
 namespace millrace::ops {
 namespace {
@@ -131,6 +132,33 @@ OpDef ctc_loss_op() {
   return def;
 }
 
+OpDef ctc_gradient_op() {
+  OpDef def;
+  def.name = "ctc_loss_gradient";
+  def.inputs = {"X", "Label", "Gradient"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    infer_frames(context, context.attributes().get_or("blank", std::int64_t{0}));
+    expect_index_column(context, 1);
+    expect_lod(context, 1);
+    expect_same_dtype(context, 0, 2);
+    expect_rank(context, 2, 2);
+    context.result(tensor_type(context.tensor(0).dtype, context.tensor(0).shape));
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const CtcLoss options{context.attributes().get_or("blank", std::int64_t{0}), context.attributes().get_or("zero_infinity", false)};
+    return [options](OpContext& run) {
+      run.set(0, ctc_loss_gradient(run.tensor(0), run.lod(0), run.tensor(1), run.lod(1), run.tensor(2), options, run.stream()));
+    };
+  };
+  needs_whole_sequences(def);
+  return def;
+}
+
+void ctc_rule(GradientContext& c) {
+  set(c, 0, call("ctc_loss_gradient", {with_lod(c, 0), with_lod(c, 1), gradient(c)}, c.op().attributes));
+}
+
 // ---- sequence_trim ----
 
 void infer_trim(InferContext& context) {
@@ -210,6 +238,8 @@ void add_ctc_ops(OpRegistry& registry) {
   registry.add(ctc_op("ctc_beam_search", by_beam));
   registry.add(ctc_align_op());
   registry.add(ctc_loss_op());
+  registry.add(ctc_gradient_op());
+  registry.set_gradient("ctc_loss", ctc_rule);
   registry.add(sequence_trim_op());
   registry.add(edit_distance_op());
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <millrace/kernels/cast.h>
+#include <millrace/kernels/dropout.h>
 #include <millrace/kernels/elementwise.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
@@ -83,9 +86,97 @@ void cross_entropy_rule(GradientContext& c) {
   set(c, 0, cast_to(masked(counts, made), given));
 }
 
+// ---- dropout ----
+
+enum : std::size_t { drop_x, drop_sample, drop_step, drop_epoch };
+
+DropoutOptions dropout_options(const Attributes& attributes) {
+  DropoutOptions options;
+  options.rate = attributes.get_or("rate", 0.5);
+  options.seed = static_cast<std::uint64_t>(attributes.get_or("seed", std::int64_t{0}));
+  options.number = static_cast<std::uint64_t>(attributes.get_or("number", std::int64_t{0}));
+  if (!(options.rate >= 0 && options.rate <= 1))
+    throw ProgramError("attribute 'rate': expected 0 to 1, found " + std::to_string(options.rate));
+  return options;
+}
+
+bool trains(const Attributes& attributes) { return attributes.get_or("training", true); }
+
+void infer_dropout(InferContext& context) {
+  dropout_options(context.attributes());
+  trains(context.attributes());
+  expect_float(context, drop_x);
+  if (context.tensor(drop_x).rank() == 0) throw ProgramError("expected rows, found " + context.describe(drop_x));
+  expect_index_column(context, drop_sample);
+  same_extent(extent(context, drop_x, 0), extent(context, drop_sample, 0), "rows and samples");
+  if (context.has(drop_step)) expect_index(context, drop_step);
+  if (context.has(drop_epoch)) {
+    expect_index(context, drop_epoch);
+    expect_scalar(context, drop_epoch);
+  }
+  context.result(tensor_type(context.tensor(drop_x).dtype, context.tensor(drop_x).shape));
+}
+
+OpKernel prepare_dropout(const PrepareContext& context) {
+  if (!trains(context.attributes())) return [](OpContext& run) { run.set(0, run.tensor(drop_x)); };
+  return [options = dropout_options(context.attributes())](OpContext& run) {
+    const auto part = [&](std::size_t input) { return run.has(input) ? &run.tensor(input) : nullptr; };
+    run.set(0, dropout(run.tensor(drop_x), run.tensor(drop_sample), part(drop_step), part(drop_epoch), options, run.stream()));
+  };
+}
+
+std::vector<int> follow_dropout(const InferContext& context, const std::vector<int>& axes) {
+  for (const int axis : axes)
+    if (axis > 0) refuse_rows("numbers the rows along its first axis");
+  if (std::all_of(axes.begin(), axes.end(), [](int axis) { return axis < 0; })) return {-1};
+  for (const std::size_t input : {drop_x, drop_sample})
+    if (axes[input] < 0) check_same_for_each_row(context, input, 0, DDim::unknown);
+  if (axes.size() > drop_epoch && axes[drop_epoch] >= 0) refuse_rows("has an epoch for each row");
+  return {0};
+}
+
+/// Rows of all sequences, one behind the other.
+void vectorize_dropout(Vectorizer& v, const Op& op) {
+  const VarId like = any_batched_var(v, op);
+  std::vector<VarId> inputs;
+  for (const std::size_t input : {drop_x, drop_sample})
+    inputs.push_back(merge_leading(v, batched_var(v, op.inputs[input], like), op.inputs[input]));
+  for (std::size_t input = drop_step; input < op.inputs.size(); ++input) {
+    const bool each = op.inputs[input] != no_var && (v.batched(op.inputs[input]) || v.rank(op.inputs[input]) > 0);
+    if (input == drop_step && each && v.rank(op.inputs[input]) > 0) {
+      inputs.push_back(merge_leading(v, batched_var(v, op.inputs[input], like), op.inputs[input]));
+      continue;
+    }
+    expect_shared(v, op, input, input == drop_step ? "a step for all rows" : "an epoch");
+    inputs.push_back(v.get(op.inputs[input]));
+  }
+  v.bind(op.outputs[0], split_leading(v, v.emit("dropout", inputs, op.attributes).at(0), like), true);
+}
+
+/// The same elements are dropped of the gradient.
+void dropout_rule(GradientContext& c) {
+  std::vector<Term> inputs{gradient(c)};
+  for (std::size_t input = drop_sample; input < c.op().inputs.size(); ++input) inputs.push_back(c.has(input) ? value(c, input) : Term());
+  set(c, drop_x, call("dropout", inputs, c.op().attributes));
+}
+
+OpDef dropout_op() {
+  OpDef def;
+  def.name = "dropout";
+  def.inputs = {"X", "Sample", "Step?", "Epoch?"};
+  def.outputs = {"Out"};
+  def.infer = infer_dropout;
+  def.prepare = prepare_dropout;
+  def.follow_rows = follow_dropout;
+  def.vectorize = vectorize_dropout;
+  def.gradient = dropout_rule;
+  return def;
+}
+
 }  // namespace
 
 void add_loss_ops(OpRegistry& registry) {
+  registry.add(dropout_op());
   OpDef def;
   def.name = "softmax_cross_entropy";
   def.inputs = {"X", "Label"};

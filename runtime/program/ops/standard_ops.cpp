@@ -35,6 +35,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_beam_ops(*registry);
     ops::add_loss_ops(*registry);
     ops::add_adjoint_ops(*registry);
+    ops::add_cell_gradients(*registry);
     ops::add_sequence_gradients(*registry);
     return registry;
   }();

@@ -102,6 +102,14 @@ void cast_rule(RowCompiler& c, const Op& op) {
 
 void same_rule(RowCompiler& c, const Op& op) { c.bind(op.outputs[0], c.at(op.inputs[0])); }
 
+/// Rows that were not stretched: what `sum_to` is in a loop over rows.
+void sum_to_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const View like = c.at(op.inputs[1]);
+  if (x.rows != like.rows || x.dims != like.dims) RowCompiler::refuse(op, "is in fused loops where nothing was stretched");
+  c.bind(op.outputs[0], x);
+}
+
 // ---- Products and cells ----
 
 void matmul_rule(RowCompiler& c, const Op& op) { c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0])); }
@@ -445,6 +453,8 @@ RowRule find_row_rule(const std::string& type) {
                                                     {"clip", clip_rule},
                                                     {"cast", cast_rule},
                                                     {"identity", same_rule},
+                                                    {"drop_lod", same_rule},
+                                                    {"sum_to", sum_to_rule},
                                                     {"matmul", matmul_rule},
                                                     {"gemm", gemm_rule},
                                                     {"quantize_rows", quantize_rule},

@@ -32,7 +32,7 @@ void add_control_ops(OpRegistry& registry);       ///< while, break_if, if
 void add_crf_ops(OpRegistry& registry);           ///< crf_decoding, linear_chain_crf
 void add_ctc_ops(OpRegistry& registry);           ///< ctc_greedy, ctc_beam_search, edit_distance, sequence_trim
 void add_beam_ops(OpRegistry& registry);          ///< beam_search_start, beam_search_step, beam_search_decode, sample_tokens
-void add_loss_ops(OpRegistry& registry);          ///< softmax_cross_entropy
+void add_loss_ops(OpRegistry& registry);          ///< softmax_cross_entropy, dropout
 void add_adjoint_ops(OpRegistry& registry);       ///< sum_to, put_slice, row_numbers, window_rows
 
 /// How gradients go through the ops of a family that is registered: called at the end of its function above.
@@ -47,6 +47,7 @@ void add_piece_gradients(OpRegistry& registry);
 void add_spread_gradients(OpRegistry& registry);
 void add_gather_gradients(OpRegistry& registry);
 void add_pick_gradients(OpRegistry& registry);
+void add_cell_gradients(OpRegistry& registry);      ///< of cells and conv1d, behind all families
 void add_sequence_gradients(OpRegistry& registry);  ///< of ops on sequences and levels, behind all families
 void add_slot_gradient_ops(OpRegistry& registry);   ///< stop_gradient and what the backward of loops is made of
 

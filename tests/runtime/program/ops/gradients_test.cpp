@@ -2,11 +2,12 @@
 // The gradient rule of each op against central differences in f64.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
 
-#include <millrace/kernels/cast.h>
+#include <millrace/kernels/elementwise.h>
 
 #include "support/central_difference.h"
 #include "support/random_lod.h"
@@ -373,4 +374,146 @@ TEST_CASE("the gradients of rows that ops on sequences move go back to the rows"
     const In mask{Tensor(check.bools({4}).value.tensor())};
     check("split_by_mask", {check.rows(flat, {2}), mask});
   }
+}
+
+TEST_CASE("the gradients of cells are those of the ops that they stand for") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    using Names = std::vector<std::string>;
+    using Numbers = std::vector<double>;
+    const Attributes forms[] = {
+        {},
+        {{"clip", 0.9}},
+        {{"input_forget", true}},
+        {{"activations", Names{"hard_sigmoid", "affine", "relu"}}, {"alphas", Numbers{0.3, 0.5, 0}}, {"betas", Numbers{0.5, 0.1, 0}}},
+        {{"activations", Names{"sigmoid", "softsign", "elu"}}}};
+    const std::int64_t n = check.random.between(0, 3), in = 3, h = 2;
+    for (const Attributes& form : forms)
+      for (const bool bias : {false, true})
+        for (const bool peephole : {false, true}) {
+          const In b = bias ? check.x({4 * h}) : Checks::none(), p = peephole ? check.x({3 * h}) : Checks::none();
+          check.known("lstm_cell",
+                      {check.x({n, in}), check.x({n, h}), check.x({n, h}), check.weight({in, 4 * h}), check.x({h, 4 * h}), b, p}, form);
+          check.known("lstm_cell_projected", {check.x({n, 4 * h}), check.x({n, h}), check.x({n, h}), check.weight({h, 4 * h}), b, p}, form);
+          check.known("lstm_gates", {check.x({n, 4 * h}), check.x({n, 4 * h}), check.x({n, h}), b, p}, form);
+        }
+  }
+}
+
+TEST_CASE("the gradients of convolutions along one axis") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    for (const std::int64_t stride : {1, 2})
+      for (const std::int64_t dilation : {1, 2})
+        for (const std::int64_t group : {1, 2}) {
+          const Attributes form{{"stride", stride}, {"dilation", dilation}, {"group", group}, {"pads", Ints{2, 1}}};
+          check("conv1d", {check.x({2, 4, 7}), {check.weight({6, 4 / group, 3})}, check.x({6})}, form);
+          check("conv1d", {check.x({0, 4, 7}), {check.weight({6, 4 / group, 3})}, Checks::none()}, form);
+          check("conv1d", {check.x({2, 4, 1}), {check.weight({6, 4 / group, 3})}, Checks::none()}, form);
+        }
+    check("conv1d", {check.x({2, 3, 5}), check.weight({4, 3, 1}), check.weight({4})});
+  }
+}
+
+TEST_CASE("the gradients of CRF and CTC losses are those of all paths and alignments") {
+  for (const std::uint64_t seed : seeds(3)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    const LoD flat = LoD::from_lengths({{3, 0, 1, 4}}), deep = LoD::from_lengths({{2, 0, 1}, {3, 0, 4}}), none = LoD::from_lengths({{}});
+    for (const LoD& lod : {flat, deep, none, random_lod(check.random, 2)}) {
+      const auto labels = [&](const LoD& of, std::int64_t least) {
+        return In{LoDTensor(check.index({of.rows()}, least, 2).value.tensor(), of)};
+      };
+      check("linear_chain_crf", {check.rows(lod, {3}), check.weight({5, 3}), labels(lod, 0)});
+      check("linear_chain_crf", {check.rows(lod, {3}), check.x({5, 3}), check.index({lod.rows(), 1}, 0, 2)});
+      // Labels that the frames can say: half as many, rounded down.
+      Ints half;
+      for (const std::int64_t length : lod.lengths(lod.depth() - 1)) half.push_back(length / 2);
+      check("ctc_loss", {check.rows(lod, {3}), labels(LoD::from_lengths({half}), 1)});
+      check("ctc_loss", {check.rows(lod, {4}), labels(LoD::from_lengths({half}), 0)}, {{"blank", std::int64_t{3}}});
+    }
+    const LoD short_frames = LoD::from_lengths({{1, 3}}), long_labels = LoD::from_lengths({{2, 1}});
+    check("ctc_loss", {check.rows(short_frames, {3}), {LoDTensor(check.index({3}, 1, 2).value.tensor(), long_labels)}},
+          {{"zero_infinity", true}});
+  }
+}
+
+TEST_CASE("the gradient of dropout drops what the values dropped") {
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Checks check(seed);
+    const Attributes form{{"rate", 0.4}, {"seed", static_cast<std::int64_t>(seed)}, {"number", std::int64_t{3}}};
+    check("dropout", {check.x({5, 4}), check.index({5}, 0, 9), check.index({5}, 0, 9), check.index({}, 0, 3)}, form);
+    check("dropout", {check.x({5, 2, 3}), check.index({5, 1}, 0, 9), check.index({}, 0, 9)}, form);
+    check("dropout", {check.x({5}), check.index({5}, 0, 9)}, form);
+    check("dropout", {check.x({0, 3}), check.index({0}, 0, 9)}, form);
+    check("dropout", {check.x({5, 4}), check.index({5}, 0, 9)}, {{"training", false}});
+  }
+}
+
+TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with the reason why it has none") {
+  const std::pair<const char*, std::vector<const char*>> without[] = {
+      {"it serves with weights of i8, which nothing trains", {"quantize_rows", "matmul_int8"}},
+      {"it picks the best of many, for a program that is trained already",
+       {"crf_decoding", "ctc_greedy", "ctc_beam_search", "beam_search_start", "beam_search_step", "beam_search_decode", "sample_tokens"}},
+      {"its result is a gradient, from sums over all paths", {"linear_chain_crf_gradient", "ctc_loss_gradient"}},
+      {"its matrices differ from sequence to sequence", {"sequence_topk_avg_pooling"}},
+      {"values of lists and optionals have no gradient",
+       {"list_of", "list_insert", "list_erase", "list_at", "list_length", "list_split", "list_concat", "list_stack", "optional_of",
+        "optional_get", "optional_has"}}};
+  std::set<std::string> listed;
+  for (const auto& [reason, names] : without) listed.insert(names.begin(), names.end());
+  const auto registry = standard_ops();
+  for (const std::string& name : registry->names()) {
+    INFO("op ", name);
+    const OpDef& def = registry->at(name);
+    CHECK((def.gradient ? 1 : 0) + (def.cuts_gradient ? 1 : 0) + (listed.contains(name) ? 1 : 0) == 1);
+  }
+  for (const std::string& name : listed) CHECK(registry->find(name) != nullptr);
+}
+
+TEST_CASE("an op from outside the tree has a gradient rule of its own") {
+  auto ops = std::make_shared<OpRegistry>(*standard_ops());
+  OpDef cube;
+  cube.name = "cube";
+  cube.inputs = {"X"};
+  cube.outputs = {"Out"};
+  cube.infer = [](InferContext& context) { context.result(context.tensor(0)); };
+  cube.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) {
+      const Tensor x = run.tensor(0);
+      run.set(0, mul(mul(x, x, run.stream()), x, run.stream()));
+    };
+  };
+  cube.gradient = [](GradientContext& c) {
+    const VarId x = c.input(0);
+    const VarId three = c.append1("constant", {}, {{"value", Tensor::scalar(3.0)}});
+    c.set(0, c.append1("mul", {c.gradient(0), c.append1("mul", {three, c.append1("mul", {x, x})})}));
+  };
+  ops->add(cube);
+  CHECK_THROWS_WITH_AS(ops->set_gradient("cube", cube.gradient), "op registry: the gradient of op 'cube' is defined already", ProgramError);
+  CHECK_THROWS_WITH_AS(ops->cut_gradients({"nothing"}), "op registry: expected a registered op, found 'nothing'", ProgramError);
+  Program program(ops);
+  const VarId x = program.add_input("x", VarType(DType::f64, DDim{DDim::unknown}));
+  program.add_output("y", program.append(0, Op{"cube", {x}, {}, {}, {}}).at(0));
+  Random random(1);
+  const Feeds feeds{{"x", random_tensor(random, DDim{5}, 2, DType::f64)}};
+  expect_gradients(with_gradients(program), with_seeds(program, feeds, random), {"x"});
+}
+
+TEST_CASE("gradients of elementwise ops on rows of one origin are not summed") {
+  Program program;
+  const VarId x = program.add_input("x", VarType(DType::f64, DDim{DDim::unknown, 3}, 1));
+  const VarId w = program.add_parameter("w", Tensor::from(std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8, 9}, DDim{3, 3}));
+  const VarId product = program.append(0, Op{"matmul", {x, w}, {}, {}, {}}).at(0);
+  const VarId y = program.append(0, Op{"mul", {program.append(0, Op{"tanh", {product}, {}, {}, {}}).at(0), x}, {}, {}, {}}).at(0);
+  program.add_output("y", y);
+  // The weight of the loss is an input, with rows of its own.
+  const Program gradients = with_gradients(program);
+  const std::vector<Op>& made = gradients.block(0).ops;
+  CHECK(std::count_if(made.begin(), made.end(), [](const Op& op) { return op.type == "sum_to"; }) == 1);
+  CHECK(ops::same_extents(program, y, 0, x, 0));
+  CHECK_FALSE(ops::same_extents(program, y, 0, program.add_input("z", VarType(DType::f64, DDim{DDim::unknown})), 0));
 }

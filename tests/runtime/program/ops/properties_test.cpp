@@ -8,8 +8,8 @@
 #include <optional>
 #include <set>
 
-#include <millrace/runtime/program/vectorize.h>
 #include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/vectorize.h>
 
 #include "support/op_cases.h"
 #include "support/straight_line.h"
@@ -232,13 +232,15 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
                                      "last_rows",
                                      "constant",
                                      "beam_search_decode"};
-  const std::set<std::string> decoding{"crf_decoding",  "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
-                                       "edit_distance", "beam_search_start", "beam_search_step", "sample_tokens",
-                                       "ctc_align",     "ctc_loss",          "gather_tree"};
+  const std::set<std::string> decoding{"crf_decoding",     "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
+                                       "edit_distance",    "beam_search_start", "beam_search_step", "sample_tokens",
+                                       "ctc_align",        "ctc_loss",          "gather_tree",      "linear_chain_crf_gradient",
+                                       "ctc_loss_gradient"};
   // What works on whole sequences says so when rows are live, and never stands in a step.
   const auto over_sequences = [&decoding](const std::string& name) {
     return decoding.contains(name) || name.starts_with("sequence_") || name.starts_with("lod_") || name.ends_with("_by_mask") ||
-           name == "row_conv" || name.starts_with("list_") || name.starts_with("optional_");
+           name == "row_conv" || name == "row_numbers" || name == "window_rows" || name.starts_with("list_") ||
+           name.starts_with("optional_");
   };
   const auto registry = standard_ops();
   for (const std::string& name : registry->names()) {

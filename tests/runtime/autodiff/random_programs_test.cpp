@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of programs drawn at random: loops in loops, arrays, branches, ragged rows of two levels.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
+#include <millrace/runtime/program/check.h>
+#include <millrace/runtime/program/text.h>
+
+#include "support/central_difference.h"
+#include "support/random_lod.h"
+#include "support/random_tensor.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+constexpr std::int64_t width = 3;
+
+/// Statements over values of f64 [width]; smooth, so that differences tell the truth.
+class RandomStatements {
+ public:
+  RandomStatements(Random& random, std::vector<Var> values) : random_(random), values_(std::move(values)) {}
+
+  Var build(int depth, int statements) {
+    for (int i = 0; i < statements; ++i) values_.push_back(statement(depth));
+    return values_.back();
+  }
+
+ private:
+  Var any() { return values_[static_cast<std::size_t>(random_.between(0, static_cast<std::int64_t>(values_.size()) - 1))]; }
+  Var small(const Var& x) { return tanh(x) * constant(Tensor::from(std::vector<double>{.8}, DDim{})); }
+
+  Var statement(int depth) {
+    switch (random_.between(0, depth > 0 ? 7 : 3)) {
+      case 0: return small(any() + any());
+      case 1: return small(any() * any());
+      case 2: return sigmoid(any()) - any() * constant(Tensor::from(std::vector<double>{.3}, DDim{}));
+      case 3: return small(any() - any());
+      case 4: return loop(depth);
+      case 5: return array_loop(depth);
+      case 6: return branch(depth);
+      default: return data_loop(depth);
+    }
+  }
+
+  /// The state goes through some iterations of statements.
+  Var loop(int depth) {
+    Var state = Var::of(any().id());
+    Var other = Var::of(any().id());
+    if (state.id() == other.id()) other = Var::of(small(other).id());
+    Var i = constant(0);
+    const std::int64_t times = random_.between(0, 3);
+    WhileLoop made = while_loop({i, state, other});
+    {
+      const auto frame = made.frame();
+      made.break_if(equal(i, constant(times)));
+      RandomStatements inside(random_, inner({state, other}));
+      const Var next = inside.build(depth - 1, 2);
+      if (random_.coin()) other.update(small(other + state));
+      state.update(next);
+      i.update(i + 1);
+    }
+    return state + other;
+  }
+
+  /// Slots are written and read again, two iterations back too.
+  Var array_loop(int depth) {
+    const std::int64_t times = random_.between(1, 4);
+    const ArrayVar slots(constant(times + 1));
+    const ArrayVar shown(constant(times));
+    slots.write(constant(0), any());
+    Var i = constant(0);
+    WhileLoop made = while_loop({i});
+    {
+      const auto frame = made.frame();
+      made.break_if(equal(i, constant(times)));
+      const Var before = slots.read(i);
+      RandomStatements inside(random_, inner({before}));
+      const Var next = inside.build(depth - 1, 2);
+      slots.write(i + 1, next);
+      shown.write(i, before * next);
+      i.update(i + 1);
+    }
+    const Var last = slots.read(constant(times));
+    return random_.coin() ? last + reduce(shown.stack(), "sum", {0}) : small(last + slots.read(constant(times - 1)));
+  }
+
+  Var branch(int depth) {
+    const Var x = any();
+    const Var condition = greater(sum(x), constant(Tensor::from(std::vector<double>{.1}, DDim{})));
+    const auto make = [&] {
+      RandomStatements inside(random_, values_);
+      return std::vector<Var>{inside.build(depth - 1, 2)};
+    };
+    return if_else(condition, make, make)[0];
+  }
+
+  /// The number of iterations depends on the values.
+  Var data_loop(int depth) {
+    Var state = Var::of(any().id());
+    WhileLoop made = while_loop({state}, {.max_trips = 5});
+    {
+      const auto frame = made.frame();
+      made.break_if(less(sum(state * state), constant(Tensor::from(std::vector<double>{.2}, DDim{}))));
+      RandomStatements inside(random_, inner({state}));
+      state.update(inside.build(depth - 1, 1) * constant(Tensor::from(std::vector<double>{.5}, DDim{})));
+    }
+    return state;
+  }
+
+  std::vector<Var> inner(std::vector<Var> own) const {
+    std::vector<Var> all = values_;
+    for (Var& var : own) all.push_back(Var::of(var.id()));
+    return all;
+  }
+
+  Random& random_;
+  std::vector<Var> values_;
+};
+
+struct Drawn {
+  Program program;
+  VarId loss = no_var;
+  std::vector<VarId> inputs;
+};
+
+/// Appends the gradients as outputs d_NAME; zero gradients are no outputs. Gives the names of the others.
+std::vector<std::string> with_gradients(Drawn& drawn, MemoryPolicy memory = {}) {
+  BackwardOptions options;
+  options.with_respect_to = drawn.inputs;
+  options.memory = memory;
+  std::vector<std::string> names;
+  for (const Gradient& each : append_backward(drawn.program, drawn.loss, options)) {
+    if (each.gradient == no_var) continue;
+    names.push_back(drawn.program.var(each.var).name);
+    drawn.program.add_output("d_" + names.back(), each.gradient);
+  }
+  check(drawn.program);
+  return names;
+}
+
+Drawn random_drawn(std::uint64_t seed) {
+  Random random(seed);
+  Drawn drawn;
+  const Guard guard(drawn.program);
+  std::vector<Var> values;
+  for (const char* name : {"a", "b", "c"}) {
+    values.push_back(input(name, VarType(DType::f64, {width})));
+    drawn.inputs.push_back(values.back().id());
+  }
+  Var all = values[0] + values[1] * values[2];
+  RandomStatements statements(random, values);
+  const Var made = statements.build(2, 5);
+  const Var loss = sum(made * made + all);
+  output("loss", loss);
+  drawn.loss = loss.id();
+  return drawn;
+}
+
+Feeds random_feeds(std::uint64_t seed) {
+  Random random(seed + 1000);
+  Feeds feeds;
+  for (const char* name : {"a", "b", "c"}) feeds.emplace(name, random_tensor(random, {width}, 1, DType::f64));
+  return feeds;
+}
+
+TEST_CASE("gradients of random programs of loops, arrays and branches equal central differences") {
+  for (const std::uint64_t seed : seeds(60)) {
+    INFO("seed ", seed);
+    Drawn drawn = random_drawn(seed);
+    const std::vector<std::string> names = with_gradients(drawn);
+    CHECK(names.size() == 3);
+    const std::string printed = print(drawn.program);
+    CHECK(print(parse_program(printed, {}, drawn.program.shared_registry())) == printed);
+    DifferenceOptions options;
+    options.tolerance = 1e-5;
+    expect_gradients(drawn.program, random_feeds(seed), names, options);
+    const RunResult whole = on_cpu(drawn.program, random_feeds(seed));
+    RunOptions interpreted;
+    interpreted.backend = Backend::interpreted;
+    CHECK(bits(on_cpu(drawn.program, random_feeds(seed), interpreted)) == bits(whole));
+    CHECK(whole.live_step_scopes() == 0);
+  }
+}
+
+/// Two levels: sentences of words of rows. An inner RNN over the rows of a word, an outer one over the words of a sentence.
+Drawn two_levels(Random& random, bool sorted, bool reverse) {
+  Drawn drawn;
+  const Guard guard(drawn.program);
+  const Var x = input("x", VarType(DType::f64, {DDim::unknown, width}, 2));
+  const Var w = input("w", VarType(DType::f64, {width, width}));
+  const Var u = input("u", VarType(DType::f64, {width, width}));
+  drawn.inputs = {x.id(), w.id(), u.id()};
+  static_cast<void>(random);
+  DynamicRNN outer({.level = 0, .sort_by_length = sorted, .reverse = reverse});
+  {
+    const auto block = outer.block();
+    const Var words = outer.step_input(x);
+    const Var before = outer.memory(DType::f64, {width});
+    DynamicRNN inner({.sort_by_length = sorted});
+    Var h;
+    {
+      const auto inside = inner.block();
+      const Var row = inner.step_input(words);
+      h = inner.memory(before);
+      const Var next = tanh(matmul(row, w) + matmul(h, u));
+      inner.update_memory(h, next);
+      inner.output(next);
+    }
+    const Var last = inner.last(h);
+    outer.update_memory(before, last);
+    outer.output(last * 0.5);
+    outer.output(inner.outputs()[0]);
+  }
+  const Var y = drop_lod(outer.outputs()[0]);
+  const Var z = drop_lod(outer.outputs()[1]);
+  const Var loss = sum(y * y) + sum(z * z * z);
+  output("loss", loss);
+  drawn.loss = loss.id();
+  return drawn;
+}
+
+TEST_CASE("gradients of an RNN in an RNN over two levels equal central differences") {
+  for (const std::uint64_t seed : seeds(12)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    Drawn drawn = two_levels(random, random.coin(), random.coin());
+    const std::vector<std::string> names = with_gradients(drawn);
+    CHECK(names.size() == 3);
+    const LoD lod = random_lod(random, 2, 3);
+    const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), width}, 1, DType::f64), lod)},
+                      {"w", random_tensor(random, {width, width}, .7, DType::f64)},
+                      {"u", random_tensor(random, {width, width}, .7, DType::f64)}};
+    DifferenceOptions options;
+    options.at_most = 9;
+    expect_gradients(drawn.program, feeds, names, options);
+  }
+}
+
+}  // namespace
