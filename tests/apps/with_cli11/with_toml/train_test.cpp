@@ -220,6 +220,25 @@ TEST_CASE("targets of rows, other layers and a text are trained too") {
   CHECK(std::stod(ended.out.substr(ended.out.find('=') + 1)) > 0.8);
 }
 
+TEST_CASE("what drops out is a function of seed, epoch and sequence, and nothing drops out of what is exported") {
+  Job job;
+  job.config.replace(job.config.find("units = 8"), 9, "units = 8\ndropout = 0.3\n[[layer]]\nkind = \"gru\"\nunits = 6\ndropout = 0.2");
+  REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
+  REQUIRE(millrace_command(job.command("b", {"--quiet", "--threads", "2"})).code == 0);
+  CHECK(job.file("a/model.safetensors") == job.file("b/model.safetensors"));
+  CHECK(job.file("a/model.mr").find("dropout") == std::string::npos);
+  const std::string with = job.config;
+  for (const char* share : {"dropout = 0.3\n", "dropout = 0.2\n"}) job.config.erase(job.config.find(share), 14);
+  REQUIRE(millrace_command(job.command("c", {"--quiet"})).code == 0);
+  CHECK(job.file("a/model.safetensors") != job.file("c/model.safetensors"));
+  job.config = with;
+  // A job that stopped within an epoch draws what it would have drawn.
+  fs::remove_all(job.folder / "b/checkpoints/step-48");
+  fs::remove(job.folder / "b/model.safetensors");
+  REQUIRE(millrace_command(job.command("b", {"--quiet", "--resume"})).code == 0);
+  CHECK(job.file("a/model.safetensors") == job.file("b/model.safetensors"));
+}
+
 TEST_CASE("values are learned with the mean square") {
   Job job;
   NpzTensors tensors = problem(1, 60);
