@@ -228,7 +228,7 @@ TEST_CASE("what drops out is a function of seed, epoch and sequence, and nothing
   CHECK(job.file("a/model.safetensors") == job.file("b/model.safetensors"));
   CHECK(job.file("a/model.mr").find("dropout") == std::string::npos);
   const std::string with = job.config;
-  for (const char* share : {"dropout = 0.3\n", "dropout = 0.2\n"}) job.config.erase(job.config.find(share), 14);
+  for (const char* line : {"dropout = 0.3\n", "dropout = 0.2\n"}) job.config.erase(job.config.find(line), 14);
   REQUIRE(millrace_command(job.command("c", {"--quiet"})).code == 0);
   CHECK(job.file("a/model.safetensors") != job.file("c/model.safetensors"));
   job.config = with;
