@@ -8,6 +8,7 @@
 #include <millrace/runtime/autodiff/internal/block_backward.h>
 #include <millrace/runtime/autodiff/internal/clone_block.h>
 #include <millrace/runtime/autodiff/internal/gradient_sums.h>
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/prepare_loops.h>
 #include <millrace/runtime/builder/ops.h>
 
@@ -33,6 +34,7 @@ class Driver {
 
   std::vector<Gradient> run() {
     check();
+    set_policies(program_, options_);
     std::vector<VarId> sources = options_.with_respect_to;
     const bool all = sources.empty();
     if (all)
@@ -50,7 +52,10 @@ class Driver {
       if (!all || block.has(source)) found.push_back({source, block.sum_with_lod(source)});
     return found;
   }
-  Program take() const { return without_unowned_blocks(program_); }
+  Program take() {
+    clear_policies(program_);
+    return without_unowned_blocks(program_);
+  }
 
  private:
   void check() const {

@@ -18,7 +18,7 @@ struct MemoryPolicy {
     truncate    ///< gradients stop at the boundary of each run of k1 iterations and reach back k2 of them
   };
   Kind kind = Kind::keep;
-  std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: √T
+  std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: 64
   std::int64_t k1 = 0;     ///< truncate: iterations between losses
   std::int64_t k2 = 0;     ///< truncate: iterations that a gradient reaches back
 };

@@ -9,7 +9,9 @@
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/clone_block.h>
 #include <millrace/runtime/autodiff/internal/forward_loop.h>
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/recurrence_backward.h>
+#include <millrace/runtime/autodiff/internal/segment_loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/program/op_registry.h>
 
@@ -22,6 +24,21 @@ int body_of(const Op& loop) { return loop.attributes.get<BlockId>("sub_block").i
 
 bool unpacks(const Op& op) { return op.type == "unpack" || op.type == "split_lod_tensor_to_timesteps"; }
 bool packs(const Op& op) { return op.type == "pack" || op.type == "restore_lod_tensor_from_timesteps"; }
+
+/// Iterations of a run that is computed again at once, where nobody says how many.
+constexpr std::int64_t default_segment = 64;
+
+/// Whether the iteration is the first one of a run of `every`.
+VarId at_boundary(Program& program, VarId iteration, std::int64_t every) {
+  const auto constant = [&](std::int64_t value) { return emit1(program, "constant", {}, {{"value", Tensor::scalar(value)}}); };
+  return emit1(program, "equal", {emit1(program, "mod", {iteration, constant(every)}), constant(0)}, {}, "at_boundary");
+}
+
+/// `x`, whose extents may differ from iteration to iteration.
+VarId varying(Program& program, VarId x) {
+  const VarDef& var = program.var(x);
+  return var.type.rank() == 0 ? x : emit1(program, "identity", {x}, {{"varying", std::vector<std::int64_t>{}}}, std::string(var.name));
+}
 
 /// Makes builder calls append to another block of the program that is being built.
 template <class F>
@@ -67,25 +84,30 @@ bool BlockBackward::has_array(VarId array) const {
 
 void BlockBackward::add_array(VarId array, const ArrayGradient& gradient) {
   if (!active(array)) return;
-  if (!local(array) && outer_ != nullptr) imported(array);
+  if (!local(array) && outer_ != nullptr) import_list(array);
   arrays_[array].push_back(gradient);
 }
 
+const BlockBackward::Import* BlockBackward::find_import(VarId var) const {
+  for (const Import& each : imports_)
+    if (each.var == var) return &each;
+  return nullptr;
+}
+
+/// A parameter of the backward loop.
+VarId BlockBackward::import_param(VarId var, const VarType& type) {
+  const VarId param = program().add_var("d_" + name(var), type, block_);
+  program().block(block_).params.push_back(param);
+  return param;
+}
+
 /// The list of an outer array as it is here before anything is added.
-VarId BlockBackward::imported(VarId array) {
-  const auto known = std::find(imports_.begin(), imports_.end(), array);
-  if (known != imports_.end()) return no_var;
+void BlockBackward::import_list(VarId array) {
+  if (find_import(array) != nullptr) return;
   const VarId initial = in_block(outer_->block_, [&] { return outer_->list(array); });
-  VarId here = initial;
-  if (in_loop_) {
-    here = program().add_var("d_" + name(array), program().var(initial).type, block_);
-    program().block(block_).params.push_back(here);
-  }
-  imports_.push_back(array);
-  import_params_.push_back(here);
-  import_initial_.push_back(initial);
+  const VarId here = in_loop_ ? import_param(array, program().var(initial).type) : initial;
+  imports_.push_back({array, here, initial, false});
   arrays_[array].push_back({Kind::list, here});
-  return here;
 }
 
 VarId BlockBackward::list_of(const ArrayGradient& gradient) {
@@ -105,7 +127,7 @@ VarId BlockBackward::list_of(const ArrayGradient& gradient) {
 }
 
 VarId BlockBackward::list(VarId array) {
-  if (!local(array) && outer_ != nullptr) imported(array);
+  if (!local(array) && outer_ != nullptr) import_list(array);
   const std::vector<ArrayGradient> terms = arrays_[array];
   VarId total = no_var;
   for (const ArrayGradient& term : terms) {
@@ -216,6 +238,12 @@ bool BlockBackward::visit_rows(const Op& op) {
 
 // ---- Loops and branches ----
 
+/// Nothing flows from the first iteration of a run to the one before.
+VarId BlockBackward::cut(VarId gradient, VarId like) {
+  if (boundary_ == no_var || gradient == no_var) return gradient;
+  return emit1(program(), "where", {boundary_, zeros_like(program(), like), gradient});
+}
+
 /// Whether a gradient gets to anything that the op, whose block is `block`, makes.
 bool BlockBackward::wanted(const Op& op, int block) const {
   for (const VarId output : op.outputs)
@@ -230,9 +258,37 @@ bool BlockBackward::wanted(const Op& op, int block) const {
   return false;
 }
 
+/// A sum over iterations of loops in loops goes on from iteration to iteration, so that it has the same bits however iterations are grouped.
+VarId BlockBackward::begin_sum(VarId var) {
+  if (local(var) || !in_loop_) return varying(program(), zeros_like(program(), var));
+  VarId here = no_var;
+  if (const Import* known = find_import(var)) {
+    here = known->here;
+  } else {
+    VarType type = program().var(var).type;
+    type.ordered = false;
+    type.lod_depth = 0;
+    if (type.shape) type.shape = DDim(std::vector<std::int64_t>(static_cast<std::size_t>(type.rank()), DDim::unknown));
+    here = import_param(var, type);
+    imports_.push_back({var, here, no_var, true});
+    if (has(var)) here = emit1(program(), "add", {here, sum(var)});
+    return here;
+  }
+  return has(var) ? sum(var) : here;
+}
+
+void BlockBackward::end_sum(VarId var, VarId total) {
+  if (find_import(var) == nullptr) return add(var, total);
+  sums_.replace(var, total);
+}
+
 void BlockBackward::visit_while(const Op& op) {
   const int body = body_of(op);
-  if (wanted(op, body) && !visit_recurrence(op, body)) visit_any_while(op, body);
+  if (!wanted(op, body) || visit_recurrence(op, body)) return;
+  const MemoryPolicy memory = policy_of(op);
+  if (memory.kind != MemoryPolicy::Kind::recompute || op.attributes.has("segment")) return visit_any_while(op, body);
+  const Op outer = segment_loop(program(), body, memory.every > 0 ? memory.every : default_segment, transform_.active);
+  visit_any_while(outer, body_of(outer));
 }
 
 bool BlockBackward::visit_recurrence(const Op& op, int body) {
@@ -240,14 +296,13 @@ bool BlockBackward::visit_recurrence(const Op& op, int body) {
     if (has(output)) return false;
   try {
     Program made = program();
-    const LoopGradients found = recurrence_backward(made, transform_.active, body, arrays_);
+    const LoopGradients found = recurrence_backward(made, transform_.active, body, arrays_, policy_of(op));
     program() = std::move(made);
     for (const auto& [var, gradient] : found.tensors) add(var, gradient);
     for (const auto& [array, gradient] : found.arrays) add_array(array, gradient);
     return true;
-  } catch (const UnsupportedError& error) {
-    if (std::getenv("AD_DEBUG")) fmt::print("{}\n", error.what());
-    return false;
+  } catch (const UnsupportedError&) {
+    return false;  // its backward keeps to the general form
   }
 }
 
@@ -255,7 +310,8 @@ BlockBackward::Inner BlockBackward::take_inner() {
   Inner made{block_, {}, {}};
   for (const VarId var : sums_.vars())
     if (!local(var)) made.tensors.emplace_back(var, sum(var));
-  for (const VarId array : imports_) made.lists.emplace_back(array, list(array));
+  for (const Import& each : imports_)
+    if (!each.sum) made.lists.emplace_back(each.var, list(each.var));
   return made;
 }
 
@@ -279,17 +335,12 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
   };
   const VarId left = program().add_var("iterations_left", VarType(DType::i64, DDim{}), back);
   program().block(back).params.push_back(left);
-  // Extents may differ from iteration to iteration.
-  const auto varying = [&](VarId x) {
-    return program().var(x).type.rank() == 0 ? x : emit1(program(), "identity", {x}, {{"varying", std::vector<std::int64_t>{}}}, name(x));
-  };
   std::vector<VarId> carried(op.inputs.size(), no_var);
   for (std::size_t i = 0; i < carried.size(); ++i) {
     if (!live[i]) continue;
     const VarId given = sum(op.outputs[i]);
-    carried[i] = add_param(varying(given == no_var ? zeros_like(program(), op.outputs[i]) : given), "d_" + name(op.inputs[i]));
+    carried[i] = add_param(varying(program(), given == no_var ? zeros_like(program(), op.outputs[i]) : given), "d_" + name(op.inputs[i]));
   }
-  const std::size_t first_import = program().block(back).params.size();
   VarId iteration = no_var;
   std::vector<VarId> values;  // the parameters of the forward body in this iteration
   std::map<VarId, VarId> copies;
@@ -298,6 +349,10 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     iteration =
         emit1(program(), "sub", {left, emit1(program(), "constant", {}, {{"value", Tensor::scalar<std::int64_t>(1)}})}, {}, "iteration");
     values = forward.stand_ins(back, copies);
+    if (const MemoryPolicy memory = policy_of(op); memory.kind == MemoryPolicy::Kind::truncate) {
+      inside.boundary_ = at_boundary(program(), iteration, memory.k1);
+      inside.own_writes_ = forward.arrays_written();
+    }
     const std::vector<Op> ops = clone_ops(program(), body, back, copies, transform_.active);
     const std::vector<VarId> next = program().block(body).results;
     const auto here = [&](VarId var) { return copies.contains(var) ? copies.at(var) : var; };
@@ -307,20 +362,25 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     results.push_back(iteration);
     for (std::size_t i = 0; i < carried.size(); ++i) {
       if (carried[i] == no_var) continue;
-      const VarId given = inside.sum(values[i]);
+      const VarId given = inside.cut(inside.sum(values[i]), values[i]);
       results.push_back(given == no_var ? zeros_like(program(), values[i]) : given);
     }
     made = inside.take_inner();
   });
-  // Lists were given parameters as they came up; sums over the iterations follow them.
-  for (std::size_t i = 0; i < inside.imports_.size(); ++i) {
-    initial.push_back(inside.import_initial_[i]);
-    results.push_back(made.lists[i].second);
+  // Imports were given parameters as they came up; the other sums over the iterations follow them.
+  const auto gradient_of = [&](VarId var, bool sum) {
+    for (const auto& [found, gradient] : sum ? made.tensors : made.lists)
+      if (found == var) return gradient;
+    return no_var;
+  };
+  for (const Import& each : inside.imports_) {
+    initial.push_back(each.sum ? begin_sum(each.var) : each.initial);
+    results.push_back(gradient_of(each.var, each.sum));
   }
-  static_cast<void>(first_import);
-  for (auto& [var, gradient] : made.tensors) {
-    const VarId total = add_param(varying(zeros_like(program(), var)), "d_" + name(var));
-    results.push_back(in_block(back, [&] { return emit1(program(), "add", {total, gradient}); }));
+  for (const auto& [var, gradient] : made.tensors) {
+    if (inside.find_import(var) != nullptr) continue;
+    const VarId total = add_param(begin_sum(var), "d_" + name(var));
+    results.push_back(in_block(back, [&, term = gradient] { return emit1(program(), "add", {total, term}); }));
   }
   program().block(back).results = results;
   drop_dead_ops(program(), back);
@@ -333,8 +393,14 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
   std::size_t at = 1;
   for (std::size_t i = 0; i < carried.size(); ++i)
     if (carried[i] != no_var) add(op.inputs[i], last[at++]);
-  for (const auto& [array, list] : made.lists) set_list(array, last[at++]);
-  for (const auto& [var, gradient] : made.tensors) add(var, last[at++]);
+  for (const Import& each : inside.imports_) {
+    if (each.sum)
+      end_sum(each.var, last[at++]);
+    else
+      set_list(each.var, last[at++]);
+  }
+  for (const auto& [var, gradient] : made.tensors)
+    if (inside.find_import(var) == nullptr) end_sum(var, last[at++]);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!forward.invariant(i)) continue;
     add(op.inputs[i], sum(op.outputs[i]));

@@ -46,6 +46,14 @@ class BlockBackward {
     std::vector<std::pair<VarId, VarId>> lists;    ///< outer array, list in the block
   };
 
+  /// A gradient that comes from the block around: a list that goes on being added to, or of a loop the sum over iterations so far.
+  struct Import {
+    VarId var = no_var;
+    VarId here = no_var;     ///< in this block; of a loop a parameter
+    VarId initial = no_var;  ///< in the block around; of a sum: none yet
+    bool sum = false;
+  };
+
   Program& program() const { return transform_.program; }
   bool active(VarId var) const { return sums_.active(var); }
   bool local(VarId var) const { return program().var(var).block == block_; }
@@ -59,7 +67,9 @@ class BlockBackward {
   /// The gradient of an array, as one list.
   VarId list(VarId array);
   VarId list_of(const ArrayGradient& gradient);
-  VarId imported(VarId array);
+  const Import* find_import(VarId var) const;
+  VarId import_param(VarId var, const VarType& type);
+  void import_list(VarId array);
   VarId as_array(VarId array);
 
   bool visit_array(const Op& op);
@@ -77,17 +87,21 @@ class BlockBackward {
   void visit_if(const Op& op);
   Inner branch(const Op& op, const char* attribute);
   Inner take_inner();
+  VarId cut(VarId gradient, VarId like);
+  /// Where a loop in this block begins to sum the gradient of `var`, and what its end means.
+  VarId begin_sum(VarId var);
+  void end_sum(VarId var, VarId total);
 
   Transform& transform_;
   const int block_;
   BlockBackward* const outer_;
   GradientSums sums_;
   ArrayGradients arrays_;
-  std::set<VarId> own_reads_;          ///< arrays that the loop reads itself: they get gradients iteration by iteration
-  std::vector<VarId> imports_;         ///< outer arrays, in the order in which they were first needed
-  std::vector<VarId> import_params_;   ///< of a loop: their lists in this iteration
-  std::vector<VarId> import_initial_;  ///< in the block around
+  std::set<VarId> own_reads_;    ///< arrays that the loop reads itself: they get gradients iteration by iteration
+  std::vector<Import> imports_;  ///< in the order in which they were first needed
   bool in_loop_ = false;
+  VarId boundary_ = no_var;     ///< truth: nothing flows to the iteration before this one
+  std::set<VarId> own_writes_;  ///< arrays that the loop writes, where gradients are cut
 };
 
 }  // namespace millrace::autodiff

@@ -81,18 +81,26 @@ VarId ForwardLoop::trips() {
   return trips_;
 }
 
-void ForwardLoop::collect_reads(int block, std::set<VarId>& arrays) const {
+void ForwardLoop::collect_arrays(int block, bool written, std::set<VarId>& arrays) const {
   for (const Op& op : program_.block(block).ops) {
-    const bool looks = op.type != "tensor_array_size" && written_array(program_, op) == no_var;
+    const VarId array = written_array(program_, op);
+    if (written && array != no_var) arrays.insert(array);
+    const bool looks = !written && op.type != "tensor_array_size" && array == no_var;
     for (const VarId input : op.inputs)
       if (looks && input != no_var && program_.var(input).type.is_array()) arrays.insert(input);
-    for_each_sub_block(op, [&](int inner) { collect_reads(inner, arrays); });
+    for_each_sub_block(op, [&](int inner) { collect_arrays(inner, written, arrays); });
   }
 }
 
 std::set<VarId> ForwardLoop::arrays_read() const {
   std::set<VarId> arrays;
-  collect_reads(body_, arrays);
+  collect_arrays(body_, false, arrays);
+  return arrays;
+}
+
+std::set<VarId> ForwardLoop::arrays_written() const {
+  std::set<VarId> arrays;
+  collect_arrays(body_, true, arrays);
   return arrays;
 }
 

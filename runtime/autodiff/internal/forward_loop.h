@@ -24,6 +24,8 @@ class ForwardLoop {
   VarId trips();
   /// Arrays around the loop that the body reads.
   std::set<VarId> arrays_read() const;
+  /// The same that it writes.
+  std::set<VarId> arrays_written() const;
   /// Whether a carried var is the same in all iterations.
   bool invariant(std::size_t carried) const;
   /// Carried vars through which a gradient flows, given those of outputs and arrays that have one behind the loop.
@@ -39,7 +41,7 @@ class ForwardLoop {
   Op& loop();
   const Op& loop() const;
   void check() const;
-  void collect_reads(int block, std::set<VarId>& arrays) const;
+  void collect_arrays(int block, bool written, std::set<VarId>& arrays) const;
   std::vector<Op> value_of(std::size_t carried, int back, VarId iteration, VarId value);
   Op loose(int back, const std::string& type, std::vector<VarId> inputs, Attributes attributes, DType dtype);
   /// Inserts ops in front of the loop.

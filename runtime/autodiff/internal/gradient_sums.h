@@ -24,6 +24,8 @@ class GradientSums {
 
   /// One more term of the gradient of `var`; nothing when it is `no_var` or the var is not active.
   void add(VarId var, VarId gradient);
+  /// Puts a sum in the place of the terms.
+  void replace(VarId var, VarId total) { terms_[var] = {total}; }
   /// Vars that have a gradient.
   std::vector<VarId> vars() const;
   bool has(VarId var) const { return terms_.contains(var); }

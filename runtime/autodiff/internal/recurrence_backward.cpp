@@ -190,12 +190,18 @@ class RaggedReader {
 /// Values and gradients in an iteration of the backward loop, or of a rehearsal of it.
 class Stage {
  public:
-  Stage() = default;
+  Stage(Program& program, const RaggedLoop& loop, bool recompute) : staged_(program), loop_(loop), recompute_(recompute) {}
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
   virtual ~Stage() = default;
-  /// A value of the forward iteration.
-  virtual VarId value(VarId forward) = 0;
+  /// A value of the forward iteration: one that is kept, or made again of such values.
+  VarId value(VarId forward) {
+    return find(forward, values_, [this](VarId var) { return held(var); });
+  }
+  /// The same over the rows of all iterations, behind the loop.
+  VarId flat_value(VarId forward) {
+    return find(forward, flat_values_, [this](VarId var) { return flat_held(var); });
+  }
   /// This iteration's gradient of what the forward iteration wrote to the array; `no_var`: none.
   virtual VarId incoming(VarId array) = 0;
   /// The gradient of a state that the backward iteration before made.
@@ -205,6 +211,44 @@ class Stage {
   virtual void accumulate(VarId of, VarId gradient) = 0;
   /// Rows that are looked at behind the loop; the number of the output.
   virtual std::size_t output(VarId rows) = 0;
+  /// `gradient` of a state before the iteration, without what is cut.
+  virtual VarId cut(VarId gradient) = 0;
+
+ protected:
+  virtual VarId held(VarId forward) = 0;
+  virtual VarId flat_held(VarId forward) = 0;
+
+  Program& staged_;
+  const RaggedLoop& loop_;
+
+ private:
+  template <class Held>
+  VarId find(VarId forward, std::map<VarId, VarId>& values, const Held& take) {
+    if (forward == no_var || staged_.var(forward).block != loop_.body) return forward;
+    if (const auto known = values.find(forward); known != values.end()) return known->second;
+    if (const Tensor* number = staged_.constant(forward)) return values[forward] = build::constant(*number).id();
+    const std::optional<Op> op = recompute_ ? maker(forward) : std::nullopt;
+    if (!op) return values[forward] = take(forward);
+    Op again{op->type, {}, {}, op->attributes, op->label};
+    for (const VarId input : op->inputs) again.inputs.push_back(find(input, values, take));
+    const std::vector<VarId> made = emit(staged_, std::move(again));
+    for (std::size_t i = 0; i < made.size(); ++i) values[op->outputs[i]] = made[i];
+    return values.at(forward);
+  }
+  /// The op that makes a value of the iteration's own; none for what is read or shrunk.
+  std::optional<Op> maker(VarId forward) const {
+    for (const Op& op : staged_.block(loop_.body).ops) {
+      if (std::find(op.outputs.begin(), op.outputs.end(), forward) == op.outputs.end()) continue;
+      const OpDef& def = staged_.registry().at(op.type);
+      if (op.type == "shrink" || !def.prepare || !def.pure) return std::nullopt;
+      return op;
+    }
+    return std::nullopt;
+  }
+
+  const bool recompute_;
+  std::map<VarId, VarId> values_;
+  std::map<VarId, VarId> flat_values_;
 };
 
 struct Deferred {
@@ -229,7 +273,7 @@ class BodyWalk {
     for (std::size_t i = 0; i < loop_.states.size(); ++i) {
       const VarId total = sum(state_terms_[i]);
       reached.push_back(total != no_var);
-      if (live_[i] && total != no_var) stage_.update(i, total);
+      if (live_[i] && total != no_var) stage_.update(i, stage_.cut(total));
     }
     for (auto& [var, terms] : static_terms_) stage_.accumulate(var, sum(terms));
   }
@@ -369,16 +413,16 @@ bool has_kind(const ArrayGradients& arrays, VarId array, ArrayGradient::Kind kin
 /// Finds which values the backward loop reads. Its ops go to a copy of the program, which is dropped.
 class Rehearsal : public Stage {
  public:
-  Rehearsal(const Program& program, const RaggedLoop& loop, const ArrayGradients& arrays)
-      : program_(program), guard_(program_), at_(guard_, loop.block), loop_(loop), arrays_(arrays) {}
+  Rehearsal(const Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, bool recompute)
+      : Stage(program_, loop, recompute), program_(program), guard_(program_), at_(guard_, loop.block), arrays_(arrays) {}
 
   Program& program() { return program_; }
-  VarId value(VarId forward) override {
-    if (program_.var(forward).block != loop_.body) return forward;
-    if (program_.constant(forward) == nullptr && std::find(needed.begin(), needed.end(), forward) == needed.end())
-      needed.push_back(forward);
+  VarId held(VarId forward) override {
+    if (std::find(needed.begin(), needed.end(), forward) == needed.end()) needed.push_back(forward);
     return stand_in(program_.var(forward).type);
   }
+  VarId flat_held(VarId forward) override { return held(forward); }
+  VarId cut(VarId gradient) override { return gradient; }
   VarId incoming(VarId array) override {
     if (!has_kind(arrays_, array, ArrayGradient::Kind::packed)) return no_var;
     return stand_in(program_.var(loop_.written.at(array)).type);
@@ -403,7 +447,6 @@ class Rehearsal : public Stage {
   Program program_;
   build::Guard guard_;
   build::BlockGuard at_;
-  const RaggedLoop& loop_;
   const ArrayGradients& arrays_;
   std::vector<VarId> outputs_;
 };
@@ -411,8 +454,13 @@ class Rehearsal : public Stage {
 /// The backward loop itself.
 class RaggedStage : public Stage {
  public:
-  RaggedStage(Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, const std::map<VarId, VarId>& packed)
-      : program_(program), loop_(loop), packed_(packed), rnn_({.level = static_cast<int>(loop.level), .reverse = !loop.reverse}) {
+  RaggedStage(Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, const std::map<VarId, VarId>& packed,
+              const MemoryPolicy& memory)
+      : Stage(program, loop, memory.kind == MemoryPolicy::Kind::recompute),
+        program_(program),
+        packed_(packed),
+        memory_(memory),
+        rnn_({.level = static_cast<int>(loop.level), .reverse = !loop.reverse}) {
     for (const auto& [array, value] : loop.written) {
       const auto found = arrays.find(array);
       if (found == arrays.end()) continue;
@@ -426,18 +474,21 @@ class RaggedStage : public Stage {
 
   template <class F>
   void run(const F& walk) {
+    const VarId flows = memory_.kind == MemoryPolicy::Kind::truncate ? flow_rows() : no_var;
     const auto block = rnn_.block();
     rnn_.step_input(Var::of(first_rows()));
+    if (flows != no_var) flows_ = rnn_.step_input(Var::of(flows)).id();
     walk();
     for (const VarId rows : outputs_) rnn_.output(Var::of(rows));
   }
 
-  VarId value(VarId forward) override {
-    if (program_.var(forward).block != loop_.body) return forward;
-    const int here = build::Guard::current().block();
-    const auto known = values_.find({forward, here});
-    if (known != values_.end()) return known->second;
-    return values_[{forward, here}] = make_value(forward);
+  VarId held(VarId forward) override { return like_kept(forward, rnn_.step_input(Var::of(packed_.at(forward))).id()); }
+  VarId flat_held(VarId forward) override { return like_kept(forward, without_lod(program_, packed_.at(forward))); }
+  VarId cut(VarId gradient) override {
+    if (flows_ == no_var) return gradient;
+    const VarId none = emit1(program_, "constant", {}, {{"value", number(program_.var(gradient).type.dtype, 0)}});
+    const VarId flows = build::greater(Var::of(flows_), Var::of(none)).id();
+    return emit1(program_, "where", {flows, gradient, none});
   }
   VarId incoming(VarId array) override {
     const auto found = incoming_.find(array);
@@ -476,13 +527,6 @@ class RaggedStage : public Stage {
     if (first) at->second = without_lod(program_, packed_output(output));
     return at->second;
   }
-  VarId flat_value(VarId forward) {
-    if (program_.var(forward).block != loop_.body) return forward;
-    if (program_.constant(forward) != nullptr) return value(forward);
-    const auto [at, first] = flat_values_.emplace(forward, no_var);
-    if (first) at->second = like_kept(forward, without_lod(program_, packed_.at(forward)));
-    return at->second;
-  }
   VarId boot_gradient(std::size_t state) const { return rnn_.last(memories_.at(state)).id(); }
   const std::map<VarId, Var>& sums() const { return sums_; }
   VarId total(VarId of) const { return rnn_.last(sums_.at(of)).id(); }
@@ -493,9 +537,9 @@ class RaggedStage : public Stage {
     if (!packed_.empty()) return packed_.begin()->second;
     return loop_.sources.begin()->second;
   }
-  VarId make_value(VarId forward) {
-    if (const Tensor* number = program_.constant(forward)) return build::constant(*number).id();
-    return like_kept(forward, rnn_.step_input(Var::of(packed_.at(forward))).id());
+  /// 0 in the first row of each run of iterations, 1 elsewhere.
+  VarId flow_rows() {
+    return emit1(program_, "run_rows", {first_rows()}, {{"every", memory_.k1}, {"level", loop_.level}, {"reverse", loop_.reverse}});
   }
   /// Rows that were kept in another dtype have their own again.
   VarId like_kept(VarId forward, VarId rows) {
@@ -504,13 +548,12 @@ class RaggedStage : public Stage {
   }
 
   Program& program_;
-  const RaggedLoop& loop_;
   const std::map<VarId, VarId>& packed_;
+  const MemoryPolicy memory_;
+  VarId flows_ = no_var;
   build::DynamicRNN rnn_;
   std::map<VarId, VarId> incoming_;
   std::map<VarId, VarId> last_;
-  std::map<std::pair<VarId, int>, VarId> values_;
-  std::map<VarId, VarId> flat_values_;
   std::map<std::size_t, VarId> flat_outputs_;
   std::map<std::size_t, Var> memories_;
   std::map<VarId, Var> sums_;
@@ -559,7 +602,8 @@ std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, con
 
 }  // namespace
 
-LoopGradients recurrence_backward(Program& program, const std::set<VarId>& active, int body, const ArrayGradients& arrays) {
+LoopGradients recurrence_backward(Program& program, const std::set<VarId>& active, int body, const ArrayGradients& arrays,
+                                  const MemoryPolicy& memory) {
   build::Guard guard(program);
   const build::BlockGuard at(guard, lowering::find_loop(program, body).first);
   const RaggedLoop loop = RaggedReader(program, body).read();
@@ -568,13 +612,13 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
   std::vector<bool> live(loop.states.size(), true);
   std::vector<VarId> needed;
   for (bool stable = false; !stable;) {
-    Rehearsal rehearsal(program, loop, arrays);
+    Rehearsal rehearsal(program, loop, arrays, memory.kind == MemoryPolicy::Kind::recompute);
     BodyWalk walk(rehearsal.program(), active, loop, live, rehearsal);
     walk.run();
     LoopGradients ignored;
     for (const Deferred& later : walk.deferred)
       add_weights(
-          rehearsal.program(), active, later, loop.body, [&](VarId var) { return rehearsal.value(var); },
+          rehearsal.program(), active, later, loop.body, [&](VarId var) { return rehearsal.flat_value(var); },
           [&](std::size_t output) { return rehearsal.output_rows(output); }, ignored);
     needed = rehearsal.needed;
     stable = true;
@@ -586,7 +630,7 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
     }
   }
   const std::map<VarId, VarId> packed = packed_rows(program, loop, needed);
-  RaggedStage stage(program, loop, arrays, packed);
+  RaggedStage stage(program, loop, arrays, packed, memory);
   BodyWalk walk(program, active, loop, live, stage);
   stage.run([&] { walk.run(); });
   LoopGradients made;

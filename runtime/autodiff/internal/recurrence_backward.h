@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/autodiff/internal/array_gradients.h>
 #include <millrace/runtime/program/program.h>
 
@@ -22,8 +23,13 @@ struct LoopGradients {
 /// forward loop does, because sequences stand end to end. Gradients of weights are computed behind the loop, each by one call of the op's rule
 /// on the rows of all iterations: for a product that is dW = Xᵀ·dY.
 ///
+/// `memory`: under `recompute` the forward loop keeps the states that an iteration begins with, and the backward computes the rest of the iteration
+/// again. Under `truncate` nothing flows from the first row of a run of k1 to the row before it; runs begin with the first iteration of each
+/// sequence.
+///
 /// `arrays`: gradients of the arrays that the loop writes. UnsupportedError when the loop is no recurrence over ragged rows, or an op of it is
 /// not row-wise. Changes `program` even when it throws: call it with a copy.
-LoopGradients recurrence_backward(Program& program, const std::set<VarId>& active, int body, const ArrayGradients& arrays);
+LoopGradients recurrence_backward(Program& program, const std::set<VarId>& active, int body, const ArrayGradients& arrays,
+                                  const MemoryPolicy& memory);
 
 }  // namespace millrace::autodiff

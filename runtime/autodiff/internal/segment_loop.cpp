@@ -70,6 +70,7 @@ Op segment_loop(Program& program, int body, std::int64_t every, std::set<VarId>&
                      {"max_trips", std::int64_t{-1}},
                      {"parallel_iterations", std::int64_t{1}},
                      {"segment", true}};
+
   std::vector<Op>& ops = program.block(block).ops;
   ops[place] = runs;
   ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(place), std::move(begins));

@@ -313,6 +313,34 @@ OpDef last_rows_gradient_op() {
   return def;
 }
 
+/// [rows, 1] of the dtype of X: 0 in the first row of each run of `every` items of a sequence of `level`, 1 elsewhere. Reversed, runs begin at
+/// the ends of the sequences.
+void run_run_rows(OpContext& run) {
+  const Attributes& attributes = run.op().attributes;
+  const auto every = attributes.get<std::int64_t>("every");
+  const bool reverse = attributes.get_or("reverse", false);
+  const LoDTensor& x = run.in(0).tensor();
+  const std::vector<std::int64_t> lengths = x.lod().lengths(static_cast<int>(attributes.get<std::int64_t>("level")));
+  Rows rows;
+  for (const std::int64_t length : lengths)
+    for (std::int64_t i = 0; i < length; ++i) rows.push_back((reverse ? length - 1 - i : i) % every == 0 ? -1 : 0);
+  const Tensor one = full(DDim{1, 1}, 1, x.dtype(), run.stream());
+  run.set(0, LoDTensor(gather_rows(one, rows, run.stream()), x.lod()));
+}
+
+OpDef run_rows_op() {
+  return plain_op(
+      "run_rows", {"X"},
+      [](InferContext& context) {
+        const auto level = context.attributes().get<std::int64_t>("level");
+        if (level < 0 || level + 1 != context.tensor(0).lod_depth)
+          throw ProgramError("expected the last level of LoD, found level " + std::to_string(level) + " for " + context.describe(0));
+        if (context.attributes().get<std::int64_t>("every") < 1) throw ProgramError("attribute 'every': expected 1 or more");
+        context.result(VarType(context.tensor(0).dtype, DDim{extent(context, 0, 0), 1}, context.tensor(0).lod_depth));
+      },
+      run_run_rows);
+}
+
 /// Says that slot Index of the array has the value X already; does nothing.
 OpDef written_op() {
   OpDef def =
@@ -355,6 +383,7 @@ void add_slot_gradient_ops(OpRegistry& registry) {
   registry.add(reorder_gradient_op());
   registry.add(boot_gradient_op());
   registry.add(last_rows_gradient_op());
+  registry.add(run_rows_op());
   registry.add(written_op());
   registry.add(stop_gradient_op());
 }

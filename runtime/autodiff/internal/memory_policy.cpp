@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
+
+#include <string>
+#include <vector>
+
+namespace millrace::autodiff {
+namespace {
+
+using Kind = MemoryPolicy::Kind;
+constexpr const char* attribute = "backward_memory";
+
+void check(const MemoryPolicy& policy) {
+  if (policy.kind == Kind::spill)
+    throw UnsupportedError("append_backward: memory policy spill: expected keep, recompute or truncate; values are not written to files");
+  if (policy.kind == Kind::recompute && policy.every < 0)
+    throw ArgumentError("append_backward: memory policy recompute: expected a checkpoint every 1 or more iterations, or 0, found " +
+                        std::to_string(policy.every));
+  if (policy.kind != Kind::truncate) return;
+  if (policy.k1 < 1 || policy.k2 < 1)
+    throw ArgumentError("append_backward: memory policy truncate: expected k1 and k2 of 1 or more, found " + std::to_string(policy.k1) +
+                        " and " + std::to_string(policy.k2));
+  if (policy.k1 != policy.k2)
+    throw UnsupportedError("append_backward: memory policy truncate: expected k1 and k2 to be equal, found " + std::to_string(policy.k1) +
+                           " and " + std::to_string(policy.k2));
+}
+
+template <class F>
+void for_each_loop(Program& program, F&& f) {
+  for (std::size_t i = 0; i < program.blocks().size(); ++i)
+    for (Op& op : program.block(static_cast<int>(i)).ops)
+      if (op.type == "while") f(op);
+}
+
+}  // namespace
+
+void set_policies(Program& program, const BackwardOptions& options) {
+  check(options.memory);
+  for (const auto& [body, policy] : options.per_loop) check(policy);
+  for_each_loop(program, [&](Op& loop) {
+    const auto own = options.per_loop.find(loop.attributes.get<BlockId>("sub_block").index);
+    const MemoryPolicy& policy = own == options.per_loop.end() ? options.memory : own->second;
+    if (policy.kind == Kind::keep) return;
+    loop.attributes.set(attribute, std::vector<std::int64_t>{static_cast<std::int64_t>(policy.kind), policy.every, policy.k1, policy.k2});
+  });
+}
+
+MemoryPolicy policy_of(const Op& loop) {
+  if (!loop.attributes.has(attribute)) return {};
+  const auto& numbers = loop.attributes.get<std::vector<std::int64_t>>(attribute);
+  return {static_cast<Kind>(numbers.at(0)), numbers.at(1), numbers.at(2), numbers.at(3)};
+}
+
+void clear_policies(Program& program) {
+  for_each_loop(program, [](Op& loop) {
+    Attributes kept;
+    for (const auto& [name, value] : loop.attributes)
+      if (name != attribute && name != "segment") kept.set(name, value);
+    loop.attributes = std::move(kept);
+  });
+}
+
+}  // namespace millrace::autodiff

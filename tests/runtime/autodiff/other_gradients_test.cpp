@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of layers beside those that tests/python/gradients_test.py writes for another library.
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/files/npz.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/layers/rnn.h>
+
+#include "support/program_runs.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+/// The layers' outputs over x. `inputs` gets the vars of weights in torch's layout, by name.
+Var build_net(const NpzTensors& tensors, const std::string& title, const Var& x) {
+  const auto direction = title.find("bidirectional") != std::string::npos ? layers::Direction::bidirectional : layers::Direction::forward;
+  std::vector<layers::LstmWeights> lstm;
+  std::vector<layers::GruWeights> gru;
+  std::vector<layers::RnnWeights> rnn;
+  for (int k = 0; tensors.contains("weight_ih." + std::to_string(k)); ++k) {
+    const auto at = [&](const std::string& name) { return tensors.at(name + "." + std::to_string(k)); };
+    std::optional<Tensor> projection;
+    if (tensors.contains("weight_hr." + std::to_string(k))) projection = at("weight_hr");
+    if (title.find("lstm") != std::string::npos)
+      lstm.push_back(layers::lstm_from_pytorch(at("weight_ih"), at("weight_hh"), at("bias_ih"), at("bias_hh"), projection));
+    else if (title.find("gru") != std::string::npos)
+      gru.push_back(layers::gru_from_pytorch(at("weight_ih"), at("weight_hh"), at("bias_ih"), at("bias_hh")));
+    else
+      rnn.push_back(layers::rnn_from_pytorch(at("weight_ih"), at("weight_hh"), at("bias_ih"), at("bias_hh")));
+  }
+  if (!lstm.empty()) {
+    layers::LstmOptions options;
+    options.direction = direction;
+    return layers::lstm({x}, lstm, options).y;
+  }
+  if (!gru.empty()) {
+    layers::GruOptions options;
+    options.direction = direction;
+    return layers::gru({x}, gru, options).y;
+  }
+  layers::RnnOptions options;
+  options.direction = direction;
+  return layers::rnn({x}, rnn, options).y;
+}
+
+/// Element [i, j] of a gradient of ours is element [j, i] of torch's.
+std::vector<float> transposed(const Tensor& x) {
+  if (x.rank() < 2) return x.to_vector<float>();
+  const std::vector<float> values = x.to_vector<float>();
+  const auto rows = static_cast<std::size_t>(x.dim(0));
+  const auto columns = static_cast<std::size_t>(x.dim(1));
+  std::vector<float> made(values.size());
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t j = 0; j < columns; ++j) made[j * rows + i] = values[i * columns + j];
+  return made;
+}
+
+void expect_near(const std::string& name, const std::vector<float>& found, const std::vector<float>& wanted) {
+  INFO(name);
+  REQUIRE(found.size() == wanted.size());
+  double greatest = 1e-3;
+  for (const float each : wanted) greatest = std::max(greatest, std::abs(static_cast<double>(each)));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    CHECK(std::abs(static_cast<double>(found[i]) - static_cast<double>(wanted[i])) <= 1e-5 * greatest);
+}
+
+void check_case(const std::filesystem::path& path) {
+  const std::string title = path.filename().string();
+  INFO("case ", title);
+  const NpzTensors tensors = read_npz(path);
+  Program program;
+  BackwardOptions options;
+  VarId loss = no_var;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, tensors.at("x").dim(1)}, 1));
+    const Var dy = input("dy", VarType(DType::f32, {DDim::unknown, tensors.at("dy").dim(1)}));
+    const Var y = drop_lod(build_net(tensors, title, x));
+    output("y", y);
+    loss = sum(y * dy).id();
+    options.with_respect_to.push_back(x.id());
+  }
+  for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
+  for (const Gradient& each : append_backward(program, loss, options)) {
+    REQUIRE(each.gradient != no_var);
+    program.add_output("d_" + program.var(each.var).name, each.gradient);
+  }
+  const LoD lod = LoD::from_lengths({tensors.at("lens").to_vector<std::int64_t>()});
+  const RunResult found = on_cpu(program, {{"x", LoDTensor(tensors.at("x"), lod)}, {"dy", tensors.at("dy")}});
+  CHECK(found.iteration_by_iteration.empty());
+  expect_near("y", found["y"].tensor().to_vector<float>(), tensors.at("want_y").to_vector<float>());
+  expect_near("x", found["d_x"].tensor().to_vector<float>(), tensors.at("want_x").to_vector<float>());
+  const std::map<std::string, std::string> names{{"input", "weight_ih"},
+                                                 {"recurrent", "weight_hh"},
+                                                 {"bias", "bias_ih"},
+                                                 {"projection", "weight_hr"},
+                                                 {"recurrent_gates", "weight_hh"},
+                                                 {"recurrent_gates_bias", "bias_hh"},
+                                                 {"recurrent_candidate", "weight_hh"},
+                                                 {"recurrent_candidate_bias", "bias_hh"}};
+  int compared = 0;
+  for (const auto& [name, value] : found.outputs()) {
+    // d_lstm_0_recurrent_bias
+    const std::size_t begin = name.find('_', 2);
+    if (name.rfind("d_", 0) != 0 || begin == std::string::npos) continue;
+    const std::size_t end = name.find('_', begin + 1);
+    const auto known = names.find(name.substr(end + 1));
+    if (known == names.end()) continue;
+    const auto wanted = tensors.find("want_" + known->second + "." + name.substr(begin + 1, end - begin - 1));
+    if (wanted == tensors.end()) continue;
+    // Gates r z of a GRU stand before its candidate n.
+    const std::vector<float> mine = transposed(value.tensor().tensor());
+    std::vector<float> theirs = wanted->second.to_vector<float>();
+    REQUIRE(mine.size() <= theirs.size());
+    if (name.find("candidate") != std::string::npos) theirs.erase(theirs.begin(), theirs.end() - static_cast<std::ptrdiff_t>(mine.size()));
+    if (name.find("gates") != std::string::npos) theirs.resize(mine.size());
+    expect_near(name, mine, theirs);
+    ++compared;
+  }
+  CHECK(compared >= 3);
+}
+
+TEST_CASE("gradients of layers are those that another library found") {
+  const char* folder = std::getenv("MILLRACE_GRADIENT_CASES");
+  if (folder == nullptr) return;
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    check_case(entry.path());
+    ++count;
+  }
+  CHECK(count > 0);
+  MESSAGE(count, " cases");
+}
+
+}  // namespace
