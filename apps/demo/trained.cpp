@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>

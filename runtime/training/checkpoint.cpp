@@ -201,11 +201,10 @@ void CheckpointFolder::save(const Checkpoint& checkpoint) {
       failed(target, "rename", error);
     }
     sync_folder(folder_);
-    std::vector<std::int64_t> older;
-    for (const std::int64_t step : steps())
-      if (step < checkpoint.step) older.push_back(step);
-    for (const std::int64_t step : steps())
-      if (step > checkpoint.step || (step < checkpoint.step && step != older.back())) fs::remove_all(at(step));
+    const std::vector<std::int64_t> all = steps();
+    const auto here = std::lower_bound(all.begin(), all.end(), checkpoint.step);
+    for (auto each = all.begin(); each != all.end(); ++each)
+      if (*each != checkpoint.step && each + 1 != here) fs::remove_all(at(*each));
     fs::remove_all(replaced);
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;

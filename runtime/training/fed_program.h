@@ -18,15 +18,12 @@ class FedProgram {
   /// `fed` is what `with_fed_weights` gave, perhaps with more ops and outputs. `device` null: a CPU device of its own with one thread.
   explicit FedProgram(Program fed, std::shared_ptr<Device> device = nullptr);
 
-  /// One run. `step` is fed to an input of that name, i64 of one element, where the program has one and `feeds` has none. `exchange` takes outputs
-  /// while the run goes on (run_exchange.h); null: the result has all outputs.
-  RunResult run(const Tensors& weights, Feeds feeds, std::int64_t step, const RunOptions& options = {},
-                std::shared_ptr<RunExchange> exchange = nullptr);
+  /// One run; `feeds` are the other inputs. `exchange` takes outputs while the run goes on (run_exchange.h); null: the result has all outputs.
+  RunResult run(const Tensors& weights, Feeds feeds, const RunOptions& options = {}, std::shared_ptr<RunExchange> exchange = nullptr);
   const Program& program() const noexcept { return executable_.program(); }
 
  private:
   Executable executable_;
-  bool counts_steps_;
   ThreadExecutor executor_;
 };
 

@@ -111,7 +111,8 @@ std::vector<std::vector<std::int64_t>> deal_to_ranks(const LoD& lod, const std::
   }
   std::vector<std::size_t> order(batch.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return std::pair(-lengths[a], a) < std::pair(-lengths[b], b); });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return std::pair(-lengths[a], a) < std::pair(-lengths[b], b); });
   std::vector<std::int64_t> work(static_cast<std::size_t>(ranks), 0);
   std::vector<std::vector<std::size_t>> dealt(work.size());
   for (const std::size_t i : order) {

@@ -68,7 +68,7 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
     for (const EpochMetrics& epoch : epochs)
       if (const auto value = curve.read(epoch)) values.add(*value);
   values.widen();
-  const double last = epochs.empty() ? 1.0 : static_cast<double>(std::max<std::int64_t>(2, epochs.back().epoch));
+  const double last = epochs.empty() ? 2.0 : static_cast<double>(std::max<std::int64_t>(2, epochs.back().epoch));
   const auto at_x = [&](double epoch) { return left + (epoch - 1) / (last - 1) * (width - left - right); };
   const auto at_y = [&](double value) {
     return height - bottom - (value - values.least) / (values.most - values.least) * (height - top - bottom);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <millrace/runtime/builder/losses.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/layers/embedding.h>
@@ -106,7 +107,7 @@ class ModelBuilder {
       else
         pool(x_);
     }
-    if (layer.dropout > 0 && use_ == ModelUse::train) drop(layer.dropout, name);
+    if (layer.dropout > 0 && use_ == ModelUse::train) drop(i);
   }
 
   void pool(const Var& rows) {
@@ -140,7 +141,7 @@ class ModelBuilder {
     return made.h;
   }
 
-  void drop(double share, const std::string& name);
+  void drop(std::size_t i);
   Var loss(const Var& scores);
 
   const ModelSpec& spec_;
@@ -150,21 +151,29 @@ class ModelBuilder {
   LayerInit init_;
   std::optional<std::size_t> last_recurrent_;
   Var x_;
-  Var step_;
+  Var sample_, epoch_;
   std::int64_t width_ = 0;
 };
 
-void ModelBuilder::drop(double, const std::string&) { throw UnsupportedError("dropout"); }
+void ModelBuilder::drop(std::size_t i) {
+  if (!sample_.defined()) {
+    sample_ = build::input("sample", VarType(DType::i64, {DDim::unknown}));
+    epoch_ = build::input("epoch", VarType(DType::i64, {}));
+  }
+  const bool of_rows = x_.type().lod_depth > 0;
+  const build::RandomKeys keys = of_rows ? build::keys_of_rows(x_, sample_, epoch_) : build::RandomKeys{sample_, {}, epoch_};
+  x_ = build::dropout(x_, keys, {spec_.layers[i].dropout, static_cast<std::int64_t>(spec_.seed), static_cast<std::int64_t>(i), true});
+}
 
 Var ModelBuilder::loss(const Var& scores) {
   const Var plain = data_.per_row ? build::drop_lod(scores) : scores;
   if (spec_.loss == ModelSpec::Loss::mse) {
     const Var target = build::input("target", VarType(dtype_, {DDim::unknown, data_.outputs}));
     const Var apart = plain - target;
-    return build::mean(apart * apart);
+    return build::mean_loss(apart * apart);
   }
   const Var target = build::input("target", VarType(DType::i64, {DDim::unknown}));
-  return build::mean(build::call1("softmax_cross_entropy", {plain, target}));
+  return build::softmax_cross_entropy_loss(plain, target);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct DataShape {
 DataShape shape_of(const Dataset& data);
 
 enum class ModelUse : std::uint8_t {
-  train,  ///< inputs x, target (and step, with dropout); outputs loss, scores
+  train,  ///< inputs x, target and, with dropout, sample (i64 [sequences]: their numbers) and epoch (i64); outputs loss, scores
   score,  ///< the same without dropout
   infer,  ///< input x; outputs scores [N or rows, K] and, of classes, probabilities
   live    ///< the same with a row of scores for each row of x: those of the sequence that ends there

@@ -240,8 +240,9 @@ class TrainJob {
     const std::optional<Checkpoint> found = checkpoints_.load(&skipped);
     for (const std::string& line : skipped) note("a checkpoint is skipped: " + line);
     if (!found) throw TrainingError(checkpoints_.path().string() + ": expected a checkpoint to resume from, found none");
-    for (const auto& [name, value] : identity())
-      if (found->field(name) != value)
+    const std::map<std::string, std::string> own = identity();
+    for (const char* name : {"config", "seed", "data"})
+      if (found->field(name) != own.at(name))
         throw TrainingError(
             fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
     if (found->field("build") != options_.build)
@@ -298,6 +299,16 @@ class TrainJob {
 
   static Feeds feeds_of(const Dataset& batch) { return {{"x", batch.x}, {"target", batch.targets}}; }
 
+  /// The same with what dropout draws by.
+  Feeds training_feeds(const Dataset& batch, const std::vector<std::int64_t>& chosen) const {
+    Feeds feeds = feeds_of(batch);
+    const auto drops = [](const LayerSpec& layer) { return layer.dropout > 0; };
+    if (!std::any_of(config_.model.layers.begin(), config_.model.layers.end(), drops)) return feeds;
+    feeds["sample"] = Tensor::from(chosen, {static_cast<std::int64_t>(chosen.size())});
+    feeds["epoch"] = Tensor::scalar(epoch_);
+    return feeds;
+  }
+
   std::int64_t count_of(const Dataset& batch) const { return batch.per_row ? batch.rows() : batch.sequences(); }
   std::int64_t count_of(const std::vector<std::int64_t>& batch) const {
     if (!data_.train.per_row) return std::ssize(batch);
@@ -342,13 +353,14 @@ class TrainJob {
   void train_batch() {
     const std::vector<std::int64_t>& whole = batches_[static_cast<std::size_t>(batch_)];
     const std::vector<std::int64_t> mine = deal_to_ranks(data_.train.x.lod(), whole, world_size())[static_cast<std::size_t>(rank())];
-    const Dataset part = data_.train.select(world_size() == 1 ? whole : mine);
+    const std::vector<std::int64_t>& chosen = world_size() == 1 ? whole : mine;
+    const Dataset part = data_.train.select(chosen);
     const std::int64_t own = count_of(part);
     const std::int64_t count = world_size() == 1 ? own : count_of(whole);
     sequences_ += std::ssize(whole);
     try {
       std::int64_t right = 0;
-      if (count > 0) right = world_size() == 1 ? step_alone(part) : step_together(part, own, count);
+      if (count > 0) right = world_size() == 1 ? step_alone(part, chosen) : step_together(part, chosen, own, count);
       agree_to_stop();
       running_.right += right;
       running_.count += count;
@@ -358,16 +370,16 @@ class TrainJob {
     }
   }
 
-  std::int64_t step_alone(const Dataset& batch) {
-    const Trainer::Step step = trainer_.step(feeds_of(batch));
+  std::int64_t step_alone(const Dataset& batch, const std::vector<std::int64_t>& chosen) {
+    const Trainer::Step step = trainer_.step(training_feeds(batch, chosen));
     add_step(step.loss, count_of(batch), step.gradient_norm, step.learning_rate);
     return classes_ ? count_right(step.outputs["scores"].tensor(), batch.targets) : 0;
   }
 
   /// `own` of the `count` terms of the batch's loss are this rank's.
-  std::int64_t step_together(const Dataset& part, std::int64_t own, std::int64_t count) {
-    Trainer::Gradients found =
-        trainer_.compute(own > 0 ? feeds_of(part) : Feeds{}, *options_.ranks, static_cast<double>(own) / static_cast<double>(count));
+  std::int64_t step_together(const Dataset& part, const std::vector<std::int64_t>& chosen, std::int64_t own, std::int64_t count) {
+    Trainer::Gradients found = trainer_.compute(own > 0 ? training_feeds(part, chosen) : Feeds{}, *options_.ranks,
+                                                static_cast<double>(own) / static_cast<double>(count));
     const double rate = trainer_.learning_rate();
     add_step(found.loss, count, trainer_.apply(std::move(found.by_name)), rate);
     const std::int64_t right = classes_ && own > 0 ? count_right(found.outputs["scores"].tensor(), part.targets) : 0;
@@ -407,7 +419,7 @@ class TrainJob {
       const Dataset batch = data.select(chosen);
       const std::int64_t count = count_of(batch);
       if (count == 0) continue;
-      const RunResult result = scorer_.run(weights, feeds_of(batch), 0);
+      const RunResult result = scorer_.run(weights, feeds_of(batch));
       sum.loss += result["loss"].tensor().item() * static_cast<double>(count);
       if (classes_) sum.right += count_right(result["scores"].tensor(), batch.targets);
       sum.count += count;

@@ -23,6 +23,9 @@ VarId loss_of(const Program& program, const std::string& name) {
   return port->var;
 }
 
+/// The sign of a NaN says nothing.
+std::string text(double number) { return std::isnan(number) ? "nan" : std::to_string(number); }
+
 /// The weights that have a gradient.
 struct Differentiated {
   Program program;
@@ -71,8 +74,7 @@ struct Trainer::State {
 
   void check_loss(double loss) const {
     if (!std::isfinite(loss))
-      throw TrainingError(place() + "expected a finite loss, found " + std::to_string(loss) +
-                          ": a smaller learning rate or clipping may help");
+      throw TrainingError(place() + "expected a finite loss, found " + text(loss) + ": a smaller learning rate or clipping may help");
   }
 
   /// Backward makes the gradients of the last layers first.
@@ -103,7 +105,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 Trainer::Gradients Trainer::compute(Feeds feeds) {
   Gradients made;
-  made.outputs = state_->training.run(state_->weights, std::move(feeds), steps(), state_->options.run);
+  made.outputs = state_->training.run(state_->weights, std::move(feeds), state_->options.run);
   made.loss = made.outputs[state_->options.loss].tensor().item();
   state_->check_loss(made.loss);
   for (const std::string& name : state_->trained) made.by_name.emplace(name, made.outputs[gradient_name(name)].tensor());
@@ -115,7 +117,7 @@ Trainer::Gradients Trainer::compute(Feeds feeds, Communicator& ranks, double sha
   Gradients made;
   double loss = 0;
   if (share > 0) {
-    made.outputs = state_->training.run(state_->weights, std::move(feeds), steps(), state_->options.run, sum);
+    made.outputs = state_->training.run(state_->weights, std::move(feeds), state_->options.run, sum);
     loss = made.outputs[state_->options.loss].tensor().item() * share;
   } else {
     sum->send_zeros();
@@ -133,7 +135,7 @@ Trainer::Gradients Trainer::compute(Feeds feeds, Communicator& ranks, double sha
 double Trainer::apply(Tensors gradients) {
   const double norm = clip(gradients, state_->options.clipping);
   if (!std::isfinite(norm))
-    throw TrainingError(state_->place() + "expected finite gradients, found a norm of " + std::to_string(norm) +
+    throw TrainingError(state_->place() + "expected finite gradients, found a norm of " + text(norm) +
                         ": a smaller learning rate or clipping by value may help");
   state_->optimizer.update(state_->weights, gradients, state_->options.schedule.at(state_->optimizer.steps()));
   return norm;
@@ -151,7 +153,7 @@ Trainer::Step Trainer::step(Feeds feeds) {
 
 RunResult Trainer::evaluate(Feeds feeds) {
   if (!state_->evaluation) state_->evaluation = std::make_unique<FedProgram>(with_fed_weights(state_->model), state_->device);
-  return state_->evaluation->run(state_->weights, std::move(feeds), steps(), state_->options.run);
+  return state_->evaluation->run(state_->weights, std::move(feeds), state_->options.run);
 }
 
 double Trainer::learning_rate() const { return state_->options.schedule.at(steps()); }

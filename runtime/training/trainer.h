@@ -36,8 +36,7 @@ struct TrainerOptions {
 /// its gradients and without, and each step is a run of the first of these with the weights as inputs, then one update. Nothing is compiled
 /// again. The same program, options and feeds give the same bits, whatever `threads` is.
 ///
-/// An input `step`, i64 of one element, is fed by the trainer with the number of the step: by it dropout draws anew. Runs block the calling thread,
-/// which must not be one of a runtime (BlockingError). Not thread-safe.
+/// Runs block the calling thread, which must not be one of a runtime (BlockingError). Not thread-safe.
 class Trainer {
  public:
   /// ArgumentError for a loss or a frozen weight that is not there, ProgramError for a loss that is no floating scalar or that depends on no
@@ -72,7 +71,7 @@ class Trainer {
   /// Gives the norm before clipping.
   double apply(Tensors gradients);
 
-  /// The model's outputs with the weights as they are now. An input `step` is fed as above.
+  /// The model's outputs with the weights as they are now.
   RunResult evaluate(Feeds feeds);
 
   std::int64_t steps() const noexcept;

@@ -50,7 +50,7 @@ TEST_CASE("with its weights as inputs a program gives the same bits, and its loo
   CHECK(fed.parameters().empty());
   const RunResult wanted = on_cpu(program, feeds(true));
   FedProgram compiled(fed);
-  const RunResult found = compiled.run(weights_of(program), feeds(true), 0);
+  const RunResult found = compiled.run(weights_of(program), feeds(true));
   CHECK(bits(found) == bits(wanted));
   CHECK(found.fused_loops == wanted.fused_loops);
   CHECK(wanted.fused_loops == 1);

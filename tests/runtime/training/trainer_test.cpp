@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/builder/losses.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/linear.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -22,21 +23,20 @@ using millrace::testing::random_tensor;
 
 namespace {
 
-/// Sequences of three features, whose class says whether the first feature adds up to more than 0.
-Dataset sums(std::uint64_t seed, std::int64_t count) {
+/// Sequences of three features, the first of which is mostly above 0 in those of class 1; some are empty.
+Dataset shifted(std::uint64_t seed, std::int64_t count) {
   Random random(seed);
   LoD::Level lengths;
-  for (std::int64_t i = 0; i < count; ++i) lengths.push_back(random.between(0, 9));
+  for (std::int64_t i = 0; i < count; ++i) lengths.push_back(random.between(0, 19) == 0 ? 0 : random.between(1, 9));
   const LoD lod = LoD::from_lengths({lengths});
-  const Tensor rows = random_tensor(random, {lod.rows(), 3});
+  Tensor rows = random_tensor(random, {lod.rows(), 3});
   std::vector<std::int64_t> classes;
   for (std::int64_t i = 0; i < count; ++i) {
+    classes.push_back(random.between(0, 1));
     const auto [begin, end] = lod.row_range(0, i, i + 1);
-    double sum = 0;
-    for (std::int64_t row = begin; row < end; ++row) sum += rows[DDim{row, 0}];
-    classes.push_back(sum > 0 ? 1 : 0);
+    for (std::int64_t row = begin; row < end; ++row) rows[DDim{row, 0}] = rows[DDim{row, 0}] + (classes.back() == 1 ? 0.8 : -0.8);
   }
-  return {LoDTensor(rows, lod), Tensor::from(classes, {count}), false, {}, "sums"};
+  return {LoDTensor(rows, lod), Tensor::from(classes, {count}), false, {}, "shifted"};
 }
 
 // clang-format off
@@ -50,7 +50,7 @@ Program sequence_classifier(std::int64_t features, std::int64_t units, std::int6
   const layers::LstmResult lstm = layers::lstm({x}, {init.lstm("lstm", features, units)});
   const build::Var scores = layers::linear(lstm.h[0], init.linear("linear", units, classes));
   build::output("scores", scores);
-  build::output("loss", build::mean(build::call1("softmax_cross_entropy", {scores, target})));
+  build::output("loss", build::softmax_cross_entropy_loss(scores, target));
   return program;
 }
 
@@ -96,10 +96,10 @@ bool same(const Tensors& a, const Tensors& b) {
 }  // namespace
 
 TEST_CASE("a model of one's own learns, and what was trained runs alone") {
-  const Dataset data = sums(1, 200);
+  const Dataset data = shifted(1, 200);
   const auto [program, loss] = train(data, 15);
-  CHECK(loss < 0.3);
-  const Dataset other = sums(2, 100);
+  CHECK(loss < 0.35);  // ln 2 of who knows nothing
+  const Dataset other = shifted(2, 100);
   const Tensor scores = testing::on_cpu(program, {{"x", other.x}})["scores"].tensor();
   int right = 0;
   for (std::int64_t i = 0; i < 100; ++i)
@@ -109,7 +109,7 @@ TEST_CASE("a model of one's own learns, and what was trained runs alone") {
 }
 
 TEST_CASE("the same seed gives the same bits, whatever the threads and the backend") {
-  const Dataset data = sums(3, 60);
+  const Dataset data = shifted(3, 60);
   Trainer first(sequence_classifier(3, 8, 2));
   const Tensors wanted = steps(first, data, 0, 6);
   for (const int threads : {1, 2, 3}) {
@@ -126,7 +126,7 @@ TEST_CASE("the same seed gives the same bits, whatever the threads and the backe
 
 TEST_CASE("a trainer that goes on from a checkpoint has the bits of one that never stopped") {
   const testing::ScratchFolder folder;
-  const Dataset data = sums(4, 60);
+  const Dataset data = shifted(4, 60);
   Trainer whole(sequence_classifier(3, 8, 2)), before(sequence_classifier(3, 8, 2)), after(sequence_classifier(3, 8, 2));
   const Tensors wanted = steps(whole, data, 0, 9);
   steps(before, data, 0, 4);
@@ -143,7 +143,7 @@ TEST_CASE("a frozen weight stays, and one that is not there is refused") {
   options.frozen = {"linear_bias"};
   Trainer trainer(sequence_classifier(3, 4, 2), options);
   const std::vector<float> bias = trainer.weights().at("linear_bias").to_vector<float>();
-  const Tensors trained = steps(trainer, sums(5, 20), 0, 2);
+  const Tensors trained = steps(trainer, shifted(5, 20), 0, 2);
   CHECK(trained.at("linear_bias").to_vector<float>() == bias);
   options.frozen = {"none"};
   CHECK_THROWS_WITH_AS(Trainer(sequence_classifier(3, 4, 2), options), doctest::Contains("'none'"), ArgumentError);
@@ -154,7 +154,7 @@ TEST_CASE("a frozen weight stays, and one that is not there is refused") {
 
 TEST_CASE("a loss that is no number is an error that names the step, and changes nothing") {
   Trainer trainer(sequence_classifier(3, 4, 2));
-  const Dataset data = sums(6, 20);
+  const Dataset data = shifted(6, 20);
   const Tensors before = steps(trainer, data, 0, 2);
   Dataset broken = data.select(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5});
   Tensor rows = Tensor::from(std::vector<float>(static_cast<std::size_t>(broken.rows() * 3), std::nanf("")), {broken.rows(), 3});
