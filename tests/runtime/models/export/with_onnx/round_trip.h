@@ -9,10 +9,10 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/files/npz.h>
-#include <millrace/runtime/models/import/onnx.h>
 #include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/models/export/onnx.h>
+#include <millrace/runtime/models/import/onnx.h>
 
 #include "support/program_runs.h"
 #include "support/random_tensor.h"
@@ -29,7 +29,7 @@ inline LoDTensor one_sequence(Tensor rows) {
   return LoDTensor(std::move(rows), LoD::from_lengths({{length}}));
 }
 
-inline void check_close(const Tensor& found, const Tensor& wanted) {
+inline void check_same_values(const Tensor& found, const Tensor& wanted) {
   REQUIRE(found.dtype() == wanted.dtype());
   REQUIRE(found.dims() == wanted.dims());
   const Tensor a = found.copy_to(CpuPlace{});
@@ -99,11 +99,11 @@ inline void check_again(const std::string& name, const Program& program, const F
   for (const auto& [port, value] : wanted.outputs()) {
     INFO(port);
     if (!value.is_list()) {
-      check_close(found[port].tensor(), value.tensor().tensor());
+      check_same_values(found[port].tensor(), value.tensor().tensor());
       continue;
     }
     REQUIRE(found.value(port).list().size() == value.list().size());
-    for (std::int64_t i = 0; i < value.list().size(); ++i) check_close(found.value(port).list().at(i), value.list().at(i));
+    for (std::int64_t i = 0; i < value.list().size(); ++i) check_same_values(found.value(port).list().at(i), value.list().at(i));
   }
 }
 
@@ -136,7 +136,7 @@ inline void check_batch(const std::string& name, const std::function<void()>& bu
   const RunResult found = on_cpu(parse_onnx(model, name), Feeds(fed.begin(), fed.end()));
   for (const auto& [port, value] : wanted) {
     INFO(port);
-    check_close(found[port].tensor(), value.tensor().tensor());
+    check_same_values(found[port].tensor(), value.tensor().tensor());
   }
 }
 
