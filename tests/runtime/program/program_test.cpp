@@ -168,3 +168,15 @@ TEST_CASE("the storage of a weight and of a literal is frozen, through every ten
   copy.mutable_data<float>()[0] = 9;
   CHECK(program.parameter(program.find_var("W"))->to_vector<float>() == std::vector<float>{1, 2});
 }
+
+TEST_CASE("a weight that would fit transposed, as PyTorch keeps it, gets a hint, and others get none") {
+  Program program;
+  const VarId x = program.add_input("x", VarType(DType::f32, {DDim::unknown, 3}));
+  const VarId turned = program.add_parameter("W", Tensor::from<float>(std::vector<float>(12, 1.0f), {4, 3}));
+  const VarId other = program.add_parameter("V", Tensor::from<float>(std::vector<float>(10, 1.0f), {2, 5}));
+  const auto said = [&](VarId weight) { return refusal([&] { program.append(0, {"matmul", {x, weight}, {}, {}, {}}); }); };
+  CHECK(contains(said(turned), "'W' of f32[4, 3]"));
+  CHECK(contains(said(turned), "PyTorch's are [out, in], see layers::transposed"));
+  CHECK(contains(said(other), "expected operands that multiply"));
+  CHECK_FALSE(contains(said(other), "PyTorch"));
+}
