@@ -2,34 +2,38 @@
 #include <millrace/runtime/runtime.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <cstdint>
 #include <mutex>
+#include <thread>
 
 #include <fmt/format.h>
+#include <boost/asio/io_context.hpp>
 
 #include <millrace/runtime/task/asio_executor.h>
+#include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/cpu_count.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/tensor/caching_resource.h>
 
 namespace millrace {
 
-/// The runs of `async_run`, from their first step to their last. Shared with them.
+/// The runs of `async_run`. Shared with them.
 class Runtime::LiveRuns {
  public:
-  /// One run, for as long as this lives. CancelledError once the runtime goes away.
+  /// A run from its first step to its last. CancelledError when the runtime cancelled it before.
   class Entry {
    public:
-    Entry(std::shared_ptr<LiveRuns> live, Run& run) : live_(std::move(live)), run_(&run) {
+    Entry(std::shared_ptr<LiveRuns> live, Run& run, std::uint64_t cancellations) : live_(std::move(live)), run_(&run) {
       const std::lock_guard lock(live_->mutex_);
       if (live_->closed_) throw CancelledError("run '" + run.name() + "': its runtime is going away");
+      if (live_->cancellations_ != cancellations) throw CancelledError("run '" + run.name() + "': its runtime cancelled all runs");
       live_->runs_.push_back(run_);
     }
     ~Entry() {
       const std::lock_guard lock(live_->mutex_);
       std::erase(live_->runs_, run_);
-      if (live_->runs_.empty()) live_->ended_.notify_all();
     }
     Entry(const Entry&) = delete;
     Entry& operator=(const Entry&) = delete;
@@ -44,44 +48,110 @@ class Runtime::LiveRuns {
     return runs_.size();
   }
 
-  /// Cancels those that live, and those that begin from now on.
-  void close() noexcept {
+  std::uint64_t cancellations() const {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    return cancellations_;
+  }
+
+  /// Cancels those that were started.
+  void cancel() noexcept {
+    const std::lock_guard lock(mutex_);
+    ++cancellations_;
     for (Run* run : runs_) run->cancel();
   }
 
-  void wait() {
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return runs_.empty(); });
+  /// Cancels those that were started, and those that begin from now on.
+  void close() noexcept {
+    bool idle = false;
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      idle = started_ == 0;
+      for (Run* run : runs_) run->cancel();
+    }
+    if (idle) over_->advance(1);
   }
+
+  void started() {
+    const std::lock_guard lock(mutex_);
+    ++started_;
+  }
+  /// Nothing is left of a run that was started.
+  void ended() noexcept {
+    const std::shared_ptr<Timeline> over = over_;
+    bool last = false;
+    {
+      const std::lock_guard lock(mutex_);
+      last = --started_ == 0 && closed_;
+    }
+    if (last) over->advance(1);
+  }
+
+  /// Reached once it is closed and nothing of the runs is left.
+  Point over() const { return {over_, 1}; }
 
   /// What `async_run` starts. `make` compiles, if the program is not yet.
   template <class Source>
-  static task<RunResult> run(std::shared_ptr<LiveRuns> live, Source source, std::shared_ptr<Device> device, Feeds feeds,
-                             RunOptions options) {
+  static task<RunResult> run(std::shared_ptr<LiveRuns> live, std::uint64_t cancellations, Source source, std::shared_ptr<Device> device,
+                             Feeds feeds, RunOptions options) {
     TaskInfo& me = co_await this_task::info();
-    const Entry entry(std::move(live), me.run());
+    const Entry entry(std::move(live), me.run(), cancellations);
     Executable executable = compiled(std::move(source), std::move(device));
     RunResult result = co_await millrace::run(std::move(executable), std::move(feeds), options);
     co_return std::move(result);
+  }
+
+  /// What `async_shutdown` starts.
+  static task<void> shut_down(std::shared_ptr<LiveRuns> live) {
+    live->close();
+    co_await ready(live->over());
   }
 
  private:
   static Executable compiled(Executable executable, std::shared_ptr<Device>) { return executable; }
   static Executable compiled(Program program, std::shared_ptr<Device> device) { return Executable(std::move(program), std::move(device)); }
 
+  const std::shared_ptr<Timeline> over_ = std::make_shared<Timeline>();
   mutable std::mutex mutex_;
-  std::condition_variable ended_;
   std::vector<Run*> runs_;
+  std::size_t started_ = 0;
+  std::uint64_t cancellations_ = 0;
   bool closed_ = false;
 };
 
-Runtime::Runtime(RuntimeOptions options) : devices_(std::move(options.devices)), live_(std::make_shared<LiveRuns>()) {
-  if (options.context != nullptr && options.executor != nullptr)
-    throw ArgumentError("runtime: expected an io_context or an executor of the embedder's, found both");
+namespace {
+
+/// What a run uses, so that it may outlive its runtime.
+struct Kept {
+  Kept(std::shared_ptr<Tracer> records, std::vector<std::shared_ptr<Device>> places, std::shared_ptr<Executor> runs)
+      : tracer(std::move(records)), devices(std::move(places)), executor(std::move(runs)) {}
+  std::shared_ptr<Tracer> tracer;
+  std::vector<std::shared_ptr<Device>> devices;
+  std::shared_ptr<Executor> executor;
+};
+
+/// Threads cannot join themselves: where the last run ends on them, behind its runtime, a helper does.
+void destroy_executor(ThreadExecutor* executor) {
+  if (!executor->running_in_this_thread()) {
+    delete executor;
+    return;
+  }
+  std::thread([executor] { delete executor; }).detach();
+}
+
+std::shared_ptr<Device> cpu_device(const RuntimeOptions& options) {
   const std::size_t team = options.kernel_threads != 0 ? options.kernel_threads : usable_cpus();
-  devices_.insert(devices_.begin(), make_cpu_device(static_cast<int>(team), options.streams));
+  const std::size_t budget = options.memory_limit != 0 ? options.memory_limit : CachingResource::unlimited;
+  auto memory = std::make_shared<CachingResource>(host_memory(), budget);
+  return std::make_shared<CpuDevice>(static_cast<int>(team), options.streams, std::move(memory));
+}
+
+}  // namespace
+
+Runtime::Runtime(RuntimeOptions options) : devices_(std::move(options.devices)), live_(std::make_shared<LiveRuns>()) {
+  if ((options.context != nullptr) + (options.executor != nullptr) + static_cast<bool>(options.asio_executor) > 1)
+    throw ArgumentError("runtime: expected an io_context, an executor of Asio's or an executor of the embedder's, found more than one");
+  devices_.insert(devices_.begin(), cpu_device(options));
   for (std::size_t i = 0; i < devices_.size(); ++i)
     for (std::size_t k = 0; k < i; ++k)
       if (devices_[i]->place() == devices_[k]->place())
@@ -91,9 +161,11 @@ Runtime::Runtime(RuntimeOptions options) : devices_(std::move(options.devices)),
   executor_ = options.executor;
   if (executor_ != nullptr) return;
   if (options.context != nullptr) {
-    own_executor_ = std::make_unique<AsioExecutor>(*options.context);
+    own_executor_ = std::make_shared<AsioExecutor>(*options.context);
+  } else if (options.asio_executor) {
+    own_executor_ = std::make_shared<AsioExecutor>(options.asio_executor);
   } else {
-    own_executor_ = std::make_unique<ThreadExecutor>(options.threads != 0 ? options.threads : usable_cpus());
+    own_executor_.reset(new ThreadExecutor(options.threads != 0 ? options.threads : usable_cpus()), destroy_executor);
     joins_ = true;
   }
   executor_ = own_executor_.get();
@@ -101,7 +173,8 @@ Runtime::Runtime(RuntimeOptions options) : devices_(std::move(options.devices)),
 
 Runtime::~Runtime() {
   live_->close();
-  if (joins_) live_->wait();
+  // Not on a thread of its own, which the runs need to end.
+  if (joins_ && !executor_->running_in_this_thread()) live_->over().wait();
 }
 
 const std::shared_ptr<Device>& Runtime::device(const Place& place) const {
@@ -114,15 +187,32 @@ const std::shared_ptr<Device>& Runtime::device(const Place& place) const {
 }
 
 std::size_t Runtime::live_runs() const { return live_->count(); }
+void Runtime::cancel_all() noexcept { live_->cancel(); }
+task<void> Runtime::shut_down() const { return LiveRuns::shut_down(live_); }
+
+KeepAlive Runtime::kept_alive() const {
+  return [kept = std::make_shared<const Kept>(tracer_, devices_, own_executor_)] { return kept; };
+}
+
+KeepAlive Runtime::counted() const {
+  return [kept = std::shared_ptr<const void>(std::make_shared<const Kept>(tracer_, devices_, own_executor_)), live = live_] {
+    const auto let_go = [kept, live](const void*) mutable {
+      kept.reset();
+      live->ended();
+    };
+    live->started();
+    return std::shared_ptr<const void>(kept.get(), let_go);
+  };
+}
 
 task<RunResult> Runtime::tracked(Executable executable, Feeds feeds, RunOptions options) const {
   if (options.tracer == nullptr) options.tracer = tracer_.get();
-  return LiveRuns::run(live_, std::move(executable), nullptr, std::move(feeds), options);
+  return LiveRuns::run(live_, live_->cancellations(), std::move(executable), nullptr, std::move(feeds), options);
 }
 
 task<RunResult> Runtime::tracked(Program program, Feeds feeds, RunOptions options) const {
   if (options.tracer == nullptr) options.tracer = tracer_.get();
-  return LiveRuns::run(live_, std::move(program), devices_.front(), std::move(feeds), options);
+  return LiveRuns::run(live_, live_->cancellations(), std::move(program), devices_.front(), std::move(feeds), options);
 }
 
 }  // namespace millrace

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <boost/asio/any_io_executor.hpp>
+
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/task/async_task.h>
 #include <millrace/runtime/trace/tracer.h>
@@ -25,12 +27,16 @@ struct RuntimeOptions {
   std::size_t kernel_threads = 0;
   /// Streams of the CPU. Results do not depend on it.
   std::size_t streams = 4;
-  /// The embedder's io_context, on which tasks then run, or an executor of the embedder's. At most one of the two; it must outlive the
-  /// runtime.
+  /// Where tasks run instead, at most one of three: the embedder's io_context, any executor of Asio's (a strand, a thread_pool's: see
+  /// AsioExecutor), or an executor of the embedder's. It must outlive the runtime and every run that the runtime started.
   boost::asio::io_context* context = nullptr;
+  boost::asio::any_io_executor asio_executor;
   Executor* executor = nullptr;
   /// Places besides the CPU: backends from outside.
   std::vector<std::shared_ptr<Device>> devices;
+  /// The most bytes that tensors on the CPU may take, weights and feeds that the embedder made not counted. 0: no bound. A run that needs
+  /// more fails with OutOfMemoryError, which names op, iteration and size; others go on.
+  std::size_t memory_limit = 0;
   /// Records what runs, for `tracer()`.
   bool trace = false;
 
@@ -38,8 +44,12 @@ struct RuntimeOptions {
 };
 
 /// What an embedding program makes first: it owns the executor, the devices with their thread teams, streams and memory, and the trace.
-/// Nothing is global, so a process may have several. Destroying it cancels the runs that it started and, on threads of its own, waits for
-/// their ends; on an executor of the embedder's they must have ended before. Thread safety: every member, from any thread.
+/// Nothing is global, so a process may have several. Thread safety: every member, from any thread.
+///
+/// Destroying it is safe anywhere, a handler of its own included: it cancels the runs that `async_run` started, which keep alive what they use
+/// and complete with CancelledError. With threads of its own, and destroyed on another thread, it also waits until nothing of them is left.
+/// On an executor of the embedder's they end while that goes on running: `co_await runtime.async_shutdown(use_awaitable)` says when. Runs
+/// that the embedder itself started on `executor()` must have ended before.
 class Runtime {
  public:
   /// ArgumentError: both a context and an executor, or two devices of one place.
@@ -56,6 +66,16 @@ class Runtime {
   Tracer* tracer() const noexcept { return tracer_.get(); }
   /// Runs that `async_run` started and that have not ended.
   std::size_t live_runs() const;
+  /// Cancels every run that `async_run` has started so far: it completes with CancelledError unless it ends before it notices. Later runs
+  /// are not touched.
+  void cancel_all() noexcept;
+  /// Cancels every run, those to come too, and completes when nothing of them is left and their handlers were called, or posted to their
+  /// executors. For any completion token of `void(std::exception_ptr)`. More than one may be under way; destroying the runtime meanwhile is
+  /// safe.
+  template <class Token>
+  auto async_shutdown(Token&& token) {
+    return async_start(*executor_, shut_down(), std::forward<Token>(token), "async_shutdown", kept_alive());
+  }
 
   /// The program made ready for one of the places.
   Executable compile(Program program, const Place& place = CpuPlace{}) const { return Executable(std::move(program), device(place)); }
@@ -65,23 +85,30 @@ class Runtime {
   /// `run`.
   template <class Token>
   auto async_run(Executable executable, Feeds feeds, Token&& token, RunOptions options = {}) {
-    return async_start(*executor_, tracked(std::move(executable), std::move(feeds), options), std::forward<Token>(token), "async_run");
+    return async_start(*executor_, tracked(std::move(executable), std::move(feeds), options), std::forward<Token>(token), "async_run",
+                       counted());
   }
   /// The same, compiled for the CPU first, as part of the run; to run more than once, keep what `compile` gives.
   template <class Token>
   auto async_run(Program program, Feeds feeds, Token&& token, RunOptions options = {}) {
-    return async_start(*executor_, tracked(std::move(program), std::move(feeds), options), std::forward<Token>(token), "async_run");
+    return async_start(*executor_, tracked(std::move(program), std::move(feeds), options), std::forward<Token>(token), "async_run",
+                       counted());
   }
 
  private:
   class LiveRuns;
   task<RunResult> tracked(Executable executable, Feeds feeds, RunOptions options) const;
   task<RunResult> tracked(Program program, Feeds feeds, RunOptions options) const;
+  task<void> shut_down() const;
+  /// What a run uses: executor, devices, tracer.
+  KeepAlive kept_alive() const;
+  /// The same, and counted among the runs that are not yet over.
+  KeepAlive counted() const;
 
   std::shared_ptr<Tracer> tracer_;
   std::vector<std::shared_ptr<Device>> devices_;
   std::shared_ptr<LiveRuns> live_;
-  std::unique_ptr<Executor> own_executor_;
+  std::shared_ptr<Executor> own_executor_;
   Executor* executor_ = nullptr;
   bool joins_ = false;
 };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include <CLI/App.hpp>
 
 #include <millrace/tensor/error.h>
 
 #include <millrace/runtime/trace/nvtx.h>
+#include <millrace/runtime/trace/tracer.h>
 
 namespace millrace::app {
 
@@ -41,12 +44,19 @@ void add_bench(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action, char** argv);
 void add_info(CLI::App& app, Action& action);
 
-/// Of --trace and --nvtx. UnsupportedError for the latter in a build without CUDA.
-inline TracerOptions tracer_options(bool record, bool nvtx) {
-  TracerOptions options;
-  options.record = record;
-  if (nvtx) options.ranges = make_nvtx_ranges();
-  return options;
-}
+/// --trace, --trace-limit and --nvtx.
+struct TraceFlags {
+  std::string file;
+  std::uint64_t most_bytes = TracerOptions().most_bytes;
+  bool nvtx = false;
+
+  /// `shown`: what NVTX shows of the command, for its help.
+  void add_to(CLI::App& command, const std::string& shown);
+  /// The file is `ending` longer than its name. IoError for one that cannot be written; UnsupportedError for --nvtx in a build without CUDA.
+  TracerOptions options(const std::string& ending = {}) const;
+  bool any() const { return nvtx || !file.empty(); }
+  /// Ends the file, if there is one, and says on standard error how many events it had no room for.
+  void finish(Tracer& tracer) const;
+};
 
 }  // namespace millrace::app

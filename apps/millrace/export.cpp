@@ -32,6 +32,8 @@ int export_model(const ExportFlags& flags) {
     throw UsageError(fmt::format("--output: expected a name that ends in .onnx, found '{}'", flags.output));
   if (!flags.start.empty() && !flags.one_step) throw UsageError("--start: expected it with --one-step, found it alone");
   if (flags.batch && flags.one_step) throw UsageError("--batch: expected it without --one-step, found both");
+  if (!flags.model.states.empty() && !flags.one_step)
+    throw UsageError("--state: expected it with --one-step, which writes one step with its states, found it alone");
   const Model model = load(flags.model);
   naming(flags.model.source(), [&] {
     if (flags.batch) return write_onnx_batch(flags.output, model.program);

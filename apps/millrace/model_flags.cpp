@@ -12,6 +12,7 @@
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/models/import/onnx.h>
+#include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/cuda_device.h>
 
 #include "commands.h"
@@ -163,6 +164,13 @@ void DeviceFlags::add_to(CLI::App& command) {
   command.add_option("--streams", streams, "Streams of a device, which independent work takes; results do not depend on it")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  command
+      .add_option(
+          "--memory-limit", memory_limit,
+          "Bytes that tensors of a place may take, such as 500M or 2G; what needs more fails with the op, the iteration and the size. "
+          "Default: none; for serve three quarters of the memory that the process may use")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
   command.add_flag(
       "--tf32", tf32,
       "Products of f32 on a CUDA device by tensor cores, from factors rounded to tf32 (10 bits of mantissa): for speed, at the "
@@ -181,7 +189,7 @@ void DeviceFlags::add_backend(CLI::App& command) {
 }
 
 void DeviceFlags::refuse_in(CLI::App& command, const std::string& why) {
-  for (const char* flag : {"--place", "--threads", "--streams", "--backend", "--gear"}) {
+  for (const char* flag : {"--place", "--threads", "--streams", "--memory-limit", "--backend", "--gear"}) {
     const auto refuse = [text = fmt::format("{} {}: {}", command.get_name(), flag, why)](const std::string&) { throw UsageError(text); };
     command.add_option_function<std::string>(flag, refuse)->group("");
   }
@@ -221,11 +229,30 @@ std::vector<std::shared_ptr<Device>> DeviceFlags::make_all() const {
   return all;
 }
 
+namespace {
+
+std::shared_ptr<Device> limited_device(const DeviceFlags& flags, const Place& place) {
+  const std::size_t streams = place.is_cpu() ? 1 : static_cast<std::size_t>(flags.streams);
+  if (flags.memory_limit == 0) return make_device(place, flags.threads, streams, flags.tf32);
+  if (place.is_cpu())
+    return std::make_shared<CpuDevice>(flags.threads, streams, std::make_shared<CachingResource>(host_memory(), flags.memory_limit));
+  const auto* cuda = std::get_if<CudaPlace>(&place);
+  if (cuda == nullptr) return make_device(place, flags.threads, streams, flags.tf32);
+  CudaOptions options;
+  options.index = cuda->index;
+  options.streams = streams;
+  options.tf32 = flags.tf32;
+  options.budget = flags.memory_limit;
+  return make_cuda_device(options);
+}
+
+}  // namespace
+
 std::shared_ptr<Device> DeviceFlags::make_for(int rank) const {
   const Place wanted = parsed_place(rank);
   if (tf32 && wanted.is_cpu()) throw UsageError("--tf32: expected a CUDA device as --place, found cpu, which multiplies f32 as f32");
   try {
-    return make_device(wanted, threads, wanted.is_cpu() ? 1 : static_cast<std::size_t>(streams), tf32);
+    return limited_device(*this, wanted);
   } catch (const Error& error) {
     throw PlaceError(fmt::format("--place: expected cpu or a device of this machine, found {}: {}", wanted.to_string(), error.what()));
   }

@@ -51,11 +51,12 @@ std::pair<std::string, std::string> split_assignment(const std::string& flag, co
 /// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
 std::function<std::string(const std::string&)> within(double least, double most);
 
-/// --place, --threads, --streams, --tf32 and --backend.
+/// --place, --threads, --streams, --memory-limit, --tf32 and --backend.
 struct DeviceFlags {
   std::string place = "cpu";
   int threads = 1;
   int streams = 4;
+  std::uint64_t memory_limit = 0;  ///< bytes; 0: none
   bool tf32 = false;
   std::string backend = "auto";
 

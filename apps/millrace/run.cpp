@@ -28,8 +28,7 @@ struct RunFlags {
   std::vector<std::string> inputs;
   std::vector<std::string> lods;
   std::string folder;
-  std::string trace;
-  bool nvtx = false;
+  TraceFlags trace;
   bool stats = false;
   int ranks = 0;          ///< 0: nobody said
   double deadline = 600;  ///< seconds
@@ -58,7 +57,10 @@ void check_spreads(const Model& model, const std::string& why) {
 int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   // CUDA may wait for all that a device does to load a kernel before its first launch, so for other ranks, which may wait for that kernel.
   static_cast<void>(::setenv("CUDA_MODULE_LOADING", "EAGER", 0));
+  const bool first = environment.rank == 0;
   ProcessRunOptions options;
+  Tracer tracer(flags.trace.options(first ? std::string() : fmt::format(".rank{}", environment.rank)));
+  if (flags.trace.any()) options.run.tracer = &tracer;
   options.deadline = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.deadline * 1000)));
   options.meeting = std::min(options.meeting, options.deadline);
   RendezvousOptions meeting;
@@ -68,19 +70,13 @@ int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   const Model model = load(flags.model);
   check_spreads(model, environment.source);
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
-  const bool first = environment.rank == 0;
-  Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
-  std::optional<AtomicFile> trace;
-  if (!flags.trace.empty()) trace.emplace(first ? flags.trace : fmt::format("{}.rank{}", flags.trace, environment.rank));
-  if (trace || flags.nvtx) options.run.tracer = &tracer;
   options.run.backend = flags.device.chosen_backend();
   options.run.backend_required = flags.device.backend_required();
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] { return run_among_processes(model, feeds, device, ranks, options); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (trace) trace->write(tracer.to_json());
+  flags.trace.finish(tracer);
   if (first) write_outputs(flags.folder, outcome.outputs);
-  if (trace) trace->commit();
   if (flags.stats)
     fmt::print("millrace: rank {} of {} ran in {:.3f} s on {}: {}\n", environment.rank, environment.world_size, seconds,
                device->place().to_string() + (flags.device.tf32 ? " (f32 as tf32)" : ""), outcome.stats);
@@ -93,12 +89,12 @@ int run_model(const RunFlags& flags) {
   if (ranks == 1 && flags.device.places().size() > 1) static_cast<void>(flags.device.make());
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < ranks; ++rank) devices.push_back(flags.device.make_for(rank));
+  Tracer tracer(flags.trace.options());  // opens its file: a name that cannot be written costs no run
+  Tracer* const traced = flags.trace.any() ? &tracer : nullptr;
+  const auto loads = std::chrono::steady_clock::now();
   const Model model = load(flags.model);
+  const double loading = std::chrono::duration<double>(std::chrono::steady_clock::now() - loads).count();
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
-  Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
-  Tracer* const traced = flags.trace.empty() && !flags.nvtx ? nullptr : &tracer;
-  std::optional<AtomicFile> trace;  // open before the run: a name that cannot be written costs no run
-  if (!flags.trace.empty()) trace.emplace(flags.trace);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] {
     RunOptions options;
@@ -109,11 +105,11 @@ int run_model(const RunFlags& flags) {
     return ranks > 1 ? run_on_ranks(model, feeds, devices, options) : run_program(model, feeds, devices[0], options);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (trace) trace->write(tracer.to_json());
+  flags.trace.finish(tracer);
   write_outputs(flags.folder, outcome.outputs);
-  if (trace) trace->commit();
   if (flags.stats)
-    fmt::print("millrace: ran in {:.3f} s on {} with {} threads: {}\n", seconds, flags.device.where(), flags.device.threads, outcome.stats);
+    fmt::print("millrace: ran in {:.0f} us, set up in {:.0f} us, on {} with {} threads: {}\n", 1e6 * (seconds - outcome.setup_seconds),
+               1e6 * (loading + outcome.setup_seconds), flags.device.where(), flags.device.threads, outcome.stats);
   return 0;
 }
 
@@ -148,8 +144,7 @@ void add_run(CLI::App& app, Action& action) {
       ->check(within(0.001, 1e6))
       ->capture_default_str();
   command->add_flag("--stats", flags->stats, "Prints a line about the run");
-  command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto");
-  command->add_flag("--nvtx", flags->nvtx, "Shows runs, loops, iterations and ops to NVIDIA's profilers, as ranges of NVTX");
+  flags->trace.add_to(*command, "runs, loops, iterations and ops");
   command->callback([flags, &action] { action = [flags] { return run_model(*flags); }; });
 }
 

@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/task/asio.h>
+#include <millrace/runtime/task/usable_memory.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/streaming/live/server.h>
 
@@ -29,8 +30,7 @@ struct ServeFlags {
   std::uint16_t port = 0;
   double handshake_s = 5, stuck_s = 5, idle_s = 60;
   std::string stats;
-  std::string trace;
-  bool nvtx = false;
+  TraceFlags trace;
 };
 
 std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
@@ -71,13 +71,15 @@ void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool se
 int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
-  options.devices = flags.device.make_all();
+  DeviceFlags device = flags.device;
+  if (device.memory_limit == 0) device.memory_limit = usable_memory() / 4 * 3;
+  options.devices = device.make_all();
   options.backend = flags.device.chosen_backend();
   options.limits.handshake = milliseconds(flags.handshake_s);
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);
-  Tracer tracer(tracer_options(!flags.trace.empty(), flags.nvtx));
-  if (!flags.trace.empty() || flags.nvtx) options.tracer = &tracer;
+  Tracer tracer(flags.trace.options());
+  if (flags.trace.any()) options.tracer = &tracer;
   const Model loaded = load(flags.model);
   std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
@@ -100,7 +102,7 @@ int serve(const ServeFlags& flags) {
   context.run();
 
   if (!flags.stats.empty()) write_file(flags.stats, stats_of(server));
-  if (!flags.trace.empty()) tracer.save(flags.trace);
+  flags.trace.finish(tracer);
   return code;
 }
 
@@ -139,8 +141,7 @@ void add_serve(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   flags->device.add_to(*command);
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
-  command->add_option("--trace", flags->trace, "Writes what ran when, for chrome://tracing or Perfetto, when the server ends");
-  command->add_flag("--nvtx", flags->nvtx, "Shows ticks and ops to NVIDIA's profilers, as ranges of NVTX");
+  flags->trace.add_to(*command, "ticks and ops");
   add_limits(*command, *flags);
   command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "whole_run.h"
 
+#include <chrono>
+
 #include <fmt/format.h>
 
 #include <millrace/kernels/library_products.h>
@@ -72,9 +74,12 @@ void note_products(Device& device, Tracer* tracer, std::string& stats) {
 Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::shared_ptr<Device>& device,
                     RunOptions options) {
   ThreadExecutor executor(1);
+  const auto begin = std::chrono::steady_clock::now();
   const Executable executable(model.program, device);
+  const double setup = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const RunResult result = sync_wait(executor, run(executable, with_constants(model, feeds), options));
   Outcome outcome = outcome_of(model, result);
+  outcome.setup_seconds = setup;
   outcome.stats = iterations(result);
   note_products(*device, options.tracer, outcome.stats);
   return outcome;

@@ -20,6 +20,7 @@ namespace millrace::app {
 struct Outcome {
   NamedOutputs outputs;
   std::string stats;
+  double setup_seconds = 0;  ///< of the time it took: making the program ready, once for any number of runs
 };
 
 /// Evaluates the program once. A list NAME becomes outputs NAME.0, NAME.1, … and NAME.length; an optional NAME.has, and what it holds.

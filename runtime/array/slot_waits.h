@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <coroutine>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,22 @@ class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter
   /// False while the value waits for room.
   bool placed() const { return !parks_ || core_->placed(*this); }
   void await_resume();
+
+  /// `co_await std::move(write)`, and of a call. g++ 12 would copy the write itself.
+  class Awaiter {
+   public:
+    explicit Awaiter(SlotWrite& write) noexcept : write_(&write) {}
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    bool await_suspend(std::coroutine_handle<Promise> at) const noexcept {
+      return write_->await_suspend(at);
+    }
+    void await_resume() const { write_->await_resume(); }
+
+   private:
+    SlotWrite* write_;
+  };
+  Awaiter operator co_await() && noexcept { return Awaiter(*this); }
 
  private:
   Armed arm() noexcept override;

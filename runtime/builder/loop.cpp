@@ -110,8 +110,10 @@ void WhileLoop::restore() const {
 void WhileLoop::break_if(const Var& condition) {
   const Guard& guard = Guard::current();
   if (guard.block() != block_)
-    throw ProgramError("break_if: expected the frame of its own loop, block " + std::to_string(block_) + ", found block " +
-                       std::to_string(guard.block()));
+    throw ProgramError(std::string("break_if: expected the frame of its own loop, ") +
+                       (block_ < 0 ? "auto frame = loop.frame(), which was not opened yet"
+                                   : "block " + std::to_string(block_) + ", found block " + std::to_string(guard.block()) +
+                                         ": call it where that frame is the innermost one that is open"));
   Op op{"break_if", {condition.id()}, {}, {}, {}};
   for (const Var& var : carried_) op.inputs.push_back(var.id());
   guard.program().append(block_, std::move(op));

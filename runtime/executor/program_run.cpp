@@ -206,6 +206,15 @@ std::string ProgramRun::whose(const CompiledOp& op, const VarScope& scope) const
   return text;
 }
 
+namespace {
+
+/// The op where an error began says where. It reaches others through slots that it fails, and what they would add says nothing of the cause.
+void add_origin(Error& error, const std::string& where) {
+  if (std::string_view(error.what()).find(" (op ") == std::string_view::npos) error.add_context(where);
+}
+
+}  // namespace
+
 void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
   Few<const Value*, 8> inputs(op.inputs.size());
   Few<Value, 3> outputs(op.outputs.size());
@@ -221,7 +230,7 @@ void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
     op.kernel(context);
     finish_outputs(op, scope, inputs.span(), outputs.span());
   } catch (Error& error) {
-    error.add_context(where(op, scope));
+    add_origin(error, where(op, scope));
     throw;
   }
 }
@@ -264,7 +273,7 @@ task<void> ProgramRun::run_task_op(ProgramRun* run, const CompiledOp* op, ScopeP
     run->finish_outputs(*op, *scope, inputs, outputs);
     if (run->options_.tracer != nullptr && op->def->stores) run->trace_store(*op, inputs);
   } catch (Error& error) {
-    error.add_context(run->where(*op, *scope));
+    add_origin(error, run->where(*op, *scope));
     throw;
   }
 }

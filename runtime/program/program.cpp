@@ -13,6 +13,9 @@ bool plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '/';
 }
 
+/// A program's constants never change under it: nobody writes their storage from here on.
+void freeze(const Tensor& constant) { constant.storage()->freeze(); }
+
 /// Words that have a meaning where the text form expects a name.
 bool reserved(const std::string& word) {
   return word == "_" || word == "params" || word == "results" || word == "lod" || word == "ordered";
@@ -163,6 +166,8 @@ void Program::rename(VarId id, const std::string& name) {
 void Program::append_raw(int block, Op op) {
   if (op.type == "constant" && op.outputs.size() != 1)
     throw ProgramError("op constant: expected one output, found " + std::to_string(op.outputs.size()));
+  for (const auto& [name, attribute] : op.attributes)
+    if (const auto* tensor = std::get_if<Tensor>(&attribute)) freeze(*tensor);
   if (op.type == "constant") literals_.emplace(op.outputs.at(0), op.attributes.get<Tensor>("value"));
   this->block(block).ops.push_back(std::move(op));
 }
@@ -175,6 +180,7 @@ void Program::replace_with_constants(int block, std::size_t op, const std::vecto
                        std::to_string(values.size()));
   std::vector<Op> constants;
   for (std::size_t i = 0; i < values.size(); ++i) {
+    freeze(values[i]);
     constants.push_back({"constant", {}, {replaced.outputs[i]}, {{"value", values[i]}}, replaced.label});
     literals_.insert_or_assign(replaced.outputs[i], values[i]);
   }
@@ -221,6 +227,7 @@ VarId Program::add_parameter(const std::string& name, Tensor value) {
   value.check_written();
   const VarId id = add_var(name, VarType(value.dtype(), value.dims()));
   value = value.is_contiguous() ? value : value.copy_to(CpuPlace{});
+  freeze(value);
   parameters_.emplace(id, value.read_only());
   return id;
 }

@@ -92,7 +92,8 @@ class Program {
   void replace_with_constants(int block, std::size_t op, const std::vector<Tensor>& values);
 
   VarId add_input(const std::string& name, VarType type);
-  /// A weight; its values are saved beside the program. Frozen: a program's weights never change under it.
+  /// A weight; its values are saved beside the program. Frozen, as literals of `constant` are: a program's weights never change under it, so
+  /// writing `value` through a tensor of the same storage is a ReadOnlyError from here on. Give a copy to go on writing.
   VarId add_parameter(const std::string& name, Tensor value);
   /// Of a var of block 0. ProgramError when the name is taken or the var belongs to another block.
   void add_output(const std::string& name, VarId var);

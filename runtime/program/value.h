@@ -28,13 +28,20 @@ class Value {
   bool is_tensor() const noexcept { return std::holds_alternative<SlotValue>(held_); }
   bool is_array() const noexcept { return std::holds_alternative<TensorArray>(held_); }
   bool is_list() const noexcept { return std::holds_alternative<TensorList>(held_); }
-  /// std::bad_variant_access when it holds something else: a program's types were checked when it was built.
-  const SlotValue& tensor() const { return std::get<SlotValue>(held_); }
-  const TensorArray& array() const { return std::get<TensorArray>(held_); }
-  const SequenceOrder& order() const { return std::get<SequenceOrder>(held_); }
-  const TensorList& list() const { return std::get<TensorList>(held_); }
+  /// ValueKindError says what it holds, when that is something else.
+  const SlotValue& tensor() const { return as<SlotValue>("a tensor"); }
+  const TensorArray& array() const { return as<TensorArray>("an array"); }
+  const SequenceOrder& order() const { return as<SequenceOrder>("an order"); }
+  const TensorList& list() const { return as<TensorList>("a list of tensors"); }
 
  private:
+  template <class T>
+  const T& as(const char* wanted) const {
+    if (const T* held = std::get_if<T>(&held_)) return *held;
+    throw_kind(wanted);
+  }
+  [[noreturn]] void throw_kind(const char* wanted) const;
+
   std::variant<std::monostate, SlotValue, TensorArray, SequenceOrder, TensorList> held_;
 };
 

@@ -8,17 +8,34 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/timer_queue.h>
 
 namespace millrace {
+namespace {
+
+/// Whether the calling thread is inside a handler of an executor that has the type `E`.
+template <class E>
+bool inside(const asio::any_io_executor& executor) {
+  const E* const held = executor.target<E>();
+  return held != nullptr && held->running_in_this_thread();
+}
+
+asio::any_io_executor present(asio::any_io_executor executor) {
+  if (!executor) throw ArgumentError("AsioExecutor: expected an executor, found an empty one");
+  return executor;
+}
+
+}  // namespace
 
 // Shared with the handlers that the context holds, which may outlive the executor.
 class AsioExecutor::Core : public std::enable_shared_from_this<Core> {
  public:
-  Core(const AsioExecutor& executor, asio::io_context& io) : context(io), executor_(executor), alarm_(io) {}
+  Core(const AsioExecutor& executor, asio::any_io_executor where) : place(std::move(where)), executor_(executor), alarm_(place) {}
 
   // One handler at a time drains the queue, so posting costs a handler only when the executor was at rest.
   void post(Runnable& runnable) noexcept {
@@ -48,12 +65,12 @@ class AsioExecutor::Core : public std::enable_shared_from_this<Core> {
     stop_alarm();
   }
 
-  asio::io_context& context;
+  const asio::any_io_executor place;
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 
  private:
   void post_drain() noexcept {
-    asio::post(context, [core = shared_from_this()] { core->drain(); });
+    asio::post(place, [core = shared_from_this()] { core->drain(); });
   }
 
   void drain() noexcept {
@@ -114,10 +131,11 @@ class AsioExecutor::Core : public std::enable_shared_from_this<Core> {
   TimePoint alarm_at_{};
 };
 
-AsioExecutor::AsioExecutor(asio::io_context& context) : core_(std::make_shared<Core>(*this, context)) {}
+AsioExecutor::AsioExecutor(asio::io_context& context) : AsioExecutor(asio::any_io_executor(context.get_executor())) {}
+AsioExecutor::AsioExecutor(asio::any_io_executor executor) : core_(std::make_shared<Core>(*this, present(std::move(executor)))) {}
 AsioExecutor::~AsioExecutor() { core_->close(); }
 
-asio::io_context& AsioExecutor::context() const noexcept { return core_->context; }
+const asio::any_io_executor& AsioExecutor::executor() const noexcept { return core_->place; }
 void AsioExecutor::post(Runnable& runnable) noexcept { core_->post(runnable); }
 bool AsioExecutor::running_in_this_thread() const noexcept { return RuntimeThread::current() == this; }
 TimePoint AsioExecutor::now() const noexcept { return std::chrono::steady_clock::now() - core_->start; }
@@ -125,9 +143,12 @@ void AsioExecutor::add_timer(Timer& timer, TimePoint when) noexcept { core_->add
 bool AsioExecutor::cancel_timer(Timer& timer) noexcept { return core_->cancel_timer(timer); }
 
 Executor::Drive AsioExecutor::drive() {
-  if (core_->context.get_executor().running_in_this_thread()) {
-    throw BlockingError("a blocking wait inside a handler of the io_context that must run the awaited task");
-  }
+  using Context = asio::io_context::executor_type;
+  using Pool = asio::thread_pool::executor_type;
+  const asio::any_io_executor& on = core_->place;
+  if (inside<Context>(on) || inside<Pool>(on) || inside<asio::strand<Context>>(on) || inside<asio::strand<Pool>>(on) ||
+      inside<asio::strand<asio::any_io_executor>>(on))
+    throw BlockingError("a blocking wait inside a handler of the executor that must run the awaited task");
   return Drive::own_threads;
 }
 

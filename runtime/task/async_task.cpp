@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/task/async_task.h>
 
-#include <boost/asio/io_context.hpp>
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/system_executor.hpp>
 
 #include <millrace/runtime/task/asio.h>
@@ -18,7 +18,7 @@ CompletionPlace::CompletionPlace(asio::any_completion_executor executor) {
 asio::any_completion_executor CompletionPlace::fallback(const Executor& executor) {
   const auto* on = dynamic_cast<const AsioExecutor*>(&executor);
   if (on == nullptr) return asio::system_executor();
-  return asio::prefer(on->context().get_executor(), asio::execution::blocking.never);
+  return asio::prefer(on->executor(), asio::execution::blocking.never);
 }
 
 }  // namespace millrace

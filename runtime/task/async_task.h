@@ -2,6 +2,8 @@
 #pragma once
 
 #include <exception>
+#include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -37,7 +39,7 @@ using AsyncHandler = boost::asio::any_completion_handler<typename AsyncSignature
 /// Where a handler is called. The work that is counted there keeps that executor running.
 class CompletionPlace {
  public:
-  /// The handler's associated executor; without one, the io_context below an AsioExecutor; else the thread on which the
+  /// The handler's associated executor; without one, Asio's executor below an AsioExecutor; else the thread on which the
   /// run ends. Calls are posted there, not made inside the end of a run, so that what a handler throws comes out of the
   /// embedder's own loop.
   template <class Handler>
@@ -70,11 +72,15 @@ class CompletionPlace {
   boost::asio::any_completion_executor executor_;  // empty for the thread on which the run ends
 };
 
+/// Gives, when an operation is initiated, what its run uses and keeps alive, the executor included.
+using KeepAlive = std::function<std::shared_ptr<const void>()>;
+
 /// Calls the handler once the run has ended.
 template <class T>
 class AsyncCompletion {
  public:
-  AsyncCompletion(AsyncHandler<T> handler, CompletionPlace place) noexcept : handler_(std::move(handler)), place_(std::move(place)) {}
+  AsyncCompletion(AsyncHandler<T> handler, CompletionPlace place, std::shared_ptr<const void> kept) noexcept
+      : kept_(std::move(kept)), handler_(std::move(handler)), place_(std::move(place)) {}
 
   void operator()(Outcome<T> outcome) noexcept {
     CompletionPlace place = std::move(place_);
@@ -107,6 +113,7 @@ class AsyncCompletion {
     Outcome<T> outcome_;
   };
 
+  std::shared_ptr<const void> kept_;
   AsyncHandler<T> handler_;
   CompletionPlace place_;
 };
@@ -121,30 +128,33 @@ class AsyncCancel {
   Ref<Run> run_;
 };
 
-/// The type-erased core of every `async_x`: starts `work` as a run on `executor`.
+/// The type-erased core of every `async_x`: starts `work` as a run on `executor`. `kept` is let go of when nothing of the run is left.
 template <class T>
-void start_async(Executor& executor, task<T> work, std::string name, AsyncHandler<T> handler, CompletionPlace place) {
+void start_async(Executor& executor, task<T> work, std::string name, AsyncHandler<T> handler, CompletionPlace place,
+                 std::shared_ptr<const void> kept = nullptr) {
   Ref<Run> run(new Run(std::move(name)));
   auto slot = boost::asio::get_associated_cancellation_slot(handler);
   if (slot.is_connected()) slot.assign(AsyncCancel(run));
-  AsyncCompletion<T> done(std::move(handler), std::move(place));
+  AsyncCompletion<T> done(std::move(handler), std::move(place), std::move(kept));
   RootTask<T, AsyncCompletion<T>>::start(executor, std::move(run), std::move(work), std::move(done));
 }
 
 /// Starts `work` as a run of its own on `executor`, for any completion token: a callback, use_future, use_awaitable,
 /// deferred, …. The handler is called once, never inside this call: on its associated executor; else, if `executor` is
-/// an AsioExecutor, on its io_context; else on a thread of `executor`, where it must not throw. Its associated
+/// an AsioExecutor, on Asio's executor below it; else on a thread of `executor`, where it must not throw. Its associated
 /// allocator serves the allocations made for it; a signal on its associated cancellation slot cancels the run, which
-/// then completes with CancelledError. As with all of Asio, a slot is signalled on the handler's executor.
+/// then completes with CancelledError. As with all of Asio, a slot is signalled on the handler's executor. What `keep` gives
+/// lives until nothing of the run is left and its handler was called or posted. EmptyTaskError for a task without work.
 template <class T, class Token>
-auto async_start(Executor& executor, task<T> work, Token&& token, std::string name = "async") {
+auto async_start(Executor& executor, task<T> work, Token&& token, std::string name = "async", KeepAlive keep = {}) {
+  work.check_unstarted();
   return boost::asio::async_initiate<Token, typename AsyncSignature<T>::type>(
-      [](auto handler, Executor* on, task<T> body, std::string called) {
+      [](auto handler, Executor* on, task<T> body, std::string called, KeepAlive keeps) {
         CompletionPlace place = CompletionPlace::of(handler, *on);
         AsyncHandler<T> erased(std::move(handler));
-        start_async<T>(*on, std::move(body), std::move(called), std::move(erased), std::move(place));
+        start_async<T>(*on, std::move(body), std::move(called), std::move(erased), std::move(place), keeps ? keeps() : nullptr);
       },
-      token, &executor, std::move(work), std::move(name));
+      token, &executor, std::move(work), std::move(name), std::move(keep));
 }
 
 }  // namespace millrace

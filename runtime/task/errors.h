@@ -14,6 +14,7 @@ namespace millrace {
 MILLRACE_ERROR(CancelledError, Error);  ///< a wait or a step boundary of a task whose scope was cancelled
 MILLRACE_ERROR(DeadlineError, Error);   ///< work that did not end within its deadline
 MILLRACE_ERROR(BlockingError, Error);   ///< a blocking call on a thread that must run tasks
+MILLRACE_ERROR(EmptyTaskError, Error);  ///< a task or handle that is awaited or started, but holds no work (any more)
 
 /// Tasks of one run that wait for each other, or for what nobody will do. Every such waiter fails with one of these.
 class DeadlockError : public Error {

@@ -10,7 +10,7 @@ namespace millrace {
 
 asio::any_io_executor asio_executor_of(const TaskInfo& task) {
   const auto* executor = dynamic_cast<const AsioExecutor*>(&task.executor());
-  if (executor != nullptr) return executor->context().get_executor();
+  if (executor != nullptr) return executor->executor();
   throw UnsupportedError("task '" + task.name() +
                          "' awaits an Asio operation without an executor: expected one as first argument of "
                          "from_asio, or a task that runs on an AsioExecutor");

@@ -60,7 +60,7 @@ struct AsioResult<std::exception_ptr, Args...> : AsioValues<Args...> {
   static constexpr bool throws = true;
 };
 
-/// The executor of the io_context below the task's AsioExecutor; UnsupportedError when the task runs elsewhere.
+/// Asio's executor below the task's AsioExecutor; UnsupportedError when the task runs elsewhere.
 boost::asio::any_io_executor asio_executor_of(const TaskInfo& task);
 
 template <class Signature, class Initiation>

@@ -29,6 +29,7 @@ Scope::Scope(TaskInfo& owner, Cancellation cancellation)
     : owner_(owner), state_(ScopeState::open_in(owner, cancellation == Cancellation::inherited)) {}
 
 TaskInfo& Scope::make(Executor& executor, task<void>&& work, std::string&& name) {
+  work.check_unstarted();
   return *new Child(executor, owner_.run(), *state_, std::move(work), std::move(name));
 }
 

@@ -108,7 +108,11 @@ class [[nodiscard]] Spawned {
    private:
     Outcome<T>& outcome_;
   };
-  ResultWait operator co_await() const noexcept { return ResultWait(*state_); }
+  /// EmptyTaskError of a handle that was moved from.
+  ResultWait operator co_await() const {
+    if (!state_) throw_empty_task(false);
+    return ResultWait(*state_);
+  }
 
  private:
   friend class Scope;
@@ -142,6 +146,7 @@ class [[nodiscard]] Spawned {
 template <class T>
 Spawned<T> Scope::start(task<T> work, std::string name) {
   using State = typename Spawned<T>::State;
+  work.check_unstarted();
   Ref<State> state(new State(name.empty() ? owner_.name() : name));
   TaskInfo& child = make(owner_.executor(), Spawned<T>::run(state, std::move(work)), std::move(name));
   state->gate.set_writer(child);

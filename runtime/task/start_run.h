@@ -17,6 +17,7 @@ template <class T, class Done>
 class RootTask final : public TaskInfo {
  public:
   static void start(Executor& executor, Ref<Run> run, task<T> work, Done done) {
+    work.check_unstarted();
     auto* root = new RootTask(executor, std::move(run), std::move(work), std::move(done));
     root->kept_run_->enter();
     root->post(root->work_.begin_body(*root));
@@ -94,6 +95,7 @@ class [[nodiscard]] Running {
   Point point() const noexcept { return Point(state_, 1); }
   /// Waits as `RunningState::wait_until_ended` says; moves the result out, or throws the error. Once.
   T get() {
+    if (state_ == nullptr) throw_empty_task(false);
     state_->wait_until_ended();
     return state_->outcome.take();
   }
@@ -128,7 +130,7 @@ class [[nodiscard]] Running {
   std::shared_ptr<State> state_;
 };
 
-/// Starts `work` as the root of a run of its own on `executor`.
+/// Starts `work` as the root of a run of its own on `executor`. EmptyTaskError for a task without work.
 template <class T>
 Running<T> start_run(Executor& executor, task<T> work, std::string name = "run", Tracer* tracer = nullptr) {
   return Running<T>::start(executor, std::move(work), std::move(name), tracer);

@@ -55,6 +55,8 @@ class Outcome<void> {
 class TaskPromiseBase : public CountedInFramePool {
  public:
   TaskInfo& info() const noexcept { return *info_; }
+  /// Whether `start` was called.
+  bool started() const noexcept { return info_ != nullptr; }
   /// Before the first resumption: the task it belongs to, and who awaits it (nobody: it is the body of that task).
   void start(TaskInfo& info, std::coroutine_handle<> awaiting) noexcept {
     info_ = &info;
@@ -82,6 +84,9 @@ class TaskPromiseBase : public CountedInFramePool {
   TaskInfo* info_ = nullptr;
   std::coroutine_handle<> awaiting_;
 };
+
+/// Throws EmptyTaskError: a task was default-made or moved from (`started` false), or is awaited for a second time.
+[[noreturn]] void throw_empty_task(bool started);
 
 template <class T>
 class TaskPromise final : public TaskPromiseBase {
@@ -119,9 +124,13 @@ class TaskPromise<void> final : public TaskPromiseBase {
 /// woke it. Move-only; destroying a task that was never awaited destroys its arguments; one that is suspended in the
 /// middle cannot be destroyed, since its awaiter's frame holds it.
 ///
+/// Awaiting, spawning or starting a task that is default-made, moved from, or was awaited before throws EmptyTaskError.
+///
 /// Rules for the coroutines, since g++ 12 miscompiles other forms: one co_await in a statement, its operand a named
-/// variable or a call; no lambda with captures as a coroutine; no over-aligned locals; a spawned coroutine takes its
-/// arguments by value.
+/// variable or a call; no conditional expression anywhere in a statement with co_await, such as
+/// `co_await with_deadline(20ms, c ? a() : b())`, since g++ 12 destroys such a task twice and no overload can tell it from a call
+/// (write `task<> work = c ? a() : b();` before); no lambda with captures as a coroutine; no over-aligned locals; a spawned
+/// coroutine takes its arguments by value.
 template <class T = void>
 class [[nodiscard]] task {
  public:
@@ -158,7 +167,14 @@ class [[nodiscard]] task {
     std::coroutine_handle<promise_type> frame_;
   };
   /// Only of an rvalue: `co_await f()`, `co_await std::move(t)`.
-  Awaiter operator co_await() && noexcept { return Awaiter(frame_); }
+  Awaiter operator co_await() && {
+    check_unstarted();
+    return Awaiter(frame_);
+  }
+  /// EmptyTaskError unless the task can be awaited, spawned or started.
+  void check_unstarted() const {
+    if (!frame_ || frame_.promise().started()) throw_empty_task(frame_ != nullptr);
+  }
 
   /// For the task layer: the body of `info`, which begins when `info` is first executed.
   std::coroutine_handle<> begin_body(TaskInfo& info) const noexcept {

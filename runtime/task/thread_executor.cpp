@@ -22,13 +22,16 @@ ThreadExecutor::~ThreadExecutor() {
 
 void ThreadExecutor::post(Runnable& runnable) noexcept {
   if (alone_ && running_in_this_thread()) return local_.push(runnable);
+  const bool mine = running_in_this_thread();
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
     ready_.push(runnable);
     wake = sleepers_ != 0;
+    // What is posted may be the last, and the executor gone once the lock is: only its own threads, which it joins, may touch it then.
+    if (wake && !mine) changed_.notify_one();
   }
-  if (wake) changed_.notify_one();
+  if (wake && mine) changed_.notify_one();
 }
 
 bool ThreadExecutor::running_in_this_thread() const noexcept { return RuntimeThread::current() == this; }

@@ -2,69 +2,77 @@
 #include <millrace/runtime/trace/tracer.h>
 
 #include <algorithm>
-#include <map>
-#include <numeric>
-#include <tuple>
-
-#include <fmt/format.h>
+#include <exception>
 
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/trace/trace_json.h>
 
 namespace millrace {
-namespace {
 
-std::string json_string(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20)
-      out += ' ';
-    else
-      out += c;
-  }
-  return out + "\"";
-}
+/// What goes to the file as one piece.
+constexpr std::size_t piece = std::size_t{1} << 16;
 
-/// Spreads each track over threads of the picture, so that the spans of one thread lie beside or within each other, as viewers want it:
-/// iterations of a loop that overlap get rows of their own.
-class Lanes {
+/// The file of a trace, which takes events as they end.
+class Tracer::File {
  public:
-  using Lane = std::pair<std::uint64_t, std::size_t>;  // a track, and which of its rows
+  explicit File(const TracerOptions& options) : file_(options.file), most_(options.most_bytes) { TraceJson::begin(text_); }
 
-  explicit Lanes(const std::vector<Tracer::Event>& events) : lane_of_(events.size()) {
-    std::vector<std::size_t> order(events.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {  // what is around comes first, and it ended later
-      return std::tuple(events[a].begin_ns, -events[a].end_ns, b) < std::tuple(events[b].begin_ns, -events[b].end_ns, a);
-    });
-    for (const std::size_t event : order) lane_of_[event] = {events[event].track, place(events[event])};
-    for (const Lane& lane : lane_of_) threads_.emplace(lane, 0);
-    std::size_t number = 0;
-    for (auto& [lane, thread] : threads_) thread = ++number;
-  }
-  std::size_t thread(std::size_t event) const { return threads_.at(lane_of_[event]); }
-  const std::map<Lane, std::size_t>& threads() const noexcept { return threads_; }
-
- private:
-  std::size_t place(const Tracer::Event& event) {
-    if (event.instant) return 0;
-    std::vector<std::vector<std::int64_t>>& open = open_[event.track];  // ends of the spans around, row by row
-    for (std::size_t row = 0;; ++row) {
-      if (row == open.size()) open.emplace_back();
-      std::vector<std::int64_t>& around = open[row];
-      while (!around.empty() && around.back() <= event.begin_ns) around.pop_back();
-      if (!around.empty() && around.back() < event.end_ns) continue;
-      around.push_back(event.end_ns);
-      return row;
+  // Events end in destructors: what fails is told at the end.
+  void add(const Event& event, const std::vector<std::string>& tracks) noexcept {
+    try {
+      if (error_ != nullptr) return;
+      if (written_ + text_.size() >= most_) {
+        ++left_out_;
+        return;
+      }
+      json_.add(event, tracks, text_);
+      if (text_.size() >= piece) flush();
+    } catch (...) {
+      error_ = std::current_exception();
     }
   }
 
-  std::vector<Lane> lane_of_;
-  std::map<Lane, std::size_t> threads_;
-  std::map<std::uint64_t, std::vector<std::vector<std::int64_t>>> open_;
+  std::uint64_t finish() {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    TraceJson::end(text_);
+    flush();
+    file_.commit();
+    return left_out_;
+  }
+
+ private:
+  void flush() {
+    file_.write(text_);
+    written_ += text_.size();
+    text_.clear();
+  }
+
+  AtomicFile file_;
+  const std::uint64_t most_;
+  TraceJson json_;
+  std::string text_;
+  std::uint64_t written_ = 0;
+  std::uint64_t left_out_ = 0;
+  std::exception_ptr error_;
 };
 
-}  // namespace
+Tracer::Tracer(TracerOptions options)
+    : options_(std::move(options)),
+      file_(options_.record && !options_.file.empty() ? std::make_unique<File>(options_) : std::unique_ptr<File>()) {}
+Tracer::~Tracer() = default;
+
+void Tracer::keep(Event event) {
+  if (file_ != nullptr)
+    file_->add(event, tracks_);
+  else
+    events_.push_back(std::move(event));
+}
+
+std::uint64_t Tracer::finish() {
+  const std::lock_guard lock(mutex_);
+  if (file_ == nullptr) throw ArgumentError("tracer: expected one that writes a file, found one that keeps its events in memory");
+  return file_->finish();
+}
 
 std::uint64_t Tracer::add_track(const std::string& name) {
   const std::lock_guard lock(mutex_);
@@ -76,17 +84,16 @@ std::uint64_t Tracer::add_track(const std::string& name) {
 
 void Tracer::span(std::string category, std::string name, std::uint64_t track, std::int64_t step, std::int64_t begin_ns) {
   if (!records()) return;
-  const std::int64_t end = now();
   const std::lock_guard lock(mutex_);
-  events_.push_back({std::move(category), std::move(name), track, step, begin_ns, end, false});
+  keep({std::move(category), std::move(name), track, step, begin_ns, now(), false});  // in the order of their ends
 }
 
 void Tracer::instant(std::string category, std::string name, std::uint64_t track, std::int64_t step) {
   if (ranges() != nullptr) ranges()->mark(category.c_str(), name, step);
   if (!records()) return;
-  const std::int64_t at = now();
   const std::lock_guard lock(mutex_);
-  events_.push_back({std::move(category), std::move(name), track, step, at, at, true});
+  const std::int64_t at = now();
+  keep({std::move(category), std::move(name), track, step, at, at, true});
 }
 
 std::vector<Tracer::Event> Tracer::events() const {
@@ -102,36 +109,13 @@ std::vector<Tracer::Event> Tracer::events(const std::string& category) const {
 }
 
 std::string Tracer::to_json() const {
-  std::vector<std::string> names;
-  {
-    const std::lock_guard lock(mutex_);
-    names = tracks_;
-  }
-  const std::vector<Event> all = events();
-  Lanes lanes(all);
-  std::string out = "{\"traceEvents\":[";
-  const char* comma = "\n";
-  for (const auto& [lane, thread] : lanes.threads()) {
-    const auto [track, number] = lane;
-    std::string name = track == 0 || track > names.size() ? fmt::format("track {}", track) : names[track - 1];
-    if (number > 0) name += fmt::format(", {}", number + 1);
-    out += fmt::format("{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", comma, thread,
-                       json_string(name));
-    comma = ",\n";
-  }
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const Event& event = all[i];
-    out += fmt::format("{}{{\"ph\":\"{}\",\"pid\":1,\"tid\":{},\"cat\":{},\"name\":{},\"ts\":{:.3f}", comma, event.instant ? "i" : "X",
-                       lanes.thread(i), json_string(event.category), json_string(event.name), static_cast<double>(event.begin_ns) / 1000.0);
-    if (event.instant)
-      out += ",\"s\":\"t\"";
-    else
-      out += fmt::format(",\"dur\":{:.3f}", static_cast<double>(event.end_ns - event.begin_ns) / 1000.0);
-    if (event.step >= 0) out += fmt::format(",\"args\":{{\"step\":{}}}", event.step);
-    out += "}";
-    comma = ",\n";
-  }
-  return out + "\n],\"displayTimeUnit\":\"ns\"}\n";
+  const std::lock_guard lock(mutex_);
+  std::string out;
+  TraceJson::begin(out);
+  TraceJson json;
+  for (const Event& event : events_) json.add(event, tracks_, out);
+  TraceJson::end(out);
+  return out;
 }
 
 void Tracer::save(const std::filesystem::path& path) const { write_file(path, to_json()); }

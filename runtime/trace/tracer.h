@@ -27,6 +27,10 @@ struct TracerOptions {
   /// Keeps events for `events` and `to_json`. Without it, loops run as if nobody traced, and only their ranges are seen.
   bool record = true;
   std::shared_ptr<RangeSink> ranges;  ///< such as `make_nvtx_ranges()`; null: none
+  /// Where events go as they end, as `to_json` would write them, instead of being kept in memory; empty: nowhere. It appears with `finish`.
+  std::filesystem::path file;
+  /// Bytes of the file from which on events are counted and left out.
+  std::uint64_t most_bytes = std::uint64_t{1} << 30;
 
   TracerOptions() = default;
 };
@@ -49,7 +53,9 @@ class Tracer {
     bool instant = false;
   };
 
-  explicit Tracer(TracerOptions options = {}) : options_(std::move(options)) {}
+  /// IoError for a `file` that cannot be written.
+  explicit Tracer(TracerOptions options = {});
+  ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
@@ -70,11 +76,18 @@ class Tracer {
   std::string to_json() const;
   /// The same into a file, whole or not at all. IoError names it.
   void save(const std::filesystem::path& path) const;
+  /// Ends the file of `TracerOptions::file`, at most once; nothing may be traced after it. Gives the number of events that were left out.
+  /// IoError for what went wrong while it was written, ArgumentError without a file.
+  std::uint64_t finish();
 
  private:
+  class File;
+  void keep(Event event);
+
   const TracerOptions options_;
   const Clock::time_point start_ = Clock::now();
   mutable std::mutex mutex_;
+  std::unique_ptr<File> file_;
   std::vector<Event> events_;
   std::vector<std::string> tracks_;
 };

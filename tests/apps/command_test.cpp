@@ -411,3 +411,60 @@ TEST_CASE("inspect shows the loop that hands out values of its iterations, and t
     CHECK(all.out.find(words) != std::string::npos);
   check_refused({"inspect", files.path("listing.mr"), "--keep", "nobody"}, 1, {"listing.mr", "'nobody'"});
 }
+
+TEST_CASE("a memory limit ends a run that needs more, with op, iteration and size, and stands in front of serve") {
+  ScratchFolder folder;
+  Program program;
+  {
+    const build::Guard guard(program);
+    build::Var step = build::constant(0);
+    build::Var v = build::input("v", VarType(DType::f32, {DDim::unknown}));
+    auto loop = build::while_loop({step, v});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, build::constant(std::int64_t{60})));
+      v.update(build::concat({v, v}, 0));
+      step.update(step + 1);
+    }
+    build::output("v", v);
+  }
+  save_program(program, folder / "doubling.mr");
+  write_npy(folder / "v.npy", Tensor::from<float>({1, 2}));
+  const auto with = [&](const std::string& limit) {
+    return std::vector<std::string>{"run",          (folder / "doubling.mr").string(), "--input",        "v=" + (folder / "v.npy").string(),
+                                    "--output-dir", (folder / "out").string(),         "--memory-limit", limit};
+  };
+  check_refused(with("64M"), 1, {"op concat", "iteration", "bytes", "budget of 67108864"});
+  check_refused(with("65536"), 1, {"op concat", "iteration", "budget of 65536"});
+  check_refused(with("none"), 2, {"--memory-limit"});
+  check_refused(with("-1"), 2, {"--memory-limit"});
+  CHECK(millrace_command({"serve", "--help"}).out.find("--memory-limit") != std::string::npos);
+}
+
+TEST_CASE("a trace ends at its limit and says how many events it left out, and its path is looked at first") {
+  const Files files;
+  std::vector<std::string> words = files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--backend",
+                                                   "interpreted", "--trace", files.path("trace.json")});
+  REQUIRE(millrace_command(words).code == 0);
+  const std::string whole = read_file(files.folder / "trace.json");
+  words.insert(words.end(), {"--trace-limit", "500"});
+  const Ended limited = millrace_command(words);
+  CHECK(limited.code == 0);
+  CHECK(limited.err.find("events had no room in 500 bytes") != std::string::npos);
+  const std::string cut = read_file(files.folder / "trace.json");
+  CHECK(cut.size() < whole.size());
+  CHECK(cut.size() < 900);
+  CHECK(cut.ends_with("],\"displayTimeUnit\":\"ns\"}\n"));
+  // Before the model is even read.
+  check_refused({"run", files.path("absent.mr"), "--output-dir", files.path("out"), "--trace", files.path("none/trace.json")}, 1,
+                {"none/trace.json"});
+}
+
+TEST_CASE("a run tells microseconds, its set-up apart") {
+  const Files files;
+  const Ended ended =
+      millrace_command(files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--stats"}));
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find("ran in ") != std::string::npos);
+  CHECK(ended.out.find(" us, set up in ") != std::string::npos);
+}

@@ -5,7 +5,11 @@
 #include <future>
 #include <thread>
 
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
 
 #include <doctest/doctest.h>
@@ -193,4 +197,187 @@ TEST_CASE("several runtimes live side by side, and a traced one records its own 
   CHECK(other.tracer() == nullptr);
   REQUIRE(traced.tracer() != nullptr);
   CHECK(traced.tracer()->events("op").size() > 0);
+}
+
+namespace {
+
+/// A run that waits for an array which nobody feeds, on the executor of `options`.
+struct Waiting {
+  explicit Waiting(const RuntimeOptions& options) : runtime(std::make_unique<Runtime>(options)) {
+    runtime->async_run(waiting(), {{"array", array}}, [this](std::exception_ptr failed, const RunResult&) {
+      error = failed;
+      ++handled;
+    });
+  }
+  bool cancelled() const {
+    try {
+      if (error != nullptr) std::rethrow_exception(error);
+    } catch (const CancelledError&) {
+      return true;
+    }
+    return false;
+  }
+
+  TensorArray array{1};
+  ArrayWriter outside = array.feeder("outside");
+  std::unique_ptr<Runtime> runtime;
+  std::exception_ptr error;
+  int handled = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a runtime may be destroyed in a handler of the embedder's context while its runs live") {
+  const std::size_t frames = live_frames();
+  {
+    asio::io_context context(1);
+    RuntimeOptions options;
+    options.context = &context;
+    Waiting one(options);
+    asio::post(context, [&] { asio::post(context, [&] { one.runtime.reset(); }); });
+    context.run();
+    CHECK(one.handled == 1);
+    CHECK(one.cancelled());
+    // Before the first step, too.
+    context.restart();
+    Waiting other(options);
+    other.runtime.reset();
+    context.run();
+    CHECK(other.handled == 1);
+    CHECK(other.cancelled());
+  }
+  CHECK(live_frames() == frames);
+}
+
+TEST_CASE("a runtime may be destroyed on a thread of its own while its runs live") {
+  for (const std::size_t threads : {1, 2}) {
+    RuntimeOptions options;
+    options.threads = threads;
+    Waiting one(options);
+    std::promise<void> ended;
+    // Without an executor of its own a handler is called on a thread of the runtime.
+    one.runtime->async_run(doubling(2), ones_of(1), [&](const std::exception_ptr&, const RunResult&) {
+      one.runtime.reset();
+      ended.set_value();
+    });
+    ended.get_future().get();
+    for (int i = 0; i < 2000 && one.handled == 0; ++i) std::this_thread::sleep_for(1ms);
+    CHECK(one.handled == 1);
+    CHECK(one.cancelled());
+  }
+}
+
+TEST_CASE("cancel_all ends what was started, and a later run goes on") {
+  asio::io_context context(1);
+  RuntimeOptions options;
+  options.context = &context;
+  Waiting one(options);
+  context.poll();
+  CHECK(one.runtime->live_runs() == 1);
+  Waiting queued(options);
+  one.runtime->cancel_all();
+  queued.runtime->cancel_all();
+  int ran = 0;
+  one.runtime->async_run(doubling(2), ones_of(1), [&](const std::exception_ptr& failed, const RunResult&) { ran += failed == nullptr; });
+  context.run();
+  CHECK(one.cancelled());
+  CHECK(queued.cancelled());
+  CHECK(ran == 1);
+}
+
+TEST_CASE("async_shutdown completes when nothing of the runs is left, whatever becomes of the runtime") {
+  asio::io_context context(1);
+  RuntimeOptions options;
+  options.context = &context;
+  for (const bool destroyed : {false, true}) {
+    context.restart();
+    Waiting one(options);
+    context.poll();
+    int down = 0;
+    one.runtime->async_shutdown([&](const std::exception_ptr& failed) {
+      CHECK(failed == nullptr);
+      CHECK(one.handled == 1);
+      ++down;
+    });
+    if (destroyed) one.runtime.reset();
+    context.run();
+    CHECK(down == 1);
+    CHECK(one.cancelled());
+    if (destroyed) continue;
+    // Later runs are refused, and shutting down again is done at once.
+    context.restart();
+    std::exception_ptr refused;
+    one.runtime->async_run(doubling(2), ones_of(1), [&](std::exception_ptr failed, const RunResult&) { refused = failed; });
+    one.runtime->async_shutdown([&](const std::exception_ptr&) { ++down; });
+    context.run();
+    CHECK(down == 2);
+    REQUIRE(refused != nullptr);
+    CHECK_THROWS_AS(std::rethrow_exception(refused), CancelledError);
+  }
+  Runtime idle;
+  idle.async_shutdown(asio::use_future).get();
+}
+
+TEST_CASE("an operation that is never started does not keep a runtime") {
+  auto runtime = std::make_unique<Runtime>();
+  auto operation = runtime->async_run(doubling(2), ones_of(1), asio::deferred);
+  runtime.reset();
+}
+
+TEST_CASE("a runtime runs on any executor of Asio's: a thread pool, a strand of it, an any_io_executor") {
+  asio::thread_pool pool(2);
+  const asio::any_io_executor executors[] = {pool.get_executor(), asio::make_strand(pool.get_executor())};
+  for (const asio::any_io_executor& executor : executors) {
+    RuntimeOptions options;
+    options.asio_executor = executor;
+    Runtime runtime(options);
+    std::vector<std::future<RunResult>> running;
+    for (int i = 0; i < 8; ++i) running.push_back(runtime.async_run(doubling(30), ones_of(3), asio::use_future));
+    for (std::future<RunResult>& run : running) CHECK(run.get()["v"].tensor().dims() == DDim{3, 3});
+    options.context = nullptr;
+    Waiting one(options);
+    one.runtime->async_shutdown(asio::use_future).get();
+    CHECK(one.cancelled());
+  }
+  asio::io_context context;
+  RuntimeOptions both;
+  both.context = &context;
+  both.asio_executor = pool.get_executor();
+  CHECK_THROWS_AS(Runtime{both}, ArgumentError);
+}
+
+TEST_CASE("a runtime with a memory limit ends the run that needs more, with op, iteration and size, and serves others") {
+  RuntimeOptions options;
+  options.memory_limit = 1 << 20;
+  Runtime runtime(options);
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown}));
+    build::Var step = build::constant(0);
+    build::Var v = build::identity(x);
+    auto loop = build::while_loop({step, v});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, build::constant(std::int64_t{64})));
+      v.update(build::concat({v, v}, 0));
+      step.update(step + 1);
+    }
+    build::output("v", v);
+  }
+  const Executable executable = runtime.compile(std::move(program));
+  auto run = runtime.async_run(executable, {{"x", Tensor::from<float>(std::vector<float>(16, 1.0f), {16})}}, asio::use_future);
+  std::string text;
+  try {
+    run.get();
+  } catch (const OutOfMemoryError& error) {
+    text = error.what();
+  }
+  INFO(text);
+  CHECK(text.find("op concat") != std::string::npos);
+  CHECK(text.find("iteration") != std::string::npos);
+  CHECK(text.find("bytes") != std::string::npos);
+  CHECK(text.find("1048576") != std::string::npos);
+  CHECK(runtime.async_run(doubling(3), ones_of(2), asio::use_future).get()["v"].tensor().to_vector<float>() ==
+        std::vector<float>(6, 15.0f));
 }

@@ -41,6 +41,7 @@ void write_onnx_step(const std::filesystem::path& path, const Recurrence& recurr
 /// `next_NAME` for each state that it sets.
 std::string format_onnx_boundary(const Recurrence& recurrence, const Recurrence::Boundary& at);
 /// The first values of the states, under the names that a step takes them by, from what is given at the start of a sequence.
+/// What is given under the name of a state (as with state pairs of a graph that is one step) is called initial_NAME.
 std::string format_onnx_start(const Recurrence& recurrence);
 
 }  // namespace millrace

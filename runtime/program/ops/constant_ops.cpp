@@ -4,8 +4,10 @@
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/one_hot.h>
+#include <millrace/kernels/where.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/exact_integers.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -54,9 +56,11 @@ OpDef constant_of_shape_op() {
   def.infer = infer_constant_of_shape;
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const Tensor value = fill_value(context.attributes());
-    return [number = value.item(), dtype = value.dtype(), shape = constant_integers(context, 0)](OpContext& run) {
-      run.set(0, full(DDim(shape ? *shape : run.integers(0)), number, dtype, run.stream()));
-    };
+    return
+        [number = value.item(), exact = beyond_f64(value), dtype = value.dtype(), shape = constant_integers(context, 0)](OpContext& run) {
+          const DDim dims(shape ? *shape : run.integers(0));
+          run.set(0, exact ? full_exactly(dims, *exact, run.stream()) : full(dims, number, dtype, run.stream()));
+        };
   };
   def.host_inputs = {0};
   def.follow_rows = follow_first(refuse_computed_shape);
@@ -77,7 +81,8 @@ void infer_range(InferContext& context) {
   std::int64_t count = DDim::unknown;
   const Tensor* ends[3] = {context.constant(0), context.constant(1), context.constant(2)};
   if (ends[0] != nullptr && ends[1] != nullptr && ends[2] != nullptr && ends[2]->item() != 0)
-    count = known_count((ends[1]->item() - ends[0]->item()) / ends[2]->item());
+    count = dtype == DType::i64 ? range_count(ends[0]->item_int(), ends[1]->item_int(), ends[2]->item_int())
+                                : known_count((ends[1]->item() - ends[0]->item()) / ends[2]->item());
   context.result(VarType(dtype, DDim{count}));
 }
 
@@ -89,7 +94,9 @@ OpDef range_op() {
   def.infer = infer_range;
   def.prepare = [](const PrepareContext&) -> OpKernel {
     return [](OpContext& run) {
-      run.set(0, arange(run.tensor(0).item(), run.tensor(1).item(), run.tensor(2).item(), run.tensor(0).dtype(), run.stream()));
+      const Tensor &start = run.tensor(0), &limit = run.tensor(1), &delta = run.tensor(2);
+      if (start.dtype() == DType::i64) return run.set(0, range_exactly(start.item_int(), limit.item_int(), delta.item_int(), run.stream()));
+      run.set(0, arange(start.item(), limit.item(), delta.item(), start.dtype(), run.stream()));
     };
   };
   def.host_inputs = {0, 1, 2};
@@ -128,9 +135,15 @@ OpDef one_hot_op() {
     const int axis = static_cast<int>(context.attributes().get_or("axis", std::int64_t{-1}));
     return [axis](OpContext& run) {
       const Tensor& values = run.tensor(2);
-      const double off = values.select(0, 0).item();
-      const double on = values.select(0, 1).item();
-      run.set(0, one_hot(run.tensor(0), run.integers(1).at(0), axis, off, on, values.dtype(), run.stream()));
+      const Tensor off = values.select(0, 0);
+      const Tensor on = values.select(0, 1);
+      const auto hot = [&](double zero, double one, DType dtype) {
+        return one_hot(run.tensor(0), run.integers(1).at(0), axis, zero, one, dtype, run.stream());
+      };
+      if (!beyond_f64(off) && !beyond_f64(on)) return run.set(0, hot(off.item(), on.item(), values.dtype()));
+      const Tensor one = full_exactly(DDim{}, on.item_int(), run.stream());
+      const Tensor zero = full_exactly(DDim{}, off.item_int(), run.stream());
+      run.set(0, where(hot(0, 1, DType::boolean), one, zero, run.stream()));
     };
   };
   def.host_inputs = {1, 2};

@@ -88,6 +88,15 @@ class Changes {
   std::set<VarId> changing_;
 };
 
+/// What `var` is a copy of, as far back as ops of the body only hand it on.
+VarId copied_from(const Block& body, VarId var) {
+  for (auto op = body.ops.rbegin(); op != body.ops.rend(); ++op) {
+    const bool hands_on = op->type == "identity" || op->type == "reshape" || op->type == "squeeze" || op->type == "unsqueeze";
+    if (hands_on && op->outputs.at(0) == var) var = op->inputs.at(0);
+  }
+  return var;
+}
+
 /// Refuses a body that no iteration can leave.
 void expect_end(const Program& program, const Block& body, std::int64_t condition, std::int64_t max_trips) {
   if (max_trips >= 0) return;
@@ -95,7 +104,7 @@ void expect_end(const Program& program, const Block& body, std::int64_t conditio
   std::string fixed;
   if (condition >= 0) {
     const auto place = static_cast<std::size_t>(condition);
-    if (body.results[place] != body.params[place] && changes.of(body.results[place])) return;
+    if (copied_from(body, body.results[place]) != body.params[place] && changes.of(body.results[place])) return;
     fixed = "'" + program.var(body.params[place]).name + "'";
   }
   for (const Op& op : body.ops) {

@@ -40,8 +40,17 @@ DType product_dtype(const InferContext& context) {
   return dtype == DType::i8 || dtype == DType::u8 ? DType::i32 : dtype;
 }
 
+/// A weight that would fit the other way round, as PyTorch keeps it: [out, in].
+bool fits_transposed(const InferContext& context) {
+  const std::optional<DDim>& x = context.tensor(0).shape;
+  const std::optional<DDim>& w = context.tensor(1).shape;
+  return context.constant(1) != nullptr && x && w && x->rank() > 0 && w->rank() == 2 && (*x)[-1] == (*w)[1];
+}
+
 [[noreturn]] void refuse_product(const InferContext& context) {
-  throw ProgramError("expected operands that multiply, found " + context.describe(0) + " and " + context.describe(1));
+  const std::string hint =
+      fits_transposed(context) ? ": its rows are inputs here, [in, out]; PyTorch's are [out, in], see layers::transposed" : "";
+  throw ProgramError("expected operands that multiply, found " + context.describe(0) + " and " + context.describe(1) + hint);
 }
 
 /// The batch axes of the product: those before the last two, aligned at the end.

@@ -2,9 +2,12 @@
 #include <algorithm>
 
 #include <millrace/kernels/broadcast.h>
+#include <millrace/kernels/fill.h>
 #include <millrace/kernels/pad.h>
+#include <millrace/kernels/where.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
+#include <millrace/runtime/program/ops/internal/exact_integers.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 #include <millrace/runtime/program/ops/internal/rows.h>
@@ -50,6 +53,18 @@ void run_pads(OpContext& context, const Ints& pads, PadMode mode, double value) 
   expect_pads(pads, x.rank());
   const auto middle = pads.begin() + x.rank();
   context.set(0, pad(x, Ints(pads.begin(), middle), Ints(middle, pads.end()), mode, value, context.stream()));
+}
+
+/// Of integers that f64 cannot hold: `value` where nothing of x lies.
+void run_exact_pads(OpContext& context, const Ints& pads, std::int64_t value) {
+  const Tensor& x = context.tensor(0);
+  expect_pads(pads, x.rank());
+  const auto middle = pads.begin() + x.rank();
+  const Ints before(pads.begin(), middle);
+  const Ints after(middle, pads.end());
+  const Tensor inside = pad(ones(x.dims(), DType::boolean, context.stream()), before, after, PadMode::constant, 0, context.stream());
+  const Tensor padded = pad(x, before, after, PadMode::constant, 0, context.stream());
+  context.set(0, where(inside, padded, full_exactly(DDim{}, value, context.stream()), context.stream()));
 }
 
 int follow_pads(const InferContext& context, const Ints& pads, int axis) {
@@ -133,7 +148,11 @@ OpDef pad_by_op() {
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const auto pads = constant_integers(context, 1);
     const PadMode mode = mode_of(context.attributes());
-    return [pads, mode](OpContext& run) { run_pads(run, pads ? *pads : run.integers(1), mode, run.has(2) ? run.tensor(2).item() : 0); };
+    return [pads, mode](OpContext& run) {
+      const Ints given = pads ? *pads : run.integers(1);
+      const auto exact = run.has(2) && mode == PadMode::constant ? beyond_f64(run.tensor(2)) : std::nullopt;
+      exact ? run_exact_pads(run, given, *exact) : run_pads(run, given, mode, run.has(2) ? run.tensor(2).item() : 0);
+    };
   };
   def.host_inputs = {1, 2};
   def.follow_rows = follow_first([](const InferContext& context, int axis) -> int {

@@ -192,5 +192,30 @@ TEST_CASE("a writer that waits for room can be cancelled") {
   CHECK(live_frames() == 0);
 }
 
+task<void> write_by_name(TensorArray window, int* done) {
+  auto first = window.append(Tensor::from<float>({1}));
+  co_await std::move(first);
+  auto second = window.append(Tensor::from<float>({2}));
+  co_await second;
+  *done = 1;
+}
+task<void> read_two(TensorArray window) {
+  co_await window.read(0);
+  co_await window.read(1);
+}
+task<void> write_and_read(TensorArray window, int* done) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  scope.spawn(write_by_name(window, done), "writer");
+  scope.spawn(read_two(window), "reader");
+  co_await scope.join();
+}
+
+TEST_CASE("the result of a write is awaited by name, moved or not") {
+  int done = 0;
+  run_fifo(write_and_read(TensorArray::window(1), &done));
+  CHECK(done == 1);
+}
+
 }  // namespace
 }  // namespace millrace

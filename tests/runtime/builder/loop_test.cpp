@@ -161,7 +161,8 @@ TEST_CASE("a loop carries a variable once, has one frame, and is left from there
                while_loop({i, i});
              }),
              {"is carried twice"}));
-  CHECK(says(build_refusal([] { while_loop({Var(0)}).break_if(true); }), {"break_if", "expected the frame of its own loop"}));
+  CHECK(says(build_refusal([] { while_loop({Var(0)}).break_if(true); }),
+             {"break_if", "expected the frame of its own loop, auto frame = loop.frame(), which was not opened yet"}));
   CHECK(says(build_refusal([] {
                Var i = 0, j = 0;
                WhileLoop outer = while_loop({i});

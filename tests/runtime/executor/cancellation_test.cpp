@@ -309,6 +309,8 @@ TEST_CASE("a device that fails takes its own run along, naming the op, and a run
       }
       CHECK(said.find("on sim:1, stream ") != std::string::npos);
       named += said.find("(op ") != std::string::npos && said.find(" of block ") != std::string::npos;
+      // Where it began, and not also each op that it reached.
+      CHECK_MESSAGE(said.find("(op ") == said.rfind("(op "), said);
       CHECK(bits(whole.get()) == wanted);
     }
     CHECK(faulty.idle());

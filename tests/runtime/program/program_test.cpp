@@ -146,3 +146,37 @@ TEST_CASE("an op's place is taken by constants, one for each output") {
   CHECK(program.block(0).ops.at(0).type == "constant");
   CHECK(program.constant(y)->to_vector<float>() == std::vector<float>{0, 2});
 }
+
+TEST_CASE("the storage of a weight and of a literal is frozen, through every tensor that shares it") {
+  Tensor weight = Tensor::from<float>({1, 2});
+  Tensor literal = Tensor::from<float>({3, 4});
+  Tensor whole = Tensor::from<float>(std::vector<float>{1, 2, 3, 4}, {2, 2});
+  Program program;
+  program.add_parameter("W", weight);
+  program.add_parameter("row", whole.rows(0, 1));
+  program.append(0, {"constant", {}, {}, {{"value", literal}}, {}});
+  CHECK_THROWS_AS(weight.mutable_data<float>(), ReadOnlyError);
+  CHECK_THROWS_AS(weight[make_ddim({0})] = 5.0, ReadOnlyError);
+  CHECK_THROWS_AS(literal.mutable_data<float>(), ReadOnlyError);
+  CHECK_THROWS_AS(whole.mutable_data<float>(), ReadOnlyError);
+
+  Tensor late = Tensor::from<float>({7, 8});
+  program.replace_with_constants(0, 0, {late});
+  CHECK_THROWS_AS(late.mutable_data<float>(), ReadOnlyError);
+  // A copy can be written, and changes nothing of the program.
+  Tensor copy = weight.copy_to(CpuPlace{});
+  copy.mutable_data<float>()[0] = 9;
+  CHECK(program.parameter(program.find_var("W"))->to_vector<float>() == std::vector<float>{1, 2});
+}
+
+TEST_CASE("a weight that would fit transposed, as PyTorch keeps it, gets a hint, and others get none") {
+  Program program;
+  const VarId x = program.add_input("x", VarType(DType::f32, {DDim::unknown, 3}));
+  const VarId turned = program.add_parameter("W", Tensor::from<float>(std::vector<float>(12, 1.0f), {4, 3}));
+  const VarId other = program.add_parameter("V", Tensor::from<float>(std::vector<float>(10, 1.0f), {2, 5}));
+  const auto said = [&](VarId weight) { return refusal([&] { program.append(0, {"matmul", {x, weight}, {}, {}, {}}); }); };
+  CHECK(contains(said(turned), "'W' of f32[4, 3]"));
+  CHECK(contains(said(turned), "PyTorch's are [out, in], see layers::transposed"));
+  CHECK(contains(said(other), "expected operands that multiply"));
+  CHECK_FALSE(contains(said(other), "PyTorch"));
+}

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/this_task.h>
@@ -137,4 +139,62 @@ TEST_CASE("an awaited task has the name and the executor of the task that awaits
   CHECK(sync_wait(executor, name_from_below(), "canonical listing") == "canonical listing");
   ThreadExecutor threads(2);
   CHECK(sync_wait(threads, runs_on(&threads)));
+}
+
+namespace {
+
+task<> await_moved_from() {
+  task<int> first = number(1);
+  task<int> second = std::move(first);
+  co_await std::move(second);
+  co_await std::move(first);
+}
+
+task<> await_twice() {
+  task<int> work = number(1);
+  co_await std::move(work);
+  co_await std::move(work);
+}
+
+task<> spawn_nothing(int* refused) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  task<> empty;
+  try {
+    scope.spawn(std::move(empty));
+  } catch (const EmptyTaskError&) {
+    ++*refused;
+  }
+  try {
+    task<int> nothing;
+    Spawned<int> started = scope.start(std::move(nothing));
+  } catch (const EmptyTaskError&) {
+    ++*refused;
+  }
+  Spawned<int> handle = scope.start(number(3));
+  Spawned<int> moved = std::move(handle);
+  try {
+    co_await handle;
+  } catch (const EmptyTaskError&) {
+    ++*refused;
+  }
+  const int value = co_await moved;
+  if (value == 3) ++*refused;
+  co_await scope.join();
+}
+
+}  // namespace
+
+TEST_CASE("awaiting, spawning or starting a task that holds no work any more is a typed error") {
+  SeededExecutor executor(1);
+  CHECK_THROWS_WITH_AS(sync_wait(executor, await_moved_from()), doctest::Contains("default-made or moved from"), EmptyTaskError);
+  CHECK_THROWS_WITH_AS(sync_wait(executor, await_twice()), doctest::Contains("awaited, spawned or started before"), EmptyTaskError);
+  int refused = 0;
+  sync_wait(executor, spawn_nothing(&refused));
+  CHECK(refused == 4);
+  CHECK_THROWS_AS(sync_wait(executor, task<int>()), EmptyTaskError);
+  Running<int> running = start_run(executor, number(5));
+  Running<int> moved = std::move(running);
+  CHECK_THROWS_AS(running.get(), EmptyTaskError);
+  CHECK(moved.get() == 5);
 }

@@ -297,3 +297,54 @@ TEST_CASE("a tracer that keeps nothing leaves loops in the backend that they hav
   CHECK(plain.fused_loops > 0);
   CHECK(ranged.fused_loops == plain.fused_loops);
 }
+
+TEST_CASE("a tracer with a file writes events as they end, keeps none, and counts those beyond its bound") {
+  const testing::ScratchFolder folder;
+  const auto text = [&] {
+    std::ifstream file(folder / "trace.json", std::ios::binary);
+    std::stringstream read;
+    read << file.rdbuf();
+    return read.str();
+  };
+  TracerOptions options;
+  options.file = folder / "trace.json";
+  {
+    Tracer tracer(options);
+    const std::uint64_t track = tracer.add_track("loop");
+    for (int i = 0; i < 5000; ++i) {
+      const TraceSpan outer(&tracer, "iteration", "iteration", track, i);
+      const TraceSpan inner(&tracer, "op", "add", track, i);
+    }
+    CHECK(tracer.events().empty());
+    CHECK_FALSE(std::filesystem::exists(options.file));
+    CHECK(tracer.finish() == 0);
+  }
+  const std::string whole = text();
+  CHECK(whole.starts_with("{\"traceEvents\":["));
+  CHECK(whole.ends_with("],\"displayTimeUnit\":\"ns\"}\n"));
+  std::size_t adds = 0;
+  for (std::size_t at = whole.find("\"add\""); at != whole.npos; at = whole.find("\"add\"", at + 1)) ++adds;
+  CHECK(adds == 5000);
+  options.most_bytes = 2000;
+  {
+    Tracer tracer(options);
+    for (int i = 0; i < 100; ++i) tracer.instant("op", "add", 1, i);
+    const std::uint64_t left_out = tracer.finish();
+    CHECK(left_out > 0);
+    CHECK(left_out < 100);
+  }
+  CHECK(text().size() < 2500);
+  // Nothing appears of one that was not finished.
+  options.file = folder / "other.json";
+  {
+    Tracer tracer(options);
+  }
+  CHECK_FALSE(std::filesystem::exists(options.file));
+  options.file = folder / "absent" / "trace.json";
+  CHECK_THROWS_AS(Tracer{options}, IoError);
+  CHECK_THROWS_AS(Tracer().finish(), ArgumentError);
+  options.file = "/dev/full";
+  Tracer full(options);
+  full.instant("op", "add", 1, 0);
+  CHECK_THROWS_AS(full.finish(), IoError);
+}

@@ -86,6 +86,14 @@ void clip(Exporter& to, const Op& op, const char* onnx) {
   to.give(op, onnx, {to.in(op, 0), bound(1), bound(2)});
 }
 
+/// ONNX Runtime's Where has no bool: (condition and a) or (not condition and b).
+void where(Exporter& to, const Op& op, const char* onnx) {
+  if (to.type(op, 1).dtype != DType::boolean) return same(to, op, onnx);
+  const std::string condition = to.in(op, 0);
+  const std::string chosen = to.node("And", {condition, to.in(op, 1)});
+  to.give(op, "Or", {chosen, to.node("And", {to.node("Not", {condition}), to.in(op, 2)})});
+}
+
 void cast(Exporter& to, const Op& op, const char* onnx) {
   to.give(op, onnx, to.all_in(op), {{"to", std::int64_t{onnx_type(op.attributes.get<DType>("to"))}}});
 }
@@ -114,7 +122,7 @@ constexpr Rule rules[] = {
     {"logical_or", same, "Or"},
     {"logical_xor", same, "Xor"},
     {"logical_not", same, "Not"},
-    {"where", same, "Where"},
+    {"where", where, "Where"},
     {"clip", clip, "Clip"},
     {"neg", same, "Neg"},
     {"abs", same, "Abs"},

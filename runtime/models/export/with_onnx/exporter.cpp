@@ -50,8 +50,8 @@ const Rule* find_rule(std::string_view op) {
   return nullptr;
 }
 
-Exporter::Exporter(Program program, bool plain_names, bool batched)
-    : program_(std::move(program)), plain_names_(plain_names), batched_(batched) {
+Exporter::Exporter(Program program, bool plain_names, bool batched, bool initial)
+    : program_(std::move(program)), plain_names_(plain_names), initial_(initial), batched_(batched) {
   fold_constants(program_);
   for (const Block& block : program_.blocks()) {
     for (const Op& op : block.ops) {
@@ -115,20 +115,28 @@ std::string Exporter::claimed(const std::string& name) {
   return name;
 }
 
+std::string Exporter::input_name(const Program::Port& port) const {
+  const auto& outputs = program_.outputs();
+  const bool given_back =
+      initial_ && std::any_of(outputs.begin(), outputs.end(), [&](const Program::Port& output) { return output.name == port.name; });
+  const std::string name = (given_back ? "initial_" : "") + port.name;
+  return plain_names_ ? plain(name) : name;
+}
+
 void Exporter::claim_ports() {
-  for (const auto* ports : {&program_.inputs(), &program_.outputs()})
-    for (const Program::Port& port : *ports) claimed(plain_names_ ? plain(port.name) : port.name);
+  for (const Program::Port& port : program_.inputs()) claimed(input_name(port));
+  for (const Program::Port& port : program_.outputs()) claimed(plain_names_ ? plain(port.name) : port.name);
 }
 
 void Exporter::inputs() {
-  const auto port_name = [&](const Program::Port& port) { return plain_names_ ? plain(port.name) : port.name; };
   for (const Program::Port& port : program_.inputs()) {
     const VarType& of = type(port.var);
     if (!is_value(of) || of.lod_depth > 1)
       throw UnsupportedError("program '" + program_.title() + "': input '" + port.name +
                              "': expected a value of at most one level of LoD (in ONNX one sequence, [T, …]), found " + of.to_string());
-    bind(port.var, port_name(port));
-    describe(scope().graph->add_input(), port_name(port), port_type(port), port_name(port));
+    const std::string name = input_name(port);
+    bind(port.var, name);
+    describe(scope().graph->add_input(), name, port_type(port), name);
   }
 }
 

@@ -61,8 +61,9 @@ struct Place {
 /// Iterations the blocks of one program into the graphs of one model, op by op; a rule per op (rules.h) says which nodes it becomes.
 class Exporter {
  public:
-  /// `plain_names`: spaces in the names of inputs and outputs become `_`. `batched`: of many sequences, with their lengths.
-  Exporter(Program program, bool plain_names, bool batched = false);
+  /// `plain_names`: spaces in the names of inputs and outputs become `_`. `batched`: of many sequences, with their lengths. `initial`: an input
+  /// that has the name of an output is called initial_NAME.
+  Exporter(Program program, bool plain_names, bool batched = false, bool initial = false);
   onnx::ModelProto run();
 
   // ---- what rules use
@@ -155,6 +156,7 @@ class Exporter {
   std::vector<Given> batch_inputs(const RowsOfSequences& known);
   void bind_sequence(const Given& given, const std::string& iteration);
   std::string no_rows(const VarType& rows, int axis);
+  std::string input_name(const Program::Port& port) const;
   void claim_ports();
   std::string claimed(const std::string& name);
   std::string exported(VarId var);
@@ -201,6 +203,7 @@ class Exporter {
 
   Program program_;
   bool plain_names_;
+  bool initial_;
   bool batched_;
   onnx::ModelProto model_;
   std::int64_t opset_ = 18;

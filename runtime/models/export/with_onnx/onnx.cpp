@@ -9,8 +9,8 @@
 namespace millrace {
 namespace {
 
-std::string bytes_of(const Program& program, bool plain_names, bool batched = false) {
-  const onnx::ModelProto model = exporting::Exporter(program, plain_names, batched).run();
+std::string bytes_of(const Program& program, bool plain_names, bool batched = false, bool initial = false) {
+  const onnx::ModelProto model = exporting::Exporter(program, plain_names, batched, initial).run();
   if (model.ByteSizeLong() > static_cast<std::size_t>(std::numeric_limits<int>::max()))
     throw UnsupportedError("program '" + program.title() + "': expected an ONNX model of at most 2 GiB, found " +
                            std::to_string(model.ByteSizeLong()) + " bytes");
@@ -35,7 +35,7 @@ std::string format_onnx_boundary(const Recurrence& recurrence, const Recurrence:
   }
   return bytes_of(program, true);
 }
-std::string format_onnx_start(const Recurrence& recurrence) { return bytes_of(recurrence.start, true); }
+std::string format_onnx_start(const Recurrence& recurrence) { return bytes_of(recurrence.start, true, false, true); }
 void write_onnx_step(const std::filesystem::path& path, const Recurrence& recurrence) { write_file(path, format_onnx_step(recurrence)); }
 
 }  // namespace millrace

@@ -98,7 +98,7 @@ VarId bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k
   Bias bias(to, f, q, k);
   const VarId lengths = to.in_or_none(node, 6);
   if (node.has(3)) bias.mask(to.in(node, 3));
-  if (node.integer("is_causal", 0) != 0)
+  if (node.flag("is_causal", false))
     bias.causal(past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0));
   if (lengths != no_var) bias.lengths(lengths);
   return bias.total();
@@ -158,7 +158,7 @@ VarId rotated(Importer& to, const Node& node, VarId x, VarId cosine, VarId sine)
   if (turned < 2 || turned > size || turned % 2 != 0)
     throw ProgramError("attribute rotary_embedding_dim: expected an even number up to " + std::to_string(size) + ", found " +
                        std::to_string(turned));
-  const bool pairs = node.integer("interleaved", 0) != 0;
+  const bool pairs = node.flag("interleaved", false);
   const std::int64_t half = turned / 2;
   const VarId a = pairs ? cut(to, x, 0, turned, 2) : cut(to, x, 0, half);
   const VarId b = pairs ? cut(to, x, 1, turned, 2) : cut(to, x, half, turned);

@@ -245,6 +245,15 @@ Ints per_scan(const Node& node, const std::string& name, std::size_t count) {
   return values;
 }
 
+/// The same for directions: whether each runs backwards.
+Ints directions(const Node& node, const std::string& name, std::size_t count) {
+  Ints values = per_scan(node, name, count);
+  for (const std::int64_t value : values)
+    if (value != 0 && value != 1)
+      throw ParseError("attribute " + name + ": expected 0 (forward) or 1 (backward), found " + std::to_string(value));
+  return values;
+}
+
 /// What is scanned, as an array of steps.
 VarId steps_of(Importer& to, VarId x, std::int64_t axis, bool backwards) {
   if (backwards) x = to.emit1("reverse", {x}, {{"axis", axis}});
@@ -291,7 +300,7 @@ std::size_t scan_inputs(const Node& node, const onnx::GraphProto& graph, std::si
 /// The scanned outputs, in the direction that the node asks for.
 void give_scanned(Importer& to, const Node& node, std::size_t first, const std::vector<VarId>& arrays) {
   const Ints axes = per_scan(node, "scan_output_axes", arrays.size());
-  const Ints backwards = per_scan(node, "scan_output_directions", arrays.size());
+  const Ints backwards = directions(node, "scan_output_directions", arrays.size());
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     if (!node.wants(first + i)) continue;
     const std::string& name = node.output(first + i);
@@ -307,7 +316,7 @@ void scan9(Importer& to, const Node& node) {
   const std::vector<VarId> all = to.all_in(node);
   const std::vector<VarId> states(all.begin(), all.end() - static_cast<std::ptrdiff_t>(count));
   const Ints axes = per_scan(node, "scan_input_axes", count);
-  const Ints backwards = per_scan(node, "scan_input_directions", count);
+  const Ints backwards = directions(node, "scan_input_directions", count);
   std::vector<VarId> steps;
   for (std::size_t i = 0; i < count; ++i) steps.push_back(steps_of(to, to.in(node, states.size() + i), axes[i], backwards[i] != 0));
   // A second input of another length is an error: the longest decides, and the shorter one has no such step.
@@ -344,7 +353,7 @@ std::vector<VarId> scan_sequence(Importer& to, const Node& node, std::size_t sta
   VarId n = total;
   if (lengths != no_var)
     n = scalar(to, own(to.type(lengths).dtype == DType::i64 ? lengths : to.emit1("cast", {lengths}, {{"to", DType::i64}})));
-  const Ints backwards = per_scan(node, "directions", node.inputs() - 1 - states);
+  const Ints backwards = directions(node, "directions", node.inputs() - 1 - states);
   std::vector<VarId> steps;
   for (std::size_t i = 0; i < backwards.size(); ++i) {
     VarId x = own(to.in(node, 1 + states + i));

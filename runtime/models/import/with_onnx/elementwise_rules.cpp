@@ -44,7 +44,7 @@ void activation(Importer& to, const Node& node, const char* op) {
 }
 
 void gelu(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0)}, {{"approximate", node.text("approximate", "none")}});
+  to.give(node, op, {to.in(node, 0)}, {{"approximate", node.word("approximate", "none", {"none", "tanh"})}});
 }
 
 /// Max, Min, Sum of any number of inputs: one after the other.
@@ -69,7 +69,7 @@ void mean(Importer& to, const Node& node, const char*) {
 }
 
 void mod(Importer& to, const Node& node, const char* op) {
-  to.give(node, op, {to.in(node, 0), to.in(node, 1)}, {{"fmod", node.integer("fmod", 0) != 0}});
+  to.give(node, op, {to.in(node, 0), to.in(node, 1)}, {{"fmod", node.flag("fmod", false)}});
 }
 
 /// ONNX lets base and exponent differ in dtype; the result has that of the base.
@@ -96,8 +96,8 @@ void clip(Importer& to, const Node& node, const char* op) {
 }
 
 void is_inf(Importer& to, const Node& node, const char* op) {
-  const bool negative = node.integer("detect_negative", 1) != 0;
-  const bool positive = node.integer("detect_positive", 1) != 0;
+  const bool negative = node.flag("detect_negative", true);
+  const bool positive = node.flag("detect_positive", true);
   const VarId x = to.in(node, 0);
   if (negative && positive) return to.give(node, op, {x});
   const VarId zero = to.literal(scalar_of(to.type(x).dtype, 0));

@@ -31,6 +31,37 @@ std::string one_line(std::string text) {
   return text;
 }
 
+/// Attributes that change nothing of what a program computes here. (Rules read the others, or they are refused.)
+struct IdleAttribute {
+  std::string_view op;  ///< empty: every op
+  const char* name;
+  std::int64_t before = newest_opset + 1;  ///< idle in opsets before this one
+};
+constexpr IdleAttribute idle_attributes[] = {
+    {"", "consumed_inputs", 6},  // where memory was used again
+    {"", "broadcast", 7},        // shapes say so
+    {"RNN", "output_sequence", 7},
+    {"GRU", "output_sequence", 7},
+    {"LSTM", "output_sequence", 7},
+    {"Dropout", "ratio"},  // of training
+    {"Dropout", "seed"},
+    {"Dropout", "is_test", 7},
+    {"BatchNormalization", "momentum"},
+    {"GroupNormalization", "stash_type"},  // means are in the dtype of X, or wider
+    {"RMSNormalization", "stash_type"},
+    {"MaxPool", "storage_order"},  // of the places, where somebody reads them
+    {"Cast", "saturate"},          // of numbers of 8 bits, which no program here has
+    {"Cast", "round_mode"},
+    {"CastLike", "saturate"},
+    {"CastLike", "round_mode"},
+    {"QuantizeLinear", "saturate"},
+};
+
+void pass_over_idle_attributes(const Node& node, std::int64_t opset) {
+  for (const IdleAttribute& idle : idle_attributes)
+    if ((idle.op.empty() || idle.op == node.qualified_op()) && opset < idle.before) node.pass_over(idle.name);
+}
+
 bool default_domain(const std::string& domain) { return domain.empty() || domain == "ai.onnx"; }
 
 /// Nodes by the op that they need and that there is no rule for.
@@ -184,7 +215,9 @@ void Importer::node(const onnx::NodeProto& proto) {
     return one_line(what.starts_with(prefix) ? what : prefix + label_ + what);
   };
   try {
+    pass_over_idle_attributes(node, opset_);
     rule->apply(*this, node, rule->op);
+    node.expect_all_read();
   } catch (const UnsupportedError& error) {
     throw UnsupportedError(complete(error));
   } catch (const ParseError& error) {

@@ -151,7 +151,7 @@ void depth_to_space(Importer& to, const Node& node, const char*) {
   const std::int64_t block = block_size(to, node, x);
   const Extent n = extent_at(to, x, 0), c = known_channels(to, x, block), h = extent_at(to, x, 2), w = extent_at(to, x, 3),
                b{block, no_var};
-  const bool columns = node.text("mode", "DCR") == "CRD";
+  const bool columns = node.word("mode", "DCR", {"DCR", "CRD"}) == "CRD";
   const VarId apart = reshaped(to, x, columns ? std::vector<Extent>{n, c, b, b, h, w} : std::vector<Extent>{n, b, b, c, h, w});
   const VarId moved = to.emit1("transpose", {apart}, {{"perm", columns ? Ints{0, 1, 4, 2, 5, 3} : Ints{0, 3, 4, 1, 5, 2}}});
   to.give(node, "identity", {reshaped(to, moved, {n, c, times(to, h, b), times(to, w, b)})});

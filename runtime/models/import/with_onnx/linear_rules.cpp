@@ -10,8 +10,8 @@ void gemm(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2)},
           {{"alpha", node.real("alpha", 1)},
            {"beta", node.real("beta", 1)},
-           {"trans_a", node.integer("transA", 0) != 0},
-           {"trans_b", node.integer("transB", 0) != 0}});
+           {"trans_a", node.flag("transA", false)},
+           {"trans_b", node.flag("transB", false)}});
 }
 
 constexpr Rule rules[] = {

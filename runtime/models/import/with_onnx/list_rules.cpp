@@ -20,13 +20,13 @@ void construct(Importer& to, const Node& node, const char* op) {
 
 void split(Importer& to, const Node& node, const char* op) {
   Attributes attributes{{"axis", node.integer("axis", 0)}};
-  if (node.integer("keepdims", 1) == 0) attributes.set("keepdims", false);
+  if (!node.flag("keepdims", true)) attributes.set("keepdims", false);
   to.give(node, op, to.all_in(node), attributes);
 }
 
 void concat(Importer& to, const Node& node, const char*) {
   if (!node.has_attribute("axis")) throw ProgramError("attribute axis: expected a number, found none");
-  to.give(node, node.integer("new_axis", 0) != 0 ? "list_stack" : "list_concat", {to.in(node, 0)}, {{"axis", node.integer("axis", 0)}});
+  to.give(node, node.flag("new_axis", false) ? "list_stack" : "list_concat", {to.in(node, 0)}, {{"axis", node.integer("axis", 0)}});
 }
 
 // ---- SequenceMap, as a loop over the elements

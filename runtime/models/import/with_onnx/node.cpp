@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/models/import/with_onnx/node.h>
 
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace::importing {
@@ -21,6 +22,7 @@ const std::string& Node::label() const noexcept {
 }
 
 const AttributeProto* Node::find(const std::string& name) const {
+  read_.insert(name);
   for (const AttributeProto& attribute : proto_.attribute())
     if (attribute.name() == name) return &attribute;
   return nullptr;
@@ -37,6 +39,29 @@ const AttributeProto* Node::find(const std::string& name, AttributeProto::Attrib
 std::int64_t Node::integer(const std::string& name, std::int64_t otherwise) const {
   const AttributeProto* attribute = find(name, AttributeProto::INT, "an integer");
   return attribute == nullptr ? otherwise : attribute->i();
+}
+
+bool Node::flag(const std::string& name, bool otherwise) const {
+  const std::int64_t found = integer(name, otherwise ? 1 : 0);
+  if (found != 0 && found != 1) throw ParseError("attribute " + name + ": expected 0 or 1, found " + std::to_string(found));
+  return found == 1;
+}
+
+std::string Node::word(const std::string& name, const std::string& otherwise, std::initializer_list<const char*> words) const {
+  std::string found = text(name, otherwise);
+  std::string known;
+  for (const char* word : words) {
+    if (found == word) return found;
+    known += (known.empty() ? "" : " or ") + std::string(word);
+  }
+  throw ParseError("attribute " + name + ": expected " + known + ", found " + internal::printable(found));
+}
+
+void Node::expect_all_read() const {
+  for (const AttributeProto& attribute : proto_.attribute())
+    if (!read_.contains(attribute.name()))
+      throw UnsupportedError("attribute " + internal::printable(attribute.name()) + ": " + op() +
+                             " is imported without it: expected none of that name, found one");
 }
 
 double Node::real(const std::string& name, double otherwise) const {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,8 @@ namespace millrace::importing {
 
 using Ints = std::vector<std::int64_t>;
 
-/// One node of a graph, read with defaults. What it throws is completed with file and node by the importer.
+/// One node of a graph, read with defaults. What it throws is completed with file and node by the importer. Remembers which attributes were
+/// asked for: those that no rule reads are refused, since they say what nobody does.
 class Node {
  public:
   explicit Node(const onnx::NodeProto& proto);
@@ -36,6 +39,10 @@ class Node {
   /// Attributes. ParseError when one is there with another type.
   bool has_attribute(const std::string& name) const { return find(name) != nullptr; }
   std::int64_t integer(const std::string& name, std::int64_t otherwise) const;
+  /// An integer that says no or yes. ParseError unless it is 0 or 1.
+  bool flag(const std::string& name, bool otherwise) const;
+  /// One of `words`. ParseError for another, naming them.
+  std::string word(const std::string& name, const std::string& otherwise, std::initializer_list<const char*> words) const;
   double real(const std::string& name, double otherwise) const;
   std::string text(const std::string& name, const std::string& otherwise) const;
   std::optional<Ints> integers(const std::string& name) const;
@@ -47,12 +54,20 @@ class Node {
   /// ParseError when absent.
   const onnx::GraphProto& graph(const std::string& name) const;
 
+  /// The attribute changes nothing here, whatever it says: it counts as read.
+  void pass_over(const std::string& name) const { find(name); }
+  /// Everything that was asked of `other`, a node made of this one, was asked of this one.
+  void read_as(const Node& other) const { read_.insert(other.read_.begin(), other.read_.end()); }
+  /// UnsupportedError names the attributes that nobody asked for.
+  void expect_all_read() const;
+
  private:
   const onnx::AttributeProto* find(const std::string& name) const;
   const onnx::AttributeProto* find(const std::string& name, onnx::AttributeProto::AttributeType type, const char* type_name) const;
 
   const onnx::NodeProto& proto_;
   std::size_t inputs_;
+  mutable std::set<std::string> read_;  // names of attributes
 };
 
 }  // namespace millrace::importing

@@ -12,9 +12,9 @@ void train_batch_norm(Importer& to, const Node& node);
 
 /// (x − mean) · (scale / √(variance + ε)) + bias, with one number per channel (axis 1).
 void batch_norm(Importer& to, const Node& node, const char*) {
-  if (node.integer("training_mode", 0) != 0) return train_batch_norm(to, node);
-  if (to.opset() < 7 && node.integer("is_test", 0) == 0) throw UnsupportedError("attribute is_test: expected 1, found 0");
-  if (node.integer("spatial", 1) != 1) throw UnsupportedError("attribute spatial: expected 1, found 0");
+  if (node.flag("training_mode", false)) return train_batch_norm(to, node);
+  if (to.opset() < 7 && !node.flag("is_test", false)) throw UnsupportedError("attribute is_test: expected 1, found 0");
+  if (!node.flag("spatial", true)) throw UnsupportedError("attribute spatial: expected 1, found 0");
   for (std::size_t output = 1; output < node.outputs(); ++output)
     if (node.wants(output))
       throw UnsupportedError("expected the normalised output alone, found a use of " + internal::printable(node.output(output)));
@@ -124,7 +124,10 @@ void lp_norm(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const std::int64_t p = node.integer("p", 2);
   if (p != 1 && p != 2) throw ProgramError("attribute p: expected 1 or 2, found " + std::to_string(p));
-  to.give(node, "div", {x, reduced(to, p == 1 ? "l1" : "l2", x, {node.integer("axis", -1)})});
+  const VarId norm = reduced(to, p == 1 ? "l1" : "l2", x, {node.integer("axis", -1)});
+  // A vector of zeros stays one.
+  const VarId zero = to.emit1("equal", {norm, literal_like(to, x, 0)});
+  to.give(node, "div", {x, to.emit1("where", {zero, literal_like(to, x, 1), norm})});
 }
 
 /// x / √(mean of squares + ε) · scale, over `axis` and those behind it.

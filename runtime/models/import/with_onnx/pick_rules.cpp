@@ -11,7 +11,7 @@ void gather_nd(Importer& to, const Node& node, const char* op) {
 }
 
 void scatter(Importer& to, const Node& node, const char* op) {
-  Attributes attributes{{"reduction", node.text("reduction", "none")}};
+  Attributes attributes{{"reduction", node.word("reduction", "none", {"none", "add", "mul", "min", "max"})}};
   if (node.op() != "ScatterND") attributes.set("axis", node.integer("axis", 0));
   to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}, attributes);
 }
@@ -20,8 +20,9 @@ void scatter(Importer& to, const Node& node, const char* op) {
 void top_k(Importer& to, const Node& node, const char* op) {
   const VarId k = to.opset() < 10 ? to.literal(Tensor::scalar(node.integer("k", 0))) : to.in(node, 1);
   const VarId count = to.type(k).rank() == 0 ? k : to.emit1("reshape", {k}, {{"shape", Ints{}}});
+  node.flag("sorted", true);  // where it says 0, any order is right
   const std::vector<VarId> made =
-      to.emit(op, {to.in(node, 0), count}, {{"axis", node.integer("axis", -1)}, {"largest", node.integer("largest", 1) != 0}});
+      to.emit(op, {to.in(node, 0), count}, {{"axis", node.integer("axis", -1)}, {"largest", node.flag("largest", true)}});
   to.bind(node, 0, made[0]);
   to.bind(node, 1, made[1]);
 }
@@ -53,7 +54,7 @@ void trilu(Importer& to, const Node& node, const char*) {
   const VarId row = along(to, count_up(to, extent_of(to, x, -2)), 0, 2);
   const VarId column = along(to, count_up(to, extent_of(to, x, -1)), 1, 2);
   const VarId apart = to.emit1("sub", {column, row});
-  const VarId kept = to.emit1(node.integer("upper", 1) != 0 ? "greater_equal" : "less_equal", {apart, k});
+  const VarId kept = to.emit1(node.flag("upper", true) ? "greater_equal" : "less_equal", {apart, k});
   to.give(node, "where", {kept, x, to.literal(scalar_of(to.type(x).dtype, 0))});
 }
 

@@ -101,7 +101,7 @@ Ints spread_pads(Importer& to, const Node& node, VarId x, const Ints& pads) {
 /// Pads were an attribute up to opset 10; axes are an input from 18 on.
 void pad(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
-  const std::string mode = node.text("mode", "constant");
+  const std::string mode = node.word("mode", "constant", {"constant", "reflect", "edge", "wrap"});
   if (to.opset() < 11) {
     const std::optional<Ints> pads = node.integers("pads");
     if (!pads) throw ParseError("attribute pads: expected one, found none");
@@ -114,7 +114,9 @@ void pad(Importer& to, const Node& node, const char*) {
     return to.give(node, "pad_by", {x, to.in(node, 1), to.in_or_none(node, 2)}, {{"mode", mode}});
   }
   const Ints all = spread_pads(to, node, x, *pads);
-  if (node.has(2) && value == nullptr) return to.give(node, "pad_by", {x, to.literal(all), to.in(node, 2)}, {{"mode", mode}});
+  // An attribute is an f64, which does not hold every integer.
+  if (node.has(2) && (value == nullptr || value->dtype() == DType::i64))
+    return to.give(node, "pad_by", {x, to.literal(all), to.in(node, 2)}, {{"mode", mode}});
   to.give(node, "pad", {x}, {{"pads", all}, {"mode", mode}, {"value", value == nullptr ? 0.0 : value->item()}});
 }
 

@@ -211,7 +211,9 @@ void dynamic_lstm(Importer& to, const Node& node, const char*) {
     plain.set_input(static_cast<int>(i), made.output(static_cast<int>(i)));
   }
   while (plain.input_size() > 8) plain.mutable_input()->RemoveLast();
-  find_rule("LSTM")->apply(to, Node(plain), "");
+  const Node inner(plain);
+  find_rule("LSTM")->apply(to, inner, "");
+  node.read_as(inner);
 }
 
 constexpr Rule rules[] = {

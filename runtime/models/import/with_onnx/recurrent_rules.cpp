@@ -120,7 +120,7 @@ Form read_form(Importer& to, const Node& node, const Kind& kind) {
     throw ParseError("attribute direction: expected forward, reverse or bidirectional, found " + internal::printable(direction));
   form.directions = direction == "bidirectional" ? 2 : 1;
   form.reverse = direction == "reverse";
-  form.batch_first = node.integer("layout", 0) != 0;
+  form.batch_first = node.flag("layout", false);
   const VarType recurrent = to.type(to.in(node, 2));
   const std::int64_t found = recurrent.rank() == 3 ? (*recurrent.shape)[2] : DDim::unknown;
   form.hidden = node.integer("hidden_size", found);
@@ -237,7 +237,7 @@ Attributes lstm_attributes(const Node& node, const Form& form, const Functions& 
     attributes.set("betas", betas);
   }
   if (form.clip > 0) attributes.set("clip", form.clip);
-  if (node.integer("input_forget", 0) != 0) attributes.set("input_forget", true);
+  if (node.flag("input_forget", false)) attributes.set("input_forget", true);
   return attributes;
 }
 
@@ -264,7 +264,7 @@ Cell gru_cell(const Weights& read) {
   const std::vector<VarId> inner = biases[0] == no_var ? biases : cut(to, read.ordered(biases[1]), {2 * h, h});
   const std::array<VarId, 6> held = {read.matrix(1), bias, turned(to, recurrent[0]), inner[0], turned(to, recurrent[1]), inner[1]};
   layers::GruOptions options;
-  options.reset = read.node.integer("linear_before_reset", 0) != 0 ? layers::GruReset::after : layers::GruReset::before;
+  options.reset = read.node.flag("linear_before_reset", false) ? layers::GruReset::after : layers::GruReset::before;
   options.gate = read.form.functions[read.direction][0];
   options.candidate = read.form.functions[read.direction][1];
   options.clip = read.form.clip;

@@ -9,15 +9,17 @@ void reduce(Importer& to, const Node& node, const char* kind) {
   const bool as_input = to.opset() >= 18 || (to.opset() >= 13 && node.op() == "ReduceSum");
   const Ints axes = as_input ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
   const VarId x = to.in(node, 0);
-  if (axes.empty() && node.integer("noop_with_empty_axes", 0) != 0) return to.give(node, "identity", {x});
-  to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", node.integer("keepdims", 1) != 0}});
+  const bool kept_whole = node.flag("noop_with_empty_axes", false);
+  const bool keeps_axes = node.flag("keepdims", true);
+  if (axes.empty() && kept_whole) return to.give(node, "identity", {x});
+  to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", keeps_axes}});
 }
 
 void pick(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)},
           {{"axis", node.integer("axis", 0)},
-           {"keepdims", node.integer("keepdims", 1) != 0},
-           {"select_last", node.integer("select_last_index", 0) != 0}});
+           {"keepdims", node.flag("keepdims", true)},
+           {"select_last", node.flag("select_last_index", false)}});
 }
 
 /// Up to opset 12 the axes from `axis` on were one: the softmax of a matrix.
@@ -63,7 +65,7 @@ void cumsum(Importer& to, const Node& node, const char* op) {
   const Ints axis = to.needed_integers(node, 1, {});
   if (axis.size() != 1) throw ProgramError("expected one axis, found " + std::to_string(axis.size()));
   to.give(node, op, {to.in(node, 0)},
-          {{"axis", axis[0]}, {"exclusive", node.integer("exclusive", 0) != 0}, {"reverse", node.integer("reverse", 0) != 0}});
+          {{"axis", axis[0]}, {"exclusive", node.flag("exclusive", false)}, {"reverse", node.flag("reverse", false)}});
 }
 
 constexpr Rule rules[] = {

@@ -30,7 +30,7 @@ std::optional<Ints> as_attribute(const std::vector<Element>& shape, VarId x, boo
 }
 
 void reshape(Importer& to, const Node& node, const char*) {
-  const bool allow_zero = node.integer("allowzero", 0) != 0;
+  const bool allow_zero = node.flag("allowzero", false);
   const VarId x = to.in(node, 0);
   const std::optional<Ints> shape = to.known_integers(node, 1);
   if (shape && !allow_zero) return to.give(node, "reshape", {x}, {{"shape", *shape}});
@@ -98,7 +98,7 @@ void constant_fill(Importer& to, const Node& node, const char* op) {
   if (!node.integers("extra_shape").value_or(Ints{}).empty()) throw UnsupportedError("attribute extra_shape: expected none, found some");
   const DType dtype = dtype_of_onnx(static_cast<int>(node.integer("dtype", onnx::TensorProto::FLOAT)), "attribute dtype");
   const VarId like = to.in(node, 0);
-  const VarId dims = node.integer("input_as_shape", 0) != 0 ? like : to.emit1("shape", {like});
+  const VarId dims = node.flag("input_as_shape", false) ? like : to.emit1("shape", {like});
   to.give(node, op, {dims}, {{"value", scalar_of(dtype, node.real("value", 0)).reshape(DDim{1}).read_only()}});
 }
 

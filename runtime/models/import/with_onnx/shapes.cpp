@@ -145,6 +145,7 @@ std::vector<Window> windows_of(const Node& node, int spatial, const Ints& kernel
   const std::string automatic = node.text("auto_pad", "NOTSET");
   if (automatic != "NOTSET" && automatic != "VALID" && automatic != "SAME_UPPER" && automatic != "SAME_LOWER")
     throw ParseError("attribute auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, found another word");
+  node.pass_over("pads");  // beside another auto_pad, as some exporters write them, they say nothing
   const Ints pads = automatic == "NOTSET" ? numbers_of(node, "pads", 2 * count, Ints(2 * count, 0)) : Ints(2 * count, 0);
   std::vector<Window> windows(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -154,7 +155,7 @@ std::vector<Window> windows_of(const Node& node, int spatial, const Ints& kernel
     window.dilation = window_number("dilations", dilations[i], 1);
     window.before = window_number("pads", pads[i], 0);
     window.after = window_number("pads", pads[i + count], 0);
-    window.ceiling = node.integer("ceil_mode", 0) != 0;
+    window.ceiling = node.flag("ceil_mode", false);
     if (!automatic.starts_with("SAME")) continue;
     // Where no window is skipped the pads are the same for every extent.
     const std::int64_t total = window.span() - 1;

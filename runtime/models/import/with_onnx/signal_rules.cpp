@@ -18,7 +18,7 @@ VarId as_number(Importer& to, VarId x) { return to.emit1("reshape", {whole_numbe
 void window(Importer& to, const Node& node, double a, double b, double c) {
   const Formula f(to, DType::f64);
   const VarId size = as_number(to, to.in(node, 0));
-  const VarId period = node.integer("periodic", 1) != 0 ? size : to.emit1("sub", {size, number(to, 1)});
+  const VarId period = node.flag("periodic", true) ? size : to.emit1("sub", {size, number(to, 1)});
   const VarId angle = f.times(f.over(f.taken(count_to(to, size)), f.taken(period)), 2 * std::numbers::pi);
   VarId made = f.minus(f.number(a), f.times(f.op("cos", angle), b));
   if (c != 0) made = f.plus(made, f.times(f.op("cos", f.times(angle, 2.0)), c));
@@ -159,9 +159,8 @@ void dft(Importer& to, const Node& node, const char*) {
   const Ints said = to.opset() < 20 ? Ints{node.integer("axis", 1)} : to.needed_integers(node, 2, {-2});
   const int axis = axis_of("axis", said.empty() ? -2 : said[0], rank);
   if (rank < 2 || axis == rank - 1) throw ProgramError("expected another axis than the last, found " + std::to_string(axis));
-  to.give(
-      node, "identity",
-      {fourier(to, x, {axis, node.integer("inverse", 0) != 0, node.integer("onesided", 0) != 0, length_input(to, node, 1, "dft_length")})});
+  to.give(node, "identity",
+          {fourier(to, x, {axis, node.flag("inverse", false), node.flag("onesided", false), length_input(to, node, 1, "dft_length")})});
 }
 
 /// [batch, samples, 1 or 2] → [batch, frames, frequencies, 2]
@@ -180,7 +179,7 @@ void stft(Importer& to, const Node& node, const char*) {
     frames = to.emit1("mul", {frames, by});
   }
   const bool real = (*to.type(x).shape)[2] == 1;
-  to.give(node, "identity", {fourier(to, frames, {.axis = 2, .onesided = real && node.integer("onesided", 1) != 0})});
+  to.give(node, "identity", {fourier(to, frames, {.axis = 2, .onesided = node.flag("onesided", true) && real})});
 }
 
 // ---- MelWeightMatrix

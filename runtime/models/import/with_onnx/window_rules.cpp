@@ -101,7 +101,7 @@ VarId places_of(Importer& to, VarId x, bool columns) {
 VarId maxima_places(Importer& to, const Node& node, VarId x, const std::vector<Window>& windows, double least) {
   const int rank = to.rank(x);
   const VarId best = to.emit1("argmax", {window_elements(to, x, windows, least)}, {{"axis", std::int64_t{-1}}, {"keepdims", true}});
-  const VarId places = window_elements(to, places_of(to, x, node.integer("storage_order", 0) != 0), windows, -1);
+  const VarId places = window_elements(to, places_of(to, x, node.flag("storage_order", false)), windows, -1);
   const VarId all =
       to.emit1("expand", {places, to.emit1("concat", {to.emit1("shape", {best}, {{"end", std::int64_t{rank}}}), to.literal(Ints{1})},
                                            {{"axis", std::int64_t{0}}})});
@@ -139,7 +139,7 @@ VarId counted(Importer& to, VarId x, int axis, const Window& window, double pad)
 void average_pool(Importer& to, const Node& node, const char*) {
   VarId x = to.in(node, 0);
   const std::vector<Window> windows = pool_windows(to, node, x);
-  const double pad = node.integer("count_include_pad", 0) != 0 ? 1 : 0;
+  const double pad = node.flag("count_include_pad", false) ? 1 : 0;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const int axis = static_cast<int>(i) + 2;
     const VarId count = counted(to, x, axis, windows[i], pad);

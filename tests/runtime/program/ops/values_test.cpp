@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "support/straight_line.h"
 
@@ -231,4 +232,20 @@ TEST_CASE("empty axes run") {
   CHECK(run_op("reshape", {f32({}, {0, 6})}, {{"shape", Ints{0, 2, -1}}})[0].dims() == DDim{0, 2, 3});
   CHECK(run_op("reshape", {f32({}, {0, 0, 3})}, {{"shape", Ints{0, 3}}})[0].dims() == DDim{0, 3});
   CHECK(run_op("concat", {f32({}, {0, 2}), f32({1, 2}, {1, 2})}, {{"axis", std::int64_t{0}}})[0].dims() == DDim{1, 2});
+}
+
+TEST_CASE("integers that f64 cannot hold keep all their bits") {
+  const std::int64_t big = (std::int64_t{1} << 62) + 1;
+  const auto one = [](std::int64_t value) { return Tensor::scalar(value); };
+  CHECK(ints("range", {one(big), one(big + 7), one(3)}) == Ints{big, big + 3, big + 6});
+  CHECK(ints("range", {one(-big), one(-big - 5), one(-2)}) == Ints{-big, -big - 2, -big - 4});
+  CHECK(ints("range", {one(big), one(big), one(1)}).empty());
+  const std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  const std::int64_t greatest = std::numeric_limits<std::int64_t>::max();
+  CHECK(ints("range", {one(least), one(greatest), one(greatest)}) == Ints{least, -1, greatest - 1});
+  CHECK_THROWS_AS(ints("range", {one(0), one(5), one(0)}), ArgumentError);
+  CHECK(ints("one_hot", {i64({1, 0}), one(2), i64({-big, big})}) == Ints{-big, big, big, -big});
+  CHECK(ints("constant_of_shape", {i64({2})}, {{"value", i64({big})}}) == Ints{big, big});
+  CHECK(ints("constant_of_shape", {i64({1})}, {{"value", i64({least})}}) == Ints{least});
+  CHECK(ints("pad_by", {i64({5}), i64({1, 2}), one(big)}, {{"mode", std::string("constant")}}) == Ints{big, 5, big, big});
 }

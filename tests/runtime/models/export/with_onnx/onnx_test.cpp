@@ -490,3 +490,45 @@ TEST_CASE("Steps of sentences in a dialogue lie between boundaries, which set st
       check_same_values(run_with(step, {{"x", x.rows(t, t + 1)}})["y"].tensor(), wanted.rows(t, t + 1));
   }
 }
+
+TEST_CASE("The start of a graph that is one step takes the first value of a state by another name than it gives it by") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const Var h = build::input("h", VarType(DType::f32, {1, 3}));
+    const Var next = sigmoid(h + build::input("x", VarType(DType::f32, {1, 3})));
+    build::output("y", next * 2.0f);
+    build::output("hn", next);
+  }
+  RecurrenceOptions options;
+  options.states = {{"h", "hn"}};
+  const Recurrence recurrence = make_recurrence(program, options);
+  const Program start = parse_onnx(format_onnx_start(recurrence), "start");
+  REQUIRE(start.inputs().size() == start.outputs().size());
+  for (std::size_t i = 0; i < start.inputs().size(); ++i) CHECK(start.inputs()[i].name == "initial_" + start.outputs()[i].name);
+  const Program step = parse_onnx(format_onnx_step(recurrence), "step");
+  for (const Program::Port& port : start.outputs())
+    CHECK(std::any_of(step.inputs().begin(), step.inputs().end(), [&](const Program::Port& input) { return input.name == port.name; }));
+}
+
+TEST_CASE("A choice between truths is written as logic, which ONNX Runtime has for bool") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const VarType truth(DType::boolean, {open, 2});
+    const Var chosen = build::where(build::input("c", truth), build::input("a", truth), build::input("b", VarType(DType::boolean, {2})));
+    build::output("y", chosen);
+  }
+  const Program again = parse_onnx(format_onnx(program), "choice");
+  for (const Block& block : again.blocks())
+    for (const Op& op : block.ops) CHECK(op.type != "where");
+  const auto truths = [](std::vector<bool> values, const DDim& dims) {
+    Tensor made(DType::boolean, dims);
+    for (std::size_t i = 0; i < values.size(); ++i) made.mutable_data<bool>()[i] = values[i];
+    return made;
+  };
+  const Feeds feeds{{"c", truths({true, true, false, false, true, false}, {3, 2})},
+                    {"a", truths({true, false, true, false, true, true}, {3, 2})},
+                    {"b", truths({false, true}, {2})}};
+  CHECK(on_cpu(again, feeds)["y"].tensor().to_vector<bool>() == std::vector<bool>{true, false, false, true, true, true});
+}

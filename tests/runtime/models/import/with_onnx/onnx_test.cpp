@@ -360,5 +360,97 @@ TEST_CASE("A damaged model is read or refused in one line and never more") {
   }
 }
 
+/// What the importer says of a model, or nothing.
+std::string refusal_of(const GraphBuilder& graph, int opset = 17) {
+  try {
+    parse(graph, opset);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST_CASE("An attribute that no rule reads is refused with attribute and node, whatever the op") {
+  const std::pair<const char*, const char*> ops[] = {{"Relu", "alpha"}, {"Softmax", "axes"}, {"SpaceToDepth", "mode"}, {"Flatten", "dim"}};
+  for (const auto& [op, attribute] : ops) {
+    GraphBuilder graph;
+    graph.input("x", {1, 4, 6, 6}).output("y");
+    auto node = graph.node(op, {"x"}, {"y"}).name("here").set(attribute, 1);
+    if (std::string(op) == "SpaceToDepth") node.set("blocksize", 2);
+    CAPTURE(op);
+    const std::string said = refusal_of(graph);
+    CHECK(said.find("node 'here' (" + std::string(op) + ")") != std::string::npos);
+    CHECK(said.find("attribute '" + std::string(attribute) + "'") != std::string::npos);
+  }
+  GraphBuilder graph;
+  graph.input("x", {2, 3}).output("y");
+  graph.node("Dropout", {"x"}, {"y"}).set("seed", 3);
+  CHECK(refusal_of(graph) == "");
+}
+
+TEST_CASE("A value that an attribute cannot have is refused with attribute and node") {
+  const auto said = [](const char* op, const std::vector<std::string>& inputs, const std::function<void(testing::NodeBuilder&)>& set) {
+    GraphBuilder graph;
+    graph.input("x", {3, 2, 4}).initializer("W", ones({1, 20, 4})).initializer("R", ones({1, 20, 5})).initializer("i", list({0, 1, 1}));
+    graph.initializer("u", ones({3, 2, 4})).output("y");
+    testing::NodeBuilder node = graph.node(op, inputs, {"y"}).name("here");
+    set(node);
+    return refusal_of(graph);
+  };
+  using Builder = testing::NodeBuilder;
+  CHECK(said("LSTM", {"x", "W", "R"}, [](Builder& node) { node.set("hidden_size", 5).set("layout", 3); }) ==
+        "m.onnx: node 'here' (LSTM): attribute layout: expected 0 or 1, found 3");
+  CHECK(said("Gelu", {"x"}, [](Builder& node) { node.set("approximate", "no"); }).find("expected none or tanh, found 'no'") !=
+        std::string::npos);
+  CHECK(said("ReduceMax", {"x"}, [](Builder& node) { node.set("keepdims", -1); }).find("attribute keepdims") != std::string::npos);
+  CHECK(said("ScatterElements", {"x", "i", "u"}, [](Builder& node) { node.set("reduction", "avg"); }).find("attribute reduction") !=
+        std::string::npos);
+  CHECK(said("DepthToSpace", {"x"}, [](Builder& node) { node.set("blocksize", 2).set("mode", "RCD"); }) != "");
+  GraphBuilder body;
+  body.input("s", {}).input("t", {}).output("next");
+  body.node("Add", {"s", "t"}, {"next"});
+  GraphBuilder graph;
+  graph.input("s0", {}).input("xs", {-1}).output("last");
+  graph.node("Scan", {"s0", "xs"}, {"last"})
+      .name("here")
+      .set("num_scan_inputs", 1)
+      .set("body", body.graph)
+      .set("scan_input_directions", Ints{7});
+  CHECK(refusal_of(graph) == "m.onnx: node 'here' (Scan): attribute scan_input_directions: expected 0 (forward) or 1 (backward), found 7");
+}
+
+TEST_CASE("A Loop without a trip count whose condition only hands itself on can never end and is refused") {
+  for (const int copies : {0, 1, 3}) {
+    GraphBuilder body;
+    body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {2}).output("go_on").output("next");
+    std::string from = "go";
+    for (int i = 0; i < copies; ++i) {
+      const std::string copy = "copy" + std::to_string(i);
+      body.node("Identity", {from}, {copy});
+      from = copy;
+    }
+    body.node("Identity", {from}, {"go_on"});
+    body.node("Add", {"s", "s"}, {"next"});
+    GraphBuilder graph;
+    graph.input("go0", {}, onnx::TensorProto::BOOL).input("s0", {2}).output("last");
+    graph.node("Loop", {"", "go0", "s0"}, {"last"}).name("spin").set("body", body.graph);
+    const std::string said = refusal_of(graph);
+    CAPTURE(said);
+    CHECK(said.find("node 'spin' (Loop)") != std::string::npos);
+    CHECK(said.find("the loop can never end") != std::string::npos);
+  }
+}
+
+TEST_CASE("LpNormalization of a vector of zeros is zero") {
+  for (const int p : {1, 2}) {
+    GraphBuilder graph;
+    graph.input("x", {2, 2}).output("y");
+    graph.node("LpNormalization", {"x"}, {"y"}).set("p", p).set("axis", -1);
+    const Tensor x = Tensor::from<float>(std::vector<float>{0, 0, 3, 0}, {2, 2});
+    const RunResult result = testing::run_fifo(run(Executable(parse(graph)), {{"x", x}}));
+    CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{0, 0, 1, 0});
+  }
+}
+
 }  // namespace
 }  // namespace millrace
