@@ -8,12 +8,11 @@
 #include <millrace/runtime/loops/device_form.h>
 #include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/drop_unread.h>
-#include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/lowering/loop_groups.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
+#include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/array_ops.h>
-#include <millrace/tensor/copy.h>
 
 namespace millrace {
 
@@ -23,12 +22,11 @@ class Compiler {
   using Source = Executable::Source;
   using Kind = Executable::Kind;
 
-  explicit Compiler(Executable::State& state) : state_(state), program_(state.program) {}
+  explicit Compiler(Executable::State& state) : state_(state), program_(state.program), preparer_(state.program, state.device) {}
 
   void run() {
     number_vars();
-    find_host_vars();
-    state_.on_host = host_;
+    state_.on_host = preparer_.on_host();
     arrays_ = ArrayClasses(program_);
     for (const Block& block : program_.blocks()) state_.blocks.push_back(compile(block));
     for (std::size_t block = state_.blocks.size(); block-- > 0;) find_stores(static_cast<int>(block));
@@ -55,65 +53,8 @@ class Compiler {
 
   std::size_t constant_index(VarId var, const Tensor& value) {
     const auto [at, fresh] = constants_.emplace(var, state_.constants.size());
-    if (fresh) state_.constants.push_back(placed(value, host_[static_cast<std::size_t>(var)]));
+    if (fresh) state_.constants.push_back(preparer_.placed(var, value));
     return at->second;
-  }
-  Value placed(const Tensor& value, bool on_host) const {
-    if (on_host || state_.device->place() == value.place()) return value;
-    Tensor there(value.dtype(), value.dims(), state_.device->memory());
-    copy(value, there, state_.device->stream(0));
-    return there;
-  }
-
-  /// Integers and booleans that steer a loop: no larger than a shape.
-  bool small_integer(VarId var) const {
-    const VarType& type = program_.var(var).type;
-    return type.is_tensor() && !is_floating(type.dtype) && type.is_static() && type.lod_depth == 0 && type.shape->elements() <= 16;
-  }
-
-  /// The greatest set of vars that can be computed on the host from each other alone. What a loop carries may turn out not to be: then
-  /// again.
-  void find_host_vars() {
-    host_.assign(program_.vars().size(), false);
-    for (std::size_t var = 0; var < host_.size(); ++var) host_[var] = small_integer(static_cast<VarId>(var));
-    // A straight-line program computes where it is fed; one with loops is steered by small inputs too.
-    if (program_.blocks().size() == 1)
-      for (const Program::Port& port : program_.inputs()) host_[static_cast<std::size_t>(port.var)] = false;
-    bool changed = true;
-    while (changed) {
-      changed = false;
-      for (const Block& block : program_.blocks())
-        for (const Op& op : block.ops) changed = demote(op) || changed;
-    }
-  }
-  bool demote(const Op& op) {
-    if (op.type == "while") return demote_carried(op);
-    static const std::set<std::string> told_on_host{"tensor_array_size", "list_length", "optional_has", "break_if", "constant"};
-    if (told_on_host.contains(op.type)) return false;
-    const bool computed = program_.registry().at(op.type).prepare != nullptr;
-    const bool steered = computed && std::all_of(op.inputs.begin(), op.inputs.end(),
-                                                 [&](VarId in) { return in == no_var || host_[static_cast<std::size_t>(in)]; });
-    return !steered && take(op.outputs);
-  }
-  bool demote_carried(const Op& op) {
-    const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
-    bool changed = false;
-    for (std::size_t i = 0; i < op.outputs.size(); ++i) {
-      std::vector<VarId> same{op.inputs[i], body.params[i], body.results[i], op.outputs[i]};
-      for (const Op& inner : body.ops)
-        if (inner.type == "break_if") same.push_back(inner.inputs[i + 1]);
-      const bool all = std::all_of(same.begin(), same.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
-      if (!all) changed = take({body.params[i], op.outputs[i]}) || changed;
-    }
-    return changed;
-  }
-  bool take(const std::vector<VarId>& vars) {
-    bool changed = false;
-    for (const VarId var : vars) {
-      changed = changed || host_[static_cast<std::size_t>(var)];
-      host_[static_cast<std::size_t>(var)] = false;
-    }
-    return changed;
   }
 
   Executable::CompiledBlock compile(const Block& block) {
@@ -121,9 +62,9 @@ class Compiler {
     made.block = &block;
     made.vars = vars_[static_cast<std::size_t>(block.idx)];
     for (const VarId param : block.params) made.params.push_back(state_.index[static_cast<std::size_t>(param)]);
-    std::map<VarId, std::size_t> streams;
+    OpPreparer::Chains chains;
     for (const Op& op : block.ops)
-      if (op.type != "constant") made.ops.push_back(compile(op, block.idx, streams));
+      if (op.type != "constant") made.ops.push_back(compile(op, block.idx, chains));
     for (const VarId result : block.results) made.results.push_back(source(result, block.idx));
     for (auto at = block.results.begin(); at != block.results.end(); ++at) {
       const bool again = std::find(at + 1, block.results.end(), *at) != block.results.end();
@@ -160,31 +101,18 @@ class Compiler {
     }
   }
 
-  Executable::CompiledOp compile(const Op& op, int block, std::map<VarId, std::size_t>& streams) {
+  Executable::CompiledOp compile(const Op& op, int block, OpPreparer::Chains& chains) {
     Executable::CompiledOp made;
-    made.op = &op;
-    made.def = &program_.registry().at(op.type);
-    made.passes_lod = made.def->passes_lod;
+    static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains);
     for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
     for (const VarId output : op.outputs) made.outputs.push_back(state_.index[static_cast<std::size_t>(output)]);
-    made.on_host = !op.outputs.empty() &&
-                   std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return host_[static_cast<std::size_t>(id)]; });
     choose_kind(made, op);
-    made.copies_inputs = !made.on_host && !state_.device->place().is_cpu();
-    choose_stream(made, op, streams);
-    const auto never_changes = [&](std::size_t input) {
-      return input >= made.inputs.size() || made.inputs[input].var == no_var || made.inputs[input].up == Source::constant;
-    };
-    const auto& read_on_host = made.def->host_inputs;
-    const bool waits = !std::all_of(read_on_host.begin(), read_on_host.end(), never_changes);
-    state_.straight_line = state_.straight_line && made.kind == Kind::kernel && !waits;
     return made;
   }
 
   void choose_kind(Executable::CompiledOp& made, const Op& op) {
-    if (made.def->prepare) {
-      made.kernel = made.def->prepare(PrepareContext(program_, op, state_.device.get()));
-    } else if (op.type == "while") {
+    if (made.kernel) return;
+    if (op.type == "while") {
       made.kind = Kind::while_loop;
       made.fused = std::make_shared<FusedForm>();
       if (std::holds_alternative<CudaPlace>(state_.device->place())) made.captured = std::make_shared<CapturedGraphs>();
@@ -201,21 +129,6 @@ class Compiler {
       made.run_task = find_async_op(op.type);
       if (made.run_task == nullptr) throw ProgramError("op " + op.type + ": expected a way to run it, found none in its definition");
     }
-  }
-
-  /// An op goes on where its first input was made, unless another op went on there before: chains share a stream, independent chains do
-  /// not.
-  void choose_stream(Executable::CompiledOp& made, const Op& op, std::map<VarId, std::size_t>& streams) {
-    for (const VarId input : op.inputs) {
-      const auto at = streams.find(input);
-      if (at == streams.end()) continue;
-      made.stream = at->second;
-      streams.erase(at);
-      for (const VarId output : op.outputs) streams[output] = made.stream;
-      return;
-    }
-    made.stream = next_stream_++;
-    for (const VarId output : op.outputs) streams[output] = made.stream;
   }
 
   /// Which vars of the block each op is the last to read. What a sub-block sees, and what the block hands back, stays.
@@ -277,11 +190,10 @@ class Compiler {
 
   Executable::State& state_;
   const Program& program_;
+  OpPreparer preparer_;
   ArrayClasses arrays_;
   std::vector<std::size_t> vars_;
-  std::vector<bool> host_;
   std::map<VarId, std::size_t> constants_;
-  std::size_t next_stream_ = 0;
 };
 
 Executable::Executable(Program program, std::shared_ptr<Device> device) {

@@ -10,6 +10,7 @@
 #include <millrace/runtime/lowering/stacked_views.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_def.h>
+#include <millrace/runtime/program/prepared_op.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/task/task.h>
 #include <millrace/tensor/device.h>
@@ -32,21 +33,14 @@ class Executable {
   enum class Kind : std::uint8_t { kernel, task, while_loop, break_if, branch };
   using TaskOp = task<void> (*)(OpContext&);
 
-  struct CompiledOp {
-    const Op* op = nullptr;
-    const OpDef* def = nullptr;
+  struct CompiledOp : PreparedOp {
     Kind kind = Kind::kernel;
-    OpKernel kernel;
     TaskOp run_task = nullptr;
     std::vector<Source> inputs;
     std::vector<std::size_t> outputs;
     std::vector<Source> stores_to;       ///< where the array that the op writes was made: one place, or several that it may be from
     std::vector<std::size_t> appends;    ///< places in the block's `appended`: what the op, or a block of it, may append to
     std::vector<std::size_t> last_uses;  ///< vars of the block that nothing reads after this op
-    std::size_t stream = 0;              ///< in the ring, relative to the iteration's first
-    bool on_host = false;                ///< small integers that steer loops stay on the CPU
-    bool passes_lod = false;
-    bool copies_inputs = false;  ///< runs on a device that is not the host: inputs may have to be copied there
     int sub_block = -1;
     int else_block = -1;
     std::shared_ptr<FusedForm> fused;          ///< of a loop
@@ -98,8 +92,6 @@ class Executable {
   /// By group: vars that come of the stacked slots of its loops (stacked_views.h).
   const std::vector<std::set<VarId>>& behind_groups() const noexcept { return state_->behind_groups; }
   const StackedViews& stacked_views() const noexcept { return state_->stacked_views; }
-  /// True when a run of block 0 never waits: no loops, branches or arrays.
-  bool straight_line() const noexcept { return state_->straight_line; }
 
  private:
   friend class Compiler;
@@ -115,7 +107,6 @@ class Executable {
     std::vector<LoopGroup> loop_groups;
     std::vector<std::set<VarId>> behind_groups;
     StackedViews stacked_views;
-    bool straight_line = true;
   };
   std::shared_ptr<const State> state_;
 };

@@ -2,36 +2,18 @@
 #include <millrace/runtime/executor/program_run.h>
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/program/internal/few.h>
 #include <millrace/runtime/program/ops/array_ops.h>
 #include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
-#include <millrace/tensor/copy.h>
 
 namespace millrace {
 namespace {
-
-/// Room for the inputs or outputs of an op: on the stack for nearly all of them.
-template <class T, std::size_t Small>
-class Few {
- public:
-  explicit Few(std::size_t count) : count_(count) {
-    if (count > Small) many_.resize(count);
-  }
-  T* data() noexcept { return count_ > Small ? many_.data() : few_.data(); }
-  T& operator[](std::size_t i) noexcept { return data()[i]; }
-  std::span<T> span() noexcept { return {data(), count_}; }
-
- private:
-  std::size_t count_;
-  std::array<T, Small> few_{};
-  std::vector<T> many_;
-};
 
 /// In a handler: whether the task ends because a scope around it was cancelled. Then who waits for what it would have made is cancelled too, or
 /// hears the cause from the op around it, and not that somebody else was cancelled.
@@ -155,26 +137,6 @@ StreamRef ProgramRun::stream(const CompiledOp& op, const VarScope& scope) const 
   return op.on_host ? executable_.host_stream() : executable_.device().stream(stream_index(op, scope));
 }
 
-/// Small integers that steer loops are computed on the host. An op of the device that needs one gets a copy on its own stream; what
-/// an op reads on the host comes from the device, if that is where it was made.
-const Value* ProgramRun::brought(const CompiledOp& op, std::size_t input, const Value* value, VarScope& scope, Value& there) const {
-  if (value == nullptr || !value->is_tensor()) return value;
-  const auto& on_host = op.def->host_inputs;
-  if (std::find(on_host.begin(), on_host.end(), input) != on_host.end()) {
-    // It was awaited before the op runs.
-    if (value->tensor().tensor().host_accessible()) return value;
-    there = LoDTensor(value->tensor().tensor().copy_to(CpuPlace{}), value->tensor().lod());
-    return &there;
-  }
-  if (value->tensor().place() == executable_.device().place()) return value;
-  const SlotValue& from = value->tensor();
-  const Origin origin(*this, op, scope);
-  const StreamRef stream(executable_.device().stream(stream_index(op, scope)), origin);
-  LoDTensor copied(clone(from.tensor(), stream), from.lod());
-  there = from.has_order() ? SlotValue(std::move(copied), from.order(), from.iteration()) : SlotValue(std::move(copied));
-  return &there;
-}
-
 bool ProgramRun::inputs_ready(const CompiledOp& op, VarScope& scope) const {
   for (const Source& input : op.inputs)
     if (input.var != no_var && find(input, scope) == nullptr) return false;
@@ -195,8 +157,7 @@ bool ProgramRun::may_wait(const CompiledOp& op, VarScope& scope) const {
 std::string ProgramRun::where(const CompiledOp& op, const VarScope& scope) const { return " (" + whose(op, scope) + ")"; }
 
 std::string ProgramRun::whose(const CompiledOp& op, const VarScope& scope) const {
-  std::string text = fmt::format("op {} of block {}", op.op->type, scope.block());
-  if (!op.op->label.empty()) text += fmt::format(", '{}'", op.op->label);
+  std::string text = describe(*op.op, scope.block());
   int block = scope.block();
   for (const VarScope* step = scope.step(); step != nullptr; step = step->parent()->step()) {
     text += fmt::format(", iteration {}", step->iteration());
@@ -210,12 +171,13 @@ void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
   Few<const Value*, 8> inputs(op.inputs.size());
   Few<Value, 3> outputs(op.outputs.size());
   Few<Value, 3> there(op.copies_inputs ? op.inputs.size() : 0);
+  const Origin origin(*this, op, scope);
+  const StreamRef on(stream(op, scope), origin);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     inputs[i] = op.inputs[i].var == no_var ? nullptr : find(op.inputs[i], scope);
-    if (op.copies_inputs) inputs[i] = brought(op, i, inputs[i], scope, there[i]);
+    if (op.copies_inputs) inputs[i] = input_in_place(op, i, inputs[i], on, there[i]);
   }
-  const Origin origin(*this, op, scope);
-  OpContext context(*op.op, inputs.span(), outputs.span(), StreamRef(stream(op, scope), origin));
+  OpContext context(*op.op, inputs.span(), outputs.span(), on);
   try {
     const TraceSpan span(options_.tracer, "op", op.op->type, track(op, scope), scope.iteration());
     op.kernel(context);
@@ -229,35 +191,23 @@ void ProgramRun::run_kernel(const CompiledOp& op, VarScope& scope) {
 /// Outputs with as many rows as the input that carries LoD carry it too; then they are values of the scope.
 void ProgramRun::finish_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs,
                                 std::span<Value> outputs) const {
-  const LoDTensor* carrier = nullptr;
-  if (op.passes_lod) {
-    for (const Value* input : inputs) {
-      if (input == nullptr || !input->is_tensor() || input->tensor().lod().depth() == 0) continue;
-      if (carrier != nullptr && !(carrier->lod() == input->tensor().lod()))
-        throw LoDError(fmt::format("two inputs of different LoD: {} and {}", carrier->to_string(), input->tensor().to_string()));
-      carrier = &input->tensor();
-    }
-  }
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    Value& value = outputs[i];
-    if (carrier != nullptr && value.is_tensor() && value.tensor().lod().depth() == 0 && value.tensor().dims().rank() > 0 &&
-        value.tensor().rows() == carrier->rows())
-      value = LoDTensor(value.tensor().tensor(), carrier->lod());
-    scope.set(op.outputs[i], std::move(value));
-  }
+  pass_lod(op, inputs, outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) scope.set(op.outputs[i], std::move(outputs[i]));
 }
 
 /// Awaited by who holds `run`.
 task<void> ProgramRun::run_task_op(ProgramRun* run, const CompiledOp* op, ScopePtr scope) {
   std::vector<const Value*> inputs;
   std::vector<Value> there(op->inputs.size());
+  const Origin origin(*run, *op, *scope);
+  const StreamRef on(run->stream(*op, *scope), origin);
   for (const Source& input : op->inputs) {
+    const std::size_t at = inputs.size();
     inputs.push_back(input.var == no_var ? nullptr : run->find(input, *scope));
-    if (op->copies_inputs) inputs.back() = run->brought(*op, inputs.size() - 1, inputs.back(), *scope, there[inputs.size() - 1]);
+    if (op->copies_inputs) inputs[at] = input_in_place(*op, at, inputs[at], on, there[at]);
   }
   std::vector<Value> outputs(op->outputs.size());
-  const Origin origin(*run, *op, *scope);
-  OpContext context(*op->op, inputs, outputs, StreamRef(run->stream(*op, *scope), origin));
+  OpContext context(*op->op, inputs, outputs, on);
   try {
     const TraceSpan span(run->options_.tracer, "op", op->op->type, run->track(*op, *scope), scope->iteration());
     co_await op->run_task(context);

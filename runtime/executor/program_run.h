@@ -184,7 +184,6 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   bool may_wait(const CompiledOp& op, VarScope& scope) const;
   void run_kernel(const CompiledOp& op, VarScope& scope);
   void finish_outputs(const CompiledOp& op, VarScope& scope, std::span<const Value* const> inputs, std::span<Value> outputs) const;
-  const Value* brought(const CompiledOp& op, std::size_t input, const Value* value, VarScope& scope, Value& there) const;
   std::size_t stream_index(const CompiledOp& op, const VarScope& scope) const;
   StreamRef stream(const CompiledOp& op, const VarScope& scope) const;
   std::uint64_t track(const CompiledOp& op, const VarScope& scope) const;
@@ -207,8 +206,6 @@ class ProgramRun : public std::enable_shared_from_this<ProgramRun> {
   std::string whose(const CompiledOp& op, const VarScope& scope) const;
   std::string name_of(const CompiledOp& op) const;
   const std::string& var_name(VarId var) const { return executable_.program().var(var).name; }
-
-  friend std::vector<Value> run_straight(const Executable&, const std::vector<Value>&, Tracer*);
 
   Executable executable_;
   RunOptions options_;

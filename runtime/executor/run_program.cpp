@@ -179,28 +179,4 @@ task<RunResult> run(Program program, Feeds feeds, RunOptions options) {
   co_return std::move(result);
 }
 
-std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer) {
-  const Program& program = executable.program();
-  if (!executable.straight_line())
-    throw ProgramError("run_straight: expected a program without loops, branches and arrays, found '" + program.title() + "'");
-  if (inputs.size() != program.inputs().size())
-    throw ArgumentError(fmt::format("run_straight: expected {} inputs, found {}", program.inputs().size(), inputs.size()));
-  RunOptions options;
-  options.tracer = tracer;
-  ProgramRun state(executable, options);
-  const Executable::CompiledBlock& block = executable.block(0);
-  state.root_ = std::make_shared<VarScope>(nullptr, block.vars, 0, -1, state.count_);
-  for (std::size_t i = 0; i < inputs.size(); ++i) state.root_->set(executable.index_of(program.inputs()[i].var), inputs[i]);
-  for (const Executable::CompiledOp& op : block.ops) {
-    state.run_kernel(op, *state.root_);
-    for (const std::size_t dead : op.last_uses) state.root_->drop(dead);
-  }
-  std::vector<Value> outputs;
-  for (const Program::Port& port : program.outputs()) {
-    const Tensor* constant = program.constant(port.var);
-    outputs.push_back(constant != nullptr ? Value(*constant) : state.root_->get(executable.index_of(port.var)));
-  }
-  return outputs;
-}
-
 }  // namespace millrace

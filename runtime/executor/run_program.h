@@ -76,8 +76,4 @@ task<RunResult> run(Executable executable, Feeds feeds, RunOptions options = {})
 /// Compiles for a one-thread CPU device first; to run more than once, keep an Executable.
 task<RunResult> run(Program program, Feeds feeds, RunOptions options = {});
 
-/// A straight-line program (`Executable::straight_line`) in the calling thread, without a task; `outputs` follow the program's. On a device
-/// the outputs may still be under way.
-std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer = nullptr);
-
 }  // namespace millrace

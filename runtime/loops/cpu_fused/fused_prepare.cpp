@@ -6,9 +6,9 @@
 
 #include <millrace/kernels/cast.h>
 #include <millrace/runtime/array/reorder.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
@@ -235,9 +235,7 @@ bool FusedRun::State::read_shared(StreamRef stream) {
   if (loop->invariant_) {
     std::vector<Value> values;
     for (const Source& from : loop->invariant_inputs_) values.emplace_back(given(from));
-    const Executable once(*loop->invariant_);
-    if (!once.straight_line()) return false;
-    for (const Value& value : run_straight(once, values)) {
+    for (const Value& value : StraightProgram(*loop->invariant_).run(values)) {
       stream.wait(value.tensor().tensor().ready());
       if (!value.tensor().tensor().is_contiguous()) return false;
       invariant.push_back(value.tensor().tensor());

@@ -9,7 +9,6 @@
 
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/array/reorder.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/internal/loop_numbers.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/copy.h>
@@ -51,11 +50,6 @@ void follow_rows(const LoopForm& form) {
     if (axis_of(port.var) != 0) throw UnsupportedError("'" + port.name + "' has no row for each sequence along axis 0");
 }
 
-const Executable& straight(const Executable& iteration) {
-  if (!iteration.straight_line()) throw UnsupportedError("an iteration waits for the host");
-  return iteration;
-}
-
 }  // namespace
 
 void expect_no_host(const Program& step) {
@@ -82,7 +76,7 @@ std::string CapturedForm::to_string() const {
 CapturedLoop::CapturedLoop(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device, std::size_t stream)
     : form_(program, block, loop),
       device_(cuda::make_recording_device(std::move(device), stream)),
-      iteration_(straight(Executable(form_.form().step, device_))) {}
+      iteration_(form_.form().step, device_) {}
 
 CapturedLoop::~CapturedLoop() = default;
 
@@ -293,7 +287,7 @@ std::shared_ptr<cuda::LoopGraph> CapturedLoop::graph_for(const cuda::LoopIterati
   recorded.run = [this](const std::vector<Tensor>& values) {
     const std::vector<Value> inputs(values.begin(), values.end());
     std::vector<Tensor> results;
-    for (const Value& result : run_straight(iteration_, inputs)) results.push_back(result.tensor().tensor());
+    for (const Value& result : iteration_.run(inputs)) results.push_back(result.tensor().tensor());
     return results;
   };
   std::shared_ptr<cuda::LoopGraph> graph = cuda::record_loop(device_, recorded);

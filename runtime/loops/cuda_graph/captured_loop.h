@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/lowering/loop_form.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/cuda/loop_graph.h>
 
 namespace millrace {
@@ -61,7 +61,7 @@ class CapturedLoop {
 
   CapturedForm form_;
   std::shared_ptr<cuda::RecordingDevice> device_;
-  Executable iteration_;
+  StraightProgram iteration_;
   std::mutex mutex_;
   std::vector<Kept> kept_;  // the latest first
 };

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/gather.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
 #include <millrace/tensor/cuda_device.h>
 
@@ -14,11 +13,8 @@ namespace millrace {
 
 DeviceLstm::DeviceLstm(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device)
     : loop_(program, block, loop), device_(std::move(device)) {
-  for (const auto& [piece, executable] : {std::pair{&loop_.before(), &before_}, {&loop_.behind(), &behind_}}) {
-    if (!piece->program) continue;
-    executable->emplace(*piece->program, device_);
-    if (!(*executable)->straight_line()) throw UnsupportedError("an op of its turn reads values on the host");
-  }
+  for (const auto& [piece, made] : {std::pair{&loop_.before(), &before_}, {&loop_.behind(), &behind_}})
+    if (piece->program) made->emplace(*piece->program, device_);
   const auto type = [&](VarId var) -> const VarType& { return loop_.step().var(var).type; };
   LstmDesc desc = loop_.cell();
   if (!type(loop_.w).is_static() || !type(loop_.r).is_static()) throw UnsupportedError("nobody knows the extents of its weights");
@@ -53,11 +49,11 @@ Tensor DeviceLstm::value(const Values& values, VarId var) const {
   return constant != constants_.end() ? constant->second : values.at(var);
 }
 
-void DeviceLstm::run_piece(const LstmLoop::Piece& piece, const std::optional<Executable>& program, Values& values) const {
+void DeviceLstm::run_piece(const LstmLoop::Piece& piece, const std::optional<StraightProgram>& program, Values& values) const {
   if (!program) return;
   std::vector<Value> inputs;
   for (const VarId var : piece.inputs) inputs.emplace_back(values.at(var));
-  const std::vector<Value> made = run_straight(*program, inputs);
+  const std::vector<Value> made = program->run(inputs);
   for (std::size_t i = 0; i < made.size(); ++i) values[piece.outputs[i]] = made[i].tensor().tensor();
 }
 

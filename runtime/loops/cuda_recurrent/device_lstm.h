@@ -10,9 +10,9 @@
 
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/lstm_sequence.h>
-#include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/lowering/lstm_loop.h>
+#include <millrace/runtime/program/straight_program.h>
 
 namespace millrace {
 
@@ -42,7 +42,7 @@ class DeviceLstm {
  private:
   struct Rows;
   using Values = std::map<VarId, Tensor>;
-  void run_piece(const LstmLoop::Piece& piece, const std::optional<Executable>& program, Values& values) const;
+  void run_piece(const LstmLoop::Piece& piece, const std::optional<StraightProgram>& program, Values& values) const;
   Tensor value(const Values& values, VarId var) const;
   bool of_cell(VarId var) const;
   std::shared_ptr<Watermark> watermark(const Rows& rows, StreamRef stream) const;
@@ -54,7 +54,7 @@ class DeviceLstm {
 
   LstmLoop loop_;
   std::shared_ptr<Device> device_;
-  std::optional<Executable> before_, behind_;
+  std::optional<StraightProgram> before_, behind_;
   std::map<VarId, Tensor> constants_;  // weights, on the device
   std::optional<LstmSequencePlan> plan_;
   std::optional<GemmPlan> projection_;
