@@ -44,17 +44,16 @@ bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_con
 
 }  // namespace
 
-FusedRun::FusedRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FusedRun::~FusedRun() = default;
+const LoopForm& FusedRun::form() const noexcept { return state_->loop->form(); }
 std::int64_t FusedRun::iterations() const noexcept { return state_->operands.iterations; }
-const FusedLoop& FusedRun::loop() const noexcept { return *state_->loop; }
 std::int64_t FusedRun::rows() const noexcept { return state_->most_rows; }
 std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.iterations) * state_->work; }
-DDim FusedRun::stacked(std::size_t output) const {
+std::optional<DDim> FusedRun::stacked(std::size_t output) const {
   const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
   return whole.dims().erased(0).inserted(0, state_->first_rows).inserted(0, state_->operands.outputs[output].size());
 }
-void FusedRun::deal(int threads, StreamRef stream) { state_->make_parts(threads, stream); }
+void FusedRun::deal(int threads) { state_->make_parts(threads, stream_); }
 
 // ---- What there is to work on ----
 
@@ -121,8 +120,8 @@ bool FusedRun::State::read_slots(std::size_t input, IterationRows& made, std::ve
 
 /// Slots that another run makes: known by where it will put them.
 bool FusedRun::State::read_feeder(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) {
-  const FusedOperands::Source& source = operands.sources[input];
-  const std::shared_ptr<State>& from = source.run->state_;
+  const LoopOperands::Source& source = operands.sources[input];
+  const std::shared_ptr<State>& from = static_cast<const FusedRun&>(*source.run).state_;
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
   const auto [first, stride] = operands.read[input];
   const auto [written, written_stride] = from->operands.written[source.output];
@@ -347,7 +346,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     const std::int64_t room = std::max(run_rows, count);
     part.workspace.resize(workspace, stream);
     part.held.resize(2 * operands.states.size());
-    part.turned.assign(operands.states.size(), 0);
+    part.side.assign(operands.states.size(), 0);
     for (std::size_t i = 0; i < operands.states.size(); ++i) {
       const std::int64_t width = initial[i].dims().erased(0).elements();
       for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, stream);
@@ -383,25 +382,24 @@ void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::ve
   }
 }
 
-std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
-  if (operands.iterations <= 0) return nullptr;
-  auto state = std::make_shared<State>();
-  state->loop = std::move(loop);
-  state->operands = std::move(operands);
-  for (const FusedLoop::Part* part : {&state->loop->ahead_, &state->loop->step_, &state->loop->behind_}) {
+FusedRun::FusedRun(std::shared_ptr<const FusedLoop> loop, LoopOperands operands, StreamRef stream)
+    : state_(std::make_shared<State>()), stream_(stream) {
+  State& state = *state_;
+  state.loop = std::move(loop);
+  state.operands = std::move(operands);
+  for (const FusedLoop::Part* part : {&state.loop->ahead_, &state.loop->step_, &state.loop->behind_}) {
     if (!part->kernel) continue;
-    state->dtype = part->kernel->plan().desc().dtype;
-    for (const RowOp& op : part->kernel->plan().desc().ops) state->work += work_of(op, part->kernel->plan().desc());
+    state.dtype = part->kernel->plan().desc().dtype;
+    for (const RowOp& op : part->kernel->plan().desc().ops) state.work += work_of(op, part->kernel->plan().desc());
   }
-  state->size = static_cast<std::int64_t>(size_of(state->dtype));
-  if (!state->read_inputs(stream) || state->most_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
-      !state->check_outputs())
-    return nullptr;
-  state->make_outputs(stream);
+  state.size = static_cast<std::int64_t>(size_of(state.dtype));
+  if (!state.read_inputs(stream) || state.most_rows == 0 || !state.read_states(stream) || !state.read_shared(stream) ||
+      !state.check_outputs())
+    throw UnsupportedError("what it works on does not fit: slots that are not there yet, or extents that differ");
+  state.make_outputs(stream);
   bool arrives = false;
-  for (std::size_t i = 0; i < state->inputs.size(); ++i) arrives = arrives || state->arrives(i);
-  state->bound = arrives ? 0 : state->operands.iterations;
-  return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
+  for (std::size_t i = 0; i < state.inputs.size(); ++i) arrives = arrives || state.arrives(i);
+  state.bound = arrives ? 0 : state.operands.iterations;
 }
 
 }  // namespace millrace

@@ -77,10 +77,10 @@ std::vector<std::pair<TensorArray, std::int64_t>> FusedRun::next_slots() const {
   return made;
 }
 
-bool FusedRun::bind(std::int64_t end, StreamRef stream) {
+bool FusedRun::bind(std::int64_t end) {
   State& state = *state_;
   const std::int64_t begin = state.bound, last = std::min(end, state.operands.iterations);
-  while (state.bound < last && state.bind_iteration(state.bound, stream)) ++state.bound;
+  while (state.bound < last && state.bind_iteration(state.bound, stream_)) ++state.bound;
   return state.bound > begin || begin >= last;
 }
 
@@ -90,8 +90,8 @@ void FusedRun::publish() {
   state_->published = state_->done;
 }
 
-std::int64_t FusedRun::turned() const noexcept { return state_->done; }
-std::int64_t FusedRun::bound() const noexcept { return state_->bound; }
+std::int64_t FusedRun::iterations_done() const noexcept { return state_->done; }
+std::int64_t FusedRun::iterations_bound() const noexcept { return state_->bound; }
 
 /// Each slot has a record of its own: those of later iterations are still to be written.
 void FusedRun::State::write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const {

@@ -94,10 +94,10 @@ std::string key_of(const cuda::LoopIteration& iteration) {
 
 }  // namespace
 
-/// What a run brings, looked at: it becomes the slots of a graph's run, and what the graph must be made for.
+/// The operands of a run as slots of a graph, and the extents that the graph must be made for.
 class CapturedLoop::Values {
  public:
-  Values(const CapturedForm& form, FusedOperands& operands, Device& device)
+  Values(const CapturedForm& form, LoopOperands& operands, Device& device)
       : form_(form.form()), coupled_(form.couples_rows()), operands_(operands), stream_(device.stream(0)), place_(device.place()) {}
 
   void read() {
@@ -119,7 +119,7 @@ class CapturedLoop::Values {
   cuda::LoopIteration iteration;
   cuda::LoopSlots slots;
   std::optional<SequenceOrder> order;
-  FusedOperands::Slots ordered() const noexcept { return ordered_; }
+  LoopOperands::Slots ordered() const noexcept { return ordered_; }
 
  private:
   const std::string& port(std::size_t at) const { return form_.step.inputs()[at].name; }
@@ -269,11 +269,11 @@ class CapturedLoop::Values {
 
   const LoopForm& form_;
   const std::string& coupled_;
-  FusedOperands& operands_;
+  LoopOperands& operands_;
   StreamRef stream_;
   Place place_;
   std::vector<std::int64_t> rows_;  // by iteration; empty: no input says
-  FusedOperands::Slots ordered_;    // of the order: the first iteration, and where the others go
+  LoopOperands::Slots ordered_;     // of the order: the first iteration, and where the others go
 };
 
 std::shared_ptr<cuda::LoopGraph> CapturedLoop::graph_for(const cuda::LoopIteration& iteration) {
@@ -296,7 +296,7 @@ std::shared_ptr<cuda::LoopGraph> CapturedLoop::graph_for(const cuda::LoopIterati
   return graph;
 }
 
-std::unique_ptr<CapturedLoop::Run> CapturedLoop::prepare(FusedOperands operands) {
+std::unique_ptr<LoopRun> CapturedLoop::prepare(LoopOperands operands) {
   const std::lock_guard lock(mutex_);
   auto run = std::make_unique<Run>();
   run->operands_ = std::move(operands);
@@ -324,14 +324,16 @@ std::unique_ptr<CapturedLoop::Run> CapturedLoop::prepare(FusedOperands operands)
   return run;
 }
 
-Point CapturedLoop::Run::done() const {
+/// A run that is given up takes the loop along, and one whose values nobody reads reports its errors.
+std::optional<Point> CapturedLoop::Run::end() const {
   for (const std::vector<Tensor>* made : {&slots_.outputs, &slots_.last})
     for (const Tensor& tensor : *made)
       if (tensor.storage() != nullptr) return tensor.ready();
-  return {};
+  return std::nullopt;
 }
 
-std::vector<SlotValue> CapturedLoop::Run::start() {
+bool CapturedLoop::Run::advance(std::int64_t) {
+  if (started_) return false;
   number_ = graph_->run(slots_);
   for (std::size_t i = 0; i < slots_.outputs.size(); ++i) {
     const Tensor& whole = slots_.outputs[i];
@@ -350,6 +352,11 @@ std::vector<SlotValue> CapturedLoop::Run::start() {
       array.write(first + stride * t, LoDTensor(whole.rows(offsets[at], offsets[at + 1])));
     }
   }
+  started_ = true;
+  return true;
+}
+
+std::vector<SlotValue> CapturedLoop::Run::finish() {
   std::vector<SlotValue> last;
   for (std::size_t i = 0; i < slots_.last.size(); ++i) {
     if (form_->states[i].changes)

@@ -50,7 +50,7 @@ struct FusedRun::State {
     std::int64_t last = 0;
     std::vector<RowView> states;    // now
     std::vector<LineBuffer> held;   // two for each state, where nothing else keeps it
-    std::vector<int> turned;        // which of the two is now
+    std::vector<int> side;          // which of the two is now
     std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     std::vector<LineBuffer> step;   // outputs of `step` for `behind`
     // Rows of a run in the order of its iterations, where they lie in another one; by port of `ahead` and of `behind`.
@@ -67,7 +67,7 @@ struct FusedRun::State {
   };
 
   std::shared_ptr<const FusedLoop> loop;
-  FusedOperands operands;
+  LoopOperands operands;
   std::int64_t size = 4;  // bytes of an element
   DType dtype = DType::f32;
   std::int64_t first_rows = 0;        // of the first iteration
@@ -78,8 +78,8 @@ struct FusedRun::State {
   std::vector<Feeder> feeders;
   std::vector<Tensor> widened;  // truth of inputs, as numbers
   std::optional<SequenceOrder> order;
-  FusedOperands::Slots ordered;  // which of its steps an iteration is
-  bool moves = false;            // rows that stay may have to move together
+  LoopOperands::Slots ordered;  // which of its steps an iteration is
+  bool moves = false;           // rows that stay may have to move together
   std::vector<Tensor> initial;
   std::vector<Tensor> shared;     // of the form
   std::vector<Tensor> invariant;  // outputs of `invariant`

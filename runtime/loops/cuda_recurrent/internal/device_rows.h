@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,12 +14,21 @@
 #include <millrace/runtime/array/slab.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
 
 /// So many iterations are one launch: others get the device in between.
 inline constexpr std::int64_t iterations_a_launch = 256;
+
+inline constexpr const char* does_not_fit = "what it works on does not fit: slots that are not there yet, or extents that differ";
+
+inline std::vector<std::pair<TensorArray, LoopOperands::Slots>> written_slots(const LoopOperands& operands) {
+  std::vector<std::pair<TensorArray, LoopOperands::Slots>> made;
+  for (std::size_t i = 0; i < operands.outputs.size(); ++i) made.emplace_back(operands.outputs[i], operands.written[i]);
+  return made;
+}
 
 inline Tensor brought(const Tensor& value, StreamRef stream) {
   if (value.place() == stream.place()) return value;
@@ -27,9 +37,22 @@ inline Tensor brought(const Tensor& value, StreamRef stream) {
   return there;
 }
 
-/// The rows of all iterations, and who stands where.
+/// The run ends before its last iteration, with a reason, where the device does not start a kernel or values do not fit.
+template <class F>
+bool unless_refused(std::string& reason, const F& work) {
+  try {
+    return work();
+  } catch (const CudaError& error) {
+    if (error.is_sticky()) throw;
+    reason = error.what();
+  } catch (const Error&) {
+  }
+  return false;
+}
+
+/// The rows of all iterations, and which sequence stands where.
 struct DeviceLstm::Rows {
-  const FusedOperands& operands;
+  const LoopOperands& operands;
   const LstmLoop& loop;
   StreamRef stream;
   std::optional<SequenceOrder> order;

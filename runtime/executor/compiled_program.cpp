@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/executor/compiled_program.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include <millrace/runtime/loops/device_form.h>
+#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/drop_unread.h>
-#include <millrace/runtime/lowering/loop_groups.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -16,26 +16,27 @@
 
 namespace millrace {
 
+namespace {
+
 /// Resolves a program for a device, block by block.
 class Compiler {
  public:
-  using Source = Executable::Source;
-  using Kind = Executable::Kind;
+  using Kind = CompiledOp::Kind;
 
-  explicit Compiler(Executable::State& state) : state_(state), program_(state.program), preparer_(state.program, state.device) {}
+  explicit Compiler(CompiledProgram& made) : made_(made), program_(made.program), preparer_(made.program, made.device) {}
 
   void run() {
     number_vars();
-    state_.on_host = preparer_.on_host();
+    made_.on_host = preparer_.on_host();
     arrays_ = ArrayClasses(program_);
-    for (const Block& block : program_.blocks()) state_.blocks.push_back(compile(block));
-    for (std::size_t block = state_.blocks.size(); block-- > 0;) find_stores(static_cast<int>(block));
+    for (const Block& block : program_.blocks()) made_.blocks.push_back(compile(block));
+    for (std::size_t block = made_.blocks.size(); block-- > 0;) find_stores(static_cast<int>(block));
   }
 
  private:
   void number_vars() {
     std::vector<std::size_t> next(program_.blocks().size(), 0);
-    for (const VarDef& var : program_.vars()) state_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
+    for (const VarDef& var : program_.vars()) made_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
     vars_ = std::move(next);
   }
 
@@ -45,23 +46,23 @@ class Compiler {
     return up;
   }
 
-  Source source(VarId var, int block) {
+  ValueSource source(VarId var, int block) {
     if (var == no_var) return {};
-    if (const Tensor* value = program_.constant(var)) return {Source::constant, constant_index(var, *value), var};
-    return {depth(block) - depth(program_.var(var).block), state_.index[static_cast<std::size_t>(var)], var};
+    if (const Tensor* value = program_.constant(var)) return {ValueSource::constant, constant_index(var, *value), var};
+    return {depth(block) - depth(program_.var(var).block), made_.index[static_cast<std::size_t>(var)], var};
   }
 
   std::size_t constant_index(VarId var, const Tensor& value) {
-    const auto [at, fresh] = constants_.emplace(var, state_.constants.size());
-    if (fresh) state_.constants.push_back(preparer_.placed(var, value));
+    const auto [at, fresh] = constants_.emplace(var, made_.constants.size());
+    if (fresh) made_.constants.push_back(preparer_.placed(var, value));
     return at->second;
   }
 
-  Executable::CompiledBlock compile(const Block& block) {
-    Executable::CompiledBlock made;
+  CompiledBlock compile(const Block& block) {
+    CompiledBlock made;
     made.block = &block;
     made.vars = vars_[static_cast<std::size_t>(block.idx)];
-    for (const VarId param : block.params) made.params.push_back(state_.index[static_cast<std::size_t>(param)]);
+    for (const VarId param : block.params) made.params.push_back(made_.index[static_cast<std::size_t>(param)]);
     OpPreparer::Chains chains;
     for (const Op& op : block.ops)
       if (op.type != "constant") made.ops.push_back(compile(op, block.idx, chains));
@@ -75,7 +76,7 @@ class Compiler {
     return made;
   }
 
-  void find_test(Executable::CompiledBlock& made) const {
+  void find_test(CompiledBlock& made) const {
     std::set<VarId> unused;  // computed, and needed by no break_if so far
     for (std::size_t i = 0; i < made.ops.size(); ++i) {
       const Op& op = *made.ops[i].op;
@@ -91,7 +92,7 @@ class Compiler {
     }
   }
   /// Takes out of `unused` what the break_if at `at` needs. Outputs of an op that yields one that is needed are needed too.
-  static void take_needed(const Executable::CompiledBlock& made, std::size_t at, std::set<VarId>& unused) {
+  static void take_needed(const CompiledBlock& made, std::size_t at, std::set<VarId>& unused) {
     std::set<VarId> needed{made.ops[at].op->inputs[0]};
     while (at-- > 0) {
       const Op& op = *made.ops[at].op;
@@ -101,22 +102,20 @@ class Compiler {
     }
   }
 
-  Executable::CompiledOp compile(const Op& op, int block, OpPreparer::Chains& chains) {
-    Executable::CompiledOp made;
+  CompiledOp compile(const Op& op, int block, OpPreparer::Chains& chains) {
+    CompiledOp made;
     static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains);
     for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
-    for (const VarId output : op.outputs) made.outputs.push_back(state_.index[static_cast<std::size_t>(output)]);
-    choose_kind(made, op);
+    for (const VarId output : op.outputs) made.outputs.push_back(made_.index[static_cast<std::size_t>(output)]);
+    choose_kind(made, op, block);
     return made;
   }
 
-  void choose_kind(Executable::CompiledOp& made, const Op& op) {
+  void choose_kind(CompiledOp& made, const Op& op, int block) {
     if (made.kernel) return;
     if (op.type == "while") {
       made.kind = Kind::while_loop;
-      made.fused = std::make_shared<FusedForm>();
-      if (std::holds_alternative<CudaPlace>(state_.device->place())) made.captured = std::make_shared<CapturedGraphs>();
-      if (std::holds_alternative<CudaPlace>(state_.device->place())) made.on_device = std::make_shared<DeviceForm>(state_.device);
+      made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream});
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
     } else if (op.type == "break_if") {
       made.kind = Kind::break_if;
@@ -132,13 +131,13 @@ class Compiler {
   }
 
   /// Which vars of the block each op is the last to read. What a sub-block sees, and what the block hands back, stays.
-  void find_last_uses(Executable::CompiledBlock& made) {
+  void find_last_uses(CompiledBlock& made) {
     std::map<std::size_t, std::size_t> last;
     for (std::size_t i = 0; i < made.ops.size(); ++i)
-      for (const Source& input : made.ops[i].inputs)
+      for (const ValueSource& input : made.ops[i].inputs)
         if (input.up == 0 && input.var != no_var) last[input.index] = i;
     const auto keep = [&](VarId var) {
-      if (var != no_var) last.erase(state_.index[static_cast<std::size_t>(var)]);
+      if (var != no_var) last.erase(made_.index[static_cast<std::size_t>(var)]);
     };
     for (const VarId result : made.block->results) keep(result);
     if (made.block->idx == 0)
@@ -156,10 +155,10 @@ class Compiler {
 
   /// Arrays that a block or what is below it writes or appends to. Children were done before.
   void find_stores(int index) {
-    Executable::CompiledBlock& block = state_.blocks[static_cast<std::size_t>(index)];
+    CompiledBlock& block = made_.blocks[static_cast<std::size_t>(index)];
     std::map<VarId, std::size_t> last;
     for (std::size_t i = 0; i < block.ops.size(); ++i) {
-      Executable::CompiledOp& op = block.ops[i];
+      CompiledOp& op = block.ops[i];
       if (op.def->stores) {
         const VarId array = op.op->inputs.at(op.def->stores->first);
         for (const VarId maker : arrays_.makers(array)) {
@@ -170,7 +169,7 @@ class Compiler {
       }
       for (const int sub : {op.sub_block, op.else_block}) {
         if (sub < 0) continue;
-        const Executable::CompiledBlock& inner = state_.blocks[static_cast<std::size_t>(sub)];
+        const CompiledBlock& inner = made_.blocks[static_cast<std::size_t>(sub)];
         for (const auto& written : inner.written)
           if (written.array.up > 0) last[written.array.var] = i;
         for (const std::size_t array : inner.appended)
@@ -179,16 +178,16 @@ class Compiler {
     }
     for (const auto& [array, op] : last) block.written.push_back({source(array, index), op});
     if (index == 0)
-      for (const Program::Port& port : program_.inputs()) block.inputs.push_back(state_.index[static_cast<std::size_t>(port.var)]);
+      for (const Program::Port& port : program_.inputs()) block.inputs.push_back(made_.index[static_cast<std::size_t>(port.var)]);
   }
-  static void add_append(Executable::CompiledBlock& block, Executable::CompiledOp& op, std::size_t array) {
+  static void add_append(CompiledBlock& block, CompiledOp& op, std::size_t array) {
     auto at = std::find(block.appended.begin(), block.appended.end(), array);
     if (at == block.appended.end()) at = block.appended.insert(at, array);
     const auto place = static_cast<std::size_t>(at - block.appended.begin());
     if (std::find(op.appends.begin(), op.appends.end(), place) == op.appends.end()) op.appends.push_back(place);
   }
 
-  Executable::State& state_;
+  CompiledProgram& made_;
   const Program& program_;
   OpPreparer preparer_;
   ArrayClasses arrays_;
@@ -196,17 +195,23 @@ class Compiler {
   std::map<VarId, std::size_t> constants_;
 };
 
+}  // namespace
+
 Executable::Executable(Program program, std::shared_ptr<Device> device) {
-  auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : make_cpu_device());
-  state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
-  fold_constants(state->program);
-  drop_unread(state->program);
-  skip_repacking(state->program);
-  Compiler(*state).run();
-  state->loop_groups = find_loop_groups(state->program);
-  if (!state->loop_groups.empty()) state->stacked_views = StackedViews(state->program);
-  for (const LoopGroup& group : state->loop_groups) state->behind_groups.push_back(state->stacked_views.behind(state->program, group));
-  state_ = std::move(state);
+  auto made = std::make_shared<CompiledProgram>(std::move(program), device ? std::move(device) : make_cpu_device());
+  made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
+  fold_constants(made->program);
+  drop_unread(made->program);
+  skip_repacking(made->program);
+  Compiler(*made).run();
+  made->loop_groups = find_loop_groups(made->program);
+  if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);
+  for (const LoopGroup& group : made->loop_groups) made->behind_groups.push_back(made->stacked_views.behind(made->program, group));
+  compiled_ = std::move(made);
 }
+
+const Program& Executable::program() const noexcept { return compiled_->program; }
+Device& Executable::device() const noexcept { return *compiled_->device; }
+const std::vector<LoopGroup>& Executable::loop_groups() const noexcept { return compiled_->loop_groups; }
 
 }  // namespace millrace
