@@ -74,9 +74,10 @@ StreamRef LoopRunner::stream_of(const CompiledOp& op, const VarScope& scope, con
 
 /// Whether another rank waits for slots of the loop, or makes slots that it reads.
 bool LoopRunner::passes_slots(const CompiledOp& op) {
-  if (!ports_->exchanges() || op.backends.empty()) return false;
-  const LoopForm* form = op.backends.front()->form();
-  if (form == nullptr) return false;
+  if (!ports_->exchanges()) return false;
+  const auto fits = std::find_if(op.backends.begin(), op.backends.end(), [](const auto& each) { return each->form() != nullptr; });
+  if (fits == op.backends.end()) return false;
+  const LoopForm* const form = (*fits)->form();
   return std::any_of(form->inputs.begin(), form->inputs.end(), [&](const auto& input) { return ports_->arrives(input.array); }) ||
          std::any_of(form->outputs.begin(), form->outputs.end(), [&](const auto& output) { return ports_->leaves(output.array); });
 }
@@ -140,10 +141,11 @@ task<bool> LoopRunner::run_in(std::shared_ptr<LoopRunner> loops, LoopBackend* ba
   prepared.runs.push_back(std::move(first));
   for (auto stage = stages.begin(); together && stage != late; ++stage) {
     const CompiledOp* const other = &loops->compiled((*stage)->op);
-    LoopBackend* const of_other = other->backends.front().get();
-    if (of_other->form() == nullptr) continue;
+    const auto fits = [backend](const auto& each) { return backend->runs_beside(*each) && each->form() != nullptr; };
+    const auto of_other = std::find_if(other->backends.begin(), other->backends.end(), fits);
+    if (of_other == other->backends.end()) continue;
     std::string reason;
-    std::unique_ptr<LoopRun> next = co_await prepare(loops, of_other, other, scope, {&prepared.runs, &(*stage)->behind}, &reason);
+    std::unique_ptr<LoopRun> next = co_await prepare(loops, of_other->get(), other, scope, {&prepared.runs, &(*stage)->behind}, &reason);
     if (next == nullptr) continue;
     prepared.runs.push_back(std::move(next));
     prepared.ops.push_back(other->op);

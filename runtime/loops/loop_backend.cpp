@@ -45,6 +45,8 @@ std::unique_ptr<LoopRun> LoopBackend::prepare(LoopOperands operands, StreamRef s
   }
 }
 
+bool LoopBackend::runs_beside(const LoopBackend&) const noexcept { return false; }
+
 bool LoopBackend::gains_from_others(const LoopRun&, int) const { return false; }
 
 std::unique_ptr<LoopStages> LoopBackend::stages(std::vector<LoopRun*> runs, int) const { return std::make_unique<InTurn>(std::move(runs)); }

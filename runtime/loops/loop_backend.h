@@ -116,9 +116,11 @@ class LoopBackend {
   /// backend, which reports errors of the values. After `form` was not null. Nothing is written.
   std::unique_ptr<LoopRun> prepare(LoopOperands operands, StreamRef stream, std::string& why);
 
+  /// Whether runs of `other`, a backend of another loop, may be stages beside runs of this one.
+  virtual bool runs_beside(const LoopBackend& other) const noexcept;
   /// Whether a loop with the rows of `first` gains from other loops beside it on `threads` threads.
   virtual bool gains_from_others(const LoopRun& first, int threads) const;
-  /// `runs`, in the order in which they feed one another, as stages that advance together on `threads` threads; they outlive the stages.
+  /// `runs`, of this backend and of those that run beside it, in the order in which they feed one another, as stages that advance together on `threads` threads; they outlive the stages.
   virtual std::unique_ptr<LoopStages> stages(std::vector<LoopRun*> runs, int threads) const;
 
  protected:

@@ -31,6 +31,8 @@ class FusedBackend final : public LoopBackend {
   Backend kind() const noexcept override { return Backend::fused; }
   bool on_host() const noexcept override { return true; }
 
+  bool runs_beside(const LoopBackend& other) const noexcept override { return dynamic_cast<const FusedBackend*>(&other) != nullptr; }
+
   bool gains_from_others(const LoopRun& first, int threads) const override {
     return Wavefront::pays(static_cast<const FusedRun&>(first).rows(), threads);
   }

@@ -109,7 +109,7 @@ class DeviceLstm::WholeRun final : public LoopRun {
  public:
   WholeRun(const DeviceLstm& loop, LoopOperands operands, StreamRef stream)
       : loop_(loop), operands_(std::move(operands)), stream_(stream), rows_{operands_, loop.loop_, stream, {}, {}, {}, {}, {}, {}, {}, {}} {
-    if (!rows_.read()) throw UnsupportedError(does_not_fit);
+    rows_.read();
   }
 
   const LoopForm& form() const noexcept override { return loop_.form(); }

@@ -78,7 +78,7 @@ std::unique_ptr<LoopRun> DeviceLstm::begin_passing(LoopOperands operands, Stream
 
 DeviceLstm::PassingRun::PassingRun(const DeviceLstm& of, LoopOperands given, StreamRef where)
     : loop_(of), operands_(std::move(given)), stream_(where), rows_{operands_, of.loop_, where, {}, {}, {}, {}, {}, {}, {}, {}} {
-  if (!rows_.read(true)) throw UnsupportedError(does_not_fit);
+  rows_.read(true);
   const std::vector<Program::Port>& ports = loop_.loop_.step().inputs();
   const std::size_t before = operands_.inputs.size() + operands_.states.size();
   for (std::size_t i = 0; i < operands_.shared.size(); ++i) shared_[ports[before + i].var] = brought(operands_.shared[i], stream_);
