@@ -47,8 +47,8 @@ struct Bound {
   Program program;
   LoopForm form;
   LoD lod;
-  SequenceOrder order;
   LoopOperands operands;
+  SequenceOrder order;
 
   Bound(std::uint64_t seed, const std::vector<std::int64_t>& lengths)
       : random(seed), program(ragged_rnn(random)), form(form_of(program)), lod(LoD::from_lengths({lengths})), order(bind()) {}
