@@ -10,8 +10,8 @@
 
 #include <millrace/runtime/distributed/internal/placement.h>
 #include <millrace/runtime/lowering/drop_unread.h>
-#include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
+#include <millrace/runtime/program/fold_constants.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {

@@ -10,7 +10,6 @@
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
-#include <millrace/tensor/copy.h>
 
 namespace millrace {
 namespace {
@@ -21,20 +20,7 @@ std::string names_of(const std::vector<std::pair<std::string, Value>>& outputs) 
   return names;
 }
 
-Value place(const Value& value, const Place& wanted, StreamRef stream) {
-  if (value.is_list()) {
-    std::vector<Tensor> elements;
-    for (const Tensor& element : value.list().elements()) elements.push_back(place(Value(element), wanted, stream).tensor().tensor());
-    return TensorList(std::move(elements));
-  }
-  if (!value.is_tensor() || value.tensor().place() == wanted) return value;
-  const LoDTensor& from = value.tensor();
-  // Small integers that steer loops: a stream of the host's reaches no device.
-  if (wanted.is_cpu() && !from.tensor().host_accessible()) return LoDTensor(from.tensor().copy_to(CpuPlace{}), from.lod());
-  return LoDTensor(clone(from.tensor(), stream), from.lod());
-}
-
-/// What another place still makes is awaited here: a failure there is this run's, not that of a stream which other runs use too.
+/// Feeds that another place still makes are awaited here: a failure there is this run's, not that of a stream which other runs use too.
 std::vector<Point> made_elsewhere(const Feeds& feeds, const Place& here) {
   std::vector<Point> points;
   const auto add = [&](const Tensor& tensor) {
@@ -53,11 +39,10 @@ task<RunResult> run_now(Executable executable, Feeds feeds, RunOptions options, 
   if (options.tracer == nullptr) options.tracer = me.tracer();
   const std::vector<Point> elsewhere = made_elsewhere(feeds, executable.device().place());
   for (const Point& point : elsewhere) co_await ready(point);
-  auto state = std::make_shared<ProgramRun>(std::move(executable), options, std::move(exchange));
-  state->feed(feeds);
+  const auto program_run = std::make_shared<ProgramRun>(std::move(executable), options, std::move(exchange));
+  program_run->feed(feeds);
   feeds.clear();
-  co_await state->run_on(me.executor());
-  RunResult result = co_await state->collect();
+  RunResult result = co_await ProgramRun::run(program_run, &me.executor());
   co_return std::move(result);
 }
 
@@ -72,58 +57,10 @@ const Value& RunResult::value(const std::string& name) const {
 const Value* RunResult::step_value(int block, std::int64_t iteration, const std::string& var) const {
   const VarId id = executable_ ? executable_->program().find_var(var) : no_var;
   if (id == no_var || executable_->program().var(id).block != block) return nullptr;
-  const std::size_t index = executable_->index_of(id);
+  const std::size_t index = executable_->compiled().index_of(id);
   for (const auto& scope : step_scopes_)
     if (scope->block() == block && scope->iteration() == iteration && scope->has(index)) return &scope->get(index);
   return nullptr;
-}
-
-void ProgramRun::feed(const Feeds& feeds) {
-  const Program& program = executable_.program();
-  root_ = std::make_shared<VarScope>(nullptr, executable_.block(0).vars, 0, -1, count_);
-  for (const auto& [name, value] : feeds) {
-    bool known = false;
-    for (const Program::Port& port : program.inputs()) known = known || port.name == name;
-    if (!known) throw ArgumentError(fmt::format("run: the program '{}' has no input '{}'", program.title(), name));
-  }
-  for (const Program::Port& port : program.inputs()) {
-    const auto fed = feeds.find(port.name);
-    if (fed == feeds.end() && arrives(port.name)) continue;
-    take_input(port, fed == feeds.end() ? Value() : fed->second);
-  }
-}
-
-void ProgramRun::take_input(const Program::Port& port, const Value& value) {
-  check_feed(port.name, executable_.program().var(port.var).type, value);
-  Device& device = executable_.device();
-  const bool on_host = executable_.on_host(port.var);
-  root_->set(executable_.index_of(port.var),
-             on_host ? place(value, CpuPlace{}, executable_.host_stream()) : place(value, device.place(), device.stream(0)));
-}
-
-/// Outputs are handed out when they are there, so that an error on a stream surfaces here.
-task<RunResult> ProgramRun::collect() {
-  const Program& program = executable_.program();
-  for (const Program::Port& port : program.outputs()) {
-    if (exchange_ != nullptr && exchange_->takes(port.name)) continue;
-    const Tensor* constant = program.constant(port.var);
-    Value value = constant != nullptr ? Value(*constant) : root_->get(executable_.index_of(port.var));
-    if (value.is_tensor()) {
-      const Point point = value.tensor().ready();
-      co_await ready(point);
-    }
-    if (value.is_list()) {
-      for (const Tensor& element : value.list().elements()) {
-        const Point point = element.ready();
-        co_await ready(point);
-      }
-    }
-    result_.outputs_.emplace_back(port.name, std::move(value));
-  }
-  root_.reset();
-  result_.count_ = count_;
-  if (options_.keep_step_scopes) result_.executable_ = executable_;
-  co_return std::move(result_);
 }
 
 task<RunResult> run(Executable executable, Feeds feeds, RunOptions options) {
@@ -145,30 +82,6 @@ task<RunResult> run(Program program, Feeds feeds, RunOptions options) {
   Executable executable(std::move(program));
   RunResult result = co_await run(executable, std::move(feeds), options);
   co_return std::move(result);
-}
-
-std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer) {
-  const Program& program = executable.program();
-  if (!executable.straight_line())
-    throw ProgramError("run_straight: expected a program without loops, branches and arrays, found '" + program.title() + "'");
-  if (inputs.size() != program.inputs().size())
-    throw ArgumentError(fmt::format("run_straight: expected {} inputs, found {}", program.inputs().size(), inputs.size()));
-  RunOptions options;
-  options.tracer = tracer;
-  ProgramRun state(executable, options);
-  const Executable::CompiledBlock& block = executable.block(0);
-  state.root_ = std::make_shared<VarScope>(nullptr, block.vars, 0, -1, state.count_);
-  for (std::size_t i = 0; i < inputs.size(); ++i) state.root_->set(executable.index_of(program.inputs()[i].var), inputs[i]);
-  for (const Executable::CompiledOp& op : block.ops) {
-    state.run_kernel(op, *state.root_);
-    for (const std::size_t dead : op.last_uses) state.root_->drop(dead);
-  }
-  std::vector<Value> outputs;
-  for (const Program::Port& port : program.outputs()) {
-    const Tensor* constant = program.constant(port.var);
-    outputs.push_back(constant != nullptr ? Value(*constant) : state.root_->get(executable.index_of(port.var)));
-  }
-  return outputs;
 }
 
 }  // namespace millrace

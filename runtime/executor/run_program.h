@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/executor/var_scope.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/program/value.h>
 #include <millrace/runtime/task/executor.h>
 #include <millrace/runtime/task/task.h>
@@ -49,19 +50,19 @@ class RunResult {
   /// How many step scopes were alive at once, at most, and how many still are besides the kept ones.
   std::int64_t peak_step_scopes() const noexcept { return count_->peak; }
   std::int64_t live_step_scopes() const noexcept { return count_->live - static_cast<std::int64_t>(step_scopes_.size()); }
-  /// Iterations of all loops together. An iteration that ends at the body's test is none: see `Executable::CompiledBlock::test`.
+  /// Iterations of all loops together. An iteration that ends at the body's test, the `break_if` it begins with, is none.
   std::int64_t iterations = 0;
-  /// Loops, as often as they were run, that ran in one piece (Backend::fused).
+  /// Runs of loops in the fused backend.
   std::int64_t fused_loops = 0;
-  /// The same, as graphs of a device (Backend::captured).
+  /// Runs of loops in the captured backend.
   std::int64_t captured_loops = 0;
-  /// Why loops ran iteration by iteration though another backend was asked for, or tried: a line for each loop and reason.
+  /// Why loops ran in the interpreter though another backend was asked for, or tried: a line for each loop and reason.
   std::set<std::string> iteration_by_iteration;
-  /// Those of them that ran beside others, each on a thread.
+  /// Fused loops that ran concurrently with another loop, each on its own thread.
   std::int64_t loops_side_by_side = 0;
 
  private:
-  friend class ProgramRun;
+  friend class RunState;
   std::vector<std::pair<std::string, Value>> outputs_;
   std::vector<std::shared_ptr<VarScope>> step_scopes_;
   std::shared_ptr<VarScope::Count> count_;
@@ -75,9 +76,5 @@ class RunResult {
 task<RunResult> run(Executable executable, Feeds feeds, RunOptions options = {});
 /// Compiles for a one-thread CPU device first; to run more than once, keep an Executable.
 task<RunResult> run(Program program, Feeds feeds, RunOptions options = {});
-
-/// A straight-line program (`Executable::straight_line`) in the calling thread, without a task; `outputs` follow the program's. On a device
-/// the outputs may still be under way.
-std::vector<Value> run_straight(const Executable& executable, const std::vector<Value>& inputs, Tracer* tracer = nullptr);
 
 }  // namespace millrace

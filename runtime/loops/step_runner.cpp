@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/passes.h>
 #include <millrace/tensor/device.h>
 
@@ -28,7 +27,7 @@ struct StepRunner::Room {
 };
 
 StepRunner::StepRunner(const Program& program, std::shared_ptr<Device> device, Backend backend)
-    : executable_(program, device), device_(std::move(device)) {
+    : step_(program, device), device_(std::move(device)) {
   if (backend == Backend::captured)
     throw UnsupportedError("backend captured: expected single steps of a StateSlab on a CUDA device, found single steps on " +
                            device_->place().to_string());
@@ -47,7 +46,7 @@ void StepRunner::fuse() {
     return;
   }
   try {
-    kernel_.emplace(passes::merge_products(passes::share_expressions(executable_.program())));
+    kernel_.emplace(passes::merge_products(passes::share_expressions(step_.program())));
     weights_ = kernel_->weights({});
   } catch (const Error& error) {
     kernel_.reset();
@@ -67,7 +66,7 @@ std::vector<Tensor> StepRunner::run(const std::vector<Tensor>& inputs, Tracer* t
   std::vector<Tensor> made;
   if (!kernel_ || (tracer != nullptr && tracer->records()) || inputs.empty()) {
     const std::vector<Value> values(inputs.begin(), inputs.end());
-    for (const Value& value : run_straight(executable_, values, tracer)) made.push_back(value.tensor().tensor());
+    for (const Value& value : step_.run(values, tracer)) made.push_back(value.tensor().tensor());
     return made;
   }
   const std::int64_t rows = inputs[0].dim(0);

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/loops/cpu_fused/row_kernel.h>
+#include <millrace/runtime/program/straight_program.h>
 
 namespace millrace {
 
@@ -36,7 +37,7 @@ class StepRunner {
  private:
   struct Room;
   void fuse();
-  Executable executable_;
+  StraightProgram step_;
   std::optional<RowKernel> kernel_;
   RowWeights weights_;
   std::string reason_;

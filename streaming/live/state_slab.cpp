@@ -6,7 +6,6 @@
 
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/recovery.h>
@@ -123,7 +122,7 @@ void StateSlab::start(const Tick::Start& start) {
     std::vector<Value> inputs;
     for (std::size_t i = 0; i < zeros_.size(); ++i)
       inputs.emplace_back(i < start.given.size() && start.given[i].elements() > 0 ? start.given[i] : zeros_[i]);
-    own = run_straight(start_, inputs);
+    own = start_.run(inputs);
     for (const Value& value : *own) value.tensor().tensor().ready().wait();
     if (!given) fresh_ = own;
   }
@@ -242,7 +241,7 @@ void StateSlab::cross(std::size_t boundary, const std::vector<const Tick::Crossi
         copy(all[n]->inputs.at(i), rows.rows(static_cast<std::int64_t>(n), static_cast<std::int64_t>(n) + 1), host.stream(0));
       inputs.emplace_back(std::move(rows));
     }
-    made = run_straight(boundaries_[boundary], with_states(std::move(inputs), slots), tracer);
+    made = boundaries_[boundary].run(with_states(std::move(inputs), slots), tracer);
   }
   for (std::size_t i = 0; i < at.outputs.size(); ++i) {
     const Tensor rows = made[i].tensor().tensor().copy_to(CpuPlace{});

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_step.h>
 #include <millrace/runtime/loops/step_runner.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/streaming/live/tick.h>
 
 namespace millrace {
@@ -103,8 +103,8 @@ class StateSlab {
   bool may_fault_ = false;
   bool required_ = false;
   std::string reason_;
-  Executable start_;
-  std::vector<Executable> boundaries_;
+  StraightProgram start_;
+  std::vector<StraightProgram> boundaries_;
   std::vector<Tensor> zeros_;                ///< of `given`
   std::optional<std::vector<Value>> fresh_;  ///< the states of a sequence that was given nothing
   std::vector<Tensor> slabs_;                ///< one per state: [slots, its extents]

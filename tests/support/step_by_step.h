@@ -6,6 +6,7 @@
 
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/program/straight_program.h>
 
 namespace millrace::testing {
 
@@ -21,13 +22,13 @@ class StepByStep {
   std::vector<std::vector<std::byte>> run_all(const std::vector<Tensor>& xs, const std::vector<std::vector<Value>>& given) const {
     const auto n = static_cast<std::int64_t>(xs.size());
     std::vector<std::vector<Value>> states;
-    for (std::size_t s = 0; s < xs.size(); ++s) states.push_back(run_straight(start_, given[s]));
+    for (std::size_t s = 0; s < xs.size(); ++s) states.push_back(start_.run(given[s]));
     std::vector<std::vector<std::byte>> outputs(xs.size());
     const std::int64_t steps = xs[0].dim(0);
     for (std::int64_t t = 0; t < steps; ++t) {
       std::vector<Value> inputs{joined(xs, t, recurrence_.inputs[0].dims)};
       for (std::size_t i = 0; i < recurrence_.states.size(); ++i) inputs.emplace_back(joined_states(states, i, n));
-      const std::vector<Value> results = run_straight(batched_, inputs);
+      const std::vector<Value> results = batched_.run(inputs);
       append(results[0].tensor().tensor(), outputs);
       std::size_t next = recurrence_.outputs.size();
       for (std::size_t i = 0; i < recurrence_.states.size(); ++i) {
@@ -69,8 +70,8 @@ class StepByStep {
   }
 
   const Recurrence& recurrence_;
-  Executable batched_;
-  Executable start_;
+  StraightProgram batched_;
+  StraightProgram start_;
 };
 
 inline std::vector<std::byte> bytes_of(const Tensor& tensor) {

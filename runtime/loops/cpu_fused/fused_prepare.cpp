@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a fused loop works on: values that fit, and room for what it makes.
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include <millrace/kernels/cast.h>
-#include <millrace/runtime/array/reorder.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
-#include <millrace/runtime/lowering/internal/loop_numbers.h>
-#include <millrace/tensor/ragged.h>
+#include <millrace/runtime/program/straight_program.h>
 
 namespace millrace {
 namespace {
@@ -40,194 +36,137 @@ std::int64_t work_of(const RowOp& op, const RowDesc& desc) {
   return 64 + 8 * op.outer * op.inner;
 }
 
-bool plain(const Tensor& x, DType dtype) { return x.dtype() == dtype && x.is_contiguous() && x.place().is_cpu(); }
-
 }  // namespace
 
-FusedRun::FusedRun(std::shared_ptr<State> state) : state_(std::move(state)) {}
 FusedRun::~FusedRun() = default;
+const LoopForm& FusedRun::form() const noexcept { return state_->loop->form(); }
 std::int64_t FusedRun::iterations() const noexcept { return state_->operands.iterations; }
-const FusedLoop& FusedRun::loop() const noexcept { return *state_->loop; }
 std::int64_t FusedRun::rows() const noexcept { return state_->most_rows; }
 std::int64_t FusedRun::work() const noexcept { return state_->offset(state_->operands.iterations) * state_->work; }
-DDim FusedRun::stacked(std::size_t output) const {
+std::optional<DDim> FusedRun::stacked(std::size_t output) const {
   const Tensor& whole = state_->whole[static_cast<std::size_t>(state_->target_of(output).whole)];
   return whole.dims().erased(0).inserted(0, state_->first_rows).inserted(0, state_->operands.outputs[output].size());
 }
-void FusedRun::deal(int threads, StreamRef stream) { state_->make_parts(threads, stream); }
+void FusedRun::deal(int threads) { state_->make_parts(threads, stream_); }
 
 // ---- What there is to work on ----
 
-/// Rows of an input as the loop computes with them; nothing when they are of another kind than they should be.
-std::optional<Tensor> FusedRun::State::numbers(const Tensor& x, std::size_t input, StreamRef stream) {
-  const DType wanted = loop->form().step.var(loop->form().step.inputs()[input].var).type.dtype;
-  if (!plain(x, wanted)) return std::nullopt;
+namespace {
+
+constexpr const char* not_its_slots = "it reads other slots than the loop before it writes";
+
+[[noreturn]] void refuse(const std::string& why) { throw UnsupportedError(why); }
+
+}  // namespace
+
+/// Rows of an input as the loop computes with them.
+Tensor FusedRun::State::numbers(const Tensor& x, StreamRef stream) {
   stream.wait(x.ready());
-  if (wanted == dtype) return x;
-  if (wanted != DType::boolean) return std::nullopt;
+  if (x.dtype() == dtype) return x;
+  if (x.dtype() != DType::boolean)
+    refuse("rows of " + std::string(name_of(x.dtype())) + " are read where the loop computes in another dtype");
   widened.push_back(cast(x, dtype, stream));
   return widened.back();
 }
 
-/// One slot that is there, or what stands before the first.
-bool FusedRun::State::read_slot(std::size_t input, std::int64_t slot, IterationRows& made, std::vector<std::int64_t>& counts,
-                                StreamRef stream) {
-  const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
-  std::optional<LoDTensor> held;
-  if (slot >= 0)
-    held = operands.inputs[input].peek(slot);
-  else if (slot == -1 && input < operands.boots.size() && operands.boots[input])
-    held = *operands.boots[input];
-  if (!held || !held->lod().empty() || held->dims().rank() != dims.rank() || held->dims().erased(0) != dims.erased(0)) return false;
-  const std::optional<Tensor> rows_there = numbers(held->tensor(), input, stream);
-  if (!rows_there) return false;
-  made.first.push_back(static_cast<const std::byte*>(rows_there->raw()));
-  counts.push_back(held->dims()[0]);
-  return true;
-}
-
-/// Slots that are there.
-bool FusedRun::State::read_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts, StreamRef stream) {
-  const TensorArray& array = operands.inputs[input];
-  const auto [first, stride] = operands.read[input];
-  const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
-  const auto filled = array.filled();
-  const std::int64_t slots = array.is_window() ? 0 : array.size();
-  const auto last = lowering::value_at(first, stride, operands.iterations - 1);
-  if (!last || std::min(first, *last) < -1 || std::max(first, *last) >= slots) return false;
-  if (arrives(input)) return expect_slots(input, made, counts);
-  if (filled != nullptr) {
-    const std::optional<Tensor> whole_there = numbers(filled->whole, input, stream);
-    if (!whole_there) return false;
-    const DDim slot = filled->items ? filled->whole.dims().erased(0) : filled->whole.dims();
-    if (slot.rank() != dims.rank() || slot.rank() == 0 || slot.erased(0) != dims.erased(0)) return false;
-    const std::int64_t step = filled->items ? slot[0] : 1;
-    const auto* data = static_cast<const std::byte*>(whole_there->raw());
-    for (std::int64_t t = 0; t < operands.iterations; ++t) {
-      if (first + stride * t < 0) {
-        if (!read_slot(input, first + stride * t, made, counts, stream)) return false;
-        continue;
-      }
-      const auto at = static_cast<std::size_t>(first + stride * t);
-      made.first.push_back(data + filled->offsets[at] * step * made.width * size);
-      counts.push_back(filled->items ? slot[0] : filled->offsets[at + 1] - filled->offsets[at]);
-    }
-    return true;
+/// Slots that are there. Gives the rows of each iteration.
+std::vector<std::int64_t> FusedRun::State::read_slots(std::size_t input, IterationRows& made, StreamRef stream) {
+  BoundInput bound_input = binder->input(input);
+  const std::byte* whole_rows = nullptr;
+  if (bound_input.whole) {
+    input_rows.push_back(numbers(*bound_input.whole, stream));
+    whole_rows = static_cast<const std::byte*>(input_rows.back().raw());
   }
-  for (std::int64_t t = 0; t < operands.iterations; ++t)
-    if (!read_slot(input, first + stride * t, made, counts, stream)) return false;
-  return true;
+  for (std::size_t t = 0; t < bound_input.rows.size(); ++t) {
+    if (whole_rows != nullptr && bound_input.begin[t] >= 0) {
+      made.first.push_back(whole_rows + bound_input.begin[t] * made.width * size);
+      continue;
+    }
+    input_rows.push_back(numbers(bound_input.slots[t], stream));
+    made.first.push_back(static_cast<const std::byte*>(input_rows.back().raw()));
+  }
+  return std::move(bound_input.rows);
 }
 
 /// Slots that another run makes: known by where it will put them.
-bool FusedRun::State::read_feeder(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) {
-  const FusedOperands::Source& source = operands.sources[input];
-  const std::shared_ptr<State>& from = source.run->state_;
+std::vector<std::int64_t> FusedRun::State::read_feeder(std::size_t input, IterationRows& made) {
+  binder->check_order(input);
+  const LoopOperands::Source& source = operands.sources[input];
+  const std::shared_ptr<State>& from = static_cast<const FusedRun&>(*source.run).state_;
   const DDim& dims = loop->form().step.var(loop->form().step.inputs()[input].var).type.shape.value();
   const auto [first, stride] = operands.read[input];
   const auto [written, written_stride] = from->operands.written[source.output];
-  if (stride != written_stride || (first - written) % stride != 0) return false;
+  if (stride != written_stride || (first - written) % stride != 0) refuse(not_its_slots);
   const std::int64_t shift = (first - written) / stride;
-  if (shift < 0 || operands.iterations + shift > from->operands.iterations) return false;
+  if (shift < 0 || operands.iterations + shift > from->operands.iterations) refuse(not_its_slots);
   const Target& target = from->target_of(source.output);
   const Tensor& there = from->whole[static_cast<std::size_t>(target.whole)];
-  if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) return false;
+  if (there.dtype() != dtype || there.dims().rank() != dims.rank() || there.dims().erased(0) != dims.erased(0)) refuse(not_its_slots);
+  std::vector<std::int64_t> counts;
   const auto* data = static_cast<const std::byte*>(there.raw());
   for (std::int64_t iteration = shift; iteration < operands.iterations + shift; ++iteration) {
     made.first.push_back(data + from->place(target, iteration) * made.width * size);
     counts.push_back(from->rows_of(iteration));
   }
   feeders.push_back({from, shift});
-  return true;
+  return counts;
 }
 
-bool FusedRun::State::read_inputs(StreamRef stream) {
+void FusedRun::State::read_inputs(StreamRef stream) {
   std::vector<std::vector<std::int64_t>> counts(operands.inputs.size());
   for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
-    const TensorArray& array = operands.inputs[i];
     const DDim& dims = loop->form().step.var(loop->form().step.inputs()[i].var).type.shape.value();
-    if (i > 0 && array.order() != order) return false;
-    if (i == 0) order = array.order();
     IterationRows made{{}, dims.erased(0).elements()};
-    const bool fed = i < operands.sources.size() && operands.sources[i].run != nullptr;
-    if (!(fed ? read_feeder(i, made, counts[i]) : read_slots(i, made, counts[i], stream))) return false;
+    if (i < operands.sources.size() && operands.sources[i].run != nullptr) {
+      counts[i] = read_feeder(i, made);
+    } else if (arrives(i)) {
+      made.first.assign(static_cast<std::size_t>(operands.iterations), nullptr);
+      counts[i] = binder->expected_rows(i);
+    } else {
+      counts[i] = read_slots(i, made, stream);
+    }
     inputs.push_back(std::move(made));
   }
-  if (operands.inputs.empty()) {  // the states say how many rows there are
-    if (operands.states.empty() || operands.states[0].dims().rank() == 0) return false;
-    first_rows = most_rows = operands.states[0].dims()[0];
-    return true;
-  }
-  return count_rows(counts);
+  binder->set_rows(counts);
+  count_rows();
 }
 
-/// How many rows each iteration has, by those of its inputs.
-bool FusedRun::State::count_rows(const std::vector<std::vector<std::int64_t>>& counts) {
-  // What is shrunk has the rows of another input, and more behind them.
-  const std::vector<LoopForm::StepInput>& form = loop->form().inputs;
-  const auto leads = std::find_if(form.begin(), form.end(), [](const auto& input) { return !input.shrinks; });
-  const auto leader = static_cast<std::size_t>(leads == form.end() ? 0 : leads - form.begin());
-  ordered = operands.read[leader];
-  if (order && ordered.first < 0) return false;
-  rows = counts[leader];
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] == rows) continue;
-    const bool more = std::equal(rows.begin(), rows.end(), counts[i].begin(), std::less_equal<>());
-    if (!form[i].shrinks || !more || !order || !order->sorted() || operands.read[i].stride != ordered.stride || ordered.stride < 0)
-      return false;
+/// How many rows each iteration has: those of the inputs; without inputs, those of the states.
+void FusedRun::State::count_rows() {
+  if (operands.inputs.empty()) {
+    if (operands.states.empty() || operands.states[0].dims().rank() == 0) refuse("neither inputs nor states say how many rows there are");
+    first_rows = most_rows = operands.states[0].dims()[0];
+  } else {
+    order = binder->order();
+    ordered = binder->ordered();
+    first_rows = binder->rows().front();
+    most_rows = *std::max_element(binder->rows().begin(), binder->rows().end());
   }
-  first_rows = rows.front();
-  most_rows = *std::max_element(rows.begin(), rows.end());
-  if (std::all_of(rows.begin(), rows.end(), [&](std::int64_t count) { return count == first_rows; })) {
-    rows.clear();
-    return true;
-  }
+  if (most_rows == 0) refuse("iterations have no rows");
+  if (!binder->ragged()) return;
+  rows = binder->rows();
   offsets.assign(1, 0);
   for (const std::int64_t count : rows) offsets.push_back(offsets.back() + count);
-  if (!order) return false;
-  // States go on with the sequences that live on.
-  return operands.states.empty() || (ordered.stride == 1 && std::is_sorted(rows.rbegin(), rows.rend()));
 }
 
-/// The rows of a state that the first iteration takes; nothing where they cannot be told.
-std::optional<Tensor> FusedRun::State::first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const {
-  if (!order || !shrinks) return order && (!rows.empty() || value.dims()[0] != first_rows) ? std::nullopt : std::optional(value.tensor());
-  if (value.has_order() && value.order() != *order) return std::nullopt;
-  // What was computed has the rows of the iteration before, or stands in the caller's order.
-  const SlotValue held = value.has_order() || ordered.first > 0 ? value : reorder(value, *order, stream);
-  const std::int64_t iteration = held.has_order() ? held.iteration() : ordered.first - 1;
-  if (iteration > ordered.first || held.dims()[0] != order->live(iteration)) return std::nullopt;
-  if (ordered.stride < 0 && first_rows != order->sequences()) return std::nullopt;
-  const RowSelection first = shrink_rows(*order, iteration, ordered.first);
-  if (!first.prefix || first.count() != first_rows) return std::nullopt;
-  return held.tensor().rows(0, first_rows);
-}
-
-bool FusedRun::State::read_states(StreamRef stream) {
-  const std::vector<Program::Port>& ports = loop->form().step.inputs();
+void FusedRun::State::read_states(StreamRef stream) {
   for (std::size_t i = 0; i < operands.states.size(); ++i) {
-    const SlotValue& value = operands.states[i];
-    const LoopForm::State& form = loop->form().states[i];
-    const DDim& dims = loop->form().step.var(ports[operands.inputs.size() + i].var).type.shape.value();
-    if (value.dims().rank() != dims.rank() || value.dims().erased(0) != dims.erased(0) || !value.lod().empty()) return false;
-    if (value.dtype() != dtype || !value.tensor().place().is_cpu()) return false;
-    std::optional<Tensor> held = first_rows_of(value, form.shrinks, stream);
-    if (!held || held->dim(0) != first_rows) return false;
-    stream.wait(held->ready());
-    if (!held->is_contiguous()) return false;
-    initial.push_back(*std::move(held));
+    initial.push_back(binder->state(i));
+    if (initial.back().dim(0) != first_rows || initial.back().dtype() != dtype)
+      refuse("a state has other rows than the first iteration: " + initial.back().to_string());
+    stream.wait(initial.back().ready());
   }
-  moves = !rows.empty() && !order->sorted() && !operands.states.empty();
-  return true;
+  moves = binder->moves();
 }
 
-bool FusedRun::State::read_shared(StreamRef stream) {
+void FusedRun::State::read_shared(StreamRef stream) {
   const std::vector<Program::Port>& ports = loop->form().step.inputs();
   const std::size_t before = operands.inputs.size() + operands.states.size();
   for (std::size_t i = 0; i < operands.shared.size(); ++i) {
     const VarType& type = loop->form().step.var(ports[before + i].var).type;
     const Tensor& value = operands.shared[i];
-    if (value.dtype() != type.dtype || value.dims() != *type.shape || !value.place().is_cpu() || !value.is_contiguous()) return false;
+    if (value.dtype() != type.dtype || value.dims() != *type.shape || !value.place().is_cpu() || !value.is_contiguous())
+      refuse("'" + ports[before + i].name + "': expected " + type.to_string() + " for all rows, found " + value.to_string());
     stream.wait(value.ready());
     shared.push_back(value);
   }
@@ -235,11 +174,9 @@ bool FusedRun::State::read_shared(StreamRef stream) {
   if (loop->invariant_) {
     std::vector<Value> values;
     for (const Source& from : loop->invariant_inputs_) values.emplace_back(given(from));
-    const Executable once(*loop->invariant_);
-    if (!once.straight_line()) return false;
-    for (const Value& value : run_straight(once, values)) {
+    for (const Value& value : StraightProgram(*loop->invariant_).run(values)) {
       stream.wait(value.tensor().tensor().ready());
-      if (!value.tensor().tensor().is_contiguous()) return false;
+      if (!value.tensor().tensor().is_contiguous()) refuse("a value that is the same in all iterations does not lie in order");
       invariant.push_back(value.tensor().tensor());
     }
   }
@@ -251,23 +188,6 @@ bool FusedRun::State::read_shared(StreamRef stream) {
   ahead_weights = pack(loop->ahead_);
   step_weights = pack(loop->step_);
   behind_weights = pack(loop->behind_);
-  return true;
-}
-
-bool FusedRun::State::check_outputs() const {
-  for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
-    const TensorArray& array = operands.outputs[i];
-    const auto [first, stride] = operands.written[i];
-    const auto last = lowering::value_at(first, stride, operands.iterations - 1);
-    if (!last || array.is_window() || array.closed() || std::min(first, *last) < 0) return false;
-    if (array.is_fixed() && std::max(first, *last) >= array.size()) return false;
-    for (std::int64_t t = 0; t < operands.iterations; ++t) {
-      const SlotState slot = array.state(first + stride * t);
-      if (slot != SlotState::empty && slot != SlotState::waited) return false;
-      if (array.order() && array.order()->live(first + stride * t) != rows_of(t)) return false;
-    }
-  }
-  return true;
 }
 
 // ---- Where it goes ----
@@ -349,7 +269,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     const std::int64_t room = std::max(run_rows, count);
     part.workspace.resize(workspace, stream);
     part.held.resize(2 * operands.states.size());
-    part.turned.assign(operands.states.size(), 0);
+    part.side.assign(operands.states.size(), 0);
     for (std::size_t i = 0; i < operands.states.size(); ++i) {
       const std::int64_t width = initial[i].dims().erased(0).elements();
       for (std::size_t side = 0; side < 2; ++side) part.held[2 * i + side].resize(count * width * size, stream);
@@ -385,25 +305,26 @@ void FusedRun::State::make_room_aside(const FusedLoop::Part& what, const std::ve
   }
 }
 
-std::unique_ptr<FusedRun> FusedRun::prepare(std::shared_ptr<const FusedLoop> loop, FusedOperands operands, StreamRef stream) {
-  if (operands.iterations <= 0) return nullptr;
-  auto state = std::make_shared<State>();
-  state->loop = std::move(loop);
-  state->operands = std::move(operands);
-  for (const FusedLoop::Part* part : {&state->loop->ahead_, &state->loop->step_, &state->loop->behind_}) {
+FusedRun::FusedRun(std::shared_ptr<const FusedLoop> loop, LoopOperands operands, StreamRef stream)
+    : state_(std::make_shared<State>()), stream_(stream) {
+  State& state = *state_;
+  state.loop = std::move(loop);
+  state.operands = std::move(operands);
+  for (const FusedLoop::Part* part : {&state.loop->ahead_, &state.loop->step_, &state.loop->behind_}) {
     if (!part->kernel) continue;
-    state->dtype = part->kernel->plan().desc().dtype;
-    for (const RowOp& op : part->kernel->plan().desc().ops) state->work += work_of(op, part->kernel->plan().desc());
+    state.dtype = part->kernel->plan().desc().dtype;
+    for (const RowOp& op : part->kernel->plan().desc().ops) state.work += work_of(op, part->kernel->plan().desc());
   }
-  state->size = static_cast<std::int64_t>(size_of(state->dtype));
-  if (!state->read_inputs(stream) || state->most_rows == 0 || !state->read_states(stream) || !state->read_shared(stream) ||
-      !state->check_outputs())
-    return nullptr;
-  state->make_outputs(stream);
+  state.size = static_cast<std::int64_t>(size_of(state.dtype));
+  state.binder.emplace(state.loop->form(), state.operands, stream);
+  state.read_inputs(stream);
+  state.read_states(stream);
+  state.read_shared(stream);
+  state.binder->check_outputs(state.first_rows);
+  state.make_outputs(stream);
   bool arrives = false;
-  for (std::size_t i = 0; i < state->inputs.size(); ++i) arrives = arrives || state->arrives(i);
-  state->bound = arrives ? 0 : state->operands.iterations;
-  return std::unique_ptr<FusedRun>(new FusedRun(std::move(state)));
+  for (std::size_t i = 0; i < state.inputs.size(); ++i) arrives = arrives || state.arrives(i);
+  state.bound = arrives ? 0 : state.operands.iterations;
 }
 
 }  // namespace millrace

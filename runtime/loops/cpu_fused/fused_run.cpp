@@ -58,7 +58,7 @@ RowView FusedRun::State::target(Part& part, const Target& target, std::size_t po
   }
   if (target.state < 0) return {buffers[port].data() + row * width * size, width};
   const auto state = static_cast<std::size_t>(target.state);
-  return {part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(), width};
+  return {part.held[2 * state + static_cast<std::size_t>(1 - part.side[state])].data(), width};
 }
 
 void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
@@ -133,12 +133,12 @@ void FusedRun::State::move_rows(Part& part, std::int64_t iteration) {
   if (kept.prefix) return;
   for (std::size_t i = 0; i < part.states.size(); ++i) {
     const std::int64_t width = part.states[i].stride;
-    LineBuffer& to = part.held[2 * i + static_cast<std::size_t>(1 - part.turned[i])];
+    LineBuffer& to = part.held[2 * i + static_cast<std::size_t>(1 - part.side[i])];
     for (std::size_t row = 0; row < kept.rows.size(); ++row)
       std::memcpy(to.data() + static_cast<std::int64_t>(row) * width * size,
                   static_cast<const std::byte*>(part.states[i].first) + kept.rows[row] * width * size,
                   static_cast<std::size_t>(width * size));
-    part.turned[i] = 1 - part.turned[i];
+    part.side[i] = 1 - part.side[i];
     part.states[i].first = to.data();
   }
 }
@@ -154,14 +154,14 @@ void FusedRun::State::keep_states(Part& part, std::int64_t count) {
     LineBuffer& to = part.held[2 * i];
     if (part.states[i].first == to.data()) continue;
     std::memcpy(to.data(), part.states[i].first, static_cast<std::size_t>(count * width * size));
-    part.turned[i] = 0;
+    part.side[i] = 0;
     part.states[i].first = to.data();
   }
 }
 
 /// What the iteration left becomes what the next one takes.
 void FusedRun::State::take_states(Part& part, std::int64_t iteration, std::int64_t row) {
-  const auto held_now = [&](std::size_t state) { return part.held[2 * state + static_cast<std::size_t>(1 - part.turned[state])].data(); };
+  const auto held_now = [&](std::size_t state) { return part.held[2 * state + static_cast<std::size_t>(1 - part.side[state])].data(); };
   for (const std::size_t state : changing) {
     const Source& from = loop->outputs_[next_of[state]];
     const bool held = from.from == From::step && step_targets[from.place].state >= 0;
@@ -169,7 +169,7 @@ void FusedRun::State::take_states(Part& part, std::int64_t iteration, std::int64
         held ? held_now(static_cast<std::size_t>(step_targets[from.place].state)) : source(part, from, iteration, row).first;
   }
   for (const Target& target : step_targets)
-    if (target.state >= 0) part.turned[static_cast<std::size_t>(target.state)] ^= 1;
+    if (target.state >= 0) part.side[static_cast<std::size_t>(target.state)] ^= 1;
 }
 
 void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_t end) {
@@ -242,7 +242,7 @@ void FusedRun::State::run_shared(ThreadTeam& team, std::int64_t begin, std::int6
   });
 }
 
-bool FusedRun::advance(StreamRef stream, std::int64_t limit) {
+bool FusedRun::advance(std::int64_t limit) {
   State& state = *state_;
   const std::int64_t begin = state.done;
   std::int64_t end = begin;
@@ -250,7 +250,7 @@ bool FusedRun::advance(StreamRef stream, std::int64_t limit) {
   for (const State::Feeder& feeder : state.feeders) last = std::min(last, feeder.run->done - feeder.shift);
   for (std::int64_t sum = 0; end < last && sum < slice_work; ++end) sum += state.rows_of(end) * state.work;
   if (begin >= end) return false;
-  stream.enqueue([kept = state_, begin, end](ThreadTeam& team) {
+  stream_.enqueue([kept = state_, begin, end](ThreadTeam& team) {
     if (kept->shares) return kept->run_shared(team, begin, end);
     team.parallel(static_cast<std::int64_t>(kept->parts.size()), 1, [&](std::int64_t first, std::int64_t past) {
       for (std::int64_t i = first; i < past; ++i) kept->run_part(kept->parts[static_cast<std::size_t>(i)], begin, end);
@@ -270,7 +270,7 @@ const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) co
   return is_behind ? behind_targets[from.place - loop->step_outputs_] : step_targets[from.place];
 }
 
-std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
+std::vector<SlotValue> FusedRun::finish() {
   State& state = *state_;
   const auto iterations = static_cast<std::size_t>(state.done);
   const bool all = state.done == state.operands.iterations;
@@ -299,7 +299,7 @@ std::vector<SlotValue> FusedRun::finish(StreamRef stream) {
   for (std::size_t i = 0; i < state.initial.size(); ++i) {
     DDim dims = state.initial[i].dims();
     dims[0] = state.rows_of(state.done - 1);
-    Tensor made(state.dtype, dims, stream.memory());
+    Tensor made(state.dtype, dims, stream_.memory());
     const std::int64_t width = dims.erased(0).elements();
     for (const State::Part& part : state.parts) {
       const std::int64_t count = state.live(part, state.done - 1);

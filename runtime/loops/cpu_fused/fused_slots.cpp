@@ -5,7 +5,6 @@
 
 #include <millrace/runtime/array/slab.h>
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
-#include <millrace/runtime/lowering/internal/loop_numbers.h>
 
 namespace millrace {
 namespace {
@@ -22,36 +21,19 @@ bool FusedRun::State::arrives(std::size_t input) const {
   return !fed && input < operands.arriving.size() && operands.arriving[input];
 }
 
-/// How many rows each iteration will have: what the order says; without one, what the first slot has.
-bool FusedRun::State::expect_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) const {
-  const TensorArray& array = operands.inputs[input];
-  const auto [first, stride] = operands.read[input];
-  const bool boots = input < operands.boots.size() && operands.boots[input].has_value();
-  const std::optional<LoDTensor> known = first >= 0 ? array.peek(first)
-                                         : boots    ? std::optional<LoDTensor>(*operands.boots[input])
-                                                    : std::nullopt;
-  if (!known || known->dims().rank() == 0) return false;
-  made.first.assign(static_cast<std::size_t>(operands.iterations), nullptr);
-  for (std::int64_t iteration = 0; iteration < operands.iterations; ++iteration) {
-    const std::int64_t slot = first + stride * iteration;
-    if (slot < 0 && !boots) return false;
-    counts.push_back(slot < 0 ? operands.boots[input]->dims()[0] : array.order() ? array.order()->live(slot) : known->dims()[0]);
-  }
-  return true;
-}
-
-/// The rows of what arrives for one iteration; false when some of it is not there, or is another than was expected.
+/// The rows that arrive for one iteration; false when some of them are not there, or are others than were expected.
 bool FusedRun::State::bind_iteration(std::int64_t iteration, StreamRef stream) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!arrives(i)) continue;
-    const auto [first, stride] = operands.read[i];
-    IterationRows found{{}, inputs[i].width};
-    std::vector<std::int64_t> counts;
-    if (!read_slot(i, first + stride * iteration, found, counts, stream)) return false;
+    try {
+      input_rows.push_back(numbers(binder->slot(i, iteration), stream));
+    } catch (const Error&) {
+      return false;
+    }
     // (A shrunk one has more rows than the iteration.)
-    const bool fits = loop->form().inputs[i].shrinks ? counts[0] >= rows_of(iteration) : counts[0] == rows_of(iteration);
-    if (!fits) return false;
-    inputs[i].first[static_cast<std::size_t>(iteration)] = found.first[0];
+    const std::int64_t count = input_rows.back().dim(0);
+    if (loop->form().inputs[i].shrinks ? count < rows_of(iteration) : count != rows_of(iteration)) return false;
+    inputs[i].first[static_cast<std::size_t>(iteration)] = static_cast<const std::byte*>(input_rows.back().raw());
   }
   return true;
 }
@@ -77,10 +59,10 @@ std::vector<std::pair<TensorArray, std::int64_t>> FusedRun::next_slots() const {
   return made;
 }
 
-bool FusedRun::bind(std::int64_t end, StreamRef stream) {
+bool FusedRun::bind(std::int64_t end) {
   State& state = *state_;
   const std::int64_t begin = state.bound, last = std::min(end, state.operands.iterations);
-  while (state.bound < last && state.bind_iteration(state.bound, stream)) ++state.bound;
+  while (state.bound < last && state.bind_iteration(state.bound, stream_)) ++state.bound;
   return state.bound > begin || begin >= last;
 }
 
@@ -90,8 +72,8 @@ void FusedRun::publish() {
   state_->published = state_->done;
 }
 
-std::int64_t FusedRun::turned() const noexcept { return state_->done; }
-std::int64_t FusedRun::bound() const noexcept { return state_->bound; }
+std::int64_t FusedRun::iterations_done() const noexcept { return state_->done; }
+std::int64_t FusedRun::iterations_bound() const noexcept { return state_->bound; }
 
 /// Each slot has a record of its own: those of later iterations are still to be written.
 void FusedRun::State::write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const {

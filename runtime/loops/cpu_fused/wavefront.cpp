@@ -29,8 +29,8 @@ struct Wavefront::Stages {
     std::shared_ptr<FusedRun::State> run;
     std::vector<Before> before;
     int worker = 0;
-    std::int64_t piece = 1;                            // iterations
-    alignas(64) std::atomic<std::int64_t> turned = 0;  // iterations that are done
+    std::int64_t piece = 1;                          // iterations
+    alignas(64) std::atomic<std::int64_t> done = 0;  // iterations
   };
 
   std::vector<std::unique_ptr<Stage>> all;
@@ -43,9 +43,8 @@ struct Wavefront::Stages {
   }
 
   bool ready(const Stage& stage, std::int64_t end) const {
-    return std::all_of(stage.before.begin(), stage.before.end(), [&](const Before& before) {
-      return all[before.stage]->turned.load(std::memory_order_acquire) >= end + before.shift;
-    });
+    return std::all_of(stage.before.begin(), stage.before.end(),
+                       [&](const Before& before) { return all[before.stage]->done.load(std::memory_order_acquire) >= end + before.shift; });
   }
 
   /// How far a stage comes while those that feed it come to `end`: not beyond what they have made, and what has arrived, by then.
@@ -60,14 +59,14 @@ struct Wavefront::Stages {
     bool left = false;
     for (const auto& stage : all) {
       if (stage->worker != worker) continue;
-      const std::int64_t begin = stage->turned.load(std::memory_order_relaxed);
+      const std::int64_t begin = stage->done.load(std::memory_order_relaxed);
       const std::int64_t last = target(*stage, end);
       if (begin >= last) continue;
       left = true;
       const std::int64_t to = std::min(begin + stage->piece, last);
       if (!ready(*stage, to)) continue;
       for (FusedRun::State::Part& part : stage->run->parts) stage->run->run_part(part, begin, to);
-      stage->turned.store(to, std::memory_order_release);
+      stage->done.store(to, std::memory_order_release);
       moved = true;
     }
     return left;
@@ -86,14 +85,13 @@ struct Wavefront::Stages {
 
 bool Wavefront::pays(std::int64_t rows, int threads) { return threads > 1 && rows < few_rows; }
 
-Wavefront::Wavefront(std::vector<std::unique_ptr<FusedRun>> runs, int threads, StreamRef stream)
-    : runs_(std::move(runs)), stages_(std::make_shared<Stages>()) {
+Wavefront::Wavefront(std::vector<FusedRun*> runs, int threads) : runs_(std::move(runs)), stages_(std::make_shared<Stages>()) {
   std::int64_t total = 0;
   for (const auto& run : runs_) total += run->work();
   stages_->workers = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(threads), runs_.size()));
   std::int64_t before = 0;
   for (const auto& run : runs_) {
-    run->deal(1, stream);
+    run->deal(1);
     auto stage = std::make_unique<Stages::Stage>();
     stage->run = run->state_;
     // Neighbours share a thread, and each thread gets about as much.
@@ -112,11 +110,11 @@ Wavefront::Wavefront(std::vector<std::unique_ptr<FusedRun>> runs, int threads, S
 
 Wavefront::~Wavefront() = default;
 
-bool Wavefront::advance(StreamRef stream, std::int64_t limit) {
+bool Wavefront::advance(std::int64_t limit) {
   const std::int64_t iterations = std::min(stages_->iterations(), limit);
   // Those before the first that is not at its end are.
-  const auto left = std::find_if(runs_.begin(), runs_.end(), [](const auto& run) { return run->turned() < run->iterations(); });
-  const std::int64_t begin = left == runs_.end() ? iterations : (*left)->turned();
+  const auto left = std::find_if(runs_.begin(), runs_.end(), [](const auto& run) { return run->iterations_done() < run->iterations(); });
+  const std::int64_t begin = left == runs_.end() ? iterations : (*left)->iterations_done();
   if (begin >= iterations || stages_->target(*stages_->all[static_cast<std::size_t>(left - runs_.begin())], iterations) <= begin)
     return false;
   std::int64_t end = begin;
@@ -124,7 +122,7 @@ bool Wavefront::advance(StreamRef stream, std::int64_t limit) {
     for (const auto& stage : stages_->all)
       if (end < stage->run->operands.iterations) sum += stage->run->rows_of(end) * stage->run->work;
   // A thread that has all of the workers takes them in order: whoever is waited for has come to `end` by then.
-  stream.enqueue([kept = stages_, end](ThreadTeam& team) {
+  runs_.front()->stream_.enqueue([kept = stages_, end](ThreadTeam& team) {
     team.parallel(kept->workers, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t worker = first; worker < last; ++worker) kept->work(static_cast<int>(worker), end);
     });
@@ -133,6 +131,6 @@ bool Wavefront::advance(StreamRef stream, std::int64_t limit) {
   return true;
 }
 
-std::vector<std::unique_ptr<FusedRun>> Wavefront::take() { return std::move(runs_); }
+std::int64_t Wavefront::stride() const { return iterations_of_a_run({runs_.begin(), runs_.end()}); }
 
 }  // namespace millrace

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -10,26 +9,23 @@
 
 namespace millrace {
 
-/// Several fused loops side by side, each on one thread: the layers of a stack, of which one is at a run of iterations while those above it are
-/// at runs before (FusedOperands::sources), or loops that have nothing to do with one another. The same bits as one loop after the other.
-class Wavefront {
+/// Several fused loops that run concurrently, each on one thread: the layers of a stack, of which one is at a run of iterations while those
+/// above it are at runs before (LoopOperands::sources), or loops that do not depend on one another. The same bits as one loop after the other.
+class Wavefront final : public LoopStages {
  public:
   /// Whether `rows` rows gain more by this than by being dealt to the threads.
   static bool pays(std::int64_t rows, int threads);
 
-  /// `runs` in the order in which they feed one another, not yet dealt; at least one. `threads` is the size of the stream's team.
-  Wavefront(std::vector<std::unique_ptr<FusedRun>> runs, int threads, StreamRef stream);
-  ~Wavefront();
+  /// `runs` in the order in which they feed one another, not yet dealt; at least one, all of the same stream, whose team has `threads` threads.
+  Wavefront(std::vector<FusedRun*> runs, int threads);
+  ~Wavefront() override;
 
-  /// As FusedRun::advance, for all of them.
-  bool advance(StreamRef stream, std::int64_t limit = std::numeric_limits<std::int64_t>::max());
-  const std::vector<std::unique_ptr<FusedRun>>& runs() const noexcept { return runs_; }
-  /// The runs, in the same order, to be finished. What `advance` began is done.
-  std::vector<std::unique_ptr<FusedRun>> take();
+  bool advance(std::int64_t end) override;
+  std::int64_t stride() const override;
 
  private:
   struct Stages;
-  std::vector<std::unique_ptr<FusedRun>> runs_;
+  std::vector<FusedRun*> runs_;
   std::shared_ptr<Stages> stages_;  // shared with work that is still on the stream
 };
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/executor/executable.h>
-#include <millrace/runtime/loops/cpu_fused/fused_loop.h>
+#include <millrace/runtime/loops/loop_backend.h>
 #include <millrace/runtime/lowering/loop_form.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/cuda/loop_graph.h>
 
 namespace millrace {
@@ -17,10 +17,10 @@ namespace millrace {
 /// UnsupportedError when an op of the straight-line program looks at values on the host: it would look while a graph is made of it.
 void expect_no_host(const Program& step);
 
-/// What can be said of a while op as a graph without a device: its recurrence, and whether its iterations may lose rows.
+/// A while op as a graph, without a device: its recurrence, and whether its iterations may lose rows.
 class CapturedForm {
  public:
-  /// UnsupportedError says why the loop is no recurrence, or what of an iteration waits for the host.
+  /// UnsupportedError says why the loop is no recurrence, or which op of an iteration waits for the host.
   CapturedForm(const Program& program, int block, const Op& loop);
 
   const LoopForm& form() const noexcept { return form_; }
@@ -47,9 +47,9 @@ class CapturedLoop {
   const LoopForm& form() const noexcept { return form_.form(); }
 
   class Run;
-  /// Makes ready what `run` needs. Nothing is written before `run`. UnsupportedError (or what an op of the iteration throws) says why these
-  /// values do not fit: then the loop must run iteration by iteration. Values need not be ready, just issued. `iterations` ≥ 1.
-  std::unique_ptr<Run> prepare(FusedOperands operands);
+  /// UnsupportedError (or the error of an op of the iteration) says why these values do not fit: then the loop must run iteration by
+  /// iteration. Values need not be ready, just issued. `iterations` ≥ 1.
+  std::unique_ptr<LoopRun> prepare(LoopOperands operands);
 
  private:
   class Values;
@@ -61,32 +61,32 @@ class CapturedLoop {
 
   CapturedForm form_;
   std::shared_ptr<cuda::RecordingDevice> device_;
-  Executable iteration_;
+  StraightProgram iteration_;
   std::mutex mutex_;
   std::vector<Kept> kept_;  // the latest first
 };
 
-/// One run of a captured loop.
-class CapturedLoop::Run {
+/// One run of a captured loop: a single `advance` enqueues all iterations and writes the arrays. The loop outlives it.
+class CapturedLoop::Run final : public LoopRun {
  public:
-  /// Enqueues all iterations and returns at once: writes the arrays, and gives the last states in the order of the form.
-  std::vector<SlotValue> start();
-  /// After `start`: all iterations are done.
-  Point done() const;
-  /// After `start`: nobody wants what it makes any more. The device leaves the loop at an iteration of its choice.
-  void cancel() noexcept { graph_->cancel(number_); }
-  std::int64_t iterations() const noexcept { return operands_.iterations; }
-  const cuda::LoopGraph& graph() const noexcept { return *graph_; }
+  const LoopForm& form() const noexcept override { return *form_; }
+  std::int64_t iterations() const noexcept override { return operands_.iterations; }
+  std::int64_t iterations_done() const noexcept override { return started_ ? iterations() : 0; }
+  bool advance(std::int64_t end) override;
+  std::vector<SlotValue> finish() override;
+  std::optional<Point> end() const override;
+  void cancel() noexcept override { graph_->cancel(number_); }
 
  private:
   friend class CapturedLoop;
-  FusedOperands operands_;
+  LoopOperands operands_;
   const LoopForm* form_ = nullptr;
   std::shared_ptr<cuda::LoopGraph> graph_;
   cuda::LoopSlots slots_;
   std::optional<SequenceOrder> order_;
-  FusedOperands::Slots ordered_;
+  LoopOperands::Slots ordered_;
   std::int64_t number_ = 0;
+  bool started_ = false;
 };
 
 }  // namespace millrace

@@ -6,19 +6,14 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/gather.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
-#include <millrace/tensor/cuda_device.h>
 
 namespace millrace {
 
 DeviceLstm::DeviceLstm(const Program& program, int block, const Op& loop, std::shared_ptr<Device> device)
     : loop_(program, block, loop), device_(std::move(device)) {
-  for (const auto& [piece, executable] : {std::pair{&loop_.before(), &before_}, {&loop_.behind(), &behind_}}) {
-    if (!piece->program) continue;
-    executable->emplace(*piece->program, device_);
-    if (!(*executable)->straight_line()) throw UnsupportedError("an op of its turn reads values on the host");
-  }
+  for (const auto& [piece, made] : {std::pair{&loop_.before(), &before_}, {&loop_.behind(), &behind_}})
+    if (piece->program) made->emplace(*piece->program, device_);
   const auto type = [&](VarId var) -> const VarType& { return loop_.step().var(var).type; };
   LstmDesc desc = loop_.cell();
   if (!type(loop_.w).is_static() || !type(loop_.r).is_static()) throw UnsupportedError("nobody knows the extents of its weights");
@@ -53,11 +48,11 @@ Tensor DeviceLstm::value(const Values& values, VarId var) const {
   return constant != constants_.end() ? constant->second : values.at(var);
 }
 
-void DeviceLstm::run_piece(const LstmLoop::Piece& piece, const std::optional<Executable>& program, Values& values) const {
+void DeviceLstm::run_piece(const LstmLoop::Piece& piece, const std::optional<StraightProgram>& program, Values& values) const {
   if (!program) return;
   std::vector<Value> inputs;
   for (const VarId var : piece.inputs) inputs.emplace_back(values.at(var));
-  const std::vector<Value> made = run_straight(*program, inputs);
+  const std::vector<Value> made = program->run(inputs);
   for (std::size_t i = 0; i < made.size(); ++i) values[piece.outputs[i]] = made[i].tensor().tensor();
 }
 
@@ -109,37 +104,76 @@ std::shared_ptr<Watermark> DeviceLstm::watermark(const Rows& rows, StreamRef str
   return stream.watermark(static_cast<std::uint64_t>(rows.counts.size()));
 }
 
-std::optional<std::vector<SlotValue>> DeviceLstm::run(const FusedOperands& operands, StreamRef stream) const {
-  if (operands.iterations <= 0) return std::nullopt;
-  Rows rows{operands, loop_, stream, {}, {}, {}, {}, {}, {}, {}, {}};
-  if (!rows.read()) return std::nullopt;
-  Values values;
-  const std::vector<Program::Port>& ports = loop_.step().inputs();
-  for (std::size_t i = 0; i < rows.inputs.size(); ++i) values[ports[i].var] = rows.inputs[i];
-  for (std::size_t i = 0; i < operands.shared.size(); ++i)
-    values[ports[rows.inputs.size() + rows.states.size() + i].var] = brought(operands.shared[i], stream);
-  run_piece(loop_.before(), before_, values);
-  LstmSequenceRows sequence = this->sequence(rows, stream);
-  take_steps(sequence, values, stream);
-  const PackedLstmSequence weights = packed_ ? *packed_ : packed(values, stream);
-  sequence.watermark = watermark(rows, stream);
-  millrace::run(*plan_, weights, sequence, stream);
-  values[loop_.h_next] = sequence.y;
-  values[loop_.h_made] = sequence.y;
-  if (loop_.keeps_c) values[loop_.c_next] = values[loop_.c_made] = *sequence.c_steps;
-  run_piece(loop_.behind(), behind_, values);
-  for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
-    const Tensor whole = values.at(loop_.outputs()[i]);
-    const TensorArray& array = operands.outputs[i];
-    const std::int64_t first = operands.written[i].first;
-    const detail::FilledSlots slots{whole, rows.offsets, false, of_cell(loop_.outputs()[i]) ? sequence.watermark : nullptr};
-    if (array.is_fixed() && first == 0 && array.size() == operands.iterations) {
-      array.fill(slots.whole, slots.offsets, slots.watermark);
-      continue;
-    }
-    for (std::int64_t t = 0; t < operands.iterations; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
+/// All iterations by one `advance`, which writes the arrays too; none of it is awaited.
+class DeviceLstm::WholeRun final : public LoopRun {
+ public:
+  WholeRun(const DeviceLstm& loop, LoopOperands operands, StreamRef stream)
+      : loop_(loop), operands_(std::move(operands)), stream_(stream), rows_{operands_, loop.loop_, stream, {}, {}, {}, {}, {}, {}, {}, {}} {
+    rows_.read();
   }
-  return last_states(rows, sequence, operands.iterations, stream);
+
+  const LoopForm& form() const noexcept override { return loop_.form(); }
+  std::int64_t iterations() const noexcept override { return operands_.iterations; }
+  std::int64_t iterations_done() const noexcept override { return done_ ? iterations() : 0; }
+  std::vector<std::pair<TensorArray, LoopOperands::Slots>> marked_slots() const override { return written_slots(operands_); }
+  std::string reason() const override { return reason_; }
+
+  bool advance(std::int64_t) override {
+    if (done_ || failed_) return false;
+    done_ = unless_refused(reason_, [this] {
+      enqueue();
+      return true;
+    });
+    failed_ = !done_;
+    return done_;
+  }
+  std::vector<SlotValue> finish() override { return loop_.last_states(rows_, sequence_, iterations(), stream_); }
+
+ private:
+  void enqueue() {
+    Values values;
+    const LstmLoop& loop = loop_.loop_;
+    const std::vector<Program::Port>& ports = loop.step().inputs();
+    for (std::size_t i = 0; i < rows_.inputs.size(); ++i) values[ports[i].var] = rows_.inputs[i];
+    for (std::size_t i = 0; i < operands_.shared.size(); ++i)
+      values[ports[rows_.inputs.size() + rows_.states.size() + i].var] = brought(operands_.shared[i], stream_);
+    loop_.run_piece(loop.before(), loop_.before_, values);
+    sequence_ = loop_.sequence(rows_, stream_);
+    loop_.take_steps(sequence_, values, stream_);
+    const PackedLstmSequence weights = loop_.packed_ ? *loop_.packed_ : loop_.packed(values, stream_);
+    sequence_.watermark = loop_.watermark(rows_, stream_);
+    millrace::run(*loop_.plan_, weights, sequence_, stream_);
+    values[loop.h_next] = sequence_.y;
+    values[loop.h_made] = sequence_.y;
+    if (loop.keeps_c) values[loop.c_next] = values[loop.c_made] = *sequence_.c_steps;
+    loop_.run_piece(loop.behind(), loop_.behind_, values);
+    for (std::size_t i = 0; i < operands_.outputs.size(); ++i) write(i, values.at(loop.outputs()[i]));
+  }
+
+  void write(std::size_t output, const Tensor& whole) {
+    const TensorArray& array = operands_.outputs[output];
+    const std::int64_t first = operands_.written[output].first;
+    const bool of_cell = loop_.of_cell(loop_.loop_.outputs()[output]);
+    const detail::FilledSlots slots{whole, rows_.offsets, false, of_cell ? sequence_.watermark : nullptr};
+    if (array.is_fixed() && first == 0 && array.size() == operands_.iterations) {
+      array.fill(slots.whole, slots.offsets, slots.watermark);
+      return;
+    }
+    for (std::int64_t t = 0; t < operands_.iterations; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
+  }
+
+  const DeviceLstm& loop_;
+  LoopOperands operands_;
+  StreamRef stream_;
+  Rows rows_;
+  LstmSequenceRows sequence_;
+  bool done_ = false, failed_ = false;
+  std::string reason_;
+};
+
+std::unique_ptr<LoopRun> DeviceLstm::prepare(LoopOperands operands, StreamRef stream) const {
+  if (passes(operands)) return begin_passing(std::move(operands), stream);
+  return std::make_unique<WholeRun>(*this, std::move(operands), stream);
 }
 
 std::vector<SlotValue> DeviceLstm::last_states(const Rows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,

@@ -13,26 +13,44 @@ constexpr double pass_ns = 20'000, bytes_a_ns = 1000;
 
 }  // namespace
 
-struct DeviceLstm::Run::State {
-  State(const DeviceLstm& of, FusedOperands given, StreamRef where)
-      : loop(of), operands(std::move(given)), stream(where), rows{operands, of.loop_, where, {}, {}, {}, {}, {}, {}, {}, {}} {}
+/// A run of the loop in runs of iterations: for each, the ops before the cell and x·W for its rows, behind the work that made them, and the
+/// kernel. All that is there is enqueued without waiting for it, so the host runs ahead of the device: each run of iterations begins on the
+/// device as soon as its inputs are made, while the kernel that makes them goes on.
+class DeviceLstm::PassingRun final : public LoopRun {
+ public:
+  PassingRun(const DeviceLstm& of, LoopOperands given, StreamRef where);
 
-  const DeviceLstm& loop;
-  FusedOperands operands;
-  StreamRef stream;
-  Rows rows;
-  Values shared;
-  std::optional<PackedLstmSequence> weights;  // of all runs of iterations
-  LstmSequenceRows whole;                     // all rows
-  bool at_once = false;                       // every slot was issued when the run began
-  std::shared_ptr<Watermark> marked;          // of all iterations; where slots come while the run goes on, of the last run of iterations
-  std::int64_t done = 0;
-  std::int64_t written = 0;
+  const LoopForm& form() const noexcept override { return loop_.form(); }
+  std::int64_t iterations() const noexcept override { return operands_.iterations; }
+  std::int64_t iterations_done() const noexcept override { return done_; }
+  bool passes_slots() const noexcept override { return true; }
+  std::int64_t stride() const override;
+  std::vector<std::pair<TensorArray, std::int64_t>> next_slots() const override;
+  bool advance(std::int64_t end) override;
+  std::vector<SlotValue> finish() override;
+  std::vector<std::pair<TensorArray, LoopOperands::Slots>> marked_slots() const override { return written_slots(operands_); }
+  std::string reason() const override { return why_; }
 
+ private:
   std::size_t at(std::int64_t iteration) const { return static_cast<std::size_t>(iteration); }
   std::int64_t issued(std::int64_t end) const;
   LstmSequenceRows rows_of(Values& values, std::int64_t end);
+  bool enqueue(std::int64_t end);
   void write(std::int64_t end, bool whole_arrays);
+
+  const DeviceLstm& loop_;
+  LoopOperands operands_;
+  StreamRef stream_;
+  Rows rows_;
+  Values shared_;
+  std::optional<PackedLstmSequence> weights_;  // of all runs of iterations
+  LstmSequenceRows whole_;                     // all rows
+  bool at_once_ = false;                       // every slot was issued when the run began
+  std::shared_ptr<Watermark> marked_;          // of all iterations; where slots come while the run goes on, of the last run of iterations
+  std::int64_t done_ = 0;
+  std::int64_t written_ = 0;
+  bool failed_ = false;
+  std::string why_;
 };
 
 bool DeviceLstm::may_pass() const {
@@ -40,7 +58,7 @@ bool DeviceLstm::may_pass() const {
   return !behind_ && std::all_of(outputs.begin(), outputs.end(), [this](VarId var) { return of_cell(var); });
 }
 
-bool DeviceLstm::passes(const FusedOperands& operands) const {
+bool DeviceLstm::passes(const LoopOperands& operands) const {
   if (!may_pass() || operands.iterations <= 0) return false;
   const auto comes = [&](std::size_t i) {
     const std::int64_t first = operands.read[i].first;
@@ -54,29 +72,25 @@ bool DeviceLstm::passes(const FusedOperands& operands) const {
   return false;
 }
 
-std::unique_ptr<DeviceLstm::Run> DeviceLstm::begin(FusedOperands operands, StreamRef stream) const {
-  if (operands.iterations <= 0 || !may_pass()) return nullptr;
-  auto state = std::make_unique<Run::State>(*this, std::move(operands), stream);
-  if (!state->rows.read(true)) return nullptr;
-  const std::vector<Program::Port>& ports = loop_.step().inputs();
-  const std::size_t before = state->operands.inputs.size() + state->operands.states.size();
-  for (std::size_t i = 0; i < state->operands.shared.size(); ++i)
-    state->shared[ports[before + i].var] = brought(state->operands.shared[i], stream);
-  state->whole = sequence(state->rows, stream);
-  state->at_once = state->issued(state->operands.iterations) == state->operands.iterations;
-  if (state->at_once) state->marked = watermark(state->rows, stream);
-  return std::unique_ptr<Run>(new Run(std::move(state)));
+std::unique_ptr<LoopRun> DeviceLstm::begin_passing(LoopOperands operands, StreamRef stream) const {
+  return std::make_unique<PassingRun>(*this, std::move(operands), stream);
 }
 
-DeviceLstm::Run::Run(std::unique_ptr<State> state) : state_(std::move(state)) {}
-DeviceLstm::Run::~Run() = default;
-std::int64_t DeviceLstm::Run::iterations() const noexcept { return state_->operands.iterations; }
-std::int64_t DeviceLstm::Run::turned() const noexcept { return state_->done; }
+DeviceLstm::PassingRun::PassingRun(const DeviceLstm& of, LoopOperands given, StreamRef where)
+    : loop_(of), operands_(std::move(given)), stream_(where), rows_{operands_, of.loop_, where, {}, {}, {}, {}, {}, {}, {}, {}} {
+  rows_.read(true);
+  const std::vector<Program::Port>& ports = loop_.loop_.step().inputs();
+  const std::size_t before = operands_.inputs.size() + operands_.states.size();
+  for (std::size_t i = 0; i < operands_.shared.size(); ++i) shared_[ports[before + i].var] = brought(operands_.shared[i], stream_);
+  whole_ = loop_.sequence(rows_, stream_);
+  at_once_ = issued(operands_.iterations) == operands_.iterations;
+  if (at_once_) marked_ = loop_.watermark(rows_, stream_);
+}
 
-std::int64_t DeviceLstm::Run::at_once() const {
-  const LstmSequencePlan& plan = *state_->loop.plan_;
+std::int64_t DeviceLstm::PassingRun::stride() const {
+  const LstmSequencePlan& plan = *loop_.plan_;
   const LstmDesc& desc = plan.desc();
-  const double step = std::max(1.0, schedule_lstm(desc, state_->rows.counts[0], plan.limits()).step_ns);
+  const double step = std::max(1.0, schedule_lstm(desc, rows_.counts[0], plan.limits()).step_ns);
   const auto fetched = static_cast<double>(desc.hidden) * 4 * static_cast<double>(desc.hidden) * static_cast<double>(size_of(desc.dtype));
   const double cost = pass_ns + fetched / bytes_a_ns;
   const double best = std::ceil(std::sqrt(static_cast<double>(iterations()) * cost / step));
@@ -84,96 +98,100 @@ std::int64_t DeviceLstm::Run::at_once() const {
 }
 
 /// The iteration, up to `end`, before which all slots that are read are issued.
-std::int64_t DeviceLstm::Run::State::issued(std::int64_t end) const {
-  for (std::size_t i = 0; i < operands.inputs.size(); ++i) {
-    const TensorArray& array = operands.inputs[i];
+std::int64_t DeviceLstm::PassingRun::issued(std::int64_t end) const {
+  for (std::size_t i = 0; i < operands_.inputs.size(); ++i) {
+    const TensorArray& array = operands_.inputs[i];
     if (array.filled()) continue;
-    std::int64_t iteration = done;
-    while (iteration < end && array.peek(operands.read[i].first + iteration)) ++iteration;
+    std::int64_t iteration = done_;
+    while (iteration < end && array.peek(operands_.read[i].first + iteration)) ++iteration;
     end = std::min(end, iteration);
   }
   return end;
 }
 
-std::vector<std::pair<TensorArray, std::int64_t>> DeviceLstm::Run::next_slots() const {
+std::vector<std::pair<TensorArray, std::int64_t>> DeviceLstm::PassingRun::next_slots() const {
   std::vector<std::pair<TensorArray, std::int64_t>> made;
-  for (std::size_t i = 0; state_->done < iterations() && i < state_->operands.inputs.size(); ++i)
-    made.emplace_back(state_->operands.inputs[i], state_->operands.read[i].first + state_->done);
+  for (std::size_t i = 0; done_ < iterations() && i < operands_.inputs.size(); ++i)
+    made.emplace_back(operands_.inputs[i], operands_.read[i].first + done_);
   return made;
 }
 
 /// What the kernel works on for the iterations from `done` on that have rows, as if there were no others.
-LstmSequenceRows DeviceLstm::Run::State::rows_of(Values& values, std::int64_t end) {
-  const std::int64_t from = rows.offsets[at(done)], until = rows.offsets[at(end)];
-  LstmSequenceRows made = whole;
-  loop.run_piece(loop.loop_.before(), loop.before_, values);
-  if (!weights) weights = loop.packed_ ? *loop.packed_ : loop.packed(values, stream);
-  loop.take_steps(made, values, stream);
-  made.y = whole.y.rows(from, until);
-  if (whole.c_steps) made.c_steps = whole.c_steps->rows(from, until);
+LstmSequenceRows DeviceLstm::PassingRun::rows_of(Values& values, std::int64_t end) {
+  const std::int64_t from = rows_.offsets[at(done_)], until = rows_.offsets[at(end)];
+  LstmSequenceRows made = whole_;
+  loop_.run_piece(loop_.loop_.before(), loop_.before_, values);
+  if (!weights_) weights_ = loop_.packed_ ? *loop_.packed_ : loop_.packed(values, stream_);
+  loop_.take_steps(made, values, stream_);
+  made.y = whole_.y.rows(from, until);
+  if (whole_.c_steps) made.c_steps = whole_.c_steps->rows(from, until);
   made.offsets.assign(1, 0);
-  for (std::int64_t iteration = done; iteration < end; ++iteration) made.offsets.push_back(rows.offsets[at(iteration) + 1] - from);
-  if (!whole.places.empty()) made.places.assign(whole.places.begin() + from, whole.places.begin() + until);
-  if (!whole.slots.empty()) made.slots.resize(at(rows.counts[at(done)]));
-  if (done > 0) {
+  for (std::int64_t iteration = done_; iteration < end; ++iteration) made.offsets.push_back(rows_.offsets[at(iteration) + 1] - from);
+  if (!whole_.places.empty()) made.places.assign(whole_.places.begin() + from, whole_.places.begin() + until);
+  if (!whole_.slots.empty()) made.slots.resize(at(rows_.counts[at(done_)]));
+  if (done_ > 0) {
     made.h = made.h_out;
     made.c = made.c_out;
   }
-  made.watermark = marked;
-  made.steps_before = at_once ? done : 0;
+  made.watermark = marked_;
+  made.steps_before = at_once_ ? done_ : 0;
   return made;
 }
 
-bool DeviceLstm::Run::advance(std::int64_t end) {
-  State& state = *state_;
-  end = state.issued(std::min(end, iterations()));
-  if (end <= state.done) return false;
-  Values values = state.shared;
-  const std::vector<Program::Port>& ports = state.loop.loop_.step().inputs();
-  for (std::size_t i = 0; i < state.operands.inputs.size(); ++i) {
-    std::optional<Tensor> part = state.rows.part(i, state.done, end);
+/// False: a slot does not fit.
+bool DeviceLstm::PassingRun::enqueue(std::int64_t end) {
+  Values values = shared_;
+  const std::vector<Program::Port>& ports = loop_.loop_.step().inputs();
+  for (std::size_t i = 0; i < operands_.inputs.size(); ++i) {
+    std::optional<Tensor> part = rows_.part(i, done_, end);
     if (!part) return false;
     values[ports[i].var] = *std::move(part);
   }
   std::int64_t live = end;
-  while (live > state.done && state.rows.counts[state.at(live) - 1] == 0) --live;
-  const bool seen =
-      std::any_of(state.loop.loop_.outputs().begin(), state.loop.loop_.outputs().end(), [&](VarId var) { return state.loop.of_cell(var); });
-  if (!state.at_once)
-    state.marked = seen && live > state.done ? state.stream.watermark(static_cast<std::uint64_t>(live - state.done)) : nullptr;
-  if (live > state.done) {
-    const LstmSequenceRows rows = state.rows_of(values, end);
-    millrace::run(*state.loop.plan_, *state.weights, rows, state.stream);
+  while (live > done_ && rows_.counts[at(live) - 1] == 0) --live;
+  const bool seen = std::any_of(loop_.loop_.outputs().begin(), loop_.loop_.outputs().end(), [&](VarId var) { return loop_.of_cell(var); });
+  if (!at_once_) marked_ = seen && live > done_ ? stream_.watermark(static_cast<std::uint64_t>(live - done_)) : nullptr;
+  if (live > done_) {
+    const LstmSequenceRows piece = rows_of(values, end);
+    millrace::run(*loop_.plan_, *weights_, piece, stream_);
   }
-  if (!state.at_once) state.write(end, false);
-  state.done = end;
+  if (!at_once_) write(end, false);
+  done_ = end;
   return true;
 }
 
-/// The slots of the iterations from `written` on.
-void DeviceLstm::Run::State::write(std::int64_t end, bool whole_arrays) {
-  for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
-    const TensorArray& array = operands.outputs[i];
-    const std::int64_t first = operands.written[i].first;
-    const Tensor& made = loop.loop_.outputs()[i] == loop.loop_.h_next ? whole.y : *whole.c_steps;
-    if (whole_arrays && array.is_fixed() && first == 0 && array.size() == operands.iterations) {
-      array.fill(made, rows.offsets, marked);
-      continue;
-    }
-    for (std::int64_t iteration = written; iteration < end; ++iteration) {
-      const Tensor slot = made.rows(rows.offsets[at(iteration)], rows.offsets[at(iteration) + 1]);
-      const auto step = static_cast<std::uint64_t>(at_once ? iteration + 1 : iteration - written + 1);
-      const bool empty = slot.dim(0) == 0;
-      array.write(first + iteration, LoDTensor(part_of(slot, empty ? Point() : marked ? Point(marked, step) : made.ready())));
-    }
-  }
-  written = end;
+/// Where the device refuses, or slots do not fit, the loop goes on iteration by iteration.
+bool DeviceLstm::PassingRun::advance(std::int64_t end) {
+  end = issued(std::min(end, iterations()));
+  if (failed_ || end <= done_) return false;
+  const bool enqueued = unless_refused(why_, [&] { return enqueue(end); });
+  failed_ = !enqueued;
+  return enqueued;
 }
 
-std::vector<SlotValue> DeviceLstm::Run::finish() {
-  State& state = *state_;
-  if (state.written < state.done) state.write(state.done, state.done == iterations());
-  return state.loop.last_states(state.rows, state.whole, state.done, state.stream);
+/// The slots of the iterations from `written` on.
+void DeviceLstm::PassingRun::write(std::int64_t end, bool whole_arrays) {
+  for (std::size_t i = 0; i < operands_.outputs.size(); ++i) {
+    const TensorArray& array = operands_.outputs[i];
+    const std::int64_t first = operands_.written[i].first;
+    const Tensor& made = loop_.loop_.outputs()[i] == loop_.loop_.h_next ? whole_.y : *whole_.c_steps;
+    if (whole_arrays && array.is_fixed() && first == 0 && array.size() == operands_.iterations) {
+      array.fill(made, rows_.offsets, marked_);
+      continue;
+    }
+    for (std::int64_t iteration = written_; iteration < end; ++iteration) {
+      const Tensor slot = made.rows(rows_.offsets[at(iteration)], rows_.offsets[at(iteration) + 1]);
+      const auto step = static_cast<std::uint64_t>(at_once_ ? iteration + 1 : iteration - written_ + 1);
+      const bool empty = slot.dim(0) == 0;
+      array.write(first + iteration, LoDTensor(part_of(slot, empty ? Point() : marked_ ? Point(marked_, step) : made.ready())));
+    }
+  }
+  written_ = end;
+}
+
+std::vector<SlotValue> DeviceLstm::PassingRun::finish() {
+  if (written_ < done_) write(done_, done_ == iterations());
+  return loop_.last_states(rows_, whole_, done_, stream_);
 }
 
 }  // namespace millrace

@@ -9,10 +9,10 @@
 
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/lstm_sequence.h>
-#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/lowering/passes.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda/tick_graph.h>
 #include <millrace/tensor/cuda_device.h>
@@ -277,7 +277,7 @@ struct DeviceStep::Parts {
   const DeviceStepForm& form;
   std::shared_ptr<cuda::RecordingDevice> device;
   std::shared_ptr<MemoryResource> pinned = pinned_memory();
-  std::vector<std::optional<Executable>> programs;  // by stage
+  std::vector<std::optional<StraightProgram>> programs;  // by stage
   std::vector<std::optional<CellKernel>> cells;
   std::vector<Tensor> slabs;
   std::map<std::int64_t, std::shared_ptr<cuda::TickGraph>> graphs;  // by rows
@@ -290,7 +290,6 @@ struct DeviceStep::Parts {
         cells.back().emplace(*stage.cell, form.step(), *device);
       } else {
         programs.back().emplace(*stage.program, device);
-        if (!programs.back()->straight_line()) refuse("a step waits for the host");
       }
     }
   }
@@ -343,7 +342,7 @@ struct DeviceStep::Parts {
     }
     std::vector<Value> inputs;
     for (const VarId var : stage.inputs) inputs.emplace_back(values.at(var));
-    const std::vector<Value> made = run_straight(*programs[at], inputs);
+    const std::vector<Value> made = programs[at]->run(inputs);
     for (std::size_t i = 0; i < made.size(); ++i) values[stage.outputs[i]] = made[i].tensor().tensor();
   }
 };

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/lowering/internal/step_builder.h>
+#include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::lowering {

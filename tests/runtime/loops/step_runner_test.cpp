@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/device.h>
 
 #include "support/random.h"
@@ -44,12 +44,12 @@ void compare(const std::string& name, const Make& make) {
       StepRunner runner(program, make_cpu_device(threads));
       INFO("reason: ", runner.reason());
       REQUIRE(runner.fused());
-      const Executable apart(program);
+      const StraightProgram apart(program);
       for (const std::int64_t n : {1, 7, 70}) {
         const std::vector<Tensor> inputs{random_tensor(random, {n, 6}, 3, dtype), random_tensor(random, {n, 6}, 3, dtype),
                                          random_tensor(random, {n, 4, 6}, 3, dtype)};
         const std::vector<Value> values(inputs.begin(), inputs.end());
-        const Tensor wanted = run_straight(apart, values)[0].tensor().tensor().copy_to(CpuPlace{});
+        const Tensor wanted = apart.run(values)[0].tensor().tensor().copy_to(CpuPlace{});
         const Tensor found = runner.run(inputs)[0];
         CHECK(same_bits(found, wanted));
       }

@@ -200,7 +200,7 @@ TEST_CASE("one step of rows of narrow weights is one kernel with the bits of its
       output("y", matmul(x, parameter("v", random_tensor(random, {c, 7}))));
     }
     CHECK(layers::narrow_weights(program, dtype) == 2);
-    const Executable apart(program);
+    const StraightProgram apart(program);
     for (const int threads : {1, 2}) {
       StepRunner runner(program, make_cpu_device(threads));
       INFO("reason: ", runner.reason());
@@ -208,7 +208,7 @@ TEST_CASE("one step of rows of narrow weights is one kernel with the bits of its
       for (const std::int64_t n : {1, 7, 70}) {
         const std::vector<Tensor> inputs{random_tensor(random, {n, 3, c}), random_tensor(random, {n, h}), random_tensor(random, {n, h})};
         const std::vector<Value> values(inputs.begin(), inputs.end());
-        const std::vector<Value> wanted = run_straight(apart, values);
+        const std::vector<Value> wanted = apart.run(values);
         const std::vector<Tensor> found = runner.run(inputs);
         for (std::size_t i = 0; i < found.size(); ++i) {
           const Tensor expected = wanted[i].tensor().tensor().copy_to(CpuPlace{});

@@ -140,9 +140,8 @@ TEST_CASE("two step inputs are two live inputs, of which a step takes one row ea
   REQUIRE(recurrence.inputs.size() == 2);
   REQUIRE(recurrence.states.size() == 1);
   const Tensor one = Tensor::from<float>({2}).reshape({1, 1});
-  const Executable step(recurrence.step);
-  const std::vector<Value> results =
-      run_straight(step, {one, Tensor::from<float>({3}).reshape({1, 1}), Tensor::from<float>({10}).reshape({1, 1})});
+  const StraightProgram step(recurrence.step);
+  const std::vector<Value> results = step.run({one, Tensor::from<float>({3}).reshape({1, 1}), Tensor::from<float>({10}).reshape({1, 1})});
   CHECK(results[0].tensor().tensor().item() == 16);
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include <millrace/runtime/loops/binder.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/tensor/sequence_order.h>
 
@@ -50,7 +51,7 @@ struct FusedRun::State {
     std::int64_t last = 0;
     std::vector<RowView> states;    // now
     std::vector<LineBuffer> held;   // two for each state, where nothing else keeps it
-    std::vector<int> turned;        // which of the two is now
+    std::vector<int> side;          // which of the two is now
     std::vector<LineBuffer> ahead;  // outputs of `ahead` that are not outputs of the loop
     std::vector<LineBuffer> step;   // outputs of `step` for `behind`
     // Rows of a run in the order of its iterations, where they lie in another one; by port of `ahead` and of `behind`.
@@ -67,7 +68,7 @@ struct FusedRun::State {
   };
 
   std::shared_ptr<const FusedLoop> loop;
-  FusedOperands operands;
+  LoopOperands operands;
   std::int64_t size = 4;  // bytes of an element
   DType dtype = DType::f32;
   std::int64_t first_rows = 0;        // of the first iteration
@@ -76,10 +77,12 @@ struct FusedRun::State {
   std::vector<std::int64_t> offsets;  // of an iteration's rows among all; empty with `rows`
   std::vector<IterationRows> inputs;
   std::vector<Feeder> feeders;
-  std::vector<Tensor> widened;  // truth of inputs, as numbers
+  std::optional<LoopBinder> binder;
+  std::vector<Tensor> input_rows;  // held while they are read
+  std::vector<Tensor> widened;     // truth of inputs, as numbers
   std::optional<SequenceOrder> order;
-  FusedOperands::Slots ordered;  // which of its steps an iteration is
-  bool moves = false;            // rows that stay may have to move together
+  LoopOperands::Slots ordered;  // which of its steps an iteration is
+  bool moves = false;           // rows that stay may have to move together
   std::vector<Tensor> initial;
   std::vector<Tensor> shared;     // of the form
   std::vector<Tensor> invariant;  // outputs of `invariant`
@@ -98,20 +101,16 @@ struct FusedRun::State {
 
   bool arrives(std::size_t input) const;
   bool leaves(std::size_t output) const { return output < operands.leaving.size() && operands.leaving[output]; }
-  bool expect_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts) const;
   bool bind_iteration(std::int64_t iteration, StreamRef stream);
   void write_slots(std::size_t output, std::int64_t begin, std::int64_t end) const;
-  bool read_inputs(StreamRef stream);
-  bool read_slots(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
-  bool read_slot(std::size_t input, std::int64_t slot, IterationRows& made, std::vector<std::int64_t>& counts, StreamRef stream);
-  std::optional<Tensor> numbers(const Tensor& x, std::size_t input, StreamRef stream);
-  bool count_rows(const std::vector<std::vector<std::int64_t>>& counts);
-  std::optional<Tensor> first_rows_of(const SlotValue& value, bool shrinks, StreamRef stream) const;
-  bool read_feeder(std::size_t input, IterationRows& made, std::vector<std::int64_t>& counts);
+  void read_inputs(StreamRef stream);
+  std::vector<std::int64_t> read_slots(std::size_t input, IterationRows& made, StreamRef stream);
+  Tensor numbers(const Tensor& x, StreamRef stream);
+  void count_rows();
+  std::vector<std::int64_t> read_feeder(std::size_t input, IterationRows& made);
   const Target& target_of(std::size_t output) const;
-  bool read_states(StreamRef stream);
-  bool read_shared(StreamRef stream);
-  bool check_outputs() const;
+  void read_states(StreamRef stream);
+  void read_shared(StreamRef stream);
   void make_outputs(StreamRef stream);
   void make_parts(int threads, StreamRef stream);
   void take_initial(Part& part) const;

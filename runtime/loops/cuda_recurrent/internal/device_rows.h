@@ -5,20 +5,28 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <millrace/kernels/concat.h>
-#include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/array/slab.h>
+#include <millrace/runtime/loops/binder.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 #include <millrace/tensor/copy.h>
+#include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
 
 /// So many iterations are one launch: others get the device in between.
 inline constexpr std::int64_t iterations_a_launch = 256;
+
+inline std::vector<std::pair<TensorArray, LoopOperands::Slots>> written_slots(const LoopOperands& operands) {
+  std::vector<std::pair<TensorArray, LoopOperands::Slots>> made;
+  for (std::size_t i = 0; i < operands.outputs.size(); ++i) made.emplace_back(operands.outputs[i], operands.written[i]);
+  return made;
+}
 
 inline Tensor brought(const Tensor& value, StreamRef stream) {
   if (value.place() == stream.place()) return value;
@@ -27,9 +35,22 @@ inline Tensor brought(const Tensor& value, StreamRef stream) {
   return there;
 }
 
-/// The rows of all iterations, and who stands where.
+/// The run ends before its last iteration, with a reason, where the device does not start a kernel or values do not fit.
+template <class F>
+bool unless_refused(std::string& reason, const F& work) {
+  try {
+    return work();
+  } catch (const CudaError& error) {
+    if (error.is_sticky()) throw;
+    reason = error.what();
+  } catch (const Error&) {
+  }
+  return false;
+}
+
+/// The rows of all iterations, and which sequence stands where.
 struct DeviceLstm::Rows {
-  const FusedOperands& operands;
+  const LoopOperands& operands;
   const LstmLoop& loop;
   StreamRef stream;
   std::optional<SequenceOrder> order;
@@ -41,63 +62,47 @@ struct DeviceLstm::Rows {
   std::vector<std::int64_t> slots;             // by sequence, longest first: its row in the first iteration
   std::vector<std::vector<std::int64_t>> who;  // by iteration and row: its row in the first iteration; empty: in order
 
-  /// With `arriving`, of the inputs only how many rows they will have.
-  bool read(bool arriving = false) {
-    for (std::size_t i = 0; i < operands.inputs.size(); ++i)
-      if (!(arriving ? expect_input(i) : read_input(i))) return false;
-    if (counts.empty() || counts[0] == 0 || !std::is_sorted(counts.rbegin(), counts.rend())) return false;
-    if (counts.back() != counts[0] && !order) return false;
+  /// With `arriving`, of the inputs only how many rows they will have. UnsupportedError says which values do not fit.
+  void read(bool arriving = false) {
+    LoopBinder binder(loop.form(), operands, stream);
+    std::vector<std::vector<std::int64_t>> all;
+    for (std::size_t i = 0; i < operands.inputs.size(); ++i) all.push_back(arriving ? binder.expected_rows(i) : read_input(binder, i));
+    binder.set_rows(all);
+    order = binder.order();
+    counts = binder.rows();
+    check_rows(binder, all);
     offsets.assign(1, 0);
     for (const std::int64_t count : counts) offsets.push_back(offsets.back() + count);
-    if (!read_states() || !check_outputs()) return false;
-    if (counts.back() != counts[0] && !order->sorted()) find_places();
-    return true;
+    for (std::size_t i = 0; i < operands.states.size(); ++i) {
+      states.push_back(binder.state(i));
+      if (states.back().dim(0) != counts[0]) throw UnsupportedError("a state has other rows than the first iteration");
+    }
+    binder.check_outputs();
+    if (binder.ragged() && !order->sorted()) find_places();
   }
 
-  bool may_read(std::size_t i) {
-    const TensorArray& array = operands.inputs[i];
-    const std::int64_t first = operands.read[i].first;
-    if (i == 0) order = array.order();
-    return first >= 0 && !array.is_window() && first + operands.iterations <= array.size() && array.order() == order &&
-           (!order || first == 0);
+  /// The kernel takes the rows of all iterations as one tensor, and sequences that end, the longest in front.
+  void check_rows(const LoopBinder& binder, const std::vector<std::vector<std::int64_t>>& all) const {
+    if (counts.empty() || counts[0] == 0) throw UnsupportedError("iterations have no rows");
+    for (const std::vector<std::int64_t>& rows : all)
+      if (rows != counts) throw UnsupportedError("inputs differ in their rows");
+    for (const LoopOperands::Slots& read : operands.read)
+      if (read.first < 0 || read.stride != 1 || (order && read.first != 0))
+        throw UnsupportedError("an input is not read from its first slot on, slot by slot");
+    if (binder.ragged() && !std::is_sorted(counts.rbegin(), counts.rend()))
+      throw UnsupportedError("iterations have more rows than those before");
   }
+
   const VarType& type_of(std::size_t i) const { return loop.form().step.var(loop.form().step.inputs()[i].var).type; }
 
-  bool read_input(std::size_t i) {
-    const TensorArray& array = operands.inputs[i];
-    const std::int64_t first = operands.read[i].first;
-    const VarType& type = type_of(i);
-    if (!may_read(i)) return false;
-    std::vector<std::int64_t> rows;
-    Tensor all;
-    if (const auto filled = array.filled()) {
-      if (!fits(filled->items ? filled->whole.dims().erased(0) : filled->whole.dims(), filled->whole.dtype(), type)) return false;
-      all = of_filled(*filled, first, operands.iterations, rows);
-    } else {
-      std::vector<Tensor> parts;
-      for (std::int64_t t = first; t < first + operands.iterations; ++t) {
-        const std::optional<LoDTensor> slot = array.peek(t);
-        if (!slot || !slot->lod().empty() || !fits(slot->dims(), slot->dtype(), type)) return false;
-        rows.push_back(slot->dims()[0]);
-        parts.push_back(brought(slot->tensor(), stream));
-      }
-      all = concat(parts, 0, stream);
-    }
-    if (i > 0 && rows != counts) return false;
-    counts = std::move(rows);
-    inputs.push_back(brought(all, stream));
-    return true;
-  }
-  /// As many rows an iteration as the order says; without one, as many as the first has.
-  bool expect_input(std::size_t i) {
-    if (!may_read(i)) return false;
-    const std::optional<LoDTensor> slot = operands.inputs[i].peek(operands.read[i].first);
-    if (!slot || !slot->lod().empty() || !fits(slot->dims(), slot->dtype(), type_of(i))) return false;
-    std::vector<std::int64_t> rows;
-    for (std::int64_t t = 0; t < operands.iterations; ++t) rows.push_back(order ? order->live(t) : slot->dims()[0]);
-    if (i > 0 && rows != counts) return false;
-    counts = std::move(rows);
-    return true;
+  /// Slots one behind the other are one tensor.
+  std::vector<std::int64_t> read_input(const LoopBinder& binder, std::size_t i) {
+    BoundInput bound = binder.input(i);
+    if (bound.whole && bound.slots.empty() && operands.read[i].stride == 1)
+      inputs.push_back(bound.whole->rows(bound.begin.front(), bound.begin.back() + bound.rows.back()));
+    else
+      inputs.push_back(bound.whole ? *bound.whole : concat(bound.slots, 0, stream));  // with `whole`, check_rows refuses
+    return std::move(bound.rows);
   }
   /// The rows of an input for the iterations from `begin` to `end`, whose slots are issued; they may be there before their array is.
   std::optional<Tensor> part(std::size_t i, std::int64_t begin, std::int64_t end) const {
@@ -133,44 +138,6 @@ struct DeviceLstm::Rows {
     const DDim dims = part.dims().erased(0);
     const Tensor straight = part.is_contiguous() ? part : contiguous(part, stream);
     return straight.reshape(dims.erased(0).inserted(0, (end - begin) * dims[0]));
-  }
-
-  bool read_states() {
-    const std::int64_t n = counts[0];
-    const bool all_stay = counts.back() == n;
-    for (std::size_t i = 0; i < operands.states.size(); ++i) {
-      const SlotValue& given = operands.states[i];
-      const bool shrinks = loop.form().states[i].shrinks;
-      const VarType& type = loop.form().step.var(loop.form().step.inputs()[operands.inputs.size() + i].var).type;
-      if (!given.lod().empty() || !fits(given.dims(), given.dtype(), type)) return false;
-      Tensor held = given.tensor();
-      if (order) {
-        if (!shrinks && (!all_stay || held.dim(0) != n)) return false;
-        if (given.has_order() && (given.order() != *order || given.iteration() != -1)) return false;
-        if (shrinks && held.dim(0) != order->sequences()) return false;
-        if (shrinks && !given.has_order()) held = reorder(given, *order, stream).tensor();
-        if (shrinks && !shrink_rows(*order, -1, 0).prefix) return false;
-        if (shrinks) held = held.rows(0, n);
-      }
-      if (held.dim(0) != n) return false;
-      states.push_back(brought(held, stream));
-    }
-    return true;
-  }
-
-  bool check_outputs() const {
-    for (std::size_t i = 0; i < operands.outputs.size(); ++i) {
-      const TensorArray& array = operands.outputs[i];
-      const std::int64_t first = operands.written[i].first;
-      if (array.is_window() || array.closed() || first < 0 || (array.is_fixed() && first + operands.iterations > array.size()))
-        return false;
-      for (std::int64_t t = 0; t < operands.iterations; ++t) {
-        const SlotState slot = array.state(first + t);
-        if (slot != SlotState::empty && slot != SlotState::waited) return false;
-        if (array.order() && array.order()->live(first + t) != counts[static_cast<std::size_t>(t)]) return false;
-      }
-    }
-    return true;
   }
 
   /// Sequences in the caller's order: the kernel wants the longest in front.

@@ -5,8 +5,8 @@
 #include <bit>
 #include <limits>
 
-#include <millrace/runtime/lowering/fold_constants.h>
 #include <millrace/runtime/models/export/with_onnx/rules.h>
+#include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 
 namespace millrace::exporting {

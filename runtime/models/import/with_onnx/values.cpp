@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include <millrace/runtime/lowering/fold_constants.h>
+#include <millrace/runtime/program/fold_constants.h>
 
 namespace millrace::importing {
 namespace {

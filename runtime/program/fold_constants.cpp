@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/lowering/fold_constants.h>
+#include <millrace/runtime/program/fold_constants.h>
 
 #include <algorithm>
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ProgramRun runs blocks: their ops in order, the iterations of loops, branches.
-#include <millrace/runtime/executor/program_run.h>
+#include <millrace/runtime/executor/block_walker.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include <millrace/runtime/task/await_point.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
 
@@ -14,51 +13,44 @@ namespace millrace {
 
 // ---- Blocks ----
 
-void ProgramRun::HeldWriters::release_after(std::size_t op) {
+void BlockWalker::HeldWriters::release_after(std::size_t op) {
   std::erase_if(writers, [op](const auto& held) { return held.first <= op; });
 }
 
-void ProgramRun::HeldWriters::add(HeldWriters more) {
+void BlockWalker::HeldWriters::add(HeldWriters more) {
   for (auto& writer : more.writers) writers.push_back(std::move(writer));
-}
-
-/// "while 1 (step)", "y", "tensor_array_write".
-std::string ProgramRun::name_of(const CompiledOp& op) const {
-  if (op.op->outputs.empty()) return op.kind == Executable::Kind::while_loop ? fmt::format("while {}", op.sub_block) : op.op->type;
-  const std::string& first = var_name(op.op->outputs[0]);
-  return op.kind == Executable::Kind::while_loop ? fmt::format("while {} ({})", op.sub_block, first) : first;
 }
 
 /// Registers `task`, for a task `name` that it is about to start, as a writer of the arrays that `block` writes and that are known in
 /// `scope`, its parent. An array that nobody holds as a writer was made too late for that: it is left to the run, which finds at rest that
 /// nobody can write.
-ProgramRun::HeldWriters ProgramRun::hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task,
-                                                 const std::string& name) const {
+BlockWalker::HeldWriters BlockWalker::hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task,
+                                                   const std::string& name) const {
   HeldWriters held;
   for (const auto& written : block.written) {
-    Source source = written.array;
+    ValueSource source = written.array;
     if (--source.up < 0) continue;
-    const Value* array = find(source, scope);
+    const Value* array = state_->find(source, scope);
     if (array != nullptr && array->array().has_writers()) held.writers.emplace_back(written.last_op, array->array().writer(task, name));
   }
   return held;
 }
 
 /// What an op that is about to become a task writes, itself or in its blocks.
-ProgramRun::HeldWriters ProgramRun::hold_for(const CompiledOp& op, VarScope& scope, TaskInfo& task, const std::string& name) const {
+BlockWalker::HeldWriters BlockWalker::hold_for(const CompiledOp& op, VarScope& scope, TaskInfo& task, const std::string& name) const {
   HeldWriters held;
   for (const int block : {op.sub_block, op.else_block})
-    if (block >= 0) held.add(hold_writers(executable_.block(block), scope, task, name));
-  for (const Source& maker : op.stores_to) {
-    const Value* array = find(maker, scope);
+    if (block >= 0) held.add(hold_writers(state_->compiled().block(block), scope, task, name));
+  for (const ValueSource& maker : op.stores_to) {
+    const Value* array = state_->find(maker, scope);
     if (array != nullptr && array->array().has_writers()) held.writers.emplace_back(0, array->array().writer(task, name));
   }
   return held;
 }
 
 /// Arrays that were just made (or fed) get their writer: the run of their block, until the last op that may write them has been started.
-void ProgramRun::hold_made(HeldWriters& held, const CompiledBlock& block, std::span<const std::size_t> made, VarScope& scope,
-                           TaskInfo& task) const {
+void BlockWalker::hold_made(HeldWriters& held, const CompiledBlock& block, std::span<const std::size_t> made, VarScope& scope,
+                            TaskInfo& task) const {
   for (const auto& written : block.written) {
     if (written.array.up != 0 || std::find(made.begin(), made.end(), written.array.index) == made.end()) continue;
     const Value* array = scope.find(written.array.index);
@@ -66,13 +58,13 @@ void ProgramRun::hold_made(HeldWriters& held, const CompiledBlock& block, std::s
   }
 }
 
-bool ProgramRun::appends_under_way(const CompiledOp& op, const BlockEnd& end) {
+bool BlockWalker::appends_under_way(const CompiledOp& op, const BlockEnd& end) {
   return std::any_of(op.appends.begin(), op.appends.end(),
                      [&](std::size_t at) { return end.appends[at] != nullptr && !end.appends[at]->is_open(); });
 }
 
-void ProgramRun::spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task) {
-  std::string name = name_of(op);
+void BlockWalker::spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd& end, Scope& ops, TaskInfo& task) {
+  std::string name = state_->name_of(op);
   if (scope->step() != nullptr) name = fmt::format("{}, {}", name, task.name());
   std::vector<GatePtr> before;
   GatePtr done = op.appends.empty() ? nullptr : std::make_shared<Gate>(fmt::format("what task '{}' appends", name));
@@ -85,83 +77,82 @@ void ProgramRun::spawn_op(const CompiledOp& op, const ScopePtr& scope, BlockEnd&
 }
 
 /// Past the body's test: the iteration is an iteration.
-void ProgramRun::begin_iteration(const ScopePtr& scope, BlockEnd& end) {
+void BlockWalker::begin_iteration(const ScopePtr& scope, BlockEnd& end) {
   end.iteration = true;
   if (scope->iteration() < 0) return;
-  ++result_.iterations;
-  if (options_.keep_step_scopes) result_.step_scopes_.push_back(scope);
+  state_->count_iteration(scope);
 }
 
 /// What the block hands on. Values of a scope that nobody else holds are moved.
-void ProgramRun::add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const {
+void BlockWalker::add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const {
   const bool moves = scope.use_count() == 1;
   for (std::size_t i = 0; i < block.results.size(); ++i) {
-    const Source& result = block.results[i];
+    const ValueSource& result = block.results[i];
     if (moves && block.last_of_var[i] && scope->has(result.index))
       end.results.push_back({scope->take(result.index), nullptr, 0, nullptr});
     else
-      end.results.push_back(pending(result, scope));
+      end.results.push_back(state_->pending(result, scope));
   }
 }
 
 /// Whether an op cannot run to its end now.
-bool ProgramRun::needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const {
-  return !inputs_ready(op, scope) || may_wait(op, scope) || appends_under_way(op, end);
+bool BlockWalker::needs_task(const CompiledOp& op, VarScope& scope, const BlockEnd& end) const {
+  return !ops_->inputs_ready(op, scope) || ops_->may_wait(op, scope) || appends_under_way(op, end);
 }
 
 /// Starts the ops of a block in order, from `end->next` on. What can run at once runs here; what has to wait becomes a task of `ops`, and so
 /// do loops and branches. Without `ops` it stops before the first that has to wait, and says false. Awaited by who holds the arguments.
-task<bool> ProgramRun::walk(ProgramRun* run, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops) {
+task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops) {
   TaskInfo& me = co_await this_task::info();
   const ScopePtr& scope = *held_scope;
   HeldWriters held;
-  if (ops != nullptr) run->hold_made(held, *block, block->inputs, *scope, me);
+  if (ops != nullptr) walker->hold_made(held, *block, block->inputs, *scope, me);
   end->appends.resize(block->appended.size());
-  bool keep = run->options_.keep_step_scopes;  // tasks of the block may still read its vars
+  bool keep = walker->state_->options().keep_step_scopes;  // tasks of the block may still read its vars
   for (std::size_t& i = end->next; i < block->ops.size(); ++i) {
     const CompiledOp& op = block->ops[i];
-    if (i == block->test && !end->iteration) run->begin_iteration(scope, *end);
-    if (op.kind == Executable::Kind::break_if) {
-      const Value* condition = run->find(op.inputs[0], *scope);
+    if (i == block->test && !end->iteration) walker->begin_iteration(scope, *end);
+    if (op.kind == CompiledOp::Kind::break_if) {
+      const Value* condition = walker->state_->find(op.inputs[0], *scope);
       if (condition != nullptr && is_known(*condition)) {
         end->broke = known_truth(*condition, op.op->type);
       } else if (ops == nullptr) {
         co_return false;
       } else {
-        PendingValue later = run->pending(op.inputs[0], scope);
+        PendingValue later = walker->state_->pending(op.inputs[0], scope);
         end->broke = co_await truth(std::move(later), op.op->type);
       }
       if (!end->broke) continue;
-      for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(run->pending(op.inputs[k], scope));
+      for (std::size_t k = 1; k < op.inputs.size(); ++k) end->results.push_back(walker->state_->pending(op.inputs[k], scope));
       co_return true;
     }
-    if (run->needs_task(op, *scope, *end)) {
+    if (walker->needs_task(op, *scope, *end)) {
       if (ops == nullptr) co_return false;
-      run->spawn_op(op, scope, *end, *ops, me);
+      walker->spawn_op(op, scope, *end, *ops, me);
       keep = true;
-    } else if (op.kind == Executable::Kind::task) {
-      co_await run_task_op(run, &op, scope);
+    } else if (op.kind == CompiledOp::Kind::task) {
+      co_await walker->ops_->run_task(&op, scope);
     } else {
-      run->run_kernel(op, *scope);
+      walker->ops_->run_kernel(op, *scope);
     }
-    if (ops != nullptr) run->hold_made(held, *block, op.outputs, *scope, me);
+    if (ops != nullptr) walker->hold_made(held, *block, op.outputs, *scope, me);
     held.release_after(i);
     if (!keep)
       for (const std::size_t dead : op.last_uses) scope->drop(dead);
   }
-  if (block->test == block->ops.size() && !end->iteration) run->begin_iteration(scope, *end);
-  run->add_results(*block, scope, *end);
+  if (block->test == block->ops.size() && !end->iteration) walker->begin_iteration(scope, *end);
+  walker->add_results(*block, scope, *end);
   co_return true;
 }
 
-task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
+task<void> BlockWalker::run_block(std::shared_ptr<BlockWalker> walker, const CompiledBlock* block, ScopePtr scope, EndPtr end) {
   TaskInfo& me = co_await this_task::info();
-  TraceSpan span(run->options_.tracer, scope->iteration() >= 0 ? "iteration" : "block", me.name(),
+  TraceSpan span(walker->state_->options().tracer, scope->iteration() >= 0 ? "iteration" : "block", me.name(),
                  static_cast<std::uint64_t>(block->block->idx), scope->iteration());
   Scope ops(me);
   std::exception_ptr failed;
   try {
-    co_await walk(run.get(), block, &scope, end.get(), &ops);
+    co_await walk(walker.get(), block, &scope, end.get(), &ops);
   } catch (...) {
     failed = std::current_exception();
   }
@@ -173,6 +164,36 @@ task<void> ProgramRun::run_block(std::shared_ptr<ProgramRun> run, const Compiled
   if (end->walked && failed != nullptr) end->walked->fail(failed);
   if (end->walked && failed == nullptr) end->walked->open();
   co_await ops.join();
+}
+
+// ---- Ops as tasks ----
+
+task<void> BlockWalker::do_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope) {
+  switch (op->kind) {
+    case CompiledOp::Kind::while_loop: co_await run_while(walker, op, scope); break;
+    case CompiledOp::Kind::branch: co_await run_branch(walker, op, scope); break;
+    case CompiledOp::Kind::task: co_await walker->ops_->run_task(op, scope); break;
+    default: walker->ops_->run_kernel(*op, *scope);
+  }
+}
+
+/// An op as a task of its own: waits for what it reads and for those that append before it, and says so to whoever waits for what it makes.
+task<void> BlockWalker::run_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, HeldWriters held,
+                               std::vector<GatePtr> before, GatePtr done) {
+  TaskInfo& me = co_await this_task::info();
+  for (auto& [last, writer] : held.writers) writer.bind(me);
+  try {
+    for (const GatePtr& gate : before) co_await gate->wait();
+    // Loops and branches take pending values along.
+    if (op->kind == CompiledOp::Kind::kernel || op->kind == CompiledOp::Kind::task)
+      co_await OpRunner::await_inputs(walker->ops_, op, scope);
+    co_await do_op(walker, op, scope);
+  } catch (...) {
+    if (!is_cut_off(me)) walker->ops_->fail_outputs(*op, *scope, std::current_exception());
+    if (done != nullptr && !is_cut_off(me)) done->fail(std::current_exception());
+    throw;
+  }
+  if (done != nullptr) done->open();
 }
 
 // ---- Loops and branches ----
@@ -189,20 +210,14 @@ std::string enclosing_iterations(const VarScope& scope) {
 
 }  // namespace
 
-void ProgramRun::set_or_link(PendingValue from, VarScope& to, std::size_t index) {
-  if (from.scope == nullptr) return to.set(index, std::move(from.value));
-  if (const Value* value = from.scope->find(from.index)) return to.set(index, *value);
-  to.link(index, std::move(from.scope), from.index);
-}
-
 /// An iteration needs no task of its own as long as nothing in it waits, nobody looks at its task in a trace, and no array has it as a writer.
-bool ProgramRun::may_walk_at_once(const CompiledBlock& body) const {
+bool BlockWalker::may_walk_at_once(const CompiledBlock& body) const {
   const auto made_here = [](const CompiledBlock::Written& written) { return written.array.up == 0; };
-  return options_.tracer == nullptr && std::none_of(body.written.begin(), body.written.end(), made_here);
+  return state_->options().tracer == nullptr && std::none_of(body.written.begin(), body.written.end(), made_here);
 }
 
 /// The scope of the next iteration: that of the one before, when it left no task behind.
-void ProgramRun::next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t iteration) {
+void BlockWalker::next_step(ScopePtr& step, const ScopePtr& outer, const CompiledBlock& body, std::int64_t iteration) {
   if (step != nullptr && step.use_count() == 1)
     step->begin_iteration(iteration);
   else
@@ -210,7 +225,7 @@ void ProgramRun::next_step(ScopePtr& step, const ScopePtr& outer, const Compiled
 }
 
 /// Whether the carried condition asks for another iteration.
-task<bool> ProgramRun::goes_on(const PendingValue* condition, const std::string* loop) {
+task<bool> BlockWalker::goes_on(const PendingValue* condition, const std::string* loop) {
   if (condition->scope == nullptr && is_known(condition->value)) co_return known_truth(condition->value, *loop);
   PendingValue later = *condition;
   const bool again = co_await truth(std::move(later), *loop);
@@ -218,7 +233,7 @@ task<bool> ProgramRun::goes_on(const PendingValue* condition, const std::string*
 }
 
 /// Waits until fewer than `most` iterations are under way, and hears of those that have ended.
-task<void> ProgramRun::take_ended(std::deque<Spawned<void>>* under_way, std::size_t most) {
+task<void> BlockWalker::take_ended(std::deque<Spawned<void>>* under_way, std::size_t most) {
   while (!under_way->empty() && (under_way->size() >= most || under_way->front().ended())) {
     const Spawned<void> oldest = std::move(under_way->front());
     under_way->pop_front();
@@ -226,17 +241,17 @@ task<void> ProgramRun::take_ended(std::deque<Spawned<void>>* under_way, std::siz
   }
 }
 
-task<void> ProgramRun::run_iterations(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope, Scope* iterations,
-                                      LoopStart* start) {
+task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, Scope* iterations,
+                                       LoopStart* start) {
   std::vector<PendingValue>* const carried = &start->carried;
-  const CompiledBlock& body = run->executable_.block(op->sub_block);
+  const CompiledBlock& body = walker->state_->compiled().block(op->sub_block);
   const Attributes& attributes = op->op->attributes;
   const std::int64_t max_trips = attributes.get_or<std::int64_t>("max_trips", -1);
   const std::int64_t condition = attributes.get_or<std::int64_t>("condition", -1);
   const auto parallel = static_cast<std::size_t>(attributes.get_or<std::int64_t>("parallel_iterations", 8));
-  const std::string name = run->name_of(*op);
+  const std::string name = walker->state_->name_of(*op);
   const std::string within = enclosing_iterations(*scope);
-  const bool at_once = run->may_walk_at_once(body);
+  const bool at_once = walker->may_walk_at_once(body);
   ScopePtr step;
   auto end = std::make_shared<BlockEnd>();
   std::deque<Spawned<void>> under_way;
@@ -249,11 +264,11 @@ task<void> ProgramRun::run_iterations(std::shared_ptr<ProgramRun> run, const Com
     next_step(step, scope, body, iteration);
     for (std::size_t i = 0; i < carried->size(); ++i) set_or_link(std::move((*carried)[i]), *step, body.params[i]);
     bool walked = false;
-    if (at_once) walked = co_await walk(run.get(), &body, &step, end.get(), nullptr);
+    if (at_once) walked = co_await walk(walker.get(), &body, &step, end.get(), nullptr);
     if (!walked) {
       std::string iteration_name = fmt::format("{} iteration {}{}", name, iteration, within);
       end->walked.emplace("the ops of " + iteration_name);
-      under_way.push_back(iterations->start(run_block(run, &body, std::move(step), end), std::move(iteration_name)));
+      under_way.push_back(iterations->start(run_block(walker, &body, std::move(step), end), std::move(iteration_name)));
       co_await end->walked->wait();
     }
     carried->swap(end->results);
@@ -264,35 +279,19 @@ task<void> ProgramRun::run_iterations(std::shared_ptr<ProgramRun> run, const Com
   }
 }
 
-/// Whoever waits for the end of a loop goes on, however it ended.
-struct ProgramRun::LoopEnd {
-  LoopEnd(const ProgramRun& run, const CompiledOp* op) {
-    if (const auto found = run.companions_.find(op); found != run.companions_.end()) companion = found->second;
-  }
-  LoopEnd(const LoopEnd&) = delete;
-  LoopEnd& operator=(const LoopEnd&) = delete;
-  ~LoopEnd() {
-    if (companion != nullptr) companion->ended.open();
-  }
-  std::shared_ptr<Companion> companion;
-};
-
-task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
-  const LoopEnd end(*run, op);
-  run->why_.erase(op);
+task<void> BlockWalker::run_while(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope) {
+  const ConcurrentLoops::End end = walker->loops_->end_of(*op);
   LoopStart start;
-  bool done = co_await run_fused(run, op, scope, &start);
-  if (!done && start.iteration == 0) done = co_await run_captured(run, op, scope);
+  const bool done = co_await LoopRunner::run(walker->loops_, op, scope, &start);
   if (done) co_return;
-  run->note_iteration_by_iteration(*op, *scope);
   TaskInfo& me = co_await this_task::info();
   Scope iterations(me);
   if (start.iteration == 0)
-    for (const Source& input : op->inputs) start.carried.push_back(run->pending(input, scope));
+    for (const ValueSource& input : op->inputs) start.carried.push_back(walker->state_->pending(input, scope));
   std::exception_ptr failed;
   try {
-    co_await run_iterations(run, op, scope, &iterations, &start);
-    for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(start.carried[i]), scope, op->outputs[i], iterations);
+    co_await run_iterations(walker, op, scope, &iterations, &start);
+    for (std::size_t i = 0; i < op->outputs.size(); ++i) deliver(std::move(start.carried[i]), scope, op->outputs[i], iterations);
   } catch (...) {
     failed = std::current_exception();
   }
@@ -303,31 +302,22 @@ task<void> ProgramRun::run_while(std::shared_ptr<ProgramRun> run, const Compiled
   co_await iterations.join();
 }
 
-task<void> ProgramRun::run_branch(std::shared_ptr<ProgramRun> run, const CompiledOp* op, ScopePtr scope) {
-  PendingValue condition = run->pending(op->inputs[0], scope);
+task<void> BlockWalker::run_branch(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope) {
+  PendingValue condition = walker->state_->pending(op->inputs[0], scope);
   const bool chosen = co_await truth(std::move(condition), "if");
-  const CompiledBlock& block = run->executable_.block(chosen ? op->sub_block : op->else_block);
+  const CompiledBlock& block = walker->state_->compiled().block(chosen ? op->sub_block : op->else_block);
   TaskInfo& me = co_await this_task::info();
   ScopePtr inside = scope->new_child(block.vars, block.block->idx, -1);
   auto end = std::make_shared<BlockEnd>();
-  co_await run_block(run, &block, inside, end);
+  co_await run_block(walker, &block, inside, end);
   Scope rest(me);
-  for (std::size_t i = 0; i < op->outputs.size(); ++i) run->deliver(std::move(end->results[i]), scope, op->outputs[i], rest);
+  for (std::size_t i = 0; i < op->outputs.size(); ++i) deliver(std::move(end->results[i]), scope, op->outputs[i], rest);
   co_await rest.join();
 }
 
-task<void> ProgramRun::run_on(Executor& executor) {
-  TaskInfo& me = co_await this_task::info();
-  const std::shared_ptr<Strand> strand = executor.serial() ? nullptr : Strand::on(executor);
-  Scope scope(me);
-  whole_ = &scope;
+task<void> BlockWalker::run_program(std::shared_ptr<BlockWalker> walker) {
   auto end = std::make_shared<BlockEnd>();
-  const CompiledBlock* block = &executable_.block(0);
-  std::string name = executable_.program().title();
-  Executor& one_at_a_time = strand ? static_cast<Executor&>(*strand) : executor;
-  if (exchange_ != nullptr) start_exchange(one_at_a_time, scope);
-  scope.spawn_on(one_at_a_time, run_block(shared_from_this(), block, root_, end), std::move(name));
-  co_await scope.join();
+  co_await run_block(walker, &walker->state_->compiled().block(0), walker->state_->root(), end);
 }
 
 }  // namespace millrace

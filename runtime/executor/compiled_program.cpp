@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/executor/compiled_program.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/loops/loop_backends.h>
+#include <millrace/runtime/lowering/array_classes.h>
+#include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/runtime/lowering/skip_repacking.h>
+#include <millrace/runtime/program/fold_constants.h>
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/ops/array_ops.h>
+
+namespace millrace {
+
+namespace {
+
+/// Resolves a program for a device, block by block.
+class Compiler {
+ public:
+  using Kind = CompiledOp::Kind;
+
+  explicit Compiler(CompiledProgram& made) : made_(made), program_(made.program), preparer_(made.program, made.device) {}
+
+  void run() {
+    number_vars();
+    made_.on_host = preparer_.on_host();
+    arrays_ = ArrayClasses(program_);
+    for (const Block& block : program_.blocks()) made_.blocks.push_back(compile(block));
+    for (std::size_t block = made_.blocks.size(); block-- > 0;) find_stores(static_cast<int>(block));
+  }
+
+ private:
+  void number_vars() {
+    std::vector<std::size_t> next(program_.blocks().size(), 0);
+    for (const VarDef& var : program_.vars()) made_.index.push_back(next[static_cast<std::size_t>(var.block)]++);
+    vars_ = std::move(next);
+  }
+
+  int depth(int block) const {
+    int up = 0;
+    for (; block > 0; block = program_.block(block).parent_idx) ++up;
+    return up;
+  }
+
+  ValueSource source(VarId var, int block) {
+    if (var == no_var) return {};
+    if (const Tensor* value = program_.constant(var)) return {ValueSource::constant, constant_index(var, *value), var};
+    return {depth(block) - depth(program_.var(var).block), made_.index[static_cast<std::size_t>(var)], var};
+  }
+
+  std::size_t constant_index(VarId var, const Tensor& value) {
+    const auto [at, fresh] = constants_.emplace(var, made_.constants.size());
+    if (fresh) made_.constants.push_back(preparer_.placed(var, value));
+    return at->second;
+  }
+
+  CompiledBlock compile(const Block& block) {
+    CompiledBlock made;
+    made.block = &block;
+    made.vars = vars_[static_cast<std::size_t>(block.idx)];
+    for (const VarId param : block.params) made.params.push_back(made_.index[static_cast<std::size_t>(param)]);
+    OpPreparer::Chains chains;
+    for (const Op& op : block.ops)
+      if (op.type != "constant") made.ops.push_back(compile(op, block.idx, chains));
+    for (const VarId result : block.results) made.results.push_back(source(result, block.idx));
+    for (auto at = block.results.begin(); at != block.results.end(); ++at) {
+      const bool again = std::find(at + 1, block.results.end(), *at) != block.results.end();
+      made.last_of_var.push_back(!again && program_.var(*at).block == block.idx && program_.constant(*at) == nullptr);
+    }
+    find_last_uses(made);
+    find_test(made);
+    return made;
+  }
+
+  void find_test(CompiledBlock& made) const {
+    std::set<VarId> unused;  // computed, and needed by no break_if so far
+    for (std::size_t i = 0; i < made.ops.size(); ++i) {
+      const Op& op = *made.ops[i].op;
+      if (op.type == "break_if") {
+        take_needed(made, i, unused);
+        if (!unused.empty() || !std::equal(op.inputs.begin() + 1, op.inputs.end(), made.block->params.begin(), made.block->params.end()))
+          return;
+        made.test = i + 1;
+        continue;
+      }
+      if (made.ops[i].def->stores || made.ops[i].sub_block >= 0) return;
+      unused.insert(op.outputs.begin(), op.outputs.end());
+    }
+  }
+  /// Takes out of `unused` what the break_if at `at` needs. Outputs of an op that yields one that is needed are needed too.
+  static void take_needed(const CompiledBlock& made, std::size_t at, std::set<VarId>& unused) {
+    std::set<VarId> needed{made.ops[at].op->inputs[0]};
+    while (at-- > 0) {
+      const Op& op = *made.ops[at].op;
+      if (std::none_of(op.outputs.begin(), op.outputs.end(), [&](VarId output) { return needed.contains(output); })) continue;
+      needed.insert(op.inputs.begin(), op.inputs.end());
+      for (const VarId output : op.outputs) unused.erase(output);
+    }
+  }
+
+  CompiledOp compile(const Op& op, int block, OpPreparer::Chains& chains) {
+    CompiledOp made;
+    static_cast<PreparedOp&>(made) = preparer_.prepare(op, chains);
+    for (const VarId input : op.inputs) made.inputs.push_back(source(input, block));
+    for (const VarId output : op.outputs) made.outputs.push_back(made_.index[static_cast<std::size_t>(output)]);
+    choose_kind(made, op, block);
+    return made;
+  }
+
+  void choose_kind(CompiledOp& made, const Op& op, int block) {
+    if (made.kernel) return;
+    if (op.type == "while") {
+      made.kind = Kind::while_loop;
+      made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream});
+      made.sub_block = op.attributes.get<BlockId>("sub_block").index;
+    } else if (op.type == "break_if") {
+      made.kind = Kind::break_if;
+    } else if (op.type == "if") {
+      made.kind = Kind::branch;
+      made.sub_block = op.attributes.get<BlockId>("then_block").index;
+      made.else_block = op.attributes.get<BlockId>("else_block").index;
+    } else {
+      made.kind = Kind::task;
+      made.run_task = find_async_op(op.type);
+      if (made.run_task == nullptr) throw ProgramError("op " + op.type + ": expected a way to run it, found none in its definition");
+    }
+  }
+
+  /// Which vars of the block each op is the last to read. What a sub-block sees, and what the block hands back, stays.
+  void find_last_uses(CompiledBlock& made) {
+    std::map<std::size_t, std::size_t> last;
+    for (std::size_t i = 0; i < made.ops.size(); ++i)
+      for (const ValueSource& input : made.ops[i].inputs)
+        if (input.up == 0 && input.var != no_var) last[input.index] = i;
+    const auto keep = [&](VarId var) {
+      if (var != no_var) last.erase(made_.index[static_cast<std::size_t>(var)]);
+    };
+    for (const VarId result : made.block->results) keep(result);
+    if (made.block->idx == 0)
+      for (const Program::Port& port : program_.outputs()) keep(port.var);
+    for (const Block& other : program_.blocks()) {
+      if (other.idx == made.block->idx) continue;
+      for (const Op& op : other.ops)
+        for (const VarId input : op.inputs)
+          if (input != no_var && program_.var(input).block == made.block->idx) keep(input);
+      for (const VarId result : other.results)
+        if (program_.var(result).block == made.block->idx) keep(result);
+    }
+    for (const auto& [var, op] : last) made.ops[op].last_uses.push_back(var);
+  }
+
+  /// Arrays that a block or what is below it writes or appends to. Children were done before.
+  void find_stores(int index) {
+    CompiledBlock& block = made_.blocks[static_cast<std::size_t>(index)];
+    std::map<VarId, std::size_t> last;
+    for (std::size_t i = 0; i < block.ops.size(); ++i) {
+      CompiledOp& op = block.ops[i];
+      if (op.def->stores) {
+        const VarId array = op.op->inputs.at(op.def->stores->first);
+        for (const VarId maker : arrays_.makers(array)) {
+          op.stores_to.push_back(source(maker, index));
+          last[maker] = i;
+        }
+        if (op.op->type == "tensor_array_append") add_append(block, op, arrays_.id(array));
+      }
+      for (const int sub : {op.sub_block, op.else_block}) {
+        if (sub < 0) continue;
+        const CompiledBlock& inner = made_.blocks[static_cast<std::size_t>(sub)];
+        for (const auto& written : inner.written)
+          if (written.array.up > 0) last[written.array.var] = i;
+        for (const std::size_t array : inner.appended)
+          if (arrays_.home(array) != sub) add_append(block, op, array);
+      }
+    }
+    for (const auto& [array, op] : last) block.written.push_back({source(array, index), op});
+    if (index == 0)
+      for (const Program::Port& port : program_.inputs()) block.inputs.push_back(made_.index[static_cast<std::size_t>(port.var)]);
+  }
+  static void add_append(CompiledBlock& block, CompiledOp& op, std::size_t array) {
+    auto at = std::find(block.appended.begin(), block.appended.end(), array);
+    if (at == block.appended.end()) at = block.appended.insert(at, array);
+    const auto place = static_cast<std::size_t>(at - block.appended.begin());
+    if (std::find(op.appends.begin(), op.appends.end(), place) == op.appends.end()) op.appends.push_back(place);
+  }
+
+  CompiledProgram& made_;
+  const Program& program_;
+  OpPreparer preparer_;
+  ArrayClasses arrays_;
+  std::vector<std::size_t> vars_;
+  std::map<VarId, std::size_t> constants_;
+};
+
+}  // namespace
+
+Executable::Executable(Program program, std::shared_ptr<Device> device) {
+  auto made = std::make_shared<CompiledProgram>(std::move(program), device ? std::move(device) : make_cpu_device());
+  made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
+  fold_constants(made->program);
+  drop_unread(made->program);
+  skip_repacking(made->program);
+  Compiler(*made).run();
+  made->loop_groups = find_loop_groups(made->program);
+  if (!made->loop_groups.empty()) made->stacked_views = StackedViews(made->program);
+  for (const LoopGroup& group : made->loop_groups) made->behind_groups.push_back(made->stacked_views.behind(made->program, group));
+  compiled_ = std::move(made);
+}
+
+const Program& Executable::program() const noexcept { return compiled_->program; }
+Device& Executable::device() const noexcept { return *compiled_->device; }
+const std::vector<LoopGroup>& Executable::loop_groups() const noexcept { return compiled_->loop_groups; }
+
+}  // namespace millrace

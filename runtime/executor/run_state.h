@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/executor/compiled_program.h>
+#include <millrace/runtime/executor/pending_value.h>
+#include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/executor/var_scope.h>
+#include <millrace/runtime/task/scope.h>
+
+namespace millrace {
+
+using ScopePtr = std::shared_ptr<VarScope>;
+
+/// In a handler: whether the task ends because a scope around it was cancelled. Then whoever waits for its results is cancelled too, or
+/// hears the cause from the op around it, and not that another task was cancelled.
+bool is_cut_off(const TaskInfo& task);
+
+/// The parts of one run of an executable that all its tasks share: the compiled program, options, the result so far, rows of the trace. Its
+/// tasks run one at a time.
+class RunState {
+ public:
+  RunState(Executable executable, RunOptions options);
+
+  const CompiledProgram& compiled() const noexcept { return executable_.compiled(); }
+  const Program& program() const noexcept { return compiled().program; }
+  const RunOptions& options() const noexcept { return options_; }
+  RunResult& result() noexcept { return result_; }
+  /// The scope of block 0.
+  const ScopePtr& root() const noexcept { return root_; }
+  /// Joins the tasks that belong to no op; null before and after the run.
+  Scope* whole = nullptr;
+
+  /// The value, or null while it is under way.
+  const Value* find(const ValueSource& source, VarScope& scope) const;
+  PendingValue pending(const ValueSource& source, const ScopePtr& scope) const;
+  /// The value of a var that a block of `scope` sees, as soon as it is there. The state must outlive the task.
+  task<Value> value_of(VarId var, ScopePtr scope) const;
+
+  StreamRef stream(const CompiledOp& op, const VarScope& scope) const;
+  /// "op matmul of block 1, iteration 3".
+  std::string whose(const CompiledOp& op, const VarScope& scope) const;
+  /// "while 1 (step)", "y", "tensor_array_write".
+  std::string name_of(const CompiledOp& op) const;
+
+  /// The rows of the trace: of an op's stream, and of a block; 0 when nobody traces.
+  std::uint64_t track(const CompiledOp& op, const VarScope& scope) const;
+  std::uint64_t block_track(int block) const;
+
+  /// A step scope that `RunOptions::keep_step_scopes` may ask for, of an iteration that is one.
+  void count_iteration(const ScopePtr& scope);
+  /// Takes the outputs; then the run is over.
+  RunResult take_result(std::vector<std::pair<std::string, Value>> outputs);
+
+ private:
+  void add_tracks();
+  std::size_t stream_index(const CompiledOp& op, const VarScope& scope) const;
+
+  Executable executable_;
+  RunOptions options_;
+  std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
+  ScopePtr root_;
+  RunResult result_;
+  std::vector<std::uint64_t> block_tracks_;   ///< empty when nobody traces
+  std::vector<std::uint64_t> stream_tracks_;  ///< the host, then the ring
+};
+
+/// Describes the op that enqueues work, for streams that keep the work for later.
+class OpOrigin final : public WorkOrigin {
+ public:
+  OpOrigin(const RunState& state, const CompiledOp& op, const VarScope& scope) noexcept : state_(state), op_(op), scope_(scope) {}
+  std::string describe() const override { return state_.whose(op_, scope_); }
+
+ private:
+  const RunState& state_;
+  const CompiledOp& op_;
+  const VarScope& scope_;
+};
+
+}  // namespace millrace

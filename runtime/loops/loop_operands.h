@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <millrace/runtime/array/tensor_array.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+class LoopRun;
+
+/// The values that one run of a loop works on, in the order of its form (lowering/loop_form.h).
+struct LoopOperands {
+  /// The run that makes the slots of an input, as output `output`, concurrently with this one.
+  struct Source {
+    const LoopRun* run = nullptr;
+    std::size_t output = 0;
+  };
+  /// The slot at the first iteration, and how much further it is with each one: `stride` of the form's index.
+  struct Slots {
+    std::int64_t first = 0;
+    std::int64_t stride = 1;
+  };
+  std::vector<TensorArray> inputs;
+  std::vector<Source> sources;  ///< by input; none, or a null run: the slots are there
+  std::vector<bool> arriving;   ///< by input: slots come while the iterations run, the first one is there; empty: none do
+  std::vector<Slots> read;
+  std::vector<std::optional<SlotValue>> boots;  ///< by input: the rows before slot 0, where the loop reads there; in the batch's order
+  std::vector<TensorArray> outputs;
+  std::vector<bool> leaving;  ///< by output: another rank takes its slots while the iterations run; empty: none does
+  std::vector<Slots> written;
+  std::vector<SlotValue> states;  ///< before the first iteration; with an order: in the batch's order
+  std::vector<Tensor> shared;
+  std::int64_t iterations = 0;
+};
+
+}  // namespace millrace
