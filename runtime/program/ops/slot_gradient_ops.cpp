@@ -387,6 +387,7 @@ void add_slot_gradient_ops(OpRegistry& registry) {
   registry.add(boot_gradient_op());
   registry.add(last_rows_gradient_op());
   registry.add(run_rows_op());
+  registry.cut_gradients({"run_rows"});
   registry.add(written_op());
   registry.add(stop_gradient_op());
 }
