@@ -53,7 +53,7 @@ Tensor summed_to(const Tensor& x, const DDim& dims, StreamRef stream) {
 
 std::vector<int> follow_sum_to(const InferContext& context, const std::vector<int>& axes) {
   if (axes[0] < 0 && axes[1] < 0) return {-1};
-  if (axes[0] >= 0 && axes[1] == axes[0] - (known_rank(context, 0) - known_rank(context, 1))) return {axes[1]};
+  if (axes[0] >= 0 && axes[1] >= 0 && axes[1] == axes[0] - (known_rank(context, 0) - known_rank(context, 1))) return {axes[1]};
   refuse_rows(axes[0] >= 0 ? "sums over the rows" : "repeats for each row");
 }
 

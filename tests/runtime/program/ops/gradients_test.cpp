@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient rule of each op against central differences in f64.
+// The gradient rule of each op, by append_backward, against central differences in f64.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,6 +9,9 @@
 
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/elementwise.h>
+#include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/op_registry.h>
+#include <millrace/runtime/program/ops/internal/gradients.h>
 #include <millrace/tensor/bfloat16.h>
 #include <millrace/tensor/device.h>
 
