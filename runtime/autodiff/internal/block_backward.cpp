@@ -28,10 +28,11 @@ bool packs(const Op& op) { return op.type == "pack" || op.type == "restore_lod_t
 /// Iterations of a run that is computed again at once, where nobody says how many.
 constexpr std::int64_t default_segment = 64;
 
-/// Whether the iteration is the first one of a run of `every`.
+/// Whether the iteration is the first one of a run of `every`, and another iteration comes before it.
 VarId at_boundary(Program& program, VarId iteration, std::int64_t every) {
   const auto constant = [&](std::int64_t value) { return emit1(program, "constant", {}, {{"value", Tensor::scalar(value)}}); };
-  return emit1(program, "equal", {emit1(program, "mod", {iteration, constant(every)}), constant(0)}, {}, "at_boundary");
+  const VarId first = emit1(program, "equal", {emit1(program, "mod", {iteration, constant(every)}), constant(0)});
+  return emit1(program, "logical_and", {first, emit1(program, "greater", {iteration, constant(0)})}, {}, "at_boundary");
 }
 
 /// `x`, whose extents may differ from iteration to iteration.
@@ -194,8 +195,10 @@ void BlockBackward::visit_write(const Op& op) {
 void BlockBackward::visit_read(const Op& op) {
   const VarId given = sum(op.outputs[0]);
   if (given == no_var) return;
-  if (active(op.inputs[0]))
-    set_list(op.inputs[0], emit1(program(), "add_slot_gradient", {list(op.inputs[0]), op.inputs[1], given}, {}, "d_" + name(op.inputs[0])));
+  if (active(op.inputs[0])) {
+    const VarId flows = own_writes_.contains(op.inputs[0]) ? cut(given, op.outputs[0]) : given;
+    set_list(op.inputs[0], emit1(program(), "add_slot_gradient", {list(op.inputs[0]), op.inputs[1], flows}, {}, "d_" + name(op.inputs[0])));
+  }
   if (op.inputs.size() > 2 && active(op.inputs[2]))
     add(op.inputs[2], emit1(program(), "boot_gradient", {given, op.inputs[0], op.inputs[1], op.inputs[2]}));
 }

@@ -24,7 +24,7 @@ struct LoopGradients {
 /// on the rows of all iterations: for a product that is dW = Xᵀ·dY.
 ///
 /// `memory`: under `recompute` the forward loop keeps the states that an iteration begins with, and the backward computes the rest of the iteration
-/// again. Under `truncate` nothing flows from the first row of a run of k1 to the row before it; runs begin with the first iteration of each
+/// again. Under `truncate` nothing flows from the first row of a run of k1 to the row before it, boots keep their gradients; runs begin with the first iteration of each
 /// sequence.
 ///
 /// `arrays`: gradients of the arrays that the loop writes. UnsupportedError when the loop is no recurrence over ragged rows, or an op of it is

@@ -313,8 +313,8 @@ OpDef last_rows_gradient_op() {
   return def;
 }
 
-/// [rows, 1] of the dtype of X: 0 in the first row of each run of `every` items of a sequence of `level`, 1 elsewhere. Reversed, runs begin at
-/// the ends of the sequences.
+/// [rows, 1] of the dtype of X: 0 in the first row of each run of `every` items of a sequence of `level` but the first run, 1 elsewhere.
+/// Reversed, runs begin at the ends of the sequences.
 void run_run_rows(OpContext& run) {
   const Attributes& attributes = run.op().attributes;
   const auto every = attributes.get<std::int64_t>("every");
@@ -323,7 +323,10 @@ void run_run_rows(OpContext& run) {
   const std::vector<std::int64_t> lengths = x.lod().lengths(static_cast<int>(attributes.get<std::int64_t>("level")));
   Rows rows;
   for (const std::int64_t length : lengths)
-    for (std::int64_t i = 0; i < length; ++i) rows.push_back((reverse ? length - 1 - i : i) % every == 0 ? -1 : 0);
+    for (std::int64_t i = 0; i < length; ++i) {
+      const std::int64_t item = reverse ? length - 1 - i : i;
+      rows.push_back(item > 0 && item % every == 0 ? -1 : 0);
+    }
   const Tensor one = full(DDim{1, 1}, 1, x.dtype(), run.stream());
   run.set(0, LoDTensor(gather_rows(one, rows, run.stream()), x.lod()));
 }
@@ -384,6 +387,7 @@ void add_slot_gradient_ops(OpRegistry& registry) {
   registry.add(boot_gradient_op());
   registry.add(last_rows_gradient_op());
   registry.add(run_rows_op());
+  registry.cut_gradients({"run_rows"});
   registry.add(written_op());
   registry.add(stop_gradient_op());
 }

@@ -349,6 +349,61 @@ TEST_CASE("a branch that was taken has gradients, the other has none") {
   }
 }
 
+TEST_CASE("nothing flows back through stop_gradient, the op or the option") {
+  const RunResult found = gradients(
+      [] {
+        const Var x = fed("x", {});
+        return x * x + call1("stop_gradient", {x}) * x;
+      },
+      {{"x", scalar(3)}});
+  CHECK(of(found, "d_x") == Values{9});
+  Program program;
+  VarId loss = no_var;
+  BackwardOptions options;
+  {
+    const Guard guard(program);
+    const Var x = fed("x", {});
+    const Var square = x * x;
+    loss = (square * x).id();
+    options.with_respect_to = {x.id()};
+    options.stop_gradient = {square.id()};
+  }
+  program.add_output("d_x", append_backward(program, loss, options)[0].gradient);
+  CHECK(of(on_cpu(program, {{"x", scalar(3)}}), "d_x") == Values{9});
+}
+
+TEST_CASE("a seed stands for the gradient of a loss of several elements, which is refused without one") {
+  const auto build = [] {
+    const Var x = fed("x", {3});
+    fed("seed", {3});
+    return x * x;
+  };
+  const Feeds feeds{{"x", row({1, 2, 3})}, {"seed", row({1, 10, 100})}};
+  CHECK(of(gradients(build, feeds, "seed"), "d_x") == Values{2, 40, 600});
+  CHECK_THROWS_AS(gradients(build, feeds), ProgramError);
+}
+
+TEST_CASE("the second derivative of a loop is that of its power") {
+  Program program;
+  VarId loss = no_var;
+  VarId v = no_var;
+  {
+    const Guard guard(program);
+    const Var start = fed("v", {});
+    v = start.id();
+    loss = after_loop(start, [](const Var& x) { return x * x; }).id();
+  }
+  const VarId first = append_backward(program, loss, {.with_respect_to = {v}})[0].gradient;
+  const VarId second = append_backward(program, first, {.with_respect_to = {v}})[0].gradient;
+  program.add_output("first", first);
+  program.add_output("second", second);
+  check(program);
+  // v⁸ at 2.
+  const RunResult found = on_cpu(program, {{"v", scalar(2)}});
+  CHECK(of(found, "first") == Values{1024});
+  CHECK(of(found, "second") == Values{56.0 * 64});
+}
+
 TEST_CASE("an op without a gradient rule is named with its var and its loop") {
   auto registry = std::make_shared<OpRegistry>(*standard_ops());
   OpDef def;
