@@ -13,7 +13,7 @@
 #include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/training/metrics.h>
 
-#include "../../process.h"
+#include <apps/process.h>
 #include "support/bytes.h"
 #include "support/random_tensor.h"
 
@@ -104,6 +104,10 @@ TEST_CASE("a job learns, tells how, and writes the same bits again, whatever the
     INFO(name);
     CHECK(job.file("b/" + name) == job.file("a/" + name));
   }
+  Job recomputed;
+  recomputed.config.replace(recomputed.config.find("[training]"), 10, "[training]\nmemory = \"recompute\"");
+  REQUIRE(millrace_command(recomputed.command("a", {"--quiet"})).code == 0);
+  CHECK(recomputed.file("a/model.safetensors") == job.file("a/model.safetensors"));
   REQUIRE(millrace_command(job.command("c", {"--seed", "2", "--quiet"})).code == 0);
   CHECK(job.file("c/model.safetensors") != job.file("a/model.safetensors"));
 }

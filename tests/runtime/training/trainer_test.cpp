@@ -163,3 +163,28 @@ TEST_CASE("a loss that is no number is an error that names the step, and changes
   CHECK(trainer.steps() == 2);
   CHECK(same(trainer.weights(), before));
 }
+
+TEST_CASE("weights of bf16 are trained through master copies") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
+    const build::Var target = build::input("target", VarType(DType::i64, {DDim::unknown}));
+    const LayerInit init(1);
+    const layers::LstmResult lstm = layers::lstm({x}, {init.lstm("lstm", 3, 8)}, {.weights = DType::bf16});
+    build::output("loss", build::softmax_cross_entropy_loss(layers::linear(lstm.h[0], init.linear("linear", 8, 2)), target));
+  }
+  TrainerOptions options;
+  options.schedule.base = 0.01;
+  Trainer trainer(program, options);
+  CHECK(trainer.weights().at("lstm_0_input").dtype() == DType::bf16);
+  const Dataset data = shifted(7, 64);
+  const auto loss = [&] { return trainer.evaluate({{"x", data.x}, {"target", data.targets}})["loss"].tensor().item(); };
+  const double before = loss();
+  for (int i = 0; i < 40; ++i) trainer.step({{"x", data.x}, {"target", data.targets}});
+  CHECK(loss() < 0.75 * before);
+  CHECK(trainer.weights().at("lstm_0_input").dtype() == DType::bf16);
+  Checkpoint checkpoint;
+  trainer.save(checkpoint);
+  CHECK(checkpoint.tensors.at("optimizer").at("lstm_0_input/master").dtype() == DType::f32);
+}
