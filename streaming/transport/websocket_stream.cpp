@@ -53,10 +53,14 @@ template <class Handler>
 struct Metered {
   Handler handler;
   std::shared_ptr<Meter> meter;
+  std::weak_ptr<ByteStream::Carrier> carrier;
 
   void operator()(error_code error, std::size_t count) {
     meter->bytes += count;
-    if (!error && meter->too_much()) error = ErrorCode::bad_message;
+    if (!error && meter->too_much()) {
+      error = ErrorCode::bad_message;
+      if (const auto open = carrier.lock()) open->close();
+    }
     std::move(handler)(error, count);
   }
 };
@@ -71,7 +75,7 @@ class MeteredBytes : public ByteStream {
   auto async_read_some(const Buffers& buffers, Token&& token) {
     return asio::async_initiate<Token, void(error_code, std::size_t)>(
         [](auto handler, ByteStream* bytes, const ReadBuffers& list, std::shared_ptr<Meter> meter) {
-          bytes->async_read_some(list, Metered<std::decay_t<decltype(handler)>>{std::move(handler), std::move(meter)});
+          bytes->async_read_some(list, Metered<std::decay_t<decltype(handler)>>{std::move(handler), std::move(meter), bytes->carrier()});
         },
         token, static_cast<ByteStream*>(this), ReadBuffers(buffers), meter_);
   }
