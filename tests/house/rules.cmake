@@ -98,7 +98,7 @@ elseif(RULE STREQUAL "origins_exist")
 elseif(RULE STREQUAL "docs_are_cut_from_tests")
   # What stands behind `<!-- cut from FILE:NAME -->` is the text of FILE between two lines that end in `[NAME]`. With -D CUT=ON it
   # is made so.
-  foreach(doc README.md docs/quickstart.md docs/architecture.md docs/protocol.md docs/import_weights.md docs/layers.md)
+  foreach(doc README.md docs/quickstart.md docs/architecture.md docs/protocol.md docs/import_weights.md docs/layers.md docs/embedding.md)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${doc})
       broken("no file ${doc}")
       continue()
