@@ -15,6 +15,7 @@ const std::string name = "millrace";
 int main(int argc, char** argv) {
   millrace::app::hold_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow any more is an error of write
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is one of print
   CLI::App app("Recurrent networks over live sequences.", name);
   app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
   app.require_subcommand(1);

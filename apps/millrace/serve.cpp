@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
+
+#include <poll.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -28,7 +32,8 @@ struct ServeFlags {
   DeviceFlags device;
   ServerOptions server;
   std::uint16_t port = 0;
-  double handshake_s = 5, stuck_s = 5, idle_s = 60;
+  double handshake_s = 5, stuck_s = 5, idle_s = 60, backlog_s = 5;
+  std::size_t per_address = 0;
   std::string stats;
   TraceFlags trace;
 };
@@ -57,6 +62,32 @@ std::string stats_of(const Server& server) {
   return text + "]}\n";
 }
 
+/// A line on stderr for each session that is over. Nobody who reads them slowly holds the server up: lines that find no room are counted instead.
+class SessionLog {
+ public:
+  void say(const Server::SessionEnd& end) {
+    std::string line = fmt::format("millrace: session {} of {}{}: {}, {} steps, {:.3f} s", end.number, end.address,
+                                   end.label.empty() ? "" : fmt::format(" '{}'", end.label), end.outcome, end.steps, end.seconds);
+    if (!end.why.empty()) line += ": " + one_line(end.why);
+    if (missed_ > 0) line = fmt::format("millrace: {} lines of sessions found no room\n", missed_) + line;
+    write(line + "\n");
+  }
+
+ private:
+  static std::string one_line(std::string text) {
+    for (char& c : text)
+      if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+    return text;
+  }
+  void write(const std::string& text) {
+    pollfd out{STDERR_FILENO, POLLOUT, 0};
+    const bool room = text.size() <= PIPE_BUF && ::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
+    const bool written = room && ::write(STDERR_FILENO, text.data(), text.size()) >= 0;
+    missed_ = written ? 0 : missed_ + 1;
+  }
+  std::size_t missed_ = 0;
+};
+
 /// The first signal drains, a second one ends the process.
 void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool second) {
   signals.async_wait([&signals, &server, &leaving, second](const boost::system::error_code& error, int) {
@@ -78,6 +109,8 @@ int serve(const ServeFlags& flags) {
   options.limits.handshake = milliseconds(flags.handshake_s);
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);
+  options.limits.backlog = milliseconds(flags.backlog_s);
+  if (flags.per_address > 0) options.limits.sessions_per_address = flags.per_address;
   Tracer tracer(flags.trace.options());
   if (flags.trace.any()) options.tracer = &tracer;
   const Model loaded = load(flags.model);
@@ -85,6 +118,10 @@ int serve(const ServeFlags& flags) {
 
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
+  std::signal(SIGHUP, SIG_IGN);  // a terminal that closes takes no sessions along
+  SessionLog log;
+  server.on_session_end = [&log](const Server::SessionEnd& end) { log.say(end); };
+  server.on_scarce = [](const std::string& why) { complain("millrace", "newcomers are refused for now: " + why); };
   asio::signal_set signals(context, SIGTERM, SIGINT);
   server.on_stopped = [&signals] { signals.cancel(); };
   bool leaving = false;
@@ -118,6 +155,8 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(std::size_t{1}, Limits::message_ceiling))
       ->capture_default_str()
       ->group("Limits");
+  count("--max-control", limits.control, "Bytes of one control message");
+  count("--max-start", limits.start, "Bytes of a start");
   count("--max-head", limits.request_head, "Bytes of an HTTP request head");
   seconds("--handshake-timeout", flags.handshake_s, "Seconds from a connection to its start");
   count("--max-chunks", limits.chunks_in, "Messages queued from a session before it is not read any more");
@@ -126,7 +165,18 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
   seconds("--stuck-timeout", flags.stuck_s, "Seconds that a reply may wait for a client to take it");
   seconds("--idle-timeout", flags.idle_s, "Seconds of silence that end a session");
   count("--max-sessions", limits.sessions, "Live sessions");
-  count("--max-sessions-per-address", limits.sessions_per_address, "Live sessions of one address, loopback exempt");
+  command
+      .add_option("--max-sessions-per-address", flags.per_address,
+                  "Live sessions of one address, whichever; else 64, and any number of a loopback address")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))
+      ->group("Limits");
+  command
+      .add_option("--max-newcomers", limits.newcomers,
+                  "Connections that have not started, of which the oldest goes for one more; as --max-sessions by default, but 256 or more")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))
+      ->group("Limits");
+  count("--max-waiting-rows", limits.waiting_rows, "Rows that wait in all sessions, beyond which no other may start");
+  seconds("--max-backlog", flags.backlog_s, "Seconds that those rows take, likewise");
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ ArrayVar ArrayVar::unstack(const Var& x, int axis) {
 }
 
 Var ArrayVar::size() const { return call1("tensor_array_size", {var_}, {}, "size"); }
+Var ArrayVar::has(const Var& index) const { return call1("tensor_array_has", {var_, index}, {}, "has"); }
 Var ArrayVar::read(const Var& index) const { return call1("tensor_array_read", {var_, index}); }
 Var ArrayVar::read(const Var& index, const Var& boot) const { return call1("tensor_array_read", {var_, index, boot}); }
 void ArrayVar::write(const Var& index, const Var& value, ::millrace::TensorArray::Mode mode) const {

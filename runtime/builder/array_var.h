@@ -44,6 +44,8 @@ class ArrayVar {
 
   const Var& var() const noexcept { return var_; }
   Var size() const;
+  /// `i < size` of an array that may still grow: true once slot `index` is written, false once there will be none.
+  Var has(const Var& index) const;
   Var read(const Var& index) const;
   /// `boot`, re-ordered like the batch, for index −1.
   Var read(const Var& index, const Var& boot) const;

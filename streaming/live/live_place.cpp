@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/live_place.h>
 
+#include <chrono>
 #include <utility>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -19,6 +20,7 @@ class LivePlace::Job final : public Runnable {
       : place_(std::move(place)), tick_(std::move(tick)), work_(place_->context_.get_executor()) {}
   void execute() noexcept override {
     TickResult result;
+    const auto begun = std::chrono::steady_clock::now();
     try {
       result = place_->slab_.run(tick_, place_->options_.tracer);
     } catch (...) {
@@ -29,8 +31,9 @@ class LivePlace::Job final : public Runnable {
     }
     // The context's thread lets go of the place: the last to do so joins the worker, which cannot join itself.
     asio::io_context& io = place_->context_;
-    asio::post(io, [place = std::move(place_), work = std::move(work_), made = std::move(result)]() mutable {
-      place->tick_done(std::move(made));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    asio::post(io, [place = std::move(place_), work = std::move(work_), made = std::move(result), seconds]() mutable {
+      place->tick_done(std::move(made), seconds);
     });
     delete this;
   }
@@ -60,7 +63,12 @@ void LivePlace::pump() {
   if (!pumping_ && batcher_.ready()) worker_.post(*new Job(shared_from_this(), batcher_.take()));
 }
 
-void LivePlace::tick_done(TickResult result) {
+void LivePlace::tick_done(TickResult result, double seconds) {
+  if (const std::size_t rows = result.slots.size(); rows > 0) {
+    // Each tick counts for a sixteenth of what is known, so that one that was held up says little.
+    const double a_row = seconds / static_cast<double>(rows);
+    seconds_a_row_ = seconds_a_row_ > 0 ? seconds_a_row_ + (a_row - seconds_a_row_) / 16 : a_row;
+  }
   if (result.lost) told_ = batcher_.live();
   pumping_ = true;
   batcher_.finish(result);

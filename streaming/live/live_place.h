@@ -42,6 +42,9 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
   /// Nothing is out, and nothing is ready.
   bool idle() const noexcept { return !pumping_ && !batcher_.tick_out() && !batcher_.ready(); }
 
+  /// How long ticks took lately, for each row of theirs. 0 before the first.
+  double seconds_a_row() const noexcept { return seconds_a_row_; }
+
   /// PlaceLostError once the place is gone: all its sessions were told, and none may begin here. Else null.
   const std::exception_ptr& lost() const noexcept { return lost_; }
   /// How many sessions were told so.
@@ -56,7 +59,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
  private:
   /// One tick on the worker. Lives until its result is back on the context.
   class Job;
-  void tick_done(TickResult result);
+  void tick_done(TickResult result, double seconds);
   void lose(std::exception_ptr error);
 
   boost::asio::io_context& context_;
@@ -65,6 +68,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
   StateSlab slab_;
   std::exception_ptr lost_;
   std::size_t told_ = 0;
+  double seconds_a_row_ = 0;
   bool pumping_ = false;
   bool pump_posted_ = false;
   ThreadExecutor worker_{1};

@@ -18,6 +18,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/live/live_place.h>
 #include <millrace/streaming/live/session.h>
+#include <millrace/streaming/protocol/frame.h>
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/streaming/transport/listener.h>
 #include <millrace/streaming/transport/wire_error.h>
@@ -38,10 +39,23 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+// What a newcomer is told for whom there is no descriptor.
+constexpr const char* no_descriptor = "no descriptor is left for another connection";
+
+std::string refusal_over_http() {
+  return fmt::format(
+      "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+      "Content-Length: {}\r\n\r\n{}\n",
+      std::string_view(no_descriptor).size() + 1, no_descriptor);
+}
+std::string refusal_over_tcp() {
+  return encode_frame(text_message(to_json(ErrorMessage{ErrorCode::overload, no_descriptor, retry_when_full_ms, {}})));
+}
+
 }  // namespace
 
 /// What the pending operations share with the server.
-class Server::State final : public std::enable_shared_from_this<Server::State>, public BatcherChoice {
+class Server::State final : public std::enable_shared_from_this<Server::State> {
  public:
   class Connection;
 
@@ -54,7 +68,11 @@ class Server::State final : public std::enable_shared_from_this<Server::State>, 
   void pump_soon();
   void closed(const std::shared_ptr<Connection>& connection);
   void shut_down() noexcept;
-  Batcher& choose() override;
+  Batcher& place_for(const Connection& connection);
+  void check_room(const Connection& connection);
+  std::size_t most_newcomers() const noexcept {
+    return options.limits.newcomers > 0 ? options.limits.newcomers : std::max<std::size_t>(options.limits.sessions, 256);
+  }
 
   asio::io_context& context;
   std::shared_ptr<const ServedModel> model;
@@ -62,27 +80,36 @@ class Server::State final : public std::enable_shared_from_this<Server::State>, 
   Listener listener;
   std::vector<std::shared_ptr<LivePlace>> places;
   std::set<std::shared_ptr<Connection>> connections;
-  std::map<std::string, std::size_t> by_address;
+  std::map<std::uint64_t, Connection*> newcomers;  // by number: the oldest first
+  std::set<Connection*> sessions;                  // those that have started and are not over
+  std::map<std::string, std::size_t> by_address;   // sessions
   std::function<void()> stopped;
   std::function<void(const std::string& why, std::size_t sessions, std::size_t left)> lost;
+  std::function<void(const SessionEnd&)> session_ended;
   bool draining = false;
 
  private:
   void admit(asio::ip::tcp::socket socket);
   void lost_place(const LivePlace& gone);
   void finish_drain();
+  double backlog_seconds();
 
   asio::steady_timer drain_timer_;
+  std::uint64_t last_number_ = 0;
+  std::size_t waiting_rows_ = 0;  // as they were counted last
+  std::chrono::steady_clock::time_point counted_at_{};
   bool told_ = false;
 };
 
 /// One client: reads while its session wants input, writes what the session says: what waits, and what is about to come, as one piece.
-class Server::State::Connection : public std::enable_shared_from_this<Connection> {
+class Server::State::Connection final : public std::enable_shared_from_this<Connection>, private BatcherChoice {
  public:
-  Connection(std::shared_ptr<State> server, std::string address)
-      : address(std::move(address)),
+  Connection(std::shared_ptr<State> server, std::uint64_t its_number, const asio::ip::address& peer)
+      : number(its_number),
+        address(peer.to_string()),
+        is_loopback(peer.is_loopback()),
         server_(std::move(server)),
-        session_(server_->model, *server_, server_->options.limits),
+        session_(server_->model, static_cast<BatcherChoice&>(*this), server_->options.limits),
         timer_(server_->context) {
     session_.on_change = [this] {
       write();
@@ -99,18 +126,21 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
     auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
       if (error || self->closed_) return self->close_now();
       self->stream_ = std::move(stream);
+      self->stream_->limit(self->server_->options.limits.start, self->server_->options.limits.start);
       self->watch();
-      if (self->server_->draining)
-        self->refuse(ErrorCode::draining, "the server is going away", {});
-      else if (self->refusal_)
-        self->refuse(self->refusal_->first, self->refusal_->second, retry_when_full_ms);
+      if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
       self->read();
       self->write();
     };
     async_accept_stream(std::move(socket), accept, asio::bind_cancellation_slot(accepting_.slot(), std::move(accepted)));
   }
-  /// Tells the client so, once it can be told.
-  void refuse_later(ErrorCode code, std::string why) { refusal_.emplace(code, std::move(why)); }
+  /// Makes room for those who are behind it.
+  void displace(bool at_once) {
+    if (stream_)
+      refuse(ErrorCode::overload, fmt::format("expected start before {} others waited for theirs", server_->most_newcomers()),
+             retry_when_full_ms);
+    if (at_once || !stream_) close_now();
+  }
   void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry) {
     session_.refuse(code, why, retry);
     write();
@@ -119,6 +149,7 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
     if (closed_) return;
     closed_ = true;
     session_.abandon();
+    account();
     if (stream_)
       stream_->abort();
     else
@@ -133,11 +164,49 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
   }
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
+  std::size_t waiting_rows() const noexcept { return session_.waiting_rows(); }
 
+  const std::uint64_t number;
   const std::string address;
+  const bool is_loopback;
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  Batcher& choose() override { return server_->place_for(*this); }
+
+  /// Which of the server's counts it is in: a newcomer, then a session, then on its way out.
+  void account() {
+    if (!counted_ && session_.started()) {
+      counted_ = true;
+      deadline_ = Clock::now() + server_->options.limits.idle;
+      server_->newcomers.erase(number);
+      server_->sessions.insert(this);
+      ++server_->by_address[address];
+      stream_->limit(server_->options.limits.message, server_->options.limits.control);
+    }
+    if (ended_ || !session_.over()) return;
+    ended_ = true;
+    server_->newcomers.erase(number);
+    if (server_->sessions.erase(this) > 0 && --server_->by_address[address] == 0) server_->by_address.erase(address);
+    deadline_ = Clock::now() + server_->options.limits.stuck_writer;
+    watch();
+    tell_end();
+  }
+  void tell_end() const {
+    const bool silent = !session_.started() && session_.outcome() == "gone";
+    if (!server_->session_ended || silent) return;
+    SessionEnd end;
+    end.number = number;
+    end.address = address;
+    end.label = session_.label();
+    end.outcome = session_.outcome();
+    end.why = session_.why();
+    end.steps = session_.steps();
+    end.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
+    end.started = session_.started();
+    server_->session_ended(end);
+  }
 
   void read() {
     if (reading_ || closed_ || !stream_ || server_->draining || !session_.wants_input()) return;
@@ -155,18 +224,22 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
       if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, what_broke(error), {});
       return close_now();
     }
-    deadline_ = Clock::now() + server_->options.limits.idle;
-    session_.receive(std::move(message));
+    const bool said_something = session_.receive(std::move(message));
+    account();
+    if (said_something && !session_.over()) deadline_ = Clock::now() + server_->options.limits.idle;
     server_->pump_soon();
     read();
   }
 
   std::string what_broke(error_code error) const {
     if (wire_error(error) != ErrorCode::too_big) return error.message();
-    return fmt::format("expected messages of at most {} bytes, found a longer one", server_->options.limits.message);
+    const Limits& limits = server_->options.limits;
+    if (!session_.started()) return fmt::format("expected a start of at most {} bytes, found a longer message", limits.start);
+    return fmt::format("expected messages of at most {} bytes, {} of them text, found a longer one", limits.message, limits.control);
   }
 
   void write() {
+    account();
     if (writing_ || closed_ || !stream_) return;
     if (!session_.has_output()) {
       if (session_.over()) finish();
@@ -217,10 +290,15 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
   }
   void check_deadlines() {
     const auto now = Clock::now();
-    if (writing_ && now >= written_by_) return close_now();
+    if (session_.started() && !session_.over()) deadline_ = std::max(deadline_, stream_->last_ping() + server_->options.limits.idle);
+    if (writing_ && now >= written_by_) {
+      if (session_.over()) return close_now();
+      // A reader that goes on within the same time again finds out why it was left.
+      refuse(ErrorCode::slow_reader, "a reply was not read in time", {});
+      written_by_ = deadline_;
+    }
     if (now >= deadline_ && session_.wants_input() && !session_.over()) {
       refuse(ErrorCode::idle, session_.started() ? "nothing arrived for too long" : "expected start within the time for it", {});
-      deadline_ = now + server_->options.limits.stuck_writer;
     } else if (now >= deadline_ && session_.over()) {
       return close_now();
     } else if (now >= deadline_) {
@@ -236,7 +314,9 @@ class Server::State::Connection : public std::enable_shared_from_this<Connection
   asio::cancellation_signal accepting_;  // until there is a stream
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point written_by_ = Clock::time_point::max();
-  std::optional<std::pair<ErrorCode, std::string>> refusal_;
+  const Clock::time_point begun_ = Clock::now();
+  bool counted_ = false;  // it was a session
+  bool ended_ = false;
   bool armed_ = false;
   bool reading_ = false;
   bool writing_ = false;
@@ -273,8 +353,46 @@ void Server::State::listen() {
   accept();
 }
 
+/// How long the rows that wait would take by what ticks have taken. They are counted now and then: starts may come by the thousand.
+double Server::State::backlog_seconds() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - counted_at_ >= std::chrono::milliseconds(50)) {
+    counted_at_ = now;
+    waiting_rows_ = 0;
+    for (const Connection* session : sessions) waiting_rows_ += session->waiting_rows();
+  }
+  double a_row = 0;
+  for (const auto& place : places) a_row = std::max(a_row, place->seconds_a_row());
+  return static_cast<double>(waiting_rows_) * a_row / static_cast<double>(places.size());
+}
+
+/// Throws `overload` when there is no room for one more session.
+void Server::State::check_room(const Connection& connection) {
+  const Limits& limits = options.limits;
+  const auto refuse = [](const std::string& why, double seconds) {
+    const double retry_ms = std::clamp(seconds * 1000, double{retry_when_full_ms}, 60000.0);
+    throw ProtocolError(ErrorCode::overload, why, static_cast<std::uint32_t>(retry_ms));
+  };
+  if (sessions.size() >= limits.sessions) refuse(fmt::format("{} sessions are live, the most that this server takes", limits.sessions), 0);
+  constexpr std::size_t by_default = 64;
+  const std::size_t most = limits.sessions_per_address.value_or(connection.is_loopback ? limits.sessions : by_default);
+  const auto found = by_address.find(connection.address);
+  if (found != by_address.end() && found->second >= most)
+    refuse(fmt::format("{} sessions of this address are live, the most that this server takes", most), 0);
+  const double backlog = backlog_seconds(), longest = std::chrono::duration<double>(limits.backlog).count();
+  if (waiting_rows_ > limits.waiting_rows)
+    refuse(fmt::format("about {} rows wait for their step, and this server takes no session while more than {} do", waiting_rows_,
+                       limits.waiting_rows),
+           backlog);
+  if (backlog > longest)
+    refuse(fmt::format("the rows that wait take about {:.1f} s, and this server takes no session while they take more than {:.1f} s",
+                       backlog, longest),
+           backlog);
+}
+
 /// Where a session begins: on the place with the fewest that is not lost.
-Batcher& Server::State::choose() {
+Batcher& Server::State::place_for(const Connection& connection) {
+  check_room(connection);
   LivePlace* found = nullptr;
   for (const auto& place : places)
     if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
@@ -300,22 +418,19 @@ void Server::State::admit(asio::ip::tcp::socket socket) {
   error_code error;
   const auto peer = socket.remote_endpoint(error);
   if (error) return;
-  const std::string address = peer.address().to_string();
-  auto connection = std::make_shared<Connection>(shared_from_this(), address);
-  if (connections.size() >= options.limits.sessions)
-    connection->refuse_later(ErrorCode::overload,
-                             fmt::format("{} sessions are live, the most that this server takes", options.limits.sessions));
-  else if (!peer.address().is_loopback() && by_address[address] >= options.limits.sessions_per_address)
-    connection->refuse_later(ErrorCode::overload, fmt::format("{} sessions of this address are live, the most that this server takes",
-                                                              options.limits.sessions_per_address));
+  // Who says nothing keeps nobody out: the one that has waited longest goes, told so while not too many are being told.
+  if (newcomers.size() >= most_newcomers()) {
+    const auto oldest = newcomers.begin()->second->shared_from_this();
+    oldest->displace(connections.size() >= sessions.size() + 2 * most_newcomers());
+  }
+  auto connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, peer.address());
   connections.insert(connection);
-  ++by_address[address];
+  newcomers.emplace(connection->number, connection.get());
   connection->begin(std::move(socket));
 }
 
 void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   if (connections.erase(connection) == 0) return;
-  if (--by_address[connection->address] == 0) by_address.erase(connection->address);
   if (draining && connections.empty()) {
     drain_timer_.cancel();
     asio::post(context, [self = shared_from_this()] {
@@ -372,18 +487,28 @@ Server::Server(asio::io_context& context, std::shared_ptr<const ServedModel> mod
   state_->lost = [this](const std::string& why, std::size_t sessions, std::size_t left) {
     if (on_lost) on_lost(why, sessions, left);
   };
+  state_->session_ended = [this](const SessionEnd& end) {
+    if (on_session_end) on_session_end(end);
+  };
+  state_->listener.on_scarce([this](const std::string& why) {
+    if (on_scarce) on_scarce(why);
+  });
+  state_->listener.refuse_with(refusal_over_http(), refusal_over_tcp());
   state_->listen();
 }
 
 Server::~Server() {
   state_->stopped = nullptr;
   state_->lost = nullptr;
+  state_->session_ended = nullptr;
+  state_->listener.on_scarce(nullptr);
   state_->shut_down();
 }
 
 std::string Server::address() const { return state_->listener.address(); }
 std::uint16_t Server::port() const { return state_->listener.port(); }
 void Server::drain() { state_->drain(); }
+std::size_t Server::newcomers() const noexcept { return state_->newcomers.size(); }
 std::size_t Server::live_sessions() const noexcept {
   std::size_t all = 0;
   for (const auto& place : state_->places) all += place->batcher().live();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <millrace/runtime/loops/backend.h>
@@ -58,7 +59,24 @@ class Server {
   /// left.
   std::function<void(const std::string& why, std::size_t sessions, std::size_t left)> on_lost;
 
+  struct SessionEnd {
+    std::uint64_t number = 0;  ///< of the connection, from 1
+    std::string address;
+    std::string label;         ///< what the client calls it
+    std::string_view outcome;  ///< "ended", "gone", or the name of an error
+    std::string why;           ///< of an error
+    std::uint64_t steps = 0;
+    double seconds = 0;  ///< since the connection was accepted
+    bool started = false;
+  };
+  /// Called on the context when a session is over, and for a connection that was refused or let go before its start.
+  std::function<void(const SessionEnd&)> on_session_end;
+  /// Called on the context when descriptors ran short, with why.
+  std::function<void(const std::string& why)> on_scarce;
+
   std::size_t live_sessions() const noexcept;
+  /// Connections that have not started.
+  std::size_t newcomers() const noexcept;
   /// Of all places.
   Batcher::Stats stats() const noexcept;
   struct PlaceStats {

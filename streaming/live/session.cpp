@@ -44,31 +44,39 @@ bool Session::wants_input() const noexcept {
   return incoming_.empty() || (incoming_.size() < limits_.chunks_in && incoming_bytes_ < limits_.queued_in);
 }
 
-void Session::receive(Message message) {
-  if (over_) return;
+bool Session::receive(Message message) {
+  if (over_) return false;
   try {
     if (message.kind == MessageKind::binary) return take_data(std::move(message));
-    const ClientMessage said = parse_client_message(message.payload);
-    if (const auto* first = std::get_if<StartMessage>(&said)) return start(*first);
-    if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found another");
-    if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found another message");
-    if (const auto* open = std::get_if<OpenMessage>(&said)) return take_mark(*open);
-    if (const auto* close = std::get_if<CloseMessage>(&said)) return take_mark(*close);
-    if (std::holds_alternative<FlushMessage>(said)) return take_mark({Mark::Kind::flush, 0});
-    if (std::holds_alternative<ResetMessage>(said)) {
-      open_said_ = 0;
-      return take_mark({Mark::Kind::reset, 0});
-    }
-    end_said_ = true;
-    take_mark({Mark::Kind::end, 0});
+    take_control(message);
   } catch (const ProtocolError& error) {
-    end_with(error.code(), error.what(), {});
+    end_with(error.code(), error.what(), error.retry_after_ms());
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
   }
+  return true;
 }
 
-void Session::take_data(Message message) {
+void Session::take_control(const Message& message) {
+  if (const std::size_t most = started() ? limits_.control : limits_.start; message.payload.size() > most)
+    throw ProtocolError(ErrorCode::too_big,
+                        fmt::format("expected a control message of at most {} bytes, found {}", most, message.payload.size()));
+  const ClientMessage said = parse_client_message(message.payload);
+  if (const auto* first = std::get_if<StartMessage>(&said)) return start(*first);
+  if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found another");
+  if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found another message");
+  if (const auto* open = std::get_if<OpenMessage>(&said)) return take_mark(*open);
+  if (const auto* close = std::get_if<CloseMessage>(&said)) return take_mark(*close);
+  if (std::holds_alternative<FlushMessage>(said)) return take_mark({Mark::Kind::flush, 0});
+  if (std::holds_alternative<ResetMessage>(said)) {
+    open_said_ = 0;
+    return take_mark({Mark::Kind::reset, 0});
+  }
+  end_said_ = true;
+  take_mark({Mark::Kind::end, 0});
+}
+
+bool Session::take_data(Message message) {
   if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found data");
   if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found data");
   const bool named = sources_.size() > 1;
@@ -84,11 +92,28 @@ void Session::take_data(Message message) {
   if (const int innermost = model_->recurrence()->levels - 1; !port.level && open_said_ < innermost && !data.bytes.empty())
     throw ProtocolError(ErrorCode::bad_message,
                         fmt::format("expected open of level {} before data of '{}', found data", open_said_ + 1, port.name));
+  if (data.bytes.empty()) return false;
   incoming_bytes_ += data.bytes.size();
   chunk.taken = message.payload.size() - data.bytes.size();
   chunk.bytes = std::move(message.payload);
   incoming_.push_back(std::move(chunk));
   feed();
+  return true;
+}
+
+std::size_t Session::waiting_rows() const noexcept {
+  if (sources_.size() == 0) return 0;
+  const RowSource& first = **sources_.begin();
+  return first.rows() + incoming_bytes_ / std::max<std::size_t>(first.row_bytes(), 1);
+}
+
+std::string_view Session::outcome() const noexcept {
+  switch (outcome_) {
+    case Outcome::live: return "live";
+    case Outcome::ended: return "ended";
+    case Outcome::gone: return "gone";
+    default: return name_of(error_);
+  }
 }
 
 void Session::take_mark(Mark mark) {
@@ -281,7 +306,7 @@ void Session::crossed(std::size_t boundary, std::span<const std::span<const std:
 void Session::begin_anew() {
   send(text_message(to_json(ResetDoneMessage{answered_})));
   resetting_ = false;
-  answered_ = 0;
+  make_special().steps_before += std::exchange(answered_, 0);
   std::vector<std::unique_ptr<RowSource>> fresh;
   for (const auto& source : sources_) fresh.push_back(source->anew());
   // The old sources go only when the batcher has the new ones.
@@ -325,6 +350,7 @@ void Session::drained() {
     for (Labelled& label : special_->labels) send_segment(label.segmenter.end(special_->audio->seconds()));
   if (resetting_) return begin_anew();
   leave();
+  outcome_ = Outcome::ended;
   send(text_message(to_json(EndedMessage{answered_})));
 }
 
@@ -359,6 +385,9 @@ void Session::end_with(ErrorCode code, const std::string& why, std::optional<std
   ErrorMessage message{code, why, retry_after_ms, {}};
   if (started()) message.seq = answered_;
   close_code_ = close_code_of(code);
+  outcome_ = Outcome::error;
+  error_ = code;
+  make_special().why = why;
   leave();
   send(text_message(to_json(message)));
 }
@@ -368,6 +397,7 @@ void Session::refuse(ErrorCode code, const std::string& why, std::optional<std::
 }
 
 void Session::abandon() {
+  if (!over_) outcome_ = Outcome::gone;
   leave();
   outgoing_.clear();
 }

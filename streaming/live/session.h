@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <millrace/streaming/audio/audio_front_end.h>
@@ -44,8 +45,8 @@ class Session final : private Batcher::Sink {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// What the client said.
-  void receive(Message message);
+  /// What the client said. False when that was nothing: data without a byte.
+  bool receive(Message message);
   /// The client went away without a word, or the server wants the session gone: nothing more is sent.
   void abandon();
   /// Ends the session with an error message: `code` is idle, slow_reader, draining or overload.
@@ -67,8 +68,15 @@ class Session final : private Batcher::Sink {
   bool over() const noexcept { return over_; }
   std::uint16_t close_code() const noexcept { return close_code_; }
 
+  /// How it ended: "ended", the name of an error, or "gone" when the client went without a word; "live" before.
+  std::string_view outcome() const noexcept;
+  /// What the client was told of an error; empty when there was none.
+  const std::string& why() const noexcept { return special().why; }
+  /// Rows that wait for their step, about.
+  std::size_t waiting_rows() const noexcept;
+
   /// The ledger: steps whose rows were taken, and those answered.
-  std::uint64_t steps() const noexcept { return answered_; }
+  std::uint64_t steps() const noexcept { return special().steps_before + answered_; }
   const std::string& label() const noexcept { return special().label; }
 
  private:
@@ -81,6 +89,8 @@ class Session final : private Batcher::Sink {
   /// What few sessions have. The others hold no memory for it.
   struct Special {
     std::string label{};
+    std::string why{};
+    std::uint64_t steps_before = 0;                    // the last reset
     std::optional<std::vector<std::size_t>> wanted{};  // outputs of the results, by number: those of a level stand together. None: all
     std::vector<Tensor> given{};                       // for the start, and each reset
     AudioFrontEnd* audio = nullptr;
@@ -96,7 +106,8 @@ class Session final : private Batcher::Sink {
   };
 
   void start(const StartMessage& message);
-  void take_data(Message message);
+  bool take_data(Message message);
+  void take_control(const Message& message);
   void take_mark(Mark mark);
   void take_mark(const OpenMessage& message);
   void take_mark(const CloseMessage& message);
@@ -157,6 +168,9 @@ class Session final : private Batcher::Sink {
   bool feeding_ = false;
   bool over_ = false;
   std::uint16_t close_code_ = close_code_normal;
+  enum class Outcome : std::uint8_t { live, ended, gone, error };
+  Outcome outcome_ = Outcome::live;
+  ErrorCode error_ = ErrorCode::failed;
 };
 
 }  // namespace millrace

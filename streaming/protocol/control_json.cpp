@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/protocol/control.h>
 
-#include <algorithm>
+#include <set>
 
 #include <millrace/streaming/protocol/internal/ports.h>
 #include <millrace/streaming/protocol/internal/strict_json.h>
@@ -65,9 +65,10 @@ InputRequest parse_request(const std::string& name, const nlohmann::json& value)
 std::vector<std::string> parse_names(const nlohmann::json& value) {
   if (!value.is_array()) unexpected_json("start.outputs", "an array of names", value);
   std::vector<std::string> names;
+  std::set<std::string_view> seen;
   for (const auto& entry : value) {
     if (!entry.is_string()) unexpected_json("start.outputs", "an array of names", entry);
-    if (std::find(names.begin(), names.end(), entry.get_ref<const std::string&>()) != names.end())
+    if (!seen.insert(entry.get_ref<const std::string&>()).second)
       bad_input("start.outputs: '" + entry.get<std::string>() + "' stands twice");
     names.push_back(entry.get<std::string>());
   }

@@ -36,11 +36,15 @@ inline constexpr std::uint16_t close_code_normal = 1000;
 /// Bytes, text or a request that the protocol refuses. `code()` is what the peer is told; `what()` holds no path, pointer or foreign id.
 class ProtocolError : public ParseError {
  public:
-  ProtocolError(ErrorCode code, const std::string& what) : ParseError(what), code_(code) {}
+  explicit ProtocolError(ErrorCode code, const std::string& what, std::optional<std::uint32_t> retry_after_ms = {})
+      : ParseError(what), code_(code), retry_after_ms_(retry_after_ms) {}
   ErrorCode code() const noexcept { return code_; }
+  /// When to come back, where that helps.
+  std::optional<std::uint32_t> retry_after_ms() const noexcept { return retry_after_ms_; }
 
  private:
   ErrorCode code_;
+  std::optional<std::uint32_t> retry_after_ms_;
 };
 
 }  // namespace millrace

@@ -53,9 +53,10 @@ void FrameDecoder::read_head() {
   length_ = read_little_endian<std::uint32_t>(head_.data());
   const auto kind = static_cast<MessageKind>(head_[4]);
   broken_ = true;
-  if (length_ > max_payload_)
+  const std::size_t most = kind == MessageKind::text ? std::min(max_payload_, max_text_) : max_payload_;
+  if (length_ > most)
     throw ProtocolError(ErrorCode::too_big,
-                        "frame: expected at most " + std::to_string(max_payload_) + " bytes, found a length of " + std::to_string(length_));
+                        "frame: expected at most " + std::to_string(most) + " bytes, found a length of " + std::to_string(length_));
   if (kind != MessageKind::text && kind != MessageKind::binary)
     throw ProtocolError(ErrorCode::bad_message,
                         "frame: expected the kind 'J' or 'B', found the byte " + std::to_string(static_cast<unsigned>(head_[4])));

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,11 @@ class FrameDecoder {
   std::size_t feed(std::span<const std::byte> bytes);
   /// The frame that is complete, once.
   std::optional<Message> take();
+  /// From the next frame on. A text frame may hold `max_text`, where that is less.
+  void limit(std::size_t max_payload, std::size_t max_text) noexcept {
+    max_payload_ = max_payload;
+    max_text_ = max_text;
+  }
   /// Whether bytes of an unfinished frame are held: an end of the stream here cuts a frame.
   bool mid_frame() const noexcept { return head_size_ > 0; }
 
@@ -39,6 +45,7 @@ class FrameDecoder {
   void read_head();
 
   std::size_t max_payload_;
+  std::size_t max_text_ = std::numeric_limits<std::size_t>::max();
   std::array<std::byte, frame_head_bytes> head_{};
   std::size_t head_size_ = 0;
   std::size_t length_ = 0;

@@ -14,6 +14,7 @@ namespace millrace {
 namespace {
 
 constexpr auto most = std::numeric_limits<std::int64_t>::max();
+constexpr JsonBounds of_replies{std::numeric_limits<std::size_t>::max(), 1 << 16, 1 << 16};
 
 double float_of(const nlohmann::json& value, const std::string& where) {
   if (value.is_number()) return value.get<double>();
@@ -134,7 +135,7 @@ namespace {
 
 ServerMessage read_reply(const Message& message, std::optional<StartedMessage>& started) {
   const bool binary = message.kind == MessageKind::binary;
-  const nlohmann::json json = binary ? nlohmann::json::object() : parse_strict_json(message.payload);
+  const nlohmann::json json = binary ? nlohmann::json::object() : parse_strict_json(message.payload, of_replies);
   const JsonObject object(json, "reply");
   const std::string type = binary ? "result" : object.required("type", object.text("type"));
   if (type == "error") return parse_error(object);

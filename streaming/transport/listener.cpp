@@ -3,12 +3,15 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/compose.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <array>
 #include <chrono>
+#include <utility>
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/tensor/error.h>
@@ -55,20 +58,42 @@ struct Listener::State {
   }
   ~State() {
     if (spare >= 0) ::close(spare);
+    if (held >= 0) ::close(held);
   }
-  // Without a descriptor the newcomer would wait in the backlog and wake the acceptor for ever: it is taken with the spare one and closed.
-  void refuse_one() noexcept {
+  // Without a descriptor the newcomer would wait in the backlog and wake the acceptor for ever: it is taken with the spare one.
+  void hold_one() noexcept {
     if (spare >= 0) ::close(spare);
+    spare = -1;
     error_code ignored;
     acceptor.non_blocking(true, ignored);
-    const int taken = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
-    if (taken >= 0) ::close(taken);
-    spare = open_spare();
+    held = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
+  }
+  // By now it has said how it speaks. What it sent is read, so that closing does not take back what it is told.
+  void refuse_held() noexcept {
+    if (held >= 0) {
+      std::array<char, 4096> first;
+      const ssize_t count = ::recv(held, first.data(), first.size(), MSG_DONTWAIT);
+      const std::string& text = count > 0 && first[0] >= 'A' && first[0] <= 'Z' ? over_http : otherwise;
+      [[maybe_unused]] const ssize_t sent = ::send(held, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::shutdown(held, SHUT_WR);
+      while (::recv(held, first.data(), first.size(), MSG_DONTWAIT) > 0) {
+      }
+      ::close(held);
+    }
+    held = -1;
+    if (spare < 0) spare = open_spare();
+  }
+  void say_scarce(const std::string& why) {
+    if (!std::exchange(scarce, true) && told) told(why);
   }
   tcp::acceptor acceptor;
   asio::steady_timer timer;
   tcp::endpoint local;
   int spare;
+  int held = -1;  // a newcomer that is about to be refused
+  bool scarce = false;
+  std::string over_http{}, otherwise{};
+  std::function<void(const std::string&)> told{};
 };
 
 namespace {
@@ -84,15 +109,22 @@ struct AcceptOp {
   template <class Self>
   void operator()(Self& self, error_code error, tcp::socket socket) {
     const bool scarce = error ? out_of_resources(error) : near_limit(socket.native_handle());
-    if (!scarce) return self.complete(error, std::move(socket));
-    if (error) state->refuse_one();
+    if (!scarce) {
+      state->scarce = state->scarce && error;
+      return self.complete(error, std::move(socket));
+    }
+    state->say_scarce(error ? error.message() : "nearly all descriptors are in use");
     error_code ignored;
-    socket.close(ignored);
+    if (error)
+      state->hold_one();
+    else
+      state->held = socket.release(ignored);
     state->timer.expires_after(std::chrono::milliseconds(100));
     state->timer.async_wait(std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error) {
+    state->refuse_held();
     if (error || !state->acceptor.is_open())
       return self.complete(asio::error::operation_aborted, tcp::socket(state->acceptor.get_executor()));
     (*this)(self);
@@ -120,6 +152,12 @@ void Listener::accept(SocketHandler handler) {
   AcceptOp<State> op{state_};
   asio::async_compose<SocketHandler, void(error_code, tcp::socket)>(std::move(op), handler, state_->acceptor.get_executor());
 }
+
+void Listener::refuse_with(std::string over_http, std::string otherwise) {
+  state_->over_http = std::move(over_http);
+  state_->otherwise = std::move(otherwise);
+}
+void Listener::on_scarce(std::function<void(const std::string&)> call) { state_->told = std::move(call); }
 
 void Listener::close() noexcept {
   if (!state_) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,8 +11,8 @@
 
 namespace millrace {
 
-/// A listening TCP socket. When the process runs out of descriptors it refuses the newcomer (a spare descriptor is kept for that), waits
-/// 100 ms and goes on; so it does at 90 % of the descriptor limit. Not thread-safe: use it on its executor.
+/// A listening TCP socket. When the process runs out of descriptors it takes the newcomer with a spare one, waits 100 ms, tells it why and goes on; so
+/// it does at 90 % of the descriptor limit. Not thread-safe: use it on its executor.
 class Listener {
  public:
   using SocketHandler = boost::asio::any_completion_handler<void(error_code, boost::asio::ip::tcp::socket)>;
@@ -32,6 +33,10 @@ class Listener {
     return boost::asio::async_initiate<Token, void(error_code, boost::asio::ip::tcp::socket)>(
         [](auto handler, Listener* self) { self->accept(std::move(handler)); }, token, this);
   }
+  /// What a newcomer is told for which there is no descriptor: one that spoke as HTTP, and any other. Nothing by default.
+  void refuse_with(std::string over_http, std::string otherwise);
+  /// Called when descriptors ran short, with why; not again before a connection could be accepted.
+  void on_scarce(std::function<void(const std::string& why)> call);
   /// Stops listening. Idempotent.
   void close() noexcept;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -55,6 +56,10 @@ class MessageStream {
     return boost::asio::async_initiate<Token, void(error_code)>(
         [](auto handler, MessageStream* self, std::uint16_t value) { self->close(value, std::move(handler)); }, token, this, code);
   }
+  /// Bounds what is read, from the next message on: bytes of a message, and of one that is text where that is less. Longer: ErrorCode::too_big.
+  virtual void limit(std::size_t bytes, std::size_t text_bytes) noexcept = 0;
+  /// When the peer last sent a WebSocket ping or pong, which no message is; the epoch while it has not, and over TCP.
+  virtual std::chrono::steady_clock::time_point last_ping() const noexcept { return {}; }
   /// Closes at once; what is pending completes with an error.
   virtual void abort() noexcept = 0;
   /// The close code that the peer sent; 0 while there is none, and over TCP.

@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -26,6 +27,7 @@ struct Framed {
   FrameDecoder decoder;
   std::array<std::byte, 16384> buffer;
   std::span<const std::byte> unread;  // of buffer
+  std::size_t at_once = buffer.size();
 };
 
 // Moves bytes that were read into the decoder; the message, if one became complete.
@@ -43,7 +45,7 @@ struct ReadOp {
 
   template <class Self>
   void operator()(Self& self) {
-    framed->bytes.async_read_some(asio::buffer(framed->buffer), std::move(self));
+    framed->bytes.async_read_some(asio::buffer(framed->buffer, framed->at_once), std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t count) {
@@ -95,6 +97,11 @@ class TcpStream final : public MessageStream {
   ~TcpStream() override { framed_->bytes.close(); }
 
   executor_type get_executor() override { return framed_->bytes.get_executor(); }
+  void limit(std::size_t bytes, std::size_t text_bytes) noexcept override {
+    framed_->decoder.limit(bytes, text_bytes);
+    // Who may say little is read in small pieces: a page that was never written to costs nothing.
+    framed_->at_once = std::clamp<std::size_t>(bytes / 4, 1024, framed_->buffer.size());
+  }
   void abort() noexcept override { framed_->bytes.close(); }
   std::uint16_t peer_close_code() const noexcept override { return 0; }
 

@@ -7,6 +7,7 @@
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
+#include <boost/asio/associator.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -20,7 +21,10 @@
 #include <boost/beast/websocket/stream.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <optional>
+#include <type_traits>
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/wire_error.h>
@@ -31,19 +35,91 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 namespace websocket = beast::websocket;
 
-// How Beast ends a stream that is not a socket; found by argument-dependent lookup.
-template <class Handler>
-void async_teardown(beast::role_type, ByteStream& bytes, Handler&& handler) {
-  bytes.async_shut_down(std::forward<Handler>(handler));
-}
-void beast_close_socket(ByteStream& bytes) { bytes.close(); }
-
 namespace {
 
-using WebSocket = websocket::stream<ByteStream, false>;
+/// What one message costs beside its payload: Beast takes fragments without bytes by itself, any number of them.
+struct Meter {
+  explicit Meter(const std::string& of) : payload(of) {}
+  static constexpr std::size_t most_beside_payload = 16384;
+  const std::string& payload;
+  std::size_t bytes = 0;  // that arrived since the message before
+
+  /// A ping or a pong between the fragments is none of them.
+  void forgive(std::size_t control_bytes) noexcept { bytes -= std::min(bytes, control_bytes); }
+  bool too_much() const noexcept { return bytes > most_beside_payload + payload.size(); }
+};
+
+/// A handler of a read that counts.
+template <class Handler>
+struct Metered {
+  Handler handler;
+  std::shared_ptr<Meter> meter;
+  std::weak_ptr<ByteStream::Carrier> carrier;
+
+  void operator()(error_code error, std::size_t count) {
+    meter->bytes += count;
+    if (!error && meter->too_much()) {
+      error = ErrorCode::bad_message;
+      if (const auto open = carrier.lock()) open->close();
+    }
+    std::move(handler)(error, count);
+  }
+};
+
+/// A stream of bytes that counts what is read.
+class MeteredBytes : public ByteStream {
+ public:
+  explicit MeteredBytes(ByteStream bytes) : ByteStream(std::move(bytes)) {}
+
+  void count_by(std::shared_ptr<Meter> meter) noexcept { meter_ = std::move(meter); }
+  template <class Buffers, class Token>
+  auto async_read_some(const Buffers& buffers, Token&& token) {
+    return asio::async_initiate<Token, void(error_code, std::size_t)>(
+        [](auto handler, ByteStream* bytes, const ReadBuffers& list, std::shared_ptr<Meter> meter) {
+          bytes->async_read_some(list, Metered<std::decay_t<decltype(handler)>>{std::move(handler), std::move(meter), bytes->carrier()});
+        },
+        token, static_cast<ByteStream*>(this), ReadBuffers(buffers), meter_);
+  }
+
+ private:
+  std::shared_ptr<Meter> meter_;
+};
+
+}  // namespace
+}  // namespace millrace
+
+/// It is called where, and allocates as, the handler that it wraps.
+template <template <class, class> class Associator, class Handler, class Default>
+struct millrace::asio::associator<Associator, millrace::Metered<Handler>, Default> : Associator<Handler, Default> {
+  static typename Associator<Handler, Default>::type get(const millrace::Metered<Handler>& metered) noexcept {
+    return Associator<Handler, Default>::get(metered.handler);
+  }
+  static auto get(const millrace::Metered<Handler>& metered, const Default& otherwise) noexcept
+      -> decltype(Associator<Handler, Default>::get(metered.handler, otherwise)) {
+    return Associator<Handler, Default>::get(metered.handler, otherwise);
+  }
+};
+
+namespace millrace {
+namespace {
+
+// How Beast ends a stream that is not a socket; found by argument-dependent lookup.
+template <class Handler>
+void async_teardown(beast::role_type, MeteredBytes& bytes, Handler&& handler) {
+  bytes.async_shut_down(std::forward<Handler>(handler));
+}
+void beast_close_socket(MeteredBytes& bytes) { bytes.close(); }
+
+using WebSocket = websocket::stream<MeteredBytes, false>;
 
 struct Web {
-  Web(ByteStream bytes, const Limits& limits) : socket(std::move(bytes)) {
+  Web(ByteStream bytes, const Limits& limits) : socket(MeteredBytes(std::move(bytes))) {
+    socket.next_layer().count_by(meter);
+    socket.control_callback([this](websocket::frame_type kind, beast::string_view payload) {
+      constexpr std::size_t head = 6;
+      meter->forgive(head + payload.size());
+      if (kind != websocket::frame_type::close) last_ping = std::chrono::steady_clock::now();
+    });
     websocket::stream_base::timeout timeout;
     timeout.handshake_timeout = limits.handshake;  // also of closing
     timeout.idle_timeout = websocket::stream_base::none();
@@ -51,8 +127,11 @@ struct Web {
     socket.set_option(timeout);
     socket.read_message_max(limits.message);
   }
-  WebSocket socket;
   Message incoming;
+  std::shared_ptr<Meter> meter = std::make_shared<Meter>(incoming.payload);
+  std::chrono::steady_clock::time_point last_ping{};
+  std::size_t max_text = std::numeric_limits<std::size_t>::max();
+  WebSocket socket;
 };
 
 // What the peer did, in the protocol's words; the network's own errors stay as they are.
@@ -80,12 +159,14 @@ struct ReadOp {
   template <class Self>
   void operator()(Self& self) {
     web->incoming = Message();
+    web->meter->bytes = 0;
     web->socket.async_read(*buffer, std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t) {
     if (error) return self.complete(translate(error), Message());
     web->incoming.kind = web->socket.got_text() ? MessageKind::text : MessageKind::binary;
+    if (web->socket.got_text() && web->incoming.payload.size() > web->max_text) return self.complete(ErrorCode::too_big, Message());
     self.complete(error_code(), std::move(web->incoming));
   }
 
@@ -170,6 +251,11 @@ class WebStream final : public MessageStream {
   ~WebStream() override { abort(); }
 
   executor_type get_executor() override { return web_->socket.get_executor(); }
+  void limit(std::size_t bytes, std::size_t text_bytes) noexcept override {
+    web_->socket.read_message_max(bytes);
+    web_->max_text = text_bytes;
+  }
+  std::chrono::steady_clock::time_point last_ping() const noexcept override { return web_->last_ping; }
   void abort() noexcept override { web_->socket.next_layer().close(); }
   std::uint16_t peer_close_code() const noexcept override { return web_->socket.reason().code; }
 

@@ -225,7 +225,7 @@ elseif(RULE STREQUAL "docs_are_cut_from_tests")
   # What stands behind `<!-- cut from FILE:NAME -->` is the text of FILE between two lines that end in `[NAME]`. With -D CUT=ON it
   # is made so. NAME + NAME are two pieces of FILE with an empty line between.
   foreach(doc README.md docs/quickstart.md docs/architecture.md docs/protocol.md docs/import_weights.md docs/layers.md docs/adding_an_op.md
-              docs/adding_a_cell.md docs/python.md docs/training.md)
+              docs/adding_a_cell.md docs/python.md docs/training.md docs/embedding.md)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${doc})
       broken("no file ${doc}")
       continue()

@@ -185,6 +185,16 @@ OpDef size_op() {
   });
 }
 
+OpDef has_op() {
+  OpDef def = array_op("tensor_array_has", {"Array", "Index"}, {"Out"}, [](InferContext& context) {
+    array_type(context, 0);
+    expect_place(context, 1);
+    context.result(VarType(DType::boolean, DDim{}));
+  });
+  def.host_inputs = {1};
+  return def;
+}
+
 // ---- All slots ----
 
 void expect_plain_slots(const InferContext& context, const VarType& slot) {
@@ -305,6 +315,7 @@ void add_array_ops(OpRegistry& registry) {
   registry.add(append_op());
   registry.add(read_op());
   registry.add(size_op());
+  registry.add(has_op());
   registry.add(array_op("tensor_array_stack", {"Array"}, {"Out"}, infer_stack));
   registry.add(array_op("tensor_array_concat", {"Array"}, {"Out"}, infer_concat));
   registry.add(gather_op());

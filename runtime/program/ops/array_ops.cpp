@@ -72,6 +72,20 @@ task<void> run_size(OpContext& context) {
   context.set(0, Tensor::scalar(array.size()));
 }
 
+/// Of an array that nobody closes the end is known once nobody can write to it any more.
+task<void> run_has(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  const SlotIndex index(context.tensor(1));
+  bool there = false;
+  try {
+    SlotHas has = array.has(index);
+    there = co_await has;
+  } catch (const NeverWrittenError&) {
+    if (index.value() < array.size()) throw;
+  }
+  context.set(0, Tensor::scalar(there));
+}
+
 /// Axis 0 of `x` as its axis `axis`.
 Tensor with_leading_at(const Tensor& x, int axis, StreamRef stream) {
   std::vector<int> axes;
@@ -204,6 +218,11 @@ bool any_undecided(const OpContext& context) {
 
 bool end_undecided(const OpContext& context) { return !context.in(0).array().is_fixed() && !context.in(0).array().closed(); }
 
+bool has_undecided(const OpContext& context) {
+  const TensorArray& array = context.in(0).array();
+  return !array.is_fixed() && !array.closed() && undecided(array, context.tensor(1).item_int());
+}
+
 bool named_undecided(const OpContext& context) {
   for (const std::int64_t index : context.integers(1))
     if (undecided(context.in(0).array(), index)) return true;
@@ -225,6 +244,7 @@ constexpr AsyncOp async_ops[] = {
     {"tensor_array_write", run_write, is_full},
     {"tensor_array_append", run_append, is_full},
     {"tensor_array_size", run_size, end_undecided},
+    {"tensor_array_has", run_has, has_undecided},
     {"tensor_array_stack", run_stack, any_undecided},
     {"tensor_array_concat", run_concat, any_undecided},
     {"tensor_array_gather", run_gather, named_undecided},

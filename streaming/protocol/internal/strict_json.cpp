@@ -8,40 +8,79 @@
 namespace millrace {
 namespace {
 
-/// Refuses depth and repeated keys while the parser runs, so that hostile text is dropped at its first offence.
-class Watch {
+using Json = nlohmann::json;
+
+[[noreturn]] void bad_message(const std::string& what) { throw ProtocolError(ErrorCode::bad_message, "control: " + what); }
+
+/// Makes the value while the parser runs, in linear time, and refuses at the first offence. The parser's own callback looks through a whole array
+/// at the end of each object in it.
+class Builder final : public nlohmann::json_sax<Json> {
  public:
-  bool operator()(int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) {
-      if (keys_.size() == max_json_depth)
-        throw ProtocolError(ErrorCode::bad_message, "control: expected JSON at most " + std::to_string(max_json_depth) + " deep");
-      keys_.emplace_back();
-    } else if (event == Event::object_end || event == Event::array_end) {
-      keys_.pop_back();
-    } else if (event == Event::key && !keys_.back().insert(value.get_ref<const std::string&>()).second) {
-      throw ProtocolError(ErrorCode::bad_message, "control: the key '" + value.get<std::string>() + "' stands twice in one object");
-    }
+  explicit Builder(const JsonBounds& bounds) : bounds_(bounds) {}
+  Json take() { return std::move(root_); }
+
+  bool null() override { return put(nullptr) != nullptr; }
+  bool boolean(bool value) override { return put(value) != nullptr; }
+  bool number_integer(number_integer_t value) override { return put(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) override { return put(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t&) override { return put(value) != nullptr; }
+  bool string(string_t& value) override { return put(std::move(value)) != nullptr; }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    if (++keys_ > bounds_.keys) bad_message("expected at most " + std::to_string(bounds_.keys) + " keys");
+    const auto [at, fresh] = open_.back()->get_ref<Json::object_t&>().emplace(name, nullptr);
+    if (!fresh) bad_message("the key '" + name + "' stands twice in one object");
+    member_ = &at->second;
     return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const Json::exception& error) override {
+    constexpr int number_overflow = 406;
+    if (error.id == number_overflow) bad_message("expected numbers that a double can hold");
+    bad_message("expected JSON, found something else at byte " + std::to_string(position));
   }
 
  private:
-  std::vector<std::set<std::string>> keys_;
+  template <class T>
+  Json* put(T&& value) {
+    if (open_.empty()) return &(root_ = std::forward<T>(value));
+    if (open_.back()->is_object()) return &(*member_ = std::forward<T>(value));
+    open_.back()->push_back(std::forward<T>(value));
+    return &open_.back()->back();
+  }
+  // What is open stays where it is: an array grows only behind what closed.
+  bool open(Json empty) {
+    if (open_.size() == static_cast<std::size_t>(max_json_depth))
+      bad_message("expected JSON at most " + std::to_string(max_json_depth) + " deep");
+    if (++containers_ > bounds_.containers) bad_message("expected at most " + std::to_string(bounds_.containers) + " objects and arrays");
+    open_.push_back(put(std::move(empty)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const JsonBounds& bounds_;
+  Json root_;
+  std::vector<Json*> open_;
+  Json* member_ = nullptr;
+  std::size_t keys_ = 0, containers_ = 0;
 };
 
 }  // namespace
 
-nlohmann::json parse_strict_json(std::string_view text) {
+nlohmann::json parse_strict_json(std::string_view text, const JsonBounds& bounds) {
+  if (text.size() > bounds.bytes)
+    throw ProtocolError(ErrorCode::too_big, "control: expected text of at most " + std::to_string(bounds.bytes) + " bytes, found " +
+                                                std::to_string(text.size()));
   if (!is_utf8(text)) throw ProtocolError(ErrorCode::bad_text, "control: expected UTF-8 text");
-  try {
-    Watch watch;
-    return nlohmann::json::parse(
-        text, [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) { return watch(depth, event, value); });
-  } catch (const nlohmann::json::parse_error& error) {
-    throw ProtocolError(ErrorCode::bad_message, "control: expected JSON, found something else at byte " + std::to_string(error.byte));
-  } catch (const nlohmann::json::out_of_range&) {
-    throw ProtocolError(ErrorCode::bad_message, "control: expected numbers that a double can hold");
-  }
+  Builder builder(bounds);
+  if (!Json::sax_parse(text, &builder)) bad_message("expected JSON");
+  return builder.take();
 }
 
 JsonObject::JsonObject(const nlohmann::json& value, std::string where) : value_(value), where_(std::move(where)) {

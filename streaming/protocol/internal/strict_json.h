@@ -4,7 +4,6 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,9 +14,16 @@
 
 namespace millrace {
 
-/// Parses JSON that must be UTF-8, one value, at most `max_json_depth` deep, without a key twice in one object. ProtocolError: bad_text,
-/// bad_message.
-nlohmann::json parse_strict_json(std::string_view text);
+/// What one text may hold. A peer that talks to a server gets these; what a server says is bounded by the message that carries it.
+struct JsonBounds {
+  std::size_t bytes = std::size_t{64} << 10;
+  std::size_t keys = 1024;        ///< of all objects together
+  std::size_t containers = 4096;  ///< objects and arrays
+};
+
+/// Parses JSON that must be UTF-8, one value, at most `max_json_depth` deep, without a key twice in one object, in time linear in its bytes.
+/// ProtocolError: bad_text, bad_message, too_big.
+nlohmann::json parse_strict_json(std::string_view text, const JsonBounds& bounds = {});
 inline constexpr int max_json_depth = 8;
 
 /// The members of one object, by name. Errors are ProtocolErrors (bad_message) that name `where` and the key.

@@ -240,7 +240,7 @@ TEST_CASE("what breaks the protocol is answered in words") {
     asio::write(socket, asio::buffer(text));
     return read_to_end(socket);
   };
-  CHECK(answer(std::string("\xff\xff\xff\xff", 4) + "B").find("expected messages of at most 1048576 bytes") != std::string::npos);
+  CHECK(answer(std::string("\xff\xff\xff\xff", 4) + "B").find("expected a start of at most 16384 bytes") != std::string::npos);
   CHECK(answer(std::string("\x01\0\0\0X!", 6)).find("a frame or message that the protocol does not have") != std::string::npos);
 }
 

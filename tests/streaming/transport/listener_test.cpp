@@ -76,11 +76,16 @@ TEST_CASE("without descriptors newcomers are refused, and taken again once there
   std::vector<int> all;
   for (int next; (next = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.push_back(next);
 
+  std::vector<std::string> told;
+  loop.listener.refuse_with("over http", "otherwise");
+  loop.listener.on_scarce([&](const std::string& why) { told.push_back(why); });
   std::optional<error_code> accepted;
   loop.listener.async_accept([&](error_code error, asio::ip::tcp::socket) { accepted = error; });
   const asio::ip::tcp::endpoint to(asio::ip::make_address("127.0.0.1"), loop.listener.port());
   early.connect(to);
-  CHECK(loop.read_to_end(early).empty());
+  asio::write(early, asio::buffer(std::string("GET /stream")));
+  CHECK(loop.read_to_end(early) == "over http");
+  CHECK(told == std::vector<std::string>{"Too many open files"});
   CHECK_FALSE(accepted);
 
   for (int one : all) ::close(one);

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/live_model.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/task/await_point.h>
+#include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/this_task.h>
+#include <millrace/streaming/live/live_core.h>
+
+namespace millrace {
+
+using detail::LiveCore;
+using detail::LiveSequence;
+using detail::LiveSignal;
+using Core = std::shared_ptr<LiveCore>;
+using Sequence = std::shared_ptr<LiveSequence>;
+using Mark = LiveSequence::Mark;
+
+namespace {
+
+/// Who says something says it alone.
+class Turn {
+ public:
+  explicit Turn(Sequence sequence) : sequence_(std::move(sequence)) {
+    const LiveCore::Locked lock(*sequence_->core);
+    if (sequence_->busy)
+      throw ArgumentError(sequence_->label() + ": expected one operation that says something at a time, found another under way");
+    sequence_->busy = true;
+  }
+  ~Turn() {
+    const LiveCore::Locked lock(*sequence_->core);
+    sequence_->busy = false;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  Sequence sequence_;
+};
+
+task<void> limited(std::optional<Duration> deadline, task<void> work) {
+  return deadline ? with_deadline(*deadline, std::move(work)) : std::move(work);
+}
+template <class T>
+task<T> limited(std::optional<Duration> deadline, task<T> work) {
+  return deadline ? with_deadline(*deadline, std::move(work)) : std::move(work);
+}
+
+// ---- Saying ----
+
+task<void> say_mark(Sequence sequence, Mark mark) {
+  std::uint64_t seen = 0;
+  for (bool first = true;; first = false) {
+    {
+      const LiveCore::Locked lock(*sequence->core);
+      if (first) sequence->say(mark);
+      if (sequence->refused != nullptr) std::rethrow_exception(std::exchange(sequence->refused, nullptr));
+      if (sequence->error != nullptr) rethrow_own(sequence->error);
+      if (!sequence->mark || sequence->over) co_return;
+      seen = sequence->signal.version();
+    }
+    LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
+    co_await wait;
+  }
+}
+
+/// Rows of one input, on their way in.
+struct Piece {
+  std::size_t input = 0;
+  std::size_t taken = 0;
+  Tensor rows;
+};
+
+std::size_t input_named(const LiveSequence& sequence, const std::string& name, std::optional<int>& level) {
+  std::string known;
+  for (std::size_t i = 0; i < sequence.sources.size(); ++i) {
+    const std::string& found = sequence.input(i, level).name;
+    if (found == name) return i;
+    known += (known.empty() ? "" : ", ") + found;
+  }
+  throw ArgumentError(fmt::format("{}: expected rows of {}, found '{}'", sequence.label(), known, name));
+}
+
+Piece piece_of(const LiveSequence& sequence, const std::string& name, const Tensor& rows) {
+  std::optional<int> level;
+  Piece piece;
+  piece.input = input_named(sequence, name, level);
+  const Recurrence::Input& input = sequence.input(piece.input, level);
+  if (rows.dtype() != input.dtype)
+    throw DTypeError(
+        fmt::format("{}, input '{}': expected {}, found {}", sequence.label(), name, name_of(input.dtype), name_of(rows.dtype())));
+  const bool fits =
+      rows.rank() == input.row.rank() + 1 && rows.dims().inserted(0, 0).rank() > 0 && rows.dims() == input.row.inserted(0, rows.dim(0));
+  if (!fits)
+    throw ShapeError(fmt::format("{}, input '{}': expected rows of {}, found {}", sequence.label(), name, input.row.to_string(),
+                                 rows.dims().to_string()));
+  if (const int innermost = sequence.core->recurrence->levels - 1; !level && sequence.open < innermost && rows.dim(0) > 0)
+    throw LoDError(fmt::format("{}, input '{}': expected open of level {} before rows", sequence.label(), name, sequence.open + 1));
+  if (!rows.is_contiguous() || !rows.place().is_cpu())
+    throw ArgumentError(fmt::format("{}, input '{}': expected contiguous rows on the CPU", sequence.label(), name));
+  piece.rows = rows;
+  return piece;
+}
+
+bool feed(LiveSequence& sequence, std::vector<Piece>& pieces) {
+  bool all = true;
+  for (Piece& piece : pieces) {
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(piece.rows.raw()), piece.rows.bytes());
+    if (piece.taken < bytes.size()) piece.taken += sequence.feed(piece.input, bytes.subspan(piece.taken));
+    all = all && piece.taken == bytes.size();
+  }
+  return all;
+}
+
+task<void> say_rows(Sequence sequence, LiveRows rows) {
+  std::vector<Piece> pieces;
+  for (const auto& [name, value] : rows) {
+    const Point there = value.ready();
+    co_await ready(there);
+    const LiveCore::Locked lock(*sequence->core);
+    sequence->check_goes_on();
+    pieces.push_back(piece_of(*sequence, name, value.tensor()));
+  }
+  std::uint64_t seen = 0;
+  for (;;) {
+    {
+      const LiveCore::Locked lock(*sequence->core);
+      sequence->check_goes_on();
+      if (feed(*sequence, pieces)) co_return;
+      seen = sequence->signal.version();
+    }
+    LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
+    co_await wait;
+  }
+}
+
+/// Sequence `at` of what has `depth` levels; of what has one less, its row for it.
+LiveRows nth(const LiveRows& rows, int depth, std::int64_t at, bool inner) {
+  LiveRows picked;
+  for (const auto& [name, value] : rows) {
+    const bool deep = value.lod().depth() == depth;
+    if (deep != inner) continue;
+    picked.emplace(name, deep ? value.peel()[static_cast<std::size_t>(at)] : LoDTensor(value.tensor().rows(at, at + 1)));
+  }
+  return picked;
+}
+
+int depth_of(const LiveRows& rows) {
+  int depth = 0;
+  for (const auto& [name, value] : rows) depth = std::max(depth, value.lod().depth());
+  return depth;
+}
+
+/// How many outermost sequences there are: as many in each input, and as many rows of an input without levels beside those that have one.
+std::int64_t sequences_of(const LiveRows& rows, int depth, const std::string& who) {
+  std::optional<std::int64_t> count;
+  for (const auto& [name, value] : rows) {
+    const int own = value.lod().depth();
+    if (own != depth && !(own == 0 && depth == 1))
+      throw LoDError(fmt::format("{}, input '{}': expected {} levels of LoD as another input has, found {}", who, name, depth, own));
+    const std::int64_t here = own == depth ? static_cast<std::int64_t>(value.lod().lengths(0).size()) : value.rows();
+    if (count && *count != here)
+      throw LoDError(fmt::format("{}, input '{}': expected {} sequences as another input has, found {}", who, name, *count, here));
+    count = here;
+  }
+  return count.value_or(0);
+}
+
+/// Rows, with inner sequences that open and close around them.
+task<void> say_all(Sequence sequence, LiveRows rows) {
+  const int depth = depth_of(rows);
+  if (depth == 0) {
+    task<void> plain = say_rows(sequence, std::move(rows));
+    co_await std::move(plain);
+    co_return;
+  }
+  const std::int64_t count = sequences_of(rows, depth, sequence->label());
+  for (std::int64_t i = 0; i < count; ++i) {
+    LiveRows before = nth(rows, depth, i, false);
+    if (!before.empty()) {
+      task<void> first = say_rows(sequence, std::move(before));
+      co_await std::move(first);
+    }
+    int level = 0;
+    {
+      const LiveCore::Locked lock(*sequence->core);
+      level = sequence->open + 1;
+    }
+    Mark mark;
+    mark.kind = Mark::Kind::open;
+    mark.level = level;
+    task<void> opened = say_mark(sequence, mark);
+    co_await std::move(opened);
+    task<void> within = say_all(sequence, nth(rows, depth, i, true));
+    co_await std::move(within);
+    mark.kind = Mark::Kind::close;
+    task<void> closed = say_mark(sequence, mark);
+    co_await std::move(closed);
+  }
+}
+
+task<void> push_alone(Sequence sequence, LiveRows rows) {
+  const Turn turn(sequence);
+  task<void> work = say_all(sequence, std::move(rows));
+  co_await std::move(work);
+}
+
+task<void> mark_alone(Sequence sequence, Mark mark) {
+  const Turn turn(sequence);
+  task<void> work = say_mark(sequence, mark);
+  co_await std::move(work);
+}
+
+task<std::uint64_t> flush_alone(Sequence sequence) {
+  const Turn turn(sequence);
+  Mark mark;
+  mark.kind = Mark::Kind::flush;
+  task<void> work = say_mark(sequence, mark);
+  co_await std::move(work);
+  const LiveCore::Locked lock(*sequence->core);
+  co_return sequence->answered;
+}
+
+// ---- Results ----
+
+/// The outputs of a recurrence, in the order in which a sequence keeps them.
+template <class F>
+void each_output(const Recurrence& recurrence, F&& f) {
+  std::size_t index = 0;
+  for (const Recurrence::Output& output : recurrence.outputs) f(index++, output, true);
+  for (const Recurrence::Boundary& boundary : recurrence.boundaries)
+    for (const Recurrence::Output& output : boundary.outputs) f(index++, output, false);
+}
+
+/// Rows of several sequences, one behind the other.
+LiveRows joined(const Recurrence& recurrence, const std::vector<std::vector<LiveSequence::Rows>>& all) {
+  LiveRows made;
+  each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
+    LoD::Level lengths;
+    std::int64_t total = 0;
+    for (const auto& one : all) total += lengths.emplace_back(one[index].count);
+    if (total == 0 && !of_step) return;
+    Tensor rows(output.dtype, output.row.inserted(0, total));
+    rows.storage()->mark_written();
+    auto* to = static_cast<char*>(rows.raw_mutable());
+    for (const auto& one : all) to = std::copy(one[index].bytes.begin(), one[index].bytes.end(), to);
+    made.emplace(output.name, LoDTensor(std::move(rows), LoD::from_lengths({lengths})));
+  });
+  return made;
+}
+
+task<std::optional<LiveRows>> next_of(Sequence sequence) {
+  std::uint64_t seen = 0;
+  for (;;) {
+    std::optional<std::vector<LiveSequence::Rows>> taken;
+    {
+      const LiveCore::Locked lock(*sequence->core);
+      if (sequence->results > 0) {
+        taken.emplace(sequence->take());
+      } else if (sequence->over) {
+        sequence->core->ready.erase(sequence->id);
+        sequence->core->sequences.erase(sequence->id);
+        sequence->core->changed.raise(sequence->core->woken);
+        if (sequence->error != nullptr) rethrow_own(sequence->error);
+        co_return std::nullopt;
+      }
+      seen = sequence->signal.version();
+    }
+    if (taken) {
+      std::vector<std::vector<LiveSequence::Rows>> one;
+      one.push_back(*std::move(taken));
+      co_return std::optional<LiveRows>(joined(*sequence->core->recurrence, one));
+    }
+    LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
+    co_await wait;
+  }
+}
+
+/// What is ready of all sequences, taken; under the lock.
+std::vector<std::vector<LiveSequence::Rows>> take_ready(LiveCore& core, LiveBatch& batch) {
+  std::vector<std::vector<LiveSequence::Rows>> all;
+  const std::set<LiveId> ids = std::exchange(core.ready, {});
+  for (const LiveId id : ids) {
+    const auto found = core.sequences.find(id);
+    if (found == core.sequences.end()) continue;
+    LiveSequence& sequence = *found->second;
+    if (sequence.results > 0) {
+      batch.ids.push_back(id);
+      all.push_back(sequence.take());
+    }
+    if (!sequence.over) continue;
+    core.ready.erase(id);
+    core.sequences.erase(found);
+    if (sequence.error == nullptr)
+      batch.ended.push_back(id);
+    else
+      batch.failed.emplace_back(id, sequence.error);
+  }
+  return all;
+}
+
+task<std::optional<LiveBatch>> next_of_all(Core core) {
+  std::uint64_t seen = 0;
+  for (;;) {
+    LiveBatch batch;
+    std::vector<std::vector<LiveSequence::Rows>> taken;
+    {
+      const LiveCore::Locked lock(*core);
+      taken = take_ready(*core, batch);
+      if (taken.empty() && batch.ended.empty() && batch.failed.empty() && core->sequences.empty()) co_return std::nullopt;
+      seen = core->changed.version();
+    }
+    if (!taken.empty() || !batch.ended.empty() || !batch.failed.empty()) {
+      batch.outputs = joined(*core->recurrence, taken);
+      co_return std::optional<LiveBatch>(std::move(batch));
+    }
+    LiveSignal::SignalWait wait(core->mutex, core->changed, seen);
+    co_await wait;
+  }
+}
+
+std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
+  std::vector<Tensor> given;
+  for (const Recurrence::Given& wanted : recurrence.given) {
+    const auto found = start.given.find(wanted.name);
+    Tensor& value = given.emplace_back();
+    if (found == start.given.end()) continue;
+    if (found->second.dtype() != wanted.dtype || found->second.elements() != wanted.dims.elements())
+      throw ArgumentError(fmt::format("given '{}': expected {}{}, found {}{}", wanted.name, name_of(wanted.dtype), wanted.dims.to_string(),
+                                      name_of(found->second.dtype()), found->second.dims().to_string()));
+    value = found->second.reshape(wanted.dims);
+    start.given.erase(found);
+  }
+  if (!start.given.empty())
+    throw ArgumentError(fmt::format("expected a value that the program takes at the start, found '{}'", start.given.begin()->first));
+  return given;
+}
+
+task<Sequence> open_sequence(Core core, LiveStart start) {
+  for (const auto& [name, value] : start.given) {
+    const Point there = value.ready();
+    co_await ready(there);
+  }
+  std::vector<Tensor> given = given_of(*core->recurrence, start);
+  auto sequence = std::make_shared<LiveSequence>(core, std::move(start.name), std::move(given));
+  const LiveCore::Locked lock(*core);
+  if (core->batcher.live() >= core->options.sessions)
+    throw OverflowError(fmt::format("live model: expected at most {} sessions, found another", core->options.sessions));
+  sequence->begin();
+  co_return std::move(sequence);
+}
+
+task<LiveRows> named(Core core, LoDTensor rows) {
+  std::size_t inputs = core->recurrence->inputs.size();
+  for (const Recurrence::Boundary& boundary : core->recurrence->boundaries) inputs += boundary.inputs.size();
+  if (inputs != 1) throw ArgumentError(fmt::format("live model: expected rows by name for {} inputs, found rows alone", inputs));
+  LiveRows by_name;
+  by_name.emplace(core->recurrence->inputs.front().name, std::move(rows));
+  co_return std::move(by_name);
+}
+
+task<void> push_unnamed(Sequence sequence, LoDTensor rows) {
+  task<LiveRows> naming = named(sequence->core, std::move(rows));
+  LiveRows by_name = co_await std::move(naming);
+  task<void> work = push_alone(sequence, std::move(by_name));
+  co_await std::move(work);
+}
+
+// ---- Many ----
+
+std::vector<Sequence> sequences_of_ids(LiveCore& core, const std::vector<LiveId>& ids) {
+  std::vector<Sequence> all;
+  std::set<LiveId> seen;
+  const LiveCore::Locked lock(core);
+  for (const LiveId id : ids) {
+    if (!seen.insert(id).second) throw ArgumentError(fmt::format("live model: expected each session once, found {} twice", id));
+    const auto found = core.sequences.find(id);
+    if (found == core.sequences.end()) throw ArgumentError(fmt::format("live model: expected the number of a live session, found {}", id));
+    all.push_back(found->second->shared_from_this());
+  }
+  return all;
+}
+
+/// Each sequence its piece, side by side: one that waits for room holds nobody up.
+task<void> push_each(Scope& scope, std::vector<Sequence> sequences, LiveRows rows) {
+  std::vector<LiveRows> pieces(sequences.size());
+  for (auto& [name, value] : rows) {
+    if (value.lod().depth() == 0)
+      throw LoDError(fmt::format("live model, input '{}': expected a level of LoD that tells the sessions apart, found none", name));
+    std::vector<LoDTensor> own = value.peel();
+    if (own.size() != sequences.size())
+      throw LoDError(
+          fmt::format("live model, input '{}': expected {} sequences, one for each session, found {}", name, sequences.size(), own.size()));
+    for (std::size_t i = 0; i < own.size(); ++i) pieces[i].emplace(name, std::move(own[i]));
+  }
+  for (std::size_t i = 0; i < sequences.size(); ++i) scope.spawn(push_alone(sequences[i], std::move(pieces[i])), "push of a live session");
+  co_return;
+}
+
+task<void> push_many(Core core, std::vector<LiveId> ids, LiveRows rows) {
+  std::vector<Sequence> sequences = sequences_of_ids(*core, ids);
+  task<void> work = with_scope(push_each, std::move(sequences), std::move(rows));
+  co_await std::move(work);
+}
+
+task<void> push_many_unnamed(Core core, std::vector<LiveId> ids, LoDTensor rows) {
+  task<LiveRows> naming = named(core, std::move(rows));
+  LiveRows by_name = co_await std::move(naming);
+  task<void> work = push_many(core, std::move(ids), std::move(by_name));
+  co_await std::move(work);
+}
+
+task<void> marked(const Sequence& sequence, Mark::Kind kind, int level, std::optional<Duration> deadline) {
+  Mark mark;
+  mark.kind = kind;
+  mark.level = level;
+  return limited(deadline, mark_alone(sequence, mark));
+}
+
+}  // namespace
+
+// ---- LiveSession ----
+
+LiveSession& LiveSession::operator=(LiveSession&& other) noexcept {
+  if (this != &other) {
+    cancel();
+    sequence_ = std::move(other.sequence_);
+  }
+  return *this;
+}
+
+LiveSession::~LiveSession() {
+  if (sequence_ == nullptr) return;
+  cancel();
+  const LiveCore::Locked lock(*sequence_->core);
+  sequence_->core->ready.erase(sequence_->id);
+  sequence_->core->sequences.erase(sequence_->id);
+  sequence_->core->changed.raise(sequence_->core->woken);
+}
+
+void LiveSession::cancel() const noexcept {
+  if (sequence_ == nullptr) return;
+  const LiveCore::Locked lock(*sequence_->core);
+  sequence_->end_with(std::make_exception_ptr(CancelledError(sequence_->label() + " was cancelled")));
+}
+
+LiveId LiveSession::id() const noexcept { return sequence_ == nullptr ? 0 : sequence_->id; }
+std::uint64_t LiveSession::steps() const {
+  const LiveCore::Locked lock(*sequence_->core);
+  return sequence_->answered;
+}
+Executor& LiveSession::executor() const { return sequence_->core->runtime.executor(); }
+
+Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const {
+  const Recurrence::Input& input = sequence_->core->recurrence->inputs.at(0);
+  const std::size_t row = static_cast<std::size_t>(input.row.elements()) * size_of(input.dtype);
+  if (dtype != input.dtype || row == 0 || bytes.size() % row != 0)
+    throw ArgumentError(fmt::format("{}, input '{}': expected whole rows of {}{}, found {} bytes of {}", sequence_->label(), input.name,
+                                    name_of(input.dtype), input.row.to_string(), bytes.size(), name_of(dtype)));
+  Tensor rows(dtype, input.row.inserted(0, static_cast<std::int64_t>(bytes.size() / row)));
+  rows.storage()->mark_written();
+  if (!bytes.empty()) std::memcpy(rows.raw_mutable(), bytes.data(), bytes.size());
+  return rows;
+}
+
+task<void> LiveSession::push(LiveRows rows, Limit deadline) const { return limited(deadline, push_alone(sequence_, std::move(rows))); }
+task<void> LiveSession::push(LoDTensor rows, Limit deadline) const { return limited(deadline, push_unnamed(sequence_, std::move(rows))); }
+task<std::optional<LiveRows>> LiveSession::next(Limit deadline) const { return limited(deadline, next_of(sequence_)); }
+task<void> LiveSession::open_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::open, level, deadline); }
+task<void> LiveSession::close_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::close, level, deadline); }
+task<std::uint64_t> LiveSession::flush(Limit deadline) const { return limited(deadline, flush_alone(sequence_)); }
+task<void> LiveSession::reset(Limit deadline) const { return marked(sequence_, Mark::Kind::reset, 0, deadline); }
+task<void> LiveSession::finish(Limit deadline) const { return marked(sequence_, Mark::Kind::finish, 0, deadline); }
+
+// ---- LiveModel ----
+
+LiveModel::LiveModel(Runtime& runtime, const Program& program, LiveOptions options)
+    : core_(std::make_shared<LiveCore>(runtime, program, std::move(options))) {}
+LiveModel::~LiveModel() { core_->shut_down(); }
+
+const Recurrence& LiveModel::recurrence() const noexcept { return *core_->recurrence; }
+Executor& LiveModel::executor() const { return core_->runtime.executor(); }
+std::size_t LiveModel::live_sessions() const {
+  const LiveCore::Locked lock(*core_);
+  return core_->batcher.live();
+}
+Batcher::Stats LiveModel::stats() const {
+  const LiveCore::Locked lock(*core_);
+  return core_->batcher.stats();
+}
+
+namespace {
+
+// A function of its own: LiveSession is made by its friend, from what this gives.
+template <class Make>
+task<LiveSession> opened(task<Sequence> opening, Make make) {
+  Sequence sequence = co_await std::move(opening);
+  LiveSession session = make(std::move(sequence));
+  co_return std::move(session);
+}
+
+}  // namespace
+
+task<LiveSession> LiveModel::open(LiveStart start) const {
+  return opened(open_sequence(core_, std::move(start)), [](Sequence sequence) { return LiveSession(std::move(sequence)); });
+}
+task<void> LiveModel::push(std::vector<LiveId> ids, LiveRows rows) const { return push_many(core_, std::move(ids), std::move(rows)); }
+task<void> LiveModel::push(std::vector<LiveId> ids, LoDTensor rows) const {
+  return push_many_unnamed(core_, std::move(ids), std::move(rows));
+}
+task<std::optional<LiveBatch>> LiveModel::next() const { return next_of_all(core_); }
+
+}  // namespace millrace

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/lowering/recurrence.h>
+#include <millrace/runtime/runtime.h>
+#include <millrace/runtime/task/async_task.h>
+#include <millrace/runtime/task/deadline.h>
+#include <millrace/streaming/live/batcher.h>
+#include <millrace/tensor/lod_tensor.h>
+
+namespace millrace {
+
+/// How a program is kept live. Every bound is one of memory, and so of lag.
+struct LiveOptions {
+  RecurrenceOptions recurrence;
+  Place place = CpuPlace{};                         ///< one of the runtime's
+  Backend backend = Backend::automatic;             ///< of ticks, as StateSlab takes it
+  std::size_t max_rows = 4096;                      ///< of one tick
+  std::size_t sessions = 65536;                     ///< that live at once
+  std::size_t queued_in = std::size_t{256} << 10;   ///< bytes of each input of a session that wait for their step
+  std::size_t queued_out = std::size_t{256} << 10;  ///< bytes of results of a session that wait to be taken, before it steps no further
+
+  LiveOptions() = default;
+};
+
+/// How a sequence begins.
+struct LiveStart {
+  std::string name;                     ///< what errors call it, beside its number
+  std::map<std::string, Tensor> given;  ///< values that the program takes at the start; those left out are zeros
+
+  LiveStart() = default;
+};
+
+/// Rows by the name of an input or an output.
+using LiveRows = std::map<std::string, LoDTensor>;
+
+/// Results of some sequences: of each output the rows of ids[0], then those of ids[1], …, which level 0 of its LoD tells apart.
+struct LiveBatch {
+  std::vector<LiveId> ids;
+  LiveRows outputs;
+  std::vector<LiveId> ended;                                  ///< all of whose results have been given now
+  std::vector<std::pair<LiveId, std::exception_ptr>> failed;  ///< likewise; why there will be no more
+  LiveBatch() = default;
+};
+
+/// A step that failed, and with it its session: `what()` names session and step.
+class LiveError : public Error {
+ public:
+  explicit LiveError(const std::string& what, LiveId session, std::uint64_t step, std::exception_ptr cause)
+      : Error(what), session_(session), step_(step), cause_(std::move(cause)) {}
+  LiveId session() const noexcept { return session_; }
+  /// The first step without a result, from 0.
+  std::uint64_t step() const noexcept { return step_; }
+  const std::exception_ptr& cause() const noexcept { return cause_; }
+
+ private:
+  LiveId session_;
+  std::uint64_t step_;
+  std::exception_ptr cause_;
+};
+
+namespace detail {
+class LiveCore;
+class LiveSequence;
+}  // namespace detail
+
+/// One live sequence of a LiveModel: rows go in as they arrive, results come out as they are made. A handle: destroying it cancels the session.
+///
+/// Each operation is a task, to be awaited by a task of the model's runtime, and `async_x(…, token)` the same for any completion token, as
+/// `async_start` says: where handlers are called, and how an allocator and a cancellation slot are used. An operation that is cancelled takes nothing
+/// back of what it has done, and the session goes on. With a deadline an operation that takes longer is cancelled, and throws DeadlineError.
+///
+/// Operations that say something (all but `next` and `cancel`) take effect in order, one at a time: ArgumentError while another is under way. `next` may
+/// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError and LoDError name the session and
+/// what was expected; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
+class LiveSession {
+ public:
+  using Limit = std::optional<Duration>;
+
+  LiveSession() = default;
+  LiveSession(LiveSession&&) noexcept = default;
+  LiveSession& operator=(LiveSession&& other) noexcept;
+  ~LiveSession();
+
+  LiveId id() const noexcept;
+  /// Steps that have a result.
+  std::uint64_t steps() const;
+
+  /// Rows of inputs, any number of each. Done when all are queued. An inner level of LoD opens and closes inner sequences around its rows.
+  task<void> push(LiveRows rows, Limit deadline = {}) const;
+  /// The same where the program has one input.
+  task<void> push(LoDTensor rows, Limit deadline = {}) const;
+  template <class T>
+  task<void> push(std::span<const T> values, Limit deadline = {}) const {
+    return push(LoDTensor(rows_of(dtype_of<T>, std::as_bytes(values))), deadline);
+  }
+  /// The results that are there and were not taken, at least one; nothing when the sequence has ended. Of each output of a step [n, …]; an output of
+  /// inner sequences stands there when some have closed, a row each.
+  task<std::optional<LiveRows>> next(Limit deadline = {}) const;
+  /// An inner sequence of level 1 … levels − 1 begins, or ends.
+  task<void> open_level(int level, Limit deadline = {}) const;
+  task<void> close_level(int level, Limit deadline = {}) const;
+  /// Done when nothing more can be answered of what was said: the number of steps since the start or the last reset.
+  task<std::uint64_t> flush(Limit deadline = {}) const;
+  /// Ends the sequence and begins it anew: what is open closes, each step is answered, then the state is what it was at the start.
+  task<void> reset(Limit deadline = {}) const;
+  /// No row follows. What is open closes; `next` gives what is left, then nothing.
+  task<void> finish(Limit deadline = {}) const;
+  /// The session is over at once: whoever waits for it hears CancelledError.
+  void cancel() const noexcept;
+
+  template <class Token>
+  auto async_push(LiveRows rows, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), push(std::move(rows), deadline), std::forward<Token>(token), "push");
+  }
+  template <class Token>
+  auto async_push(LoDTensor rows, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), push(std::move(rows), deadline), std::forward<Token>(token), "push");
+  }
+  template <class Token>
+  auto async_next(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), next(deadline), std::forward<Token>(token), "next");
+  }
+  template <class Token>
+  auto async_open_level(int level, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), open_level(level, deadline), std::forward<Token>(token), "open_level");
+  }
+  template <class Token>
+  auto async_close_level(int level, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), close_level(level, deadline), std::forward<Token>(token), "close_level");
+  }
+  template <class Token>
+  auto async_flush(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), flush(deadline), std::forward<Token>(token), "flush");
+  }
+  template <class Token>
+  auto async_reset(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), reset(deadline), std::forward<Token>(token), "reset");
+  }
+  template <class Token>
+  auto async_finish(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), finish(deadline), std::forward<Token>(token), "finish");
+  }
+
+ private:
+  friend class LiveModel;
+  explicit LiveSession(std::shared_ptr<detail::LiveSequence> sequence) noexcept : sequence_(std::move(sequence)) {}
+  Executor& executor() const;
+  Tensor rows_of(DType dtype, std::span<const std::byte> bytes) const;
+
+  std::shared_ptr<detail::LiveSequence> sequence_;
+};
+
+/// A program over sequences that are still arriving: any number of live sessions, whose steps are batched as they become ready, on a thread of the
+/// model's own. A sequence has the bits of one run of the whole, however its rows were cut and whoever shares its ticks. Nothing polls.
+///
+/// Its sessions may outlive it: they then end with CancelledError. The runtime outlives both. Thread-safe.
+class LiveModel {
+ public:
+  /// UnsupportedError names the op that keeps the program from being fed live; else as `make_recurrence` and `StateSlab`.
+  explicit LiveModel(Runtime& runtime, const Program& program, LiveOptions options = {});
+  ~LiveModel();
+  LiveModel(const LiveModel&) = delete;
+  LiveModel& operator=(const LiveModel&) = delete;
+
+  const Recurrence& recurrence() const noexcept;
+  std::size_t live_sessions() const;
+  Batcher::Stats stats() const;
+
+  /// A new sequence. OverflowError when `sessions` live already; ArgumentError names a given value that the program does not take.
+  task<LiveSession> open(LiveStart start = {}) const;
+
+  /// Pieces of several sequences at once: level 0 of the LoD says how many rows (with levels below: inner sequences, which open and close) go to each
+  /// of `ids`. ArgumentError for an id that is not live, or stands twice. Done when all are queued; the sequences do not wait for one another.
+  task<void> push(std::vector<LiveId> ids, LiveRows rows) const;
+  task<void> push(std::vector<LiveId> ids, LoDTensor rows) const;
+  /// What became ready of any of its sequences, at least one row, end or failure; nothing when no session is left. Results are given once, here or by a
+  /// session's own `next`.
+  task<std::optional<LiveBatch>> next() const;
+
+  template <class Token>
+  auto async_open(LiveStart start, Token&& token) const {
+    return async_start(executor(), open(std::move(start)), std::forward<Token>(token), "open");
+  }
+  template <class Token>
+  auto async_push(std::vector<LiveId> ids, LoDTensor rows, Token&& token) const {
+    return async_start(executor(), push(std::move(ids), std::move(rows)), std::forward<Token>(token), "push");
+  }
+  template <class Token>
+  auto async_next(Token&& token) const {
+    return async_start(executor(), next(), std::forward<Token>(token), "next");
+  }
+
+ private:
+  Executor& executor() const;
+  std::shared_ptr<detail::LiveCore> core_;
+};
+
+}  // namespace millrace

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one client costs the others: the limits of docs/protocol.md, seen from outside.
+#include <millrace/streaming/live/server.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/streaming/client/stream_client.h>
+#include <millrace/streaming/protocol/data.h>
+#include <millrace/streaming/protocol/frame.h>
+#include <streaming/live/live_model.h>
+#include <streaming/live/served.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+
+/// How sessions of a server ended, as they do.
+class Ends {
+ public:
+  void listen_to(Served& served) {
+    served.ask([&] {
+      served.server->on_session_end = [this](const Server::SessionEnd& end) {
+        const std::lock_guard lock(mutex_);
+        outcomes_.emplace_back(end.outcome);
+      };
+    });
+  }
+  std::size_t count(const std::string& outcome) const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count(outcomes_.begin(), outcomes_.end(), outcome));
+  }
+  /// Waits for one, for at most 20 s.
+  bool saw(const std::string& outcome) const {
+    for (int i = 0; i < 2000 && count(outcome) == 0; ++i) std::this_thread::sleep_for(10ms);
+    return count(outcome) > 0;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> outcomes_;
+};
+
+std::string handshake() {
+  return "GET /stream HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+         "Sec-WebSocket-Version: 13\r\n\r\n";
+}
+/// A connection that says what it likes.
+struct Raw {
+  explicit Raw(const Served& served) : socket(context) { socket.connect({asio::ip::make_address("127.0.0.1"), served.url().port}); }
+  bool say(const std::string& text) {
+    boost::system::error_code error;
+    asio::write(socket, asio::buffer(text), error);
+    return !error;
+  }
+  /// Becomes a WebSocket. Nothing may follow the request before its answer.
+  void upgrade() {
+    CHECK(say(handshake()));
+    std::string answer;
+    asio::read_until(socket, asio::dynamic_buffer(answer), "\r\n\r\n");
+    CHECK(answer.starts_with("HTTP/1.1 101"));
+  }
+  std::string to_end() {
+    std::string all;
+    boost::system::error_code error;
+    asio::read(socket, asio::dynamic_buffer(all), error);
+    return all;
+  }
+  asio::io_context context;
+  tcp::socket socket;
+};
+
+std::string control(const std::string& text) { return encode_frame(text_message(text)); }
+const std::string plain_start = R"({"type":"start","version":1})";
+
+/// A WebSocket frame of a client, masked with zeros.
+std::string web_frame(unsigned first, const std::string& payload) {
+  return std::string{static_cast<char>(first), static_cast<char>(0x80 + payload.size())} + std::string(4, '\0') + payload;
+}
+
+Program listing_of(std::int64_t features = 3, std::int64_t hidden = 4) {
+  Random random(1);
+  return live_listing(random, features, hidden);
+}
+
+}  // namespace
+
+TEST_CASE("connections that never start keep nobody out, and the oldest of them are told to come back") {
+  ServerOptions options;
+  options.limits.sessions = 4;
+  options.limits.newcomers = 8;
+  Served served(listing_of(), options);
+  std::vector<std::unique_ptr<Raw>> silent;
+  for (int i = 0; i < 40; ++i) {
+    silent.push_back(std::make_unique<Raw>(served));
+    CHECK(silent.back()->say(control(plain_start).substr(0, 9)));
+    if (i == 8) CHECK(silent.front()->to_end().find("\"code\":\"overload\"") != std::string::npos);
+  }
+  for (int i = 0; i < 6; ++i) {
+    const ClientRecord record = stream_plans(served.url(), std::vector<ClientPlan>(1)).at(0);
+    CHECK(record.error == "");
+  }
+  CHECK(served.ask([&] { return served.server->newcomers(); }) <= 8);
+  CHECK(served.ask([&] { return served.server->live_sessions(); }) == 0);
+}
+
+TEST_CASE("a session that is over, and one that was refused, hold no slot while their connections close") {
+  ServerOptions options;
+  options.limits.sessions = 1;
+  options.limits.sessions_per_address = 1;
+  Served served(listing_of(), options);
+  Raw first(served), second(served), third(served);
+  CHECK(first.say(control(plain_start)));
+  while (served.ask([&] { return served.server->live_sessions(); }) == 0) std::this_thread::sleep_for(1ms);
+  CHECK(second.say(control(plain_start)));
+  const std::string refused = second.to_end();
+  CHECK(refused.find("\"code\":\"overload\"") != std::string::npos);
+  CHECK(refused.find("\"retry_after_ms\":1000") != std::string::npos);
+  CHECK(first.say(control(R"({"type":"end"})")));
+  while (served.ask([&] { return served.server->live_sessions(); }) == 1) std::this_thread::sleep_for(1ms);
+  // The first has not closed its side yet.
+  CHECK(third.say(control(plain_start) + control(R"({"type":"end"})")));
+  CHECK(third.to_end().find("\"type\":\"ended\"") != std::string::npos);
+}
+
+TEST_CASE("before its start a connection may say 16 KiB, and control messages have a bound of their own") {
+  Served served(listing_of());
+  const std::string long_start = R"({"type":"start","version":1,"session":")" + std::string(16400, 'x') + "\"}";
+  Raw early(served), data(served), late(served);
+  CHECK(early.say(control(long_start)));
+  CHECK(early.to_end().find("expected a start of at most 16384 bytes") != std::string::npos);
+  CHECK(data.say(encode_frame(binary_message(std::string(20000, 'x')))));
+  CHECK(data.to_end().find("too_big") != std::string::npos);
+  CHECK(late.say(control(plain_start) + encode_frame(binary_message(std::string(12 * 8000, '\0'))) + control(std::string(70000, ' '))));
+  CHECK(late.to_end().find("65536 of them text") != std::string::npos);
+}
+
+TEST_CASE("a reader that stood still is told why it was left when it reads on") {
+  for (const bool web : {false, true}) {
+    INFO("web ", web);
+    ServerOptions options;
+    options.limits.stuck_writer = 2000ms;
+    Ends ends;
+    Served served(listing_of(3, 1024), options);
+    ends.listen_to(served);
+    Raw client(served);
+    if (web) {
+      client.upgrade();
+      CHECK(client.say(web_frame(0x81, plain_start)));
+      for (int i = 0; i < 1500; ++i) CHECK(client.say(web_frame(0x82, std::string(12, '\1'))));
+    } else {
+      CHECK(client.say(control(plain_start) + encode_frame(binary_message(std::string(12 * 1500, '\1')))));
+    }
+    REQUIRE(ends.saw("slow_reader"));
+    const std::string all = client.to_end();
+    CHECK(all.size() > 100000);
+    CHECK(all.substr(all.size() - std::min<std::size_t>(all.size(), 300)).find("\"code\":\"slow_reader\"") != std::string::npos);
+  }
+}
+
+TEST_CASE("a WebSocket ping counts as life, data without a byte does not") {
+  ServerOptions options;
+  options.limits.idle = 400ms;
+  Ends ends;
+  Served served(listing_of(), options);
+  ends.listen_to(served);
+  Raw pings(served);
+  pings.upgrade();
+  CHECK(pings.say(web_frame(0x81, plain_start)));
+  const auto begun = Clock::now();
+  while (Clock::now() - begun < 1200ms) {
+    CHECK(pings.say(web_frame(0x89, "hi")));
+    std::this_thread::sleep_for(30ms);
+  }
+  CHECK(ends.count("idle") == 0);
+  const std::string said = pings.to_end();
+  CHECK(said.find("\x8a\x02hi") != std::string::npos);
+  CHECK(said.find("\"code\":\"idle\"") != std::string::npos);
+  Raw empty(served);
+  CHECK(empty.say(control(plain_start)));
+  for (int i = 0; i < 200 && ends.count("idle") < 2; ++i) {
+    empty.say(encode_frame(binary_message("")));
+    std::this_thread::sleep_for(10ms);
+  }
+  CHECK(ends.count("idle") == 2);
+}
+
+TEST_CASE("a message in fragments without end is refused, one in many with bytes is taken") {
+  Served served(listing_of());
+  Raw honest(served), hostile(served);
+  std::string pieces = web_frame(0x01, "");
+  honest.upgrade();
+  hostile.upgrade();
+  for (const char c : plain_start) pieces += web_frame(0x00, std::string(1, c));
+  CHECK(honest.say(pieces + web_frame(0x80, "") + web_frame(0x81, R"({"type":"end"})")));
+  CHECK(honest.to_end().find("\"type\":\"ended\"") != std::string::npos);
+  CHECK(hostile.say(web_frame(0x81, plain_start) + web_frame(0x02, "")));
+  std::string empty;
+  for (int i = 0; i < 1000; ++i) empty += web_frame(0x00, "");
+  int thousands = 0;
+  while (thousands < 20000 && hostile.say(empty)) ++thousands;
+  CHECK(thousands < 20000);
+}
+
+TEST_CASE("while more rows wait than the bound nobody else may start, and is told when to come back") {
+  Program sum;
+  {
+    using namespace millrace::build;
+    const Guard guard(sum);
+    const Var a = input("a", VarType(DType::f32, {DDim::unknown, 1}, 1));
+    const Var b = input("b", VarType(DType::f32, {DDim::unknown, 1}, 1));
+    output("y", a + b);
+  }
+  ServerOptions options;
+  options.limits.waiting_rows = 100;
+  Served served(sum, options);
+  Raw ahead(served);
+  const auto rows = encode_data("a", std::as_bytes(std::span<const char>(std::string(4 * 101, '\0'))));
+  CHECK(ahead.say(control(plain_start) + encode_frame(rows)));
+  std::string error;
+  for (int i = 0; i < 500 && error.empty(); ++i) error = stream_plans(served.url(), std::vector<ClientPlan>(1)).at(0).error;
+  CHECK(error.starts_with("overload: about 101 rows wait for their step"));
+}

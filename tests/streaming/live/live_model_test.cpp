@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/live_model.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/sequence_ops.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/sync_wait.h>
+#include <streaming/live/live_model.h>
+
+using namespace millrace;
+using namespace millrace::testing;
+
+namespace {
+
+constexpr std::int64_t features = 3, hidden = 4;
+
+Runtime& threads() {
+  static Runtime runtime;
+  return runtime;
+}
+
+/// Says the rows of one sequence in random pieces.
+task<void> feeder(const LiveSession* session, Tensor rows, std::uint64_t seed) {
+  Random random(seed);
+  std::int64_t at = 0;
+  while (at < rows.dim(0)) {
+    const std::int64_t to = std::min(rows.dim(0), at + random.between(0, 9));
+    task<void> push = session->push(rows.rows(at, to));
+    co_await std::move(push);
+    at = to;
+    if (random.between(0, 7) != 0) continue;
+    task<std::uint64_t> flush = session->flush();
+    const std::uint64_t steps = co_await std::move(flush);
+    CHECK(steps == static_cast<std::uint64_t>(at));
+  }
+  task<void> finish = session->finish();
+  co_await std::move(finish);
+}
+
+task<std::string> taker(const LiveSession* session, std::string output) {
+  std::string bytes;
+  for (;;) {
+    task<std::optional<LiveRows>> next = session->next();
+    const std::optional<LiveRows> rows = co_await std::move(next);
+    if (!rows) co_return bytes;
+    CHECK(rows->at(output).lod().depth() == 1);
+    bytes += WholeRun::bytes(rows->at(output).tensor());
+  }
+}
+
+/// One session, said and taken side by side, twice with a reset between.
+task<void> live(const LiveModel* model, const WholeRun* whole, std::size_t index, std::uint64_t seed) {
+  LiveStart start;
+  start.name = "number " + std::to_string(index);
+  start.given["boot"] = whole->boots[index];
+  task<LiveSession> opening = model->open(std::move(start));
+  const LiveSession session = co_await std::move(opening);
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  scope.spawn(feeder(&session, whole->rows[index], seed), "feeder");
+  task<std::string> taking = taker(&session, "y");
+  const std::string bytes = co_await std::move(taking);
+  co_await scope.join();
+  CHECK(bytes == WholeRun::bytes(whole->outputs[index]));
+  CHECK(session.steps() == static_cast<std::uint64_t>(whole->rows[index].dim(0)));
+}
+
+task<void> crowd(Scope& scope, const LiveModel* model, const WholeRun* whole, std::uint64_t seed) {
+  for (std::size_t i = 0; i < whole->rows.size(); ++i) scope.spawn(live(model, whole, i, seed + i), "session " + std::to_string(i));
+  co_return;
+}
+
+task<void> many(const LiveModel* model, const WholeRun* whole, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<LiveSession> sessions;
+  std::vector<std::int64_t> at(whole->rows.size(), 0);
+  std::map<LiveId, std::string> got;
+  std::map<LiveId, std::size_t> index;
+  for (std::size_t i = 0; i < whole->rows.size(); ++i) {
+    LiveStart start;
+    start.given["boot"] = whole->boots[i];
+    task<LiveSession> opening = model->open(std::move(start));
+    LiveSession opened = co_await std::move(opening);
+    index[opened.id()] = i;
+    sessions.push_back(std::move(opened));
+  }
+  const auto left = [&] {
+    bool some = false;
+    for (std::size_t i = 0; i < at.size(); ++i) some = some || at[i] < whole->rows[i].dim(0);
+    return some;
+  };
+  while (left()) {
+    std::vector<LiveId> ids;
+    LoD::Level lengths;
+    std::vector<Tensor> pieces;
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      if (random.coin()) continue;
+      const std::int64_t count = std::min(whole->rows[i].dim(0) - at[i], random.between(0, 5));
+      ids.push_back(sessions[i].id());
+      lengths.push_back(count);
+      pieces.push_back(whole->rows[i].rows(at[i], at[i] + count));
+      at[i] += count;
+      total += count;
+    }
+    Tensor rows(DType::f32, {total, features});
+    rows.storage()->mark_written();
+    auto* to = static_cast<char*>(rows.raw_mutable());
+    for (const Tensor& piece : pieces) {
+      std::memcpy(to, piece.raw(), piece.bytes());
+      to += piece.bytes();
+    }
+    LoDTensor ragged(std::move(rows), LoD::from_lengths({lengths}));
+    task<void> push = model->push(std::move(ids), std::move(ragged));
+    co_await std::move(push);
+  }
+  for (const LiveSession& session : sessions) {
+    task<void> finish = session.finish();
+    co_await std::move(finish);
+  }
+  std::size_t ended = 0;
+  for (;;) {
+    task<std::optional<LiveBatch>> next = model->next();
+    const std::optional<LiveBatch> batch = co_await std::move(next);
+    if (!batch) break;
+    ended += batch->ended.size();
+    CHECK(batch->failed.empty());
+    const LoDTensor& y = batch->outputs.at("y");
+    for (std::size_t i = 0; i < batch->ids.size(); ++i) {
+      const auto [begin, end] = y.lod().row_range(0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(i) + 1);
+      got[batch->ids[i]] += WholeRun::bytes(y.tensor().rows(begin, end));
+    }
+  }
+  CHECK(ended == whole->rows.size());
+  for (const auto& [id, i] : index) CHECK(got[id] == WholeRun::bytes(whole->outputs[i]));
+}
+
+/// What an error of `work` says.
+template <class E, class T>
+std::string error_of(task<T> work) {
+  try {
+    sync_wait(threads().executor(), std::move(work));
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("live sessions have the bits of the whole run, however they are cut and whoever shares their ticks") {
+  for (const std::uint64_t seed : seeds(6)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Program program = live_listing(random, features, hidden);
+    const WholeRun whole(program, random, random.between(1, 12), 80, features, hidden);
+    LiveOptions options;
+    options.queued_in = static_cast<std::size_t>(random.between(1, 400));  // bounds that are reached
+    options.queued_out = static_cast<std::size_t>(random.between(1, 400));
+    options.max_rows = static_cast<std::size_t>(random.between(1, 5));
+    const LiveModel model(threads(), program, options);
+    sync_wait(threads().executor(), with_scope(crowd, &model, &whole, seed));
+    CHECK(model.live_sessions() == 0);
+  }
+}
+
+TEST_CASE("pieces of many sessions in one call give each the bits of its whole run") {
+  for (const std::uint64_t seed : seeds(6)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Program program = live_listing(random, features, hidden);
+    const WholeRun whole(program, random, random.between(1, 12), 40, features, hidden);
+    const LiveModel model(threads(), program);
+    sync_wait(threads().executor(), many(&model, &whole, seed));
+  }
+}
+
+TEST_CASE("inner sequences of a piece open and close around their rows") {
+  Random random(3);
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, features}, 2));
+    const layers::GruWeights weights{random_tensor(random, {features, 3 * hidden}),
+                                     random_tensor(random, {hidden, 3 * hidden}),
+                                     random_tensor(random, {3 * hidden}),
+                                     {}};
+    build::output("y", layers::gru(x, {weights}).y);
+  }
+  const LoDTensor x(random_tensor(random, {9, features}), LoD::from_lengths({{2, 0, 2}, {3, 0, 4, 2}}));
+  SeededExecutor executor(1);
+  const RunResult whole = sync_wait(executor, run(program, {{"x", x}}));
+  const LiveModel model(threads(), program);
+  std::vector<LiveSession> sessions;
+  std::vector<LiveId> ids;
+  for (int i = 0; i < 3; ++i) {
+    sessions.push_back(sync_wait(threads().executor(), model.open()));
+    ids.push_back(sessions.back().id());
+  }
+  sync_wait(threads().executor(), model.push(ids, x));
+  std::string bytes;
+  for (const LiveSession& session : sessions) {
+    sync_wait(threads().executor(), session.finish());
+    bytes += sync_wait(threads().executor(), taker(&session, "y"));
+  }
+  CHECK(bytes == WholeRun::bytes(whole["y"].tensor()));
+  CHECK(error_of<ArgumentError>(model.push({99}, x)) == "live model: expected the number of a live session, found 99");
+}
+
+TEST_CASE("a session may be reset, told levels, cancelled, and given a deadline") {
+  Random random(4);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 3, 30, features, hidden);
+  std::optional<LiveModel> model(std::in_place, threads(), program);
+  LiveStart start;
+  start.given["boot"] = whole.boots[0];
+  const LiveSession session = sync_wait(threads().executor(), model->open(std::move(start)));
+  std::string bytes;
+  for (int again = 0; again < 2; ++again) {
+    sync_wait(threads().executor(), session.push(whole.rows[0]));
+    sync_wait(threads().executor(), session.reset());
+  }
+  CHECK(error_of<ArgumentError>(session.open_level(1)).find("found level 1") != std::string::npos);
+  CHECK(error_of<DTypeError>(session.push(Tensor(DType::f64, {1, features}))).find("input 'x': expected f32") != std::string::npos);
+  CHECK(error_of<ShapeError>(session.push(Tensor(DType::f32, {1, 9}))).find("input 'x': expected rows of") != std::string::npos);
+  const std::vector<float> row(features, 1.0f);
+  sync_wait(threads().executor(), session.push(std::span<const float>(row)));
+  sync_wait(threads().executor(), session.finish());
+  bytes = sync_wait(threads().executor(), taker(&session, "y"));
+  const std::string once = WholeRun::bytes(whole.outputs[0]);
+  CHECK(bytes.size() == 2 * once.size() + hidden * sizeof(float));
+  CHECK(bytes.substr(0, 2 * once.size()) == once + once);
+  CHECK(error_of<ArgumentError>(session.push(whole.rows[0])).find("expected nothing after finish") != std::string::npos);
+
+  const LiveSession silent = sync_wait(threads().executor(), model->open());
+  CHECK(error_of<DeadlineError>(silent.next(std::chrono::milliseconds(20))) != "no error");
+  std::promise<std::string> told;
+  silent.async_next([&](std::exception_ptr error, const std::optional<LiveRows>&) {
+    try {
+      if (error != nullptr) std::rethrow_exception(error);
+      told.set_value("nothing");
+    } catch (const CancelledError& cancelled) {
+      told.set_value(cancelled.what());
+    }
+  });
+  silent.cancel();
+  CHECK(told.get_future().get().find("was cancelled") != std::string::npos);
+  const LiveSession left = sync_wait(threads().executor(), model->open());
+  model.reset();
+  CHECK(error_of<CancelledError>(left.next()).find("its model is gone") != std::string::npos);
+}
+
+TEST_CASE("a step that fails ends its session alone, by its name and its step") {
+  LiveOptions options;
+  options.recurrence.states = {{"sum", "next_sum"}};
+  const LiveModel model(threads(), live_lookup(), options);
+  LiveStart start;
+  start.name = "wrong";
+  const LiveSession bad = sync_wait(threads().executor(), model.open(std::move(start)));
+  const LiveSession good = sync_wait(threads().executor(), model.open());
+  const auto rows = [](std::int64_t index) { return Tensor::from<std::int64_t>({index}); };
+  for (const LiveSession* session : {&bad, &good}) sync_wait(threads().executor(), session->push(rows(1)));
+  sync_wait(threads().executor(), bad.push(rows(7)));
+  sync_wait(threads().executor(), good.push(rows(2)));
+  sync_wait(threads().executor(), good.finish());
+  CHECK(sync_wait(threads().executor(), taker(&good, "y")).size() == 4 * sizeof(float));
+  const std::string why = error_of<LiveError>(taker(&bad, "y"));
+  CHECK(why.starts_with("session " + std::to_string(bad.id()) + " 'wrong', step 1: "));
+}
+
+TEST_CASE("sessions on an io_context of the embedder's take callbacks, futures and awaitables, and a cancellation slot") {
+  Random random(5);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 1, 30, features, hidden);
+  asio::io_context io;
+  RuntimeOptions on_io;
+  on_io.context = &io;
+  Runtime runtime(on_io);
+  LiveModel model(runtime, program);
+  std::string bytes;
+  bool cancelled = false;
+  const auto client = [](LiveModel* to, const WholeRun* with, std::string* got) -> asio::awaitable<void> {
+    LiveStart start;
+    start.given["boot"] = with->boots[0];
+    LiveSession session = co_await to->async_open(std::move(start), asio::use_awaitable);
+    co_await session.async_push(LoDTensor(with->rows[0]), asio::use_awaitable);
+    co_await session.async_finish(asio::use_awaitable);
+    for (;;) {
+      std::optional<LiveRows> rows = co_await session.async_next(asio::use_awaitable);
+      if (!rows) break;
+      *got += WholeRun::bytes(rows->at("y").tensor());
+    }
+  };
+  std::exception_ptr failed;
+  asio::co_spawn(io, client(&model, &whole, &bytes), [&](std::exception_ptr error) { failed = error; });
+  io.run();
+  CHECK(failed == nullptr);
+  CHECK(bytes == WholeRun::bytes(whole.outputs[0]));
+  io.restart();
+  std::future<LiveSession> opened = model.async_open(LiveStart(), asio::use_future);
+  io.run();
+  const LiveSession session = opened.get();
+  asio::cancellation_signal signal;
+  session.async_next(asio::bind_cancellation_slot(
+      signal.slot(), [&](std::exception_ptr error, const std::optional<LiveRows>&) { cancelled = error != nullptr; }));
+  io.restart();
+  io.poll();
+  CHECK_FALSE(cancelled);
+  signal.emit(asio::cancellation_type::terminal);
+  io.restart();
+  io.run();
+  CHECK(cancelled);
+  CHECK(model.live_sessions() == 1);
+}

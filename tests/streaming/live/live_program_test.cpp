@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/streaming/live/live_program.h>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/sync_wait.h>
+
+using namespace millrace;
+
+namespace {
+
+/// Sums what arrives, slot by slot, while there is more; `reach`: how many slots back each iteration looks.
+Program sums(std::int64_t reach) {
+  using namespace millrace::build;
+  Program program;
+  const Guard guard(program);
+  const ArrayVar x = ArrayVar::of(input("x", VarType::array_of(DType::f32, DDim{2}, false)));
+  const ArrayVar y = ArrayVar::of(input("y", VarType::array_of(DType::f32, DDim{2}, false)));
+  Var step = constant(reach);
+  Var sum = constant(make_darray(DDim{2}, 0.0f));
+  auto loop = while_loop({step, sum});
+  {
+    auto frame = loop.frame();
+    loop.break_if(logical_not(x.has(step)));
+    const Var next = reach == 0 ? sum + x.read(step) : sum + x.read(step) * x.read(step - reach);
+    y.write(step - reach, next);
+    sum.update(next);
+    step.update(step + 1);
+  }
+  output("total", sum);
+  return program;
+}
+
+Tensor slot(float a, float b) { return Tensor::from<float>({a, b}); }
+
+}  // namespace
+
+TEST_CASE("a loop that is no recurrence goes on while rows arrive, and its array is read while it runs") {
+  for (const std::int64_t window : {0, 3}) {
+    INFO("window ", window);
+    Runtime runtime;
+    LiveProgramOptions options;
+    options.window = options.output_window = window;
+    const LiveProgram live(runtime, sums(0), options);
+    Executor& on = runtime.executor();
+    float a = 0;
+    for (int i = 1; i <= 200; ++i) {
+      sync_wait(on, live.push("x", slot(static_cast<float>(i), 1)));
+      a += static_cast<float>(i);
+      const std::optional<LoDTensor> y = sync_wait(on, live.next("y"));
+      REQUIRE(y);
+      CHECK(y->tensor().to_vector<float>() == std::vector<float>{a, static_cast<float>(i)});
+    }
+    live.finish();
+    CHECK_FALSE(sync_wait(on, live.next("y")));
+    const RunResult result = sync_wait(on, live.result());
+    CHECK(result["total"].tensor().to_vector<float>() == std::vector<float>{a, 200});
+  }
+}
+
+TEST_CASE("what has arrived stays readable without a window, however far back an iteration looks") {
+  Runtime runtime;
+  const LiveProgram live(runtime, sums(2));
+  Executor& on = runtime.executor();
+  for (int i = 1; i <= 4; ++i) sync_wait(on, live.push("x", slot(static_cast<float>(i), 1)));
+  live.finish();
+  CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{3, 1});
+  CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{11, 2});
+  CHECK_FALSE(sync_wait(on, live.next("y")));
+}
+
+TEST_CASE("a live run is cancelled while it waits, and names what it does not have") {
+  Runtime runtime;
+  const LiveProgram live(runtime, sums(0));
+  CHECK_THROWS_WITH_AS(sync_wait(runtime.executor(), live.push("z", slot(1, 1))), doctest::Contains("live inputs (x), found 'z'"),
+                       ArgumentError);
+  live.cancel();
+  CHECK_THROWS_AS(sync_wait(runtime.executor(), live.result()), CancelledError);
+  CHECK_THROWS_AS(sync_wait(runtime.executor(), live.next("y")), CancelledError);
+}
