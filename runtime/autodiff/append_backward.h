@@ -13,9 +13,9 @@ namespace millrace {
 struct MemoryPolicy {
   enum class Kind : std::uint8_t {
     keep,       ///< all values that the gradients read are kept
-    spill,      ///< the same, in files of the host
+    spill,      ///< the same, in files of the host; not built: UnsupportedError
     recompute,  ///< the states are kept every `every` iterations; the iterations between are computed again
-    truncate    ///< gradients stop at the boundary of each run of k1 iterations and reach back k2 of them
+    truncate    ///< no gradient flows from a run of k1 iterations to the run before it; k2 must be k1 (UnsupportedError)
   };
   Kind kind = Kind::keep;
   std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: 64
