@@ -66,7 +66,7 @@ class Session final : private Batcher::Sink {
   bool about_to_say_more() const noexcept;
   /// Nothing will be added to the output: when it is empty, close with `close_code`.
   bool over() const noexcept { return over_; }
-  std::uint16_t close_code() const noexcept { return close_code_; }
+  std::uint16_t close_code() const noexcept { return outcome_ == Outcome::error ? close_code_of(error_) : close_code_normal; }
 
   /// How it ended: "ended", the name of an error, or "gone" when the client went without a word; "live" before.
   std::string_view outcome() const noexcept;
@@ -167,7 +167,6 @@ class Session final : private Batcher::Sink {
   bool end_said_ = false;
   bool feeding_ = false;
   bool over_ = false;
-  std::uint16_t close_code_ = close_code_normal;
   enum class Outcome : std::uint8_t { live, ended, gone, error };
   Outcome outcome_ = Outcome::live;
   ErrorCode error_ = ErrorCode::failed;
