@@ -384,10 +384,9 @@ void Session::end_with(ErrorCode code, const std::string& why, std::optional<std
   if (over_) return;
   ErrorMessage message{code, why, retry_after_ms, {}};
   if (started()) message.seq = answered_;
-  close_code_ = close_code_of(code);
   outcome_ = Outcome::error;
   error_ = code;
-  make_special().why = why;
+  make_special().why = std::make_unique<std::string>(why);
   leave();
   send(text_message(to_json(message)));
 }

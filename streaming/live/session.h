@@ -66,12 +66,12 @@ class Session final : private Batcher::Sink {
   bool about_to_say_more() const noexcept;
   /// Nothing will be added to the output: when it is empty, close with `close_code`.
   bool over() const noexcept { return over_; }
-  std::uint16_t close_code() const noexcept { return close_code_; }
+  std::uint16_t close_code() const noexcept { return outcome_ == Outcome::error ? close_code_of(error_) : close_code_normal; }
 
   /// How it ended: "ended", the name of an error, or "gone" when the client went without a word; "live" before.
   std::string_view outcome() const noexcept;
   /// What the client was told of an error; empty when there was none.
-  const std::string& why() const noexcept { return special().why; }
+  std::string why() const { return special().why ? *special().why : std::string(); }
   /// Rows that wait for their step, about.
   std::size_t waiting_rows() const noexcept;
 
@@ -89,7 +89,7 @@ class Session final : private Batcher::Sink {
   /// What few sessions have. The others hold no memory for it.
   struct Special {
     std::string label{};
-    std::string why{};
+    std::unique_ptr<std::string> why{};                // of an error: a session that waits has no room for it
     std::uint64_t steps_before = 0;                    // the last reset
     std::optional<std::vector<std::size_t>> wanted{};  // outputs of the results, by number: those of a level stand together. None: all
     std::vector<Tensor> given{};                       // for the start, and each reset
@@ -167,7 +167,6 @@ class Session final : private Batcher::Sink {
   bool end_said_ = false;
   bool feeding_ = false;
   bool over_ = false;
-  std::uint16_t close_code_ = close_code_normal;
   enum class Outcome : std::uint8_t { live, ended, gone, error };
   Outcome outcome_ = Outcome::live;
   ErrorCode error_ = ErrorCode::failed;
