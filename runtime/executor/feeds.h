@@ -9,7 +9,7 @@
 namespace millrace {
 
 /// Compares the value that is fed to input `name` with the type that the program declares. ArgumentError (another kind, or nothing),
-/// DTypeError, LoDError and ShapeError name both. `run` does this for every input; `run_straight` leaves it to its caller. Thread-safe.
+/// DTypeError, LoDError and ShapeError name both. `run` does this for every input; `StraightProgram::run` leaves it to its caller. Thread-safe.
 void check_feed(const std::string& name, const VarType& wanted, const Value& value);
 
 }  // namespace millrace

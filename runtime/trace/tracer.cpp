@@ -6,6 +6,7 @@
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/trace/trace_json.h>
+#include <millrace/tensor/error.h>
 
 namespace millrace {
 

@@ -17,6 +17,7 @@
 
 #include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/executor/run_program.h>
+#include <millrace/runtime/program/straight_program.h>
 #include <millrace/runtime/task/cpu_count.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/start_run.h>
@@ -217,7 +218,9 @@ struct Compiled {
   };
 
   Compiled(const Program& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline)
-      : executable(make(program, threads)), made_after_forks(forks.load()) {
+      : source(std::make_shared<const Program>(program)), made_after_forks(forks.load()) {
+    if (threads < 1) throw ArgumentError(fmt::format("compile: expected 1 thread or more, found {}", threads));
+    make(threads);
     const std::optional<Backend> chosen = backend_of(backend);
     if (!chosen)
       throw ArgumentError(fmt::format("compile: expected the backend auto, interpreted, captured or fused, found '{}'", backend));
@@ -227,19 +230,35 @@ struct Compiled {
       if (!(*deadline > 0)) throw ArgumentError(fmt::format("compile: expected a deadline of more than 0 seconds, found {}", *deadline));
       options.deadline = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*deadline));
     }
-    for (const Program::Port& port : executable.program().inputs())
-      inputs.push_back({port.name, nb::steal(PyUnicode_InternFromString(port.name.c_str())), &executable.program().var(port.var).type});
+    for (const Program::Port& port : source->inputs())
+      inputs.push_back({port.name, nb::steal(PyUnicode_InternFromString(port.name.c_str())), &source->var(port.var).type});
   }
 
-  static Executable make(const Program& program, int threads) {
-    if (threads < 1) throw ArgumentError(fmt::format("compile: expected 1 thread or more, found {}", threads));
-    Program copy = program;
+  void make(int threads) {
     const nb::gil_scoped_release released;
     const SignalsBlocked blocked;
-    return Executable(std::move(copy), make_cpu_device(threads, 4));
+    device = make_cpu_device(threads, 4);
+    try {
+      straight.emplace(*source, device);
+    } catch (const UnsupportedError&) {
+      executable();
+    }
   }
 
-  Executable executable;
+  /// Made when it is first wanted: calls of a straight-line program do without it, and without a second copy of its packed weights.
+  const Executable& executable() const {
+    std::call_once(lazy->once, [this] { lazy->made.emplace(*source, device); });
+    return *lazy->made;
+  }
+
+  struct Lazy {
+    std::once_flag once;
+    std::optional<Executable> made;
+  };
+  std::shared_ptr<const Program> source;
+  std::shared_ptr<Device> device;
+  std::optional<StraightProgram> straight;
+  std::shared_ptr<Lazy> lazy = std::make_shared<Lazy>();
   RunOptions options;
   std::vector<Input> inputs;
   int made_after_forks;
@@ -249,7 +268,7 @@ struct Compiled {
   std::string names;
   for (const Compiled::Input& input : compiled.inputs) names += (names.empty() ? "" : ", ") + input.name;
   throw ArgumentError(fmt::format("run: expected the inputs {} of program '{}', found '{}'", names.empty() ? "(none)" : names,
-                                  compiled.executable.program().title(), name));
+                                  compiled.source->title(), name));
 }
 
 /// The fed values in the order of the program's inputs, checked against them.
@@ -297,22 +316,22 @@ void expect_own_process(const Compiled& compiled) {
 Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named) {
   expect_own_process(compiled);
   std::vector<Value> values = values_of(compiled, mapping, named);
-  if (compiled.executable.straight_line() && !compiled.options.deadline) {
+  if (compiled.straight && !compiled.options.deadline) {
     std::vector<Value> outputs;
     {
       const nb::gil_scoped_release released;
-      outputs = run_straight(compiled.executable, values);
+      outputs = compiled.straight->run(values);
     }
     std::vector<std::pair<std::string, Value>> named_outputs;
     named_outputs.reserve(outputs.size());
-    const std::vector<Program::Port>& ports = compiled.executable.program().outputs();
+    const std::vector<Program::Port>& ports = compiled.source->outputs();
     for (std::size_t i = 0; i < outputs.size(); ++i) named_outputs.emplace_back(ports[i].name, std::move(outputs[i]));
     return Result(std::move(named_outputs));
   }
   const auto pending = std::make_shared<PendingRun>();
   pending->event = eventfd(0, EFD_CLOEXEC);
   if (pending->event < 0) throw IoError(fmt::format("run: no event descriptor, error {}", errno));
-  Engine::current().start(millrace::run(compiled.executable, feeds_of(compiled, std::move(values)), compiled.options), pending);
+  Engine::current().start(millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options), pending);
   return Result(wait_for(*pending));
 }
 
@@ -324,7 +343,7 @@ std::shared_ptr<PendingRun> start(const Compiled& compiled, nb::handle mapping, 
   auto pending = std::make_shared<PendingRun>();
   pending->schedule = std::move(schedule);
   pending->callback = std::move(callback);
-  Engine::current().start(millrace::run(compiled.executable, feeds_of(compiled, std::move(values)), compiled.options), pending);
+  Engine::current().start(millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options), pending);
   return pending;
 }
 
@@ -451,9 +470,9 @@ void bind_compiled(nb::module_& m) {
           },
           "Names, with types such as 'f32[?, 2] lod=1'.")
       .def_prop_ro(
-          "straight_line", [](const Compiled& self) { return self.executable.straight_line(); },
+          "straight_line", [](const Compiled& self) { return self.straight.has_value(); },
           "Without loops, branches and arrays: it runs in the calling thread.")
-      .def("__repr__", [](const Compiled& self) { return fmt::format("<millrace.Compiled '{}'>", self.executable.program().title()); });
+      .def("__repr__", [](const Compiled& self) { return fmt::format("<millrace.Compiled '{}'>", self.source->title()); });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/program/op_context.h>
+#include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
 
@@ -89,10 +90,10 @@ class Changes {
 };
 
 /// What `var` is a copy of, as far back as ops of the body only hand it on.
-VarId copied_from(const Block& body, VarId var) {
+VarId copied_from(const Program& program, const Block& body, VarId var) {
   for (auto op = body.ops.rbegin(); op != body.ops.rend(); ++op) {
-    const bool hands_on = op->type == "identity" || op->type == "reshape" || op->type == "squeeze" || op->type == "unsqueeze";
-    if (hands_on && op->outputs.at(0) == var) var = op->inputs.at(0);
+    const OpTraits& traits = program.registry().at(op->type).traits;
+    if ((traits.forwards || traits.view) && !op->outputs.empty() && op->outputs[0] == var) var = op->inputs.at(0);
   }
   return var;
 }
@@ -104,7 +105,7 @@ void expect_end(const Program& program, const Block& body, std::int64_t conditio
   std::string fixed;
   if (condition >= 0) {
     const auto place = static_cast<std::size_t>(condition);
-    if (copied_from(body, body.results[place]) != body.params[place] && changes.of(body.results[place])) return;
+    if (copied_from(program, body, body.results[place]) != body.params[place] && changes.of(body.results[place])) return;
     fixed = "'" + program.var(body.params[place]).name + "'";
   }
   for (const Op& op : body.ops) {
