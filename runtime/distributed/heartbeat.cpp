@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/distributed/heartbeat.h>
 
-#include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <string_view>
@@ -81,6 +81,10 @@ class Heartbeat::Watch {
       for (const auto& [rank, link] : links_) {
         boost::system::error_code ignored;
         asio::write(link->socket, asio::buffer(fmt::format("{}\n", farewell)), ignored);
+        link->socket.shutdown(tcp::socket::shutdown_send, ignored);
+        // A socket that is closed with bytes to read resets its connection, and the farewell may be lost by that.
+        std::array<char, longest_line> rest{};
+        while (link->socket.available(ignored) > 0) link->socket.read_some(asio::buffer(rest), ignored);
         link->socket.close(ignored);
       }
       io_.stop();

@@ -13,6 +13,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
 #include <millrace/runtime/program/check.h>
+#include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 
 #include "support/program_runs.h"

@@ -20,7 +20,7 @@ TEST_CASE("sequences are dealt to ranks by rows, each to one rank, in the order 
   const LoD lod = LoD::from_lengths({{5, 0, 3, 3, 1, 8}});
   const std::vector<std::int64_t> batch{5, 4, 3, 2, 1, 0};
   CHECK(deal_to_ranks(lod, batch, 1) == std::vector<std::vector<std::int64_t>>{batch});
-  CHECK(deal_to_ranks(lod, batch, 2) == std::vector<std::vector<std::int64_t>>{{5, 4, 1}, {3, 2, 0}});
+  CHECK(deal_to_ranks(lod, batch, 2) == std::vector<std::vector<std::int64_t>>{{5, 2}, {4, 3, 1, 0}});
   CHECK(deal_to_ranks(lod, {}, 3) == std::vector<std::vector<std::int64_t>>(3));
   const LoD nested = LoD::from_lengths({{2, 1}, {3, 1, 2}});
   CHECK(deal_to_ranks(nested, {0, 1}, 2) == std::vector<std::vector<std::int64_t>>{{0}, {1}});

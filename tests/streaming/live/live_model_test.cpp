@@ -16,6 +16,7 @@
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/scope.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <streaming/live/live_model.h>
