@@ -68,7 +68,7 @@ class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter
   bool placed() const { return !parks_ || core_->placed(*this); }
   void await_resume();
 
-  /// `co_await std::move(write)`, and of a call. g++ 12 would copy the write itself.
+  /// Of a named write, of `std::move(write)`, and of a call. Without it g++ 12 copies a write that is no lvalue.
   class Awaiter {
    public:
     explicit Awaiter(SlotWrite& write) noexcept : write_(&write) {}
@@ -82,7 +82,7 @@ class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter
    private:
     SlotWrite* write_;
   };
-  Awaiter operator co_await() && noexcept { return Awaiter(*this); }
+  Awaiter operator co_await() noexcept { return Awaiter(*this); }
 
  private:
   Armed arm() noexcept override;
