@@ -55,6 +55,7 @@ void expect_gradient(const std::string& name, const Tensor& at, const Tensor& fo
                      const DifferenceOptions& options = {}) {
   INFO("gradient of ", name);
   REQUIRE(found.dtype() == DType::f64);
+  INFO("found ", found.dims().to_string(), ", expected ", at.dims().to_string());
   REQUIRE(found.dims() == at.dims());
   const std::vector<double> gradient = found.to_vector<double>();
   double greatest = 1e-3;

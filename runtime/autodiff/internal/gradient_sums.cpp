@@ -77,9 +77,27 @@ Tensor number(DType dtype, double value) {
 GradientSums::GradientSums(Program& program, const std::set<VarId>& active, std::function<VarId(VarId)> value, std::string where)
     : program_(program), active_(active), value_(std::move(value)), where_(std::move(where)) {}
 
+namespace {
+
+/// The gradient with the extents that its value is known to have: an array without slots would lose them.
+VarId with_extents_of(Program& program, VarId gradient, VarId value) {
+  const VarType of_value = program.var(value).type, found = program.var(gradient).type;
+  if (!of_value.is_tensor() || !of_value.shape || !found.shape || of_value.rank() != found.rank()) return gradient;
+  std::vector<std::int64_t> shape;
+  bool more = false;
+  for (int axis = 0; axis < found.rank(); ++axis) {
+    const bool states = (*found.shape)[axis] == DDim::unknown && (*of_value.shape)[axis] > 0;
+    shape.push_back(states ? (*of_value.shape)[axis] : 0);  // 0 copies the extent
+    more = more || states;
+  }
+  return more ? emit1(program, "reshape", {gradient}, {{"shape", shape}}, program.var(gradient).name) : gradient;
+}
+
+}  // namespace
+
 void GradientSums::add(VarId var, VarId gradient) {
   if (gradient == no_var || !active(var)) return;
-  terms_[var].push_back(without_lod(program_, gradient));
+  terms_[var].push_back(with_extents_of(program_, without_lod(program_, gradient), var));
 }
 
 std::vector<VarId> GradientSums::vars() const {

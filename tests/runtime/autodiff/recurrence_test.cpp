@@ -88,7 +88,9 @@ Feeds feeds_of(Random& random, const CellCase& each, const LoD& lod, DType dtype
 CellCase tanh_cell(std::uint64_t seed, std::int64_t c, std::int64_t h, DType dtype) {
   return {"tanh", c, {h}, [=](const Var& x, const std::vector<Var>& states) {
             Weights weights(seed, dtype);
-            const Var next = tanh(matmul(x, weights({c, h})) + matmul(states[0], weights({h, h})) + weights({h}));
+            const Var from_input = matmul(x, weights({c, h}));
+            const Var from_state = matmul(states[0], weights({h, h}));
+            const Var next = tanh(from_input + from_state + weights({h}));
             return CellStep{next, {next}};
           }};
 }
@@ -103,6 +105,18 @@ TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, 
     for (const auto& lengths : std::vector<LoD::Level>{{3, 0, 5, 1}, {1}, {0, 0}, {}, {64, 2}}) {
       const LoD lod = LoD::from_lengths({lengths});
       CHECK(compare(made.program, feeds_of(random, each, lod, DType::f32)) == (lod.rows() > 0 ? 2 : 0));
+    }
+  }
+}
+
+TEST_CASE("no sequences give gradients of the extents of the weights, one column wide too") {
+  for (const std::int64_t h : {1, 2}) {
+    const CellCase each = tanh_cell(1, 4, h, DType::f64);
+    Loss made = loss_over(each, DType::f64, false);
+    const std::vector<std::string> names = with_gradients(made.program, made.loss);
+    for (const auto& lengths : std::vector<LoD::Level>{{}, {0}, {2, 0}}) {
+      Random random(3);
+      expect_gradients(made.program, feeds_of(random, each, LoD::from_lengths({lengths}), DType::f64), names);
     }
   }
 }
