@@ -25,7 +25,7 @@ double goal_of(const Shape& shape) {
 /// How far two of a dtype may be apart behind a thousand steps, whose sums are taken in other orders.
 double allowed(DType dtype) { return dtype == DType::f16 ? 0.03 : dtype == DType::bf16 ? 0.2 : 1e-3; }
 
-/// The same, of one step of many.
+/// A row of one step among many.
 Timer a_step(Timer whole, std::int64_t steps) {
   if (!whole) return whole;
   return [whole = std::move(whole), steps](double seconds) { return whole(seconds) / static_cast<double>(steps); };
@@ -59,7 +59,7 @@ Row row_of(Context& context, const char* id, const Shape& shape, const Side& sid
   return row;
 }
 
-/// What the backend above is made of, or would be: the kernels without a program.
+/// The kernels that the backend above consists of, without a program.
 void kernels_beside(Context& context, const char* id, const Shape& shape, const Side& side, const Timer& peer, const std::string& peer_name,
                     const std::string& why_not) {
   Row row = row_of(context, id, shape, side);

@@ -9,7 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-/// What the sources of the extension module `millrace._core` share: one function for each part of the module, called in this order by
+/// Shared by the sources of the extension module `millrace._core`: one function for each part of the module, called in this order by
 /// module.cpp. Docstrings are those that Python shows.
 namespace millrace::python {
 

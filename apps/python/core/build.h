@@ -10,7 +10,7 @@
 
 #include "values.h"
 
-/// What the bindings of the builder share.
+/// Helpers that the bindings of the builder share.
 namespace millrace::python {
 
 using build::Var;

@@ -335,7 +335,7 @@ Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwar
   return Result(wait_for(*pending));
 }
 
-/// What millrace._async awaits.
+/// The run that millrace._async awaits.
 std::shared_ptr<PendingRun> start(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named, nb::object schedule,
                                   nb::object callback) {
   expect_own_process(compiled);

@@ -27,7 +27,7 @@ Tensor tensor_from(nb::handle x, std::optional<DType> wanted = {});
 /// row, where no sequence has one.
 LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted = {}, const std::optional<DDim>& row = {});
 
-/// What is fed to input `name`: also numbers and lists, which take the dtype that the program wants; None for nothing. Elements lie row-major.
+/// A value fed to input `name`: also numbers and lists, which take the dtype that the program wants; None for nothing. Elements lie row-major.
 Value value_from(nb::handle x, const std::string& name, const VarType& wanted);
 /// A Tensor, a LoDTensor, None, or a list of them.
 nb::object object_from(const Value& value);
