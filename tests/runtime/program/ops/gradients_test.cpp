@@ -111,6 +111,7 @@ class Checks {
     try {
       DifferenceOptions options;
       options.seed = random.next();
+      options.at_most = 8;  // of each tensor, others for each seed
       expect_gradients(with_gradients(program), with_seeds(program, feeds, random), names, options);
     } catch (const std::exception& error) {
       FAIL_CHECK(std::string(error.what()));
