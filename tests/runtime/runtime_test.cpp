@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/runtime.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -222,7 +223,7 @@ struct Waiting {
   ArrayWriter outside = array.feeder("outside");
   std::unique_ptr<Runtime> runtime;
   std::exception_ptr error;
-  int handled = 0;
+  std::atomic<int> handled = 0;
 };
 
 }  // namespace
