@@ -8,6 +8,7 @@
 #include <millrace/kernels/internal/check.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
+#include <millrace/tensor/multiprocessor_reserve.h>
 
 namespace millrace {
 namespace {
@@ -166,7 +167,8 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
   while (steps > 0 && rows.offsets[static_cast<std::size_t>(steps)] == rows.offsets[static_cast<std::size_t>(steps) - 1]) --steps;
   if (steps == 0 || plan.desc().hidden == 0) return;
   const std::int64_t sequences = rows.offsets[1] - rows.offsets[0];
-  const LstmSchedule chosen = schedule != nullptr ? *schedule : schedule_lstm(plan.desc(), sequences, plan.limits());
+  const int reserved = reserved_multiprocessors(std::get<CudaPlace>(plan.place()).index);
+  const LstmSchedule chosen = schedule != nullptr ? *schedule : schedule_lstm(plan.desc(), sequences, plan.limits().without(reserved));
   check_schedule(chosen, plan.desc(), plan.limits());
   const std::int64_t at_once = rows.steps_a_launch > 0 ? rows.steps_a_launch : steps;
   for (std::int64_t first = 0; first < steps; first += at_once) {

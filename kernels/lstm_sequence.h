@@ -20,6 +20,9 @@ struct LstmLimits {
   bool cooperative = false;                   ///< the blocks of a grid may wait for one another
   std::vector<std::pair<int, int>> clusters;  ///< blocks of a cluster, and how many such there are at once; ascending
   bool tf32 = false;                          ///< f32 as tf32, with the bits of a device that was made so (CudaOptions::tf32)
+
+  /// With so many multiprocessors left to others; one stays.
+  LstmLimits without(int reserved) const;
 };
 /// What the device of `place` says of itself, less `tf32`. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
 LstmLimits lstm_limits(const Place& place, DType dtype);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ struct Costs {
   static constexpr double mma = 8,
                           mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k (tf32: 8) for a multiprocessor; of one step of a chain
   static constexpr double fma = 16, fma_latency = 4;  ///< of 8 units × 8 rows × 8 k; of one k
-  static constexpr double pointwise = 150;            ///< of the functions of one warp's units
+  static constexpr double pointwise = 1300;  ///< of the functions of 8 units × 8 rows, by the machine code: each waits for the one before
 };
 
 /// By tensor cores, in the steps of mma.cuh.
@@ -49,12 +50,19 @@ struct Work {
   std::int64_t units_of(const LstmSchedule& of) const { return lstm_pieces(unit_blocks, of.blocks); }
   std::int64_t tiles_of(const LstmSchedule& of) const { return lstm_pieces(tiles, of.groups); }
 
+  /// How often the warps of a block come by: each slab of rows that is staged has its own products, which the warps share.
+  double rounds_of(const LstmSchedule& of) const {
+    const std::int64_t at_once = of.warps / of.ways, mine = tiles_of(of);
+    const auto rounds = [&](std::int64_t staged) { return lstm_pieces(units_of(of) * lstm_pieces(staged, of.wide), at_once); };
+    const std::int64_t rest = mine % of.staged;
+    return static_cast<double>(mine / of.staged * rounds(of.staged) + (rest > 0 ? rounds(rest) : 0));
+  }
+
   double estimate(const LstmSchedule& of) const {
     const auto mine = static_cast<double>(tiles_of(of));
     const auto units = static_cast<double>(units_of(of));
     const auto products = units * mine * static_cast<double>(chunks);
-    const double at_once = of.warps / of.ways;
-    const double rounds = std::ceil(units * std::ceil(mine / of.wide) / at_once);
+    const double rounds = rounds_of(of);
     const double chain = static_cast<double>(lstm_pieces(chains, of.ways)) * static_cast<double>(std::min(chunks * chains, chunks)) /
                          static_cast<double>(chains) * (by_mma ? Costs::mma_latency : 8 * Costs::fma_latency) * of.wide;
     const double arithmetic = std::max(products * (by_mma ? Costs::mma : Costs::fma), rounds * chain) * Costs::clock;
@@ -63,33 +71,43 @@ struct Work {
     const double streaming = units * static_cast<double>(chunks - of.resident) * std::ceil(mine / of.wide) *
                              static_cast<double>(cuda::lstm_weight_bytes) * Costs::cache_rate;
     const double meeting = of.group == Group::block ? Costs::block : of.group == Group::cluster ? Costs::cluster : Costs::grid;
-    return meeting + staging + streaming + arithmetic + rounds * Costs::pointwise;
+    return meeting + staging + streaming + arithmetic + rounds * of.wide * Costs::pointwise;
   }
 };
 
-/// What lies in shared memory, once the rows of a warp are chosen; false when not even one piece of h fits.
+/// What lies in shared memory, once it is chosen how many rows a warp multiplies and how many are staged; false when not even one piece of h fits.
 bool fill_shared(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
-  const std::int64_t mine = work.tiles_of(made);
   const std::int64_t units = work.units_of(made);
+  const std::int64_t tiles = std::min<std::int64_t>(work.tiles_of(made), made.staged);
   made.ways = 1;
-  while (made.wide == 1 && made.ways * 2 <= made.warps && made.ways < work.chains && units * mine * made.ways * 2 <= made.warps)
+  while (made.wide == 1 && made.ways * 2 <= made.warps && made.ways < work.chains && units * tiles * made.ways * 2 <= made.warps)
     made.ways *= 2;
   const auto fits = [&] { return cuda::lstm_shared_bytes(made, work.desc.dtype, work.tf32, work.desc.hidden) <= limits.shared_bytes; };
   made.resident = work.chunks;
-  made.staged = static_cast<int>(lstm_pieces(std::min<std::int64_t>(mine, 32), made.wide)) * made.wide;
-  while (!fits() && made.staged > made.wide) made.staged = std::max(made.wide, made.staged / 2 / made.wide * made.wide);
   while (!fits() && made.resident > 0) --made.resident;
   if (!fits() && made.ways > 1) made.ways = 1;
   return fits();
 }
 
-/// The rest of a schedule whose blocks and groups are chosen; false when not even one piece of h fits.
-bool complete(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
-  const std::int64_t mine = work.tiles_of(made);
-  const std::int64_t units = work.units_of(made);
-  made.wide = work.by_mma && mine >= 4 && units * lstm_pieces(mine, 4) >= made.warps / 2 ? 4 : 1;
-  if (fill_shared(made, work, limits)) return true;
-  return std::exchange(made.wide, 1) > 1 && fill_shared(made, work, limits);
+/// The rest of a schedule whose blocks and groups are chosen: as many rows staged as there are, or fewer so that more weights stay, and one tile or
+/// four for a warp, which then loads a weight once for four. The cheapest, or none when not even one piece of h fits.
+std::optional<LstmSchedule> complete(const LstmSchedule& chosen, const Work& work, const LstmLimits& limits) {
+  constexpr std::int64_t most_staged = 32;
+  const std::int64_t mine = std::min(work.tiles_of(chosen), most_staged);
+  std::optional<LstmSchedule> best;
+  for (const int wide : {4, 1}) {
+    if (wide > 1 && (!work.by_mma || mine < wide)) continue;
+    const auto all = static_cast<int>(lstm_pieces(mine, wide)) * wide;
+    for (int staged = all; staged >= wide; staged = staged == wide ? 0 : std::max(wide, staged / 2 / wide * wide)) {
+      LstmSchedule made = chosen;
+      made.wide = wide;
+      made.staged = staged;
+      if (!fill_shared(made, work, limits)) continue;
+      made.step_ns = work.estimate(made);
+      if (!best || made.step_ns < best->step_ns) best = made;
+    }
+  }
+  return best;
 }
 
 std::string_view name_of(Group group) { return group == Group::block ? "block" : group == Group::cluster ? "cluster" : "grid"; }
@@ -101,9 +119,8 @@ std::vector<LstmSchedule> candidates(const Work& work, const LstmLimits& limits)
     one.group = group;
     one.blocks = static_cast<int>(blocks);
     one.groups = static_cast<int>(std::min(groups, work.tiles));
-    if (one.groups < 1 || one.blocks < 1 || !complete(one, work, limits)) return;
-    one.step_ns = work.estimate(one);
-    made.push_back(one);
+    if (one.groups < 1 || one.blocks < 1) return;
+    if (const std::optional<LstmSchedule> whole = complete(one, work, limits)) made.push_back(*whole);
   };
   add(Group::block, 1, limits.multiprocessors);
   for (const auto& [blocks, most] : limits.clusters)
@@ -129,6 +146,14 @@ std::string LstmSchedule::to_string() const {
   return fmt::format("{} group{} of {} block{} ({}), {} warps a block, {} to a product, {} rows a warp, {} rows staged, {} pieces resident",
                      groups, groups == 1 ? "" : "s", blocks, blocks == 1 ? "" : "s", name_of(group), warps, ways, 8 * wide, 8 * staged,
                      resident);
+}
+
+LstmLimits LstmLimits::without(int reserved) const {
+  LstmLimits left = *this;
+  left.multiprocessors = std::max(1, multiprocessors - std::max(0, reserved));
+  for (auto& [blocks, most] : left.clusters) most = std::min(most, left.multiprocessors / blocks);
+  std::erase_if(left.clusters, [](const auto& one) { return one.second < 1; });
+  return left;
 }
 
 LstmSchedule schedule_lstm(const LstmDesc& desc, std::int64_t rows, const LstmLimits& limits) {

@@ -33,7 +33,8 @@ struct NcclOptions {
   std::chrono::milliseconds deadline{600'000};
   /// How long the destructor may wait for the other ranks to be done with this one.
   std::chrono::milliseconds leaving{5'000};
-  /// Blocks of threads that NCCL may take of the device; 0: as many as it likes.
+  /// Blocks of threads that NCCL may take of the device; 0: as many as it likes. Kernels that fill the device leave so many multiprocessors free
+  /// (0: 32) as long as the communicator lives.
   int max_ctas = 0;
   /// Asked, from a thread of the communicator, while the ranks meet in NCCL, which does not notice who has died meanwhile: why there is no hope,
   /// which then is a RankError; or "". May be null.

@@ -6,10 +6,8 @@
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace::cuda {
-namespace {
 
-/// After these the context is gone.
-bool sticky(cudaError_t code) {
+bool is_sticky(cudaError_t code) {
   constexpr int nvlink_uncorrectable = 220, contained = 226, tensor_memory_leak = 721, external_device = 911;  // not of every toolkit
   switch (static_cast<int>(code)) {
     case cudaErrorIllegalAddress:
@@ -31,8 +29,10 @@ bool sticky(cudaError_t code) {
   }
 }
 
+namespace {
+
 CudaError made(cudaError_t code, const char* call, int device, const std::string& where) {
-  const bool lasting = sticky(code);
+  const bool lasting = is_sticky(code);
   if (!lasting) static_cast<void>(cudaGetLastError());  // else the next launch would report it again
   return CudaError(std::string(call) + " on cuda:" + std::to_string(device) + ": " + cudaGetErrorString(code) + " (" +
                        cudaGetErrorName(code) + ")" + where,

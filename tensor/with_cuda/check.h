@@ -10,6 +10,8 @@ namespace millrace::cuda {
 
 /// CudaError unless `code` is success: "cudaMalloc on cuda:0: out of memory (cudaErrorMemoryAllocation)".
 void check(cudaError_t code, const char* call, int device);
+/// Whether the device's context is unusable after such a failure.
+bool is_sticky(cudaError_t code);
 /// The same as what a timeline fails with; `where` stands at the end.
 std::exception_ptr error_of(cudaError_t code, const char* call, int device, const std::string& where);
 

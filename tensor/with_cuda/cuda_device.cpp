@@ -5,6 +5,8 @@
 #include <millrace/tensor/recovery.h>
 #include <millrace/tensor/with_cuda/cuda_stream.h>
 #include <millrace/tensor/with_cuda/device_context.h>
+#include <millrace/tensor/with_cuda/kernel_list.h>
+#include <millrace/tensor/with_cuda/launch_probe.h>
 #include <millrace/tensor/with_cuda/waiters.h>
 
 namespace millrace {
@@ -75,6 +77,11 @@ class CudaDevice final : public Device, public Recoverable {
       pool_->add(state);
       waiters_.watch(state);
       states_.push_back(state);
+    }
+    {
+      const OnDevice here(index_);
+      load_kernels(index_);
+      probe_launches(context_, states_.front()->queue());
     }
     for (std::size_t i = 0; i < options.streams; ++i) streams_.push_back(std::make_unique<CudaStream>(states_[i], pool_, marks_, i));
   }

@@ -10,33 +10,17 @@ namespace millrace::cuda {
 /// What a kernel may find wrong in values.
 enum class Fault : std::uint8_t { none, index, zero_divisor };
 
-/// The op that found it.
-enum class FaultOp : std::uint8_t {
-  none,
-  gather,
-  gather_elements,
-  gather_nd,
-  gather_rows,
-  scatter_rows,
-  scatter_nd,
-  scatter_elements,
-  reverse_sequence,
-  sequence_scatter,
-  binary,
-  crf_score,
-  crf_log_likelihood,
-  ctc_loss,
-  gather_tree,
-};
+/// The kernel that found it: a code whose names belong to whoever writes kernels, 0 for none. DeviceContext::fault_name tells them.
+using FaultSource = std::uint8_t;
 
-/// A fault in one word, which a kernel writes to the host at once: kind, op, and the value in 48 bits.
+/// A fault in one word, which a kernel writes to the host at once: kind, source, and the value in 48 bits.
 struct FaultWord {
-  MILLRACE_HD static constexpr std::uint64_t made(Fault kind, FaultOp op, std::int64_t value) {
-    return static_cast<std::uint64_t>(kind) << 56 | static_cast<std::uint64_t>(op) << 48 |
+  MILLRACE_HD static constexpr std::uint64_t made(Fault kind, FaultSource source, std::int64_t value) {
+    return static_cast<std::uint64_t>(kind) << 56 | static_cast<std::uint64_t>(source) << 48 |
            (static_cast<std::uint64_t>(value) & 0xffffffffffffu);
   }
   static constexpr Fault kind(std::uint64_t word) { return static_cast<Fault>(word >> 56); }
-  static constexpr FaultOp op(std::uint64_t word) { return static_cast<FaultOp>(word >> 48 & 0xff); }
+  static constexpr FaultSource source(std::uint64_t word) { return static_cast<FaultSource>(word >> 48 & 0xff); }
   static constexpr std::int64_t value(std::uint64_t word) {
     const auto low = static_cast<std::int64_t>(word & 0xffffffffffffu);
     return low >= std::int64_t{1} << 47 ? low - (std::int64_t{1} << 48) : low;
@@ -46,9 +30,9 @@ struct FaultWord {
 /// Where a kernel of one launch says that something is wrong. The last to say so is heard.
 struct FaultSink {
   volatile std::uint64_t* word = nullptr;
-  FaultOp op = FaultOp::none;
+  FaultSource source = 0;
 
-  MILLRACE_HD void raise(Fault kind, std::int64_t value) const { *word = FaultWord::made(kind, op, value); }
+  MILLRACE_HD void raise(Fault kind, std::int64_t value) const { *word = FaultWord::made(kind, source, value); }
 };
 
 }  // namespace millrace::cuda

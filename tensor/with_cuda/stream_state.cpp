@@ -8,6 +8,7 @@
 #include <cuda.h>
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/error.h>
+#include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/tensor/with_cuda/waiters.h>
 #include <millrace/tensor/with_cuda/watermark.h>
 
@@ -27,14 +28,6 @@ WriteValue write_value() {
   return found;
 }
 
-const char* name_of(FaultOp op) {
-  static constexpr const char* names[] = {"a kernel",     "gather",     "gather_elements",    "gather_nd",        "gather_rows",
-                                          "scatter_rows", "scatter_nd", "scatter_elements",   "reverse_sequence", "sequence_scatter",
-                                          "binary",       "crf_score",  "crf_log_likelihood", "ctc_loss",         "gather_tree"};
-  static_assert(sizeof names / sizeof *names == static_cast<std::size_t>(FaultOp::gather_tree) + 1);
-  return names[static_cast<std::size_t>(op)];
-}
-
 /// That a stream is not ready counts as an error, which the thread's next launch would find.
 cudaError_t queried(cudaStream_t stream) {
   const cudaError_t code = cudaStreamQuery(stream);
@@ -42,8 +35,10 @@ cudaError_t queried(cudaStream_t stream) {
   return code;
 }
 
-std::exception_ptr fault_error(std::uint64_t word, int device) {
-  const std::string start = std::string(name_of(FaultWord::op(word))) + " on cuda:" + std::to_string(device) + ": ";
+std::exception_ptr fault_error(std::uint64_t word, const Queue& queue) {
+  const auto name = queue.context == nullptr ? nullptr : queue.context->fault_name.load(std::memory_order_relaxed);
+  const std::string start =
+      std::string(name == nullptr ? "a kernel" : name(FaultWord::source(word))) + " on cuda:" + std::to_string(queue.device) + ": ";
   if (FaultWord::kind(word) == Fault::zero_divisor) return std::make_exception_ptr(ArgumentError(start + "an integer is divided by zero"));
   return std::make_exception_ptr(IndexError(start + "expected an index within the axis, found " + std::to_string(FaultWord::value(word))));
 }
@@ -332,7 +327,7 @@ bool StreamState::faulted() noexcept {
     timeline = timeline_;
   }
   if (word == 0) return false;
-  fail(fault_error(word, queue_.device), timeline);
+  fail(fault_error(word, queue_), timeline);
   return true;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CTC: what frames say is looked at frame by frame, searches and sums sequence by sequence.
 #include <millrace/kernels/cuda/decoding.h>
+#include <millrace/kernels/cuda/with_cuda/fault_source.h>
 #include <millrace/kernels/cuda/with_cuda/sequences.cuh>
 
 #include <string>
@@ -387,7 +388,7 @@ void ctc_loss(const Tensor& scores, const LoD& lod, const Tensor& labels, const 
   const Tensor checked = scratch(queue, DType::i64, DDim{labels.dim(0)});
   const Tensor room = scratch(queue, DType::f64, DDim{2 * labels.dim(0) + to.dim(0)});
   each_index(queue, labels.dim(0),
-             CheckedLabels{column(labels), writable(checked), options.blank, scores.dim(1), FaultSink{queue.fault, FaultOp::ctc_loss}});
+             CheckedLabels{column(labels), writable(checked), options.blank, scores.dim(1), fault_sink(queue, FaultyOp::ctc_loss)});
   visit_floats(scores.dtype(), [&](auto wide) {
     using T = decltype(wide);
     each_index(queue, to.dim(0),

@@ -3,6 +3,7 @@
 #include <millrace/kernels/cuda/decoding.h>
 
 #include <millrace/kernels/cpu/philox.h>
+#include <millrace/kernels/cuda/with_cuda/fault_source.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/kernels/cuda/with_cuda/sequences.cuh>
 
@@ -341,7 +342,7 @@ void crf_likelihood(const Tensor& emission, const Tensor& weights, const Tensor*
   const Queue& queue = queue_of(team);
   const Tensor bounds = uploaded(queue, bounds_of(lod));
   const Tensor room = crf_room(queue, emission, out.dim(0));
-  const FaultSink fault{queue.fault, normalised ? FaultOp::crf_log_likelihood : FaultOp::crf_score};
+  const FaultSink fault = fault_sink(queue, normalised ? FaultyOp::crf_log_likelihood : FaultyOp::crf_score);
   visit_floats(emission.dtype(), [&](auto wide) {
     using T = decltype(wide);
     each_index(queue, out.dim(0),
@@ -372,7 +373,7 @@ void gather_tree(const Tensor& ids, const Tensor& parents, const Tensor* lengths
   each_index(queue, ids.dim(1) * ids.dim(2),
              Tree{elements<std::int64_t>(ids), elements<std::int64_t>(parents), elements<std::int64_t>(out),
                   lengths != nullptr ? column(*lengths) : Column{}, ids.dim(0), ids.dim(1), ids.dim(2), end_token.value_or(-1),
-                  end_token.has_value(), FaultSink{queue.fault, FaultOp::gather_tree}});
+                  end_token.has_value(), fault_sink(queue, FaultyOp::gather_tree)});
 }
 
 void sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, const Sampled& to,

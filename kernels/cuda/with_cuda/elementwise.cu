@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/cuda/with_cuda/fault_source.h>
 #include <millrace/kernels/internal/wrapping_power.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
@@ -301,7 +302,7 @@ void binary(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, Th
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
       each_index(queue, out.elements(),
                  IntegerArithmetic{walk_of(a, b, out), elements<T>(a), elements<T>(b), elements<T>(out), kind,
-                                   FaultSink{queue.fault, FaultOp::binary}});
+                                   fault_sink(queue, FaultyOp::binary)});
     } else {
       each_index(queue, out.elements(), Arithmetic<T>{walk_of(a, b, out), elements<T>(a), elements<T>(b), elements<T>(out), kind});
     }

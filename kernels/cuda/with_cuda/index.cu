@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/cuda/with_cuda/fault_source.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
 
@@ -294,7 +295,7 @@ void gather_rows_from(const Tensor& x, const Elements<std::int64_t>& index, cons
     each_index(
         queue, out.elements(),
         GatherRows<U>{Walk<3>(erased_front(out.dims()), strides), from_of<U>(x), otherwise == nullptr ? nullptr : from_of<U>(*otherwise),
-                      to_of<U>(out), index, x.dim(0), x.strides()[0], out.strides()[0], FaultSink{queue.fault, FaultOp::gather_rows}});
+                      to_of<U>(out), index, x.dim(0), x.strides()[0], out.strides()[0], fault_sink(queue, FaultyOp::gather_rows)});
   });
 }
 
@@ -307,12 +308,12 @@ void scatter_rows_from(const Tensor& x, const Elements<std::int64_t>& index, con
     using U = decltype(unit);
     each_index(queue, x.elements(),
                ScatterRows<U>{Walk<2>(erased_front(x.dims()), strides), from_of<U>(x), to_of<U>(out), index, x.dim(0), out.dim(0),
-                              x.strides()[0], out.strides()[0], FaultSink{queue.fault, FaultOp::scatter_rows}});
+                              x.strides()[0], out.strides()[0], fault_sink(queue, FaultyOp::scatter_rows)});
   });
 }
 
 /// Blocks of `dims` behind the first batch_axes + r axes.
-Tensor blocks_of(FaultOp op, const Tensor& index, int batch_axes, const DDim& dims, ThreadTeam& team) {
+Tensor blocks_of(FaultyOp op, const Tensor& index, int batch_axes, const DDim& dims, ThreadTeam& team) {
   const Queue& queue = queue_of(team);
   const std::int64_t entries = index.dims().slice(0, index.rank() - 1).elements();
   const std::int64_t batches = dims.slice(0, batch_axes).elements();
@@ -323,7 +324,7 @@ Tensor blocks_of(FaultOp op, const Tensor& index, int batch_axes, const DDim& di
                 {},
                 batches == 0 ? 1 : entries / batches,
                 static_cast<int>(index.dim(-1)),
-                FaultSink{queue.fault, op}};
+                fault_sink(queue, op)};
   for (int j = 0; j < kernel.places; ++j) kernel.extents[j] = dims[batch_axes + j];
   if (kernel.each > 0) each_index(queue, entries, kernel);
   return made;
@@ -350,7 +351,7 @@ void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, T
     using U = decltype(unit);
     each_index(queue, out.elements(),
                Gather<U>{outer, inner, from_of<U>(x), to_of<U>(out), places.elements(), index.elements(), x.dim(axis), x.strides()[axis],
-                         FaultSink{queue.fault, FaultOp::gather}});
+                         fault_sink(queue, FaultyOp::gather)});
   });
 }
 
@@ -364,7 +365,7 @@ void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tenso
     using U = decltype(unit);
     each_index(queue, out.elements(),
                GatherElements<U>{Walk<2>(out.dims(), strides), from_of<U>(x), to_of<U>(out), places.elements(), x.dim(axis),
-                                 x.strides()[axis], FaultSink{queue.fault, FaultOp::gather_elements}});
+                                 x.strides()[axis], fault_sink(queue, FaultyOp::gather_elements)});
   });
 }
 
@@ -395,7 +396,7 @@ void scatter_rows(const Tensor& x, const Tensor& index, const Tensor& out, Threa
 
 void gather_nd(const Tensor& x, const Tensor& index, int batch_axes, const Tensor& out, ThreadTeam& team) {
   if (index.dims().slice(0, index.rank() - 1).elements() == 0) return;
-  const Tensor blocks = blocks_of(FaultOp::gather_nd, index, batch_axes, x.dims(), team);
+  const Tensor blocks = blocks_of(FaultyOp::gather_nd, index, batch_axes, x.dims(), team);
   if (out.elements() == 0 || x.elements() == 0) return;
   visit_bytes(x.dtype(), [&](auto unit) {
     using U = decltype(unit);
@@ -406,7 +407,7 @@ void gather_nd(const Tensor& x, const Tensor& index, int batch_axes, const Tenso
 
 void scatter_nd(const Tensor& updates, const Tensor& index, ScatterReduction reduction, const Tensor& out, ThreadTeam& team) {
   if (updates.elements() == 0) return;
-  const Tensor blocks = blocks_of(FaultOp::scatter_nd, index, 0, out.dims(), team);
+  const Tensor blocks = blocks_of(FaultyOp::scatter_nd, index, 0, out.dims(), team);
   if (out.elements() > 0) scatter_at(updates, blocks, updates.elements() / blocks.elements(), reduction, out, team);
 }
 
@@ -420,7 +421,7 @@ void scatter_elements(const Tensor& updates, const Tensor& index, int axis, Scat
   strides[axis] = 0;
   each_index(queue, index.elements(),
              ElementTargets{walk_along(index.dims(), strides), places.elements(), static_cast<std::int64_t*>(targets.raw_mutable()),
-                            out.dim(axis), out.strides()[axis], FaultSink{queue.fault, FaultOp::scatter_elements}});
+                            out.dim(axis), out.strides()[axis], fault_sink(queue, FaultyOp::scatter_elements)});
   if (out.elements() > 0) scatter_at(updates, targets, 1, reduction, out, team);
 }
 
@@ -467,7 +468,7 @@ void reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, con
     each_index(queue, out.elements(),
                ReverseSequence<U>{Walk<2>(x.dims().slice(2, x.rank()), strides), from_of<U>(x), to_of<U>(out), places.elements(),
                                   x.dim(time_axis), x.dim(batch), x.strides()[time_axis], x.strides()[batch], out.strides()[time_axis],
-                                  out.strides()[batch], FaultSink{queue.fault, FaultOp::reverse_sequence}});
+                                  out.strides()[batch], fault_sink(queue, FaultyOp::reverse_sequence)});
   });
 }
 
@@ -481,7 +482,7 @@ void sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates,
     using T = decltype(wide);
     each_index(queue, out.elements(),
                SequenceScatter<T>{elements<T>(x), elements<T>(updates), elements<T>(out), places.elements(), integers(bounds), x.dim(1),
-                                  FaultSink{queue.fault, FaultOp::sequence_scatter}});
+                                  fault_sink(queue, FaultyOp::sequence_scatter)});
   });
 }
 

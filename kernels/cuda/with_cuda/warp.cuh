@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <millrace/tensor/with_cuda/queue.h>
+#include <millrace/tensor/with_cuda/device_context.h>
+#include <millrace/tensor/with_cuda/kernel_list.h>
 
 /// What a kernel of several blocks that meet is written against: a warp of a block, its lanes, shared memory, and three barriers. On a device
 /// this is CUDA; where a host compiler reads it, tests/support/emulated_cuda/emulated_warp.h has the same names, with a thread of the host for
@@ -41,6 +42,11 @@ struct GridShape {
   bool meets = false;  ///< blocks of different clusters meet: a cooperative launch
   std::int64_t shared_bytes = 0;
   cudaEvent_t begun = nullptr;  ///< recorded when all its blocks run
+
+  LaunchKind kind() const noexcept {
+    if (meets) return cluster > 1 ? LaunchKind::cooperative_clusters : LaunchKind::cooperative;
+    return cluster > 1 ? LaunchKind::cluster : LaunchKind::plain;
+  }
 };
 
 }  // namespace millrace::cuda
@@ -123,6 +129,9 @@ __global__ void __launch_bounds__(256, 1) grid_kernel(const __grid_constant__ F 
   kernel(warp);
 }
 
+template <class F>
+inline const bool grid_listed = list_kernel(reinterpret_cast<const void*>(&grid_kernel<F>));
+
 /// Shared memory that a block of `kernel` may ask for when it is launched.
 template <class F>
 std::int64_t most_shared_bytes(int device) {
@@ -150,6 +159,7 @@ void raise_shared_limit(int device) {
 template <class F>
 void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
   const auto* const entry = reinterpret_cast<const void*>(&grid_kernel<F>);
+  static_cast<void>(&grid_listed<F>);  // else nobody makes it
   if (shape.shared_bytes > (48 << 10)) raise_shared_limit<F>(queue.device);
   if (shape.cluster > 8)
     check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", queue.device);
@@ -165,7 +175,11 @@ void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
     attributes[count].id = cudaLaunchAttributeCooperative;
     attributes[count++].val.cooperative = 1;
   }
-  if (shape.begun != nullptr) {
+  // Where the device records no such event, one behind the kernel says the same, later.
+  std::atomic<bool>* const knows =
+      queue.context == nullptr ? nullptr : &queue.context->completion_events[static_cast<std::size_t>(shape.kind())];
+  bool asks = shape.begun != nullptr && (knows == nullptr || knows->load(std::memory_order_relaxed));
+  if (asks) {
     attributes[count].id = cudaLaunchAttributeLaunchCompletionEvent;
     attributes[count++].val.launchCompletionEvent.event = shape.begun;
   }
@@ -177,13 +191,14 @@ void run_grid(const Queue& queue, const GridShape& shape, const F& kernel) {
   config.attrs = attributes;
   config.numAttrs = count;
   cudaError_t code = cudaLaunchKernelEx(&config, grid_kernel<F>, kernel);
-  if (shape.begun != nullptr && (code == cudaErrorInvalidValue || code == cudaErrorNotSupported)) {
-    // Nothing promises that event of every kind of launch. Behind the kernel it says the same, later.
+  if (asks && code != cudaSuccess && !is_sticky(code)) {
     static_cast<void>(cudaGetLastError());
     config.numAttrs = count - 1;
     code = cudaLaunchKernelEx(&config, grid_kernel<F>, kernel);
-    if (code == cudaSuccess) code = cudaEventRecord(shape.begun, queue.stream);
+    if (code == cudaSuccess && knows != nullptr) knows->store(false, std::memory_order_relaxed);  // the event was what was refused
+    asks = false;
   }
+  if (code == cudaSuccess && shape.begun != nullptr && !asks) code = cudaEventRecord(shape.begun, queue.stream);
   check(code, "cudaLaunchKernelEx", queue.device);
 }
 

@@ -135,6 +135,8 @@ void NcclWorker::run() noexcept {
   try {
     cuda::check(cudaSetDevice(options_.device), "cudaSetDevice", options_.device);
     queue_.device = options_.device;
+    constexpr int most_ctas = 32;  // that NCCL takes where nobody says how many
+    reserve_.emplace(options_.device, options_.max_ctas > 0 ? options_.max_ctas : most_ctas);
     cuda::check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", options_.device);
     work();
   } catch (...) {
@@ -330,9 +332,12 @@ void NcclWorker::begin(NcclOperation operation) {
 void NcclWorker::split(const NcclOperation& operation) {
   iteration_until([this] { return flying_.empty(); }, false, std::nullopt, operation.what);
   ncclConfig_t wanted = config();
-  ncclComm_t made = nullptr;
-  check(ncclCommSplit(comm_, 0, rank_, &made, &wanted), comm_, "ncclCommSplit", operation.what);
-  settle(comm_, "ncclCommSplit", options_.meeting, operation.what, true);  // only then is `made` there
+  // NCCL writes the result when its job ends, which may be after this call has given up: into the worker, which lives until the communicator
+  // is gone.
+  splitting_ = nullptr;
+  check(ncclCommSplit(comm_, 0, rank_, &splitting_, &wanted), comm_, "ncclCommSplit", operation.what);
+  settle(comm_, "ncclCommSplit", options_.meeting, operation.what, true);
+  const ncclComm_t made = std::exchange(splitting_, nullptr);
   try {
     settle(made, "ncclCommSplit", options_.meeting, operation.what, true);
   } catch (...) {
@@ -401,11 +406,13 @@ void NcclWorker::finish() noexcept {
     }
     static_cast<void>(orderly ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
     comm_ = nullptr;
+    if (splitting_ != nullptr) static_cast<void>(ncclCommAbort(std::exchange(splitting_, nullptr)));  // made after all
   }
   drop();
 }
 
 void NcclWorker::drop() noexcept {
+  reserve_.reset();
   // What NCCL's kernels read and write stays until they have left it.
   if (queue_.stream != nullptr) static_cast<void>(cudaStreamSynchronize(queue_.stream));
   for (const NcclOperation& one : flying_)

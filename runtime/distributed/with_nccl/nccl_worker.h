@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <millrace/runtime/distributed/nccl.h>
+#include <millrace/tensor/multiprocessor_reserve.h>
 #include <millrace/tensor/point.h>
 #include <millrace/tensor/tensor.h>
 #include <millrace/tensor/with_cuda/queue.h>
@@ -129,6 +130,8 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
 
   // Of the thread.
   ncclComm_t comm_ = nullptr;
+  ncclComm_t splitting_ = nullptr;                // a duplicate that is being made
+  std::optional<MultiprocessorReserve> reserve_;  // while the communicator lives
   cuda::Queue queue_;
   std::deque<NcclOperation> flying_;
   std::vector<cudaEvent_t> spare_;
