@@ -7,8 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include <millrace/tensor/cuda/loop_graph.h>
+#include <millrace/tensor/cuda/recording_device.h>
 #include <millrace/tensor/stream.h>
+#include <millrace/tensor/tensor.h>
 #include <millrace/tensor/with_cuda/queue.h>
 
 namespace millrace::cuda {

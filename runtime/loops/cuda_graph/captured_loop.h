@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 #include <millrace/runtime/loops/loop_backend.h>
 #include <millrace/runtime/lowering/loop_form.h>
 #include <millrace/runtime/program/straight_program.h>
-#include <millrace/tensor/cuda/loop_graph.h>
 
 namespace millrace {
 
@@ -35,7 +35,7 @@ class CapturedForm {
   std::string couples_rows_;
 };
 
-/// A while op that runs as a CUDA graph on one device (tensor/cuda/loop_graph.h): the kernels of the ops of an iteration as the interpreted backend
+/// A while op that runs as a CUDA graph on one device (loop_graph.h): the kernels of the ops of an iteration as the interpreted backend
 /// starts them, hence its bits, and no step of the host's between iterations. A graph is made for the extents that a run brings and kept for the
 /// next ones, the latest 16. Thread-safe.
 class CapturedLoop {

@@ -14,7 +14,7 @@
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/copy.h>
-#include <millrace/tensor/cuda/tick_graph.h>
+#include <millrace/runtime/loops/cuda_graph/tick_graph.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace {

@@ -9,8 +9,8 @@
 
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/runtime/loops/backend.h>
+#include <millrace/runtime/loops/cuda_graph/tick_graph.h>
 #include <millrace/runtime/lowering/recurrence.h>
-#include <millrace/tensor/cuda/tick_graph.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {

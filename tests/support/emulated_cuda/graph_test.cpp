@@ -10,9 +10,9 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/unary.h>
 #include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
-#include <millrace/tensor/cuda/loop_graph.h>
 #include <millrace/tensor/cuda_device.h>
 #include <runtime/loops/cpu_fused/fused_cells.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/tensor/cuda/loop_graph.h>
+#include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 #include <millrace/tensor/launch.h>
 #include <millrace/tensor/with_cuda/launched.h>
 #include <millrace/tensor/with_cuda/recording.h>
-#include <millrace/tensor/with_cuda/pieces.cuh>
+#include <millrace/runtime/loops/cuda_graph/with_cuda/pieces.cuh>
 
 namespace millrace::cuda {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/tensor/cuda/tick_graph.h>
+#include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 
 #include <millrace/tensor/error.h>
 
 namespace millrace::cuda {
 
-std::shared_ptr<TickGraph> record_tick(const std::shared_ptr<RecordingDevice>&, const TickStep&) {
+std::shared_ptr<LoopGraph> record_loop(const std::shared_ptr<RecordingDevice>&, const LoopIteration&) {
   throw UnsupportedError("graphs of CUDA: this build has no CUDA");
 }
 

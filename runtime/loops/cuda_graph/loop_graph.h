@@ -8,21 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include <millrace/tensor/device.h>
+#include <millrace/tensor/cuda/recording_device.h>
 #include <millrace/tensor/tensor.h>
 
 /// A loop as one CUDA graph: the kernels of an iteration, recorded once, in a conditional node that the device leaves when a step counter of its
 /// own has come to the number of iterations. An iteration's kernels work on places that stay where they are; what stands before and behind them copies
 /// the slot that the counter names to and from these. Addresses are looked up in a table on the device, so that a run changes no graph.
 namespace millrace::cuda {
-
-/// A CUDA device of one stream, for what is recorded: outside of a recording its stream is `stream` itself. Work that is enqueued while
-/// something is recorded runs with the graph, not now; what it allocates belongs to the recording; a copy to the host, or one of the host's
-/// own accord, is an UnsupportedError. One recording at a time, in the thread that asks for it.
-class RecordingDevice : public Device {};
-
-/// UnsupportedError where the build has no CUDA or `device` is none of CUDA's. `stream`: one of its ring, by index.
-std::shared_ptr<RecordingDevice> make_recording_device(std::shared_ptr<Device> device, std::size_t stream);
 
 /// What an iteration works on. Extents are those of a whole iteration; with `ragged`, axis 0 is the rows of the first iteration, and no later iteration has more.
 struct LoopIteration {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/tensor/cuda/tick_graph.h>
+#include <millrace/runtime/loops/cuda_graph/tick_graph.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include <millrace/tensor/with_cuda/launched.h>
 #include <millrace/tensor/with_cuda/recording.h>
 #include <millrace/tensor/with_cuda/stream_state.h>
-#include <millrace/tensor/with_cuda/pieces.cuh>
+#include <millrace/runtime/loops/cuda_graph/with_cuda/pieces.cuh>
 
 namespace millrace::cuda {
 namespace {

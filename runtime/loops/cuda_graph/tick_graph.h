@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include <millrace/tensor/cuda/loop_graph.h>
+#include <millrace/runtime/loops/cuda_graph/loop_graph.h>
 
 /// One step of live sequences as one CUDA graph: what arrived is brought there by one copy, the states of those that step are taken from slabs
 /// by slot, the kernels of the step follow, next states go back to the slots, and one copy brings what came out to the host.
