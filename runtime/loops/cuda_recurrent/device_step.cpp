@@ -10,11 +10,11 @@
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/lstm_sequence.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
+#include <millrace/runtime/loops/cuda_graph/tick_graph.h>
 #include <millrace/runtime/lowering/passes.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/straight_program.h>
 #include <millrace/tensor/copy.h>
-#include <millrace/runtime/loops/cuda_graph/tick_graph.h>
 #include <millrace/tensor/cuda_device.h>
 
 namespace millrace {
