@@ -11,6 +11,8 @@
 #include <string>
 #include <thread>
 
+#include <millrace/runtime/task/internal/control_groups.h>
+
 namespace millrace {
 namespace {
 
@@ -42,17 +44,6 @@ std::optional<double> ratio(std::string_view quota, std::string_view period) {
   return *above / *below;
 }
 
-/// The least quota from `group` up to `top`, asked of each folder by `quota_of`.
-template <class QuotaOf>
-std::optional<double> least_quota(const std::filesystem::path& top, std::filesystem::path group, QuotaOf quota_of) {
-  std::optional<double> least;
-  for (;; group = group.parent_path()) {
-    const std::optional<double> own = quota_of(top / group);
-    if (own && (!least || *own < *least)) least = own;
-    if (group.empty()) return least;
-  }
-}
-
 std::optional<double> quota_v2(const std::filesystem::path& group) { return parse_cpu_max(first_line(text_of(group / "cpu.max"))); }
 
 std::optional<double> quota_v1(const std::filesystem::path& group) {
@@ -70,20 +61,8 @@ std::optional<double> parse_cpu_max(std::string_view text) {
 }
 
 std::optional<double> cgroup_cpus(const std::filesystem::path& root) {
-  std::optional<double> least;
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/a/b" (version 2), "4:cpu,cpuacct:/a/b" (version 1)
-    const auto controllers = line.find(':');
-    const auto path = controllers == line.npos ? line.npos : line.find(":/", controllers);
-    if (path == line.npos) continue;
-    const std::string names = "," + line.substr(controllers + 1, path - controllers - 1) + ",";
-    const std::filesystem::path group = line.substr(path + 2);
-    std::optional<double> own;
-    if (names == ",,") own = least_quota(root / "sys/fs/cgroup", group, quota_v2);
-    if (names.find(",cpu,") != names.npos) own = least_quota(root / "sys/fs/cgroup/cpu", group, quota_v1);
-    if (own && (!least || *own < *least)) least = own;
-  }
-  return least;
+  return detail::least_limit(
+      root, "cpu", [](const std::filesystem::path& group, int version) { return version == 2 ? quota_v2(group) : quota_v1(group); });
 }
 
 std::size_t usable_cpus() {
