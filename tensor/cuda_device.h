@@ -74,6 +74,9 @@ std::shared_ptr<Device> make_cuda_device(const CudaOptions& options = {});
 /// Whether a device was made with `CudaOptions::tf32`. False for those that are none of CUDA's.
 bool uses_tf32(Device& device);
 
+/// Kinds of launches that record an event once their blocks run, as the device was found when it was made: "plain, cluster", or "none".
+std::string completion_event_launches(Device& device);
+
 /// Host memory that devices copy from and to without the caller's waiting; kept when given back, and handed out again. Throws as above.
 std::shared_ptr<MemoryResource> pinned_memory();
 

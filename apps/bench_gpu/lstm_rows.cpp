@@ -107,7 +107,8 @@ void lstm_shape(Context& context, const char* id, const Shape& shape) {
 void lstm_shapes(Context& context, const char* id, const std::vector<std::int64_t>& batches) {
   if (context.quick) return lstm_shape(context, id, {16, batches.front(), 32});
   for (const std::int64_t hidden : {128, 256, 512, 768, 1024})
-    for (const std::int64_t rows : batches) lstm_shape(context, id, {1024, rows, hidden});
+    for (const std::int64_t rows : batches)
+      if (context.shapes.empty() || context.shapes.contains({hidden, rows})) lstm_shape(context, id, {1024, rows, hidden});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,11 @@ constexpr int skipped = 77;
 
 constexpr const char* usage =
     "Measures speed on a CUDA device, beside peers, by turns in one run: docs/performance.md says what a row means.\n"
-    "usage: millrace bench gpu [--only ID,...] [--device N] [--json FILE] [--plot FILE.svg] [--quick] [--python PROGRAM]\n"
+    "usage: millrace bench gpu [--only ID,...] [--shapes HxB,...] [--device N] [--json FILE] [--plot FILE.svg] [--quick] [--python "
+    "PROGRAM]\n"
     "  --only     the rows of these ids alone:\n";
 constexpr const char* usage_end =
+    "  --shapes   of G1 to G3 those with these widths and rows alone, such as 512x16,1024x64\n"
     "  --device   of the machine's; default 0\n"
     "  --json     the rows as data\n"
     "  --plot     ours and peers over H, as an SVG\n"
@@ -46,6 +49,14 @@ int gpu_command(const std::vector<std::string>& words) {
   };
   Bench bench{usage, usage_end, gpu_families(), begin, [&machine] { return machine->name() + ", " + cudnn_name(); }};
   bench.flags["--device"] = [](Context& context, const std::string& text) { context.device = number_of("--device", text, 0, 1023); };
+  bench.flags["--shapes"] = [](Context& context, const std::string& text) {
+    std::istringstream all(text);
+    for (std::string one; std::getline(all, one, ',');) {
+      const auto cross = one.find('x');
+      if (cross == one.npos) throw UsageError("--shapes: expected HxB, such as 512x16, found '" + one + "'");
+      context.shapes.emplace(number_of("--shapes", one.substr(0, cross), 1, 65536), number_of("--shapes", one.substr(cross + 1), 1, 65536));
+    }
+  };
   return bench_command(bench, words);
 }
 

@@ -15,6 +15,7 @@ namespace {
 std::vector<CudaDeviceInfo> cuda_devices() { return {}; }
 std::string cuda_status() { return "not in this build"; }
 bool uses_tf32(Device&) { return false; }
+std::string completion_event_launches(Device&) { return "none"; }
 std::shared_ptr<Device> make_cuda_device(const CudaOptions& options) { absent("cuda:" + std::to_string(options.index)); }
 std::shared_ptr<MemoryResource> pinned_memory() { absent("pinned memory"); }
 

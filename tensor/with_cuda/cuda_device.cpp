@@ -182,6 +182,16 @@ bool uses_tf32(Device& device) {
   return memory != nullptr && cuda::uses_tf32(memory->pool()->queue(0));
 }
 
+std::string completion_event_launches(Device& device) {
+  constexpr const char* names[] = {"plain", "cluster", "cooperative", "cooperative clusters"};
+  const auto* memory = dynamic_cast<const cuda::DeviceMemory*>(device.stream(0).memory().get());
+  const cuda::DeviceContext* context = memory == nullptr ? nullptr : memory->pool()->queue(0).context;
+  std::string made;
+  for (std::size_t kind = 0; context != nullptr && kind < context->completion_events.size(); ++kind)
+    if (context->completion_events[kind]) made += (made.empty() ? "" : ", ") + std::string(names[kind]);
+  return made.empty() ? "none" : made;
+}
+
 std::shared_ptr<MemoryResource> pinned_memory() {
   if (cuda::device_count() == 0) throw PlaceError("pinned memory: expected a CUDA device, found none (" + cuda_status() + ")");
   return std::make_shared<CachingResource>(std::make_shared<cuda::PinnedMemory>());

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <bench/library/measure.h>
@@ -19,13 +22,14 @@ struct Context {
   Effort effort;
   bool quick = false;  ///< a few small shapes, too short to be trusted: shows that everything runs
   std::vector<int> threads = {1, 2};
-  int device = 0;                 ///< of bench gpu
-  std::string programs;           ///< the folder of millrace and millrace-bench
-  std::string models;             ///< the folder of the Silero models
-  std::string python;             ///< the interpreter that has ONNX Runtime and PyTorch, if any has
-  Machine* machine = nullptr;     ///< of bench cpu
-  GpuMachine* gpu = nullptr;      ///< of bench gpu
-  std::function<void(Row)> emit;  ///< takes each row as it is done
+  int device = 0;                                          ///< of bench gpu
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;  ///< of bench gpu: (H, rows) that are measured; empty: all
+  std::string programs;                                    ///< the folder of millrace and millrace-bench
+  std::string models;                                      ///< the folder of the Silero models
+  std::string python;                                      ///< the interpreter that has ONNX Runtime and PyTorch, if any has
+  Machine* machine = nullptr;                              ///< of bench cpu
+  GpuMachine* gpu = nullptr;                               ///< of bench gpu
+  std::function<void(Row)> emit;                           ///< takes each row as it is done
 };
 
 /// The rows of one id.

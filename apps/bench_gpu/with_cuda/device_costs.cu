@@ -35,6 +35,16 @@ __global__ void cluster_rounds(unsigned rounds) {
 #endif
 }
 
+/// One thread tells the host's memory of so many steps, by a store, or by an addition that the memory makes.
+__global__ void told_host(unsigned long long* word, unsigned rounds, bool adds) {
+  for (unsigned round = 1; round <= rounds; ++round) {
+    if (adds)
+      asm volatile("red.release.sys.global.max.u64 [%0], %1;" ::"l"(word), "l"(std::uint64_t{round}) : "memory");
+    else
+      asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(std::uint64_t{round}) : "memory");
+  }
+}
+
 class Stream {
  public:
   explicit Stream(int device) : device_(device) {
@@ -121,6 +131,23 @@ DriverCost launches(int device) {
           })};
 }
 
+DriverCost telling_host(int device, bool adds) {
+  constexpr unsigned count = 1000;
+  const Stream stream(device);
+  void* word = nullptr;
+  check(cudaHostAlloc(&word, sizeof(std::uint64_t), cudaHostAllocMapped), "cudaHostAlloc", device);
+  void* there = nullptr;
+  check(cudaHostGetDevicePointer(&there, word, 0), "cudaHostGetDevicePointer", device);
+  DriverCost cost{
+      adds ? "a word of the host raised by one thread (red.release.sys)" : "a word of the host stored by one thread (st.release.sys)",
+      stream.seconds_of(count, [&] {
+        told_host<<<1, 1, 0, stream>>>(static_cast<unsigned long long*>(there), count, adds);
+        check(cudaGetLastError(), "a kernel's launch", device);
+      })};
+  static_cast<void>(cudaFreeHost(word));
+  return cost;
+}
+
 DriverCost events(int device) {
   constexpr int count = 1000;
   const Stream stream(device), other(device);
@@ -176,7 +203,8 @@ std::optional<double> measure_barrier(GpuMachine& machine, Barrier kind) {
 std::vector<DriverCost> measure_driver_costs(GpuMachine& machine) {
   const cuda::OnDevice here(machine.index());
   const int device = machine.index();
-  return {launches(device), round_trip(device), events(device), graphs(device, 32), graphs(device, 512)};
+  return {launches(device),   round_trip(device), events(device), telling_host(device, true), telling_host(device, false),
+          graphs(device, 32), graphs(device, 512)};
 }
 
 }  // namespace millrace::bench
