@@ -61,10 +61,18 @@ void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide f
   each_group(folding, n, team, [&](const auto& starts, int count) {
     std::array<Wide, group> total;
     total.fill(first);
+    bool side_by_side = true;
+    for (int lane = 0; lane < group; ++lane) side_by_side = side_by_side && starts[0][lane] == starts[0][0] + lane;
     for (std::int64_t begin = 0; begin < n; begin += block) {
       std::array<Wide, group> part;
       part.fill(first);
       elements.each_run(begin, std::min(n, begin + block), [&](const auto& offsets, std::int64_t run) {
+        const T* x_first = from + starts[0][0] + offsets[0];
+        if (side_by_side) {  // sums over rows: the lanes are one vector
+          for (std::int64_t i = 0; i < run; ++i, x_first += x_step)
+            for (int lane = 0; lane < group; ++lane) part[lane] = step(part[lane], convert_element<Wide>(x_first[lane]));
+          return;
+        }
         for (std::int64_t i = 0; i < run; ++i)
           for (int lane = 0; lane < group; ++lane)
             part[lane] = step(part[lane], convert_element<Wide>(from[starts[0][lane] + offsets[0] + i * x_step]));

@@ -155,6 +155,7 @@ bool BlockBackward::visit_array(const Op& op) {
   if (op.type == "tensor_array_read") return visit_read(op), true;
   if (op.type == "last_rows") return visit_last_rows(op), true;
   if (unpacks(op)) return visit_unpack(op), true;
+  if (op.type == "reorder_steps") return visit_reorder_steps(op), true;
   const bool joins = packs(op) || op.type == "tensor_array_stack" || op.type == "tensor_array_concat";
   if (joins) {
     if (!active(op.inputs[0]) || !has(op.outputs[0])) return true;
@@ -215,6 +216,20 @@ void BlockBackward::visit_unpack(const Op& op) {
   const VarId slots = as_array(array);
   const std::int64_t level = op.attributes.get_or("level", std::int64_t{0});
   add(op.inputs[0], emit1(program(), "pack", {slots, op.outputs[1]}, {{"level", level}}));
+}
+
+/// Packed rows are the same in both orders.
+void BlockBackward::visit_reorder_steps(const Op& op) {
+  const VarId made = op.outputs[0];
+  if (!active(op.inputs[0]) || !has_array(made)) return;
+  const std::vector<ArrayGradient> terms = arrays_[made];
+  const bool packed = std::all_of(terms.begin(), terms.end(), [](const ArrayGradient& each) { return each.kind == Kind::packed; });
+  if (packed) {
+    for (const ArrayGradient& term : terms) add_array(op.inputs[0], {Kind::packed, term.var, no_var, op.inputs[1]});
+    return;
+  }
+  const VarId slots = emit1(program(), "reorder_steps", {as_array(made), op.inputs[2], op.inputs[1]});
+  add_array(op.inputs[0], {Kind::list, emit1(program(), "slot_gradients_of", {slots})});
 }
 
 void BlockBackward::visit_last_rows(const Op& op) {

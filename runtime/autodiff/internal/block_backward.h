@@ -76,6 +76,7 @@ class BlockBackward {
   void visit_write(const Op& op);
   void visit_read(const Op& op);
   void visit_unpack(const Op& op);
+  void visit_reorder_steps(const Op& op);
   void visit_last_rows(const Op& op);
   bool visit_rows(const Op& op);
 

@@ -34,7 +34,7 @@ struct RaggedLoop {
   int block = 0;
   std::int64_t level = 0;
   bool reverse = false;            ///< the forward loop goes from the ends of its sequences to their beginnings
-  std::map<VarId, VarId> sources;  ///< array that the loop reads alone → its rows, packed
+  std::map<VarId, VarId> sources;  ///< array that the loop reads alone → its rows, packed, where they are at hand
   std::map<VarId, VarId> orders;   ///< of those arrays
   std::vector<State> states;       ///< arrays that the loop reads one iteration back
   std::set<VarId> rows;            ///< vars of the body with rows
@@ -142,7 +142,7 @@ class RaggedReader {
     const VarType& type = program_.var(array).type;
     if (!type.ordered || type.lod_depth > 0) refuse("'" + name(array) + "' holds no rows of ragged sequences");
     const bool unpacks = op.type == "unpack";
-    const VarId order = unpacks ? op.outputs[1] : op.inputs.at(1);
+    const VarId order = unpacks ? op.outputs[1] : op.inputs.at(op.type == "reorder_steps" ? 2 : 1);
     const Op& unpack = unpacks ? op : maker(order);
     if (unpack.type != "unpack") refuse("the order of '" + name(array) + "' is handed in");
     const std::int64_t level = unpack.attributes.get_or("level", std::int64_t{0});
@@ -173,10 +173,6 @@ class RaggedReader {
                      std::equal(left.roots.terms.begin(), left.roots.terms.end(), steps->roots.terms.begin(),
                                 [&](const auto& a, const auto& b) { return a.var == b.var && a.times == -left.stride * b.times; });
     if (!all) refuse("the loop may end before its sequences do");
-    // Rows of arrays that other loops wrote are packed here, in front of the backward loop.
-    for (auto& [array, rows] : loop_.sources)
-      if (rows == no_var)
-        rows = emit1(program_, "pack", {array, loop_.orders.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
   }
 
   Program& program_;
@@ -281,6 +277,8 @@ class BodyWalk {
   std::vector<bool> reached;                          ///< by state: whether a gradient gets to it
   std::vector<std::pair<VarId, std::size_t>> inputs;  ///< array that the loop reads, output of the backward loop
   std::vector<Deferred> deferred;
+  std::vector<std::pair<VarId, std::size_t>>
+      row_sums;  ///< var around the loop, output of the backward loop whose rows add up to its gradient
 
  private:
   bool outside(VarId var) const { return program_.var(var).block != loop_.body; }
@@ -342,13 +340,52 @@ class BodyWalk {
     expect_row_wise(op);
     bool weights = false;
     for (const VarId input : op.inputs) weights = weights || (input != no_var && outside(input) && sums_.active(input));
-    if (weights) {
+    if (weights && !sum_rows_behind(op)) {
       Deferred later{op, {}};
       for (const VarId output : op.outputs)
         if (sums_.has(output)) later.gradients[output] = stage_.output(sums_.sum(output));
       deferred.push_back(std::move(later));
     }
     sums_.visit(op, [this](VarId input) { return !outside(input); });
+  }
+
+  /// Gradients of vectors that all rows share are sums over rows. The rows are computed in the loop, beside the rest of the rule, and summed behind
+  /// it. False for other weights, and for a rule that ends in something else than such sums.
+  bool sum_rows_behind(const Op& op) {
+    const auto wants = [&](std::size_t input) {
+      return op.inputs[input] != no_var && outside(op.inputs[input]) && sums_.active(op.inputs[input]);
+    };
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      if (wants(i) && program_.var(op.inputs[i]).type.rank() != 1) return false;
+    const int block = build::Guard::current().block();
+    const std::size_t begin = program_.block(block).ops.size();
+    const std::vector<VarId> found = GradientSums::call_rule(
+        program_, op, wants, [this](VarId var) { return stage_.value(var); }, [this](VarId output) { return sums_.sum_with_lod(output); },
+        where_);
+    std::vector<RowSum> made;
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (found[i] != no_var && wants(i)) made.push_back({op.inputs[i], found[i]});
+    if (!std::all_of(made.begin(), made.end(), [&](RowSum& each) { return take_row_sum(block, begin, each); })) return false;
+    for (const RowSum& each : made) row_sums.push_back({each.var, stage_.output(each.rows)});
+    return true;
+  }
+
+  struct RowSum {
+    VarId var = no_var;
+    VarId sum = no_var;
+    VarId rows = no_var;
+  };
+  /// Finds the rows that the sum is made of, and takes its op out of the block.
+  bool take_row_sum(int block, std::size_t begin, RowSum& each) {
+    std::vector<Op>& ops = program_.block(block).ops;
+    const auto sum = std::find_if(ops.begin() + static_cast<std::ptrdiff_t>(begin), ops.end(),
+                                  [&](const Op& op) { return !op.outputs.empty() && op.outputs[0] == each.sum; });
+    if (sum == ops.end() || sum->type != "reduce" || sum->attributes.get<std::string>("kind") != "sum" ||
+        sum->attributes.get<std::vector<std::int64_t>>("axes") != std::vector<std::int64_t>{0} || sum->attributes.get_or("keepdims", false))
+      return false;
+    each.rows = sum->inputs[0];
+    ops.erase(sum);
+    return true;
   }
 
   void expect_row_wise(const Op& op) const {
@@ -451,14 +488,21 @@ class Rehearsal : public Stage {
   std::vector<VarId> outputs_;
 };
 
+/// A value of the forward loop's iterations: the slots that hold it, and the order they were made with.
+struct KeptSlots {
+  VarId array = no_var;
+  VarId order = no_var;
+  VarId rows = no_var;  ///< the same, packed, where they are at hand
+};
+using Kept = std::map<VarId, KeptSlots>;
+
 /// The backward loop itself.
 class RaggedStage : public Stage {
  public:
-  RaggedStage(Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, const std::map<VarId, VarId>& packed,
-              const MemoryPolicy& memory)
+  RaggedStage(Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, const Kept& kept, const MemoryPolicy& memory)
       : Stage(program, loop, memory.kind == MemoryPolicy::Kind::recompute),
         program_(program),
-        packed_(packed),
+        kept_(kept),
         memory_(memory),
         rnn_({.level = static_cast<int>(loop.level), .reverse = !loop.reverse}) {
     for (const auto& [array, value] : loop.written) {
@@ -474,16 +518,17 @@ class RaggedStage : public Stage {
 
   template <class F>
   void run(const F& walk) {
+    first_rows_ = first_rows();
     const VarId flows = memory_.kind == MemoryPolicy::Kind::truncate ? flow_rows() : no_var;
     const auto block = rnn_.block();
-    rnn_.step_input(Var::of(first_rows()));
+    rnn_.step_input(Var::of(first_rows_));
     if (flows != no_var) flows_ = rnn_.step_input(Var::of(flows)).id();
     walk();
     for (const VarId rows : outputs_) rnn_.output(Var::of(rows));
   }
 
-  VarId held(VarId forward) override { return like_kept(forward, rnn_.step_input(Var::of(packed_.at(forward))).id()); }
-  VarId flat_held(VarId forward) override { return like_kept(forward, without_lod(program_, packed_.at(forward))); }
+  VarId held(VarId forward) override { return like_kept(forward, rnn_.step_slot(build::ArrayVar::of(Var::of(slots_of(forward)))).id()); }
+  VarId flat_held(VarId forward) override { return like_kept(forward, emit1(program_, "tensor_array_concat", {slots_of(forward)})); }
   VarId cut(VarId gradient) override {
     if (flows_ == no_var) return gradient;
     const VarId none = emit1(program_, "constant", {}, {{"value", number(program_.var(gradient).type.dtype, 0)}});
@@ -521,11 +566,28 @@ class RaggedStage : public Stage {
 
   // ---- Behind the loop ----
 
-  VarId packed_output(std::size_t output) const { return rnn_.outputs().at(output).id(); }
+  /// In the caller's order of sequences.
+  VarId packed_output(std::size_t output) { return *packed_outputs_.insert(rnn_.outputs().at(output).id()).first; }
+  /// In the order of the slots of this loop, which costs no copy.
   VarId flat_output(std::size_t output) {
     const auto [at, first] = flat_outputs_.emplace(output, no_var);
-    if (first) at->second = without_lod(program_, packed_output(output));
+    if (first) at->second = emit1(program_, "tensor_array_concat", {rnn_.output_slots(output).var().id()});
     return at->second;
+  }
+  VarId sum_of_rows(std::size_t output) {
+    const auto [at, first] = row_sums_.emplace(output, no_var);
+    if (first)
+      at->second = emit1(program_, "reduce", {flat_output(output)},
+                         {{"kind", std::string("sum")}, {"axes", std::vector<std::int64_t>{0}}, {"keepdims", false}});
+    return at->second;
+  }
+  /// Outputs that nobody asked for in the caller's order are not packed.
+  void drop_unread_packs() {
+    std::erase_if(program_.block(loop_.block).ops, [this](const Op& op) {
+      const auto made = [&](const Var& output) { return op.outputs[0] == output.id(); };
+      return op.type == "pack" && std::any_of(rnn_.outputs().begin(), rnn_.outputs().end(), made) &&
+             !packed_outputs_.contains(op.outputs[0]);
+    });
   }
   VarId boot_gradient(std::size_t state) const { return rnn_.last(memories_.at(state)).id(); }
   const std::map<VarId, Var>& sums() const { return sums_; }
@@ -534,12 +596,25 @@ class RaggedStage : public Stage {
  private:
   VarId first_rows() const {
     if (!incoming_.empty()) return incoming_.begin()->second;
-    if (!packed_.empty()) return packed_.begin()->second;
-    return loop_.sources.begin()->second;
+    for (const auto& [array, rows] : loop_.sources)
+      if (rows != no_var) return rows;
+    const VarId array = loop_.sources.begin()->first;  // another loop wrote it
+    return emit1(program_, "pack", {array, loop_.orders.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
+  }
+  /// The slots of a kept value in the order of this loop. Emitted in front of the loop.
+  VarId slots_of(VarId forward) {
+    const KeptSlots& kept = kept_.at(forward);
+    if (kept.rows == first_rows_ && first_rows_ != no_var) return rnn_.input_slots().var().id();
+    const auto [at, first] = slots_.emplace(kept.array, no_var);
+    if (first) {
+      const build::BlockGuard outside(build::Guard::current(), loop_.block);
+      at->second = emit1(program_, "reorder_steps", {kept.array, kept.order, rnn_.order().var().id()}, {}, program_.var(kept.array).name);
+    }
+    return at->second;
   }
   /// 0 in the first row of each run of iterations, 1 elsewhere.
   VarId flow_rows() {
-    return emit1(program_, "run_rows", {first_rows()}, {{"every", memory_.k1}, {"level", loop_.level}, {"reverse", loop_.reverse}});
+    return emit1(program_, "run_rows", {first_rows_}, {{"every", memory_.k1}, {"level", loop_.level}, {"reverse", loop_.reverse}});
   }
   /// Rows that were kept in another dtype have their own again.
   VarId like_kept(VarId forward, VarId rows) {
@@ -548,13 +623,16 @@ class RaggedStage : public Stage {
   }
 
   Program& program_;
-  const std::map<VarId, VarId>& packed_;
+  const Kept& kept_;
   const MemoryPolicy memory_;
+  VarId first_rows_ = no_var;
   VarId flows_ = no_var;
   build::DynamicRNN rnn_;
   std::map<VarId, VarId> incoming_;
   std::map<VarId, VarId> last_;
-  std::map<std::size_t, VarId> flat_outputs_;
+  std::map<std::size_t, VarId> flat_outputs_, row_sums_;
+  std::set<VarId> packed_outputs_;
+  std::map<VarId, VarId> slots_;  ///< array of the forward loop → the same in the order of this one
   std::map<std::size_t, Var> memories_;
   std::map<VarId, Var> sums_;
   std::vector<VarId> outputs_;
@@ -574,9 +652,9 @@ void check_kinds(const RaggedLoop& loop, const ArrayGradients& arrays) {
   }
 }
 
-/// Rows of the kept values in front of the backward loop.
-std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, const std::vector<VarId>& needed) {
-  std::map<VarId, VarId> packed;
+/// What the forward loop has to keep, and what it reads.
+Kept kept_slots(Program& program, const RaggedLoop& loop, const std::vector<VarId>& needed) {
+  Kept all;
   std::vector<std::string> names;
   for (const VarId var : needed) {
     const auto& ops = program.block(loop.body).ops;
@@ -584,20 +662,20 @@ std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, con
         std::find_if(ops.begin(), ops.end(), [var](const Op& op) { return op.type == "tensor_array_read" && op.outputs[0] == var; });
     const auto source = read == ops.end() ? loop.sources.end() : loop.sources.find(read->inputs[0]);
     if (source != loop.sources.end())
-      packed[var] = source->second;
+      all[var] = {source->first, loop.orders.at(source->first), source->second};
     else
       names.push_back(program.var(var).name);
   }
-  if (names.empty()) return packed;
+  if (names.empty()) return all;
   const std::vector<KeptValue> kept = keep_values(program, loop.body, names);
   for (const KeptValue& value : kept) {
     VarId order = no_var;
     for (const Op& op : program.block(loop.block).ops)
       if (!op.outputs.empty() && op.outputs[0] == value.array && op.inputs.size() > 1) order = op.inputs[1];
     if (order == no_var) refuse("the values that are kept have no order");
-    packed[value.var] = emit1(program, "pack", {value.array, order}, {{"level", loop.level}}, "kept");
+    all[value.var] = {value.array, order};
   }
-  return packed;
+  return all;
 }
 
 }  // namespace
@@ -629,8 +707,8 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
       stable = false;
     }
   }
-  const std::map<VarId, VarId> packed = packed_rows(program, loop, needed);
-  RaggedStage stage(program, loop, arrays, packed, memory);
+  const Kept kept = kept_slots(program, loop, needed);
+  RaggedStage stage(program, loop, arrays, kept, memory);
   BodyWalk walk(program, active, loop, live, stage);
   stage.run([&] { walk.run(); });
   LoopGradients made;
@@ -639,10 +717,12 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
   for (std::size_t i = 0; i < loop.states.size(); ++i)
     if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage.boot_gradient(i));
   for (const auto& [var, sum] : stage.sums()) made.tensors.emplace_back(loop.statics.at(var), stage.total(var));
+  for (const auto& [var, output] : walk.row_sums) made.tensors.emplace_back(var, stage.sum_of_rows(output));
   for (const Deferred& later : walk.deferred)
     add_weights(
         program, active, later, loop.body, [&](VarId var) { return stage.flat_value(var); },
         [&](std::size_t output) { return stage.flat_output(output); }, made);
+  stage.drop_unread_packs();
   return made;
 }
 
