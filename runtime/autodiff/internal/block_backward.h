@@ -73,6 +73,7 @@ class BlockBackward {
   VarId as_array(VarId array);
 
   bool visit_array(const Op& op);
+  bool stacked_gradient(const Op& unstack);
   void visit_write(const Op& op);
   void visit_read(const Op& op);
   void visit_unpack(const Op& op);
