@@ -12,6 +12,7 @@ constexpr Family all[] = {
     {"C4", "ragged sequences", measure_ragged},
     {"C5", "live streams of a speech model, through the socket", measure_live},
     {"C6", "cells of one's own", measure_cells},
+    {"C7", "training steps, and forward and backward of a layer", measure_training},
     {"C8", "the interpreter's own cost", measure_interpreted},
     {"C9", "memory of live sessions", measure_memory},
     {"silero", "frames of a speech model", measure_silero},

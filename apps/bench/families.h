@@ -17,6 +17,7 @@ void measure_layers(Context& context);
 void measure_ragged(Context& context);
 void measure_live(Context& context);
 void measure_cells(Context& context);
+void measure_training(Context& context);
 void measure_interpreted(Context& context);
 void measure_memory(Context& context);
 void measure_silero(Context& context);

@@ -17,4 +17,8 @@ struct LstmPeer {
 /// Over `x` [T, N, H], all N sequences of T steps, with the weights of `problem`. `stateful`: from its h and c, else from zeros.
 LstmPeer make_lstm_peer(const LstmProblem& problem, const Tensor& x, bool stateful, int threads);
 
+/// Forward and backward over the sequences of `problem`, which have one length: training primitives. `dy` [rows, H] in the order of `problem.x`;
+/// `y` of the result is the gradient of the recurrent weights [H, 4H]. Weights are brought into the preferred order once, before it is timed.
+LstmPeer make_lstm_backward_peer(const LstmProblem& problem, const Tensor& dy, int threads);
+
 }  // namespace millrace::bench

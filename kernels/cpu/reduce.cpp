@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/reduce.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -47,6 +48,29 @@ void each_group(const Folding& folding, std::int64_t n, ThreadTeam& team, F&& f)
                 });
 }
 
+/// The same as `fold` where outputs lie side by side and one axis is folded: sums over rows. Many outputs at a time read whole cache lines.
+template <class T, class Out, class Wide, class Step, class Finish>
+void fold_rows(const T* from, std::int64_t n, std::int64_t stride, Out* to, std::int64_t outputs, ThreadTeam& team, Wide first,
+               std::int64_t block, Step step, Finish finish) {
+  constexpr std::int64_t wide = 64;
+  const auto fold_some = [&](std::int64_t at, std::int64_t count) {
+    Wide total[wide], part[wide];
+    for (std::int64_t begin = 0; begin < n || begin == 0; begin += block) {
+      std::fill_n(part, count, first);
+      for (std::int64_t i = begin; i < std::min(n, begin + block); ++i) {
+        const T* x = from + i * stride + at;
+        for (std::int64_t lane = 0; lane < count; ++lane) part[lane] = step(part[lane], convert_element<Wide>(x[lane]));
+      }
+      for (std::int64_t lane = 0; lane < count; ++lane) total[lane] = begin == 0 ? part[lane] : static_cast<Wide>(total[lane] + part[lane]);
+    }
+    for (std::int64_t lane = 0; lane < count; ++lane) to[at + lane] = convert_element<Out>(finish(total[lane], n));
+  };
+  team.parallel(outputs, std::max<std::int64_t>(wide, grain_heavy / std::max<std::int64_t>(1, n)),
+                [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t at = begin; at < end; at += wide) fold_some(at, std::min(wide, end - at));
+                });
+}
+
 /// Folds with `step(accumulator, element)` from `first`; with `blocks`, restarted every k_block and the blocks added in
 /// order. `finish(accumulator, n)` gives the output.
 template <class T, class Out, class Wide, class Step, class Finish>
@@ -58,6 +82,8 @@ void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide f
   const T* from = static_cast<const T*>(x.raw());
   Out* to = static_cast<Out*>(out.raw_mutable());
   const std::int64_t x_step = elements.inner()[0];
+  if (folding.outer.rank() == 1 && folding.inner.rank() == 1 && folding.x_outer[0] == 1 && folding.out_outer[0] == 1)
+    return fold_rows<T, Out, Wide>(from, n, x_step, to, folding.outer[0], team, first, block, step, finish);
   each_group(folding, n, team, [&](const auto& starts, int count) {
     std::array<Wide, group> total;
     total.fill(first);

@@ -2,6 +2,7 @@
 #include <millrace/kernels/cpu/span_kernels.h>
 
 #include <cstring>
+#include <type_traits>
 
 #include <millrace/kernels/cpu/float_functions.h>
 #include <millrace/kernels/cpu/targets.h>
@@ -32,18 +33,42 @@ HWY_INLINE void StoreSpan(D d, hn::Vec<D> value, T* out, std::size_t count) {
   std::memcpy(out, lanes, count * sizeof(T));
 }
 
+/// What a span gives vector by vector.
+template <class D, class T = hn::TFromD<D>>
+struct Elements {
+  const T* first;
+  HWY_INLINE hn::Vec<D> operator()(D d, std::size_t i) const { return hn::LoadU(d, first + i); }
+};
+template <class D>
+struct Repeated {
+  hn::Vec<D> value;
+  HWY_INLINE hn::Vec<D> operator()(D, std::size_t) const { return value; }
+};
+
+/// The last vector overlaps the one before it. It is computed first, because `out` may be an input, and stored last.
+template <class D, class T, class A, class B, class F>
+HWY_INLINE void SweepVectors(D d, A a, B b, T* out, std::size_t count, F f) {
+  const std::size_t lanes = hn::Lanes(d), rest = count - lanes;
+  const auto last = f(d, a(d, rest), b(d, rest));
+  for (std::size_t i = 0; i < rest; i += lanes) hn::StoreU(f(d, a(d, i), b(d, i)), d, out + i);
+  hn::StoreU(last, d, out + rest);
+}
+
 template <class T, class F>
 HWY_INLINE void Sweep(const Span<T>& a, const Span<T>& b, T* out, std::size_t count, F f) {
   const hn::ScalableTag<T> d;
-  const std::size_t lanes = hn::Lanes(d);
-  std::size_t i = 0;
-  if (!a.repeats && !b.repeats) {
-    for (; i + lanes <= count; i += lanes) hn::StoreU(f(d, hn::LoadU(d, a.first + i), hn::LoadU(d, b.first + i)), d, out + i);
+  using D = decltype(d);
+  using Own = std::remove_const_t<D>;
+  if (count < hn::Lanes(d)) {
+    if (count > 0) StoreSpan(d, f(d, LoadSpan(d, a, 0, count), LoadSpan(d, b, 0, count)), out, count);
+    return;
   }
-  for (; i < count; i += lanes) {
-    const std::size_t some = count - i < lanes ? count - i : lanes;
-    StoreSpan(d, f(d, LoadSpan(d, a, i, some), LoadSpan(d, b, i, some)), out + i, some);
-  }
+  const Elements<Own> from_a{a.first}, from_b{b.first};
+  if (!a.repeats && !b.repeats) return SweepVectors(d, from_a, from_b, out, count, f);
+  const Repeated<Own> all_a{hn::Set(d, *a.first)}, all_b{hn::Set(d, *b.first)};
+  if (!b.repeats) return SweepVectors(d, all_a, from_b, out, count, f);
+  if (!a.repeats) return SweepVectors(d, from_a, all_b, out, count, f);
+  SweepVectors(d, all_a, all_b, out, count, f);
 }
 
 /// A NaN is not equal to anything; with AVX, hn::Ne says that it is.

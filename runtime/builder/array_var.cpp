@@ -52,6 +52,10 @@ std::pair<ArrayVar, Order> unpack(const Var& x, int level, bool sort) {
   return {ArrayVar::of(made[0]), Order(made[1])};
 }
 
+ArrayVar reorder_steps(const ArrayVar& array, const Order& from, const Order& to) {
+  return ArrayVar::of(call1("reorder_steps", {array.var(), from.var(), to.var()}, {}, array.var().name()));
+}
+
 Var pack(const ArrayVar& array, int level, const Order& order) {
   return call1("pack", {array.var(), order.var()}, {{"level", std::int64_t{level}}});
 }

@@ -82,6 +82,8 @@ class ArrayVar::Element {
 
 /// Takes ragged rows apart: step t holds item t of every sequence of `level` that still lives.
 std::pair<ArrayVar, Order> unpack(const Var& x, int level, bool sort);
+/// The slots of `array`, which was made with the order `from`, as an array of the order `to` over the same sequences, such as one from their ends.
+ArrayVar reorder_steps(const ArrayVar& array, const Order& from, const Order& to);
 /// Puts them together again, in the caller's order.
 Var pack(const ArrayVar& array, int level, const Order& order);
 

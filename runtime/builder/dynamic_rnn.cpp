@@ -21,8 +21,23 @@ Var DynamicRNN::step_input(const Var& input) {
   if (!has_steps()) {
     source_ = Var::of(x.id());
     order_ = order;
+    input_slots_ = steps;
   }
   return this_step(steps);
+}
+
+Var DynamicRNN::step_slot(const ArrayVar& slots) {
+  expect_behind("step_slot");
+  return this_step(slots);
+}
+
+const Order& DynamicRNN::order() const {
+  if (!order_) refuse("order: expected a step_input before it");
+  return *order_;
+}
+const ArrayVar& DynamicRNN::input_slots() const {
+  if (!input_slots_) refuse("input_slots: expected a step_input before it");
+  return *input_slots_;
 }
 
 Var DynamicRNN::static_input(const Var& input) {

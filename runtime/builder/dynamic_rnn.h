@@ -35,6 +35,12 @@ class DynamicRNN : public RnnBlock {
 
   Var step_input(const Var& x) override;
   Var static_input(const Var& x) override;
+  /// This step of an array with the order of this loop (`order()`), such as `reorder_steps` makes of what another loop wrote. Behind the first step
+  /// input.
+  Var step_slot(const ArrayVar& slots);
+  /// The order of this loop, and the slots of the first step input. Behind the first step input, and after the block.
+  const Order& order() const;
+  const ArrayVar& input_slots() const;
 
  protected:
   ArrayVar make_array(const std::string& name) const override;
@@ -47,6 +53,7 @@ class DynamicRNN : public RnnBlock {
   Options options_;
   Var source_;  ///< the first step input, whole
   std::optional<Order> order_;
+  std::optional<ArrayVar> input_slots_;
 };
 
 }  // namespace millrace::build

@@ -156,6 +156,11 @@ const std::vector<Var>& RnnBlock::outputs() const {
   return outputs_;
 }
 
+const ArrayVar& RnnBlock::output_slots(std::size_t i) const {
+  expect_after("output_slots");
+  return slots_.at(i);
+}
+
 Var RnnBlock::last(const Var& memory) const {
   expect_after("last");
   const std::optional<std::size_t> place = find(memory);

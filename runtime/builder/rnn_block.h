@@ -64,6 +64,8 @@ class RnnBlock {
 
   /// After the block: the outputs, in the order of the calls.
   const std::vector<Var>& outputs() const;
+  /// After the block: the slots that `outputs()[i]` joins.
+  const ArrayVar& output_slots(std::size_t i) const;
   /// After the block: what `update_memory` was given at the last step of each sequence, in the caller's order; its boot where there was no
   /// step.
   Var last(const Var& memory) const;

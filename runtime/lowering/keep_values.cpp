@@ -159,6 +159,7 @@ class Keeper {
     for (const Op& op : program_.block(program_.var(array).block).ops) {
       if (std::find(op.outputs.begin(), op.outputs.end(), array) == op.outputs.end()) continue;
       if (op.type == "unpack") return op.outputs[1];
+      if (op.type == "reorder_steps") return op.inputs[2];
       if (op.type == "tensor_array" && op.inputs.size() > 1 && op.inputs[1] != no_var) return op.inputs[1];
     }
     throw UnsupportedError("keep_values: nobody knows the order of '" + name(array) + "', which the loop reads");

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include <millrace/kernels/adam.h>
 #include <millrace/runtime/training/internal/floats.h>
 
 namespace millrace::training {
@@ -115,13 +116,7 @@ void Optimizer::apply(Slot& slot, Compute* weight, const Tensor& gradient, doubl
   const auto shrink = static_cast<Compute>(1 - learning_rate * options_.weight_decay);
   Compute* m = slot.first.mutable_data<Compute>();
   Compute* v = slot.second.mutable_data<Compute>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (decoupled) weight[i] *= shrink;
-    const Compute slope = decoupled ? g[i] : g[i] + decay * weight[i];
-    m[i] = b1 * m[i] + c1 * slope;
-    v[i] = b2 * v[i] + c2 * (slope * slope);
-    weight[i] -= stride * (m[i] / (std::sqrt(v[i]) / root + epsilon));
-  }
+  adam_update(AdamNumbers<Compute>{b1, b2, c1, c2, stride, root, epsilon, decay, shrink, decoupled}, g, weight, m, v, count);
 }
 
 void Optimizer::update_one(const std::string& name, Tensor& weight, const Tensor& gradient, double learning_rate) {

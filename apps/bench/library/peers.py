@@ -4,7 +4,7 @@
 set_up:  "NAME ARGUMENT..."  ->  "ok NAME VERSION" or "no REASON"
 "time SECONDS"               ->  seconds a call
 "result FILE"                ->  "ok", once FILE holds what a call gives, as f32
-FOLDER holds w, r, bias, x, h, c and lengths as raw f32 or i64; weights are [C, 4H] with gates i f g o.
+FOLDER holds w, r, bias, x, h, c and lengths as raw f32 or i64, and what a set_up needs besides; weights are [C, 4H] with gates i f g o.
 """
 import sys
 import time
@@ -91,6 +91,59 @@ def torch_packed(folder, hidden, threads):
     return f"PyTorch {torch.__version__} packed", Call()
 
 
+def torch_train(folder, features, hidden, classes, form, threads):
+    """A training step of a classifier: LSTM, last state, linear, mean cross entropy, Adam. `form`: padded or packed."""
+    import torch
+    torch.set_num_threads(int(threads))
+    features, hidden, classes = int(features), int(hidden), int(classes)
+    load = lambda name, *shape: torch.from_numpy(numpy.fromfile(f"{folder}/{name}", "<f4").reshape(shape))
+    lengths = torch.from_numpy(numpy.fromfile(f"{folder}/lengths", "<i8"))
+    labels = torch.from_numpy(numpy.fromfile(f"{folder}/labels", "<i8"))
+    layer, linear = torch.nn.LSTM(features, hidden), torch.nn.Linear(hidden, classes)
+    layer.load_state_dict({"weight_ih_l0": load("w", features, -1).T.contiguous(), "weight_hh_l0": load("r", hidden, -1).T.contiguous(),
+                           "bias_ih_l0": load("bias", -1), "bias_hh_l0": torch.zeros(4 * hidden)})
+    linear.load_state_dict({"weight": load("out", hidden, -1).T.contiguous(), "bias": load("shift", -1)})
+    optimizer = torch.optim.Adam([*layer.parameters(), *linear.parameters()], lr=1e-5)
+    rnn = torch.nn.utils.rnn
+    sequences = list(torch.split(load("x", -1, features), lengths.tolist()))
+    padded, last, each = rnn.pad_sequence(sequences), lengths - 1, torch.arange(len(lengths))
+    packed = rnn.pack_sequence(sequences, enforce_sorted=False)
+
+    def backward():
+        optimizer.zero_grad()
+        state = layer(packed)[1][0][0] if form == "packed" else layer(padded)[0][last, each]
+        torch.nn.functional.cross_entropy(linear(state), labels).backward()
+    backward()
+    gradient = layer.weight_hh_l0.grad.T.contiguous().numpy().copy()
+
+    class Call:
+        def __call__(self):
+            backward()
+            optimizer.step()
+
+        def result(self):
+            return gradient
+    return f"PyTorch {torch.__version__} {form}", Call()
+
+
+def torch_backward(folder, hidden, threads):
+    """Forward and backward of nn.LSTM over sequences of one length: gradients of input, weights and bias."""
+    problem = Problem(folder, int(hidden))
+    torch, layer = torch_layer(problem, threads)
+    torch.set_grad_enabled(True)
+    layer.train()
+    n = len(problem.lengths)
+    rows = lambda a: torch.from_numpy(a.reshape(n, -1, problem.hidden)).transpose(0, 1).contiguous()
+    x, dy = rows(problem.x).requires_grad_(), rows(numpy.fromfile(f"{folder}/dy", "<f4"))
+
+    def call():
+        layer.zero_grad()
+        x.grad = None
+        layer(x)[0].backward(dy)
+        return layer.weight_hh_l0.grad.T.contiguous().numpy()
+    return f"PyTorch {torch.__version__} nn.LSTM", call
+
+
 def on_cuda(device):
     import torch
     if not torch.cuda.is_available():
@@ -150,7 +203,8 @@ def torch_cuda_tick(device, sessions, rows, hidden, layers):
     return f"PyTorch {torch.__version__}, a CUDA graph", call
 
 
-SET_UPS = {"torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed}
+SET_UPS = {"torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed,
+           "torch_train": torch_train, "torch_backward": torch_backward}
 
 
 def seconds_a_call(call, seconds):

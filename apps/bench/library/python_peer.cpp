@@ -74,15 +74,21 @@ PythonPeer make_python_peer(const std::string& python, const std::string& name, 
   return started(python, name, set_up, std::make_shared<const app::ScratchFolder>("millrace-bench"));
 }
 
-PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::string& set_up, const LstmProblem& problem,
-                            int threads) {
+PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::vector<std::string>& set_up,
+                            const RawFiles& files) {
   auto scratch = std::make_shared<const app::ScratchFolder>("millrace-bench");
-  const std::pair<const char*, const Tensor*> tensors[] = {{"w", &problem.w}, {"r", &problem.r}, {"bias", &problem.bias},
-                                                           {"x", &problem.x}, {"h", &problem.h}, {"c", &problem.c}};
-  for (const auto& [file, tensor] : tensors) write_raw(*scratch / file, tensor->raw(), tensor->bytes());
-  write_raw(*scratch / "lengths", problem.lengths.data(), problem.lengths.size() * sizeof(std::int64_t));
-  const std::string folder = scratch->path().string();
-  return started(python, name, {set_up, folder, std::to_string(problem.hidden), std::to_string(threads)}, std::move(scratch));
+  for (const auto& [file, tensor] : files) write_raw(*scratch / file, tensor.raw(), tensor.bytes());
+  std::vector<std::string> words = set_up;
+  words.insert(words.begin() + 1, scratch->path().string());
+  return started(python, name, words, std::move(scratch));
+}
+
+PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::string& set_up, const LstmProblem& problem,
+                            int threads, const RawFiles& more) {
+  RawFiles files{{"w", problem.w}, {"r", problem.r}, {"bias", problem.bias}, {"x", problem.x}, {"h", problem.h}, {"c", problem.c}};
+  files["lengths"] = Tensor::from(problem.lengths, DDim{problem.sequences()});
+  files.insert(more.begin(), more.end());
+  return make_python_peer(python, name, {set_up, std::to_string(problem.hidden), std::to_string(threads)}, files);
 }
 
 }  // namespace millrace::bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +25,13 @@ struct PythonPeer {
 /// Starts `python`; `set_up` is a name of peers.py with its arguments.
 PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::vector<std::string>& set_up);
 
-/// `set_up` with the numbers of `problem` in a folder: "NAME FOLDER H threads".
+/// The same with tensors in a folder, each a file of its raw elements: "NAME FOLDER ARGUMENT…".
+using RawFiles = std::map<std::string, Tensor>;
+PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::vector<std::string>& set_up,
+                            const RawFiles& files);
+
+/// `set_up` with the numbers of `problem`, and of `more`, in a folder: "NAME FOLDER H threads".
 PythonPeer make_python_peer(const std::string& python, const std::string& name, const std::string& set_up, const LstmProblem& problem,
-                            int threads);
+                            int threads, const RawFiles& more = {});
 
 }  // namespace millrace::bench

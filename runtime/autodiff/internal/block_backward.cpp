@@ -114,6 +114,8 @@ void BlockBackward::import_list(VarId array) {
 VarId BlockBackward::list_of(const ArrayGradient& gradient) {
   switch (gradient.kind) {
     case Kind::list: return gradient.var;
+    case Kind::slots: return emit1(program(), "slot_gradients_of", {gradient.var});
+    case Kind::slot: break;  // `list` adds it
     case Kind::packed: {
       const VarId slots = emit1(program(), "unpack_as", {gradient.var, gradient.order});
       return emit1(program(), "slot_gradients_of", {slots});
@@ -132,6 +134,11 @@ VarId BlockBackward::list(VarId array) {
   const std::vector<ArrayGradient> terms = arrays_[array];
   VarId total = no_var;
   for (const ArrayGradient& term : terms) {
+    if (term.kind == Kind::slot) {
+      if (total == no_var) total = emit1(program(), "no_slot_gradients", {array}, {}, "d_" + name(array));
+      total = emit1(program(), "add_slot_gradient", {total, term.index, term.var}, {}, "d_" + name(array));
+      continue;
+    }
     const VarId next = list_of(term);
     total = total == no_var ? next : emit1(program(), "sum_slot_gradients", {total, next}, {}, "d_" + name(array));
   }
@@ -155,21 +162,21 @@ bool BlockBackward::visit_array(const Op& op) {
   if (op.type == "tensor_array_read") return visit_read(op), true;
   if (op.type == "last_rows") return visit_last_rows(op), true;
   if (unpacks(op)) return visit_unpack(op), true;
+  if (op.type == "reorder_steps") return visit_reorder_steps(op), true;
   const bool joins = packs(op) || op.type == "tensor_array_stack" || op.type == "tensor_array_concat";
   if (joins) {
     if (!active(op.inputs[0]) || !has(op.outputs[0])) return true;
     if (packs(op)) {
       add_array(op.inputs[0], {Kind::packed, sum_with_lod(op.outputs[0]), no_var, op.inputs[1]});
     } else if (op.type == "tensor_array_stack") {
-      const VarId slots = emit1(program(), "tensor_array_unstack", {sum(op.outputs[0])}, op.attributes);
-      add_array(op.inputs[0], {Kind::list, emit1(program(), "slot_gradients_of", {slots})});
+      add_array(op.inputs[0], {Kind::slots, emit1(program(), "tensor_array_unstack", {sum(op.outputs[0])}, op.attributes)});
     } else {
       add_array(op.inputs[0], {Kind::list, emit1(program(), "concat_gradient", {sum(op.outputs[0]), op.inputs[0]})});
     }
     return true;
   }
   if (op.type == "tensor_array_unstack") {
-    if (active(op.inputs[0]) && has_array(op.outputs[0]))
+    if (active(op.inputs[0]) && has_array(op.outputs[0]) && !stacked_gradient(op))
       add(op.inputs[0], emit1(program(), "unstack_gradient", {list(op.outputs[0]), op.inputs[0]}, op.attributes));
     return true;
   }
@@ -187,6 +194,14 @@ bool BlockBackward::visit_array(const Op& op) {
   return written != no_var;
 }
 
+/// The gradient of `tensor_array_unstack` where that of the array is one of all slots. False, with nothing done, where it is not.
+bool BlockBackward::stacked_gradient(const Op& unstack) {
+  const std::vector<ArrayGradient> terms = arrays_[unstack.outputs[0]];
+  if (!std::all_of(terms.begin(), terms.end(), [](const ArrayGradient& each) { return each.kind == Kind::slots; })) return false;
+  for (const ArrayGradient& term : terms) add(unstack.inputs[0], emit1(program(), "tensor_array_stack", {term.var}, unstack.attributes));
+  return true;
+}
+
 void BlockBackward::visit_write(const Op& op) {
   if (!active(op.inputs[2]) || !has_array(op.inputs[0])) return;
   add(op.inputs[2], emit1(program(), "slot_gradient", {list(op.inputs[0]), op.inputs[1], op.inputs[2]}));
@@ -197,7 +212,11 @@ void BlockBackward::visit_read(const Op& op) {
   if (given == no_var) return;
   if (active(op.inputs[0])) {
     const VarId flows = own_writes_.contains(op.inputs[0]) ? cut(given, op.outputs[0]) : given;
-    set_list(op.inputs[0], emit1(program(), "add_slot_gradient", {list(op.inputs[0]), op.inputs[1], flows}, {}, "d_" + name(op.inputs[0])));
+    if (local(op.inputs[0]) && op.inputs.size() > 2)
+      add_array(op.inputs[0], {Kind::slot, flows, op.inputs[2], no_var, op.inputs[1]});  // perhaps a loop takes it: what it left
+    else
+      set_list(op.inputs[0],
+               emit1(program(), "add_slot_gradient", {list(op.inputs[0]), op.inputs[1], flows}, {}, "d_" + name(op.inputs[0])));
   }
   if (op.inputs.size() > 2 && active(op.inputs[2]))
     add(op.inputs[2], emit1(program(), "boot_gradient", {given, op.inputs[0], op.inputs[1], op.inputs[2]}));
@@ -215,6 +234,20 @@ void BlockBackward::visit_unpack(const Op& op) {
   const VarId slots = as_array(array);
   const std::int64_t level = op.attributes.get_or("level", std::int64_t{0});
   add(op.inputs[0], emit1(program(), "pack", {slots, op.outputs[1]}, {{"level", level}}));
+}
+
+/// Packed rows are the same in both orders.
+void BlockBackward::visit_reorder_steps(const Op& op) {
+  const VarId made = op.outputs[0];
+  if (!active(op.inputs[0]) || !has_array(made)) return;
+  const std::vector<ArrayGradient> terms = arrays_[made];
+  const bool packed = std::all_of(terms.begin(), terms.end(), [](const ArrayGradient& each) { return each.kind == Kind::packed; });
+  if (packed) {
+    for (const ArrayGradient& term : terms) add_array(op.inputs[0], {Kind::packed, term.var, no_var, op.inputs[1]});
+    return;
+  }
+  const VarId slots = emit1(program(), "reorder_steps", {as_array(made), op.inputs[2], op.inputs[1]});
+  add_array(op.inputs[0], {Kind::list, emit1(program(), "slot_gradients_of", {slots})});
 }
 
 void BlockBackward::visit_last_rows(const Op& op) {

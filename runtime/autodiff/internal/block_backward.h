@@ -73,9 +73,11 @@ class BlockBackward {
   VarId as_array(VarId array);
 
   bool visit_array(const Op& op);
+  bool stacked_gradient(const Op& unstack);
   void visit_write(const Op& op);
   void visit_read(const Op& op);
   void visit_unpack(const Op& op);
+  void visit_reorder_steps(const Op& op);
   void visit_last_rows(const Op& op);
   bool visit_rows(const Op& op);
 

@@ -5,402 +5,27 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
-#include <millrace/runtime/autodiff/internal/activity.h>
-#include <millrace/runtime/autodiff/internal/gradient_sums.h>
+#include <millrace/runtime/autodiff/internal/iteration_backward.h>
+#include <millrace/runtime/autodiff/internal/recurrent_loop.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
-#include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/lowering/internal/loop_numbers.h>
+#include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
 #include <millrace/runtime/lowering/keep_values.h>
-#include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::autodiff {
 namespace {
 
 using build::Var;
-
-[[noreturn]] void refuse(const std::string& why) { throw UnsupportedError("append_backward: " + why); }
-
-// ---- The forward loop ----
-
-/// The forward loop as its backward sees it.
-struct RaggedLoop {
-  struct State {
-    VarId array = no_var;
-    VarId boot = no_var;
-  };
-  int body = 0;
-  int block = 0;
-  std::int64_t level = 0;
-  bool reverse = false;            ///< the forward loop goes from the ends of its sequences to their beginnings
-  std::map<VarId, VarId> sources;  ///< array that the loop reads alone → its rows, packed
-  std::map<VarId, VarId> orders;   ///< of those arrays
-  std::vector<State> states;       ///< arrays that the loop reads one iteration back
-  std::set<VarId> rows;            ///< vars of the body with rows
-  std::map<VarId, VarId> written;  ///< array → value that an iteration writes
-  std::map<VarId, int> lag;        ///< output of a read of such an array → iterations back
-  std::map<VarId, VarId> statics;  ///< outer var that the loop shrinks → var of one row for each sequence, in the caller's order
-};
-
-class RaggedReader {
- public:
-  RaggedReader(Program& program, int body) : program_(program) {
-    loop_.body = body;
-    std::tie(loop_.block, place_) = lowering::find_loop(program, body);
-  }
-
-  RaggedLoop read() {
-    const LoopForm form = find_loop_form(program_, loop_.block, program_.block(loop_.block).ops[place_]);
-    const Op loop = program_.block(loop_.block).ops[place_];
-    loop_.rows = lowering::row_vars(program_, loop_.body, form);
-    for (const LoopForm::Carried& carried : form.carried)
-      if (!carried.counter) refuse("a loop over ragged rows carries a tensor");
-    if (loop.attributes.get_or<std::int64_t>("max_trips", -1) >= 0) refuse("the loop has a trip limit");
-    for (const Op& op : program_.block(loop_.body).ops)
-      if (op.type == "tensor_array_write") read_write(loop, op);
-    for (const Op& op : program_.block(loop_.body).ops) {
-      if (op.type == "tensor_array_read") read_read(loop, op);
-      if (op.type == "shrink" && outside(op.inputs[0])) read_static(op.inputs[0]);
-    }
-    check_all_steps(form);
-    return std::move(loop_);
-  }
-
- private:
-  bool outside(VarId var) const { return program_.var(var).block != loop_.body; }
-  const std::string& name(VarId var) const { return program_.var(var).name; }
-
-  const Op& maker(VarId var) const {
-    for (const Op& op : program_.block(program_.var(var).block).ops)
-      if (std::find(op.outputs.begin(), op.outputs.end(), var) != op.outputs.end()) return op;
-    refuse("'" + name(var) + "' is handed in");
-  }
-
-  /// What `index` is more than the number of iterations before.
-  std::int64_t offset(const Op& loop, VarId index) const {
-    const Block& body = program_.block(loop_.body);
-    for (std::size_t i = 0; i < body.params.size(); ++i) {
-      if (body.params[i] != index) continue;
-      const Tensor* first = program_.constant(loop.inputs[i]);
-      if (first == nullptr || stride(body, i) != 1) break;
-      return first->item_int();
-    }
-    if (!outside(index)) {
-      const Op& op = maker(index);
-      const auto number = [&](std::size_t input) { return program_.constant(op.inputs.at(input)); };
-      if (op.type == "identity") return offset(loop, op.inputs[0]);
-      if (op.type == "add" && number(1) != nullptr) return offset(loop, op.inputs[0]) + number(1)->item_int();
-      if (op.type == "add" && number(0) != nullptr) return offset(loop, op.inputs[1]) + number(0)->item_int();
-      if (op.type == "sub" && number(1) != nullptr) return offset(loop, op.inputs[0]) - number(1)->item_int();
-    }
-    refuse("'" + name(index) + "' is no count of iterations from 0");
-  }
-  std::int64_t stride(const Block& body, std::size_t param) const {
-    const VarId next = body.results[param];
-    if (outside(next) || next == body.params[param]) return 0;
-    const Op& op = maker(next);
-    if (op.type == "identity" && !outside(op.inputs[0])) return stride_of(maker(op.inputs[0]), body.params[param]);
-    return stride_of(op, body.params[param]);
-  }
-  std::int64_t stride_of(const Op& op, VarId param) const {
-    if (op.type != "add" && op.type != "sub") return 0;
-    for (const std::size_t at : {std::size_t{0}, std::size_t{1}}) {
-      const Tensor* by = program_.constant(op.inputs[1 - at]);
-      if (op.inputs[at] == param && by != nullptr && by->elements() == 1)
-        return op.type == "add" ? by->item_int() : at == 0 ? -by->item_int() : 0;
-    }
-    return 0;
-  }
-
-  void read_write(const Op& loop, const Op& op) {
-    if (offset(loop, op.inputs[1]) != 0) refuse("slots of '" + name(op.inputs[0]) + "' are not numbered as the iterations are");
-    loop_.written[op.inputs[0]] = op.inputs[2];
-  }
-
-  void read_read(const Op& loop, const Op& op) {
-    const VarId array = op.inputs[0];
-    const VarId boot = op.inputs.size() > 2 ? op.inputs[2] : no_var;
-    const std::int64_t at = offset(loop, op.inputs[1]);
-    if (!loop_.written.contains(array)) {
-      if (at != 0 || boot != no_var) refuse("'" + name(array) + "' is read at other slots than those of the iteration");
-      read_source(array);
-      return;
-    }
-    loop_.lag[op.outputs[0]] = static_cast<int>(-at);
-    if (at == 0) return;
-    if (at != -1 || boot == no_var) refuse("'" + name(array) + "' is read further back, or without a boot");
-    for (const RaggedLoop::State& state : loop_.states) {
-      if (state.array == array && state.boot != boot) refuse("'" + name(array) + "' has two boots");
-      if (state.array == array) return;
-    }
-    loop_.states.push_back({array, boot});
-  }
-
-  void read_source(VarId array) {
-    const Op& op = maker(array);
-    const VarType& type = program_.var(array).type;
-    if (!type.ordered || type.lod_depth > 0) refuse("'" + name(array) + "' holds no rows of ragged sequences");
-    const bool unpacks = op.type == "unpack";
-    const VarId order = unpacks ? op.outputs[1] : op.inputs.at(1);
-    const Op& unpack = unpacks ? op : maker(order);
-    if (unpack.type != "unpack") refuse("the order of '" + name(array) + "' is handed in");
-    const std::int64_t level = unpack.attributes.get_or("level", std::int64_t{0});
-    const bool reverse = unpack.attributes.get_or("reverse", false);
-    if (!loop_.sources.empty() && (level != loop_.level || reverse != loop_.reverse)) refuse("the loop reads sequences in two orders");
-    loop_.level = level;
-    loop_.reverse = reverse;
-    if (first_ == no_var) first_ = array;
-    loop_.sources.emplace(array, unpacks ? op.inputs[0] : no_var);
-    loop_.orders[array] = order;
-  }
-
-  void read_static(VarId var) {
-    const Op& op = maker(var);
-    const VarType& type = program_.var(var).type;
-    if (op.type != "reorder" || type.lod_depth > 0) refuse("'" + name(var) + "' has no row for each sequence");
-    loop_.statics[var] = op.inputs[0];
-  }
-
-  /// The loop goes through all steps of the sequences.
-  void check_all_steps(const LoopForm& form) {
-    if (first_ == no_var) refuse("the loop reads no ragged rows");
-    const lowering::OuterNumbers numbers(program_, loop_.block, program_.block(loop_.block).ops[place_]);
-    const auto steps = numbers.size_of(first_);
-    const LoopForm::Index& left = form.stop.left;
-    const bool all = steps && steps->roots.number == 0 && left.roots.number == 0 && (left.stride == 1 || left.stride == -1) &&
-                     left.roots.terms.size() == steps->roots.terms.size() &&
-                     std::equal(left.roots.terms.begin(), left.roots.terms.end(), steps->roots.terms.begin(),
-                                [&](const auto& a, const auto& b) { return a.var == b.var && a.times == -left.stride * b.times; });
-    if (!all) refuse("the loop may end before its sequences do");
-    // Rows of arrays that other loops wrote are packed here, in front of the backward loop.
-    for (auto& [array, rows] : loop_.sources)
-      if (rows == no_var)
-        rows = emit1(program_, "pack", {array, loop_.orders.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
-  }
-
-  Program& program_;
-  std::size_t place_ = 0;
-  RaggedLoop loop_;
-  VarId first_ = no_var;
-};
-
-// ---- The backward loop ----
-
-/// Values and gradients in an iteration of the backward loop, or of a rehearsal of it.
-class Stage {
- public:
-  Stage(Program& program, const RaggedLoop& loop, bool recompute) : staged_(program), loop_(loop), recompute_(recompute) {}
-  Stage(const Stage&) = delete;
-  Stage& operator=(const Stage&) = delete;
-  virtual ~Stage() = default;
-  /// A value of the forward iteration: one that is kept, or made again of such values.
-  VarId value(VarId forward) {
-    return find(forward, values_, [this](VarId var) { return held(var); });
-  }
-  /// The same over the rows of all iterations, behind the loop.
-  VarId flat_value(VarId forward) {
-    return find(forward, flat_values_, [this](VarId var) { return flat_held(var); });
-  }
-  /// This iteration's gradient of what the forward iteration wrote to the array; `no_var`: none.
-  virtual VarId incoming(VarId array) = 0;
-  /// The gradient of a state that the backward iteration before made.
-  virtual VarId memory(std::size_t state) = 0;
-  virtual void update(std::size_t state, VarId gradient) = 0;
-  /// A sum over the iterations of each sequence.
-  virtual void accumulate(VarId of, VarId gradient) = 0;
-  /// Rows that are looked at behind the loop; the number of the output.
-  virtual std::size_t output(VarId rows) = 0;
-  /// `gradient` of a state before the iteration, without what is cut.
-  virtual VarId cut(VarId gradient) = 0;
-
- protected:
-  virtual VarId held(VarId forward) = 0;
-  virtual VarId flat_held(VarId forward) = 0;
-
-  Program& staged_;
-  const RaggedLoop& loop_;
-
- private:
-  template <class Held>
-  VarId find(VarId forward, std::map<VarId, VarId>& values, const Held& take) {
-    if (forward == no_var || staged_.var(forward).block != loop_.body) return forward;
-    if (const auto known = values.find(forward); known != values.end()) return known->second;
-    if (const Tensor* number = staged_.constant(forward)) return values[forward] = build::constant(*number).id();
-    const std::optional<Op> op = recompute_ ? maker(forward) : std::nullopt;
-    if (!op) return values[forward] = take(forward);
-    Op again{op->type, {}, {}, op->attributes, op->label};
-    for (const VarId input : op->inputs) again.inputs.push_back(find(input, values, take));
-    const std::vector<VarId> made = emit(staged_, std::move(again));
-    for (std::size_t i = 0; i < made.size(); ++i) values[op->outputs[i]] = made[i];
-    return values.at(forward);
-  }
-  /// The op that makes a value of the iteration's own; none for what is read or shrunk.
-  std::optional<Op> maker(VarId forward) const {
-    for (const Op& op : staged_.block(loop_.body).ops) {
-      if (std::find(op.outputs.begin(), op.outputs.end(), forward) == op.outputs.end()) continue;
-      const OpDef& def = staged_.registry().at(op.type);
-      if (op.type == "shrink" || !def.prepare || !def.pure) return std::nullopt;
-      return op;
-    }
-    return std::nullopt;
-  }
-
-  const bool recompute_;
-  std::map<VarId, VarId> values_;
-  std::map<VarId, VarId> flat_values_;
-};
-
-struct Deferred {
-  Op op;
-  std::map<VarId, std::size_t> gradients;  ///< output of the op → output of the backward loop
-};
-
-/// Goes through the ops of the body in reverse.
-class BodyWalk {
- public:
-  BodyWalk(Program& program, const std::set<VarId>& active, const RaggedLoop& loop, const std::vector<bool>& live, Stage& stage)
-      : program_(program),
-        loop_(loop),
-        live_(live),
-        stage_(stage),
-        where_(" in the loop of block " + std::to_string(loop.body)),
-        sums_(program, active, [&stage](VarId var) { return stage.value(var); }, where_) {}
-
-  void run() {
-    const std::vector<Op> ops = program_.block(loop_.body).ops;
-    for (auto op = ops.rbegin(); op != ops.rend(); ++op) visit(*op);
-    for (std::size_t i = 0; i < loop_.states.size(); ++i) {
-      const VarId total = sum(state_terms_[i]);
-      reached.push_back(total != no_var);
-      if (live_[i] && total != no_var) stage_.update(i, stage_.cut(total));
-    }
-    for (auto& [var, terms] : static_terms_) stage_.accumulate(var, sum(terms));
-  }
-
-  std::vector<bool> reached;                          ///< by state: whether a gradient gets to it
-  std::vector<std::pair<VarId, std::size_t>> inputs;  ///< array that the loop reads, output of the backward loop
-  std::vector<Deferred> deferred;
-
- private:
-  bool outside(VarId var) const { return program_.var(var).block != loop_.body; }
-
-  VarId sum(const std::vector<VarId>& terms) {
-    VarId total = no_var;
-    for (const VarId term : terms) total = total == no_var ? term : emit1(program_, "add", {total, term});
-    return total;
-  }
-
-  std::optional<std::size_t> state_of(VarId array) const {
-    for (std::size_t i = 0; i < loop_.states.size(); ++i)
-      if (loop_.states[i].array == array) return i;
-    return std::nullopt;
-  }
-
-  void visit(const Op& op) {
-    if (op.type == "break_if" || op.type == "constant") return;
-    if (op.type == "tensor_array_write") return visit_write(op);
-    if (op.type == "tensor_array_read") return visit_read(op);
-    if (op.type == "shrink") return visit_shrink(op);
-    visit_rows(op);
-  }
-
-  void visit_write(const Op& op) {
-    if (!sums_.active(op.inputs[2])) return;
-    sums_.add(op.inputs[2], stage_.incoming(op.inputs[0]));
-    const auto state = state_of(op.inputs[0]);
-    if (state && live_[*state]) sums_.add(op.inputs[2], stage_.memory(*state));
-  }
-
-  void visit_read(const Op& op) {
-    const VarId total = sums_.sum(op.outputs[0]);
-    if (total == no_var) return;
-    const auto lag = loop_.lag.find(op.outputs[0]);
-    if (lag == loop_.lag.end()) {
-      if (sums_.active(op.inputs[0])) inputs.emplace_back(op.inputs[0], stage_.output(total));
-    } else if (lag->second == 0) {
-      sums_.add(loop_.written.at(op.inputs[0]), total);
-    } else {
-      state_terms_[*state_of(op.inputs[0])].push_back(total);
-    }
-  }
-
-  /// The rows that live in this iteration of the backward loop are those that live in the iteration before it.
-  void visit_shrink(const Op& op) {
-    const VarId total = sums_.sum(op.outputs[0]);
-    if (total == no_var || !sums_.active(op.inputs[0])) return;
-    if (outside(op.inputs[0]))
-      static_terms_[op.inputs[0]].push_back(total);
-    else
-      sums_.add(op.inputs[0], total);
-  }
-
-  void visit_rows(const Op& op) {
-    bool any = false;
-    for (const VarId output : op.outputs) any = any || sums_.has(output);
-    if (!any || !passes_gradient(program_, op)) return;
-    expect_row_wise(op);
-    bool weights = false;
-    for (const VarId input : op.inputs) weights = weights || (input != no_var && outside(input) && sums_.active(input));
-    if (weights) {
-      Deferred later{op, {}};
-      for (const VarId output : op.outputs)
-        if (sums_.has(output)) later.gradients[output] = stage_.output(sums_.sum(output));
-      deferred.push_back(std::move(later));
-    }
-    sums_.visit(op, [this](VarId input) { return !outside(input); });
-  }
-
-  void expect_row_wise(const Op& op) const {
-    const OpDef& def = program_.registry().at(op.type);
-    std::vector<int> axes;
-    for (const VarId input : op.inputs) {
-      const bool rows = input != no_var && loop_.rows.contains(input);
-      axes.push_back(rows ? 0 : -1);
-      const VarType* type = input == no_var ? nullptr : &program_.var(input).type;
-      const bool open = type != nullptr && !rows && program_.constant(input) == nullptr && type->is_tensor() &&
-                        (!type->shape || (type->rank() > 0 && (*type->shape)[0] == DDim::unknown));
-      if (open) refuse("op " + op.type + " reads '" + program_.var(input).name + "', which may have rows of its own");
-    }
-    if (!def.follow_rows) refuse("op " + op.type + " is not known to be row-wise");
-    const std::vector<int> followed = def.follow_rows(InferContext(program_, op, loop_.body), axes);
-    if (std::any_of(followed.begin(), followed.end(), [](int axis) { return axis != 0; })) refuse("op " + op.type + " is not row-wise");
-  }
-
-  Program& program_;
-  const RaggedLoop& loop_;
-  const std::vector<bool>& live_;
-  Stage& stage_;
-  const std::string where_;
-  GradientSums sums_;
-  std::map<std::size_t, std::vector<VarId>> state_terms_;
-  std::map<VarId, std::vector<VarId>> static_terms_;
-};
-
-/// The gradients of an op's weights over the rows of all iterations.
-template <class Value, class GradientOf>
-void add_weights(Program& program, const std::set<VarId>& active, const Deferred& later, int body, const Value& value,
-                 const GradientOf& gradient_of, LoopGradients& made) {
-  const auto wants = [&](std::size_t input) {
-    const VarId var = later.op.inputs[input];
-    return program.var(var).block != body && active.contains(var);
-  };
-  const auto gradient = [&](VarId output) {
-    const auto found = later.gradients.find(output);
-    return found == later.gradients.end() ? no_var : gradient_of(found->second);
-  };
-  const std::vector<VarId> found =
-      GradientSums::call_rule(program, later.op, wants, value, gradient, " in the loop of block " + std::to_string(body));
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (found[i] != no_var && wants(i)) made.tensors.emplace_back(later.op.inputs[i], found[i]);
-}
+using Kind = ArrayGradient::Kind;
 
 std::vector<std::int64_t> row_shape(const Program& program, VarId var) {
   const VarType& type = program.var(var).type;
-  if (!type.shape || type.rank() == 0) refuse("the extents of '" + program.var(var).name + "' are not known");
+  if (!type.shape || type.rank() == 0) refuse_recurrence("the extents of '" + program.var(var).name + "' are not known");
   std::vector<std::int64_t> extents(type.shape->begin() + 1, type.shape->end());
   for (const std::int64_t extent : extents)
-    if (extent == DDim::unknown) refuse("the extents of a row of '" + program.var(var).name + "' are not known");
+    if (extent == DDim::unknown) refuse_recurrence("the extents of a row of '" + program.var(var).name + "' are not known");
   return extents;
 }
 
@@ -413,7 +38,7 @@ bool has_kind(const ArrayGradients& arrays, VarId array, ArrayGradient::Kind kin
 /// Finds which values the backward loop reads. Its ops go to a copy of the program, which is dropped.
 class Rehearsal : public Stage {
  public:
-  Rehearsal(const Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, bool recompute)
+  Rehearsal(const Program& program, const RecurrentLoop& loop, const ArrayGradients& arrays, bool recompute)
       : Stage(program_, loop, recompute), program_(program), guard_(program_), at_(guard_, loop.block), arrays_(arrays) {}
 
   Program& program() { return program_; }
@@ -424,7 +49,7 @@ class Rehearsal : public Stage {
   VarId flat_held(VarId forward) override { return held(forward); }
   VarId cut(VarId gradient) override { return gradient; }
   VarId incoming(VarId array) override {
-    if (!has_kind(arrays_, array, ArrayGradient::Kind::packed)) return no_var;
+    if (!has_kind(arrays_, array, Kind::packed) && !has_kind(arrays_, array, Kind::slots)) return no_var;
     return stand_in(program_.var(loop_.written.at(array)).type);
   }
   VarId memory(std::size_t state) override { return stand_in(program_.var(loop_.written.at(loop_.states[state].array)).type); }
@@ -451,39 +76,88 @@ class Rehearsal : public Stage {
   std::vector<VarId> outputs_;
 };
 
-/// The backward loop itself.
-class RaggedStage : public Stage {
+/// A value of the forward loop's iterations: the slots that hold it, and the order they were made with.
+struct KeptSlots {
+  VarId array = no_var;
+  VarId order = no_var;
+  VarId rows = no_var;  ///< the same, packed, where they are at hand
+};
+using Kept = std::map<VarId, KeptSlots>;
+
+/// The backward loop itself, and what stands behind it.
+class LoopStage : public Stage {
  public:
-  RaggedStage(Program& program, const RaggedLoop& loop, const ArrayGradients& arrays, const std::map<VarId, VarId>& packed,
-              const MemoryPolicy& memory)
-      : Stage(program, loop, memory.kind == MemoryPolicy::Kind::recompute),
+  using Stage::Stage;
+  /// Builds the loop around what `walk` appends.
+  virtual void run(const std::function<void()>& walk) = 0;
+  /// An output as the gradient of an array that the forward loop reads.
+  virtual ArrayGradient source_gradient(VarId array, std::size_t output) = 0;
+  /// The rows of all iterations of an output, in the order of `flat_held`.
+  virtual VarId flat_output(std::size_t output) = 0;
+  virtual VarId boot_gradient(std::size_t state) = 0;
+  virtual const std::map<VarId, Var>& sums() const = 0;
+  virtual VarId total(VarId of) const = 0;
+  /// Takes out what nobody asked for.
+  virtual void finish() {}
+
+  VarId sum_of_rows(std::size_t output) {
+    const auto [at, first] = row_sums_.emplace(output, no_var);
+    if (first)
+      at->second = emit1(staged_, "reduce", {flat_output(output)},
+                         {{"kind", std::string("sum")}, {"axes", std::vector<std::int64_t>{0}}, {"keepdims", false}});
+    return at->second;
+  }
+  std::size_t output(VarId rows) override {
+    const auto found = std::find(outputs_.begin(), outputs_.end(), rows);
+    if (found == outputs_.end()) outputs_.push_back(rows);
+    return static_cast<std::size_t>(std::find(outputs_.begin(), outputs_.end(), rows) - outputs_.begin());
+  }
+
+ protected:
+  /// Rows that were kept in another dtype have their own again.
+  VarId like_kept(VarId forward, VarId rows) {
+    const DType dtype = staged_.var(forward).type.dtype;
+    return staged_.var(rows).type.dtype == dtype ? rows : build::cast(Var::of(rows), dtype).id();
+  }
+
+  std::vector<VarId> outputs_;
+
+ private:
+  std::map<std::size_t, VarId> row_sums_;
+};
+
+/// Over ragged rows: a DynamicRNN in the other direction.
+class RaggedStage : public LoopStage {
+ public:
+  RaggedStage(Program& program, const RecurrentLoop& loop, const ArrayGradients& arrays, const Kept& kept, const MemoryPolicy& memory)
+      : LoopStage(program, loop, memory.kind == MemoryPolicy::Kind::recompute),
         program_(program),
-        packed_(packed),
+        kept_(kept),
         memory_(memory),
         rnn_({.level = static_cast<int>(loop.level), .reverse = !loop.reverse}) {
     for (const auto& [array, value] : loop.written) {
       const auto found = arrays.find(array);
       if (found == arrays.end()) continue;
       for (const ArrayGradient& each : found->second) {
-        std::map<VarId, VarId>& to = each.kind == ArrayGradient::Kind::last ? last_ : incoming_;
+        std::map<VarId, VarId>& to = each.kind == Kind::last ? last_ : incoming_;
         const auto [at, first] = to.emplace(array, each.var);
         if (!first) at->second = emit1(program_, "add", {at->second, each.var});
       }
     }
   }
 
-  template <class F>
-  void run(const F& walk) {
+  void run(const std::function<void()>& walk) override {
+    first_rows_ = first_rows();
     const VarId flows = memory_.kind == MemoryPolicy::Kind::truncate ? flow_rows() : no_var;
     const auto block = rnn_.block();
-    rnn_.step_input(Var::of(first_rows()));
+    rnn_.step_input(Var::of(first_rows_));
     if (flows != no_var) flows_ = rnn_.step_input(Var::of(flows)).id();
     walk();
     for (const VarId rows : outputs_) rnn_.output(Var::of(rows));
   }
 
-  VarId held(VarId forward) override { return like_kept(forward, rnn_.step_input(Var::of(packed_.at(forward))).id()); }
-  VarId flat_held(VarId forward) override { return like_kept(forward, without_lod(program_, packed_.at(forward))); }
+  VarId held(VarId forward) override { return like_kept(forward, rnn_.step_slot(build::ArrayVar::of(Var::of(slots_of(forward)))).id()); }
+  VarId flat_held(VarId forward) override { return like_kept(forward, emit1(program_, "tensor_array_concat", {slots_of(forward)})); }
   VarId cut(VarId gradient) override {
     if (flows_ == no_var) return gradient;
     const VarId none = emit1(program_, "constant", {}, {{"value", number(program_.var(gradient).type.dtype, 0)}});
@@ -513,70 +187,193 @@ class RaggedStage : public Stage {
     rnn_.update_memory(sum, sum + Var::of(gradient));
     sums_.emplace(of, sum);
   }
-  std::size_t output(VarId rows) override {
-    const auto found = std::find(outputs_.begin(), outputs_.end(), rows);
-    if (found == outputs_.end()) outputs_.push_back(rows);
-    return static_cast<std::size_t>(std::find(outputs_.begin(), outputs_.end(), rows) - outputs_.begin());
-  }
-
   // ---- Behind the loop ----
 
-  VarId packed_output(std::size_t output) const { return rnn_.outputs().at(output).id(); }
-  VarId flat_output(std::size_t output) {
+  /// In the caller's order of sequences.
+  ArrayGradient source_gradient(VarId array, std::size_t output) override {
+    const VarId packed = *packed_outputs_.insert(rnn_.outputs().at(output).id()).first;
+    return {Kind::packed, packed, no_var, loop_.orders.at(array)};
+  }
+  /// In the order of the slots of this loop, which costs no copy.
+  VarId flat_output(std::size_t output) override {
     const auto [at, first] = flat_outputs_.emplace(output, no_var);
-    if (first) at->second = without_lod(program_, packed_output(output));
+    if (first) at->second = emit1(program_, "tensor_array_concat", {rnn_.output_slots(output).var().id()});
     return at->second;
   }
-  VarId boot_gradient(std::size_t state) const { return rnn_.last(memories_.at(state)).id(); }
-  const std::map<VarId, Var>& sums() const { return sums_; }
-  VarId total(VarId of) const { return rnn_.last(sums_.at(of)).id(); }
+  /// Outputs that nobody asked for in the caller's order are not packed.
+  void finish() override {
+    std::erase_if(program_.block(loop_.block).ops, [this](const Op& op) {
+      const auto made = [&](const Var& output) { return op.outputs[0] == output.id(); };
+      return op.type == "pack" && std::any_of(rnn_.outputs().begin(), rnn_.outputs().end(), made) &&
+             !packed_outputs_.contains(op.outputs[0]);
+    });
+  }
+  VarId boot_gradient(std::size_t state) override { return rnn_.last(memories_.at(state)).id(); }
+  const std::map<VarId, Var>& sums() const override { return sums_; }
+  VarId total(VarId of) const override { return rnn_.last(sums_.at(of)).id(); }
 
  private:
   VarId first_rows() const {
     if (!incoming_.empty()) return incoming_.begin()->second;
-    if (!packed_.empty()) return packed_.begin()->second;
-    return loop_.sources.begin()->second;
+    for (const auto& [array, rows] : loop_.sources)
+      if (rows != no_var) return rows;
+    const VarId array = loop_.sources.begin()->first;  // another loop wrote it
+    return emit1(program_, "pack", {array, loop_.orders.at(array)}, {{"level", loop_.level}}, program_.var(array).name);
+  }
+  /// The slots of a kept value in the order of this loop. Emitted in front of the loop.
+  VarId slots_of(VarId forward) {
+    const KeptSlots& kept = kept_.at(forward);
+    if (kept.rows == first_rows_ && first_rows_ != no_var) return rnn_.input_slots().var().id();
+    const auto [at, first] = slots_.emplace(kept.array, no_var);
+    if (first) {
+      const build::BlockGuard outside(build::Guard::current(), loop_.block);
+      at->second = emit1(program_, "reorder_steps", {kept.array, kept.order, rnn_.order().var().id()}, {}, program_.var(kept.array).name);
+    }
+    return at->second;
   }
   /// 0 in the first row of each run of iterations, 1 elsewhere.
   VarId flow_rows() {
-    return emit1(program_, "run_rows", {first_rows()}, {{"every", memory_.k1}, {"level", loop_.level}, {"reverse", loop_.reverse}});
-  }
-  /// Rows that were kept in another dtype have their own again.
-  VarId like_kept(VarId forward, VarId rows) {
-    const DType dtype = program_.var(forward).type.dtype;
-    return program_.var(rows).type.dtype == dtype ? rows : build::cast(Var::of(rows), dtype).id();
+    return emit1(program_, "run_rows", {first_rows_}, {{"every", memory_.k1}, {"level", loop_.level}, {"reverse", loop_.reverse}});
   }
 
   Program& program_;
-  const std::map<VarId, VarId>& packed_;
+  const Kept& kept_;
   const MemoryPolicy memory_;
+  VarId first_rows_ = no_var;
   VarId flows_ = no_var;
   build::DynamicRNN rnn_;
   std::map<VarId, VarId> incoming_;
   std::map<VarId, VarId> last_;
   std::map<std::size_t, VarId> flat_outputs_;
+  std::set<VarId> packed_outputs_;
+  std::map<VarId, VarId> slots_;  ///< array of the forward loop → the same in the order of this one
   std::map<std::size_t, Var> memories_;
   std::map<VarId, Var> sums_;
-  std::vector<VarId> outputs_;
 };
 
-/// The gradients of arrays must be of kinds that a loop over ragged rows takes.
-void check_kinds(const RaggedLoop& loop, const ArrayGradients& arrays) {
+/// Over the slots of dense tensors: a loop from the last slot to the first, which reads and writes the slots where they are.
+class DenseStage : public LoopStage {
+ public:
+  DenseStage(Program& program, const RecurrentLoop& loop, const ArrayGradients& arrays, const Kept& kept, const MemoryPolicy& memory)
+      : LoopStage(program, loop, memory.kind == MemoryPolicy::Kind::recompute), program_(program), arrays_(arrays), kept_(kept) {
+    if (memory.kind == MemoryPolicy::Kind::truncate) refuse_recurrence("memory policy truncate over dense slots");
+  }
+
+  void run(const std::function<void()>& walk) override {
+    n_ = build::ArrayVar::of(Var::of(loop_.sources.begin()->first)).size();
+    rows_ = build::call1("shape", {Var::of(loop_.sources.begin()->second)}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}},
+                         "sequences");
+    last_ = n_ - 1;
+    Var step = build::constant(0);
+    build::WhileLoop loop = build::while_loop({step});
+    const auto frame = loop.frame();
+    loop.break_if(equal(step, n_));
+    previous_ = step - 1;
+    slot_ = last_ - step;
+    walk();
+    for (const VarId rows : outputs_) {
+      slots_.push_back(outside([&] { return build::ArrayVar::with_extents(n_, rows_, "outputs"); }));
+      slots_.back().write(slot_, Var::of(rows));
+    }
+    for (const auto& [state, made] : memories_) made.slots.write(step, Var::of(made.next));
+    step.update(step + 1);
+  }
+
+  VarId held(VarId forward) override { return like_kept(forward, build::ArrayVar::of(Var::of(kept_.at(forward).array)).read(slot_).id()); }
+  VarId flat_held(VarId forward) override { return like_kept(forward, emit1(program_, "tensor_array_concat", {kept_.at(forward).array})); }
+  VarId cut(VarId gradient) override { return gradient; }
+  VarId incoming(VarId array) override {
+    const auto found = arrays_.find(array);
+    if (found == arrays_.end()) return no_var;
+    VarId total = no_var;
+    for (const ArrayGradient& each : found->second) {
+      if (each.kind != Kind::slots) continue;
+      const VarId read = build::ArrayVar::of(Var::of(each.var)).read(slot_).id();
+      total = total == no_var ? read : emit1(program_, "add", {total, read});
+    }
+    return total;
+  }
+  VarId memory(std::size_t state) override {
+    if (const auto known = memories_.find(state); known != memories_.end()) return known->second.value;
+    const auto [array, boot] = loop_.states[state];
+    Memory made;
+    std::vector<std::int64_t> extents = row_shape(program_, loop_.written.at(array));
+    extents.insert(extents.begin(), 0);  // as many rows as there are
+    made.zero = outside([&] { return Var::of(emit1(program_, "reshape", {zeros_like(program_, boot)}, {{"shape", extents}}, "zeros")); });
+    made.first = made.zero;
+    if (const auto found = arrays_.find(array); found != arrays_.end())
+      for (const ArrayGradient& each : found->second)
+        if (each.kind == Kind::slot)
+          made.first = outside([&] { return made.first.id() == made.zero.id() ? Var::of(each.var) : made.first + Var::of(each.var); });
+    made.slots = outside([&] { return build::ArrayVar::with_extents(n_, rows_, "d_" + program_.var(array).name); });
+    made.value = build::call1("tensor_array_read", {made.slots.var(), previous_, made.first}, {}, "d_state").id();
+    return memories_.emplace(state, std::move(made)).first->second.value;
+  }
+  void update(std::size_t state, VarId gradient) override {
+    memory(state);
+    memories_.at(state).next = gradient;
+  }
+  void accumulate(VarId of, VarId) override { refuse_recurrence("'" + program_.var(of).name + "' is shrunk in a dense loop"); }
+
+  // ---- Behind the loop ----
+
+  ArrayGradient source_gradient(VarId, std::size_t output) override { return {Kind::slots, slots_.at(output).var().id()}; }
+  VarId flat_output(std::size_t output) override {
+    const auto [at, first] = flat_outputs_.emplace(output, no_var);
+    if (first) at->second = slots_.at(output).concat().id();
+    return at->second;
+  }
+  /// Without iterations the read of the last slot is one of the boot, and gives it its gradient: this is zero then.
+  VarId boot_gradient(std::size_t state) override {
+    const Memory& made = memories_.at(state);
+    return made.slots.read(last_, made.zero).id();
+  }
+  const std::map<VarId, Var>& sums() const override { return sums_; }
+  VarId total(VarId) const override { return no_var; }
+
+ private:
+  struct Memory {
+    build::ArrayVar slots = build::ArrayVar::of(Var());
+    Var zero, first;
+    VarId value = no_var;
+    VarId next = no_var;
+  };
+  /// What `make` appends stands in front of the loop.
+  template <class F>
+  std::invoke_result_t<F> outside(F&& make) const {
+    const build::BlockGuard around(build::Guard::current(), loop_.block);
+    return make();
+  }
+
+  Program& program_;
+  const ArrayGradients& arrays_;
+  const Kept& kept_;
+  Var n_, rows_, last_, previous_, slot_;
+  std::map<std::size_t, Memory> memories_;
+  std::vector<build::ArrayVar> slots_;
+  std::map<std::size_t, VarId> flat_outputs_;
+  std::map<VarId, Var> sums_;
+};
+
+/// The gradients of arrays must be of kinds that the loop takes.
+void check_kinds(const Program& program, const RecurrentLoop& loop, const ArrayGradients& arrays) {
+  const Kind whole = loop.dense ? Kind::slots : Kind::packed, end = loop.dense ? Kind::slot : Kind::last;
   for (const auto& [array, value] : loop.written) {
     const auto found = arrays.find(array);
     if (found == arrays.end()) continue;
     for (const ArrayGradient& each : found->second) {
-      if (each.kind == ArrayGradient::Kind::packed) continue;
+      if (each.kind == whole) continue;
       const auto state = std::find_if(loop.states.begin(), loop.states.end(), [a = array](const auto& s) { return s.array == a; });
-      if (each.kind != ArrayGradient::Kind::last || state == loop.states.end() || state->boot != each.boot)
-        refuse("slots of an array that the loop writes are read one by one");
+      const bool last = each.kind == end && state != loop.states.end() && state->boot == each.boot;
+      if (!last || (loop.dense && !is_last_slot(program, loop, each.index)))
+        refuse_recurrence("slots of an array that the loop writes are read one by one");
     }
   }
 }
 
-/// Rows of the kept values in front of the backward loop.
-std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, const std::vector<VarId>& needed) {
-  std::map<VarId, VarId> packed;
+/// What the forward loop has to keep, and what it reads.
+Kept kept_slots(Program& program, const RecurrentLoop& loop, const std::vector<VarId>& needed) {
+  Kept all;
   std::vector<std::string> names;
   for (const VarId var : needed) {
     const auto& ops = program.block(loop.body).ops;
@@ -584,21 +381,48 @@ std::map<VarId, VarId> packed_rows(Program& program, const RaggedLoop& loop, con
         std::find_if(ops.begin(), ops.end(), [var](const Op& op) { return op.type == "tensor_array_read" && op.outputs[0] == var; });
     const auto source = read == ops.end() ? loop.sources.end() : loop.sources.find(read->inputs[0]);
     if (source != loop.sources.end())
-      packed[var] = source->second;
+      all[var] = {source->first, loop.dense ? no_var : loop.orders.at(source->first), source->second};
     else
       names.push_back(program.var(var).name);
   }
-  if (names.empty()) return packed;
+  if (names.empty()) return all;
   const std::vector<KeptValue> kept = keep_values(program, loop.body, names);
   for (const KeptValue& value : kept) {
     VarId order = no_var;
     for (const Op& op : program.block(loop.block).ops)
       if (!op.outputs.empty() && op.outputs[0] == value.array && op.inputs.size() > 1) order = op.inputs[1];
-    if (order == no_var) refuse("the values that are kept have no order");
-    packed[value.var] = emit1(program, "pack", {value.array, order}, {{"level", loop.level}}, "kept");
+    if (order == no_var && !loop.dense) refuse_recurrence("the values that are kept have no order");
+    all[value.var] = {value.array, order};
   }
-  return packed;
+  return all;
 }
+
+}  // namespace
+
+namespace {
+
+/// While it lives, the types of a dense loop's values do not say how many rows an iteration has: rules are asked for the rows of all iterations, too.
+class OpenRows {
+ public:
+  OpenRows(Program& program, const RecurrentLoop& loop) : program_(program) {
+    if (!loop.dense) return;
+    for (const VarId var : loop.rows) {
+      VarType& type = program_.var(var).type;
+      if (!type.is_tensor() || !type.shape || type.rank() == 0) continue;
+      extents_.emplace_back(var, (*type.shape)[0]);
+      (*type.shape)[0] = DDim::unknown;
+    }
+  }
+  OpenRows(const OpenRows&) = delete;
+  OpenRows& operator=(const OpenRows&) = delete;
+  ~OpenRows() {
+    for (const auto& [var, extent] : extents_) (*program_.var(var).type.shape)[0] = extent;
+  }
+
+ private:
+  Program& program_;
+  std::vector<std::pair<VarId, std::int64_t>> extents_;
+};
 
 }  // namespace
 
@@ -606,8 +430,9 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
                                   const MemoryPolicy& memory) {
   build::Guard guard(program);
   const build::BlockGuard at(guard, lowering::find_loop(program, body).first);
-  const RaggedLoop loop = RaggedReader(program, body).read();
-  check_kinds(loop, arrays);
+  const RecurrentLoop loop = read_recurrent_loop(program, body);
+  check_kinds(program, loop, arrays);
+  const OpenRows open(program, loop);
   // A state that no gradient reaches is none of the backward loop's. Leaving one out may leave out others.
   std::vector<bool> live(loop.states.size(), true);
   std::vector<VarId> needed;
@@ -615,7 +440,7 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
     Rehearsal rehearsal(program, loop, arrays, memory.kind == MemoryPolicy::Kind::recompute);
     BodyWalk walk(rehearsal.program(), active, loop, live, rehearsal);
     walk.run();
-    LoopGradients ignored;
+    std::vector<std::pair<VarId, VarId>> ignored;
     for (const Deferred& later : walk.deferred)
       add_weights(
           rehearsal.program(), active, later, loop.body, [&](VarId var) { return rehearsal.flat_value(var); },
@@ -624,25 +449,31 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
     stable = true;
     for (std::size_t i = 0; i < live.size(); ++i) {
       if (!live[i] || walk.reached[i]) continue;
-      if (has_kind(arrays, loop.states[i].array, ArrayGradient::Kind::last)) refuse("a last state does not depend on the state before");
+      if (has_kind(arrays, loop.states[i].array, loop.dense ? Kind::slot : Kind::last))
+        refuse_recurrence("a last state does not depend on the state before");
       live[i] = false;
       stable = false;
     }
   }
-  const std::map<VarId, VarId> packed = packed_rows(program, loop, needed);
-  RaggedStage stage(program, loop, arrays, packed, memory);
-  BodyWalk walk(program, active, loop, live, stage);
-  stage.run([&] { walk.run(); });
+  const Kept kept = kept_slots(program, loop, needed);
+  std::unique_ptr<LoopStage> stage;
+  if (loop.dense)
+    stage = std::make_unique<DenseStage>(program, loop, arrays, kept, memory);
+  else
+    stage = std::make_unique<RaggedStage>(program, loop, arrays, kept, memory);
+  BodyWalk walk(program, active, loop, live, *stage);
+  stage->run([&] { walk.run(); });
   LoopGradients made;
-  for (const auto& [array, output] : walk.inputs)
-    made.arrays.emplace_back(array, ArrayGradient{ArrayGradient::Kind::packed, stage.packed_output(output), no_var, loop.orders.at(array)});
+  for (const auto& [array, output] : walk.inputs) made.arrays.emplace_back(array, stage->source_gradient(array, output));
   for (std::size_t i = 0; i < loop.states.size(); ++i)
-    if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage.boot_gradient(i));
-  for (const auto& [var, sum] : stage.sums()) made.tensors.emplace_back(loop.statics.at(var), stage.total(var));
+    if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage->boot_gradient(i));
+  for (const auto& [var, sum] : stage->sums()) made.tensors.emplace_back(loop.statics.at(var), stage->total(var));
+  for (const auto& [var, output] : walk.row_sums) made.tensors.emplace_back(var, stage->sum_of_rows(output));
   for (const Deferred& later : walk.deferred)
     add_weights(
-        program, active, later, loop.body, [&](VarId var) { return stage.flat_value(var); },
-        [&](std::size_t output) { return stage.flat_output(output); }, made);
+        program, active, later, loop.body, [&](VarId var) { return stage->flat_value(var); },
+        [&](std::size_t output) { return stage->flat_output(output); }, made.tensors);
+  stage->finish();
   return made;
 }
 

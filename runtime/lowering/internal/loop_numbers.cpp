@@ -152,6 +152,7 @@ std::optional<Index> OuterNumbers::root_size(VarId array, int depth) const {
       return std::nullopt;
     return root(op.inputs[0], depth + 1);
   }
+  if (op.type == "reorder_steps") return root_size(op.inputs[0], depth + 1);
   static const std::set<std::string> whole{"unpack", "split_lod_tensor_to_timesteps", "tensor_array_unstack"};
   if (!whole.contains(op.type)) return std::nullopt;
   return of(array);

@@ -8,6 +8,7 @@
 #include <millrace/kernels/transpose.h>
 #include <millrace/runtime/array/last.h>
 #include <millrace/runtime/array/pack.h>
+#include <millrace/runtime/array/reorder_steps.h>
 #include <millrace/runtime/program/ops/internal/beams.h>
 #include <millrace/runtime/task/await_point.h>
 
@@ -148,6 +149,15 @@ task<void> run_pack(OpContext& context) {
   context.set(0, std::move(rows));
 }
 
+task<void> run_reorder_steps(OpContext& context) {
+  const TensorArray array = context.in(0).array();
+  const SequenceOrder from = context.in(1).order();
+  const SequenceOrder to = context.in(2).order();
+  co_await await_end(array);
+  TensorArray made = co_await reorder_steps(array, from, to, context.stream());
+  context.set(0, std::move(made));
+}
+
 task<void> run_last_rows(OpContext& context) {
   const TensorArray array = context.in(0).array();
   const SequenceOrder order = context.in(1).order();
@@ -251,6 +261,7 @@ constexpr AsyncOp async_ops[] = {
     {"beam_search_decode", run_beam_search_decode, always},
     {"pack", run_pack, any_undecided},
     {"restore_lod_tensor_from_timesteps", run_pack, any_undecided},
+    {"reorder_steps", run_reorder_steps, any_undecided},
     {"last_rows", run_last_rows, any_undecided},
     {"slot_gradients_of", run_slot_gradients_of, any_undecided},
     {"concat_gradient", run_concat_gradient, always},

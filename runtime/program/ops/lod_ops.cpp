@@ -92,6 +92,25 @@ OpDef pack_op(const char* name) {
   return def;
 }
 
+// ---- reorder_steps: run by array_ops.cpp ----
+
+OpDef reorder_steps_op() {
+  OpDef def;
+  def.name = "reorder_steps";
+  def.inputs = {"Array", "From", "To"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    const VarType& array = array_type(context, 0);
+    expect_order(context, 1);
+    expect_order(context, 2);
+    if (!array.ordered || array.lod_depth > 0)
+      throw ProgramError("expected an array of rows that was made with an order, found " + context.describe(0));
+    context.result(array);
+  };
+  def.passes_lod = false;
+  return def;
+}
+
 // ---- shrink ----
 
 void infer_shrink(InferContext& context) {
@@ -133,6 +152,7 @@ void add_lod_ops(OpRegistry& registry) {
   registry.add(unpack_op("split_lod_tensor_to_timesteps"));
   registry.add(pack_op("pack"));
   registry.add(pack_op("restore_lod_tensor_from_timesteps"));
+  registry.add(reorder_steps_op());
   registry.add(shrink_op());
 }
 

@@ -23,12 +23,13 @@ using namespace millrace::build;
 
 namespace {
 
-/// Layers over ragged x [rows, c]: their outputs and their last states.
+/// Layers over ragged x [rows, c], or dense x: their outputs and their last states.
 struct LayerCase {
   std::string name;
   std::size_t layers = 1;
   layers::Direction direction = layers::Direction::forward;
   std::int64_t projection = 0;  ///< of an LSTM
+  bool dense = false;           ///< over x [T, N, c] instead
 };
 
 constexpr std::int64_t width = 3;
@@ -85,7 +86,8 @@ Trained trained(std::uint64_t seed, const LayerCase& each, DType dtype) {
   BackwardOptions options;
   {
     const Guard guard(made.program);
-    const Var x = input("x", VarType(dtype, {DDim::unknown, width}, 1));
+    const Var x =
+        input("x", each.dense ? VarType(dtype, {DDim::unknown, DDim::unknown, width}) : VarType(dtype, {DDim::unknown, width}, 1));
     options.with_respect_to.push_back(x.id());
     const std::vector<Var> results = build_layers(random, each, x, dtype);
     Var total;
@@ -150,6 +152,66 @@ TEST_CASE("gradients of recurrent layers over no rows, one row and many are fini
       const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), width}), lod)}};
       CHECK(compare(made.program, feeds) == (lod.rows() > 0 ? 2 * loops : 0));
     }
+  }
+}
+
+std::vector<LayerCase> dense_cases() {
+  using layers::Direction;
+  std::vector<LayerCase> all;
+  for (const char* name : {"lstm", "gru", "rnn"}) all.push_back({name, 1, Direction::forward, 0, true});
+  all.push_back({"gru", 2, Direction::reverse, 0, true});
+  all.push_back({"lstm", 2, Direction::bidirectional, 0, true});
+  all.push_back({"lstm", 1, Direction::forward, 2, true});
+  return all;
+}
+
+TEST_CASE("gradients of layers over dense sequences equal central differences") {
+  std::uint64_t seed = 200;
+  for (const LayerCase& each : dense_cases()) {
+    INFO("layers of ", each.name, ", ", each.layers, " deep, direction ", static_cast<int>(each.direction), ", seed ", ++seed);
+    const Trained made = trained(seed, each, DType::f64);
+    Random random(seed);
+    DifferenceOptions options;
+    options.seed = seed;
+    options.at_most = 2;
+    for (const DDim& dims : {DDim{4, 3, width}, DDim{1, 1, width}})
+      expect_gradients(made.program, {{"x", random_tensor(random, dims, 1, DType::f64)}}, made.names, options);
+  }
+}
+
+TEST_CASE("backward loops over dense sequences are fused, with the bits of the interpreter, for any number of steps and sequences") {
+  std::uint64_t seed = 300;
+  for (const LayerCase& each : dense_cases()) {
+    INFO("layers of ", each.name, ", ", each.layers, " deep, direction ", static_cast<int>(each.direction), ", seed ", ++seed);
+    const Trained made = trained(seed, each, DType::f32);
+    Random random(seed);
+    const std::int64_t loops = static_cast<std::int64_t>(each.layers) * (each.direction == layers::Direction::bidirectional ? 2 : 1);
+    for (const DDim& dims : {DDim{0, 2, width}, DDim{1, 1, width}, DDim{7, 3, width}, DDim{20, 1, width}}) {
+      INFO("x ", dims.to_string());
+      CHECK(compare(made.program, {{"x", random_tensor(random, dims)}}) == (dims[0] > 0 ? 2 * loops : 0));
+    }
+  }
+}
+
+TEST_CASE("dense sequences have the gradients of ragged ones of equal lengths") {
+  const Trained dense = trained(11, {"lstm", 2, layers::Direction::bidirectional, 0, true}, DType::f64);
+  const Trained ragged = trained(11, {"lstm", 2, layers::Direction::bidirectional}, DType::f64);
+  Random random(11);
+  constexpr std::int64_t steps = 5, sequences = 3;
+  const Tensor x = random_tensor(random, {steps, sequences, width}, 1, DType::f64);
+  Tensor rows(DType::f64, {steps * sequences, width});
+  for (std::int64_t t = 0; t < steps; ++t)
+    for (std::int64_t n = 0; n < sequences; ++n)
+      for (std::int64_t c = 0; c < width; ++c)
+        rows.mutable_data<double>()[(n * steps + t) * width + c] = x.data<double>()[(t * sequences + n) * width + c];
+  const RunResult one = on_cpu(dense.program, {{"x", x}});
+  const RunResult other = on_cpu(ragged.program, {{"x", LoDTensor(rows, LoD::from_lengths({{steps, steps, steps}}))}});
+  for (const std::string& name : dense.names) {
+    if (name == "x") continue;
+    CAPTURE(name);
+    const auto a = one["d_" + name].tensor().to_vector<double>(), b = other["d_" + name].tensor().to_vector<double>();
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(b[i]).epsilon(1e-10));
   }
 }
 

@@ -481,6 +481,7 @@ TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with 
         "shrink",
         "reorder",
         "last_rows",
+        "reorder_steps",
         "tensor_array",
         "tensor_array_size",
         "tensor_array_has",

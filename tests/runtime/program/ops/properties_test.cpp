@@ -224,8 +224,8 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
                                      "beam_search_decode",
                                      // Of backward loops (docs/decisions/autodiff.md), which are not fed live.
                                      "add_slot_gradient", "boot_gradient", "concat_gradient", "last_rows_gradient", "no_slot_gradients",
-                                     "reorder_gradient", "run_rows", "shrink_gradient", "slot_gradient", "slot_gradients_of",
-                                     "slot_gradients_to_array", "sum_slot_gradients", "unpack_as", "unstack_gradient"};
+                                     "reorder_gradient", "reorder_steps", "run_rows", "shrink_gradient", "slot_gradient",
+                                     "slot_gradients_of", "slot_gradients_to_array", "sum_slot_gradients", "unpack_as", "unstack_gradient"};
   const std::set<std::string> decoding{"crf_decoding",     "linear_chain_crf",  "ctc_greedy",       "ctc_beam_search",
                                        "edit_distance",    "beam_search_start", "beam_search_step", "sample_tokens",
                                        "ctc_align",        "ctc_loss",          "gather_tree",      "linear_chain_crf_gradient",

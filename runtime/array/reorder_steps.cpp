@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/array/reorder_steps.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/kernels/gather.h>
+#include <millrace/runtime/array/pack.h>
+#include <millrace/runtime/array/unpack.h>
+
+namespace millrace {
+namespace {
+
+void check_orders(const TensorArray& array, const SequenceOrder& from, const SequenceOrder& to) {
+  if (from.level() == to.level() && from.lod() == to.lod()) return;
+  throw LoDError("reorder_steps: " + array.to_string() + ": expected orders of the same sequences, found " + from.to_string() + " and " +
+                 to.to_string());
+}
+
+/// The first row of each step in the slab, and the number of rows.
+std::vector<std::int64_t> step_offsets(const SequenceOrder& order) {
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t step = 0; step < order.steps(); ++step) offsets.push_back(offsets.back() + order.live(step));
+  return offsets;
+}
+
+/// Both orders have the longest sequences first, one of them from the ends: rank k at step t is rank k at step length(k) − 1 − t.
+std::vector<std::int64_t> turned_rows(const SequenceOrder& to, const std::vector<std::int64_t>& offsets) {
+  std::vector<std::int64_t> rows;
+  rows.reserve(static_cast<std::size_t>(offsets.back()));
+  const auto lengths = to.lengths();
+  for (std::int64_t step = 0; step < to.steps(); ++step)
+    for (std::int64_t rank = 0; rank < to.live(step); ++rank)
+      rows.push_back(offsets[static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)] - 1 - step)] + rank);
+  return rows;
+}
+
+}  // namespace
+
+task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceOrder to, StreamRef stream) {
+  check_orders(array, from, to);
+  if (from == to) co_return array;
+  const auto filled = co_await array.once_filled();
+  const bool rows = filled != nullptr && !filled->items && from.depth_below() == 0 && to.depth_below() == 0;
+  if (rows && from.sorted() && to.sorted()) {
+    const std::vector<std::int64_t> offsets = step_offsets(to);
+    if (filled->offsets == offsets) {
+      DDim dims = filled->whole.dims();
+      const Tensor slab = gather_rows(filled->whole, turned_rows(to, offsets), stream);
+      dims[0] = DDim::unknown;
+      const TensorArray made = TensorArray(SlotIndex(to.steps()), to).of(slab.dtype(), dims);
+      made.fill(slab, offsets);
+      co_return made;
+    }
+  }
+  const int level = from.level();
+  const LoDTensor packed = co_await pack(array, level, from, stream);
+  auto unpacked = unpack(packed, level, to.sorted(), stream, to.reversed());
+  co_return std::move(unpacked.first);
+}
+
+}  // namespace millrace

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/runtime/array/tensor_array.h>
+
+namespace millrace {
+
+/// The slots of `array`, which was made with the order `from`, as an array of the order `to` over the same sequences: `unpack(pack(array, from), to)`
+/// with one copy instead of two. A task: it waits until every slot is issued, then gathers on `stream`; nothing is copied where the orders agree.
+/// LoDError, naming both, when the orders are of other sequences or levels; errors as `pack`.
+task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceOrder to, StreamRef stream);
+
+}  // namespace millrace

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of gradients of loops.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/builder/array_var.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
+#include <millrace/runtime/builder/loop.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/static_rnn.h>
+#include <millrace/runtime/program/check.h>
+
+#include "support/central_difference.h"
+#include "support/random_tensor.h"
+
+using namespace millrace;
+using namespace millrace::testing;
+using namespace millrace::build;
+
+namespace {
+
+constexpr std::int64_t width = 2;
+
+struct Inputs {
+  Var x, w, u, b;
+};
+
+/// h' = tanh(x·W + h·U + b) ∘ sigmoid(x·W), over rows or dense.
+template <class Rnn>
+Var recurrence(Rnn& rnn, const Inputs& in) {
+  {
+    const auto block = rnn.block();
+    const Var x = rnn.step_input(in.x);
+    const Var h = rnn.memory(DType::f64, {width});
+    const Var a = matmul(x, in.w);
+    const Var next = tanh(a + matmul(h, in.u) + in.b) * sigmoid(a);
+    rnn.update_memory(h, next);
+    rnn.output(next);
+  }
+  return rnn.outputs()[0];
+}
+
+Var ragged(const Inputs& in) {
+  DynamicRNN rnn;
+  return drop_lod(recurrence(rnn, in));
+}
+Var dense(const Inputs& in) {
+  StaticRNN rnn;
+  return recurrence(rnn, in);
+}
+/// A loop that carries h and reads slots.
+Var carried(const Inputs& in) {
+  const ArrayVar steps = ArrayVar::unstack(in.x);
+  const Var n = steps.size();
+  const ArrayVar shown = ArrayVar::typed(n, VarType(DType::f64, {DDim::unknown, width}));
+  Var i = constant(0);
+  Var h = matmul(steps.read(constant(0)), in.w);
+  WhileLoop loop = while_loop({i, h});
+  {
+    const auto frame = loop.frame();
+    loop.break_if(equal(i, n));
+    const Var next = tanh(matmul(steps.read(i), in.w) + matmul(h, in.u) + in.b);
+    h.update(next);
+    shown.write(i, next);
+    i.update(i + 1);
+  }
+  return shown.stack();
+}
+
+/// Outputs `loss` = the squares of the gradients of Σ y³ by x and all weights, added up, and its own gradients d_NAME.
+Program twice(const std::function<Var(const Inputs&)>& make, const VarType& type) {
+  Program program;
+  std::vector<VarId> sources;
+  VarId first = no_var;
+  {
+    const Guard guard(program);
+    const Inputs in{input("x", type), input("w", VarType(DType::f64, {width, width})), input("u", VarType(DType::f64, {width, width})),
+                    input("b", VarType(DType::f64, {width}))};
+    sources = {in.x.id(), in.w.id(), in.u.id(), in.b.id()};
+    const Var y = make(in);
+    first = sum(y * y * y).id();
+  }
+  const std::vector<Gradient> once = append_backward(program, first, {.with_respect_to = sources});
+  VarId loss = no_var;
+  {
+    const Guard guard(program);
+    Var total;
+    for (const Gradient& each : once) {
+      REQUIRE(each.gradient != no_var);
+      const Var gradient = Var::of(each.gradient);
+      const Var plain = gradient.type().lod_depth > 0 ? drop_lod(gradient) : gradient;
+      const Var part = sum(plain * plain);
+      total = total.defined() ? total + part : part;
+    }
+    output("loss", total);
+    loss = total.id();
+  }
+  for (const Gradient& each : append_backward(program, loss, {.with_respect_to = sources})) {
+    REQUIRE(each.gradient != no_var);
+    program.add_output("d_" + program.var(each.var).name, each.gradient);
+  }
+  check(program);
+  return program;
+}
+
+Feeds feeds_of(Random& random, const Value& x) {
+  return {{"x", x},
+          {"w", random_tensor(random, {width, width}, .8, DType::f64)},
+          {"u", random_tensor(random, {width, width}, .8, DType::f64)},
+          {"b", random_tensor(random, {width}, .8, DType::f64)}};
+}
+
+TEST_CASE("second derivatives of a recurrence over ragged rows equal central differences of the first") {
+  const Program program = twice(ragged, VarType(DType::f64, {DDim::unknown, width}, 1));
+  for (const std::uint64_t seed : seeds(2)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const LoD lod = LoD::from_lengths({{3, 0, 1, 4}});
+    const LoDTensor x(random_tensor(random, {lod.rows(), width}, 1, DType::f64), lod);
+    expect_gradients(program, feeds_of(random, x), {"x", "w", "u", "b"}, {.at_most = 6, .seed = seed});
+  }
+}
+
+TEST_CASE("second derivatives of a recurrence over dense steps equal central differences of the first") {
+  const Program program = twice(dense, VarType(DType::f64, {DDim::unknown, DDim::unknown, width}));
+  for (const DDim& dims : {DDim{4, 3, width}, DDim{1, 2, width}}) {
+    Random random(7);
+    expect_gradients(program, feeds_of(random, random_tensor(random, dims, 1, DType::f64)), {"x", "w", "u", "b"},
+                     {.at_most = 6, .seed = 7});
+  }
+}
+
+TEST_CASE("a second derivative of a loop whose backward has the general form is refused by the name of an op") {
+  CHECK_THROWS_WITH_AS(twice(carried, VarType(DType::f64, {DDim::unknown, DDim::unknown, width})), doctest::Contains("no gradient rule"),
+                       UnsupportedError);
+}
+
+}  // namespace
