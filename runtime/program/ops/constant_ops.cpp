@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstddef>
 
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
@@ -159,7 +160,7 @@ OpDef one_hot_op() {
   return def;
 }
 
-// ---- cast, identity ----
+// ---- cast, bit_cast, identity ----
 
 OpDef cast_op() {
   OpDef def;
@@ -169,6 +170,31 @@ OpDef cast_op() {
   def.infer = [](InferContext& context) { context.result(tensor_type(context.attributes().get<DType>("to"), context.tensor(0).shape)); };
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     return [to = context.attributes().get<DType>("to")](OpContext& run) { run.set(0, cast(run.tensor(0), to, run.stream())); };
+  };
+  def.follow_rows = follow_same();
+  def.vectorize = vectorize_elementwise;
+  return def;
+}
+
+/// The bits of the elements as those of another dtype of the same size: a view.
+OpDef bit_cast_op() {
+  OpDef def;
+  def.name = "bit_cast";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    const DType to = context.attributes().get<DType>("to");
+    if (size_of(to) != size_of(context.tensor(0).dtype) || to == DType::boolean)
+      throw ProgramError("attribute 'to': expected a dtype with the size of that of " + context.describe(0) + " and no bool, found " +
+                         std::string(name_of(to)));
+    context.result(tensor_type(to, context.tensor(0).shape));
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    return [to = context.attributes().get<DType>("to")](OpContext& run) {
+      const Tensor& x = run.tensor(0);
+      const std::ptrdiff_t bytes = static_cast<const std::byte*>(x.raw()) - static_cast<const std::byte*>(x.storage()->data());
+      run.set(0, Tensor(to, x.dims(), x.strides(), bytes / static_cast<std::ptrdiff_t>(size_of(to)), x.storage()).read_only());
+    };
   };
   def.follow_rows = follow_same();
   def.vectorize = vectorize_elementwise;
@@ -208,6 +234,7 @@ void add_constant_ops(OpRegistry& registry) {
   registry.add(range_op());
   registry.add(one_hot_op());
   registry.add(cast_op());
+  registry.add(bit_cast_op());
   registry.add(identity_op());
   add_constant_gradients(registry);
 }

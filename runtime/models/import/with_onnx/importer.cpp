@@ -20,7 +20,7 @@ constexpr std::string_view never_changed[] = {
     "ReduceMax",     "ReduceMean", "ReduceMin", "ReduceProd",   "ReduceSum", "Shape",     "Size",
     "Softmax",       "Softplus",   "Softsign",  "Squeeze",      "Transpose", "Unsqueeze", "SpaceToDepth",
 };
-constexpr std::int64_t newest_opset = 24;
+constexpr std::int64_t newest_opset = 28;
 /// Constants of at most so many elements are literals in the text of a program; larger ones are stored beside it, as
 /// weights are.
 constexpr std::int64_t largest_literal = 32;
@@ -80,7 +80,7 @@ const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
        {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
         piece_rules(), recurrent_rules(), control_rules(), list_rules(), curve_rules(), quantized_rules(), signal_rules(), loss_rules(),
-        attention_rules(), layout_rules()})
+        attention_rules(), layout_rules(), state_rules(), bit_rules(), image_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
