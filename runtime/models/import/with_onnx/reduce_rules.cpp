@@ -119,6 +119,24 @@ void cumsum(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {x}, attributes);
 }
 
+/// Along the last axis: the product of the elements up to each, or from each on; those that do not count are 1.
+VarId running_products(Importer& to, VarId x, bool exclusive, bool reverse) {
+  const VarId count = extent_of(to, x, -1);
+  const VarId i = to.emit1("range", {number(to, 0), count, number(to, 1)});
+  const VarId row = to.emit1("unsqueeze", {i}, {{"axes", Ints{1}}});
+  const char* order = reverse ? (exclusive ? "greater" : "greater_equal") : (exclusive ? "less" : "less_equal");
+  const VarId counts = to.emit1(order, {i, row});
+  const VarId factors = to.emit1("where", {counts, to.emit1("unsqueeze", {x}, {{"axes", Ints{-2}}}), to.literal(scalar_of(to.type(x).dtype, 1))});
+  return to.emit1("reduce", {factors}, {{"kind", std::string("prod")}, {"axes", Ints{-1}}, {"keepdims", false}});
+}
+
+void cumprod(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const VarId axis = to.emit1("reshape", {whole_numbers(to, to.in(node, 1))}, {{"shape", Ints{}}});
+  const bool exclusive = node.flag("exclusive", false), reverse = node.flag("reverse", false);
+  to.give(node, "identity", {swapped_with_last(to, running_products(to, swapped_with_last(to, x, axis), exclusive, reverse), axis)});
+}
+
 constexpr Rule rules[] = {
     {"ReduceSum", reduce, "sum"},
     {"ReduceMean", reduce, "mean"},
@@ -136,6 +154,7 @@ constexpr Rule rules[] = {
     {"LogSoftmax", softmax, "log_softmax"},
     {"LayerNormalization", layer_norm, "layer_norm"},
     {"CumSum", cumsum, "cumsum"},
+    {"CumProd", cumprod},
 };
 
 }  // namespace
