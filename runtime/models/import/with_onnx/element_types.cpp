@@ -55,7 +55,9 @@ constexpr ElementRule element_rules[] = {
     {"Pow", Kind::computes},                  {"ReduceSum", Kind::computes, 0, true},
     {"ReduceProd", Kind::computes, 0, true},  {"CumSum", Kind::computes, 0, true},
     {"CumProd", Kind::computes, 0, true},     {"BitShift", Kind::computes},
-    {"Cast", Kind::reads},                    {"CastLike", Kind::reads},
+    {"BitwiseAnd", Kind::computes, 0, true},  {"BitwiseOr", Kind::computes, 0, true},
+    {"BitwiseXor", Kind::computes, 0, true},  {"BitwiseNot", Kind::computes, 0, true},
+    {"BitCast", Kind::reads, 0, true},        {"Cast", Kind::reads},                    {"CastLike", Kind::reads},
     {"Equal", Kind::reads, 0, true},          {"Less", Kind::reads},
     {"LessOrEqual", Kind::reads},             {"Greater", Kind::reads},
     {"GreaterOrEqual", Kind::reads},          {"Shape", Kind::reads, 0, true},
@@ -98,7 +100,7 @@ VarId rounded(Importer& to, VarId x, const ElementType& type, const Narrowing& h
   const VarId negative = f.op("less", x, 0.0);
   const VarId made = f.where(negative, f.op("neg", limited), limited);
   const VarId zeros = type.unsigned_zero ? f.plus(made, 0.0) : f.where(f.op("equal", x, 0.0), x, made);
-  return type.nan ? f.where(to.emit1("is_nan", {x}), f.number(nan), zeros) : zeros;
+  return f.where(to.emit1("is_nan", {x}), f.number(type.nan ? nan : 0), zeros);
 }
 
 // ---- elements of a file

@@ -78,7 +78,7 @@ const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
        {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
         piece_rules(), recurrent_rules(), control_rules(), list_rules(), curve_rules(), quantized_rules(), signal_rules(), loss_rules(),
-        attention_rules(), layout_rules(), state_rules(), bit_rules(), image_rules()})
+        attention_rules(), layout_rules(), state_rules(), bit_rules(), image_rules(), grid_rules(), unique_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
@@ -127,6 +127,9 @@ void Importer::check_opset(const onnx::ModelProto& model) {
   for (const onnx::OperatorSetIdProto& set : model.opset_import())
     if (default_domain(set.domain())) opset_ = set.version();
   const auto& nodes = model.graph().node();
+  // A graph of other domains' ops alone needs no opset of ONNX's: their names are what is missing.
+  if (opset_ == 0 && std::none_of(nodes.begin(), nodes.end(), [](const onnx::NodeProto& node) { return default_domain(node.domain()); }))
+    opset_ = newest_opset;
   const bool old = opset_ > 0 && std::all_of(nodes.begin(), nodes.end(), [](const onnx::NodeProto& node) {
                      return std::find(std::begin(never_changed), std::end(never_changed), node.op_type()) != std::end(never_changed);
                    });
