@@ -6,6 +6,7 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/one_hot.h>
 #include <millrace/kernels/where.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/exact_integers.h>
@@ -78,7 +79,7 @@ void infer_range(InferContext& context) {
     expect_scalar(context, input);
   }
   const DType dtype = context.tensor(0).dtype;
-  if (dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+  if (dtype == DType::boolean) throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " + context.describe(0));
   std::int64_t count = DDim::unknown;
   const Tensor* ends[3] = {context.constant(0), context.constant(1), context.constant(2)};
   if (ends[0] != nullptr && ends[1] != nullptr && ends[2] != nullptr && ends[2]->item() != 0)
