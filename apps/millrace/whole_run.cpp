@@ -47,7 +47,8 @@ TensorList list_of(Feeds& values, const std::string& name) {
   const auto length = values.extract(name + ".length");
   const auto count = static_cast<std::int64_t>(elements.size());
   if (length.empty() && count == 0)
-    throw ArgumentError(fmt::format("input '{}': expected its elements as {}.0, {}.1 … (or {}.length, which is 0), found none", name, name, name, name));
+    throw ArgumentError(
+        fmt::format("input '{}': expected its elements as {}.0, {}.1 … (or {}.length, which is 0), found none", name, name, name, name));
   if (!length.empty() && length.mapped().tensor().tensor().item_int() != count)
     throw ArgumentError(fmt::format("input '{}': expected {} elements, as {}.length says, found {}", name,
                                     length.mapped().tensor().tensor().item_int(), name, count));

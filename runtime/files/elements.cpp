@@ -69,7 +69,8 @@ Tensor each_widened(const Tensor& stored, const std::string& where) {
     From value;
     std::memcpy(&value, bytes + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
     if (!std::in_range<To>(value))
-      throw OverflowError(where + ": expected integers that fit " + std::string(name_of(made.dtype())) + ", found " + std::to_string(value));
+      throw OverflowError(where + ": expected integers that fit " + std::string(name_of(made.dtype())) + ", found " +
+                          std::to_string(value));
     to[i] = static_cast<To>(value);
   }
   return made;

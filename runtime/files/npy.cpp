@@ -32,7 +32,7 @@ constexpr std::array wide_codes = {WideCode{"i2", internal::FileInteger::i16}, W
 
 /// What the header says.
 struct Header {
-  DType dtype = DType::f32;                       ///< as which elements are read
+  DType dtype = DType::f32;                      ///< as which elements are read
   std::optional<internal::FileInteger> integer;  ///< which they are, where that is no dtype
   bool swapped = false;
   bool fortran = false;

@@ -41,7 +41,7 @@ std::string_view code_of(DType dtype) {
 /// One tensor as the header describes it.
 struct Entry {
   std::string name;
-  DType dtype = DType::f32;                       ///< as which elements are read
+  DType dtype = DType::f32;                      ///< as which elements are read
   std::optional<internal::FileInteger> integer;  ///< which they are, where that is no dtype
   DDim dims;
   std::int64_t begin = 0;

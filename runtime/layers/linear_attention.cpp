@@ -31,8 +31,8 @@ std::int64_t width(const Var& x, const char* name) {
 
 std::int64_t part(std::int64_t whole, std::int64_t heads, const char* name) {
   if (heads < 1 || whole % heads != 0)
-    throw ProgramError(std::string("linear_attention: expected a ") + name + " of " + std::to_string(heads) + " equal heads, found a width of " +
-                       std::to_string(whole));
+    throw ProgramError(std::string("linear_attention: expected a ") + name + " of " + std::to_string(heads) +
+                       " equal heads, found a width of " + std::to_string(whole));
   return whole / heads;
 }
 

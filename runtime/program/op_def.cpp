@@ -12,7 +12,8 @@ const VarType& InferContext::type(std::size_t input) const {
 }
 
 const VarType& InferContext::tensor(std::size_t input) const {
-  if (!type(input).is_tensor()) throw ProgramError("expected a tensor as " + internal::input_name(program_, op_, input) + ", found " + describe(input));
+  if (!type(input).is_tensor())
+    throw ProgramError("expected a tensor as " + internal::input_name(program_, op_, input) + ", found " + describe(input));
   return type(input);
 }
 

@@ -7,7 +7,8 @@ namespace millrace::layers::internal {
 namespace {
 
 constexpr const char* turned_hint =
-    ": rows are inputs here, [in, out]; those of PyTorch and ONNX are [out, in], and lstm_from_pytorch, gru_from_onnx and their like turn them";
+    ": rows are inputs here, [in, out]; those of PyTorch and ONNX are [out, in], and lstm_from_pytorch, gru_from_onnx and their like turn "
+    "them";
 
 }  // namespace
 
@@ -51,7 +52,8 @@ void expect_dims(const std::string& layer, const char* field, const Tensor& tens
 void refuse_turned(const std::string& layer, const Tensor& recurrent, std::int64_t gates) {
   const std::int64_t hidden = recurrent.dim(1);
   if (gates > 1 && hidden > 0 && recurrent.dim(0) == gates * hidden)
-    throw ShapeError(layer + ", recurrent: expected " + DDim{hidden, gates * hidden}.to_string() + ", found " + recurrent.to_string() + turned_hint);
+    throw ShapeError(layer + ", recurrent: expected " + DDim{hidden, gates * hidden}.to_string() + ", found " + recurrent.to_string() +
+                     turned_hint);
 }
 
 Tensor direction_of(const Tensor& w, std::int64_t direction) { return w.select(0, direction); }

@@ -79,7 +79,9 @@ void infer_range(InferContext& context) {
     expect_scalar(context, input);
   }
   const DType dtype = context.tensor(0).dtype;
-  if (dtype == DType::boolean) throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " + context.describe(0));
+  if (dtype == DType::boolean)
+    throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   std::int64_t count = DDim::unknown;
   const Tensor* ends[3] = {context.constant(0), context.constant(1), context.constant(2)};
   if (ends[0] != nullptr && ends[1] != nullptr && ends[2] != nullptr && ends[2]->item() != 0)

@@ -85,7 +85,8 @@ OpDef where_op() {
 
 void infer_clip(InferContext& context) {
   if (!is_floating(context.tensor(0).dtype) && !is_integer(context.tensor(0).dtype))
-    throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " + context.describe(0));
+    throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   for (const std::size_t bound : {std::size_t{1}, std::size_t{2}}) {
     if (!context.has(bound)) continue;
     expect_same_dtype(context, 0, bound);

@@ -16,7 +16,9 @@ namespace {
 
 const VarType& list_type(const InferContext& context, std::size_t input) {
   const VarType& type = context.type(input);
-  if (!type.is_list()) throw ProgramError("expected a list as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " + context.describe(input));
+  if (!type.is_list())
+    throw ProgramError("expected a list as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return type;
 }
 
@@ -234,7 +236,8 @@ void run_stack(OpContext& run) {
 const VarType& optional_type(const InferContext& context, std::size_t input) {
   const VarType& type = context.type(input);
   if (!type.is_optional())
-    throw ProgramError("expected an optional as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " + context.describe(input));
+    throw ProgramError("expected an optional as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return type;
 }
 

@@ -170,7 +170,8 @@ void vectorize_transpose_by(Vectorizer& v, const Op& op) {
     return v.bind_all(op.outputs, v.emit("transpose", {v.get(op.inputs[0])}, {{"perm", moved}}), true);
   }
   // Negative axes count from the end, where there is one axis more now.
-  const VarId perm = v.emit("mod", {v.emit("cast", {v.get(op.inputs[1])}, {{"to", DType::i64}}).at(0), scalar_literal(v, v.rank(op.inputs[0]))}).at(0);
+  const VarId perm =
+      v.emit("mod", {v.emit("cast", {v.get(op.inputs[1])}, {{"to", DType::i64}}).at(0), scalar_literal(v, v.rank(op.inputs[0]))}).at(0);
   const VarId behind = v.emit("add", {perm, scalar_literal(v, 1)}).at(0);
   v.bind_all(op.outputs, v.emit("transpose_by", {v.get(op.inputs[0]), joined(v, {literal(v, {0}), behind})}), true);
 }

@@ -44,7 +44,8 @@ Tensor sum_of(const Tensor& a, const Tensor& b, StreamRef stream) {
 
 const VarType& list_type(const InferContext& context, std::size_t input) {
   if (!context.type(input).is_list())
-    throw ProgramError("expected a list as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " + context.describe(input));
+    throw ProgramError("expected a list as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return context.type(input);
 }
 

@@ -83,7 +83,8 @@ TEST_CASE("Integers that no dtype has are read as wider ones, and one that does 
   CHECK(integers("<u4", std::string("\1\0\0\0\xff\xff\xff\xff", 8)).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 4294967295});
   const std::string one("\1\0\0\0\0\0\0\0", 8);
   CHECK(integers("<u8", one + one).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1});
-  CHECK_THROWS_WITH_AS(integers("<u8", one + std::string(8, '\xff')), doctest::Contains("fit i64, found 18446744073709551615"), OverflowError);
+  CHECK_THROWS_WITH_AS(integers("<u8", one + std::string(8, '\xff')), doctest::Contains("fit i64, found 18446744073709551615"),
+                       OverflowError);
 }
 
 TEST_CASE("What npy cannot hold is refused by name") {

@@ -73,7 +73,9 @@ TEST_CASE("A header in any order and with escapes is read") {
 
 TEST_CASE("Integers that no dtype has are read as wider ones, and one that does not fit is an error") {
   const auto read = [](const std::string& code, const std::string& shape, const std::string& elements) {
-    return parse_safetensors(one(R"({"dtype":")" + code + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]})", elements), "x").tensors.at(0).second;
+    return parse_safetensors(one(R"({"dtype":")" + code + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]})", elements), "x")
+        .tensors.at(0)
+        .second;
   };
   const std::string ones(8, '\xff');
   CHECK(read("I16", "[4]", ones).to_vector<std::int32_t>() == std::vector<std::int32_t>(4, -1));

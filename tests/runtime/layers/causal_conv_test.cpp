@@ -39,7 +39,8 @@ TEST_CASE("a causal convolution sums the rows before with its kernel, and gives 
         if (before > 0) build::output("last", made.last.at(0));
       });
       const LoD lod = LoD::from_lengths({lengths});
-      const Tensor x = random_tensor(random, {lod.rows(), channels}, 1, DType::f64), s = random_tensor(random, {4, channels * before}, 1, DType::f64);
+      const Tensor x = random_tensor(random, {lod.rows(), channels}, 1, DType::f64),
+                   s = random_tensor(random, {4, channels * before}, 1, DType::f64);
       Feeds feeds{{"x", LoDTensor(x, lod)}};
       if (given) feeds["s"] = s;
       const RunResult found = on_cpu(program, feeds);

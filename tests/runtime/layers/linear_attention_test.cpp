@@ -27,12 +27,9 @@ struct Form {
   std::int64_t decays;  ///< numbers of g, 0: none
   std::int64_t rates;   ///< numbers of β
 };
-const std::vector<Form> forms{{StateUpdate::linear, 0, 0},
-                              {StateUpdate::gated, heads * keys, 0},
-                              {StateUpdate::gated, heads, 0},
-                              {StateUpdate::delta, 0, heads},
-                              {StateUpdate::gated_delta, heads, 1},
-                              {StateUpdate::gated_delta, heads * keys, heads}};
+const std::vector<Form> forms{{StateUpdate::linear, 0, 0},          {StateUpdate::gated, heads* keys, 0},
+                              {StateUpdate::gated, heads, 0},       {StateUpdate::delta, 0, heads},
+                              {StateUpdate::gated_delta, heads, 1}, {StateUpdate::gated_delta, heads* keys, heads}};
 
 std::vector<std::pair<std::string, std::int64_t>> widths(const Form& form) {
   std::vector<std::pair<std::string, std::int64_t>> all{{"q", query_heads * keys}, {"k", heads * keys}, {"v", heads * values}};
@@ -98,7 +95,8 @@ struct Reference {
         for (std::int64_t j = 0; j < query_heads; ++j)
           for (std::int64_t e = 0; e < values; ++e) {
             double read = 0;
-            for (std::int64_t d = 0; d < keys; ++d) read += state(j / (query_heads / heads), e, d) * at(q, (row * query_heads + j) * keys + d);
+            for (std::int64_t d = 0; d < keys; ++d)
+              read += state(j / (query_heads / heads), e, d) * at(q, (row * query_heads + j) * keys + d);
             y.push_back(read / std::sqrt(static_cast<double>(keys)));
           }
       }
@@ -186,7 +184,9 @@ TEST_CASE("gradients of linear attention equal central differences") {
 TEST_CASE("linear attention names what does not fit") {
   const auto refusal = [](std::int64_t queries, StateUpdate update, bool decay) {
     return build_refusal([&] {
-      const auto rows = [](const char* name, std::int64_t width) { return build::input(name, VarType(DType::f32, {DDim::unknown, width}, 1)); };
+      const auto rows = [](const char* name, std::int64_t width) {
+        return build::input(name, VarType(DType::f32, {DDim::unknown, width}, 1));
+      };
       LinearAttentionInputs in{rows("q", 12), rows("k", 6), rows("v", 4), {}, {}};
       if (decay) in.decay = rows("g", 2);
       layers::linear_attention(in, {queries, 2, update});

@@ -35,9 +35,7 @@ void NamedAxes::all_if_none() {
   mask_ = to_.emit1("logical_or", {mask_, none});
 }
 
-VarId NamedAxes::where_true(VarId mask) const {
-  return to_.emit1("reshape", {to_.emit1("non_zero", {mask})}, {{"shape", Ints{-1}}});
-}
+VarId NamedAxes::where_true(VarId mask) const { return to_.emit1("reshape", {to_.emit1("non_zero", {mask})}, {{"shape", Ints{-1}}}); }
 
 VarId swapped_with_last(Importer& to, VarId x, VarId axis) {
   const int rank = to.rank(x);

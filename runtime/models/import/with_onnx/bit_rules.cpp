@@ -38,7 +38,8 @@ void shift(Importer& to, const Node& node, const char*) {
   const VarId factor =
       to.emit1("gather", {to.literal(powers), to.emit1("where", {inside, places, number(to, 0)})}, {{"axis", std::int64_t{0}}});
   // A division rounds towards −∞ where the remainder with the sign of the divisor is taken off first.
-  const VarId shifted = left ? to.emit1("mul", {wide, factor}) : to.emit1("div", {to.emit1("sub", {wide, to.emit1("mod", {wide, factor})}), factor});
+  const VarId shifted =
+      left ? to.emit1("mul", {wide, factor}) : to.emit1("div", {to.emit1("sub", {wide, to.emit1("mod", {wide, factor})}), factor});
   VarId beyond = number(to, 0);
   if (!left && width.is_signed) beyond = to.emit1("where", {to.emit1("less", {wide, number(to, 0)}), number(to, -1), number(to, 0)});
   VarId made = to.emit1("where", {inside, shifted, beyond});

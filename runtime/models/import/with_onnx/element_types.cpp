@@ -24,9 +24,30 @@ constexpr ElementType types[] = {
     {.onnx = 13, .name = "uint64", .held = DType::i64, .bits = 64, .is_signed = false},
     {.onnx = wrapped_uint64, .name = "uint64", .held = DType::i64, .bits = 64, .is_signed = false},
     {.onnx = 17, .name = "float8e4m3fn", .held = DType::f32, .bits = 8, .mantissa = 3, .least_exponent = -6, .greatest = 448},
-    {.onnx = 18, .name = "float8e4m3fnuz", .held = DType::f32, .bits = 8, .mantissa = 3, .least_exponent = -7, .greatest = 240, .unsigned_zero = true},
-    {.onnx = 19, .name = "float8e5m2", .held = DType::f32, .bits = 8, .mantissa = 2, .least_exponent = -14, .greatest = 57344, .infinite = true},
-    {.onnx = 20, .name = "float8e5m2fnuz", .held = DType::f32, .bits = 8, .mantissa = 2, .least_exponent = -15, .greatest = 57344, .unsigned_zero = true},
+    {.onnx = 18,
+     .name = "float8e4m3fnuz",
+     .held = DType::f32,
+     .bits = 8,
+     .mantissa = 3,
+     .least_exponent = -7,
+     .greatest = 240,
+     .unsigned_zero = true},
+    {.onnx = 19,
+     .name = "float8e5m2",
+     .held = DType::f32,
+     .bits = 8,
+     .mantissa = 2,
+     .least_exponent = -14,
+     .greatest = 57344,
+     .infinite = true},
+    {.onnx = 20,
+     .name = "float8e5m2fnuz",
+     .held = DType::f32,
+     .bits = 8,
+     .mantissa = 2,
+     .least_exponent = -15,
+     .greatest = 57344,
+     .unsigned_zero = true},
     {.onnx = 21, .name = "uint4", .held = DType::u8, .bits = 4, .is_signed = false},
     {.onnx = 22, .name = "int4", .held = DType::i8, .bits = 4},
     {.onnx = 23, .name = "float4e2m1", .held = DType::f32, .bits = 4, .mantissa = 1, .least_exponent = 0, .greatest = 6, .nan = false},
@@ -35,35 +56,65 @@ constexpr ElementType types[] = {
 };
 
 constexpr ElementRule element_rules[] = {
-    {"Identity", Kind::moves, 0, true},       {"Reshape", Kind::moves, 0, true},
-    {"Transpose", Kind::moves, 0, true},      {"Squeeze", Kind::moves, 0, true},
-    {"Unsqueeze", Kind::moves, 0, true},      {"Flatten", Kind::moves, 0, true},
-    {"Concat", Kind::moves, 0, true},         {"Split", Kind::moves, 0, true},
-    {"Slice", Kind::moves, 0, true},          {"Gather", Kind::moves, 0, true},
-    {"GatherElements", Kind::moves, 0, true}, {"GatherND", Kind::moves, 0, true},
-    {"Pad", Kind::moves, 0, true},            {"Expand", Kind::moves, 0, true},
-    {"Tile", Kind::moves, 0, true},           {"Compress", Kind::moves, 0, true},
-    {"Trilu", Kind::moves, 0, true},          {"DepthToSpace", Kind::moves, 0, true},
-    {"SpaceToDepth", Kind::moves, 0, true},   {"ReverseSequence", Kind::moves, 0, true},
-    {"Where", Kind::moves, 1, true},          {"Max", Kind::moves},
-    {"Min", Kind::moves},                     {"Clip", Kind::moves},
-    {"ReduceMax", Kind::moves},               {"ReduceMin", Kind::moves},
-    {"Add", Kind::computes, 0, true},         {"Sub", Kind::computes, 0, true},
-    {"Mul", Kind::computes, 0, true},         {"Sum", Kind::computes, 0, true},
-    {"Neg", Kind::computes, 0, true},         {"Abs", Kind::computes},
-    {"Div", Kind::computes},                  {"Mod", Kind::computes},
-    {"Pow", Kind::computes},                  {"ReduceSum", Kind::computes, 0, true},
-    {"ReduceProd", Kind::computes, 0, true},  {"CumSum", Kind::computes, 0, true},
-    {"CumProd", Kind::computes, 0, true},     {"BitShift", Kind::computes},
-    {"BitwiseAnd", Kind::computes, 0, true},  {"BitwiseOr", Kind::computes, 0, true},
-    {"BitwiseXor", Kind::computes, 0, true},  {"BitwiseNot", Kind::computes, 0, true},
-    {"BitCast", Kind::reads, 0, true},        {"Cast", Kind::reads},                    {"CastLike", Kind::reads},
-    {"Equal", Kind::reads, 0, true},          {"Less", Kind::reads},
-    {"LessOrEqual", Kind::reads},             {"Greater", Kind::reads},
-    {"GreaterOrEqual", Kind::reads},          {"Shape", Kind::reads, 0, true},
-    {"Size", Kind::reads, 0, true},           {"IsNaN", Kind::reads},
-    {"IsInf", Kind::reads},                   {"ArgMax", Kind::reads},
-    {"ArgMin", Kind::reads},                  {"DequantizeLinear", Kind::reads},
+    {"Identity", Kind::moves, 0, true},
+    {"Reshape", Kind::moves, 0, true},
+    {"Transpose", Kind::moves, 0, true},
+    {"Squeeze", Kind::moves, 0, true},
+    {"Unsqueeze", Kind::moves, 0, true},
+    {"Flatten", Kind::moves, 0, true},
+    {"Concat", Kind::moves, 0, true},
+    {"Split", Kind::moves, 0, true},
+    {"Slice", Kind::moves, 0, true},
+    {"Gather", Kind::moves, 0, true},
+    {"GatherElements", Kind::moves, 0, true},
+    {"GatherND", Kind::moves, 0, true},
+    {"Pad", Kind::moves, 0, true},
+    {"Expand", Kind::moves, 0, true},
+    {"Tile", Kind::moves, 0, true},
+    {"Compress", Kind::moves, 0, true},
+    {"Trilu", Kind::moves, 0, true},
+    {"DepthToSpace", Kind::moves, 0, true},
+    {"SpaceToDepth", Kind::moves, 0, true},
+    {"ReverseSequence", Kind::moves, 0, true},
+    {"Where", Kind::moves, 1, true},
+    {"Max", Kind::moves},
+    {"Min", Kind::moves},
+    {"Clip", Kind::moves},
+    {"ReduceMax", Kind::moves},
+    {"ReduceMin", Kind::moves},
+    {"Add", Kind::computes, 0, true},
+    {"Sub", Kind::computes, 0, true},
+    {"Mul", Kind::computes, 0, true},
+    {"Sum", Kind::computes, 0, true},
+    {"Neg", Kind::computes, 0, true},
+    {"Abs", Kind::computes},
+    {"Div", Kind::computes},
+    {"Mod", Kind::computes},
+    {"Pow", Kind::computes},
+    {"ReduceSum", Kind::computes, 0, true},
+    {"ReduceProd", Kind::computes, 0, true},
+    {"CumSum", Kind::computes, 0, true},
+    {"CumProd", Kind::computes, 0, true},
+    {"BitShift", Kind::computes},
+    {"BitwiseAnd", Kind::computes, 0, true},
+    {"BitwiseOr", Kind::computes, 0, true},
+    {"BitwiseXor", Kind::computes, 0, true},
+    {"BitwiseNot", Kind::computes, 0, true},
+    {"BitCast", Kind::reads, 0, true},
+    {"Cast", Kind::reads},
+    {"CastLike", Kind::reads},
+    {"Equal", Kind::reads, 0, true},
+    {"Less", Kind::reads},
+    {"LessOrEqual", Kind::reads},
+    {"Greater", Kind::reads},
+    {"GreaterOrEqual", Kind::reads},
+    {"Shape", Kind::reads, 0, true},
+    {"Size", Kind::reads, 0, true},
+    {"IsNaN", Kind::reads},
+    {"IsInf", Kind::reads},
+    {"ArgMax", Kind::reads},
+    {"ArgMin", Kind::reads},
+    {"DequantizeLinear", Kind::reads},
     {"QuantizeLinear", Kind::reads},
 };
 
@@ -108,11 +159,12 @@ VarId rounded(Importer& to, VarId x, const ElementType& type, const Narrowing& h
 /// The bit patterns of the elements: as raw bytes, or in the fields of the message; those of less than a byte share bytes, the first lowest.
 std::vector<std::uint64_t> patterns(const onnx::TensorProto& proto, const ElementType& type, std::int64_t count, const std::string& where) {
   const auto size = static_cast<std::size_t>(count);
-  const std::size_t bytes = type.bits >= 8 ? size * static_cast<std::size_t>(type.bits / 8) : (size * static_cast<std::size_t>(type.bits) + 7) / 8;
+  const std::size_t bytes =
+      type.bits >= 8 ? size * static_cast<std::size_t>(type.bits / 8) : (size * static_cast<std::size_t>(type.bits) + 7) / 8;
   const auto expect = [&](std::size_t found, std::size_t expected, const char* what) {
     if (found != expected)
-      throw ParseError(where + ": expected " + std::to_string(expected) + " " + what + " for " + std::to_string(count) + " of " + type.name +
-                       ", found " + std::to_string(found));
+      throw ParseError(where + ": expected " + std::to_string(expected) + " " + what + " for " + std::to_string(count) + " of " +
+                       type.name + ", found " + std::to_string(found));
   };
   std::vector<std::uint64_t> found;
   if (type.bits >= 32 && !proto.has_raw_data()) {
@@ -147,7 +199,8 @@ float float_of(std::uint64_t pattern, const ElementType& type) {
   if (type.unsigned_zero && negative && mantissa == 0 && exponent == 0) return nan;
   if (type.nan && !type.unsigned_zero && exponent == top) {
     if (!type.infinite && mantissa == (1 << type.mantissa) - 1) return nan;
-    if (type.infinite) return mantissa != 0 ? nan : negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
+    if (type.infinite)
+      return mantissa != 0 ? nan : negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
   }
   const int unit = type.least_exponent - type.mantissa + std::max(exponent - 1, 0);
   const float size = std::ldexp(static_cast<float>(mantissa + (exponent > 0 ? 1 << type.mantissa : 0)), unit);

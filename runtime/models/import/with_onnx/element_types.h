@@ -20,7 +20,7 @@ struct ElementType {
   int mantissa = 0;
   int least_exponent = 0;
   double greatest = 0;
-  bool infinite = false;  ///< has infinities
+  bool infinite = false;       ///< has infinities
   bool unsigned_zero = false;  ///< has no −0: that pattern is NaN
   bool nan = true;
 

@@ -139,7 +139,8 @@ void cast_to_element(Importer& to, const Node& node, const ElementType& type) {
   const VarId x = to.in(node, 0);
   const bool saturate = node.flag("saturate", true);
   if (type.is_float() && to.type(x).dtype == DType::f64)
-    throw UnsupportedError("expected floats of at most 32 bits to narrow to " + std::string(type.name) + ", found f64, which would round twice");
+    throw UnsupportedError("expected floats of at most 32 bits to narrow to " + std::string(type.name) +
+                           ", found f64, which would round twice");
   // The numbers of small integers are found in more bits.
   const DType wide = type.is_float() ? type.held : DType::i64;
   VarId made = to.type(x).dtype == wide ? x : to.emit1("cast", {x}, {{"to", wide}});

@@ -54,7 +54,9 @@ VarId reflected(const Formula& f, const Axis& axis, VarId v) {
   return f.where(outside, f.where(flat, axis.least, moved), v);
 }
 
-VarId clamped(const Formula& f, const Axis& axis, VarId v) { return f.op("maximum", f.op("minimum", v, f.minus(axis.length, 1.0)), f.number(0)); }
+VarId clamped(const Formula& f, const Axis& axis, VarId v) {
+  return f.op("maximum", f.op("minimum", v, f.minus(axis.length, 1.0)), f.number(0));
+}
 
 /// Where X is looked up: places outside are moved in, as the padding says.
 VarId place_of(const Formula& f, const Form& form, const Axis& axis, VarId said) {
@@ -95,7 +97,8 @@ std::vector<Neighbour> neighbours(const Formula& f, const Form& form, const Axis
 /// Sums over the neighbours along all axes of X, flat [N, C, P].
 class Sampler {
  public:
-  Sampler(Importer& to, const Formula& f, VarId x, VarId dims, const std::vector<std::vector<Neighbour>>& axes, const std::vector<VarId>& strides)
+  Sampler(Importer& to, const Formula& f, VarId x, VarId dims, const std::vector<std::vector<Neighbour>>& axes,
+          const std::vector<VarId>& strides)
       : to_(to), f_(f), x_(x), dims_(dims), axes_(axes), strides_(strides) {}
 
   VarId total() {
@@ -134,10 +137,11 @@ void grid_sample(Importer& to, const Node& node, const char*) {
   const Formula f(to, dtype == DType::f64 ? DType::f64 : DType::f32);
   const int spatial = to.rank(x) - 2;
   if (spatial < 1 || spatial > 3 || to.rank(grid) != spatial + 2)
-    throw UnsupportedError("expected X [N, C, D1, …] with 1 to 3 axes D1, … and a grid of its rank, found " + to.type(x).to_string() + " and " +
-                           to.type(grid).to_string());
+    throw UnsupportedError("expected X [N, C, D1, …] with 1 to 3 axes D1, … and a grid of its rank, found " + to.type(x).to_string() +
+                           " and " + to.type(grid).to_string());
   Form form;
-  const std::string mode = node.word("mode", to.opset() < 20 ? "bilinear" : "linear", {"linear", "bilinear", "nearest", "cubic", "bicubic"});
+  const std::string mode =
+      node.word("mode", to.opset() < 20 ? "bilinear" : "linear", {"linear", "bilinear", "nearest", "cubic", "bicubic"});
   form.mode = mode == "bilinear" ? "linear" : mode == "bicubic" ? "cubic" : mode;
   form.padding = node.word("padding_mode", "zeros", {"zeros", "border", "reflection"});
   form.corners = node.flag("align_corners", false);

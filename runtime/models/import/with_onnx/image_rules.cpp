@@ -163,10 +163,12 @@ void resize(Importer& to, const Node& node, const char*) {
   const bool old = to.opset() < 11;  // X, scales; places as in Upsample
   Form form;
   form.mode = node.word("mode", "nearest", {"nearest", "linear", "cubic"});
-  form.coordinates = old ? "asymmetric"
-                         : node.word("coordinate_transformation_mode", "half_pixel",
-                                     {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"});
-  form.nearest = old ? "floor" : node.word("nearest_mode", "round_prefer_floor", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"});
+  form.coordinates =
+      old ? "asymmetric"
+          : node.word("coordinate_transformation_mode", "half_pixel",
+                      {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"});
+  form.nearest =
+      old ? "floor" : node.word("nearest_mode", "round_prefer_floor", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"});
   form.cubic = node.real("cubic_coeff_a", -0.75);
   form.outside = node.real("extrapolation_value", 0);
   form.exclude = node.flag("exclude_outside", false);
@@ -178,9 +180,12 @@ void resize(Importer& to, const Node& node, const char*) {
     for (int axis = 0; axis < to.rank(x); ++axis) sizes.axes.push_back(axis);
   for (const std::int64_t axis : all) sizes.axes.push_back(axis_of("attribute axes", axis, to.rank(x)));
   const std::size_t scales = old ? 1 : 2;
-  if (given(to, node, scales)) sizes.scales = f.taken(to.in(node, scales));
-  else if (!old && given(to, node, 3)) sizes.sizes = list_input(to, node, 3);
-  else throw ProgramError("expected scales or sizes, found neither");
+  if (given(to, node, scales))
+    sizes.scales = f.taken(to.in(node, scales));
+  else if (!old && given(to, node, 3))
+    sizes.sizes = list_input(to, node, 3);
+  else
+    throw ProgramError("expected scales or sizes, found neither");
   if (form.coordinates == "tf_crop_and_resize") {
     if (!given(to, node, 1)) throw ProgramError("input roi: expected one with tf_crop_and_resize, found none");
     sizes.roi = f.taken(to.in(node, 1));
@@ -201,7 +206,8 @@ void upsample(Importer& to, const Node& node, const char*) {
     sizes.scales = Formula(to, DType::f64).taken(to.in(node, 1));
   } else {
     const std::vector<float> scales = node.reals("scales");
-    if (std::cmp_not_equal(scales.size(), to.rank(x))) throw ParseError("attribute scales: expected one for each axis, found " + std::to_string(scales.size()));
+    if (std::cmp_not_equal(scales.size(), to.rank(x)))
+      throw ParseError("attribute scales: expected one for each axis, found " + std::to_string(scales.size()));
     sizes.scales = to.literal(Tensor::from(std::vector<double>(scales.begin(), scales.end()), DDim{to.rank(x)}));
   }
   to.give(node, "identity", {resized(to, form, sizes, "stretch", x)});

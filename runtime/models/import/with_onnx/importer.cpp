@@ -51,7 +51,7 @@ constexpr IdleAttribute idle_attributes[] = {
     {"GroupNormalization", "stash_type"},  // means are in the dtype of X, or wider
     {"RMSNormalization", "stash_type"},
     {"MaxPool", "storage_order"},  // of the places, where somebody reads them
-    {"Cast", "round_mode"},  // of powers of two, which no program here has
+    {"Cast", "round_mode"},        // of powers of two, which no program here has
     {"CastLike", "round_mode"},
 };
 
@@ -76,9 +76,10 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
-       {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
-        piece_rules(), recurrent_rules(), control_rules(), list_rules(), curve_rules(), quantized_rules(), signal_rules(), loss_rules(),
-        attention_rules(), layout_rules(), state_rules(), bit_rules(), image_rules(), grid_rules(), unique_rules()})
+       {elementwise_rules(), reduce_rules(),    linear_rules(), window_rules(),    norm_rules(),      einsum_rules(),
+        pick_rules(),        shape_rules(),     piece_rules(),  recurrent_rules(), control_rules(),   list_rules(),
+        curve_rules(),       quantized_rules(), signal_rules(), loss_rules(),      attention_rules(), layout_rules(),
+        state_rules(),       bit_rules(),       image_rules(),  grid_rules(),      unique_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
@@ -180,7 +181,10 @@ void Importer::initializers(const onnx::GraphProto& graph) {
   Scope& scope = scopes_.back();
   for (const onnx::TensorProto& proto : graph.initializer()) {
     const bool weight = proto.data_type() == onnx::TensorProto::FLOAT || proto.dims_size() > 1;
-    if (!scope.known.emplace(proto.name(), Known{held_tensor_of(proto, "initializer " + printable(proto.name())), weight, held_type(proto.data_type())}).second)
+    if (!scope.known
+             .emplace(proto.name(),
+                      Known{held_tensor_of(proto, "initializer " + printable(proto.name())), weight, held_type(proto.data_type())})
+             .second)
       fail("initializer " + printable(proto.name()) + ": the name is there twice");
   }
   if (graph.sparse_initializer_size() > 0)

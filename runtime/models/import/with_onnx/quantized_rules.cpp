@@ -33,7 +33,8 @@ void refuse_blocks(const Node& node) {
 /// The same for a type that has no dtype here.
 VarId narrowed_to(Importer& to, const Formula& f, VarId x, VarId zero, const ElementType& type, bool saturate) {
   if (type.is_float()) return narrowed(to, x, type, {saturate});
-  const double least = type.is_signed ? -std::ldexp(1.0, type.bits - 1) : 0, most = std::ldexp(1.0, type.is_signed ? type.bits - 1 : type.bits) - 1;
+  const double least = type.is_signed ? -std::ldexp(1.0, type.bits - 1) : 0,
+               most = std::ldexp(1.0, type.is_signed ? type.bits - 1 : type.bits) - 1;
   const VarId rounded = f.op("round", x);
   const VarId moved = zero == no_var ? rounded : f.plus(rounded, f.taken(zero));
   return to.emit1("cast", {f.limited(moved, least, most)}, {{"to", type.held}});

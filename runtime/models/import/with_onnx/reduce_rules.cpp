@@ -126,7 +126,8 @@ VarId running_products(Importer& to, VarId x, bool exclusive, bool reverse) {
   const VarId row = to.emit1("unsqueeze", {i}, {{"axes", Ints{1}}});
   const char* order = reverse ? (exclusive ? "greater" : "greater_equal") : (exclusive ? "less" : "less_equal");
   const VarId counts = to.emit1(order, {i, row});
-  const VarId factors = to.emit1("where", {counts, to.emit1("unsqueeze", {x}, {{"axes", Ints{-2}}}), to.literal(scalar_of(to.type(x).dtype, 1))});
+  const VarId factors =
+      to.emit1("where", {counts, to.emit1("unsqueeze", {x}, {{"axes", Ints{-2}}}), to.literal(scalar_of(to.type(x).dtype, 1))});
   return to.emit1("reduce", {factors}, {{"kind", std::string("prod")}, {"axes", Ints{-1}}, {"keepdims", false}});
 }
 

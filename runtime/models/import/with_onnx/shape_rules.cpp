@@ -100,7 +100,8 @@ void expand(Importer& to, const Node& node, const char* op) { to.give(node, op, 
 void range(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}); }
 
 void constant(Importer& to, const Node& node, const char*) {
-  if (const onnx::TensorProto* tensor = node.tensor("value")) return to.bind_constant(node, to.held_tensor_of(*tensor, "attribute value"), held_type(tensor->data_type()));
+  if (const onnx::TensorProto* tensor = node.tensor("value"))
+    return to.bind_constant(node, to.held_tensor_of(*tensor, "attribute value"), held_type(tensor->data_type()));
   if (node.has_attribute("value_float")) return to.bind_constant(node, Tensor::scalar(static_cast<float>(node.real("value_float", 0))));
   if (node.has_attribute("value_int")) return to.bind_constant(node, Tensor::scalar(node.integer("value_int", 0)));
   if (node.has_attribute("value_floats")) {

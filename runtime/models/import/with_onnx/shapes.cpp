@@ -191,8 +191,10 @@ std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& 
     const std::int64_t begin = place * window.dilation, behind = window.span() - 1 - begin;
     // As many elements before the end as the window reaches beyond this place: every slice is as long, whatever the extent.
     const std::int64_t end = behind == 0 ? std::numeric_limits<std::int64_t>::max() : -behind;
-    slices.push_back(window.trivial() ? wide
-                                      : to.emit1("slice", {wide}, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}, {"steps", Ints{window.stride}}}));
+    slices.push_back(window.trivial()
+                         ? wide
+                         : to.emit1("slice", {wide},
+                                    {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}, {"steps", Ints{window.stride}}}));
   }
   return slices;
 }

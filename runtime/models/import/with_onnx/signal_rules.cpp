@@ -167,7 +167,8 @@ void dft_in_run(Importer& to, const Node& node, VarId x) {
   Ints shape(static_cast<std::size_t>(rank), 0);
   shape.back() = (*to.type(x).shape)[rank - 1] > 0 ? (*to.type(x).shape)[rank - 1] : 0;
   const VarId turned = to.emit1("reshape", {to.emit1("transpose_by", {x, perm})}, {{"shape", shape}});
-  const VarId made = fourier(to, turned, {rank - 2, node.flag("inverse", false), node.flag("onesided", false), length_input(to, node, 1, "dft_length")});
+  const VarId made =
+      fourier(to, turned, {rank - 2, node.flag("inverse", false), node.flag("onesided", false), length_input(to, node, 1, "dft_length")});
   to.give(node, "transpose_by", {made, perm});
 }
 

@@ -42,9 +42,7 @@ std::int64_t heads(const Node& node, const char* name) {
 void linear_attention(Importer& to, const Node& node, const char*) {
   const DType dtype = to.type(to.in(node, 0)).dtype;
   const Formula f(to, dtype == DType::f64 ? DType::f64 : DType::f32);
-  const auto steps = [&](std::size_t input) {
-    return node.has(input) ? turned(to, f.taken(to.in(node, input)), {1, 0, 2}) : no_var;
-  };
+  const auto steps = [&](std::size_t input) { return node.has(input) ? turned(to, f.taken(to.in(node, input)), {1, 0, 2}) : no_var; };
   const VarId q = steps(0), k = steps(1), v = steps(2), decay = steps(4), rate = steps(5);
   // The layer keeps its matrices turned.
   const VarId past = node.has(3) ? f.reshaped(turned(to, f.taken(to.in(node, 3)), {0, 1, 3, 2}), {0, -1}) : no_var;

@@ -47,7 +47,8 @@ Groups groups_of(Importer& to, VarId list) {
   }
   const VarId number_of = to.emit1("cumsum", {to.emit1("cast", {begins}, {{"to", DType::i64}})}, first_axis);
   const VarId starts = where_true(to, begins);
-  const VarId ends = with_one_behind(to, to.emit1("slice", {starts}, {{"starts", Ints{1}}, {"ends", Ints{INT64_MAX}}, {"axes", Ints{0}}}), n);
+  const VarId ends =
+      with_one_behind(to, to.emit1("slice", {starts}, {{"starts", Ints{1}}, {"ends", Ints{INT64_MAX}}, {"axes", Ints{0}}}), n);
   // Without elements there is no group, and `ends` has one place more than `starts`.
   const VarId lengths = to.emit1("sub", {at(to, ends, counted(to, extent_of(to, starts, 0))), starts});
   return {scattered(to, sorted[1], to.emit1("sub", {number_of, number(to, 1)})), at(to, sorted[1], starts), lengths};

@@ -172,7 +172,9 @@ void lp_pool(Importer& to, const Node& node, const char*) {
   const std::vector<Window> windows = pool_windows(to, node, x);
   const std::int64_t p = node.integer("p", 2);
   if (p < 1) throw ProgramError("attribute p: expected 1 or more, found " + std::to_string(p));
-  const auto power = [&](VarId base, double exponent) { return to.emit1("pow", {base, to.literal(scalar_of(to.type(x).dtype, exponent))}); };
+  const auto power = [&](VarId base, double exponent) {
+    return to.emit1("pow", {base, to.literal(scalar_of(to.type(x).dtype, exponent))});
+  };
   VarId sums = power(to.emit1("abs", {x}), static_cast<double>(p));
   for (std::size_t i = 0; i < windows.size(); ++i) sums = over_windows(to, "sum", sums, static_cast<int>(i) + 2, windows[i], 0, 0);
   to.give(node, "identity", {power(sums, 1.0 / static_cast<double>(p))});

@@ -102,8 +102,8 @@ void expect_scalar(const InferContext& context, std::size_t input) {
 void expect_extent(const InferContext& context, std::size_t input, int axis, std::int64_t wanted) {
   const std::int64_t found = extent(context, input, axis);
   if (found == wanted || found == DDim::unknown || wanted == DDim::unknown) return;
-  throw ProgramError("expected " + std::to_string(wanted) + " along axis " + std::to_string(axis) + " of " + named(context, input) + ", found " +
-                     context.describe(input));
+  throw ProgramError("expected " + std::to_string(wanted) + " along axis " + std::to_string(axis) + " of " + named(context, input) +
+                     ", found " + context.describe(input));
 }
 
 std::int64_t extent(const InferContext& context, std::size_t input, int axis) {
