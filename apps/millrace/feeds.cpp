@@ -8,6 +8,7 @@
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/files/npz.h>
+#include <millrace/runtime/files/safetensors.h>
 #include <millrace/streaming/audio/audio_front_end.h>
 #include <millrace/streaming/audio/wav.h>
 
@@ -46,14 +47,20 @@ Tensor sound_rows(const std::string& name, const std::string& path, const Stream
   return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()) / width, width});
 }
 
-/// FILE.npy, or FILE.npz:NAME.
+std::map<std::string, Tensor> read_archive(const std::string& path) {
+  if (ending_of(path) == ".npz") return read_npz(path);
+  std::map<std::string, Tensor> tensors;
+  for (auto& [name, tensor] : read_safetensors(path).tensors) tensors.emplace(name, std::move(tensor));
+  return tensors;
+}
+
+/// FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME.
 Tensor read_rows(const std::string& path) {
-  constexpr std::string_view archive = ".npz:";
-  const auto at = path.rfind(archive);
-  if (at == path.npos) return read_npy(path);
-  const std::string file = path.substr(0, at + archive.size() - 1);
-  const std::string name = path.substr(at + archive.size());
-  const NpzTensors tensors = read_npz(file);
+  const auto at = path.rfind(':');
+  const std::string file = path.substr(0, at);
+  if (at == path.npos || (ending_of(file) != ".npz" && ending_of(file) != ".safetensors")) return read_npy(path);
+  const std::string name = path.substr(at + 1);
+  const std::map<std::string, Tensor> tensors = read_archive(file);
   const auto found = tensors.find(name);
   if (found != tensors.end()) return found->second;
   std::string names;

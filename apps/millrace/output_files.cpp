@@ -8,6 +8,7 @@
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/npy.h>
+#include <millrace/runtime/files/safetensors.h>
 
 #include "commands.h"
 
@@ -30,7 +31,9 @@ void write_outputs(const std::filesystem::path& folder, const NamedOutputs& outp
     const std::string file = file_name_of(name);
     const auto [other, fresh] = taken.emplace(file, name);
     if (!fresh) throw UsageError(fmt::format("outputs '{}' and '{}' would both be written to {}.npy", other->second, name, file));
-    files.emplace_back(folder / (file + ".npy"), format_npy(value.tensor()));
+    const bool npy = value.tensor().dtype() != DType::bf16;
+    files.emplace_back(folder / (file + (npy ? ".npy" : ".safetensors")),
+                       npy ? format_npy(value.tensor()) : format_safetensors({{{name, value.tensor()}}, {}}));
     if (value.lod().depth() > 0) files.emplace_back(folder / (file + ".lod.json"), value.lod().to_string() + "\n");
   }
   std::error_code error;

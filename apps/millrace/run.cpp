@@ -117,12 +117,14 @@ int run_model(const RunFlags& flags) {
 
 void add_run(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<RunFlags>();
-  CLI::App* command =
-      app.add_subcommand("run", "Evaluates a model on files, and writes NAME.npy for each output NAME (NAME.0.npy … for a list)");
+  CLI::App* command = app.add_subcommand(
+      "run", "Evaluates a model on files, and writes NAME.npy for each output NAME (NAME.0.npy … for a list, NAME.safetensors for bf16)");
   flags->model.add_to(*command);
   command
-      ->add_option("--input", flags->inputs,
-                   "NAME=FILE.npy, NAME=FILE.npz:TENSOR, or NAME=FILE.wav for the input that [audio] of the TOML names")
+      ->add_option(
+          "--input", flags->inputs,
+          "NAME=FILE.npy, NAME=FILE.npz:TENSOR, NAME=FILE.safetensors:TENSOR, or NAME=FILE.wav for the input that [audio] of the TOML "
+          "names; for a list NAME.0=FILE, NAME.1=FILE …, and NAME.length=FILE where it is empty")
       ->allow_extra_args(false);
   command->add_option("--lod", flags->lods, "NAME=[[2,1],[3,1,2]]: lengths of the sequences of an input, level by level, outermost first")
       ->allow_extra_args(false);

@@ -37,11 +37,39 @@ void add_output(NamedOutputs& outputs, const std::string& name, const VarType& t
   outputs.emplace_back(name, LoDTensor(tensor.tensor().copy_to(CpuPlace{}), tensor.lod()));
 }
 
+/// NAME.0, NAME.1 … as the list NAME, as outputs are written; NAME.length, where it is given, says how many.
+TensorList list_of(Feeds& values, const std::string& name) {
+  std::vector<Tensor> elements;
+  for (auto found = values.find(name + ".0"); found != values.end(); found = values.find(fmt::format("{}.{}", name, elements.size()))) {
+    elements.push_back(found->second.tensor().tensor());
+    values.erase(found);
+  }
+  const auto length = values.extract(name + ".length");
+  const auto count = static_cast<std::int64_t>(elements.size());
+  if (length.empty() && count == 0)
+    throw ArgumentError(
+        fmt::format("input '{}': expected its elements as {}.0, {}.1 … (or {}.length, which is 0), found none", name, name, name, name));
+  if (!length.empty() && length.mapped().tensor().tensor().item_int() != count)
+    throw ArgumentError(fmt::format("input '{}': expected {} elements, as {}.length says, found {}", name,
+                                    length.mapped().tensor().tensor().item_int(), name, count));
+  return TensorList(std::move(elements));
+}
+
+/// Lists of the program, out of their elements.
+void gather_lists(const Model& model, Feeds& values) {
+  for (const Program::Port& port : model.program.inputs()) {
+    const VarType& type = model.program.var(port.var).type;
+    const bool list = type.is_list() || (type.is_optional() && type.held().is_list());
+    if (list && !values.contains(port.name)) values[port.name] = list_of(values, port.name);
+  }
+}
+
 Feeds with_constants(const Model& model, const std::map<std::string, LoDTensor>& feeds) {
   Feeds values(feeds.begin(), feeds.end());
   for (const Program::Port& port : model.program.inputs())
     if (const auto constant = model.constants.find(port.name); constant != model.constants.end())
       values.try_emplace(port.name, constant->second);
+  gather_lists(model, values);
   return values;
 }
 

@@ -51,4 +51,40 @@ void swap_bytes(Tensor& tensor) {
   for (std::size_t at = 0; at < tensor.bytes(); at += size) std::reverse(bytes + at, bytes + at + size);
 }
 
+DType stored_as(FileInteger from) {
+  if (from == FileInteger::u64) return DType::i64;
+  return from == FileInteger::u32 ? DType::i32 : DType::f16;
+}
+
+DType held_as(FileInteger from) { return from == FileInteger::u32 || from == FileInteger::u64 ? DType::i64 : DType::i32; }
+
+namespace {
+
+template <class From, class To>
+Tensor each_widened(const Tensor& stored, const std::string& where) {
+  Tensor made(dtype_of<To>, stored.dims());
+  To* to = made.mutable_data<To>();
+  const auto* bytes = static_cast<const char*>(stored.raw());
+  for (std::int64_t i = 0; i < stored.elements(); ++i) {
+    From value;
+    std::memcpy(&value, bytes + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
+    if (!std::in_range<To>(value))
+      throw OverflowError(where + ": expected integers that fit " + std::string(name_of(made.dtype())) + ", found " +
+                          std::to_string(value));
+    to[i] = static_cast<To>(value);
+  }
+  return made;
+}
+
+}  // namespace
+
+Tensor widened(const Tensor& stored, FileInteger from, const std::string& where) {
+  switch (from) {
+    case FileInteger::i16: return each_widened<std::int16_t, std::int32_t>(stored, where);
+    case FileInteger::u16: return each_widened<std::uint16_t, std::int32_t>(stored, where);
+    case FileInteger::u32: return each_widened<std::uint32_t, std::int64_t>(stored, where);
+    default: return each_widened<std::uint64_t, std::int64_t>(stored, where);
+  }
+}
+
 }  // namespace millrace::internal

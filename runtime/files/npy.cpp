@@ -23,9 +23,17 @@ struct Code {
 constexpr std::array codes = {Code{"f8", DType::f64}, Code{"f4", DType::f32}, Code{"f2", DType::f16}, Code{"i8", DType::i64},
                               Code{"i4", DType::i32}, Code{"i1", DType::i8},  Code{"u1", DType::u8},  Code{"b1", DType::boolean}};
 
+struct WideCode {
+  std::string_view text;
+  internal::FileInteger integer;
+};
+constexpr std::array wide_codes = {WideCode{"i2", internal::FileInteger::i16}, WideCode{"u2", internal::FileInteger::u16},
+                                   WideCode{"u4", internal::FileInteger::u32}, WideCode{"u8", internal::FileInteger::u64}};
+
 /// What the header says.
 struct Header {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;                      ///< as which elements are read
+  std::optional<internal::FileInteger> integer;  ///< which they are, where that is no dtype
   bool swapped = false;
   bool fortran = false;
   std::vector<std::int64_t> shape;
@@ -140,7 +148,14 @@ class HeaderReader {
       header.swapped = order == '>' && size_of(code.dtype) > 1;
       return;
     }
-    throw DTypeError(where_ + ": expected npy elements of f8 f4 f2 i8 i4 i1 u1 or b1, found " + internal::printable(descr) +
+    for (const WideCode& code : wide_codes) {
+      if (kind != code.text) continue;
+      header.integer = code.integer;
+      header.dtype = internal::stored_as(code.integer);
+      header.swapped = order == '>';
+      return;
+    }
+    throw DTypeError(where_ + ": expected npy elements of f8 f4 f2 i8 i4 i2 i1 u8 u4 u2 u1 or b1, found " + internal::printable(descr) +
                      " (npy has no code for bf16)");
   }
 
@@ -195,7 +210,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
                       ? from_fortran(header, data, where)
                       : internal::from_bytes(header.dtype, internal::file_dims(header.shape, where), data, where);
   if (header.swapped) internal::swap_bytes(tensor);
-  return tensor;
+  return header.integer ? internal::widened(tensor, *header.integer, where) : tensor;
 }
 
 Tensor read_npy(const std::filesystem::path& path) {

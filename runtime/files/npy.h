@@ -11,7 +11,7 @@ namespace millrace {
 
 /// NumPy's .npy files, versions 1 to 3. Source: numpy/lib/format.py.
 ///
-/// Read: f64 f32 f16 i64 i32 i8 u8 bool, little- or big-endian, row-major or Fortran order; the result is row-major on
+/// Read: f64 f32 f16 i64 i32 i8 u8 bool; i16 and u16 as i32, u32 and u64 as i64 (OverflowError for a number that does not fit); little- or big-endian, row-major or Fortran order; the result is row-major on
 /// the host. Other element types are a DTypeError that names the code found. Bytes that are no .npy file, are too few
 /// or too many, or a bool other than 0 or 1, are a ParseError. A declared size is compared with the bytes that are
 /// there before anything is allocated.

@@ -27,6 +27,13 @@ constexpr std::array codes = {Code{"F64", DType::f64},   Code{"F32", DType::f32}
                               Code{"BF16", DType::bf16}, Code{"I64", DType::i64}, Code{"I32", DType::i32},
                               Code{"I8", DType::i8},     Code{"U8", DType::u8},   Code{"BOOL", DType::boolean}};
 
+struct WideCode {
+  std::string_view text;
+  internal::FileInteger integer;
+};
+constexpr std::array wide_codes = {WideCode{"I16", internal::FileInteger::i16}, WideCode{"U16", internal::FileInteger::u16},
+                                   WideCode{"U32", internal::FileInteger::u32}, WideCode{"U64", internal::FileInteger::u64}};
+
 std::string_view code_of(DType dtype) {
   return std::find_if(codes.begin(), codes.end(), [&](const Code& code) { return code.dtype == dtype; })->text;
 }
@@ -34,16 +41,24 @@ std::string_view code_of(DType dtype) {
 /// One tensor as the header describes it.
 struct Entry {
   std::string name;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;                      ///< as which elements are read
+  std::optional<internal::FileInteger> integer;  ///< which they are, where that is no dtype
   DDim dims;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
+std::optional<internal::FileInteger> integer_of_code(const std::string& text) {
+  for (const WideCode& code : wide_codes)
+    if (code.text == text) return code.integer;
+  return std::nullopt;
+}
+
 DType dtype_of_code(const std::string& text, const std::string& where) {
+  if (const auto integer = integer_of_code(text)) return internal::stored_as(*integer);
   for (const Code& code : codes)
     if (code.text == text) return code.dtype;
-  throw DTypeError(where + ": expected F64 F32 F16 BF16 I64 I32 I8 U8 or BOOL, found " + internal::printable(text));
+  throw DTypeError(where + ": expected F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 or BOOL, found " + internal::printable(text));
 }
 
 Entry read_entry(internal::JsonReader& json, const std::string& name, const std::string& where) {
@@ -64,7 +79,7 @@ Entry read_entry(internal::JsonReader& json, const std::string& name, const std:
     }
   });
   if (!code || !shape || offsets.size() != 2) throw ParseError(tensor + ": expected dtype, shape and two data_offsets");
-  return {name, dtype_of_code(*code, tensor), internal::file_dims(*shape, tensor), offsets[0], offsets[1]};
+  return {name, dtype_of_code(*code, tensor), integer_of_code(*code), internal::file_dims(*shape, tensor), offsets[0], offsets[1]};
 }
 
 std::vector<Entry> read_header(std::string_view text, const std::string& where, std::map<std::string, std::string>& metadata) {
@@ -124,8 +139,9 @@ SafeTensors parse_safetensors(std::string_view bytes, const std::string& where) 
   for (const Entry& entry : entries) {
     const auto begin = static_cast<std::size_t>(entry.begin);
     const std::string_view part = data.substr(begin, static_cast<std::size_t>(entry.end) - begin);
-    contents.tensors.emplace_back(
-        entry.name, internal::from_bytes(entry.dtype, entry.dims, part, where + ": tensor " + internal::printable(entry.name)));
+    const std::string tensor = where + ": tensor " + internal::printable(entry.name);
+    const Tensor stored = internal::from_bytes(entry.dtype, entry.dims, part, tensor);
+    contents.tensors.emplace_back(entry.name, entry.integer ? internal::widened(stored, *entry.integer, tensor) : stored);
   }
   return contents;
 }

@@ -13,6 +13,7 @@ using namespace internal;
 std::int64_t hidden_of(const std::string& layer, const GruWeights& weights) {
   for (const Tensor* matrix : {&weights.input, &weights.recurrent})
     if (matrix->rank() != 2) throw ShapeError(layer + ": expected matrices W [C, 3H] and R [H, 3H], found " + matrix->to_string());
+  refuse_turned(layer, weights.recurrent, 3);
   const std::int64_t hidden = weights.recurrent.dim(0);
   expect_dims(layer, "input", weights.input, {weights.input.dim(0), 3 * hidden});
   expect_dims(layer, "recurrent", weights.recurrent, {hidden, 3 * hidden});

@@ -20,6 +20,7 @@ struct Extents {
 Extents extents_of(const std::string& layer, const LstmWeights& weights) {
   for (const Tensor* matrix : {&weights.input, &weights.recurrent})
     if (matrix->rank() != 2) throw ShapeError(layer + ": expected matrices W [C, 4H] and R [P, 4H], found " + matrix->to_string());
+  refuse_turned(layer, weights.recurrent, 4);
   const std::int64_t gates = weights.recurrent.dim(1);
   if (gates % 4 != 0) throw ShapeError(layer + ", recurrent: expected [P, 4H], found " + weights.recurrent.to_string());
   const std::int64_t hidden = gates / 4;

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/program/op_def.h>
 
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
 const VarType& InferContext::type(std::size_t input) const {
-  if (!has(input)) throw ProgramError("expected input " + std::to_string(input) + ", found none");
+  if (!has(input)) throw ProgramError("expected " + internal::input_name(program_, op_, input) + ", found none");
   return program_.var(op_.inputs[input]).type;
 }
 
 const VarType& InferContext::tensor(std::size_t input) const {
-  if (!type(input).is_tensor()) throw ProgramError("expected a tensor as input " + std::to_string(input) + ", found " + describe(input));
+  if (!type(input).is_tensor())
+    throw ProgramError("expected a tensor as " + internal::input_name(program_, op_, input) + ", found " + describe(input));
   return type(input);
 }
 

@@ -2,6 +2,7 @@
 #include <millrace/runtime/program/vectorize.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include <millrace/runtime/program/op_registry.h>
 
@@ -47,7 +48,9 @@ void Vectorizer::rewrite(const Op& op) {
   try {
     def.vectorize(*this, op);
   } catch (Error& error) {
-    error.add_context(" (op " + name + ", for many sequences at once)");
+    // The op where the error began says where; ops around it would say nothing of the cause.
+    if (std::string_view(error.what()).find(", for many sequences at once)") == std::string_view::npos)
+      error.add_context(" (op " + name + ", for many sequences at once)");
     throw;
   }
 }

@@ -136,6 +136,8 @@ class Cases {
     add("size", {fed({a, b})});
     add("transpose", {fed({a, b, c})}, {{"perm", Ints{2, 0, 1}}});
     add("transpose", {fed({a, b})});
+    add("transpose_by", {fed({a, b, c}), list({2, -3, 1})});
+    add("bit_cast", {fed({a, b})}, {{"to", DType::i32}});
     add("squeeze", {fed({a, 1, b, 1})}, {{"axes", Ints{1, -1}}});
     add("unsqueeze", {fed({a, b})}, {{"axes", Ints{-1, 0}}});
     add("reshape", {fed({a, b, c})}, {{"shape", Ints{0, -1}}});

@@ -4,6 +4,13 @@
 #include <millrace/runtime/builder/ops.h>
 
 namespace millrace::layers::internal {
+namespace {
+
+constexpr const char* turned_hint =
+    ": rows are inputs here, [in, out]; those of PyTorch and ONNX are [out, in], and lstm_from_pytorch, gru_from_onnx and their like turn "
+    "them";
+
+}  // namespace
 
 Var parameter(const std::string& name, const std::optional<Tensor>& value) { return value ? build::parameter(name, *value) : Var(); }
 Var number(double value, DType dtype) { return build::cast(build::constant(Tensor::scalar(value)), dtype); }
@@ -37,7 +44,16 @@ std::size_t layers_of(const std::string& what, std::size_t weights, Direction di
 }
 
 void expect_dims(const std::string& layer, const char* field, const Tensor& tensor, const DDim& dims) {
-  if (tensor.dims() != dims) throw ShapeError(layer + ", " + field + ": expected " + dims.to_string() + ", found " + tensor.to_string());
+  if (tensor.dims() == dims) return;
+  const bool turned = tensor.rank() == 2 && dims.rank() == 2 && tensor.dim(0) == dims[1] && tensor.dim(1) == dims[0];
+  throw ShapeError(layer + ", " + field + ": expected " + dims.to_string() + ", found " + tensor.to_string() + (turned ? turned_hint : ""));
+}
+
+void refuse_turned(const std::string& layer, const Tensor& recurrent, std::int64_t gates) {
+  const std::int64_t hidden = recurrent.dim(1);
+  if (gates > 1 && hidden > 0 && recurrent.dim(0) == gates * hidden)
+    throw ShapeError(layer + ", recurrent: expected " + DDim{hidden, gates * hidden}.to_string() + ", found " + recurrent.to_string() +
+                     turned_hint);
 }
 
 Tensor direction_of(const Tensor& w, std::int64_t direction) { return w.select(0, direction); }

@@ -55,6 +55,8 @@ Var initial(const std::vector<Var>& given, std::size_t k, std::size_t count, con
 std::size_t layers_of(const std::string& what, std::size_t weights, Direction direction);
 /// ShapeError, naming layer and field, unless `tensor` has `dims`.
 void expect_dims(const std::string& layer, const char* field, const Tensor& tensor, const DDim& dims);
+/// ShapeError, with what to do, when `recurrent` is [gates·H, H], as PyTorch and ONNX have it, and not [H, gates·H].
+void refuse_turned(const std::string& layer, const Tensor& recurrent, std::int64_t gates);
 /// The numbers of `w` that belong to direction `direction` of ONNX's weights.
 Tensor direction_of(const Tensor& w, std::int64_t direction);
 

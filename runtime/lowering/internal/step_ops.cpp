@@ -240,7 +240,10 @@ std::vector<Symbol> StepBuilder::apply(const std::string& type, const std::vecto
 
 void StepBuilder::eval_branch(const Op& op) {
   const Symbol condition = input(op, 0);
-  if (!condition.is(Kind::constant)) refuse(op, "chooses by what is known only while the program runs");
+  if (!condition.is(Kind::constant))
+    refuse(op,
+           "chooses by what is known only while the program runs: where that is an input which never changes, make it a constant (--const "
+           "INPUT=NUMBER, OnnxOptions::constants)");
   const bool chosen = condition.value.item() != 0.0;
   const int block = op.attributes.get<BlockId>(chosen ? "then_block" : "else_block").index;
   eval_block(block);

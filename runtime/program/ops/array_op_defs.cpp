@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -12,7 +13,9 @@ namespace millrace::ops {
 
 const VarType& array_type(const InferContext& context, std::size_t input) {
   const VarType& type = context.type(input);
-  if (!type.is_array()) throw ProgramError("expected an array as input " + std::to_string(input) + ", found " + context.describe(input));
+  if (!type.is_array())
+    throw ProgramError("expected an array as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return type;
 }
 
@@ -26,7 +29,8 @@ const VarType& slot_type(const InferContext& context, std::size_t input) {
 
 void expect_order(const InferContext& context, std::size_t input) {
   if (context.type(input).kind != VarKind::order)
-    throw ProgramError("expected an order, as unpack gives, as input " + std::to_string(input) + ", found " + context.describe(input));
+    throw ProgramError("expected an order, as unpack gives, as " + millrace::internal::input_name(context.program(), context.op(), input) +
+                       ", found " + context.describe(input));
 }
 
 namespace {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstddef>
 
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/one_hot.h>
 #include <millrace/kernels/where.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/exact_integers.h>
@@ -77,7 +79,9 @@ void infer_range(InferContext& context) {
     expect_scalar(context, input);
   }
   const DType dtype = context.tensor(0).dtype;
-  if (dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+  if (dtype == DType::boolean)
+    throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   std::int64_t count = DDim::unknown;
   const Tensor* ends[3] = {context.constant(0), context.constant(1), context.constant(2)};
   if (ends[0] != nullptr && ends[1] != nullptr && ends[2] != nullptr && ends[2]->item() != 0)
@@ -159,7 +163,7 @@ OpDef one_hot_op() {
   return def;
 }
 
-// ---- cast, identity ----
+// ---- cast, bit_cast, identity ----
 
 OpDef cast_op() {
   OpDef def;
@@ -169,6 +173,31 @@ OpDef cast_op() {
   def.infer = [](InferContext& context) { context.result(tensor_type(context.attributes().get<DType>("to"), context.tensor(0).shape)); };
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     return [to = context.attributes().get<DType>("to")](OpContext& run) { run.set(0, cast(run.tensor(0), to, run.stream())); };
+  };
+  def.follow_rows = follow_same();
+  def.vectorize = vectorize_elementwise;
+  return def;
+}
+
+/// The bits of the elements as those of another dtype of the same size: a view.
+OpDef bit_cast_op() {
+  OpDef def;
+  def.name = "bit_cast";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = [](InferContext& context) {
+    const DType to = context.attributes().get<DType>("to");
+    if (size_of(to) != size_of(context.tensor(0).dtype) || to == DType::boolean)
+      throw ProgramError("attribute 'to': expected a dtype with the size of that of " + context.describe(0) + " and no bool, found " +
+                         std::string(name_of(to)));
+    context.result(tensor_type(to, context.tensor(0).shape));
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    return [to = context.attributes().get<DType>("to")](OpContext& run) {
+      const Tensor& x = run.tensor(0);
+      const std::ptrdiff_t bytes = static_cast<const std::byte*>(x.raw()) - static_cast<const std::byte*>(x.storage()->data());
+      run.set(0, Tensor(to, x.dims(), x.strides(), bytes / static_cast<std::ptrdiff_t>(size_of(to)), x.storage()).read_only());
+    };
   };
   def.follow_rows = follow_same();
   def.vectorize = vectorize_elementwise;
@@ -208,6 +237,7 @@ void add_constant_ops(OpRegistry& registry) {
   registry.add(range_op());
   registry.add(one_hot_op());
   registry.add(cast_op());
+  registry.add(bit_cast_op());
   registry.add(identity_op());
   add_constant_gradients(registry);
 }

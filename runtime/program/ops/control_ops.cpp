@@ -2,6 +2,7 @@
 #include <set>
 
 #include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -125,7 +126,9 @@ void infer_while(InferContext& context) {
   expect_count(body.params.size(), carried, "carried vars, as many as the body's block has parameters");
   expect_count(carried, body.results.size(), "results of the body, one for each carried var");
   for (std::size_t i = 0; i < carried; ++i) {
-    if (!context.has(i)) throw ProgramError("expected a carried var as input " + std::to_string(i) + ", found none");
+    if (!context.has(i))
+      throw ProgramError("expected a carried var as " + millrace::internal::input_name(context.program(), context.op(), i) +
+                         ", found none");
     expect_carried(program, body.params[i], context.op().inputs[i], "the initial value");
     expect_carried(program, body.params[i], body.results[i], "the next value");
   }
@@ -152,7 +155,9 @@ void infer_break_if(InferContext& context) {
   if (body.idx == 0) throw ProgramError("expected the body of a loop, found block 0");
   expect_count(body.params.size(), context.inputs() - 1, "carried vars, as many as the loop carries");
   for (std::size_t i = 0; i < body.params.size(); ++i) {
-    if (!context.has(i + 1)) throw ProgramError("expected a carried var as input " + std::to_string(i + 1) + ", found none");
+    if (!context.has(i + 1))
+      throw ProgramError("expected a carried var as " + millrace::internal::input_name(context.program(), context.op(), i + 1) +
+                         ", found none");
     expect_carried(program, body.params[i], context.op().inputs[i + 1], "the last value");
   }
 }

@@ -2,6 +2,7 @@
 #include <millrace/kernels/activation.h>
 #include <millrace/kernels/binary.h>
 #include <millrace/kernels/where.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -84,7 +85,8 @@ OpDef where_op() {
 
 void infer_clip(InferContext& context) {
   if (!is_floating(context.tensor(0).dtype) && !is_integer(context.tensor(0).dtype))
-    throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+    throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   for (const std::size_t bound : {std::size_t{1}, std::size_t{2}}) {
     if (!context.has(bound)) continue;
     expect_same_dtype(context, 0, bound);

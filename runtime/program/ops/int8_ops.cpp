@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/int8.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -16,7 +17,9 @@ namespace {
 void infer_quantize(InferContext& context) {
   expect_dtype(context, 0, DType::f32);
   const std::optional<DDim>& x = context.tensor(0).shape;
-  if (x && x->rank() == 0) throw ProgramError("expected rows as input 0, found " + context.describe(0));
+  if (x && x->rank() == 0)
+    throw ProgramError("expected rows as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   context.result(tensor_type(DType::i8, x));
   std::optional<DDim> scales = x;
   if (scales) (*scales)[-1] = 1;
@@ -63,7 +66,9 @@ void infer_matmul_int8(InferContext& context) {
   const std::int64_t n = same_extent(extent(context, in_weights, 1), extent(context, in_weight_scales, 0), "columns of W and WScale");
   const std::optional<DDim>& x = context.tensor(in_values).shape;
   if (!x) return context.result(VarType::unranked(DType::f32));
-  if (x->rank() == 0) throw ProgramError("expected rows as input 0, found " + context.describe(0));
+  if (x->rank() == 0)
+    throw ProgramError("expected rows as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   expect_extent(context, in_weights, 0, (*x)[-1]);
   DDim shape = *x;
   shape[-1] = 1;

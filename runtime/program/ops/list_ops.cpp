@@ -3,6 +3,7 @@
 
 #include <millrace/kernels/concat.h>
 #include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/inference.h>
@@ -15,7 +16,9 @@ namespace {
 
 const VarType& list_type(const InferContext& context, std::size_t input) {
   const VarType& type = context.type(input);
-  if (!type.is_list()) throw ProgramError("expected a list as input " + std::to_string(input) + ", found " + context.describe(input));
+  if (!type.is_list())
+    throw ProgramError("expected a list as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return type;
 }
 
@@ -233,7 +236,8 @@ void run_stack(OpContext& run) {
 const VarType& optional_type(const InferContext& context, std::size_t input) {
   const VarType& type = context.type(input);
   if (!type.is_optional())
-    throw ProgramError("expected an optional as input " + std::to_string(input) + ", found " + context.describe(input));
+    throw ProgramError("expected an optional as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return type;
 }
 

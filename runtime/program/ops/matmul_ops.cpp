@@ -4,6 +4,7 @@
 #include <millrace/kernels/broadcast.h>
 #include <millrace/kernels/gemm.h>
 #include <millrace/kernels/matmul.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -36,7 +37,9 @@ DType asked_dtype(const InferContext& context, DType dtype) {
 
 DType product_dtype(const InferContext& context) {
   const DType dtype = context.tensor(0).dtype;
-  if (dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+  if (dtype == DType::boolean)
+    throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                       context.describe(0));
   return dtype == DType::i8 || dtype == DType::u8 ? DType::i32 : dtype;
 }
 
@@ -211,7 +214,8 @@ void infer_gemm(InferContext& context) {
   const DType dtype = product_dtype(context);
   if (context.has(2)) {
     if (context.tensor(2).dtype != dtype)
-      throw ProgramError("expected " + std::string(name_of(dtype)) + " as input 2, found " + context.describe(2));
+      throw ProgramError("expected " + std::string(name_of(dtype)) + " as " +
+                         millrace::internal::input_name(context.program(), context.op(), 2) + ", found " + context.describe(2));
     const std::optional<DDim>& c = context.tensor(2).shape;
     const std::int64_t last = c && c->rank() > 0 ? (*c)[-1] : 1;
     const std::int64_t first = c && c->rank() > 1 ? (*c)[-2] : 1;

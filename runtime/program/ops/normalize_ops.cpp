@@ -2,6 +2,7 @@
 #include <millrace/kernels/cumsum.h>
 #include <millrace/kernels/layer_norm.h>
 #include <millrace/kernels/softmax.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -101,7 +102,9 @@ OpDef cumsum_op() {
   def.inputs = {"X"};
   def.outputs = {"Out"};
   def.infer = [](InferContext& context) {
-    if (context.tensor(0).dtype == DType::boolean) throw ProgramError("expected numbers as input 0, found " + context.describe(0));
+    if (context.tensor(0).dtype == DType::boolean)
+      throw ProgramError("expected numbers as " + millrace::internal::input_name(context.program(), context.op(), 0) + ", found " +
+                         context.describe(0));
     if (context.tensor(0).shape) checked_axis(axis_of(context.attributes(), 0), context.tensor(0).rank());
     same_type(context);
   };

@@ -38,6 +38,15 @@ void transpose_rule(GradientContext& c) {
   set(c, 0, permuted(gradient(c), back));
 }
 
+/// Back by the inverse permutation: place perm[i] of it holds i.
+void transpose_by_rule(GradientContext& c) {
+  const Term perm = cast_to(value(c, 1), DType::i64);
+  const Term count = extent_of(perm, 0);
+  const Term places = numbers_to(count);
+  const Term inverse = call("scatter_elements", {places, call("mod", {perm, count}), places}, {{"axis", std::int64_t{0}}});
+  set(c, 0, call("transpose_by", {gradient(c), inverse}));
+}
+
 /// Of a squeeze without axes only a run may know which go away.
 void squeeze_rule(GradientContext& c) {
   const Ints axes = c.op().attributes.get_or("axes", Ints{});
@@ -262,6 +271,7 @@ Term scattered_along(const Term& g, const Term& index, const Term& extent, int a
 
 void add_shape_gradients(OpRegistry& registry) {
   registry.set_gradient("transpose", transpose_rule);
+  registry.set_gradient("transpose_by", transpose_by_rule);
   registry.set_gradient("squeeze", squeeze_rule);
   registry.set_gradient("unsqueeze", unsqueeze_rule);
   registry.cut_gradients({"shape", "size"});
@@ -295,7 +305,7 @@ void add_constant_gradients(OpRegistry& registry) {
     if (c.wants(0)) set_total(c, 0, g);
     if (c.wants(2)) set_total(c, 2, g * cast_to(numbers_to(extent_of(g, 0)), g.dtype()));
   });
-  registry.cut_gradients({"constant", "constant_of_shape", "one_hot"});
+  registry.cut_gradients({"bit_cast", "constant", "constant_of_shape", "one_hot"});
 }
 
 }  // namespace millrace::ops

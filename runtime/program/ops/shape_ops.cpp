@@ -143,6 +143,64 @@ OpDef transpose_op() {
   return def;
 }
 
+// ---- transpose_by: the permutation is an input ----
+
+void infer_transpose_by(InferContext& context) {
+  expect_index(context, 1);
+  expect_rank(context, 1, 1);
+  const VarType& x = context.tensor(0);
+  const auto perm = constant_integers(context, 1);
+  const std::int64_t count = perm ? static_cast<std::int64_t>(perm->size()) : extent(context, 1, 0);
+  if (x.shape && count >= 0 && count != x.rank())
+    throw ProgramError("expected a perm of " + std::to_string(x.rank()) + " axes, found " + std::to_string(count));
+  if (!x.shape) return context.result(VarType::unranked(x.dtype));
+  DDim shape;
+  const std::vector<int> axes = perm ? checked_axes(*perm, x.rank()) : std::vector<int>{};
+  for (int axis = 0; axis < x.rank(); ++axis)
+    shape = shape.inserted(axis, perm ? (*x.shape)[axes[static_cast<std::size_t>(axis)]] : DDim::unknown);
+  context.result(VarType(x.dtype, shape));
+}
+
+void vectorize_transpose_by(Vectorizer& v, const Op& op) {
+  expect_shared(v, op, 1, "a perm");
+  if (const auto perm = constant_integers(v.from(), op, 1)) {
+    const std::vector<int> axes = checked_axes(*perm, v.rank(op.inputs[0]));
+    Ints moved{0};
+    for (const int axis : axes) moved.push_back(axis + 1);
+    return v.bind_all(op.outputs, v.emit("transpose", {v.get(op.inputs[0])}, {{"perm", moved}}), true);
+  }
+  // Negative axes count from the end, where there is one axis more now.
+  const VarId perm =
+      v.emit("mod", {v.emit("cast", {v.get(op.inputs[1])}, {{"to", DType::i64}}).at(0), scalar_literal(v, v.rank(op.inputs[0]))}).at(0);
+  const VarId behind = v.emit("add", {perm, scalar_literal(v, 1)}).at(0);
+  v.bind_all(op.outputs, v.emit("transpose_by", {v.get(op.inputs[0]), joined(v, {literal(v, {0}), behind})}), true);
+}
+
+OpDef transpose_by_op() {
+  OpDef def;
+  def.name = "transpose_by";
+  def.inputs = {"X", "Perm"};
+  def.outputs = {"Out"};
+  def.infer = infer_transpose_by;
+  def.prepare = [](const PrepareContext&) -> OpKernel {
+    return [](OpContext& run) {
+      const Ints perm = run.integers(1);
+      if (static_cast<int>(perm.size()) != run.tensor(0).rank())
+        throw ShapeError("expected a perm of " + std::to_string(run.tensor(0).rank()) + " axes, found " + list_text(perm));
+      run_transpose(checked_axes(perm, run.tensor(0).rank()), run);
+    };
+  };
+  def.host_inputs = {1};
+  def.follow_rows = follow_first([](const InferContext& context, int axis) {
+    const auto perm = constant_integers(context, 1);
+    if (!perm) refuse_rows("moves axes that are computed");
+    const std::vector<int> axes = checked_axes(*perm, known_rank(context, 0));
+    return static_cast<int>(std::find(axes.begin(), axes.end(), axis) - axes.begin());
+  });
+  def.vectorize = vectorize_transpose_by;
+  return def;
+}
+
 // ---- squeeze, unsqueeze ----
 
 /// The axes that go away: those named, or every axis of one element.
@@ -265,6 +323,7 @@ void add_shape_ops(OpRegistry& registry) {
   registry.add(shape_op());
   registry.add(size_op());
   registry.add(transpose_op());
+  registry.add(transpose_by_op());
   registry.add(squeeze_op());
   registry.add(unsqueeze_op());
   add_shape_gradients(registry);

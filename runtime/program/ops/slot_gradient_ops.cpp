@@ -8,6 +8,7 @@
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/array/reorder.h>
 #include <millrace/runtime/array/unpack.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/arrays.h>
 #include <millrace/runtime/program/ops/internal/families.h>
@@ -43,7 +44,8 @@ Tensor sum_of(const Tensor& a, const Tensor& b, StreamRef stream) {
 
 const VarType& list_type(const InferContext& context, std::size_t input) {
   if (!context.type(input).is_list())
-    throw ProgramError("expected a list as input " + std::to_string(input) + ", found " + context.describe(input));
+    throw ProgramError("expected a list as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   return context.type(input);
 }
 

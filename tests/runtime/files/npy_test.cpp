@@ -74,6 +74,19 @@ TEST_CASE("Versions 2 and 3, Fortran order, big-endian numbers and other spellin
   CHECK(parse_npy(npy("{'descr': '|i1', 'fortran_order': False, 'shape': ()}", "\x05"), "x").item() == 5);
 }
 
+TEST_CASE("Integers that no dtype has are read as wider ones, and one that does not fit is an error") {
+  const auto integers = [](const std::string& descr, const std::string& elements) {
+    return parse_npy(npy("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (2,)}", elements), "x.npy");
+  };
+  CHECK(integers("<i2", std::string("\1\0\xff\xff", 4)).to_vector<std::int32_t>() == std::vector<std::int32_t>{1, -1});
+  CHECK(integers(">u2", std::string("\0\1\xff\xff", 4)).to_vector<std::int32_t>() == std::vector<std::int32_t>{1, 65535});
+  CHECK(integers("<u4", std::string("\1\0\0\0\xff\xff\xff\xff", 8)).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 4294967295});
+  const std::string one("\1\0\0\0\0\0\0\0", 8);
+  CHECK(integers("<u8", one + one).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1});
+  CHECK_THROWS_WITH_AS(integers("<u8", one + std::string(8, '\xff')), doctest::Contains("fit i64, found 18446744073709551615"),
+                       OverflowError);
+}
+
 TEST_CASE("What npy cannot hold is refused by name") {
   Tensor bf16(DType::bf16, DDim{2});
   bf16.storage()->mark_written();

@@ -71,6 +71,19 @@ TEST_CASE("A header in any order and with escapes is read") {
   CHECK(parse_safetensors(file("{}  "), "x").tensors.empty());
 }
 
+TEST_CASE("Integers that no dtype has are read as wider ones, and one that does not fit is an error") {
+  const auto read = [](const std::string& code, const std::string& shape, const std::string& elements) {
+    return parse_safetensors(one(R"({"dtype":")" + code + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]})", elements), "x")
+        .tensors.at(0)
+        .second;
+  };
+  const std::string ones(8, '\xff');
+  CHECK(read("I16", "[4]", ones).to_vector<std::int32_t>() == std::vector<std::int32_t>(4, -1));
+  CHECK(read("U16", "[4]", ones).to_vector<std::int32_t>() == std::vector<std::int32_t>(4, 65535));
+  CHECK(read("U32", "[2]", ones).to_vector<std::int64_t>() == std::vector<std::int64_t>(2, 4294967295));
+  CHECK_THROWS_WITH_AS(read("U64", "[1]", ones), doctest::Contains("tensor 'x': expected integers that fit i64"), OverflowError);
+}
+
 TEST_CASE("Headers that lie are one clear error") {
   CHECK_THROWS_WITH_AS(parse_safetensors("1234", "x"), "x: expected a safetensors file, found 4 bytes", ParseError);
   CHECK_THROWS_WITH_AS(parse_safetensors(std::string(8, '\xff'), "x"), doctest::Contains("header of at most 0 bytes"), ParseError);

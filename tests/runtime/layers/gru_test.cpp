@@ -212,3 +212,9 @@ TEST_CASE("a GRU streams with the bits of the whole, with either reset") {
     CHECK(StepByStep(make_recurrence(program)).run(rows.tensor()) == bytes_of(on_cpu(program, {{"x", rows}})["y"].tensor()));
   }
 }
+
+TEST_CASE("weights as PyTorch has them are refused with a word on how they are turned") {
+  const layers::GruWeights turned{Tensor::from(std::vector<float>(36), {12, 3}), Tensor::from(std::vector<float>(48), {12, 4}), {}, {}};
+  CHECK_THROWS_WITH_AS(build_refusal([&] { layers::gru({build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1))}, {turned}); }),
+                       doctest::Contains("recurrent: expected [4, 12], found f32[12, 4] on cpu: rows are inputs here"), ShapeError);
+}

@@ -67,11 +67,9 @@ class Bias {
     }
     add(bias);
   }
-  /// Query i sees keys up to i + `offset`.
-  void causal(VarId offset) {
-    const VarId i = to_.emit1("unsqueeze", {count(queries_)}, {{"axes", Ints{1}}});
-    add(chosen(f_.op("less_equal", count(keys_), to_.emit1("add", {i, offset}))));
-  }
+  /// Query i sees keys up to i + `offset`; from i + `offset` on.
+  void up_to(VarId offset) { add(chosen(f_.op("less_equal", count(keys_), query(offset)))); }
+  void from(VarId offset) { add(chosen(f_.op("greater_equal", count(keys_), query(offset)))); }
   /// The first `lengths` [N] keys.
   void lengths(VarId lengths) { add(chosen(f_.op("less", count(keys_), column(lengths)))); }
   /// How many keys lie in front of the queries where `lengths` [N] of them are there.
@@ -81,6 +79,7 @@ class Bias {
   static constexpr double nothing = -std::numeric_limits<double>::infinity();
 
   VarId count(VarId n) const { return to_.emit1("range", {number(to_, 0), n, number(to_, 1)}); }
+  VarId query(VarId offset) const { return to_.emit1("add", {to_.emit1("unsqueeze", {count(queries_)}, {{"axes", Ints{1}}}), offset}); }
   VarId column(VarId lengths) const { return f_.reshaped(whole_numbers(to_, lengths), {-1, 1, 1, 1}); }
   VarId chosen(VarId look) const { return f_.where(look, f_.number(0), f_.number(nothing)); }
   void add(VarId more) { total_ = total_ == no_var ? more : f_.plus(total_, more); }
@@ -93,13 +92,16 @@ class Bias {
 };
 
 VarId bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k, VarId past) {
-  for (const char* window : {"left_window_size", "right_window_size"})
-    if (node.integer(window, -1) >= 0) throw UnsupportedError(std::string("attribute ") + window + ": expected none, found one");
   Bias bias(to, f, q, k);
   const VarId lengths = to.in_or_none(node, 6);
   if (node.has(3)) bias.mask(to.in(node, 3));
-  if (node.flag("is_causal", false))
-    bias.causal(past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0));
+  const bool causal = node.flag("is_causal", false);
+  const std::int64_t left = node.integer("left_window_size", -1), right = node.integer("right_window_size", -1);
+  if (left < -1 || right < -1) throw ProgramError("attributes left_window_size and right_window_size: expected -1 or more, found less");
+  const VarId offset = past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0);
+  if (causal) bias.up_to(offset);
+  if (right >= 0) bias.up_to(to.emit1("add", {offset, number(to, right)}));
+  if (left >= 0) bias.from(to.emit1("sub", {offset, number(to, left)}));
   if (lengths != no_var) bias.lengths(lengths);
   return bias.total();
 }

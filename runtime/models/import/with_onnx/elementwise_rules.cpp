@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
@@ -126,13 +127,50 @@ void swish(Importer& to, const Node& node, const char*) {
   to.give(node, "mul", {x, to.emit1("sigmoid", {scaled})});
 }
 
-void cast(Importer& to, const Node& node, const char* op) {
-  const DType dtype = dtype_of_onnx(checked_cast<int>(node.integer("to", 0)), "attribute to");
+/// swish(a) · b
+void swiglu(Importer& to, const Node& node, const char*) {
+  const VarId a = to.in(node, 0);
+  const VarId scaled = to.emit1("mul", {a, to.literal(scalar_of(to.type(a).dtype, node.real("alpha", 1)))});
+  to.give(node, "mul", {to.emit1("mul", {a, to.emit1("sigmoid", {scaled})}), to.in(node, 1)});
+}
+
+/// Numbers of `type` from x; what lies beyond the range of floats becomes the greatest, or what the type has beyond.
+void cast_to_element(Importer& to, const Node& node, const ElementType& type) {
+  const VarId x = to.in(node, 0);
+  const bool saturate = node.flag("saturate", true);
+  if (type.is_float() && to.type(x).dtype == DType::f64)
+    throw UnsupportedError("expected floats of at most 32 bits to narrow to " + std::string(type.name) +
+                           ", found f64, which would round twice");
+  // The numbers of small integers are found in more bits.
+  const DType wide = type.is_float() ? type.held : DType::i64;
+  VarId made = to.type(x).dtype == wide ? x : to.emit1("cast", {x}, {{"to", wide}});
+  const ElementType* from = to.element(x);
+  if (from != &type) {
+    ElementType wider = type;
+    wider.held = wide;
+    made = narrowed(to, made, wider, {saturate});
+  }
+  made = to.emit1("cast", {made}, {{"to", type.held}});
+  // A negative number is beyond the range of uint64 once its sign is a bit.
+  const bool beyond = type.onnx == onnx::TensorProto::UINT64 && is_integer(to.type(x).dtype) && (from == nullptr || from->is_signed);
+  to.set_element(made, beyond && to.type(x).dtype != DType::u8 ? held_type(wrapped_uint64) : &type);
+  to.bind(node, 0, made);
+}
+
+void cast_to(Importer& to, const Node& node, const char* op, const ElementType* type, DType dtype) {
+  if (type != nullptr) return cast_to_element(to, node, *type);
+  node.pass_over("saturate");  // of numbers of 8 bits alone
   to.give(node, op, {to.in(node, 0)}, {{"to", dtype}});
 }
 
+void cast(Importer& to, const Node& node, const char* op) {
+  const auto wanted = checked_cast<int>(node.integer("to", 0));
+  cast_to(to, node, op, held_type(wanted), held_dtype(wanted, "attribute to"));
+}
+
 void cast_like(Importer& to, const Node& node, const char*) {
-  to.give(node, "cast", {to.in(node, 0)}, {{"to", to.type(to.in(node, 1)).dtype}});
+  const VarId like = to.in(node, 1);
+  cast_to(to, node, "cast", to.element(like), to.type(like).dtype);
 }
 
 /// A program runs what was trained: nothing is dropped.
@@ -187,6 +225,7 @@ constexpr Rule rules[] = {
     {"Cos", same, "cos"},
     {"IsNaN", same, "is_nan"},
     {"IsInf", is_inf, "is_inf"},
+    {"SwiGLU", swiglu},
     {"Sigmoid", same, "sigmoid"},
     {"Tanh", same, "tanh"},
     {"Relu", same, "relu"},

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
@@ -20,7 +21,7 @@ constexpr std::string_view never_changed[] = {
     "ReduceMax",     "ReduceMean", "ReduceMin", "ReduceProd",   "ReduceSum", "Shape",     "Size",
     "Softmax",       "Softplus",   "Softsign",  "Squeeze",      "Transpose", "Unsqueeze", "SpaceToDepth",
 };
-constexpr std::int64_t newest_opset = 24;
+constexpr std::int64_t newest_opset = 28;
 /// Constants of at most so many elements are literals in the text of a program; larger ones are stored beside it, as
 /// weights are.
 constexpr std::int64_t largest_literal = 32;
@@ -50,11 +51,8 @@ constexpr IdleAttribute idle_attributes[] = {
     {"GroupNormalization", "stash_type"},  // means are in the dtype of X, or wider
     {"RMSNormalization", "stash_type"},
     {"MaxPool", "storage_order"},  // of the places, where somebody reads them
-    {"Cast", "saturate"},          // of numbers of 8 bits, which no program here has
-    {"Cast", "round_mode"},
-    {"CastLike", "saturate"},
+    {"Cast", "round_mode"},        // of powers of two, which no program here has
     {"CastLike", "round_mode"},
-    {"QuantizeLinear", "saturate"},
 };
 
 void pass_over_idle_attributes(const Node& node, std::int64_t opset) {
@@ -78,9 +76,10 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
-       {elementwise_rules(), reduce_rules(), linear_rules(), window_rules(), norm_rules(), einsum_rules(), pick_rules(), shape_rules(),
-        piece_rules(), recurrent_rules(), control_rules(), list_rules(), curve_rules(), quantized_rules(), signal_rules(), loss_rules(),
-        attention_rules(), layout_rules()})
+       {elementwise_rules(), reduce_rules(),    linear_rules(), window_rules(),    norm_rules(),      einsum_rules(),
+        pick_rules(),        shape_rules(),     piece_rules(),  recurrent_rules(), control_rules(),   list_rules(),
+        curve_rules(),       quantized_rules(), signal_rules(), loss_rules(),      attention_rules(), layout_rules(),
+        state_rules(),       bit_rules(),       image_rules(),  grid_rules(),      unique_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;
@@ -107,6 +106,7 @@ Program Importer::attempt() {
   again_ = false;
   program_ = Program(options_.registry);
   values_.clear();
+  elements_.clear();
   scopes_.clear();
   scopes_.emplace_back();
   if (!graph.name().empty()) program_.set_title(graph.name());
@@ -128,6 +128,9 @@ void Importer::check_opset(const onnx::ModelProto& model) {
   for (const onnx::OperatorSetIdProto& set : model.opset_import())
     if (default_domain(set.domain())) opset_ = set.version();
   const auto& nodes = model.graph().node();
+  // A graph of other domains' ops alone needs no opset of ONNX's: their names are what is missing.
+  if (opset_ == 0 && std::none_of(nodes.begin(), nodes.end(), [](const onnx::NodeProto& node) { return default_domain(node.domain()); }))
+    opset_ = newest_opset;
   const bool old = opset_ > 0 && std::all_of(nodes.begin(), nodes.end(), [](const onnx::NodeProto& node) {
                      return std::find(std::begin(never_changed), std::end(never_changed), node.op_type()) != std::end(never_changed);
                    });
@@ -162,6 +165,7 @@ void Importer::inputs(const onnx::GraphProto& graph) {
     const auto bound = options_.constants.find(input.name());
     if (bound == options_.constants.end()) {
       define(input.name(), program_.add_input(input.name(), type));
+      if (input.type().has_tensor_type()) set_element(scope.vars.at(input.name()), held_type(input.type().tensor_type().elem_type()));
     } else {
       if (!fits(VarType(bound->second.dtype(), bound->second.dims()), type))
         throw ProgramError(where + ": expected a constant of " + type.to_string() + ", found " + bound->second.to_string());
@@ -177,7 +181,10 @@ void Importer::initializers(const onnx::GraphProto& graph) {
   Scope& scope = scopes_.back();
   for (const onnx::TensorProto& proto : graph.initializer()) {
     const bool weight = proto.data_type() == onnx::TensorProto::FLOAT || proto.dims_size() > 1;
-    if (!scope.known.emplace(proto.name(), Known{tensor_of(proto, "initializer " + printable(proto.name())), weight}).second)
+    if (!scope.known
+             .emplace(proto.name(),
+                      Known{held_tensor_of(proto, "initializer " + printable(proto.name())), weight, held_type(proto.data_type())})
+             .second)
       fail("initializer " + printable(proto.name()) + ": the name is there twice");
   }
   if (graph.sparse_initializer_size() > 0)
@@ -199,6 +206,48 @@ Tensor Importer::tensor_of(const onnx::TensorProto& proto, const std::string& wh
   }
 }
 
+Tensor Importer::held_tensor_of(const onnx::TensorProto& proto, const std::string& what) {
+  const ElementType* type = held_type(proto.data_type());
+  return type == nullptr ? tensor_of(proto, what) : held_tensor(proto, *type, source_.name() + ": " + label_ + what);
+}
+
+const ElementType* Importer::element(VarId var) const {
+  const auto found = elements_.find(var);
+  return found == elements_.end() ? nullptr : found->second;
+}
+
+void Importer::set_element(VarId var, const ElementType* type) {
+  if (type != nullptr) elements_[var] = type;
+}
+
+/// The type that decides of the outputs of `node`, where an input has one without a dtype: then `rule` says how.
+const ElementType* Importer::element_in(const Node& node, const ElementRule*& rule) {
+  const ElementType* found = nullptr;
+  for (std::size_t i = 0; i < node.inputs(); ++i) {
+    const ElementType* type = node.has(i) ? element(in(node, i)) : nullptr;
+    if (type == nullptr) continue;
+    rule = element_rule(node.qualified_op());
+    if (rule == nullptr || (type->onnx == wrapped_uint64 && !rule->any_bits))
+      throw UnsupportedError("input " + printable(node.input(i)) + ": expected elements that have a dtype, found " + type->name +
+                             (rule == nullptr ? "" : " that may be beyond 9223372036854775807"));
+    if (i == rule->from || found == nullptr) found = type;
+  }
+  return found;
+}
+
+/// Outputs with the dtype of the input are of its type.
+void Importer::give_elements(const Node& node, const ElementRule& rule, const ElementType& type) {
+  if (rule.kind == ElementRule::Kind::reads) return;
+  const bool computes = rule.kind == ElementRule::Kind::computes;
+  const ElementType* made = computes && type.onnx == onnx::TensorProto::UINT64 ? held_type(wrapped_uint64) : &type;
+  for (std::size_t i = 0; i < node.outputs(); ++i) {
+    const auto found = node.wants(i) ? scopes_.back().vars.find(node.output(i)) : scopes_.back().vars.end();
+    if (found == scopes_.back().vars.end() || this->type(found->second).dtype != type.held) continue;
+    if (computes) found->second = narrowed(*this, found->second, type);
+    set_element(found->second, made);
+  }
+}
+
 void Importer::nodes(const onnx::GraphProto& graph) {
   for (const onnx::NodeProto& proto : graph.node()) node(proto);
 }
@@ -216,7 +265,10 @@ void Importer::node(const onnx::NodeProto& proto) {
   };
   try {
     pass_over_idle_attributes(node, opset_);
+    const ElementRule* element = nullptr;
+    const ElementType* type = element_in(node, element);
     rule->apply(*this, node, rule->op);
+    if (type != nullptr) give_elements(node, *element, *type);
     node.expect_all_read();
   } catch (const UnsupportedError& error) {
     throw UnsupportedError(complete(error));
@@ -235,6 +287,8 @@ std::vector<VarId> Importer::outputs(const onnx::GraphProto& graph) {
   for (const onnx::ValueInfoProto& output : graph.output()) {
     const VarId found = find(output.name());
     if (found == no_var) fail("output " + printable(output.name()) + ": expected a node that gives it, found none");
+    if (scopes_.size() > 1 && element(found) != nullptr)
+      throw UnsupportedError("output " + printable(output.name()) + ": expected elements that have a dtype, found " + element(found)->name);
     // What comes from outside the block, or straight from its inputs, is given on by an op of the block.
     const bool made_here =
         program_.var(found).block == block() && program_.constant(found) == nullptr &&
@@ -299,6 +353,7 @@ VarId Importer::make_var(Scope& scope, const std::string& name) {
                          ? program_.add_parameter(name, known.value)
                          : program_.append(scope.block, Op{"constant", {}, {}, {{"value", known.value.read_only()}}, {}}, {name}).at(0);
   scope.vars.emplace(name, made);
+  set_element(made, known.element);
   return made;
 }
 
@@ -389,10 +444,10 @@ void Importer::bind(const Node& node, std::size_t output, VarId var) {
   define(node.output(output), value == nullptr ? var : literal(*value, node.output(output)));
 }
 
-void Importer::bind_constant(const Node& node, Tensor value) {
+void Importer::bind_constant(const Node& node, Tensor value, const ElementType* type) {
   if (!node.wants(0)) return;
   Scope& scope = scopes_.back();
-  if (scope.vars.contains(node.output(0)) || !scope.known.emplace(node.output(0), Known{std::move(value), false}).second)
+  if (scope.vars.contains(node.output(0)) || !scope.known.emplace(node.output(0), Known{std::move(value), false, type}).second)
     fail("expected each value once, found " + printable(node.output(0)) + " twice");
 }
 

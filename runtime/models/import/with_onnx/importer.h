@@ -17,6 +17,9 @@
 
 namespace millrace::importing {
 
+struct ElementRule;
+struct ElementType;
+
 /// Iterations the graphs of one model into blocks of one program, node by node; a rule per ONNX op (rules.h) says which
 /// standard ops a node becomes.
 class Importer {
@@ -60,10 +63,16 @@ class Importer {
   /// Binds an output that somebody may read to a var.
   void bind(const Node& node, std::size_t output, VarId var);
   /// The output of `node` is a value that never changes.
-  void bind_constant(const Node& node, Tensor value);
+  void bind_constant(const Node& node, Tensor value, const ElementType* type = nullptr);
   VarId literal(Tensor value, const std::string& name = "");
   VarId literal(const Ints& list) { return literal(Tensor::from<std::int64_t>(list, DDim{static_cast<std::int64_t>(list.size())})); }
   Tensor tensor_of(const onnx::TensorProto& proto, const std::string& what);
+  /// The same of any type of numbers: one without a dtype is held in a wider one (element_types.h).
+  Tensor held_tensor_of(const onnx::TensorProto& proto, const std::string& what);
+
+  /// The ONNX type of a var's elements where it has no dtype here, else null.
+  const ElementType* element(VarId var) const;
+  void set_element(VarId var, const ElementType* type);
 
   /// Begins a block inside the innermost one, which ops are appended to until `leave`. Returns its parameters.
   struct Param {
@@ -100,6 +109,7 @@ class Importer {
   struct Known {
     Tensor value;
     bool weight = false;
+    const ElementType* element = nullptr;
   };
   /// The names that one graph defines.
   struct Scope {
@@ -108,6 +118,8 @@ class Importer {
     std::unordered_map<std::string, Known> known;
   };
 
+  const ElementType* element_in(const Node& node, const ElementRule*& rule);
+  void give_elements(const Node& node, const ElementRule& rule, const ElementType& type);
   Program attempt();
   void check_opset(const onnx::ModelProto& model);
   void check_ops() const;
@@ -131,6 +143,7 @@ class Importer {
   std::string label_;  // of the node that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
   bool again_ = false;
+  std::unordered_map<VarId, const ElementType*> elements_;
 };
 
 /// A tensor of one element.

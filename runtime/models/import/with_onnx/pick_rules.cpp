@@ -16,6 +16,25 @@ void scatter(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}, attributes);
 }
 
+/// Updates [B, …, S, …] over a cache [B, …, M, …], from place write_indices[b] on along `axis`.
+void tensor_scatter(Importer& to, const Node& node, const char*) {
+  const VarId cache = to.in(node, 0), update = to.in(node, 1);
+  const int rank = to.rank(cache);
+  const int axis = axis_of("attribute axis", node.integer("axis", -2), rank);
+  if (axis == 0) throw ProgramError("attribute axis: expected another than that of the batch, found 0");
+  const bool circular = node.word("mode", "linear", {"linear", "circular"}) == "circular";
+  const auto shaped = [&](VarId list, int at) {
+    Ints shape(static_cast<std::size_t>(rank), 1);
+    shape[static_cast<std::size_t>(at)] = -1;
+    return to.emit1("reshape", {list}, {{"shape", shape}});
+  };
+  VarId places = shaped(to.emit1("range", {number(to, 0), extent_of(to, update, axis), number(to, 1)}), axis);
+  if (node.has(2)) places = to.emit1("add", {places, shaped(whole_numbers(to, to.in(node, 2)), 0)});
+  if (circular) places = to.emit1("mod", {places, extent_of(to, cache, axis)});
+  const VarId everywhere = to.emit1("expand", {places, to.emit1("shape", {update})});
+  to.give(node, "scatter_elements", {cache, everywhere, update}, {{"axis", std::int64_t{axis}}, {"reduction", std::string("none")}});
+}
+
 /// K was an attribute up to opset 9.
 void top_k(Importer& to, const Node& node, const char* op) {
   const VarId k = to.opset() < 10 ? to.literal(Tensor::scalar(node.integer("k", 0))) : to.in(node, 1);
@@ -108,6 +127,7 @@ constexpr Rule rules[] = {
     {"ScatterND", scatter, "scatter_nd"},
     {"ScatterElements", scatter, "scatter_elements"},
     {"Scatter", scatter, "scatter_elements"},
+    {"TensorScatter", tensor_scatter},
     {"TopK", top_k, "top_k"},
     {"NonZero", non_zero, "non_zero"},
     {"Compress", compress},

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <millrace/runtime/models/import/with_onnx/axes.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
@@ -24,11 +28,10 @@ Ints split_sizes(Importer& to, const Node& node, VarId x, std::int64_t axis) {
   const std::int64_t extent = (*to.type(x).shape)[static_cast<int>(axis)];
   if (extent < 0) return {};
   const std::int64_t size = (extent + parts - 1) / parts;
-  const std::int64_t rest = extent - size * (parts - 1);
-  if (rest < 0 || (rest != size && to.opset() < 18))
-    throw ProgramError("expected an extent for " + std::to_string(parts) + " parts, found " + std::to_string(extent));
-  Ints sizes(static_cast<std::size_t>(parts), size);
-  sizes.back() = rest;
+  if (extent != size * parts && to.opset() < 18)
+    throw ProgramError("expected an extent for " + std::to_string(parts) + " equal parts, found " + std::to_string(extent));
+  Ints sizes;
+  for (std::int64_t i = 0; i < parts; ++i) sizes.push_back(std::clamp<std::int64_t>(extent - i * size, 0, size));
   return sizes;
 }
 
@@ -44,9 +47,29 @@ void split_in_run(Importer& to, const Node& node, VarId x, int axis) {
     to.bind(node, i, to.emit1("slice_by", {x, bound(i), bound(i + 1), to.literal(Ints{axis})}, {}, node.output(i)));
 }
 
+/// Sizes that a run computes. They must sum up to the extent of the axis: a reshape to their sum says so.
+void split_by(Importer& to, const Node& node, VarId x, int axis) {
+  const VarId sizes = list_input(to, node, 1);
+  const std::int64_t count = (*to.type(sizes).shape)[0];
+  if (count >= 0 && std::cmp_not_equal(count, node.outputs()))
+    throw ProgramError("expected " + std::to_string(node.outputs()) + " sizes, found " + std::to_string(count));
+  const Attributes first{{"axis", std::int64_t{0}}};
+  const VarId total = to.emit1("reduce", {sizes}, {{"kind", std::string("sum")}, {"axes", Ints{0}}, {"keepdims", true}});
+  const VarId dims = to.emit1("scatter_elements", {to.emit1("shape", {x}), to.literal(Ints{axis}), total}, first);
+  const VarId checked = to.emit1("reshape_to", {x, dims}, {{"allowzero", true}});
+  const VarId ends = to.emit1("cumsum", {sizes}, first);
+  const VarId starts = to.emit1("sub", {ends, sizes});
+  for (std::size_t i = 0; i < node.outputs(); ++i) {
+    const VarId at = to.literal(Ints{static_cast<std::int64_t>(i)});
+    const VarId begin = to.emit1("gather", {starts, at}, first), end = to.emit1("gather", {ends, at}, first);
+    to.bind(node, i, to.emit1("slice_by", {checked, begin, end, to.literal(Ints{axis})}, {}, node.output(i)));
+  }
+}
+
 void split(Importer& to, const Node& node, const char* op) {
   const VarId x = to.in(node, 0);
   const std::int64_t axis = axis_of("attribute axis", node.integer("axis", 0), to.rank(x));
+  if (to.opset() >= 13 && node.has(1) && !to.known_integers(node, 1)) return split_by(to, node, x, static_cast<int>(axis));
   const Ints sizes = split_sizes(to, node, x, axis);
   if (sizes.empty()) return split_in_run(to, node, x, static_cast<int>(axis));
   if (sizes.size() != node.outputs())
@@ -98,6 +121,22 @@ Ints spread_pads(Importer& to, const Node& node, VarId x, const Ints& pads) {
   return all;
 }
 
+/// The pads of all axes, where a run computes those of some, or which these are.
+VarId pads_in_run(Importer& to, const Node& node, VarId x) {
+  const VarId given = list_input(to, node, 1);
+  if (!node.has(3)) return given;
+  const Attributes first{{"axis", std::int64_t{0}}};
+  const std::int64_t rank = to.rank(x);
+  const VarId both = to.emit1("reshape", {given}, {{"shape", Ints{2, -1}}});
+  const VarId at = to.emit1("mod", {list_input(to, node, 3), number(to, rank)});
+  const auto side = [&](std::int64_t which) {
+    const VarId pads = to.emit1("gather", {both, number(to, which)}, first);
+    return to.emit1("scatter_elements", {to.literal(Ints(static_cast<std::size_t>(rank), 0)), at, pads}, first);
+  };
+  const VarId before = side(0), after = side(1);
+  return to.emit1("concat", {before, after}, first);
+}
+
 /// Pads were an attribute up to opset 10; axes are an input from 18 on.
 void pad(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
@@ -109,10 +148,8 @@ void pad(Importer& to, const Node& node, const char*) {
   }
   const std::optional<Ints> pads = to.known_integers(node, 1);
   const Tensor* value = to.known(node, 2);
-  if (!pads) {
-    if (node.has(3)) throw UnsupportedError("expected pads that the file holds beside axes, found pads that a run computes");
-    return to.give(node, "pad_by", {x, to.in(node, 1), to.in_or_none(node, 2)}, {{"mode", mode}});
-  }
+  if (!pads || (node.has(3) && !to.known_integers(node, 3)))
+    return to.give(node, "pad_by", {x, pads_in_run(to, node, x), to.in_or_none(node, 2)}, {{"mode", mode}});
   const Ints all = spread_pads(to, node, x, *pads);
   // An attribute is an f64, which does not hold every integer.
   if (node.has(2) && (value == nullptr || value->dtype() == DType::i64))

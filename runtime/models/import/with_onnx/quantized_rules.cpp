@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
+#include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
@@ -28,6 +30,16 @@ void refuse_blocks(const Node& node) {
   if (node.integer("block_size", 0) != 0) throw UnsupportedError("attribute block_size: expected none, found scales of blocks");
 }
 
+/// The same for a type that has no dtype here.
+VarId narrowed_to(Importer& to, const Formula& f, VarId x, VarId zero, const ElementType& type, bool saturate) {
+  if (type.is_float()) return narrowed(to, x, type, {saturate});
+  const double least = type.is_signed ? -std::ldexp(1.0, type.bits - 1) : 0,
+               most = std::ldexp(1.0, type.is_signed ? type.bits - 1 : type.bits) - 1;
+  const VarId rounded = f.op("round", x);
+  const VarId moved = zero == no_var ? rounded : f.plus(rounded, f.taken(zero));
+  return to.emit1("cast", {f.limited(moved, least, most)}, {{"to", type.held}});
+}
+
 /// round(x) + zero, within the 8 bits of `dtype`.
 VarId narrowed(Importer& to, const Formula& f, VarId x, VarId zero, DType dtype) {
   if (!is_byte(dtype)) throw UnsupportedError("expected u8 or i8, found " + std::string(name_of(dtype)));
@@ -44,6 +56,16 @@ void quantize(Importer& to, const Node& node, const char*) {
   const std::int64_t axis = node.integer("axis", 1);
   const VarId scale = f.taken(along_axis(to, to.in(node, 1), x, axis));
   const VarId zero = node.has(2) ? along_axis(to, to.in(node, 2), x, axis) : no_var;
+  const int said = static_cast<int>(node.integer("output_dtype", 0));
+  const ElementType* type = node.has(2) ? to.element(to.in(node, 2)) : held_type(said);
+  if (const std::int64_t precision = node.integer("precision", 0); precision != 0 && precision != onnx::TensorProto::FLOAT)
+    throw UnsupportedError("attribute precision: expected float, found another type");
+  const bool saturate = node.flag("saturate", true);
+  if (type != nullptr && type->bits <= 16) {
+    const VarId made = narrowed_to(to, f, f.over(f.taken(x), scale), zero, *type, saturate);
+    to.set_element(made, type);
+    return to.bind(node, 0, made);
+  }
   const DType dtype = zero != no_var                         ? to.type(zero).dtype
                       : node.integer("output_dtype", 0) != 0 ? dtype_attribute(node, "output_dtype")
                                                              : DType::u8;

@@ -1,17 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/models/import/with_onnx/axes.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
 
 namespace millrace::importing {
 namespace {
 
+/// Reductions of one element that are not the element itself, where no axis is reduced.
+VarId of_each(Importer& to, VarId x, const std::string& kind) {
+  if (kind == "l1") return to.emit1("abs", {x});
+  if (kind == "l2") return to.emit1("abs", {x});
+  if (kind == "sum_square") return to.emit1("mul", {x, x});
+  if (kind == "log_sum") return to.emit1("log", {x});
+  return x;
+}
+
+VarId product_of(Importer& to, VarId list) {
+  return to.emit1("reduce", {list}, {{"kind", std::string("prod")}, {"axes", Ints{0}}, {"keepdims", true}});
+}
+
+/// Axes that a run computes go to the end, where they are one.
+VarId reduced_by(Importer& to, VarId x, NamedAxes& axes, const std::string& kind, bool keeps_axes) {
+  const Attributes first{{"axis", std::int64_t{0}}};
+  const VarId gone = axes.named(), kept = axes.others(), extents = to.emit1("shape", {x});
+  const VarId left = to.emit1("gather", {extents, kept}, first);
+  const VarId turned = to.emit1("transpose_by", {x, to.emit1("concat", {kept, gone}, first)});
+  const VarId dims = to.emit1("concat", {product_of(to, left), product_of(to, to.emit1("gather", {extents, gone}, first))}, first);
+  const VarId matrix = to.emit1("reshape_to", {turned, dims}, {{"allowzero", true}});
+  const VarId made = to.emit1("reduce", {matrix}, {{"kind", kind}, {"axes", Ints{1}}, {"keepdims", false}});
+  const VarId shape = keeps_axes ? to.emit1("where", {axes.mask(), number(to, 1), extents}) : left;
+  const std::int64_t count = axes.count();
+  const std::int64_t rank = keeps_axes ? to.rank(x) : count > 0 ? to.rank(x) - count : -1;
+  return with_rank(to, to.emit1("reshape_to", {made, shape}, {{"allowzero", true}}), rank);
+}
+
+void reduce_in_run(Importer& to, const Node& node, const char* kind, VarId x) {
+  const bool whole = node.flag("noop_with_empty_axes", false);
+  const bool keeps_axes = node.flag("keepdims", true);
+  const VarId list = list_input(to, node, 1);
+  if ((*to.type(list).shape)[0] == 0) {
+    if (whole) return to.give(node, "identity", {of_each(to, x, kind)});
+    return to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", Ints{}}, {"keepdims", keeps_axes}});
+  }
+  NamedAxes axes(to, list, to.rank(x));
+  if (!whole) axes.all_if_none();
+  to.give(node, "identity", {reduced_by(to, x, axes, kind, keeps_axes)});
+}
+
 /// Axes were an attribute up to opset 17; for ReduceSum up to 12.
 void reduce(Importer& to, const Node& node, const char* kind) {
   const bool as_input = to.opset() >= 18 || (to.opset() >= 13 && node.op() == "ReduceSum");
-  const Ints axes = as_input ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
   const VarId x = to.in(node, 0);
+  if (as_input && node.has(1) && !to.known_integers(node, 1)) return reduce_in_run(to, node, kind, x);
+  const Ints axes = as_input ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
   const bool kept_whole = node.flag("noop_with_empty_axes", false);
   const bool keeps_axes = node.flag("keepdims", true);
-  if (axes.empty() && kept_whole) return to.give(node, "identity", {x});
+  if (axes.empty() && kept_whole) return to.give(node, "identity", {of_each(to, x, kind)});
   to.give(node, "reduce", {x}, {{"kind", std::string(kind)}, {"axes", axes}, {"keepdims", keeps_axes}});
 }
 
@@ -62,10 +106,36 @@ void layer_norm(Importer& to, const Node& node, const char* op) {
 }
 
 void cumsum(Importer& to, const Node& node, const char* op) {
-  const Ints axis = to.needed_integers(node, 1, {});
-  if (axis.size() != 1) throw ProgramError("expected one axis, found " + std::to_string(axis.size()));
-  to.give(node, op, {to.in(node, 0)},
-          {{"axis", axis[0]}, {"exclusive", node.flag("exclusive", false)}, {"reverse", node.flag("reverse", false)}});
+  const VarId x = to.in(node, 0);
+  Attributes attributes{{"exclusive", node.flag("exclusive", false)}, {"reverse", node.flag("reverse", false)}};
+  const std::optional<Ints> axis = to.known_integers(node, 1);
+  if (!axis) {
+    const VarId at = to.emit1("reshape", {whole_numbers(to, to.in(node, 1))}, {{"shape", Ints{}}});
+    attributes.set("axis", std::int64_t{-1});
+    return to.give(node, "identity", {swapped_with_last(to, to.emit1(op, {swapped_with_last(to, x, at)}, attributes), at)});
+  }
+  if (axis->size() != 1) throw ProgramError("expected one axis, found " + std::to_string(axis->size()));
+  attributes.set("axis", axis->front());
+  to.give(node, op, {x}, attributes);
+}
+
+/// Along the last axis: the product of the elements up to each, or from each on; those that do not count are 1.
+VarId running_products(Importer& to, VarId x, bool exclusive, bool reverse) {
+  const VarId count = extent_of(to, x, -1);
+  const VarId i = to.emit1("range", {number(to, 0), count, number(to, 1)});
+  const VarId row = to.emit1("unsqueeze", {i}, {{"axes", Ints{1}}});
+  const char* order = reverse ? (exclusive ? "greater" : "greater_equal") : (exclusive ? "less" : "less_equal");
+  const VarId counts = to.emit1(order, {i, row});
+  const VarId factors =
+      to.emit1("where", {counts, to.emit1("unsqueeze", {x}, {{"axes", Ints{-2}}}), to.literal(scalar_of(to.type(x).dtype, 1))});
+  return to.emit1("reduce", {factors}, {{"kind", std::string("prod")}, {"axes", Ints{-1}}, {"keepdims", false}});
+}
+
+void cumprod(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const VarId axis = to.emit1("reshape", {whole_numbers(to, to.in(node, 1))}, {{"shape", Ints{}}});
+  const bool exclusive = node.flag("exclusive", false), reverse = node.flag("reverse", false);
+  to.give(node, "identity", {swapped_with_last(to, running_products(to, swapped_with_last(to, x, axis), exclusive, reverse), axis)});
 }
 
 constexpr Rule rules[] = {
@@ -85,6 +155,7 @@ constexpr Rule rules[] = {
     {"LogSoftmax", softmax, "log_softmax"},
     {"LayerNormalization", layer_norm, "layer_norm"},
     {"CumSum", cumsum, "cumsum"},
+    {"CumProd", cumprod},
 };
 
 }  // namespace

@@ -33,6 +33,11 @@ std::span<const Rule> signal_rules();
 std::span<const Rule> loss_rules();
 std::span<const Rule> attention_rules();
 std::span<const Rule> layout_rules();
+std::span<const Rule> state_rules();
+std::span<const Rule> bit_rules();
+std::span<const Rule> image_rules();
+std::span<const Rule> grid_rules();
+std::span<const Rule> unique_rules();
 
 /// `x`, f32, as u8 between its least and its greatest element (and 0), and taken back: the numbers that an 8-bit product sees.
 VarId rounded_to_bytes(Importer& to, VarId x);

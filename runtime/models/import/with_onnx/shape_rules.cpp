@@ -4,7 +4,10 @@
 #include <utility>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/axes.h>
+#include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
 namespace millrace::importing {
@@ -49,9 +52,32 @@ Ints axes_of(Importer& to, const Node& node) {
   return to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("axes").value_or(Ints{});
 }
 
-void squeeze(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0)}, {{"axes", axes_of(to, node)}}); }
+bool axes_in_run(Importer& to, const Node& node) { return to.opset() >= 13 && node.has(1) && !to.known_integers(node, 1); }
+
+void squeeze(Importer& to, const Node& node, const char* op) {
+  if (!axes_in_run(to, node)) return to.give(node, op, {to.in(node, 0)}, {{"axes", axes_of(to, node)}});
+  const VarId x = to.in(node, 0);
+  const NamedAxes axes(to, list_input(to, node, 1), to.rank(x));
+  if (axes.count() == 0) throw ProgramError("expected axes, found an empty list");
+  const VarId dims = to.emit1("gather", {to.emit1("shape", {x}), axes.others()}, {{"axis", std::int64_t{0}}});
+  const VarId made = to.emit1("reshape_to", {x, dims}, {{"allowzero", true}});
+  to.give(node, "identity", {with_rank(to, made, axes.count() < 0 ? -1 : to.rank(x) - axes.count())});
+}
+
+/// The extents of x at the places that are not named, 1 at those that are.
+void unsqueeze_in_run(Importer& to, const Node& node, VarId x) {
+  const VarId list = list_input(to, node, 1);
+  const std::int64_t count = (*to.type(list).shape)[0];
+  if (count < 0 || to.rank(x) + count > max_rank)
+    throw UnsupportedError("input axes: expected a list of a known length, found " + to.type(list).to_string());
+  const NamedAxes axes(to, list, to.rank(x) + static_cast<int>(count));
+  const VarId ones = to.literal(Ints(static_cast<std::size_t>(to.rank(x) + count), 1));
+  const VarId dims = to.emit1("scatter_elements", {ones, axes.others(), to.emit1("shape", {x})}, {{"axis", std::int64_t{0}}});
+  to.give(node, "identity", {with_rank(to, to.emit1("reshape_to", {x, dims}, {{"allowzero", true}}), to.rank(x) + count)});
+}
 
 void unsqueeze(Importer& to, const Node& node, const char* op) {
+  if (axes_in_run(to, node)) return unsqueeze_in_run(to, node, to.in(node, 0));
   const Ints axes = axes_of(to, node);
   const VarId x = to.in(node, 0);
   if (axes.empty()) return to.give(node, "identity", {x});
@@ -74,7 +100,8 @@ void expand(Importer& to, const Node& node, const char* op) { to.give(node, op, 
 void range(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}); }
 
 void constant(Importer& to, const Node& node, const char*) {
-  if (const onnx::TensorProto* tensor = node.tensor("value")) return to.bind_constant(node, to.tensor_of(*tensor, "attribute value"));
+  if (const onnx::TensorProto* tensor = node.tensor("value"))
+    return to.bind_constant(node, to.held_tensor_of(*tensor, "attribute value"), held_type(tensor->data_type()));
   if (node.has_attribute("value_float")) return to.bind_constant(node, Tensor::scalar(static_cast<float>(node.real("value_float", 0))));
   if (node.has_attribute("value_int")) return to.bind_constant(node, Tensor::scalar(node.integer("value_int", 0)));
   if (node.has_attribute("value_floats")) {

@@ -2,6 +2,7 @@
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
 #include <algorithm>
+#include <limits>
 
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 #include <millrace/tensor/checked.h>
@@ -13,6 +14,8 @@ namespace {
 constexpr std::int64_t largest_window = std::int64_t{1} << 30;
 /// What is unfolded names each element of a window.
 constexpr std::int64_t largest_kernel = 1 << 16;
+/// Windows of so many elements are joined out of slices, which move blocks; larger ones are gathered.
+constexpr std::int64_t most_slices = 32;
 
 std::int64_t window_number(const char* name, std::int64_t value, std::int64_t least) {
   if (value < least || value > largest_window)
@@ -179,7 +182,29 @@ VarId settled(Importer& to, VarId x, int axis, Window& window, double pad) {
   return wide;
 }
 
+std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& asked, double pad) {
+  if (asked.ceiling || asked.kernel > most_slices) return {};
+  Window window = asked;
+  const VarId wide = padded(to, settled(to, x, axis, window, pad), axis, window.before, window.after, pad);
+  std::vector<VarId> slices;
+  for (std::int64_t place = 0; place < window.kernel; ++place) {
+    const std::int64_t begin = place * window.dilation, behind = window.span() - 1 - begin;
+    // As many elements before the end as the window reaches beyond this place: every slice is as long, whatever the extent.
+    const std::int64_t end = behind == 0 ? std::numeric_limits<std::int64_t>::max() : -behind;
+    slices.push_back(window.trivial()
+                         ? wide
+                         : to.emit1("slice", {wide},
+                                    {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}, {"steps", Ints{window.stride}}}));
+  }
+  return slices;
+}
+
 VarId unfold(Importer& to, VarId x, int axis, const Window& asked, double pad, double beyond) {
+  if (const std::vector<VarId> slices = window_slices(to, x, axis, asked, pad); !slices.empty()) {
+    std::vector<VarId> apart;
+    for (const VarId slice : slices) apart.push_back(to.emit1("unsqueeze", {slice}, {{"axes", Ints{axis + 1}}}));
+    return apart.size() == 1 ? apart[0] : to.emit1("concat", apart, {{"axis", std::int64_t{axis + 1}}});
+  }
   Window window = asked;
   const VarId settled_x = settled(to, x, axis, window, pad);
   const VarId wide = padded(to, settled_x, axis, window.before, window.after, pad);

@@ -53,6 +53,10 @@ std::vector<Window> windows_of(const Node& node, int spatial, const Ints& kernel
 /// Settles pads that the extent decides: `window` has them where the extent is known, else the result is `x` with them.
 VarId settled(Importer& to, VarId x, int axis, Window& window, double pad);
 
+/// Place i of every window along `axis`, for each i: as many slices [.., windows, ..] as the kernel has places. Nothing for windows of `ceiling` and for large kernels,
+/// which `unfold` gathers.
+std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& window, double pad);
+
 /// `x` with the elements of axis `axis` taken apart into windows: [.., L, ..] gives [.., windows, kernel, ..]. Pads are `pad`; what a last
 /// window of `ceiling` finds beyond them is `beyond`.
 VarId unfold(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);

@@ -152,10 +152,31 @@ std::optional<std::int64_t> length_input(Importer& to, const Node& node, std::si
   return known[0];
 }
 
+/// The axis that a run names goes to the place before the numbers, and back.
+void dft_in_run(Importer& to, const Node& node, VarId x) {
+  const int rank = to.rank(x);
+  const VarId named = as_number(to, to.in(node, 2));
+  const VarId axis = to.emit1("mod", {named, number(to, rank)});
+  Ints places;
+  for (int i = 0; i < rank; ++i) places.push_back(i);
+  const auto is = [&](VarId which) { return to.emit1("equal", {to.literal(places), which}); };
+  const VarId target = number(to, rank - 2);
+  const VarId moved = to.emit1("where", {is(target), axis, to.literal(places)});
+  const VarId perm = to.emit1("where", {is(axis), target, moved});
+  // How many numbers an element has is known, wherever the axis is.
+  Ints shape(static_cast<std::size_t>(rank), 0);
+  shape.back() = (*to.type(x).shape)[rank - 1] > 0 ? (*to.type(x).shape)[rank - 1] : 0;
+  const VarId turned = to.emit1("reshape", {to.emit1("transpose_by", {x, perm})}, {{"shape", shape}});
+  const VarId made =
+      fourier(to, turned, {rank - 2, node.flag("inverse", false), node.flag("onesided", false), length_input(to, node, 1, "dft_length")});
+  to.give(node, "transpose_by", {made, perm});
+}
+
 /// The axis was an attribute up to opset 19.
 void dft(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
+  if (to.opset() >= 20 && node.has(2) && !to.known_integers(node, 2)) return dft_in_run(to, node, x);
   const Ints said = to.opset() < 20 ? Ints{node.integer("axis", 1)} : to.needed_integers(node, 2, {-2});
   const int axis = axis_of("axis", said.empty() ? -2 : said[0], rank);
   if (rank < 2 || axis == rank - 1) throw ProgramError("expected another axis than the last, found " + std::to_string(axis));

@@ -8,6 +8,7 @@
 
 #include <millrace/runtime/files/internal/elements.h>
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/tensor/checked.h>
 
 namespace millrace::importing {
@@ -114,20 +115,27 @@ DType dtype_of_onnx(int element_type, const std::string& where) {
                          (named ? names[element_type] : std::to_string(element_type)));
 }
 
+/// Lists and optionals do not remember a type that has no dtype.
+static void expect_dtype(const onnx::TypeProto& type, const std::string& where) {
+  if (type.has_tensor_type()) dtype_of_onnx(type.tensor_type().elem_type(), where);
+}
+
 VarType type_of_onnx(const onnx::TypeProto& type, const std::string& where) {
   if (type.has_optional_type()) {
+    expect_dtype(type.optional_type().elem_type(), where);
     const VarType held = type_of_onnx(type.optional_type().elem_type(), where);
     if (held.is_optional()) throw UnsupportedError(where + ": expected an optional tensor or sequence, found an optional of an optional");
     return VarType::optional_of(held);
   }
   if (type.has_sequence_type()) {
+    expect_dtype(type.sequence_type().elem_type(), where);
     const VarType element = type_of_onnx(type.sequence_type().elem_type(), where);
     if (!element.is_tensor()) throw UnsupportedError(where + ": expected a sequence of tensors, found one of other values");
     return VarType::list_of(element);
   }
   if (!type.has_tensor_type())
     throw UnsupportedError(where + ": expected a tensor, a sequence or an optional, found another type (a map or a sparse tensor)");
-  const DType dtype = dtype_of_onnx(type.tensor_type().elem_type(), where);
+  const DType dtype = held_dtype(type.tensor_type().elem_type(), where);
   if (!type.tensor_type().has_shape()) return VarType::unranked(dtype);
   std::vector<std::int64_t> extents;
   for (const auto& dim : type.tensor_type().shape().dim())

@@ -19,28 +19,40 @@ VarId conv_along_one(Importer& to, VarId x, VarId w, VarId bias, std::int64_t gr
       {{"group", group}, {"stride", window.stride}, {"dilation", window.dilation}, {"pads", Ints{window.before, window.after}}});
 }
 
-/// [N, C, K, H, rest…] or, without windows, [N, C, H, rest…]: the places H join the batch, the windows K the channels.
-VarId joined_batch(Importer& to, VarId x, bool windows) {
+/// [N, H, C, K, rest…], the windows K of each place H along axis 2 of x [N, C, H, rest…].
+VarId windows_by_place(Importer& to, VarId x, const Window& window) {
   const int rank = to.rank(x);
   Ints perm{0, 2, 1};
   for (int axis = 3; axis < rank; ++axis) perm.push_back(axis);
+  // Slices of what was turned once are joined in large blocks.
   const VarId moved = to.emit1("transpose", {x}, {{"perm", perm}});
-  const int behind = windows ? 4 : 3;
-  std::vector<Extent> extents{product(to, moved, 0, 2), product(to, moved, 2, behind)};
-  for (int axis = behind; axis < rank; ++axis) extents.push_back(extent_at(to, moved, axis));
-  return reshaped(to, moved, extents);
+  const std::vector<VarId> slices = window_slices(to, moved, 1, window, 0);
+  if (!slices.empty()) {
+    std::vector<VarId> apart;
+    for (const VarId slice : slices) apart.push_back(to.emit1("unsqueeze", {slice}, {{"axes", Ints{3}}}));
+    return apart.size() == 1 ? apart[0] : to.emit1("concat", apart, {{"axis", std::int64_t{3}}});
+  }
+  Ints behind{0, 1, 3, 2};
+  for (int axis = 3; axis < rank; ++axis) behind.push_back(axis + 1);
+  return to.emit1("transpose", {unfold(to, moved, 1, window, 0, 0)}, {{"perm", behind}});
+}
+
+/// The places H join the batch, the windows K the channels.
+VarId joined_batch(Importer& to, VarId x) {
+  std::vector<Extent> extents{product(to, x, 0, 2), product(to, x, 2, 4)};
+  for (int axis = 4; axis < to.rank(x); ++axis) extents.push_back(extent_at(to, x, axis));
+  return reshaped(to, x, extents);
 }
 
 /// The convolution along axes 2 …: the first of them is taken apart, and what is left is a convolution along the others.
 VarId conv_along(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, std::span<const Window> windows) {
   if (windows.size() == 1) return conv_along_one(to, x, w, bias, group, windows[0]);
-  const Window& first = windows[0];
-  const VarId apart = first.trivial() ? x : unfold(to, x, 2, first, 0, 0);
-  const VarId rows = joined_batch(to, apart, !first.trivial());
+  const VarId apart = windows_by_place(to, x, windows[0]);
+  const VarId rows = joined_batch(to, apart);
   std::vector<Extent> merged{extent_at(to, w, 0), product(to, w, 1, 3)};
   for (int axis = 3; axis < to.rank(w); ++axis) merged.push_back(extent_at(to, w, axis));
   const VarId made = conv_along(to, rows, reshaped(to, w, merged), bias, group, windows.subspan(1));
-  std::vector<Extent> extents{extent_at(to, apart, 0), extent_at(to, apart, 2)};
+  std::vector<Extent> extents{extent_at(to, apart, 0), extent_at(to, apart, 1)};
   Ints perm{0, 2, 1};
   for (int axis = 1; axis < to.rank(made); ++axis) extents.push_back(extent_at(to, made, axis));
   for (int axis = 3; axis <= to.rank(made); ++axis) perm.push_back(axis);
@@ -78,6 +90,12 @@ std::vector<Window> pool_windows(Importer& to, const Node& node, VarId x) {
 }
 
 VarId over_windows(Importer& to, const char* kind, VarId x, int axis, const Window& window, double pad, double beyond) {
+  if (const std::vector<VarId> slices = window_slices(to, x, axis, window, pad); !slices.empty()) {
+    VarId all = slices[0];
+    const char* op = std::string_view(kind) == "max" ? "maximum" : "add";
+    for (std::size_t i = 1; i < slices.size(); ++i) all = to.emit1(op, {all, slices[i]});
+    return all;
+  }
   const VarId apart = unfold(to, x, axis, window, pad, beyond);
   return to.emit1("reduce", {apart}, {{"kind", std::string(kind)}, {"axes", Ints{axis + 1}}, {"keepdims", false}});
 }
@@ -148,6 +166,20 @@ void average_pool(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {x});
 }
 
+/// (Σ |x|^p)^(1/p) over each window.
+void lp_pool(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const std::vector<Window> windows = pool_windows(to, node, x);
+  const std::int64_t p = node.integer("p", 2);
+  if (p < 1) throw ProgramError("attribute p: expected 1 or more, found " + std::to_string(p));
+  const auto power = [&](VarId base, double exponent) {
+    return to.emit1("pow", {base, to.literal(scalar_of(to.type(x).dtype, exponent))});
+  };
+  VarId sums = power(to.emit1("abs", {x}), static_cast<double>(p));
+  for (std::size_t i = 0; i < windows.size(); ++i) sums = over_windows(to, "sum", sums, static_cast<int>(i) + 2, windows[i], 0, 0);
+  to.give(node, "identity", {power(sums, 1.0 / static_cast<double>(p))});
+}
+
 void global_pool(Importer& to, const Node& node, const char* kind) {
   const VarId x = to.in(node, 0);
   Ints axes;
@@ -160,6 +192,7 @@ constexpr Rule rules[] = {
     {"Conv", conv},
     {"MaxPool", max_pool},
     {"AveragePool", average_pool},
+    {"LpPool", lp_pool},
     {"GlobalAveragePool", global_pool, "mean"},
     {"GlobalMaxPool", global_pool, "max"},
 };

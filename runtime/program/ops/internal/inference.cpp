@@ -4,12 +4,15 @@
 #include <algorithm>
 
 #include <millrace/runtime/program/errors.h>
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/tensor/checked.h>
 
 namespace millrace::ops {
 namespace {
 
-std::string ordinal(std::size_t input) { return "input " + std::to_string(input); }
+std::string named(const InferContext& context, std::size_t input) {
+  return millrace::internal::input_name(context.program(), context.op(), input);
+}
 
 std::int64_t broadcast_extent(std::int64_t a, std::int64_t b, bool& fits) {
   if (a == b || b == 1) return a;
@@ -69,38 +72,38 @@ void expect_same_dtype(const InferContext& context, std::size_t a, std::size_t b
 
 void expect_dtype(const InferContext& context, std::size_t input, DType wanted) {
   if (context.tensor(input).dtype != wanted)
-    throw ProgramError("expected " + std::string(name_of(wanted)) + " as " + ordinal(input) + ", found " + context.describe(input));
+    throw ProgramError("expected " + std::string(name_of(wanted)) + " as " + named(context, input) + ", found " + context.describe(input));
 }
 
 void expect_float(const InferContext& context, std::size_t input) {
   if (!is_floating(context.tensor(input).dtype))
-    throw ProgramError("expected floats as " + ordinal(input) + ", found " + context.describe(input));
+    throw ProgramError("expected floats as " + named(context, input) + ", found " + context.describe(input));
 }
 
 void expect_index(const InferContext& context, std::size_t input) {
   const DType found = context.tensor(input).dtype;
   if (found != DType::i64 && found != DType::i32)
-    throw ProgramError("expected i64 or i32 as " + ordinal(input) + ", found " + context.describe(input));
+    throw ProgramError("expected i64 or i32 as " + named(context, input) + ", found " + context.describe(input));
 }
 
 void expect_rank(const InferContext& context, std::size_t input, int rank) {
   const int found = context.tensor(input).rank();
   if (found >= 0 && found != rank)
-    throw ProgramError("expected rank " + std::to_string(rank) + " of " + ordinal(input) + ", found " + context.describe(input));
+    throw ProgramError("expected rank " + std::to_string(rank) + " of " + named(context, input) + ", found " + context.describe(input));
 }
 
 void expect_scalar(const InferContext& context, std::size_t input) {
   const VarType& type = context.tensor(input);
   if (!type.shape || type.rank() == 0) return;
   if (type.rank() > 1 || ((*type.shape)[0] != 1 && (*type.shape)[0] != DDim::unknown))
-    throw ProgramError("expected a scalar as " + ordinal(input) + ", found " + context.describe(input));
+    throw ProgramError("expected a scalar as " + named(context, input) + ", found " + context.describe(input));
 }
 
 void expect_extent(const InferContext& context, std::size_t input, int axis, std::int64_t wanted) {
   const std::int64_t found = extent(context, input, axis);
   if (found == wanted || found == DDim::unknown || wanted == DDim::unknown) return;
-  throw ProgramError("expected " + std::to_string(wanted) + " along axis " + std::to_string(axis) + " of " + ordinal(input) + ", found " +
-                     context.describe(input));
+  throw ProgramError("expected " + std::to_string(wanted) + " along axis " + std::to_string(axis) + " of " + named(context, input) +
+                     ", found " + context.describe(input));
 }
 
 std::int64_t extent(const InferContext& context, std::size_t input, int axis) {

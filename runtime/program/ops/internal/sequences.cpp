@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/ops/internal/sequences.h>
 
 #include <algorithm>
@@ -27,7 +28,9 @@ OpDef sequence_op(const char* name, std::vector<std::string> inputs, std::vector
 
 int expect_lod(const InferContext& context, std::size_t input) {
   const int depth = context.tensor(input).lod_depth;
-  if (depth == 0) throw ProgramError("expected sequences (a LoD) as input " + std::to_string(input) + ", found " + context.describe(input));
+  if (depth == 0)
+    throw ProgramError("expected sequences (a LoD) as " + millrace::internal::input_name(context.program(), context.op(), input) +
+                       ", found " + context.describe(input));
   return depth;
 }
 
@@ -47,7 +50,9 @@ int expect_level(const InferContext& context, std::size_t input, const char* nam
 
 VarType same_rows(const InferContext& context, std::size_t input, int levels) {
   const VarType& x = context.tensor(input);
-  if (x.rank() == 0) throw ProgramError("expected rows as input " + std::to_string(input) + ", found " + context.describe(input));
+  if (x.rank() == 0)
+    throw ProgramError("expected rows as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
   VarType type = tensor_type(x.dtype, x.shape);
   type.lod_depth = levels;
   return type;
@@ -63,7 +68,9 @@ void expect_column(const InferContext& context, std::size_t input) {
   const VarType& x = context.tensor(input);
   if (!x.shape) return;
   const bool one = x.rank() == 1 || (x.rank() == 2 && ((*x.shape)[1] == 1 || (*x.shape)[1] == DDim::unknown));
-  if (!one) throw ProgramError("expected [N] or [N, 1] as input " + std::to_string(input) + ", found " + context.describe(input));
+  if (!one)
+    throw ProgramError("expected [N] or [N, 1] as " + millrace::internal::input_name(context.program(), context.op(), input) + ", found " +
+                       context.describe(input));
 }
 
 void expect_index_column(const InferContext& context, std::size_t input) {

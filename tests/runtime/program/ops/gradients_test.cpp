@@ -262,6 +262,8 @@ TEST_CASE("the gradients of ops that move elements come from where they went") {
     Checks check(seed);
     check("transpose", {check.x({2, 3, 4})}, {{"perm", Ints{2, 0, 1}}});
     check("transpose", {check.x({2, 3})});
+    check("transpose_by", {check.x({2, 3, 4}), Checks::list({1, -1, 0})});
+    check("transpose_by", {check.x({2, 3, 4}), Checks::fed_list({2, 0, -2})});
     check("squeeze", {check.x({2, 1, 3, 1})}, {{"axes", Ints{1, -1}}});
     check("squeeze", {check.x({2, 1, 3, 1})});
     check("unsqueeze", {check.x({2, 3})}, {{"axes", Ints{-1, 0}}});

@@ -42,7 +42,7 @@ TEST_CASE("elementwise ops name both sides when they refuse them") {
   CHECK(says(refusal("where", {f32({4}), f32({4}), f32({4})}), {"expected bool", "'in0' of f32[4]"}));
   CHECK(says(refusal("sigmoid", {i64({4})}), {"op sigmoid", "i64"}));
   CHECK(says(refusal("gelu", {f32({4})}, {{"approximate", std::string("much")}}), {"none or tanh", "much"}));
-  CHECK(says(refusal("clip", {f32({4}), f32({2})}), {"expected a scalar as input 1", "'in1' of f32[2]"}));
+  CHECK(says(refusal("clip", {f32({4}), f32({2})}), {"expected a scalar as input Min", "'in1' of f32[2]"}));
   CHECK(says(refusal("prelu", {f32({4}), f32({2, 4})}), {"slope", "'in1' of f32[2, 4]"}));
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("picks, convolutions and cells name what does not fit") {
   CHECK(infer_op("range", {i64({}), i64({}), i64({})})[0] == i64({any}));
   CHECK(infer_op("cast", {f32({any})}, {{"to", DType::i32}})[0] == VarType(DType::i32, {any}));
   CHECK(infer_op("shape", {f32({any, 2, 3})}, {{"start", std::int64_t{-2}}})[0] == i64({2}));
-  CHECK(says(refusal("gather", {f32({4}), f32({2})}), {"i64 or i32 as input 1", "'in1' of f32[2]"}));
+  CHECK(says(refusal("gather", {f32({4}), f32({2})}), {"i64 or i32 as input Index", "'in1' of f32[2]"}));
   CHECK(says(refusal("gather_elements", {f32({4}), i64({2, 2})}), {"rank 1", "'in1' of i64[2, 2]"}));
   CHECK(says(refusal("conv1d", {f32({1, 4, 8}), f32({6, 3, 3})}), {"expected 3 along axis 1", "'in0' of f32[1, 4, 8]"}));
   CHECK(says(refusal("conv1d", {f32({1, 3, 8}), f32({6, 3, 3})}, {{"pads", Ints{1}}}), {"2 numbers", "[1]"}));

@@ -172,17 +172,17 @@ TEST_CASE("what does not fit together is refused when the program is built") {
   const VarId list = lists.op("list_of", {x});
   CHECK(has(lists.refused("list_of", {x, n}), "op list_of: expected one dtype, found 'x' of f32[2] and 'n' of i64[]"));
   CHECK(has(lists.refused("list_of", {}), "attribute 'dtype'"));
-  CHECK(has(lists.refused("list_of", {list}), "expected a tensor as input 0, found 'list_of' of list<f32[2]>"));
+  CHECK(has(lists.refused("list_of", {list}), "expected a tensor as input Xs[0], found 'list_of' of list<f32[2]>"));
   CHECK(has(lists.refused("list_insert", {list, n}), "expected an element of the list's dtype"));
   CHECK(has(lists.refused("list_insert", {list, ragged}), "would silently lose the LoD of 'ragged'"));
-  CHECK(has(lists.refused("list_insert", {x, x}), "expected a list as input 0, found 'x' of f32[2]"));
-  CHECK(has(lists.refused("list_at", {list, x}), "expected i64 or i32 as input 1"));
-  CHECK(has(lists.refused("add", {list, x}), "expected a tensor as input 0"));
+  CHECK(has(lists.refused("list_insert", {x, x}), "expected a list as input List, found 'x' of f32[2]"));
+  CHECK(has(lists.refused("list_at", {list, x}), "expected i64 or i32 as input Position"));
+  CHECK(has(lists.refused("add", {list, x}), "expected a tensor as input A"));
   CHECK(has(lists.refused("list_concat", {list}, {{"axis", std::int64_t{1}}}), "expected an axis of rank 1, found 1"));
   CHECK(has(lists.refused("list_stack", {list}, {{"axis", std::int64_t{5}}}), "expected an axis of rank 2, found 5"));
   CHECK(has(lists.refused("list_concat", {lists.op("list_of", {n})}, {{"axis", std::int64_t{0}}}), "use list_stack"));
-  CHECK(has(lists.refused("optional_get", {x}), "expected an optional as input 0"));
-  CHECK(has(lists.refused("optional_of", {lists.op("optional_of", {x})}), "expected a tensor as input 0"));
+  CHECK(has(lists.refused("optional_get", {x}), "expected an optional as input X"));
+  CHECK(has(lists.refused("optional_of", {lists.op("optional_of", {x})}), "expected a tensor as input X"));
 }
 
 TEST_CASE("positions and elements that are not there are errors of the run that name op and values") {

@@ -170,6 +170,7 @@ TEST_CASE("shapes") {
   CHECK(ints("shape", {x}, {{"start", std::int64_t{-1}}}) == Ints{3});
   CHECK(ints("size", {x}) == Ints{6});
   CHECK(floats("transpose", {x}) == Floats{1, 4, 2, 5, 3, 6});
+  CHECK(floats("transpose_by", {x, i64({1, 0})}) == Floats{1, 4, 2, 5, 3, 6});
   CHECK(run_op("reshape", {x}, {{"shape", Ints{3, -1}}})[0].dims() == DDim{3, 2});
   CHECK(run_op("reshape_to", {x, i64({0, 1, -1})})[0].dims() == DDim{2, 1, 3});
   CHECK(run_op("squeeze", {f32({1, 2}, {1, 2, 1})})[0].dims() == DDim{2});

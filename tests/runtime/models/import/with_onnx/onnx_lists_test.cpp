@@ -129,13 +129,13 @@ TEST_CASE("What lists cannot do is refused by the name of the node") {
   CHECK(has(refused<ProgramError>(graph), "expected at least one element, found none"));
   graph = appending();
   graph.node("SequenceAt", {"x", "n"}, {"z"});
-  CHECK(has(refused<ProgramError>(graph), "expected a list as input 0, found 'x' of f32[2, 3]"));
+  CHECK(has(refused<ProgramError>(graph), "expected a list as input List, found 'x' of f32[2, 3]"));
   graph = appending();
   graph.node("ConcatFromSequence", {"list"}, {"z"});
   CHECK(has(refused<ProgramError>(graph), "attribute axis: expected a number, found none"));
   graph = appending();
   graph.node("Tanh", {"list"}, {"z"});
-  CHECK(has(refused<ProgramError>(graph), "expected a tensor as input 0, found 'while_1' of list<f32[2, 3]>"));
+  CHECK(has(refused<ProgramError>(graph), "expected a tensor as input X, found 'while_1' of list<f32[2, 3]>"));
   graph = appending();
   graph.node("Optional", {}, {"z"});
   CHECK(has(refused<ProgramError>(graph), "expected an input or the attribute type, found neither"));

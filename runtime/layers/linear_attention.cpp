@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/runtime/layers/linear_attention.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/builder/ops.h>
+
+namespace millrace::layers {
+namespace {
+
+using namespace build;
+
+/// Extents of one step, checked.
+struct Form {
+  std::int64_t queries, heads, keys, values;
+  std::int64_t decays = 0;  ///< numbers of g: 0, H or H·D
+  std::int64_t rates = 0;   ///< numbers of β: 0, 1 or H
+  double scale;
+};
+
+std::int64_t width(const Var& x, const char* name) {
+  const VarType& type = x.type();
+  const std::int64_t found = type.rank() > 0 ? (*type.shape)[type.rank() - 1] : DDim::unknown;
+  if (found < 1)
+    throw ProgramError(std::string("linear_attention: expected a ") + name + " whose last axis is known and not empty, found " +
+                       type.to_string());
+  return found;
+}
+
+std::int64_t part(std::int64_t whole, std::int64_t heads, const char* name) {
+  if (heads < 1 || whole % heads != 0)
+    throw ProgramError(std::string("linear_attention: expected a ") + name + " of " + std::to_string(heads) +
+                       " equal heads, found a width of " + std::to_string(whole));
+  return whole / heads;
+}
+
+/// The width of an input that is there if and only if the update uses it.
+std::int64_t optional_width(const Var& x, bool used, const char* name, std::int64_t a, std::int64_t b) {
+  if (used != x.defined())
+    throw ProgramError(std::string("linear_attention: expected ") + (used ? "a " : "no ") + name + " with this update, found " +
+                       (used ? "none" : "one"));
+  if (!used) return 0;
+  const std::int64_t found = width(x, name);
+  if (found != a && found != b)
+    throw ProgramError(std::string("linear_attention: expected a ") + name + " of " + std::to_string(a) + " or " + std::to_string(b) +
+                       " numbers, found " + std::to_string(found));
+  return found;
+}
+
+bool gated(StateUpdate update) { return update == StateUpdate::gated || update == StateUpdate::gated_delta; }
+bool corrected(StateUpdate update) { return update == StateUpdate::delta || update == StateUpdate::gated_delta; }
+
+Form form_of(const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
+  Form form{};
+  form.queries = options.query_heads;
+  form.heads = options.heads;
+  part(form.queries, form.heads, "number of heads of the query");
+  form.keys = part(width(in.key, "key"), form.heads, "key");
+  form.values = part(width(in.value, "value"), form.heads, "value");
+  if (part(width(in.query, "query"), form.queries, "query") != form.keys)
+    throw ProgramError("linear_attention: expected heads of query and key of equal widths, found " + in.query.type().to_string() + " and " +
+                       in.key.type().to_string());
+  form.decays = optional_width(in.decay, gated(options.update), "decay", form.heads, form.heads * form.keys);
+  form.rates = optional_width(in.rate, corrected(options.update), "rate", form.heads, 1);
+  form.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(form.keys)));
+  return form;
+}
+
+/// One step: `row` holds q, k, v and, where they are used, g and β side by side.
+CellStep step(const Form& f, const Var& row, const Var& before) {
+  std::int64_t at = 0;
+  const auto next = [&](std::int64_t count, const std::vector<std::int64_t>& shape) {
+    at += count;
+    return reshape(slice(row, 1, at - count, at), shape);
+  };
+  const std::int64_t h = f.heads, shared = f.queries / f.heads;
+  const Var q = next(f.queries * f.keys, {0, h, shared, 1, f.keys});
+  const Var k = next(h * f.keys, {0, h, 1, f.keys});
+  Var v = next(h * f.values, {0, h, f.values, 1});
+  Var state = reshape(before, {0, h, f.values, f.keys});
+  if (f.decays > 0) state = state * exp(next(f.decays, {0, h, 1, f.decays / h}));
+  if (f.rates > 0) v = next(f.rates, {0, f.rates, 1, 1}) * (v - sum(state * k, {3}, true));
+  state = state + v * k;
+  const Var read = sum(reshape(state, {0, h, 1, f.values, f.keys}) * q, {4}) * cast(constant(f.scale), row.type().dtype);
+  return {reshape(read, {0, f.queries * f.values}), {reshape(state, {0, h * f.values * f.keys})}};
+}
+
+}  // namespace
+
+Unrolled linear_attention(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options, const Var& initial) {
+  const Form form = form_of(inputs, options);
+  std::vector<Var> parts{inputs.query, inputs.key, inputs.value};
+  if (form.decays > 0) parts.push_back(inputs.decay);
+  if (form.rates > 0) parts.push_back(inputs.rate);
+  const Cell cell = [form](const Var& row, const std::vector<Var>& states) { return step(form, row, states.at(0)); };
+  return unroll(cell, {concat(parts, -1)}, {{form.heads * form.keys * form.values, initial}});
+}
+
+}  // namespace millrace::layers

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <millrace/runtime/models/import/with_onnx/axes.h>
+#include <millrace/runtime/models/import/with_onnx/formula.h>
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+/// Resize and Upsample: axis by axis, each output a sum of its neighbours, whose places and weights a run computes in f64.
+namespace millrace::importing {
+namespace {
+
+struct Form {
+  std::string mode;         ///< nearest, linear, cubic
+  std::string coordinates;  ///< how the place of an output is one of the input
+  std::string nearest;
+  double cubic = -0.75;
+  double outside = 0;  ///< of tf_crop_and_resize
+  bool exclude = false;
+  bool antialias = false;
+};
+
+/// One axis, f64 scalars: the factor, and its extents; where the crop begins and ends.
+struct Axis {
+  int axis;
+  VarId scale, in, out;  ///< `out` an i64 scalar
+  VarId begin = no_var, end = no_var;
+};
+
+VarId at(Importer& to, VarId list, std::int64_t i) { return to.emit1("gather", {list, number(to, i)}, {{"axis", std::int64_t{0}}}); }
+
+/// Where the outputs lie in the input: [out].
+VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_numbers) {
+  const VarId y = f.taken(out_numbers);
+  const VarId real_out = f.times(axis.scale, axis.in);
+  const VarId alone = f.op("equal", real_out, 1.0);
+  const VarId last = f.minus(axis.in, 1.0);
+  const auto spread = [&](VarId reach) { return f.over(f.times(y, reach), f.where(alone, f.number(1), f.minus(real_out, 1.0))); };
+  const VarId half = f.minus(f.over(f.plus(y, 0.5), axis.scale), 0.5);
+  if (form.coordinates == "asymmetric") return f.over(y, axis.scale);
+  if (form.coordinates == "align_corners") return f.where(alone, f.times(y, 0.0), spread(last));
+  if (form.coordinates == "pytorch_half_pixel") return f.where(alone, f.plus(f.times(y, 0.0), -0.5), half);
+  if (form.coordinates == "half_pixel_symmetric") {
+    const VarId adjustment = f.over(f.taken(axis.out), real_out);
+    return f.plus(f.times(f.times(axis.in, 0.5), f.minus(f.number(1), adjustment)), half);
+  }
+  if (form.coordinates != "tf_crop_and_resize") return half;
+  const VarId size = f.times(f.minus(axis.end, axis.begin), last);
+  const VarId cropped = f.where(alone, f.plus(f.times(y, 0.0), f.times(size, 0.5)), spread(size));
+  return f.plus(cropped, f.times(axis.begin, last));
+}
+
+/// The weight of what lies `distance` away.
+VarId weight(const Formula& f, const Form& form, VarId distance) {
+  const VarId d = f.op("abs", distance);
+  if (form.mode == "linear") return f.limited(f.minus(f.number(1), d), 0, 1);
+  const double a = form.cubic;
+  const auto cubic = [&](double c3, double c2, double c1, double c0) {
+    return f.plus(f.times(f.plus(f.times(f.plus(f.times(d, c3), c2), d), c1), d), c0);
+  };
+  const VarId far = f.where(f.op("less", d, 2.0), cubic(a, -5 * a, 8 * a, -4 * a), f.number(0));
+  return f.where(f.op("less_equal", d, 1.0), cubic(a + 2, -(a + 3), 0, 1), far);
+}
+
+VarId nearest_place(const Formula& f, const Form& form, VarId x) {
+  if (form.nearest == "floor") return f.op("floor", x);
+  if (form.nearest == "ceil") return f.op("ceil", x);
+  if (form.nearest == "round_prefer_ceil") return f.op("floor", f.plus(x, 0.5));
+  return f.op("ceil", f.plus(x, -0.5));
+}
+
+/// `list` [out, …] as it broadcasts over x with `out` at `axis`.
+VarId along(Importer& to, VarId list, int axis, int rank, int more) {
+  Ints axes;
+  for (int i = 0; i < axis; ++i) axes.push_back(i);
+  for (int i = 0; i < rank - axis - 1; ++i) axes.push_back(axis + 1 + more + i);
+  return axes.empty() ? list : to.emit1("unsqueeze", {list}, {{"axes", axes}});
+}
+
+VarId resized(Importer& to, const Form& form, const Axis& axis, VarId x) {
+  const Formula f(to, DType::f64);
+  const int rank = to.rank(x);
+  const VarId numbers = to.emit1("range", {number(to, 0), axis.out, number(to, 1)});
+  const VarId place = places(f, form, axis, numbers);
+  const VarId last = f.minus(axis.in, 1.0);
+  const auto inside = [&](VarId all) { return f.op("maximum", f.op("minimum", all, last), f.number(0)); };
+  const auto picked = [&](VarId all) {
+    return to.emit1("gather", {x, to.emit1("cast", {inside(all)}, {{"to", DType::i64}})}, {{"axis", std::int64_t{axis.axis}}});
+  };
+  VarId made = no_var;
+  if (form.mode == "nearest") {
+    made = picked(nearest_place(f, form, place));
+  } else {
+    // The neighbour below is below even where the place is a whole number.
+    const VarId below = f.minus(f.op("ceil", place), 1.0);
+    const VarId stretch = form.antialias ? f.op("minimum", axis.scale, 1.0) : f.number(1);
+    const double reach = form.mode == "linear" ? 1 : 2;
+    const VarId first = to.emit1("cast", {f.plus(f.op("floor", f.op("div", f.number(-reach), stretch)), 1.0)}, {{"to", DType::i64}});
+    const VarId steps = f.taken(to.emit1("range", {first, to.emit1("sub", {number(to, 2), first}), number(to, 1)}));
+    const VarId neighbours = f.plus(f.unsqueezed(below, {1}), steps);  // [out, n]
+    VarId weights = weight(f, form, f.times(f.minus(neighbours, f.unsqueezed(place, {1})), stretch));
+    if (form.exclude) {
+      const VarId there = f.op("logical_and", f.op("greater_equal", neighbours, 0.0), f.op("less_equal", neighbours, last));
+      weights = f.where(there, weights, f.number(0));
+    }
+    if (form.exclude || form.antialias) weights = f.over(weights, f.reduced("sum", weights, {1}, true));
+    const VarId terms = f.times(picked(neighbours), along(to, weights, axis.axis, rank, 1));
+    made = f.reduced("sum", terms, {axis.axis + 1}, false);
+  }
+  if (form.coordinates != "tf_crop_and_resize") return made;
+  const VarId there = f.op("logical_and", f.op("greater_equal", place, 0.0), f.op("less_equal", place, last));
+  return f.where(along(to, there, axis.axis, rank, 0), made, f.number(form.outside));
+}
+
+/// What the inputs say of each axis: factors, or sizes.
+struct Sizes {
+  std::vector<int> axes;
+  VarId scales = no_var;  ///< f64 [axes]
+  VarId sizes = no_var;   ///< i64 [axes]
+  VarId roi = no_var;     ///< f64 [2·axes]
+};
+
+bool given(Importer& to, const Node& node, std::size_t input) {
+  if (!node.has(input)) return false;
+  const VarType& type = to.type(to.in(node, input));
+  return !(type.shape && type.rank() == 1 && (*type.shape)[0] == 0);
+}
+
+/// Sizes that keep the aspect: all axes by the least of their factors, or the greatest.
+void keep_aspect(const Formula& f, const std::string& policy, VarId in, Sizes& sizes, Importer& to) {
+  const VarId factor = f.reduced(policy == "not_larger" ? "min" : "max", f.over(f.taken(sizes.sizes), in), {0}, true);
+  sizes.scales = f.plus(f.times(in, 0.0), factor);
+  sizes.sizes = to.emit1("cast", {f.op("floor", f.plus(f.times(in, factor), 0.5))}, {{"to", DType::i64}});
+}
+
+VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& policy, VarId x) {
+  const Formula f(to, DType::f64);
+  const DType dtype = to.type(x).dtype;
+  VarId made = form.mode == "nearest" && form.coordinates != "tf_crop_and_resize" ? x : f.taken(x);
+  Ints axes(sizes.axes.begin(), sizes.axes.end());
+  const VarId extents = to.emit1("gather", {to.emit1("shape", {x}), to.literal(axes)}, {{"axis", std::int64_t{0}}});
+  const VarId in = f.taken(extents);
+  if (sizes.sizes != no_var && policy != "stretch") keep_aspect(f, policy, in, sizes, to);
+  const VarId scales = sizes.scales != no_var ? sizes.scales : f.over(f.taken(sizes.sizes), in);
+  const VarId outs = sizes.sizes != no_var ? sizes.sizes : to.emit1("cast", {f.op("floor", f.times(in, scales))}, {{"to", DType::i64}});
+  for (std::size_t i = 0; i < sizes.axes.size(); ++i) {
+    const auto k = static_cast<std::int64_t>(i);
+    Axis axis{sizes.axes[i], at(to, scales, k), at(to, in, k), at(to, outs, k)};
+    if (sizes.roi != no_var) {
+      axis.begin = at(to, sizes.roi, k);
+      axis.end = at(to, sizes.roi, k + static_cast<std::int64_t>(sizes.axes.size()));
+    }
+    made = resized(to, form, axis, made);
+  }
+  return to.type(made).dtype == dtype ? made : to.emit1("cast", {made}, {{"to", dtype}});
+}
+
+void resize(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const Formula f(to, DType::f64);
+  const bool old = to.opset() < 11;  // X, scales; places as in Upsample
+  Form form;
+  form.mode = node.word("mode", "nearest", {"nearest", "linear", "cubic"});
+  form.coordinates =
+      old ? "asymmetric"
+          : node.word("coordinate_transformation_mode", "half_pixel",
+                      {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"});
+  form.nearest =
+      old ? "floor" : node.word("nearest_mode", "round_prefer_floor", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"});
+  form.cubic = node.real("cubic_coeff_a", -0.75);
+  form.outside = node.real("extrapolation_value", 0);
+  form.exclude = node.flag("exclude_outside", false);
+  form.antialias = node.flag("antialias", false) && form.mode != "nearest";
+  const std::string policy = node.word("keep_aspect_ratio_policy", "stretch", {"stretch", "not_larger", "not_smaller"});
+  Sizes sizes;
+  const Ints all = node.integers("axes").value_or(Ints{});
+  if (all.empty())
+    for (int axis = 0; axis < to.rank(x); ++axis) sizes.axes.push_back(axis);
+  for (const std::int64_t axis : all) sizes.axes.push_back(axis_of("attribute axes", axis, to.rank(x)));
+  const std::size_t scales = old ? 1 : 2;
+  if (given(to, node, scales))
+    sizes.scales = f.taken(to.in(node, scales));
+  else if (!old && given(to, node, 3))
+    sizes.sizes = list_input(to, node, 3);
+  else
+    throw ProgramError("expected scales or sizes, found neither");
+  if (form.coordinates == "tf_crop_and_resize") {
+    if (!given(to, node, 1)) throw ProgramError("input roi: expected one with tf_crop_and_resize, found none");
+    sizes.roi = f.taken(to.in(node, 1));
+  }
+  to.give(node, "identity", {resized(to, form, sizes, policy, x)});
+}
+
+/// Resize as it was called up to opset 9: scales were an attribute up to 8.
+void upsample(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  Form form;
+  form.mode = node.word("mode", "nearest", {"nearest", "linear"});
+  form.coordinates = "asymmetric";
+  form.nearest = "floor";
+  Sizes sizes;
+  for (int axis = 0; axis < to.rank(x); ++axis) sizes.axes.push_back(axis);
+  if (to.opset() >= 9) {
+    sizes.scales = Formula(to, DType::f64).taken(to.in(node, 1));
+  } else {
+    const std::vector<float> scales = node.reals("scales");
+    if (std::cmp_not_equal(scales.size(), to.rank(x)))
+      throw ParseError("attribute scales: expected one for each axis, found " + std::to_string(scales.size()));
+    sizes.scales = to.literal(Tensor::from(std::vector<double>(scales.begin(), scales.end()), DDim{to.rank(x)}));
+  }
+  to.give(node, "identity", {resized(to, form, sizes, "stretch", x)});
+}
+
+constexpr Rule rules[] = {
+    {"Resize", resize},
+    {"Upsample", upsample},
+};
+
+}  // namespace
+
+std::span<const Rule> image_rules() { return rules; }
+
+}  // namespace millrace::importing

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
+
+/// Unique, by sorting: `top_k` of all elements keeps equal ones in order. Rows are told apart column by column.
+namespace millrace::importing {
+namespace {
+
+constexpr std::int64_t most_columns = 256;
+
+const Attributes first_axis{{"axis", std::int64_t{0}}};
+
+VarId counted(Importer& to, VarId n) { return to.emit1("range", {number(to, 0), n, number(to, 1)}); }
+VarId where_true(Importer& to, VarId mask) { return to.emit1("reshape", {to.emit1("non_zero", {mask})}, {{"shape", Ints{-1}}}); }
+VarId at(Importer& to, VarId list, VarId places) { return to.emit1("gather", {list, places}, first_axis); }
+VarId with_one_behind(Importer& to, VarId list, VarId last) {
+  return to.emit1("concat", {list, to.emit1("reshape", {last}, {{"shape", Ints{1}}})}, first_axis);
+}
+
+/// Equal elements of a list [n], sorted.
+struct Groups {
+  VarId numbers;  ///< [n]: which group each element is in
+  VarId first;    ///< [groups]: its first element
+  VarId counts;   ///< [groups]
+};
+
+/// Element i goes to place `places[i]`.
+VarId scattered(Importer& to, VarId places, VarId values) {
+  return to.emit1("scatter_elements", {to.emit1("mul", {places, number(to, 0)}), places, values}, first_axis);
+}
+
+Groups groups_of(Importer& to, VarId list) {
+  const VarId n = extent_of(to, list, 0);
+  const std::vector<VarId> sorted = to.emit("top_k", {list, n}, {{"axis", std::int64_t{0}}, {"largest", false}});
+  const VarId i = counted(to, n);
+  const VarId before = at(to, sorted[0], to.emit1("maximum", {to.emit1("sub", {i, number(to, 1)}), number(to, 0)}));
+  VarId begins = to.emit1("logical_or", {to.emit1("equal", {i, number(to, 0)}), to.emit1("not_equal", {sorted[0], before})});
+  if (is_floating(to.type(list).dtype)) {
+    // Two NaN are one element.
+    const VarId both = to.emit1("logical_and", {to.emit1("is_nan", {sorted[0]}), to.emit1("is_nan", {before})});
+    const VarId inner = to.emit1("logical_and", {both, to.emit1("greater", {i, number(to, 0)})});
+    begins = to.emit1("logical_and", {begins, to.emit1("logical_not", {inner})});
+  }
+  const VarId number_of = to.emit1("cumsum", {to.emit1("cast", {begins}, {{"to", DType::i64}})}, first_axis);
+  const VarId starts = where_true(to, begins);
+  const VarId ends =
+      with_one_behind(to, to.emit1("slice", {starts}, {{"starts", Ints{1}}, {"ends", Ints{INT64_MAX}}, {"axes", Ints{0}}}), n);
+  // Without elements there is no group, and `ends` has one place more than `starts`.
+  const VarId lengths = to.emit1("sub", {at(to, ends, counted(to, extent_of(to, starts, 0))), starts});
+  return {scattered(to, sorted[1], to.emit1("sub", {number_of, number(to, 1)})), at(to, sorted[1], starts), lengths};
+}
+
+/// Groups of rows [n, m]: the groups by the columns so far, each cut up by the next column.
+Groups groups_of_rows(Importer& to, VarId rows, std::int64_t columns) {
+  const auto column = [&](std::int64_t k) { return to.emit1("gather", {rows, number(to, k)}, {{"axis", std::int64_t{1}}}); };
+  Groups all = groups_of(to, column(0));
+  for (std::int64_t k = 1; k < columns; ++k) {
+    const Groups next = groups_of(to, column(k));
+    const VarId wide = to.emit1("mul", {all.numbers, extent_of(to, next.first, 0)});
+    all = groups_of(to, to.emit1("add", {wide, next.numbers}));
+  }
+  return all;
+}
+
+/// The groups in the order of their first elements.
+Groups in_order(Importer& to, const Groups& groups) {
+  const VarId count = extent_of(to, groups.first, 0);
+  const std::vector<VarId> sorted = to.emit("top_k", {groups.first, count}, {{"axis", std::int64_t{0}}, {"largest", false}});
+  const VarId places = scattered(to, sorted[1], counted(to, count));
+  return {at(to, places, groups.numbers), sorted[0], at(to, groups.counts, sorted[1])};
+}
+
+void unique(Importer& to, const Node& node, const char*) {
+  const VarId x = to.in(node, 0);
+  const bool flat = !node.has_attribute("axis");
+  const std::int64_t axis = flat ? 0 : axis_of("attribute axis", node.integer("axis", 0), to.rank(x));
+  const VarId over = flat ? to.emit1("reshape", {x}, {{"shape", Ints{-1}}}) : x;
+  Groups groups;
+  if (to.rank(over) == 1) {
+    groups = groups_of(to, over);
+  } else {
+    Ints perm{axis};
+    for (int i = 0; i < to.rank(over); ++i)
+      if (i != axis) perm.push_back(i);
+    const VarId front = to.emit1("transpose", {over}, {{"perm", perm}});
+    const VarId rows = reshaped(to, front, {extent_at(to, front, 0), product(to, front, 1, to.rank(front))});
+    const std::int64_t columns = (*to.type(rows).shape)[1];
+    if (columns < 1 || columns > most_columns)
+      throw UnsupportedError("expected slices along axis " + std::to_string(axis) + " of 1 to " + std::to_string(most_columns) +
+                             " elements, found " + to.type(x).to_string());
+    groups = groups_of_rows(to, rows, columns);
+  }
+  if (!node.flag("sorted", true)) groups = in_order(to, groups);
+  to.bind(node, 0, to.emit1("gather", {over, groups.first}, {{"axis", axis}}));
+  to.bind(node, 1, groups.first);
+  to.bind(node, 2, groups.numbers);
+  to.bind(node, 3, groups.counts);
+}
+
+constexpr Rule rules[] = {
+    {"Unique", unique},
+};
+
+}  // namespace
+
+std::span<const Rule> unique_rules() { return rules; }
+
+}  // namespace millrace::importing

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`millrace run` reads and writes what tensors lack a dtype or npy a code for: integers of 16 and 32 bits, bf16 in safetensors files, lists of tensors."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import oracle
+
+oracle.need(oracle.MILLRACE)
+
+
+def model(nodes, inputs, outputs, folder):
+    graph = helper.make_graph(nodes, "graph", inputs, outputs)
+    path = os.path.join(folder, "model.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def tensor(name, kind, shape=None):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def command(*words):
+    return subprocess.run([oracle.MILLRACE, "run", *words], capture_output=True, text=True, timeout=60)
+
+
+def write_safetensors(path, name, code, shape, data):
+    header = json.dumps({name: {"dtype": code, "shape": list(shape), "data_offsets": [0, len(data)]}}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header + data)
+
+
+def read_safetensors(path):
+    data = open(path, "rb").read()
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def unsigned_integers(folder):
+    path = model([helper.make_node("Add", ["x", "y"], ["z"]), helper.make_node("Div", ["z", "y"], ["q"])],
+                 [tensor("x", TensorProto.UINT16, ["n"]), tensor("y", TensorProto.UINT16, ["n"])],
+                 [tensor("z", TensorProto.UINT16, ["n"]), tensor("q", TensorProto.UINT16, ["n"])], folder)
+    x, y = np.array([1, 65535, 40000], "u2"), np.array([2, 3, 40000], "u2")
+    made = oracle.run(path, {"x": x, "y": y}, folder)
+    np.testing.assert_array_equal(made("z"), (x + y).astype("i4"))
+    np.testing.assert_array_equal(made("q"), ((x + y) // y).astype("i4"))
+
+
+def bf16_files(folder):
+    path = model([helper.make_node("Neg", ["x"], ["y"])], [tensor("x", TensorProto.BFLOAT16, ["n"])], [tensor("y", TensorProto.BFLOAT16, ["n"])], folder)
+    patterns = np.array([0x3F80, 0xC000, 0x0000], "<u2")  # 1, -2, 0
+    file = os.path.join(folder, "x.safetensors")
+    write_safetensors(file, "first", "BF16", [3], patterns.tobytes())
+    out = os.path.join(folder, "out")
+    done = command(path, "--input", f"x={file}:first", "--output-dir", out)
+    assert done.returncode == 0, done.stderr
+    header, data = read_safetensors(os.path.join(out, "y.safetensors"))
+    assert header["y"]["dtype"] == "BF16" and header["y"]["shape"] == [3], header
+    np.testing.assert_array_equal(np.frombuffer(data, "<u2"), patterns ^ 0x8000)
+    refused = command(path, "--input", f"x={file}:second", "--output-dir", out)
+    assert refused.returncode == 1 and "expected a tensor 'second', found first" in refused.stderr, refused.stderr
+
+
+def lists(folder):
+    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    path = model([helper.make_node("SequenceLength", ["s"], ["n"]), helper.make_node("Identity", ["s"], ["t"])], [sequence],
+                 [tensor("n", TensorProto.INT64, []), helper.make_tensor_sequence_value_info("t", TensorProto.FLOAT, None)], folder)
+    parts = {"s.0": np.array([1.0, 2.0], "f4"), "s.1": np.zeros((2, 3), "f4")}
+    made = oracle.run(path, parts, folder)
+    assert made("n") == 2 and made("t.length") == 2
+    for i in range(2):
+        np.testing.assert_array_equal(made(f"t.{i}"), parts[f"s.{i}"])
+    assert oracle.run(path, {"s.length": np.array(0)}, folder)("n") == 0
+    refused = command(path, "--output-dir", os.path.join(folder, "out"))
+    assert refused.returncode == 1 and "expected its elements as s.0, s.1" in refused.stderr, refused.stderr
+
+
+def branches(folder):
+    """A graph that chooses in the run is refused as a live session, with a word on how to make the choice a constant."""
+    branch = lambda op: helper.make_graph([helper.make_node(op, ["x"], ["r"])], op, [], [tensor("r", TensorProto.FLOAT)])
+    path = model([helper.make_node("If", ["c"], ["y"], then_branch=branch("Tanh"), else_branch=branch("Neg"))],
+                 [tensor("c", TensorProto.BOOL, []), tensor("x", TensorProto.FLOAT, ["t", "n", 3])], [tensor("y", TensorProto.FLOAT)], folder)
+    inspect = lambda *words: subprocess.run([oracle.MILLRACE, "inspect", "--streaming", path, *words], capture_output=True, text=True, timeout=60)
+    refused = inspect()
+    assert refused.returncode == 1 and "--const INPUT=NUMBER" in refused.stderr, refused.stderr
+    assert inspect("--const", "c=1").returncode == 0, inspect("--const", "c=1").stderr
+
+
+for test in (unsigned_integers, bf16_files, lists, branches):
+    with tempfile.TemporaryDirectory() as folder:
+        test(folder)
+print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant")
