@@ -35,6 +35,7 @@ struct ServeFlags {
   double handshake_s = 5, stuck_s = 5, idle_s = 60, backlog_s = 5;
   std::size_t per_address = 0;
   std::string stats;
+  std::string state_key;
   TraceFlags trace;
 };
 
@@ -99,6 +100,11 @@ void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool se
   });
 }
 
+/// What sessions may carry from one connection, or one server, to the next.
+void take_session_flags(const ServeFlags& flags, ServerOptions& options) {
+  if (!flags.state_key.empty()) options.state_key = std::make_shared<const StateKey>(StateKey::read(flags.state_key));
+}
+
 int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
@@ -111,6 +117,7 @@ int serve(const ServeFlags& flags) {
   options.limits.idle = milliseconds(flags.idle_s);
   options.limits.backlog = milliseconds(flags.backlog_s);
   if (flags.per_address > 0) options.limits.sessions_per_address = flags.per_address;
+  take_session_flags(flags, options);
   Tracer tracer(flags.trace.options());
   if (flags.trace.any()) options.tracer = &tracer;
   const Model loaded = load(flags.model);
@@ -179,6 +186,14 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
   seconds("--max-backlog", flags.backlog_s, "Seconds that those rows take, likewise");
 }
 
+void add_session_flags(CLI::App& command, ServeFlags& flags) {
+  command
+      .add_option("--state-key-file", flags.state_key,
+                  "A secret of 32 bytes or more, by which servers take each other's saved states; else one of this process")
+      ->check(CLI::ExistingFile)
+      ->group("Sessions");
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, Action& action) {
@@ -193,6 +208,7 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
   flags->trace.add_to(*command, "ticks and ops");
   add_limits(*command, *flags);
+  add_session_flags(*command, *flags);
   command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
 }
 

@@ -79,6 +79,8 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   ServerOptions options;
   Listener listener;
   std::vector<std::shared_ptr<LivePlace>> places;
+  std::unique_ptr<const StateSeal> seal;  // null: why_no_seal
+  std::string why_no_seal;
   std::set<std::shared_ptr<Connection>> connections;
   std::map<std::uint64_t, Connection*> newcomers;  // by number: the oldest first
   std::set<Connection*> sessions;                  // those that have started and are not over
@@ -89,6 +91,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   bool draining = false;
 
  private:
+  void make_seal();
   void admit(asio::ip::tcp::socket socket);
   void lost_place(const LivePlace& gone);
   void finish_drain();
@@ -102,14 +105,14 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
 };
 
 /// One client: reads while its session wants input, writes what the session says: what waits, and what is about to come, as one piece.
-class Server::State::Connection final : public std::enable_shared_from_this<Connection>, private BatcherChoice {
+class Server::State::Connection final : public std::enable_shared_from_this<Connection>, private SessionHost {
  public:
   Connection(std::shared_ptr<State> server, std::uint64_t its_number, const asio::ip::address& peer)
       : number(its_number),
         address(peer.to_string()),
         is_loopback(peer.is_loopback()),
         server_(std::move(server)),
-        session_(server_->model, static_cast<BatcherChoice&>(*this), server_->options.limits),
+        session_(server_->model, static_cast<SessionHost&>(*this), server_->options.limits),
         timer_(server_->context) {
     session_.on_change = [this] {
       write();
@@ -126,7 +129,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
       if (error || self->closed_) return self->close_now();
       self->stream_ = std::move(stream);
-      self->stream_->limit(self->server_->options.limits.start, self->server_->options.limits.start);
+      self->stream_->limit(self->session_.most_start_bytes(), self->session_.most_start_bytes());
       self->watch();
       if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
       self->read();
@@ -174,6 +177,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   using Clock = std::chrono::steady_clock;
 
   Batcher& choose() override { return server_->place_for(*this); }
+  const StateSeal* seal() const noexcept override { return server_->seal.get(); }
+  std::string why_no_seal() const override { return server_->why_no_seal; }
 
   /// Which of the server's counts it is in: a newcomer, then a session, then on its way out.
   void account() {
@@ -234,7 +239,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   std::string what_broke(error_code error) const {
     if (wire_error(error) != ErrorCode::too_big) return error.message();
     const Limits& limits = server_->options.limits;
-    if (!session_.started()) return fmt::format("expected a start of at most {} bytes, found a longer message", limits.start);
+    if (!session_.started())
+      return fmt::format("expected a start of at most {} bytes, found a longer message", session_.most_start_bytes());
     return fmt::format("expected messages of at most {} bytes, {} of them text, found a longer one", limits.message, limits.control);
   }
 
@@ -330,6 +336,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
       options(std::move(given)),
       listener(context.get_executor(), options.address, options.port),
       drain_timer_(context) {
+  make_seal();
   if (options.devices.empty()) options.devices.push_back(make_cpu_device());
   for (const auto& device : options.devices) {
     LivePlace::Options own;
@@ -338,6 +345,16 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
     own.max_rows = options.max_rows;
     own.tracer = options.tracer;
     places.push_back(std::make_shared<LivePlace>(context, model->recurrence(), std::move(own)));
+  }
+}
+
+/// A build without the part openssl serves as well, and says so when a client wants to save.
+void Server::State::make_seal() {
+  try {
+    seal = std::make_unique<const StateSeal>(model->recurrence(), options.state_key ? *options.state_key : StateKey::random(),
+                                             model->identity(), model->config().labels.size());
+  } catch (const UnsupportedError& absent) {
+    why_no_seal = absent.what();
   }
 }
 

@@ -12,6 +12,7 @@
 #include <millrace/runtime/loops/backend.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/live/state_key.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/transport/asio.h>
 #include <millrace/tensor/device.h>
@@ -29,6 +30,8 @@ struct ServerOptions {
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
   Backend backend = Backend::automatic;          ///< of ticks, as StateSlab takes it
   std::chrono::milliseconds drain_limit{4000};
+  std::shared_ptr<const StateKey>
+      state_key;  ///< seals the states of sessions; none: a key of the server's own, whose states nobody else takes
   Tracer* tracer = nullptr;
 
   ServerOptions() = default;
