@@ -36,6 +36,7 @@ struct ServeFlags {
   std::size_t per_address = 0;
   std::string stats;
   std::string state_key;
+  double resume_s = 0;
   TraceFlags trace;
 };
 
@@ -103,6 +104,7 @@ void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool se
 /// What sessions may carry from one connection, or one server, to the next.
 void take_session_flags(const ServeFlags& flags, ServerOptions& options) {
   if (!flags.state_key.empty()) options.state_key = std::make_shared<const StateKey>(StateKey::read(flags.state_key));
+  options.limits.resume = milliseconds(flags.resume_s);
 }
 
 int serve(const ServeFlags& flags) {
@@ -191,6 +193,18 @@ void add_session_flags(CLI::App& command, ServeFlags& flags) {
       .add_option("--state-key-file", flags.state_key,
                   "A secret of 32 bytes or more, by which servers take each other's saved states; else one of this process")
       ->check(CLI::ExistingFile)
+      ->group("Sessions");
+  command
+      .add_option("--resume-seconds", flags.resume_s,
+                  "Seconds that a session which lost its connection waits for its ticket; 0: not at all")
+      ->check(within(0, 86400))
+      ->capture_default_str()
+      ->group("Sessions");
+  command
+      .add_option("--resume-bytes", flags.server.limits.held_out,
+                  "Bytes of replies of a session that are held for it until they are acknowledged")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))
+      ->capture_default_str()
       ->group("Sessions");
 }
 

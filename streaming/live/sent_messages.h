@@ -23,6 +23,8 @@ class SentMessages {
   void add(const Message& message);
   /// The client has the first `count`. Fewer than before are taken for the same. ProtocolError (bad_message) for more than were sent.
   void acknowledge(std::uint64_t count);
+  /// Throws as `take` would.
+  void check(std::uint64_t count) const;
   /// Those that a client which has the first `count` lacks, to be sent again. ProtocolError: bad_message as above; unknown_ticket when some were dropped.
   std::list<Message> take(std::uint64_t count);
 
@@ -30,6 +32,7 @@ class SentMessages {
 
  private:
   void drop_first();
+  void check_sent(std::uint64_t count) const;
 
   std::string ticket_;
   std::size_t capacity_;

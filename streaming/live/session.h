@@ -66,6 +66,9 @@ class Session final : private Batcher::Sink {
   /// The client has another connection, over which it gets what it has not got of the messages so far: `acknowledged` of them, without `started`.
   /// ProtocolError (unknown_ticket) when some of the others are not held any more.
   void resume(std::uint64_t acknowledged);
+  void check_resume(std::uint64_t acknowledged) const;
+  /// By which it is resumed; empty: it cannot.
+  std::string_view ticket() const noexcept { return special().sent ? std::string_view(special().sent->ticket()) : std::string_view(); }
   /// Bytes that a start may have.
   std::size_t most_start_bytes() const noexcept;
   /// Called whenever there is output that was not there before, or may be room for input. Set once; must not destroy the session.

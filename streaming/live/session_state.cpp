@@ -94,6 +94,8 @@ void Session::acknowledge(std::uint64_t messages) {
   special_->sent->acknowledge(messages);
 }
 
+void Session::check_resume(std::uint64_t acknowledged) const { special_->sent->check(acknowledged); }
+
 void Session::resume(std::uint64_t acknowledged) {
   const bool greeted = special_->sent->greeted();
   std::list<Message> again = special_->sent->take(acknowledged);
