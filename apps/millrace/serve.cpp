@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <poll.h>
@@ -17,6 +19,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/usable_memory.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/streaming/live/capacity.h>
 #include <millrace/streaming/live/server.h>
 
 #include <support/standard_streams.h>
@@ -37,6 +40,8 @@ struct ServeFlags {
   std::string stats;
   std::string state_key;
   double resume_s = 0;
+  std::optional<double> capacity;
+  double session_rate = 0;
   TraceFlags trace;
 };
 
@@ -107,6 +112,30 @@ void take_session_flags(const ServeFlags& flags, ServerOptions& options) {
   options.limits.resume = milliseconds(flags.resume_s);
 }
 
+/// Steps a second that the devices hold together: what was said, else what a second of warm-up shows.
+std::string take_capacity(const ServeFlags& flags, const ServedModel& model, ServerOptions& options) {
+  Admission::Options& own = options.admission;
+  own.session_rate = flags.session_rate;
+  if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
+  own.capacity = flags.capacity.value_or(0);
+  own.by_transport = !flags.capacity;
+  std::string how = "as was said";
+  if (!flags.capacity) {
+    const std::chrono::duration<double> deadline(own.session_rate > 0 ? 1 / own.session_rate : 0.04);
+    for (const auto& device : options.devices) {
+      const Capacity one = measure_capacity(model.recurrence(), device, options.backend, options.max_rows, deadline,
+                                            std::chrono::duration<double>(1.0 / static_cast<double>(options.devices.size())));
+      own.capacity += one.steps_per_second;
+      how = one.why.empty() ? fmt::format("measured in ticks of {} rows", one.rows) : "not measured: " + one.why;
+    }
+  }
+  if (own.capacity <= 0) return "capacity not known, " + how;
+  std::string text = fmt::format("capacity {:.0f} steps a second, {}", own.capacity, how);
+  if (own.session_rate > 0)
+    text += fmt::format("; {:.0f} sessions of {:g} steps a second", own.capacity / own.session_rate, own.session_rate);
+  return text;
+}
+
 int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
@@ -125,6 +154,7 @@ int serve(const ServeFlags& flags) {
   const Model loaded = load(flags.model);
   std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
+  const std::string capacity = take_capacity(flags, *model, options);
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
   std::signal(SIGHUP, SIG_IGN);  // a terminal that closes takes no sessions along
@@ -144,6 +174,7 @@ int serve(const ServeFlags& flags) {
   };
   const bool v6 = server.address().find(':') != std::string::npos;
   fmt::print("millrace: serving {} on {}{}{}:{}\n", flags.model.path, v6 ? "[" : "", server.address(), v6 ? "]" : "", server.port());
+  fmt::print("millrace: {}\n", capacity);
   std::fflush(stdout);
   context.run();
 
@@ -172,7 +203,7 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
   count("--max-queued-in", limits.queued_in, "Bytes likewise");
   count("--max-queued-out", limits.queued_out, "Bytes of replies queued before a session stops stepping");
   seconds("--stuck-timeout", flags.stuck_s, "Seconds that a reply may wait for a client to take it");
-  seconds("--idle-timeout", flags.idle_s, "Seconds of silence that end a session");
+  seconds("--idle-timeout,--idle-seconds", flags.idle_s, "Seconds of silence that end a session");
   count("--max-sessions", limits.sessions, "Live sessions");
   command
       .add_option("--max-sessions-per-address", flags.per_address,
@@ -205,6 +236,17 @@ void add_session_flags(CLI::App& command, ServeFlags& flags) {
                   "Bytes of replies of a session that are held for it until they are acknowledged")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))
       ->capture_default_str()
+      ->group("Sessions");
+  command
+      .add_option("--capacity", flags.capacity,
+                  "Steps a second that this machine holds; 0: no bound. Else a second of warm-up at the start measures it")
+      ->check(within(0, 1e12))
+      ->group("Sessions");
+  command
+      .add_option(
+          "--session-rate", flags.session_rate,
+          "Steps a second that a session is taken to need; else those of the model's audio. Beyond the capacity nobody else may start")
+      ->check(within(0, 1e9))
       ->group("Sessions");
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <set>
 
+#include <time.h>
+
 #include <fmt/format.h>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
@@ -53,6 +55,19 @@ std::string refusal_over_tcp() {
   return encode_frame(text_message(to_json(ErrorMessage{ErrorCode::overload, no_descriptor, retry_when_full_ms, {}})));
 }
 
+Admission::Options admission_of(const ServerOptions& options, const ServedModel& model) {
+  Admission::Options own = options.admission;
+  if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
+  return own;
+}
+
+/// Of the calling thread.
+double processor_seconds() noexcept {
+  timespec used{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
 }  // namespace
 
 /// What the pending operations share with the server.
@@ -84,6 +99,8 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   std::vector<std::shared_ptr<LivePlace>> places;
   std::unique_ptr<const StateSeal> seal;  // null: why_no_seal
   std::string why_no_seal;
+  Admission admission;
+  Batcher::Stats stats() const noexcept;
   std::set<std::shared_ptr<Connection>> connections;
   std::map<std::uint64_t, Connection*> newcomers;  // by number: the oldest first
   std::set<Connection*> sessions;                  // those that have started and are not over
@@ -97,6 +114,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
 
  private:
   void make_seal();
+  void observe();
   void admit(asio::ip::tcp::socket socket);
   void lost_place(const LivePlace& gone);
   double backlog_seconds();
@@ -437,6 +455,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
       model(std::move(served)),
       options(std::move(given)),
       listener(context.get_executor(), options.address, options.port),
+      admission(admission_of(options, *model), std::chrono::steady_clock::now()),
       drain_timer_(context) {
   make_seal();
   if (options.devices.empty()) options.devices.push_back(make_cpu_device());
@@ -507,6 +526,26 @@ void Server::State::check_room(const Connection& connection) {
     refuse(fmt::format("the rows that wait take about {:.1f} s, and this server takes no session while they take more than {:.1f} s",
                        backlog, longest),
            backlog);
+  observe();
+  if (const auto refused = admission.refuse(sessions.size()))
+    throw ProtocolError(ErrorCode::overload, refused->why, refused->retry_after_ms);
+}
+
+/// Sums over places and the clock of the thread are asked for once a second at most.
+void Server::State::observe() {
+  const auto now = std::chrono::steady_clock::now();
+  if (admission.due(now)) admission.observe(now, stats().rows, processor_seconds());
+}
+
+Batcher::Stats Server::State::stats() const noexcept {
+  Batcher::Stats all;
+  for (const auto& place : places) {
+    const Batcher::Stats& one = place->batcher().stats();
+    all.ticks += one.ticks;
+    all.rows += one.rows;
+    all.largest = std::max(all.largest, one.largest);
+  }
+  return all;
 }
 
 /// Where a session begins: on the place with the fewest that is not lost.
@@ -516,6 +555,7 @@ Batcher& Server::State::place_for(const Connection& connection) {
   for (const auto& place : places)
     if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
   if (found == nullptr) throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of(places.front()->lost())));
+  admission.started();
   return found->batcher();
 }
 
@@ -559,6 +599,7 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
 }
 
 void Server::State::pump_soon() {
+  observe();
   for (const auto& place : places) place->pump_soon();
 }
 
@@ -627,16 +668,8 @@ std::size_t Server::live_sessions() const noexcept {
   return all;
 }
 
-Batcher::Stats Server::stats() const noexcept {
-  Batcher::Stats all;
-  for (const auto& place : state_->places) {
-    const Batcher::Stats& one = place->batcher().stats();
-    all.ticks += one.ticks;
-    all.rows += one.rows;
-    all.largest = std::max(all.largest, one.largest);
-  }
-  return all;
-}
+Batcher::Stats Server::stats() const noexcept { return state_->stats(); }
+Server::Load Server::load() const noexcept { return {state_->admission.capacity(), state_->admission.load(state_->sessions.size())}; }
 
 std::vector<Server::PlaceStats> Server::places() const {
   std::vector<PlaceStats> all;
