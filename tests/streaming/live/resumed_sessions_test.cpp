@@ -217,7 +217,7 @@ TEST_CASE("sequences outlive servers that drain one after another under load, an
     try {
       options.state_key = std::make_shared<const StateKey>(std::string(32, 'k'));
     } catch (const UnsupportedError& absent) {
-      MESSAGE("skipped: ", absent.what());
+      MESSAGE("skipped: ", std::string(absent.what()));
       return;
     }
     auto served = std::make_unique<Served>(program, options);
