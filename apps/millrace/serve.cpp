@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <poll.h>
@@ -17,6 +19,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/usable_memory.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/streaming/live/capacity.h>
 #include <millrace/streaming/live/server.h>
 
 #include <support/standard_streams.h>
@@ -35,6 +38,10 @@ struct ServeFlags {
   double handshake_s = 5, stuck_s = 5, idle_s = 60, backlog_s = 5;
   std::size_t per_address = 0;
   std::string stats;
+  std::string state_key;
+  double resume_s = 0;
+  std::optional<double> capacity;
+  double session_rate = 0;
   TraceFlags trace;
 };
 
@@ -99,6 +106,36 @@ void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool se
   });
 }
 
+/// What sessions may carry from one connection, or one server, to the next.
+void take_session_flags(const ServeFlags& flags, ServerOptions& options) {
+  if (!flags.state_key.empty()) options.state_key = std::make_shared<const StateKey>(StateKey::read(flags.state_key));
+  options.limits.resume = milliseconds(flags.resume_s);
+}
+
+/// Steps a second that the devices hold together: what was said, else what a second of warm-up shows.
+std::string take_capacity(const ServeFlags& flags, const ServedModel& model, ServerOptions& options) {
+  Admission::Options& own = options.admission;
+  own.session_rate = flags.session_rate;
+  if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
+  own.capacity = flags.capacity.value_or(0);
+  own.by_transport = !flags.capacity;
+  std::string how = "as was said";
+  if (!flags.capacity) {
+    const std::chrono::duration<double> deadline(own.session_rate > 0 ? 1 / own.session_rate : 0.04);
+    for (const auto& device : options.devices) {
+      const Capacity one = measure_capacity(model.recurrence(), device, options.backend, options.max_rows, deadline,
+                                            std::chrono::duration<double>(1.0 / static_cast<double>(options.devices.size())));
+      own.capacity += one.steps_per_second;
+      how = one.why.empty() ? fmt::format("measured in ticks of {} rows", one.rows) : "not measured: " + one.why;
+    }
+  }
+  if (own.capacity <= 0) return "capacity not known, " + how;
+  std::string text = fmt::format("capacity {:.0f} steps a second, {}", own.capacity, how);
+  if (own.session_rate > 0)
+    text += fmt::format("; {:.0f} sessions of {:g} steps a second", own.capacity / own.session_rate, own.session_rate);
+  return text;
+}
+
 int serve(const ServeFlags& flags) {
   ServerOptions options = flags.server;
   options.port = flags.port;
@@ -111,11 +148,13 @@ int serve(const ServeFlags& flags) {
   options.limits.idle = milliseconds(flags.idle_s);
   options.limits.backlog = milliseconds(flags.backlog_s);
   if (flags.per_address > 0) options.limits.sessions_per_address = flags.per_address;
+  take_session_flags(flags, options);
   Tracer tracer(flags.trace.options());
   if (flags.trace.any()) options.tracer = &tracer;
   const Model loaded = load(flags.model);
   std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
+  const std::string capacity = take_capacity(flags, *model, options);
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
   std::signal(SIGHUP, SIG_IGN);  // a terminal that closes takes no sessions along
@@ -135,6 +174,7 @@ int serve(const ServeFlags& flags) {
   };
   const bool v6 = server.address().find(':') != std::string::npos;
   fmt::print("millrace: serving {} on {}{}{}:{}\n", flags.model.path, v6 ? "[" : "", server.address(), v6 ? "]" : "", server.port());
+  fmt::print("millrace: {}\n", capacity);
   std::fflush(stdout);
   context.run();
 
@@ -163,7 +203,7 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
   count("--max-queued-in", limits.queued_in, "Bytes likewise");
   count("--max-queued-out", limits.queued_out, "Bytes of replies queued before a session stops stepping");
   seconds("--stuck-timeout", flags.stuck_s, "Seconds that a reply may wait for a client to take it");
-  seconds("--idle-timeout", flags.idle_s, "Seconds of silence that end a session");
+  seconds("--idle-timeout,--idle-seconds", flags.idle_s, "Seconds of silence that end a session");
   count("--max-sessions", limits.sessions, "Live sessions");
   command
       .add_option("--max-sessions-per-address", flags.per_address,
@@ -177,6 +217,37 @@ void add_limits(CLI::App& command, ServeFlags& flags) {
       ->group("Limits");
   count("--max-waiting-rows", limits.waiting_rows, "Rows that wait in all sessions, beyond which no other may start");
   seconds("--max-backlog", flags.backlog_s, "Seconds that those rows take, likewise");
+}
+
+void add_session_flags(CLI::App& command, ServeFlags& flags) {
+  command
+      .add_option("--state-key-file", flags.state_key,
+                  "A secret of 32 bytes or more, by which servers take each other's saved states; else one of this process")
+      ->check(CLI::ExistingFile)
+      ->group("Sessions");
+  command
+      .add_option("--resume-seconds", flags.resume_s,
+                  "Seconds that a session which lost its connection waits for its ticket; 0: not at all")
+      ->check(within(0, 86400))
+      ->capture_default_str()
+      ->group("Sessions");
+  command
+      .add_option("--resume-bytes", flags.server.limits.held_out,
+                  "Bytes of replies of a session that are held for it until they are acknowledged")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31))
+      ->capture_default_str()
+      ->group("Sessions");
+  command
+      .add_option("--capacity", flags.capacity,
+                  "Steps a second that this machine holds; 0: no bound. Else a second of warm-up at the start measures it")
+      ->check(within(0, 1e12))
+      ->group("Sessions");
+  command
+      .add_option(
+          "--session-rate", flags.session_rate,
+          "Steps a second that a session is taken to need; else those of the model's audio. Beyond the capacity nobody else may start")
+      ->check(within(0, 1e9))
+      ->group("Sessions");
 }
 
 }  // namespace
@@ -193,6 +264,7 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
   flags->trace.add_to(*command, "ticks and ops");
   add_limits(*command, *flags);
+  add_session_flags(*command, *flags);
   command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
 }
 

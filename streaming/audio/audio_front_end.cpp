@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include <millrace/streaming/protocol/byte_reader.h>
 #include <millrace/streaming/protocol/error_code.h>
 
 namespace millrace {
@@ -149,6 +151,53 @@ void AudioFrontEnd::pop(std::size_t count) {
   if (count > rows()) throw IndexError("audio: dropping " + std::to_string(count) + " of " + std::to_string(rows()) + " rows");
   begin_ += count * hop_;  // may pass the last sample while a hop is longer than the window
   popped_ += count;
+}
+
+void AudioFrontEnd::check_unsampled() const {
+  if (format_.rate != config_.rate)
+    throw UnsupportedError("audio: expected samples at the program's rate of " + std::to_string(config_.rate) +
+                           " Hz to save a session, found one that is resampled from " + std::to_string(format_.rate) + " Hz");
+}
+
+// Samples before the oldest row are gone for good, so that what is saved does not grow with the session.
+void AudioFrontEnd::save(std::string& to) const {
+  check_unsampled();
+  append_little_endian(to, static_cast<std::uint32_t>(format_.rate));
+  to += static_cast<char>(format_.format == SampleFormat::f32);
+  to += static_cast<char>(format_.channels);
+  append_little_endian(to, total_);
+  append_little_endian(to, popped_);
+  const std::size_t gone = std::min(begin_, samples_.size());
+  append_little_endian(to, static_cast<std::uint64_t>(begin_ - gone));
+  to += static_cast<char>(partial_size_);
+  to.append(reinterpret_cast<const char*>(partial_.data()), partial_size_);
+  to.append(reinterpret_cast<const char*>(samples_.data() + gone), held_bytes());
+}
+
+void AudioFrontEnd::load(std::string_view bytes) {
+  check_unsampled();
+  ByteReader reader("audio", bytes);
+  const auto rate = reader.number<std::uint32_t>();
+  const bool floats = reader.number<std::uint8_t>() != 0;
+  const int channels = reader.number<std::uint8_t>();
+  if (std::cmp_not_equal(rate, format_.rate) || channels != format_.channels || floats != (format_.format == SampleFormat::f32))
+    throw ParseError("audio: expected samples as they were when the session was saved (" + std::string(floats ? "f32" : "s16") + ", " +
+                     std::to_string(rate) + " Hz, " + std::to_string(channels) + " channels), found " +
+                     std::string(name_of(format_.format)) + ", " + std::to_string(format_.rate) + " Hz, " +
+                     std::to_string(format_.channels) + " channels");
+  total_ = reader.number<std::uint64_t>();
+  popped_ = reader.number<std::uint64_t>();
+  begin_ = reader.number<std::uint64_t>();
+  const std::size_t cut = reader.number<std::uint8_t>();
+  if (cut >= format_.frame_bytes()) throw ParseError("audio: expected a part of a sample, found a whole one");
+  std::ranges::copy(reader.take(cut), partial_.begin());
+  partial_size_ = cut;
+  const std::size_t held = reader.left();
+  if (held % sizeof(float) != 0 || held > capacity_ + row_bytes())
+    throw ParseError("audio: expected whole samples of at most " + std::to_string(capacity_ + row_bytes()) + " bytes, found " +
+                     std::to_string(held) + " bytes");
+  samples_.resize(held / sizeof(float));
+  if (held > 0) std::memcpy(samples_.data(), reader.take(held).data(), held);
 }
 
 void AudioFrontEnd::compact() {

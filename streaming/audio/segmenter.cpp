@@ -2,7 +2,9 @@
 #include <millrace/streaming/audio/segmenter.h>
 
 #include <algorithm>
+#include <bit>
 
+#include <millrace/streaming/protocol/byte_reader.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -33,6 +35,24 @@ std::optional<Segment> Segmenter::step(double value) {
 std::optional<Segment> Segmenter::end(double seconds) {
   if (!open_) return std::nullopt;
   return close(seconds, seconds);
+}
+
+void Segmenter::save(std::string& to) const {
+  append_little_endian(to, steps_);
+  to += static_cast<char>((open_ ? 1 : 0) | (mark_ ? 2 : 0));
+  for (const double value : {start_, mark_.value_or(0), last_end_}) append_little_endian(to, std::bit_cast<std::uint64_t>(value));
+}
+
+void Segmenter::load(std::string_view bytes) {
+  ByteReader reader("label '" + config_.name + "'", bytes);
+  steps_ = reader.number<std::uint64_t>();
+  const auto flags = reader.number<std::uint8_t>();
+  open_ = (flags & 1) != 0;
+  start_ = std::bit_cast<double>(reader.number<std::uint64_t>());
+  mark_ = std::bit_cast<double>(reader.number<std::uint64_t>());
+  if ((flags & 2) == 0) mark_.reset();
+  last_end_ = std::bit_cast<double>(reader.number<std::uint64_t>());
+  reader.end();
 }
 
 std::optional<Segment> Segmenter::close(double end, double audio_end) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <millrace/streaming/audio/audio_config.h>
 
@@ -30,6 +31,11 @@ class Segmenter {
   std::optional<Segment> step(double value);
   /// The audio ended after `seconds`; gives the segment that was open.
   std::optional<Segment> end(double seconds);
+
+  /// Appends where the segmenter stands, from which the `load` of one with the same config goes on.
+  void save(std::string& to) const;
+  /// ParseError for bytes that no `save` appends.
+  void load(std::string_view bytes);
 
  private:
   std::optional<Segment> close(double end, double audio_end);

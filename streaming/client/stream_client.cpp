@@ -187,6 +187,7 @@ class Session : public std::enable_shared_from_this<Session> {
     group_->tell();
   }
   void on(const SegmentMessage& said) { record_.segments.push_back(said); }
+  void on(const SavedMessage&) {}
   void on(const FlushedMessage& said) { record_.flushed.push_back(said.steps); }
   void on(const ResetDoneMessage& said) {
     record_.resets.push_back(said.steps);

@@ -9,7 +9,7 @@ namespace millrace {
 Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
     : recurrence_(std::move(recurrence)), max_rows_(std::max<std::size_t>(max_rows, 1)) {}
 
-LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given) {
+LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given, LiveOrigin from) {
   if (const std::size_t wanted = first_source(recurrence_->boundaries.size()); sources.size() != wanted)
     throw ArgumentError("batcher: expected " + std::to_string(wanted) + " sources, found " + std::to_string(sources.size()));
   const LiveId id = next_id_++;
@@ -23,7 +23,8 @@ LiveId Batcher::open(std::vector<RowSource*> sources, Sink& sink, std::vector<Te
     sequence.slot = free_.back();
     free_.pop_back();
   }
-  starts_.push_back({sequence.slot, std::move(given)});
+  sequence.seq = from.seq;
+  starts_.push_back({sequence.slot, std::move(given), std::move(from.states)});
   review(sequence);
   return id;
 }
@@ -64,6 +65,13 @@ void Batcher::cross(LiveId id, std::size_t boundary) {
       throw ArgumentError("batcher: expected a row of '" + recurrence_->boundaries[boundary].inputs[i].name + "', found none");
   if (!settled(id) || sequence.over) throw ArgumentError("batcher: expected a sequence that has settled");
   sequence.crossing = static_cast<std::int32_t>(boundary);
+  review(sequence);
+}
+
+void Batcher::save(LiveId id) {
+  Sequence& sequence = sequences_.at(id);
+  if (!settled(id) || sequence.over) throw ArgumentError("batcher: expected a sequence that has settled");
+  sequence.crossing = saving;
   review(sequence);
 }
 
@@ -178,7 +186,10 @@ Tick Batcher::take() {
   cursor_ = chosen.back() + 1;
   std::sort(chosen.begin(), chosen.end());
   out_.clear();
-  for (const LiveId id : chosen) (sequences_.at(id).crossing != no_crossing ? crossing_out_ : out_).push_back(id);
+  for (const LiveId id : chosen) {
+    const std::int32_t crossing = sequences_.at(id).crossing;
+    (crossing == no_crossing ? out_ : crossing == saving ? saving_out_ : crossing_out_).push_back(id);
+  }
   const auto rows = static_cast<std::int64_t>(out_.size());
   for (const Recurrence::Input& input : recurrence_->inputs) tick.inputs.emplace_back(input.dtype, input.dims.inserted(0, rows));
   for (Tensor& tensor : tick.inputs) tensor.storage()->mark_written();
@@ -186,6 +197,10 @@ Tick Batcher::take() {
     Sequence& sequence = sequences_.at(id);
     ready_.erase(id);
     sequence.out = true;
+    if (sequence.crossing == saving) {
+      tick.saves.push_back(sequence.slot);
+      continue;
+    }
     if (sequence.crossing != no_crossing) {
       tick.crossings.push_back(take_crossing(sequence));
       continue;
@@ -213,7 +228,8 @@ Batcher::Sequence* Batcher::came_back(LiveId id) {
 
 void Batcher::finish(const TickResult& result) {
   tick_out_ = false;
-  const std::vector<LiveId> out = std::exchange(out_, {}), crossing = std::exchange(crossing_out_, {});
+  const std::vector<LiveId> out = std::exchange(out_, {}), crossing = std::exchange(crossing_out_, {}),
+                            saves = std::exchange(saving_out_, {});
   std::vector<std::exception_ptr> errors(out.size());
   for (const TickResult::Failure& failure : result.failures) errors.at(failure.row) = failure.error;
   std::vector<std::span<const std::byte>> rows(result.outputs.size());
@@ -222,8 +238,7 @@ void Batcher::finish(const TickResult& result) {
     if (sequence == nullptr) continue;
     const std::uint64_t seq = sequence->seq++;
     if (errors[row] != nullptr) {
-      sequence->over = true;
-      sequence->sink->failed(seq, errors[row]);
+      fail(*sequence, seq, errors[row]);
       continue;
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -233,21 +248,33 @@ void Batcher::finish(const TickResult& result) {
     sequence->sink->step(seq, rows);
     changed(out[row]);
   }
-  for (std::size_t n = 0; n < crossing.size(); ++n) {
-    Sequence* sequence = came_back(crossing[n]);
-    if (sequence == nullptr) continue;
-    const auto boundary = static_cast<std::size_t>(std::exchange(sequence->crossing, no_crossing));
-    const TickResult::Crossed& crossed = result.crossed.at(n);
-    if (crossed.error != nullptr) {
-      sequence->over = true;
-      sequence->sink->failed(sequence->seq, crossed.error);
-      continue;
-    }
-    std::vector<std::span<const std::byte>> outputs;
-    for (const Tensor& row : crossed.outputs) outputs.push_back({static_cast<const std::byte*>(row.raw()), row.bytes()});
-    sequence->sink->crossed(boundary, outputs);
-    changed(crossing[n]);
-  }
+  for (std::size_t n = 0; n < crossing.size(); ++n) finish_crossing(result.crossed.at(n), crossing[n]);
+  for (std::size_t n = 0; n < saves.size(); ++n) finish_save(result.saved.at(n), saves[n]);
+}
+
+void Batcher::fail(Sequence& sequence, std::uint64_t seq, const std::exception_ptr& error) {
+  sequence.over = true;
+  sequence.sink->failed(seq, error);
+}
+
+void Batcher::finish_crossing(const TickResult::Crossed& crossed, LiveId id) {
+  Sequence* sequence = came_back(id);
+  if (sequence == nullptr) return;
+  const auto boundary = static_cast<std::size_t>(std::exchange(sequence->crossing, no_crossing));
+  if (crossed.error != nullptr) return fail(*sequence, sequence->seq, crossed.error);
+  std::vector<std::span<const std::byte>> outputs;
+  for (const Tensor& row : crossed.outputs) outputs.push_back({static_cast<const std::byte*>(row.raw()), row.bytes()});
+  sequence->sink->crossed(boundary, outputs);
+  changed(id);
+}
+
+void Batcher::finish_save(const TickResult::Saved& saved, LiveId id) {
+  Sequence* sequence = came_back(id);
+  if (sequence == nullptr) return;
+  sequence->crossing = no_crossing;
+  if (saved.error != nullptr) return fail(*sequence, sequence->seq, saved.error);
+  sequence->sink->saved(saved.states);
+  changed(id);
 }
 
 }  // namespace millrace

@@ -20,6 +20,12 @@ namespace millrace {
 /// One sequence that the batcher knows; ids are never used twice.
 using LiveId = std::uint64_t;
 
+/// Where a sequence goes on that was saved.
+struct LiveOrigin {
+  std::vector<Tensor> states{};  ///< one per state of the recurrence; none: it begins
+  std::uint64_t seq = 0;
+};
+
 /// Forms each tick from whatever sequences are ready: no clock, no window, no polling. Sans-I/O: whoever drives it calls `take` when
 /// `ready`, has a StateSlab run the tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; what becomes
 /// ready meanwhile joins the next. A sequence is ready when each of its sources holds a row and it may step. Not thread-safe.
@@ -35,6 +41,8 @@ class Batcher {
     virtual void failed(std::uint64_t seq, std::exception_ptr error) = 0;
     /// An inner sequence opened or closed, as `cross` asked: one row of each output of the boundary.
     virtual void crossed(std::size_t, std::span<const std::span<const std::byte>>) {}
+    /// The states of the sequence, as `save` asked.
+    virtual void saved(std::vector<Tensor>) {}
     /// All rows of ended sources were stepped. Called once, unless the sequence failed or was closed.
     virtual void drained() = 0;
   };
@@ -51,7 +59,9 @@ class Batcher {
   /// A sequence that steps as soon as there are rows. `sources`: one per live input (those of the recurrence, then those of its boundaries,
   /// in their order), owned by the caller, who tells `changed` when one got
   /// rows or ended. They and `sink` live until `close`. `given`: see Tick::Start.
-  LiveId open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given = {});
+  LiveId open(std::vector<RowSource*> sources, Sink& sink, std::vector<Tensor> given = {}, LiveOrigin from = {});
+  /// The sink hears of the states behind a tick to come, and steps no further before. ArgumentError unless `settled`.
+  void save(LiveId id);
   /// The sequence goes over a boundary of the recurrence in a tick to come, and steps no further before. ArgumentError unless `settled`, and
   /// unless each input of the boundary holds a row.
   void cross(LiveId id, std::size_t boundary);
@@ -82,7 +92,7 @@ class Batcher {
   const Stats& stats() const noexcept { return stats_; }
 
  private:
-  static constexpr std::int32_t no_crossing = -1;
+  static constexpr std::int32_t no_crossing = -1, saving = -2;
   /// Small: there are as many as live sessions.
   struct Sequence {
     LiveId id = 0;
@@ -90,7 +100,7 @@ class Batcher {
     OneOrMany<RowSource*> sources;
     Sink* sink = nullptr;
     std::uint64_t seq = 0;
-    std::int32_t crossing = no_crossing;  // the boundary to go over before the next row
+    std::int32_t crossing = no_crossing;  // the boundary to go over before the next row; `saving`: its states are to be saved
     bool may_step = true;
     bool out = false;
     bool over = false;  // failed or drained: nothing follows
@@ -101,6 +111,9 @@ class Batcher {
   void take_row(Tick& tick, Sequence& sequence, std::size_t row) const;
   Tick::Crossing take_crossing(Sequence& sequence) const;
   Sequence* came_back(LiveId id);
+  void finish_crossing(const TickResult::Crossed& crossed, LiveId id);
+  void finish_save(const TickResult::Saved& saved, LiveId id);
+  static void fail(Sequence& sequence, std::uint64_t seq, const std::exception_ptr& error);
   std::size_t first_source(std::size_t boundary) const;
 
   std::shared_ptr<const Recurrence> recurrence_;
@@ -112,6 +125,7 @@ class Batcher {
   std::vector<Tick::Start> starts_;
   std::vector<LiveId> out_;  // rows of the tick that is out
   std::vector<LiveId> crossing_out_;
+  std::vector<LiveId> saving_out_;
   std::set<LiveId> closed_out_;  // closed while out
   bool tick_out_ = false;
   std::vector<Slot> free_;

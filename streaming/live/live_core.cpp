@@ -50,9 +50,7 @@ class LiveCore::Job final : public Runnable {
       result = core_.slab_.run(tick_, core_.runtime.tracer());
     } catch (...) {
       // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
-      result.slots = tick_.slots;
-      for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
-      result.crossed.assign(tick_.crossings.size(), {{}, std::current_exception()});
+      result = TickResult::failed(tick_, std::current_exception());
     }
     {
       const Locked lock(core_);
@@ -79,6 +77,12 @@ std::size_t LiveCore::output_count() const noexcept {
   std::size_t count = recurrence->outputs.size();
   for (const Recurrence::Boundary& boundary : recurrence->boundaries) count += boundary.outputs.size();
   return count;
+}
+
+const StateSeal& LiveCore::seal() {
+  std::call_once(seal_made_,
+                 [this] { seal_ = std::make_unique<StateSeal>(recurrence, options.state_key ? *options.state_key : StateKey::random()); });
+  return *seal_;
 }
 
 void LiveCore::pump() {
@@ -113,7 +117,18 @@ void LiveCore::shut_down() noexcept {
 // ---- A sequence ----
 
 LiveSequence::LiveSequence(std::shared_ptr<LiveCore> of, std::string called, std::vector<Tensor> given)
-    : core(std::move(of)), name(std::move(called)), outputs(core->output_count()), given_(std::move(given)) {}
+    : core(std::move(of)), name(std::move(called)), outputs(core->output_count()), given_(std::move(given)) {
+  if (const int levels = core->recurrence->levels; levels > 1) closed.assign(static_cast<std::size_t>(levels), 0);
+}
+
+LiveSequence::LiveSequence(std::shared_ptr<LiveCore> of, std::string called, SavedState from)
+    : LiveSequence(std::move(of), std::move(called), std::move(from.given)) {
+  answered = from.steps;
+  answered_before = from.steps_before;
+  open = from.open;
+  if (from.closed.size() == closed.size()) closed = from.closed;
+  from_ = std::move(from);
+}
 
 /// One that nobody has a handle of any more.
 LiveSequence::~LiveSequence() {
@@ -159,7 +174,13 @@ std::vector<RowSource*> LiveSequence::source_list() const {
 
 void LiveSequence::begin() {
   make_sources();
-  id = core->batcher.open(source_list(), *this, given_);
+  LiveOrigin from;
+  if (from_) {
+    for (std::size_t i = 0; i < sources.size(); ++i) sources[i]->load(from_->pending.at(i));
+    from = {std::move(from_->states), from_->steps};
+    from_.reset();
+  }
+  id = core->batcher.open(source_list(), *this, given_, std::move(from));
   core->sequences.emplace(id, this);
 }
 
@@ -187,7 +208,7 @@ void LiveSequence::say(Mark next) {
 
 /// Goes as far as what was said allows. An error is the speaker's, and changes nothing.
 void LiveSequence::advance() {
-  if (!mark || over || crossing_ || resetting_) return;
+  if (!mark || over || crossing_ || resetting_ || saving_) return;
   try {
     advance_once();
   } catch (...) {
@@ -200,6 +221,10 @@ void LiveSequence::advance() {
 void LiveSequence::advance_once() {
   const Mark now = *mark;
   if (!core->batcher.settled(id)) return;
+  if (now.kind == Mark::Kind::save) {
+    saving_ = true;
+    return core->batcher.save(id);
+  }
   const bool ends = now.kind == Mark::Kind::finish || now.kind == Mark::Kind::reset;
   check_whole(ends && open == 0);
   if (ends && open > 0) return cross(false, open);
@@ -281,6 +306,7 @@ void LiveSequence::crossed(std::size_t boundary, std::span<const std::span<const
   const Recurrence& recurrence = *core->recurrence;
   std::size_t first = recurrence.outputs.size();
   for (std::size_t i = 0; i < boundary; ++i) first += recurrence.boundaries[i].outputs.size();
+  if (const Recurrence::Boundary& at = recurrence.boundaries[boundary]; !at.opens) ++closed[static_cast<std::size_t>(at.level)];
   if (!rows.empty()) keep(first, rows);
   notify();
   advance();
@@ -301,11 +327,33 @@ void LiveSequence::drained() {
   if (!resetting_) return end_with(nullptr);
   resetting_ = false;
   mark.reset();
-  answered = 0;
+  answered_before += std::exchange(answered, 0);
+  closed.assign(closed.size(), 0);
   const auto old = std::move(sources);  // they go when the batcher has the new ones
   make_sources();
   core->batcher.restart(id, source_list(), given_);
   notify();
+}
+
+void LiveSequence::saved(std::vector<Tensor> states) {
+  saving_ = false;
+  mark.reset();
+  SavedState made;
+  made.steps = answered;
+  made.steps_before = answered_before;
+  made.open = open;
+  made.closed = closed;
+  made.given = given_;
+  made.states = std::move(states);
+  for (const auto& source : sources) source->save(made.pending.emplace_back());
+  saved_ = std::move(made);
+  notify();
+}
+
+SavedState LiveSequence::take_saved() {
+  SavedState made = std::move(*saved_);
+  saved_.reset();
+  return made;
 }
 
 void LiveSequence::end_with(std::exception_ptr why) {

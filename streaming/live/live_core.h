@@ -12,6 +12,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/task/wait.h>
 #include <millrace/streaming/live/live_model.h>
+#include <millrace/streaming/live/saved_state.h>
 #include <millrace/streaming/live/state_slab.h>
 
 /// What live_model.h stands on: sequences without I/O under one lock, and the ticks on a thread. Not for others.
@@ -69,6 +70,8 @@ class LiveCore : public std::enable_shared_from_this<LiveCore> {
   /// Waits for the tick that is out; nothing lives afterwards.
   void shut_down() noexcept;
   std::size_t output_count() const noexcept;
+  /// By which states leave the process; made when it is first asked for. Without the mutex. UnsupportedError without the part openssl.
+  const StateSeal& seal();
 
   Runtime& runtime;
   const LiveOptions options;
@@ -85,6 +88,8 @@ class LiveCore : public std::enable_shared_from_this<LiveCore> {
   void pump();
 
   StateSlab slab_;
+  std::once_flag seal_made_;
+  std::unique_ptr<StateSeal> seal_;
   std::unique_ptr<ThreadExecutor> worker_ = std::make_unique<ThreadExecutor>(1);
   std::condition_variable came_back_;
   bool shut_ = false;
@@ -94,7 +99,7 @@ class LiveCore : public std::enable_shared_from_this<LiveCore> {
 class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_this<LiveSequence> {
  public:
   struct Mark {
-    enum class Kind : std::uint8_t { open, close, flush, reset, finish };
+    enum class Kind : std::uint8_t { open, close, flush, reset, save, finish };
     Kind kind = Kind::finish;
     int level = 0;
   };
@@ -104,6 +109,8 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
   };
 
   LiveSequence(std::shared_ptr<LiveCore> core, std::string name, std::vector<Tensor> given);
+  /// The same, from where another one was saved.
+  LiveSequence(std::shared_ptr<LiveCore> core, std::string name, SavedState from);
   ~LiveSequence() override;
   LiveSequence(const LiveSequence&) = delete;
   LiveSequence& operator=(const LiveSequence&) = delete;
@@ -114,6 +121,8 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
   std::size_t feed(std::size_t input, std::span<const std::byte> bytes);
   void end_with(std::exception_ptr why);
   std::vector<Rows> take();
+  /// What a save that took effect left.
+  SavedState take_saved();
   /// Something that its reader, or that of the model, wants to know.
   bool has_news() const noexcept { return results > 0 || over; }
   void check_goes_on() const;
@@ -133,6 +142,8 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
   std::int64_t results = 0;   // rows of outputs, steps without outputs too
   std::size_t waiting_bytes = 0;
   std::uint64_t answered = 0;
+  std::uint64_t answered_before = 0;  // the last reset
+  std::vector<std::uint64_t> closed;  // inner sequences, by level
   int open = 0;
   bool busy = false;
   bool over = false;
@@ -151,10 +162,14 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
   void crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) override;
   void failed(std::uint64_t seq, std::exception_ptr cause) override;
   void drained() override;
+  void saved(std::vector<Tensor> states) override;
 
-  const std::vector<Tensor> given_;
+  std::vector<Tensor> given_;
+  std::optional<SavedState> from_;   // until it begins
+  std::optional<SavedState> saved_;  // until it is taken
   bool crossing_ = false;
   bool resetting_ = false;
+  bool saving_ = false;
 };
 
 }  // namespace millrace::detail

@@ -226,6 +226,42 @@ task<std::uint64_t> flush_alone(Sequence sequence) {
   co_return sequence->answered;
 }
 
+// ---- Saving ----
+
+task<SavedState> save_alone(Sequence sequence) {
+  const Turn turn(sequence);
+  Mark mark;
+  mark.kind = Mark::Kind::save;
+  task<void> work = say_mark(sequence, mark);
+  co_await std::move(work);
+  const LiveCore::Locked lock(*sequence->core);
+  sequence->check_goes_on();
+  co_return sequence->take_saved();
+}
+
+task<std::string> save_sealed(Sequence sequence) {
+  const StateSeal& seal = sequence->core->seal();
+  task<SavedState> saving = save_alone(sequence);
+  const SavedState state = co_await std::move(saving);
+  co_return seal.seal(state);
+}
+
+/// Where there is room for one more.
+void begin(LiveCore& core, LiveSequence& sequence) {
+  const LiveCore::Locked lock(core);
+  if (core.batcher.live() >= core.options.sessions)
+    throw OverflowError(fmt::format("live model: expected at most {} sessions, found another", core.options.sessions));
+  sequence.begin();
+}
+
+task<Sequence> fork_of(Sequence sequence) {
+  task<SavedState> saving = save_alone(sequence);
+  SavedState state = co_await std::move(saving);
+  auto made = std::make_shared<LiveSequence>(sequence->core, sequence->name, std::move(state));
+  begin(*sequence->core, *made);
+  co_return std::move(made);
+}
+
 // ---- Results ----
 
 /// The outputs of a recurrence, in the order in which a sequence keeps them.
@@ -341,17 +377,24 @@ std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
   return given;
 }
 
+Sequence restored(const Core& core, LiveStart start) {
+  if (!start.given.empty()) throw ArgumentError("live model: expected a saved state or given values, found both");
+  return std::make_shared<LiveSequence>(core, std::move(start.name), core->seal().unseal(start.state));
+}
+
 task<Sequence> open_sequence(Core core, LiveStart start) {
+  if (!start.state.empty()) {
+    Sequence again = restored(core, std::move(start));
+    begin(*core, *again);
+    co_return std::move(again);
+  }
   for (const auto& [name, value] : start.given) {
     const Point there = value.ready();
     co_await ready(there);
   }
   std::vector<Tensor> given = given_of(*core->recurrence, start);
   auto sequence = std::make_shared<LiveSequence>(core, std::move(start.name), std::move(given));
-  const LiveCore::Locked lock(*core);
-  if (core->batcher.live() >= core->options.sessions)
-    throw OverflowError(fmt::format("live model: expected at most {} sessions, found another", core->options.sessions));
-  sequence->begin();
+  begin(*core, *sequence);
   co_return std::move(sequence);
 }
 
@@ -475,6 +518,7 @@ task<void> LiveSession::open_level(int level, Limit deadline) const { return mar
 task<void> LiveSession::close_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::close, level, deadline); }
 task<std::uint64_t> LiveSession::flush(Limit deadline) const { return limited(deadline, flush_alone(sequence_)); }
 task<void> LiveSession::reset(Limit deadline) const { return marked(sequence_, Mark::Kind::reset, 0, deadline); }
+task<std::string> LiveSession::save(Limit deadline) const { return limited(deadline, save_sealed(sequence_)); }
 task<void> LiveSession::finish(Limit deadline) const { return marked(sequence_, Mark::Kind::finish, 0, deadline); }
 
 // ---- LiveModel ----
@@ -505,6 +549,10 @@ task<LiveSession> opened(task<Sequence> opening, Make make) {
 }
 
 }  // namespace
+
+task<LiveSession> LiveSession::fork(Limit deadline) const {
+  return limited(deadline, opened(fork_of(sequence_), [](Sequence sequence) { return LiveSession(std::move(sequence)); }));
+}
 
 task<LiveSession> LiveModel::open(LiveStart start) const {
   return opened(open_sequence(core_, std::move(start)), [](Sequence sequence) { return LiveSession(std::move(sequence)); });

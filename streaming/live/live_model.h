@@ -16,6 +16,7 @@
 #include <millrace/runtime/task/async_task.h>
 #include <millrace/runtime/task/deadline.h>
 #include <millrace/streaming/live/batcher.h>
+#include <millrace/streaming/live/saved_state.h>
 #include <millrace/tensor/lod_tensor.h>
 
 namespace millrace {
@@ -28,6 +29,7 @@ struct LiveOptions {
   std::size_t max_rows = 4096;                      ///< of one tick
   std::size_t sessions = 65536;                     ///< that live at once
   std::size_t queued_in = std::size_t{256} << 10;   ///< bytes of each input of a session that wait for their step
+  std::shared_ptr<const StateKey> state_key;        ///< seals what is saved; none: a key of the model's own, whose states nobody else takes
   std::size_t queued_out = std::size_t{256} << 10;  ///< bytes of results of a session that wait to be taken, before it steps no further
 
   LiveOptions() = default;
@@ -37,6 +39,7 @@ struct LiveOptions {
 struct LiveStart {
   std::string name;                     ///< what errors call it, beside its number
   std::map<std::string, Tensor> given;  ///< values that the program takes at the start; those left out are zeros
+  std::string state;                    ///< what `save` gave, here or where the same model and key are: the sequence goes on from there
 
   LiveStart() = default;
 };
@@ -114,6 +117,11 @@ class LiveSession {
   task<std::uint64_t> flush(Limit deadline = {}) const;
   /// Ends the sequence and begins it anew: what is open closes, each step is answered, then the state is what it was at the start.
   task<void> reset(Limit deadline = {}) const;
+  /// Where the sequence stands when all that was pushed and can be answered is, sealed (StateSeal): with it `open` of this model, of another one or of
+  /// a server, with the same program and key, goes on with the same bits. The session itself goes on, too. UnsupportedError without the part openssl.
+  task<std::string> save(Limit deadline = {}) const;
+  /// A second session of the same model from where this one then stands. Its results begin there. OverflowError as `open`.
+  task<LiveSession> fork(Limit deadline = {}) const;
   /// No row follows. What is open closes; `next` gives what is left, then nothing.
   task<void> finish(Limit deadline = {}) const;
   /// The session is over at once: whoever waits for it hears CancelledError.
@@ -148,6 +156,14 @@ class LiveSession {
     return async_start(executor(), reset(deadline), std::forward<Token>(token), "reset");
   }
   template <class Token>
+  auto async_save(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), save(deadline), std::forward<Token>(token), "save");
+  }
+  template <class Token>
+  auto async_fork(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), fork(deadline), std::forward<Token>(token), "fork");
+  }
+  template <class Token>
   auto async_finish(Token&& token, Limit deadline = {}) const {
     return async_start(executor(), finish(deadline), std::forward<Token>(token), "finish");
   }
@@ -177,7 +193,8 @@ class LiveModel {
   std::size_t live_sessions() const;
   Batcher::Stats stats() const;
 
-  /// A new sequence. OverflowError when `sessions` live already; ArgumentError names a given value that the program does not take.
+  /// A new sequence. OverflowError when `sessions` live already; ArgumentError names a given value that the program does not take,
+  /// or says that there is a state beside it; SavedStateError refuses a state.
   task<LiveSession> open(LiveStart start = {}) const;
 
   /// Pieces of several sequences at once: level 0 of the LoD says how many rows (with levels below: inner sequences, which open and close) go to each

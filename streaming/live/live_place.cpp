@@ -25,9 +25,7 @@ class LivePlace::Job final : public Runnable {
       result = place_->slab_.run(tick_, place_->options_.tracer);
     } catch (...) {
       // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
-      result.slots = tick_.slots;
-      for (std::size_t row = 0; row < tick_.slots.size(); ++row) result.failures.push_back({row, std::current_exception()});
-      result.crossed.assign(tick_.crossings.size(), {{}, std::current_exception()});
+      result = TickResult::failed(tick_, std::current_exception());
     }
     // The context's thread lets go of the place: the last to do so joins the worker, which cannot join itself.
     asio::io_context& io = place_->context_;

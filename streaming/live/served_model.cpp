@@ -51,4 +51,15 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
       throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
 }
 
+std::string ServedModel::identity() const {
+  std::string text;
+  if (const auto& audio = config_.audio)
+    text += fmt::format("audio {} {} {} {} {} {}\n", audio->input, audio->rate, audio->window, audio->hop, audio->context,
+                        static_cast<int>(audio->quality));
+  for (const LabelConfig& label : config_.labels)
+    text += fmt::format("label {} {} {} {} {} {} {} {}\n", label.name, label.output, label.index, label.enter, label.leave, label.min_on,
+                        label.min_off, label.pad);
+  return text;
+}
+
 }  // namespace millrace

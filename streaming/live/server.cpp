@@ -6,6 +6,8 @@
 #include <optional>
 #include <set>
 
+#include <time.h>
+
 #include <fmt/format.h>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
@@ -18,6 +20,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/live/live_place.h>
 #include <millrace/streaming/live/session.h>
+#include <millrace/streaming/live/ticket.h>
 #include <millrace/streaming/protocol/frame.h>
 #include <millrace/streaming/transport/connection.h>
 #include <millrace/streaming/transport/listener.h>
@@ -52,6 +55,19 @@ std::string refusal_over_tcp() {
   return encode_frame(text_message(to_json(ErrorMessage{ErrorCode::overload, no_descriptor, retry_when_full_ms, {}})));
 }
 
+Admission::Options admission_of(const ServerOptions& options, const ServedModel& model) {
+  Admission::Options own = options.admission;
+  if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
+  return own;
+}
+
+/// Of the calling thread.
+double processor_seconds() noexcept {
+  timespec used{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
 }  // namespace
 
 /// What the pending operations share with the server.
@@ -65,6 +81,8 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   void accept();
   void drain();
   void pump();
+  void hold_ended(Connection& connection);
+  Connection& holder_of(std::string_view ticket) const;
   void pump_soon();
   void closed(const std::shared_ptr<Connection>& connection);
   void shut_down() noexcept;
@@ -79,37 +97,43 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   ServerOptions options;
   Listener listener;
   std::vector<std::shared_ptr<LivePlace>> places;
+  std::unique_ptr<const StateSeal> seal;  // null: why_no_seal
+  std::string why_no_seal;
+  Admission admission;
+  Batcher::Stats stats() const noexcept;
   std::set<std::shared_ptr<Connection>> connections;
   std::map<std::uint64_t, Connection*> newcomers;  // by number: the oldest first
   std::set<Connection*> sessions;                  // those that have started and are not over
   std::map<std::string, std::size_t> by_address;   // sessions
+  std::map<std::string, Connection*, std::less<>> tickets;
+  std::map<std::uint64_t, Connection*> ended;  // without a connection, their clients may lack the end of them; by number: the oldest first
   std::function<void()> stopped;
   std::function<void(const std::string& why, std::size_t sessions, std::size_t left)> lost;
   std::function<void(const SessionEnd&)> session_ended;
   bool draining = false;
 
  private:
+  void make_seal();
+  void observe();
   void admit(asio::ip::tcp::socket socket);
   void lost_place(const LivePlace& gone);
-  void finish_drain();
   double backlog_seconds();
 
   asio::steady_timer drain_timer_;
   std::uint64_t last_number_ = 0;
   std::size_t waiting_rows_ = 0;  // as they were counted last
   std::chrono::steady_clock::time_point counted_at_{};
-  bool told_ = false;
 };
 
 /// One client: reads while its session wants input, writes what the session says: what waits, and what is about to come, as one piece.
-class Server::State::Connection final : public std::enable_shared_from_this<Connection>, private BatcherChoice {
+class Server::State::Connection final : public std::enable_shared_from_this<Connection>, private SessionHost {
  public:
   Connection(std::shared_ptr<State> server, std::uint64_t its_number, const asio::ip::address& peer)
       : number(its_number),
         address(peer.to_string()),
         is_loopback(peer.is_loopback()),
         server_(std::move(server)),
-        session_(server_->model, static_cast<BatcherChoice&>(*this), server_->options.limits),
+        session_(server_->model, static_cast<SessionHost&>(*this), server_->options.limits),
         timer_(server_->context) {
     session_.on_change = [this] {
       write();
@@ -126,7 +150,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
       if (error || self->closed_) return self->close_now();
       self->stream_ = std::move(stream);
-      self->stream_->limit(self->server_->options.limits.start, self->server_->options.limits.start);
+      self->stream_->limit(self->session_.most_start_bytes(), self->session_.most_start_bytes());
       self->watch();
       if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
       self->read();
@@ -148,6 +172,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   void close_now() {
     if (closed_) return;
     closed_ = true;
+    if (const auto held = server_->tickets.find(session_.ticket()); held != server_->tickets.end()) server_->tickets.erase(held);
+    server_->ended.erase(number);
     session_.abandon();
     account();
     if (stream_)
@@ -157,10 +183,18 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     timer_.cancel();
     server_->closed(shared_from_this());
   }
-  /// The server goes away: who is still shaking hands was promised nothing and cannot be told.
+  /// The server goes away: who is still shaking hands was promised nothing and cannot be told, nor can who has no connection.
   void dismiss() {
-    if (!stream_) return close_now();
-    refuse(ErrorCode::draining, "the server is going away", {});
+    if (!stream_ || parked_) return close_now();
+    session_.drain();
+    write();
+  }
+  /// Another connection takes the place of the one that was lost, or is not known yet to be.
+  void adopt(std::unique_ptr<MessageStream> stream, std::uint64_t acknowledged) {
+    handover_ = std::make_unique<Handover>(Handover{std::move(stream), acknowledged, nullptr});
+    parked_ = true;
+    stream_->abort();
+    take_over();
   }
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
@@ -173,7 +207,22 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// A connection on its way from one session to another: the stream, at the one that gets it; who that is, at the one that gives it.
+  struct Handover {
+    std::unique_ptr<MessageStream> stream;
+    std::uint64_t acknowledged = 0;
+    std::shared_ptr<Connection> to;
+  };
+
   Batcher& choose() override { return server_->place_for(*this); }
+  std::string issue_ticket() override;
+  void resume(const std::string& ticket, std::uint64_t acknowledged) override;
+  void lose_connection();
+  void hand_over();
+  void take_over();
+  void close_finished(error_code error);
+  const StateSeal* seal() const noexcept override { return server_->seal.get(); }
+  std::string why_no_seal() const override { return server_->why_no_seal; }
 
   /// Which of the server's counts it is in: a newcomer, then a session, then on its way out.
   void account() {
@@ -189,7 +238,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     ended_ = true;
     server_->newcomers.erase(number);
     if (server_->sessions.erase(this) > 0 && --server_->by_address[address] == 0) server_->by_address.erase(address);
-    deadline_ = Clock::now() + server_->options.limits.stuck_writer;
+    if (!parked_) deadline_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
     tell_end();
   }
@@ -209,7 +258,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
 
   void read() {
-    if (reading_ || closed_ || !stream_ || server_->draining || !session_.wants_input()) return;
+    if (reading_ || closed_ || parked_ || !stream_ || server_->draining || !session_.wants_input()) return;
     reading_ = true;
     stream_->async_read([self = shared_from_this()](error_code error, Message message) {
       self->reading_ = false;
@@ -218,13 +267,15 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
   void received(error_code error, Message message) {
     if (closed_) return;
+    if (parked_) return take_over();
     if (error && session_.over()) return;
     if (error) {
       // What breaks the protocol is answered; a client that is gone is not.
       if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, what_broke(error), {});
-      return close_now();
+      return lose_connection();
     }
     const bool said_something = session_.receive(std::move(message));
+    if (handover_) return hand_over();
     account();
     if (said_something && !session_.over()) deadline_ = Clock::now() + server_->options.limits.idle;
     server_->pump_soon();
@@ -234,13 +285,14 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   std::string what_broke(error_code error) const {
     if (wire_error(error) != ErrorCode::too_big) return error.message();
     const Limits& limits = server_->options.limits;
-    if (!session_.started()) return fmt::format("expected a start of at most {} bytes, found a longer message", limits.start);
+    if (!session_.started())
+      return fmt::format("expected a start of at most {} bytes, found a longer message", session_.most_start_bytes());
     return fmt::format("expected messages of at most {} bytes, {} of them text, found a longer one", limits.message, limits.control);
   }
 
   void write() {
     account();
-    if (writing_ || closed_ || !stream_) return;
+    if (writing_ || closed_ || parked_ || !stream_) return;
     if (!session_.has_output()) {
       if (session_.over()) finish();
       return;
@@ -264,7 +316,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   void written(error_code error, std::size_t bytes) {
     writing_ = false;
     if (closed_) return;
-    if (error) return close_now();
+    if (parked_) return take_over();
+    if (error) return lose_connection();
     session_.written(bytes);
     server_->pump();
     read();
@@ -273,7 +326,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   void finish() {
     if (closing_) return;
     closing_ = true;
-    stream_->async_close(session_.close_code(), [self = shared_from_this()](error_code) { self->close_now(); });
+    stream_->async_close(session_.close_code(), [self = shared_from_this()](error_code error) { self->close_finished(error); });
   }
 
   /// One timer for the deadlines of reading and writing: it fires at the earlier, and is set again when that has moved.
@@ -290,6 +343,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
   void check_deadlines() {
     const auto now = Clock::now();
+    if (parked_) return now >= deadline_ ? close_now() : watch();
     if (session_.started() && !session_.over()) deadline_ = std::max(deadline_, stream_->last_ping() + server_->options.limits.idle);
     if (writing_ && now >= written_by_) {
       if (session_.over()) return close_now();
@@ -312,6 +366,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   std::unique_ptr<MessageStream> stream_;
   asio::steady_timer timer_;
   asio::cancellation_signal accepting_;  // until there is a stream
+  std::unique_ptr<Handover> handover_;
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point written_by_ = Clock::time_point::max();
   const Clock::time_point begun_ = Clock::now();
@@ -322,14 +377,87 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   bool writing_ = false;
   bool closing_ = false;
   bool closed_ = false;
+  bool parked_ = false;  // its connection is lost, and its session waits for another
 };
+
+// ---- Sessions that outlive their connections ----
+
+std::string Server::State::Connection::issue_ticket() {
+  if (server_->options.limits.resume.count() == 0) return {};
+  std::string ticket = make_ticket();
+  server_->tickets.emplace(ticket, this);
+  return ticket;
+}
+
+Server::State::Connection& Server::State::holder_of(std::string_view ticket) const {
+  const auto held = tickets.find(ticket);
+  if (held == tickets.end() || draining)
+    throw ProtocolError(ErrorCode::unknown_ticket, "expected the ticket of a session that this server holds, found another");
+  return *held->second;
+}
+
+void Server::State::Connection::resume(const std::string& ticket, std::uint64_t acknowledged) {
+  Connection& holder = server_->holder_of(ticket);
+  holder.session_.check_resume(acknowledged);
+  handover_ = std::make_unique<Handover>(Handover{nullptr, acknowledged, holder.shared_from_this()});
+}
+
+/// The session waits for its client, if it may. What it still has to say is held; one that ended is held, too, until its client has read so.
+void Server::State::Connection::lose_connection() {
+  const bool wanted = !session_.over() || session_.outcome() == "ended";
+  if (session_.ticket().empty() || !wanted || server_->draining) return close_now();
+  parked_ = true;
+  stream_->abort();
+  deadline_ = Clock::now() + server_->options.limits.resume;
+  watch();
+  if (session_.over()) server_->hold_ended(*this);
+}
+
+/// Those that ended hold no slot, and are as many as there may be slots.
+void Server::State::hold_ended(Connection& connection) {
+  ended.emplace(connection.number, &connection);
+  if (ended.size() > options.limits.sessions) ended.begin()->second->close_now();
+}
+
+void Server::State::Connection::hand_over() {
+  const std::unique_ptr<Handover> handover = std::move(handover_);
+  std::unique_ptr<MessageStream> stream = std::move(stream_);
+  close_now();
+  if (!handover->to->closed_) handover->to->adopt(std::move(stream), handover->acknowledged);
+}
+
+/// Once nothing is pending on the stream before: what was pending has completed with an error.
+void Server::State::Connection::take_over() {
+  if (!handover_ || reading_ || writing_ || closing_) return;
+  const std::unique_ptr<Handover> handover = std::move(handover_);
+  stream_ = std::move(handover->stream);
+  parked_ = false;
+  deadline_ = Clock::now() + server_->options.limits.idle;
+  stream_->limit(server_->options.limits.message, server_->options.limits.control);
+  server_->ended.erase(number);
+  session_.resume(handover->acknowledged);
+  watch();
+  server_->pump_soon();
+  read();
+  write();
+}
+
+void Server::State::Connection::close_finished(error_code error) {
+  closing_ = false;
+  if (closed_) return;
+  if (parked_) return take_over();
+  // A close that was answered says that all before it was read; the end of a TCP stream does not.
+  !error && stream_->peer_close_code() != 0 ? close_now() : lose_connection();
+}
 
 Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> served, ServerOptions given)
     : context(on),
       model(std::move(served)),
       options(std::move(given)),
       listener(context.get_executor(), options.address, options.port),
+      admission(admission_of(options, *model), std::chrono::steady_clock::now()),
       drain_timer_(context) {
+  make_seal();
   if (options.devices.empty()) options.devices.push_back(make_cpu_device());
   for (const auto& device : options.devices) {
     LivePlace::Options own;
@@ -338,6 +466,16 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
     own.max_rows = options.max_rows;
     own.tracer = options.tracer;
     places.push_back(std::make_shared<LivePlace>(context, model->recurrence(), std::move(own)));
+  }
+}
+
+/// A build without the part openssl serves as well, and says so when a client wants to save.
+void Server::State::make_seal() {
+  try {
+    seal = std::make_unique<const StateSeal>(model->recurrence(), options.state_key ? *options.state_key : StateKey::random(),
+                                             model->identity(), model->config().labels.size());
+  } catch (const UnsupportedError& absent) {
+    why_no_seal = absent.what();
   }
 }
 
@@ -388,6 +526,26 @@ void Server::State::check_room(const Connection& connection) {
     refuse(fmt::format("the rows that wait take about {:.1f} s, and this server takes no session while they take more than {:.1f} s",
                        backlog, longest),
            backlog);
+  observe();
+  if (const auto refused = admission.refuse(sessions.size()))
+    throw ProtocolError(ErrorCode::overload, refused->why, refused->retry_after_ms);
+}
+
+/// Sums over places and the clock of the thread are asked for once a second at most.
+void Server::State::observe() {
+  const auto now = std::chrono::steady_clock::now();
+  if (admission.due(now)) admission.observe(now, stats().rows, processor_seconds());
+}
+
+Batcher::Stats Server::State::stats() const noexcept {
+  Batcher::Stats all;
+  for (const auto& place : places) {
+    const Batcher::Stats& one = place->batcher().stats();
+    all.ticks += one.ticks;
+    all.rows += one.rows;
+    all.largest = std::max(all.largest, one.largest);
+  }
+  return all;
 }
 
 /// Where a session begins: on the place with the fewest that is not lost.
@@ -397,6 +555,7 @@ Batcher& Server::State::place_for(const Connection& connection) {
   for (const auto& place : places)
     if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
   if (found == nullptr) throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of(places.front()->lost())));
+  admission.started();
   return found->batcher();
 }
 
@@ -440,13 +599,12 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
 }
 
 void Server::State::pump_soon() {
+  observe();
   for (const auto& place : places) place->pump_soon();
-  if (draining) pump();
 }
 
 void Server::State::pump() {
   for (const auto& place : places) place->pump();
-  if (draining) finish_drain();
 }
 
 void Server::State::drain() {
@@ -462,15 +620,10 @@ void Server::State::drain() {
     if (stopped) asio::post(context, stopped);
     return;
   }
-  pump();
-}
-
-/// Everything that arrived has been answered: the sessions are told.
-void Server::State::finish_drain() {
-  if (told_ || std::any_of(places.begin(), places.end(), [](const auto& place) { return !place->idle(); })) return;
-  told_ = true;
+  // Each is told once all that it said before has been answered.
   const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
   for (const auto& connection : all) connection->dismiss();
+  pump();
 }
 
 void Server::State::shut_down() noexcept {
@@ -515,16 +668,8 @@ std::size_t Server::live_sessions() const noexcept {
   return all;
 }
 
-Batcher::Stats Server::stats() const noexcept {
-  Batcher::Stats all;
-  for (const auto& place : state_->places) {
-    const Batcher::Stats& one = place->batcher().stats();
-    all.ticks += one.ticks;
-    all.rows += one.rows;
-    all.largest = std::max(all.largest, one.largest);
-  }
-  return all;
-}
+Batcher::Stats Server::stats() const noexcept { return state_->stats(); }
+Server::Load Server::load() const noexcept { return {state_->admission.capacity(), state_->admission.load(state_->sessions.size())}; }
 
 std::vector<Server::PlaceStats> Server::places() const {
   std::vector<PlaceStats> all;

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include <millrace/runtime/loops/backend.h>
+#include <millrace/streaming/live/admission.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/live/state_key.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/transport/asio.h>
 #include <millrace/tensor/device.h>
@@ -29,6 +31,9 @@ struct ServerOptions {
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
   Backend backend = Backend::automatic;          ///< of ticks, as StateSlab takes it
   std::chrono::milliseconds drain_limit{4000};
+  Admission::Options admission;  ///< session_rate 0: that of the model's audio, where it has some
+  std::shared_ptr<const StateKey>
+      state_key;  ///< seals the states of sessions; none: a key of the server's own, whose states nobody else takes
   Tracer* tracer = nullptr;
 
   ServerOptions() = default;
@@ -79,6 +84,12 @@ class Server {
   std::size_t newcomers() const noexcept;
   /// Of all places.
   Batcher::Stats stats() const noexcept;
+  /// By which sessions are admitted: steps a second that this server holds, and that its sessions ask for.
+  struct Load {
+    double capacity = 0;  ///< 0: not known
+    double asked = 0;
+  };
+  Load load() const noexcept;
   struct PlaceStats {
     Place place;
     Batcher::Stats ticks;

@@ -27,8 +27,12 @@ double element(DType dtype, std::span<const std::byte> row, std::size_t index) {
 Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits)
     : model_(std::move(model)), batcher_(&batcher), limits_(limits) {}
 
-Session::Session(std::shared_ptr<const ServedModel> model, BatcherChoice& choice, const Limits& limits)
-    : model_(std::move(model)), choice_(&choice), limits_(limits) {}
+Session::Session(std::shared_ptr<const ServedModel> model, SessionHost& host, const Limits& limits)
+    : model_(std::move(model)), host_(&host), limits_(limits) {}
+
+void SessionHost::resume(const std::string&, std::uint64_t) {
+  throw ProtocolError(ErrorCode::unknown_ticket, "expected a server that holds sessions without a connection, found one that does not");
+}
 
 Session::~Session() { leave(); }
 
@@ -51,6 +55,8 @@ bool Session::receive(Message message) {
     take_control(message);
   } catch (const ProtocolError& error) {
     end_with(error.code(), error.what(), error.retry_after_ms());
+  } catch (const SavedStateError& error) {
+    end_with(ErrorCode::bad_state, error.what(), {});
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
   }
@@ -58,16 +64,20 @@ bool Session::receive(Message message) {
 }
 
 void Session::take_control(const Message& message) {
-  if (const std::size_t most = started() ? limits_.control : limits_.start; message.payload.size() > most)
+  const std::size_t most = started() ? limits_.control : most_start_bytes();
+  if (message.payload.size() > most)
     throw ProtocolError(ErrorCode::too_big,
                         fmt::format("expected a control message of at most {} bytes, found {}", most, message.payload.size()));
-  const ClientMessage said = parse_client_message(message.payload);
+  const ClientMessage said = parse_client_message(message.payload, most);
   if (const auto* first = std::get_if<StartMessage>(&said)) return start(*first);
   if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found another");
+  if (const auto* got = std::get_if<AcknowledgeMessage>(&said)) return acknowledge(got->messages);
   if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found another message");
+  ++received_;
   if (const auto* open = std::get_if<OpenMessage>(&said)) return take_mark(*open);
   if (const auto* close = std::get_if<CloseMessage>(&said)) return take_mark(*close);
   if (std::holds_alternative<FlushMessage>(said)) return take_mark({Mark::Kind::flush, 0});
+  if (std::holds_alternative<SaveMessage>(said)) return take_save();
   if (std::holds_alternative<ResetMessage>(said)) {
     open_said_ = 0;
     return take_mark({Mark::Kind::reset, 0});
@@ -92,6 +102,7 @@ bool Session::take_data(Message message) {
   if (const int innermost = model_->recurrence()->levels - 1; !port.level && open_said_ < innermost && !data.bytes.empty())
     throw ProtocolError(ErrorCode::bad_message,
                         fmt::format("expected open of level {} before data of '{}', found data", open_said_ + 1, port.name));
+  ++received_;
   if (data.bytes.empty()) return false;
   incoming_bytes_ += data.bytes.size();
   chunk.taken = message.payload.size() - data.bytes.size();
@@ -160,7 +171,7 @@ void Session::feed() {
     bool& flag;
   } const feeding(feeding_);
   bool moved = false;
-  while (!over_ && !crossing_ && !resetting_) {
+  while (!over_ && !crossing_ && !resetting_ && !saving_) {
     std::vector<bool> full(sources_.size(), false);
     auto at = incoming_.begin();
     while (at != incoming_.end() && !at->mark) {
@@ -187,7 +198,7 @@ void Session::feed() {
 
 /// Only more rows of another input would help, and no more is read: the inputs are too far apart.
 void Session::check_not_stuck() const {
-  if (over_ || end_said_ || crossing_ || resetting_ || incoming_.empty() || incoming_.front().mark || wants_input()) return;
+  if (over_ || end_said_ || crossing_ || resetting_ || saving_ || incoming_.empty() || incoming_.front().mark || wants_input()) return;
   if (!batcher_->settled(id_)) return;
   const std::string& ahead = model_->inputs()[incoming_.front().source].name;
   for (std::size_t i = 0; i < sources_.size(); ++i)
@@ -210,6 +221,11 @@ bool Session::pass(const Mark& front) {
   if (mark.kind == Mark::Kind::flush) {
     incoming_.pop_front();
     send(text_message(to_json(FlushedMessage{answered_})));
+    return true;
+  }
+  if (mark.kind == Mark::Kind::save || mark.kind == Mark::Kind::leave) {
+    incoming_.pop_front();
+    pass_save(mark);
     return true;
   }
   if ((mark.kind == Mark::Kind::end || mark.kind == Mark::Kind::reset) && open_ > 0) {
@@ -264,6 +280,8 @@ void Session::go_on() {
     feed();
   } catch (const ProtocolError& error) {
     end_with(error.code(), error.what(), {});
+  } catch (const SavedStateError& error) {
+    end_with(ErrorCode::bad_state, error.what(), {});
   } catch (const Error& error) {
     end_with(ErrorCode::bad_input, error.what(), {});
   }
@@ -366,6 +384,7 @@ void Session::send(Message message) {
 Message Session::take_output() {
   Message message = std::move(outgoing_.front());
   outgoing_.pop_front();
+  if (special_ && special_->sent) special_->sent->add(message);
   return message;
 }
 
@@ -380,9 +399,10 @@ void Session::written(std::size_t bytes) {
   if (!over_ && started() && outgoing_bytes_ <= limits_.queued_out) batcher_->allow(id_, true);
 }
 
-void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms) {
+void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,
+                       std::optional<SavedMessage> saved) {
   if (over_) return;
-  ErrorMessage message{code, why, retry_after_ms, {}};
+  ErrorMessage message{code, why, retry_after_ms, {}, std::move(saved)};
   if (started()) message.seq = answered_;
   outcome_ = Outcome::error;
   error_ = code;

@@ -13,6 +13,8 @@
 #include <millrace/streaming/audio/audio_front_end.h>
 #include <millrace/streaming/audio/segmenter.h>
 #include <millrace/streaming/live/batcher.h>
+#include <millrace/streaming/live/saved_state.h>
+#include <millrace/streaming/live/sent_messages.h>
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/protocol/message.h>
@@ -20,14 +22,22 @@
 
 namespace millrace {
 
-/// Where a session begins: which of several batchers. Throws a ProtocolError that says why there is none.
-class BatcherChoice {
+/// What a session asks of its server. Each member may throw a ProtocolError, which ends the session.
+class SessionHost {
  public:
+  /// Where the session begins: which of several batchers.
   virtual Batcher& choose() = 0;
+  /// By which states are saved and taken; null: they are not, and `why_no_seal` says why.
+  virtual const StateSeal* seal() const noexcept { return nullptr; }
+  virtual std::string why_no_seal() const { return "this server saves no states"; }
+  /// A ticket by which the session can be resumed, asked for once, at its start; empty: it cannot.
+  virtual std::string issue_ticket() { return {}; }
+  /// The client wants this connection to go on with the session of that ticket, which it has got so many messages of.
+  virtual void resume(const std::string& ticket, std::uint64_t acknowledged);
 
  protected:
-  BatcherChoice() = default;
-  ~BatcherChoice() = default;
+  SessionHost() = default;
+  ~SessionHost() = default;
 };
 
 /// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, messages out. Its queues are bounded:
@@ -38,7 +48,7 @@ class Session final : private Batcher::Sink {
   /// `batcher` and `limits` outlive it.
   Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits);
   /// The same, where `start` finds out which batcher it is.
-  Session(std::shared_ptr<const ServedModel> model, BatcherChoice& choice, const Limits& limits);
+  Session(std::shared_ptr<const ServedModel> model, SessionHost& host, const Limits& limits);
   Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, Limits&& limits) = delete;
   /// Leaves the batcher, in whatever state.
   ~Session() override;
@@ -51,6 +61,16 @@ class Session final : private Batcher::Sink {
   void abandon();
   /// Ends the session with an error message: `code` is idle, slow_reader, draining or overload.
   void refuse(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms = {});
+  /// The server goes away: when all that arrived has been answered the session ends with `draining`, and its state where it can be saved.
+  void drain();
+  /// The client has another connection, over which it gets what it has not got of the messages so far: `acknowledged` of them, without `started`.
+  /// ProtocolError (unknown_ticket) when some of the others are not held any more.
+  void resume(std::uint64_t acknowledged);
+  void check_resume(std::uint64_t acknowledged) const;
+  /// By which it is resumed; empty: it cannot.
+  std::string_view ticket() const noexcept { return special().sent ? std::string_view(special().sent->ticket()) : std::string_view(); }
+  /// Bytes that a start may have.
+  std::size_t most_start_bytes() const noexcept;
   /// Called whenever there is output that was not there before, or may be room for input. Set once; must not destroy the session.
   std::function<void()> on_change;
 
@@ -95,14 +115,16 @@ class Session final : private Batcher::Sink {
     std::vector<Tensor> given{};                       // for the start, and each reset
     AudioFrontEnd* audio = nullptr;
     std::vector<Labelled> labels{};
-    std::vector<std::uint64_t> closed{};  // sequences of each inner level that closed
+    std::vector<std::uint64_t> closed{};   // sequences of each inner level that closed
+    std::unique_ptr<SentMessages> sent{};  // of a session that can be resumed
   };
 
   /// A message that takes effect when all before it has: in the queue it stands among the data.
   struct Mark {
-    enum class Kind : std::uint8_t { open, close, flush, reset, end };
+    enum class Kind : std::uint8_t { open, close, flush, reset, save, leave, end };
     Kind kind = Kind::end;
     int level = 0;
+    std::uint64_t messages = 0;  // of the client's, so far: of a save
   };
 
   void start(const StartMessage& message);
@@ -111,6 +133,15 @@ class Session final : private Batcher::Sink {
   void take_mark(Mark mark);
   void take_mark(const OpenMessage& message);
   void take_mark(const CloseMessage& message);
+  void take_save();
+  void acknowledge(std::uint64_t messages);
+  void pass_save(const Mark& mark);
+  std::string why_not_saved() const;
+  SavedState state_with(std::vector<Tensor> states) const;
+  std::optional<SavedMessage> seal(std::vector<Tensor> states, std::string& why);
+  void go_on_from(SavedState& saved, const StartMessage& message);
+  SavedState unsealed(const StartMessage& message) const;
+  StartedMessage greeting() const;
   bool pass(const Mark& mark);
   void pass_boundary(const Mark& mark);
   void check_whole(const char* at) const;
@@ -130,7 +161,8 @@ class Session final : private Batcher::Sink {
   void send(Message message);
   void send_rows(std::uint64_t seq, std::optional<int> level, std::span<const std::span<const std::byte>> rows);
   void go_on();
-  void end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms);
+  void end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,
+                std::optional<SavedMessage> saved = {});
   void leave();
   void label_step(std::span<const std::span<const std::byte>> rows);
   void send_segment(const std::optional<Segment>& segment);
@@ -139,6 +171,7 @@ class Session final : private Batcher::Sink {
   void crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) override;
   void failed(std::uint64_t seq, std::exception_ptr error) override;
   void drained() override;
+  void saved(std::vector<Tensor> states) override;
 
   struct Chunk {
     std::size_t source = 0;
@@ -148,8 +181,8 @@ class Session final : private Batcher::Sink {
   };
 
   std::shared_ptr<const ServedModel> model_;
-  BatcherChoice* choice_ = nullptr;
-  Batcher* batcher_ = nullptr;  // none before the start where there is a choice
+  SessionHost* host_ = nullptr;
+  Batcher* batcher_ = nullptr;  // none before the start where there is a host
   const Limits& limits_;
   LiveId id_ = 0;  // 0: not started
   OneOrMany<std::unique_ptr<RowSource>> sources_;
@@ -159,11 +192,15 @@ class Session final : private Batcher::Sink {
   std::list<Message> outgoing_;
   std::size_t outgoing_bytes_ = 0;  // with those that are being written
   std::uint64_t answered_ = 0;
-  int open_ = 0;       // levels of inner sequences that are open, as far as the queue has been worked off
-  int open_said_ = 0;  // and as far as the client has said
+  std::uint64_t received_ = 0;    // messages of the client's, less its start and what it acknowledges
+  std::uint64_t saved_with_ = 0;  // of them, those in the state that is being saved
+  int open_ = 0;                  // levels of inner sequences that are open, as far as the queue has been worked off
+  int open_said_ = 0;             // and as far as the client has said
   ReplyFormat reply_ = ReplyFormat::json;
   bool crossing_ = false;   // a boundary is on its way
   bool resetting_ = false;  // the sequence ends, to begin anew
+  bool saving_ = false;     // its states are on their way
+  bool leaving_ = false;    // to be told with `draining`
   bool end_said_ = false;
   bool feeding_ = false;
   bool over_ = false;

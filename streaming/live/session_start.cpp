@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a session begins: what of session.h has to do with `start`.
 #include <algorithm>
+#include <chrono>
 
 #include <fmt/format.h>
 
 #include <millrace/streaming/live/session.h>
+#include <millrace/streaming/protocol/base64.h>
 #include <millrace/streaming/protocol/result.h>
 #include <millrace/streaming/protocol/row_assembler.h>
 
@@ -128,8 +130,46 @@ std::vector<Tensor> Session::take_given(const StartMessage& message) {
   return given;
 }
 
+SavedState Session::unsealed(const StartMessage& message) const {
+  if (!message.state) return {};
+  if (host_ == nullptr || host_->seal() == nullptr)
+    throw SavedStateError(host_ == nullptr ? "this session takes no saved states" : host_->why_no_seal());
+  if (!message.given.empty())
+    throw ProtocolError(ErrorCode::bad_input, "expected a saved state or given values, found both: a state has those it was started with");
+  if (message.state->size() > base64_size(host_->seal()->most_bytes()))
+    throw SavedStateError(
+        fmt::format("saved state: expected at most {} letters, found {}", base64_size(host_->seal()->most_bytes()), message.state->size()));
+  try {
+    return host_->seal()->unseal(from_base64(*message.state));
+  } catch (const SavedStateError&) {
+    throw;
+  } catch (const ParseError& error) {
+    throw SavedStateError(fmt::format("saved state: {}", error.what()));
+  }
+}
+
+/// The sequence stands where the saved one stood; its states go to the batcher.
+void Session::go_on_from(SavedState& saved, const StartMessage& message) {
+  for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i]->load(saved.pending.at(i));
+  answered_ = saved.steps;
+  open_ = open_said_ = saved.open;
+  if (saved.steps_before > 0) make_special().steps_before = saved.steps_before;
+  if (!saved.given.empty()) make_special().given = saved.given;
+  if (!special().closed.empty() && special().closed.size() == saved.closed.size()) make_special().closed = saved.closed;
+  if (!message.segments || special().labels.empty()) return;
+  std::vector<Labelled>& labels = make_special().labels;
+  if (labels.size() != saved.segmenters.size())
+    throw ProtocolError(ErrorCode::bad_input, "expected segments to be wanted from the beginning, found a state of a session without them");
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i].segmenter.load(saved.segmenters[i]);
+}
+
 void Session::start(const StartMessage& message) {
   if (started()) throw ProtocolError(ErrorCode::bad_message, "expected one start, found another");
+  if (message.resume) {
+    if (host_ == nullptr) throw ProtocolError(ErrorCode::unknown_ticket, "expected a ticket of this server's, found another");
+    return host_->resume(*message.resume, message.acknowledged);
+  }
+  SavedState saved = unsealed(message);
   reply_ = message.reply;
   choose_outputs(message);
   make_sources(message);
@@ -137,17 +177,31 @@ void Session::start(const StartMessage& message) {
   if (!message.session.empty()) make_special().label = message.session;
   if (const int levels = model_->recurrence()->levels; levels > 1) make_special().closed.assign(static_cast<std::size_t>(levels), 0);
   if (message.segments) make_labels();
-  if (choice_ != nullptr) batcher_ = &choice_->choose();
-  id_ = batcher_->open(sources(), *this, std::move(given));
+  if (message.state) go_on_from(saved, message);
+  if (host_ != nullptr) batcher_ = &host_->choose();
+  id_ = batcher_->open(sources(), *this, message.state ? saved.given : std::move(given), {std::move(saved.states), answered_});
+  if (host_ != nullptr)
+    if (std::string ticket = host_->issue_ticket(); !ticket.empty())
+      make_special().sent = std::make_unique<SentMessages>(std::move(ticket), limits_.held_out);
   // What stays was made before what goes away again, so that it leaves no gaps.
+  send(text_message(to_json(greeting())));
+}
+
+StartedMessage Session::greeting() const {
   StartedMessage answer;
-  answer.session = message.session;
+  answer.session = label();
   answer.reply = reply_;
+  answer.seq = answered_;
+  answer.idle_seconds = std::chrono::duration<double>(limits_.idle).count();
+  if (const Special& own = special(); own.sent) {
+    answer.ticket = own.sent->ticket();
+    answer.resume_seconds = std::chrono::duration<double>(limits_.resume).count();
+  }
   answer.inputs = model_->inputs();
   for (PortSpec& port : answer.inputs)
     if (port.audio) port.audio = special().audio->format();
   for (const std::size_t output : wanted()) answer.outputs.push_back(model_->outputs()[output]);
-  send(text_message(to_json(answer)));
+  return answer;
 }
 
 void Session::make_labels() {

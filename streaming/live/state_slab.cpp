@@ -36,6 +36,15 @@ void copy_row(const Tensor& from, const Tensor& to, std::int64_t row) {
 
 }  // namespace
 
+TickResult TickResult::failed(const Tick& tick, const std::exception_ptr& error) {
+  TickResult result;
+  result.slots = tick.slots;
+  for (std::size_t row = 0; row < tick.slots.size(); ++row) result.failures.push_back({row, error});
+  result.crossed.assign(tick.crossings.size(), {{}, error});
+  result.saved.assign(tick.saves.size(), {{}, error});
+  return result;
+}
+
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Backend backend)
     : recurrence_(std::move(recurrence)), device_(device ? std::move(device) : make_cpu_device()), start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
@@ -116,6 +125,11 @@ Tensor StateSlab::on_device(const Tensor& value) const {
 }
 
 void StateSlab::start(const Tick::Start& start) {
+  if (!start.states.empty()) {
+    grow(start.slot);
+    for (std::size_t i = 0; i < slabs_.size(); ++i) copy(start.states.at(i), slabs_[i].select(0, start.slot), device_->stream(0));
+    return;
+  }
   const bool given = std::any_of(start.given.begin(), start.given.end(), [](const Tensor& value) { return value.elements() > 0; });
   std::optional<std::vector<Value>> own;
   if (given || !fresh_) {
@@ -402,6 +416,7 @@ TickResult StateSlab::run_to_end(const Tick& tick, Tracer* tracer) {
   TickResult result;
   result.slots = tick.slots;
   result.crossed.resize(tick.crossings.size());
+  result.saved.resize(tick.saves.size());
   if (!lost_) settle();
   if (!lost_) begin(tick.starts);
   if (!lost_) cross(tick, result, tracer);
@@ -414,15 +429,29 @@ TickResult StateSlab::run_to_end(const Tick& tick, Tracer* tracer) {
       if (tick.slots.size() > 1 && !lost_) step_alone(tick, result, tracer);
     }
   }
+  if (!lost_) save(tick, result);
   if (lost_) tell_lost(result);
   return result;
+}
+
+/// A state that cannot be read is the failure of its slot alone.
+void StateSlab::save(const Tick& tick, TickResult& result) {
+  for (std::size_t n = 0; n < tick.saves.size(); ++n) {
+    try {
+      check_state({tick.saves[n]});
+      for (std::size_t i = 0; i < slabs_.size(); ++i) result.saved[n].states.push_back(state(i, tick.saves[n]));
+    } catch (...) {
+      result.saved[n] = {{}, std::current_exception()};
+      recover();
+    }
+  }
 }
 
 /// Nothing of the tick is for the host to look at before the step, or to put back behind it.
 bool StateSlab::can_follow(const Tick& tick) const {
   const auto known = [&](Slot slot) { return slot < capacity_ && !torn_.contains(slot) && !unstarted_.contains(slot); };
   return on_device_ && !may_fault_ && !lost_ && settled_ && written_.empty() && tick.starts.empty() && tick.crossings.empty() &&
-         !tick.slots.empty() && std::all_of(tick.slots.begin(), tick.slots.end(), known);
+         tick.saves.empty() && !tick.slots.empty() && std::all_of(tick.slots.begin(), tick.slots.end(), known);
 }
 
 void StateSlab::start(const Tick& tick) {
@@ -482,6 +511,7 @@ void StateSlab::tell_lost(TickResult& result) const {
   result.failures.clear();
   for (std::size_t row = 0; row < result.slots.size(); ++row) result.failures.push_back({row, lost_});
   for (TickResult::Crossed& crossed : result.crossed) crossed.error = lost_;
+  for (TickResult::Saved& saved : result.saved) saved = {{}, lost_};
 }
 
 Tensor StateSlab::state(std::size_t index, Slot slot) const {

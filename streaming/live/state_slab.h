@@ -87,6 +87,7 @@ class StateSlab {
   void put_back();
   void step_alone(const Tick& tick, TickResult& result, Tracer* tracer);
   void tell_lost(TickResult& result) const;
+  void save(const Tick& tick, TickResult& result);
   std::vector<Tensor> step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer);
 
   std::shared_ptr<const Recurrence> recurrence_;

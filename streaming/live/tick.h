@@ -20,6 +20,7 @@ struct Tick {
   struct Start {
     Slot slot = 0;
     std::vector<Tensor> given;
+    std::vector<Tensor> states{};  ///< instead of `given`, where a sequence goes on: one per state of the recurrence
   };
   std::vector<Start> starts;
   std::vector<Slot> slots;     ///< row i of every input belongs to slots[i]; no slot twice
@@ -32,6 +33,8 @@ struct Tick {
     std::vector<Tensor> inputs;  ///< one per input of the boundary: [1, its extents]
   };
   std::vector<Crossing> crossings{};
+  /// Slots whose states are wanted, behind all else. A slot that is here is neither among `slots` nor `crossings`.
+  std::vector<Slot> saves{};
 };
 
 /// What a tick gave. A row that failed has an error and no outputs; the others are not touched by it.
@@ -50,6 +53,16 @@ struct TickResult {
     std::exception_ptr error;
   };
   std::vector<Crossed> crossed{};  ///< one per crossing of the tick
+
+  /// The states of a slot, on the host; or why they cannot be had.
+  struct Saved {
+    std::vector<Tensor> states;
+    std::exception_ptr error;
+  };
+  std::vector<Saved> saved{};  ///< one per save of the tick
+
+  /// No part of the tick was done, by an error that is not that of one row.
+  static TickResult failed(const Tick& tick, const std::exception_ptr& error);
 
   /// Set when the place is gone, and with it the state of every sequence there: no tick will succeed any more.
   std::exception_ptr lost{};

@@ -40,7 +40,10 @@ struct StartMessage {
   std::optional<std::vector<std::string>> outputs;   ///< those wanted; absent: all
   std::map<std::string, std::vector<double>> given;  ///< values that the program takes at the start, row-major; those left out are zeros
   ReplyFormat reply = ReplyFormat::json;
-  bool segments = false;  ///< whether labelled segments are wanted
+  bool segments = false;                             ///< whether labelled segments are wanted
+  std::optional<std::string> state = std::nullopt;   ///< base64 of a saved state (live/saved_state.h), from which the sequence goes on
+  std::optional<std::string> resume = std::nullopt;  ///< the ticket of a session that lost its connection: nothing else may stand beside it
+  std::uint64_t acknowledged = 0;                    ///< with `resume`: messages of that session that arrived here
 };
 
 /// Client: no more data; the server answers what is left and then `ended`.
@@ -58,8 +61,15 @@ struct CloseMessage {
 struct FlushMessage {};
 /// Client: the sequence ends as by `end`, then `reset` is answered and it begins anew.
 struct ResetMessage {};
+/// Client: as `flush`, answered by `saved`, which holds the state.
+struct SaveMessage {};
+/// Client: so many messages of the session arrived, from its `started` on, and need not be held for a `resume`.
+struct AcknowledgeMessage {
+  std::uint64_t messages = 0;
+};
 
-using ClientMessage = std::variant<StartMessage, EndMessage, OpenMessage, CloseMessage, FlushMessage, ResetMessage>;
+using ClientMessage =
+    std::variant<StartMessage, EndMessage, OpenMessage, CloseMessage, FlushMessage, ResetMessage, SaveMessage, AcknowledgeMessage>;
 
 /// One input or output of the served program, as a session sees it.
 struct PortSpec {
@@ -80,6 +90,11 @@ struct StartedMessage {
   std::vector<PortSpec> inputs;
   std::vector<PortSpec> outputs;  ///< those the session gets, in the order of its results
   ReplyFormat reply = ReplyFormat::json;
+  std::uint64_t seq = 0;                                ///< of the next result of a step: not 0 where a sequence goes on
+  std::uint64_t messages = 0;                           ///< of the client's that the session took before, where one is resumed
+  std::optional<double> idle_seconds = std::nullopt;    ///< silence that ends the session
+  std::optional<std::string> ticket = std::nullopt;     ///< for `resume`
+  std::optional<double> resume_seconds = std::nullopt;  ///< how long a session without a connection waits for its ticket
 };
 
 /// Server: the outputs of `steps` consecutive steps, the first of them `seq`. Steps count from 0.
@@ -114,16 +129,24 @@ struct ResetDoneMessage {
   std::uint64_t steps = 0;
 };
 
+/// Server: answers `save`. The sequence goes on here, and from `state` wherever else it is started.
+struct SavedMessage {
+  std::uint64_t steps = 0;     ///< that were answered
+  std::uint64_t messages = 0;  ///< of the client's that are in the state: its start not counted, nor any `acknowledge`
+  std::string state;           ///< base64
+};
+
 /// Server: the session is over. Steps from `seq` on get no result.
 struct ErrorMessage {
   ErrorCode code = ErrorCode::failed;
   std::string message;
   std::optional<std::uint32_t> retry_after_ms;
   std::optional<std::uint64_t> seq;
+  std::optional<SavedMessage> saved = std::nullopt;  ///< of `draining`: where the sequence stands, to go on elsewhere
 };
 
 using ServerMessage =
-    std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage, FlushedMessage, ResetDoneMessage>;
+    std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage, FlushedMessage, ResetDoneMessage, SavedMessage>;
 
 /// Text of a control message. What an error says is cut at 1 KiB.
 std::string to_json(const StartMessage& message);
@@ -132,7 +155,10 @@ std::string to_json(const OpenMessage& message);
 std::string to_json(const CloseMessage& message);
 std::string to_json(const FlushMessage& message);
 std::string to_json(const ResetMessage& message);
+std::string to_json(const SaveMessage& message);
+std::string to_json(const AcknowledgeMessage& message);
 std::string to_json(const StartedMessage& message);
+std::string to_json(const SavedMessage& message);
 std::string to_json(const SegmentMessage& message);
 std::string to_json(const EndedMessage& message);
 std::string to_json(const ErrorMessage& message);
@@ -140,7 +166,8 @@ std::string to_json(const FlushedMessage& message);
 std::string to_json(const ResetDoneMessage& message);
 
 /// Reads what a client says. ProtocolError: bad_text (not UTF-8), bad_message (not JSON, deeper than 8, a key twice, an unknown type or
-/// key, a value of the wrong kind), bad_input (another version, an unknown dtype or sample format, a rate or a channel count out of range).
-ClientMessage parse_client_message(std::string_view text);
+/// key, a value of the wrong kind), bad_input (another version, an unknown dtype or sample format, a rate or a channel count out of range),
+/// too_big (more bytes than `most`).
+ClientMessage parse_client_message(std::string_view text, std::size_t most = std::size_t{64} << 10);
 
 }  // namespace millrace

@@ -11,6 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::size_t max_label = 128;
+constexpr auto most_counted = std::numeric_limits<std::int64_t>::max();
 
 // Text of ours may quote what a peer sent: a byte that is no UTF-8 becomes U+FFFD instead of an error about an error.
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -102,7 +103,7 @@ StartMessage parse_start(const JsonObject& object) {
   const auto version = object.required("version", object.integer("version", 0, std::numeric_limits<int>::max()));
   if (version != protocol_version)
     bad_input("start.version: expected " + std::to_string(protocol_version) + ", found " + std::to_string(version));
-  object.only({"type", "version", "session", "inputs", "outputs", "given", "reply", "segments"});
+  object.only({"type", "version", "session", "inputs", "outputs", "given", "reply", "segments", "state", "resume", "acknowledged"});
   StartMessage start;
   start.session = parse_label(object);
   if (const auto* inputs = object.find("inputs")) {
@@ -116,6 +117,11 @@ StartMessage parse_start(const JsonObject& object) {
   }
   if (const auto reply = object.text("reply")) start.reply = parse_reply_format(*reply, "start.reply");
   start.segments = object.boolean("segments").value_or(false);
+  start.state = object.text("state");
+  start.resume = object.text("resume");
+  if (start.resume) object.only({"type", "version", "session", "resume", "acknowledged"});
+  if (!start.resume && object.find("acknowledged") != nullptr) bad_input("start.acknowledged: expected resume beside it, found none");
+  start.acknowledged = static_cast<std::uint64_t>(object.integer("acknowledged", 0, most_counted).value_or(0));
   return start;
 }
 
@@ -130,6 +136,9 @@ std::string to_json(const StartMessage& message) {
   for (const auto& [name, values] : message.given) json["given"][name] = values;
   json["reply"] = name_of(message.reply);
   if (message.segments) json["segments"] = true;
+  if (message.state) json["state"] = *message.state;
+  if (message.resume) json = {{"type", "start"}, {"version", message.version}, {"resume", *message.resume}};
+  if (message.resume) json["acknowledged"] = message.acknowledged;
   return text_of(json);
 }
 
@@ -138,6 +147,8 @@ std::string to_json(const OpenMessage& message) { return text_of({{"type", "open
 std::string to_json(const CloseMessage& message) { return text_of({{"type", "close"}, {"level", message.level}}); }
 std::string to_json(const FlushMessage&) { return R"({"type":"flush"})"; }
 std::string to_json(const ResetMessage&) { return R"({"type":"reset"})"; }
+std::string to_json(const SaveMessage&) { return R"({"type":"save"})"; }
+std::string to_json(const AcknowledgeMessage& message) { return text_of({{"type", "acknowledge"}, {"messages", message.messages}}); }
 
 std::string to_json(const StartedMessage& message) {
   Json json = {{"type", "started"}, {"version", message.version}, {"session", message.session}};
@@ -146,7 +157,16 @@ std::string to_json(const StartedMessage& message) {
   json["outputs"] = Json::array();
   for (const PortSpec& port : message.outputs) json["outputs"].push_back(json_of_port(port));
   json["reply"] = name_of(message.reply);
+  if (message.seq > 0) json["seq"] = message.seq;
+  if (message.messages > 0) json["messages"] = message.messages;
+  if (message.idle_seconds) json["idle_seconds"] = *message.idle_seconds;
+  if (message.ticket) json["ticket"] = *message.ticket;
+  if (message.resume_seconds) json["resume_seconds"] = *message.resume_seconds;
   return text_of(json);
+}
+
+std::string to_json(const SavedMessage& message) {
+  return text_of({{"type", "saved"}, {"steps", message.steps}, {"messages", message.messages}, {"state", message.state}});
 }
 
 std::string to_json(const SegmentMessage& message) {
@@ -162,6 +182,7 @@ std::string to_json(const ErrorMessage& message) {
   Json json = {{"type", "error"}, {"code", name_of(message.code)}, {"message", clipped(message.message)}};
   if (message.retry_after_ms) json["retry_after_ms"] = *message.retry_after_ms;
   if (message.seq) json["seq"] = *message.seq;
+  if (message.saved) json.update({{"steps", message.saved->steps}, {"messages", message.saved->messages}, {"state", message.saved->state}});
   return text_of(json);
 }
 
@@ -174,6 +195,11 @@ int parse_level(const JsonObject& object) {
   return static_cast<int>(object.required("level", object.integer("level", -most, most)));
 }
 
+AcknowledgeMessage parse_acknowledge(const JsonObject& object) {
+  object.only({"type", "messages"});
+  return {static_cast<std::uint64_t>(object.required("messages", object.integer("messages", 0, most_counted)))};
+}
+
 template <class T>
 T without_keys(const JsonObject& object) {
   object.only({"type"});
@@ -182,8 +208,10 @@ T without_keys(const JsonObject& object) {
 
 }  // namespace
 
-ClientMessage parse_client_message(std::string_view text) {
-  const nlohmann::json json = parse_strict_json(text);
+ClientMessage parse_client_message(std::string_view text, std::size_t most) {
+  JsonBounds bounds;
+  bounds.bytes = most;
+  const nlohmann::json json = parse_strict_json(text, bounds);
   const JsonObject object(json, "control");
   const std::string type = object.required("type", object.text("type"));
   if (type == "start") return parse_start(JsonObject(json, "start"));
@@ -193,7 +221,10 @@ ClientMessage parse_client_message(std::string_view text) {
   if (type == "close") return CloseMessage{parse_level(said)};
   if (type == "flush") return without_keys<FlushMessage>(said);
   if (type == "reset") return without_keys<ResetMessage>(said);
-  throw ProtocolError(ErrorCode::bad_message, "control.type: expected start, open, close, flush, reset or end, found '" + type + "'");
+  if (type == "save") return without_keys<SaveMessage>(said);
+  if (type == "acknowledge") return parse_acknowledge(said);
+  throw ProtocolError(ErrorCode::bad_message,
+                      "control.type: expected start, open, close, flush, reset, save, acknowledge or end, found '" + type + "'");
 }
 
 }  // namespace millrace

@@ -12,17 +12,19 @@ namespace millrace {
 
 /// Why a session ends early. The names and the WebSocket close codes are those of docs/protocol.md.
 enum class ErrorCode : std::uint8_t {
-  bad_message,  ///< 1002: a frame, a control message or an order of messages that the protocol does not have
-  bad_text,     ///< 1007: control text that is not UTF-8
-  bad_input,    ///< 1008: inputs, dtypes, shapes, outputs or a version that the served program does not have
-  refused,      ///< 1008: a route, an origin or a peer that is not allowed
-  idle,         ///< 1008: nothing arrived for too long, or the handshake took too long
-  slow_reader,  ///< 1008: replies were not read for too long
-  too_big,      ///< 1009: a message above the limit
-  failed,       ///< 1011: a step failed; this session cannot go on
-  overload,     ///< 1013: no room; `retry_after_ms` says when to come back
-  draining,     ///< 1001: the server is going away
-  lost,         ///< 1011: the device that the session's state was on is gone; a new session may begin elsewhere
+  bad_message,     ///< 1002: a frame, a control message or an order of messages that the protocol does not have
+  bad_text,        ///< 1007: control text that is not UTF-8
+  bad_input,       ///< 1008: inputs, dtypes, shapes, outputs or a version that the served program does not have
+  refused,         ///< 1008: a route, an origin or a peer that is not allowed
+  idle,            ///< 1008: nothing arrived for too long, or the handshake took too long
+  slow_reader,     ///< 1008: replies were not read for too long
+  too_big,         ///< 1009: a message above the limit
+  failed,          ///< 1011: a step failed; this session cannot go on
+  overload,        ///< 1013: no room; `retry_after_ms` says when to come back
+  draining,        ///< 1001: the server is going away
+  lost,            ///< 1011: the device that the session's state was on is gone; a new session may begin elsewhere
+  bad_state,       ///< 1008: a saved state that was cut or changed, or is of another model, version or key; a session that cannot be saved
+  unknown_ticket,  ///< 1008: a ticket that no session waits for, or whose session holds less than was asked for
 };
 
 /// "bad_message", …

@@ -18,6 +18,7 @@ struct Limits {
   std::size_t chunks_in = 32;                       ///< messages a session may have queued before it is not read any more
   std::size_t queued_in = std::size_t{256} << 10;   ///< bytes likewise; one larger message is taken when the queue is empty
   std::size_t queued_out = std::size_t{256} << 10;  ///< bytes of replies waiting before the session stops stepping
+  std::size_t held_out = std::size_t{64} << 10;     ///< bytes of replies that were sent and not acknowledged, where sessions can be resumed
   std::size_t sessions = 1024;                      ///< live sessions of a server: those that have started
   std::optional<std::size_t> sessions_per_address;  ///< of one peer address, whichever; none: 64, and any number of a loopback address
   std::size_t newcomers = 0;  ///< connections that have not started: the oldest goes for one more; 0: as `sessions`, but 256 or more
@@ -26,6 +27,7 @@ struct Limits {
   std::chrono::milliseconds handshake{5000};        ///< from accepting a connection to its `start`
   std::chrono::milliseconds stuck_writer{5000};     ///< a reply that the peer does not take
   std::chrono::milliseconds idle{60000};            ///< a session from which nothing arrives
+  std::chrono::milliseconds resume{0};              ///< how long a session that lost its connection waits for its ticket; 0: not at all
 
   /// Above this a plain TCP length would look like an HTTP request line.
   static constexpr std::size_t message_ceiling = std::size_t{16} << 20;

@@ -65,6 +65,19 @@ ResultMessage parse_result(const JsonObject& object, const StartedMessage& start
   return result;
 }
 
+std::optional<std::uint64_t> count_of(const JsonObject& object, const char* key) {
+  const auto found = object.integer(key, 0, most);
+  return found ? std::optional(static_cast<std::uint64_t>(*found)) : std::nullopt;
+}
+
+SavedMessage parse_saved(const JsonObject& object) {
+  SavedMessage saved;
+  saved.steps = object.required("steps", count_of(object, "steps"));
+  saved.messages = object.required("messages", count_of(object, "messages"));
+  saved.state = object.required("state", object.text("state"));
+  return saved;
+}
+
 StartedMessage parse_started(const JsonObject& object) {
   StartedMessage started;
   started.version = static_cast<int>(object.required("version", object.integer("version", 0, std::numeric_limits<int>::max())));
@@ -72,6 +85,11 @@ StartedMessage parse_started(const JsonObject& object) {
   for (const auto& port : object.at("inputs")) started.inputs.push_back(parse_port(port, "started.inputs"));
   for (const auto& port : object.at("outputs")) started.outputs.push_back(parse_port(port, "started.outputs"));
   started.reply = parse_reply_format(object.required("reply", object.text("reply")), "started.reply");
+  started.seq = count_of(object, "seq").value_or(0);
+  started.messages = count_of(object, "messages").value_or(0);
+  started.idle_seconds = object.number("idle_seconds");
+  started.ticket = object.text("ticket");
+  started.resume_seconds = object.number("resume_seconds");
   return started;
 }
 
@@ -83,7 +101,8 @@ ErrorMessage parse_error(const JsonObject& object) {
   error.message = object.text("message").value_or(code);
   if (const auto after = object.integer("retry_after_ms", 0, std::numeric_limits<std::uint32_t>::max()))
     error.retry_after_ms = static_cast<std::uint32_t>(*after);
-  if (const auto seq = object.integer("seq", 0, most)) error.seq = static_cast<std::uint64_t>(*seq);
+  error.seq = count_of(object, "seq");
+  if (object.find("state") != nullptr) error.saved = parse_saved(object);
   return error;
 }
 
@@ -154,6 +173,7 @@ ServerMessage read_reply(const Message& message, std::optional<StartedMessage>& 
     return result;
   }
   if (type == "segment") return parse_segment(object);
+  if (type == "saved") return parse_saved(object);
   if (type == "flushed") return FlushedMessage{static_cast<std::uint64_t>(object.required("steps", object.integer("steps", 0, most)))};
   if (type == "reset") return ResetDoneMessage{static_cast<std::uint64_t>(object.required("steps", object.integer("steps", 0, most)))};
   if (type != "ended") throw ProtocolError(ErrorCode::bad_message, "reply.type: expected a reply of the protocol, found '" + type + "'");

@@ -3,36 +3,11 @@
 
 #include <limits>
 
+#include <millrace/streaming/protocol/byte_reader.h>
 #include <millrace/streaming/protocol/little_endian.h>
 
 namespace millrace {
 namespace {
-
-/// Takes pieces off the front of bytes, or says that they were cut.
-class Cursor {
- public:
-  explicit Cursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  std::span<const std::byte> take(std::size_t count) {
-    if (count > bytes_.size())
-      throw ProtocolError(ErrorCode::bad_message,
-                          "result: expected " + std::to_string(count) + " more bytes, found " + std::to_string(bytes_.size()));
-    const auto piece = bytes_.first(count);
-    bytes_ = bytes_.subspan(count);
-    return piece;
-  }
-  template <class T>
-  T number() {
-    return read_little_endian<T>(take(sizeof(T)).data());
-  }
-  std::string text(std::size_t count) {
-    const auto piece = take(count);
-    return {reinterpret_cast<const char*>(piece.data()), piece.size()};
-  }
-  std::size_t left() const { return bytes_.size(); }
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 constexpr std::size_t most_named = 255;  // a count, and a length of a name, are a byte
 
@@ -69,21 +44,31 @@ void check_binary_result(std::span<const std::string_view> names) {
   }
 }
 
-ResultMessage parse_binary_result(std::span<const std::byte> bytes) {
-  Cursor cursor(bytes);
+namespace {
+
+ResultMessage read_binary_result(ByteReader reader) {
   ResultMessage result;
-  result.seq = cursor.number<std::uint64_t>();
-  result.steps = cursor.number<std::uint32_t>();
-  const auto count = cursor.number<std::uint8_t>();
+  result.seq = reader.number<std::uint64_t>();
+  result.steps = reader.number<std::uint32_t>();
+  const auto count = reader.number<std::uint8_t>();
   for (int k = 0; k < count; ++k) {
     ResultMessage::Output output;
-    output.name = cursor.text(cursor.number<std::uint8_t>());
-    output.bytes = cursor.text(cursor.number<std::uint32_t>());
+    output.name = reader.text(reader.number<std::uint8_t>());
+    output.bytes = reader.text(reader.number<std::uint32_t>());
     result.outputs.push_back(std::move(output));
   }
-  if (cursor.left() > 0)
-    throw ProtocolError(ErrorCode::bad_message, "result: expected the end, found " + std::to_string(cursor.left()) + " more bytes");
+  reader.end();
   return result;
+}
+
+}  // namespace
+
+ResultMessage parse_binary_result(std::span<const std::byte> bytes) {
+  try {
+    return read_binary_result(ByteReader("result", bytes));
+  } catch (const ParseError& cut) {
+    throw ProtocolError(ErrorCode::bad_message, cut.what());
+  }
 }
 
 }  // namespace millrace

@@ -65,6 +65,14 @@ void RowAssembler::pop(std::size_t count) {
   begin_ = 0;
 }
 
+void RowAssembler::save(std::string& to) const { to.append(reinterpret_cast<const char*>(bytes_.data()) + begin_, held_bytes()); }
+
+void RowAssembler::load(std::string_view bytes) {
+  if (feed(std::as_bytes(std::span<const char>(bytes.data(), bytes.size()))) != bytes.size())
+    throw ParseError("input '" + kind_->input + "': expected at most " + std::to_string(capacity_) + " bytes that wait, found " +
+                     std::to_string(bytes.size()));
+}
+
 // Moving what is left only once it is the smaller part keeps the cost per byte constant.
 void RowAssembler::compact() {
   if (begin_ < bytes_.size() - begin_) return;

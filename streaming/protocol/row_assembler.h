@@ -26,6 +26,8 @@ class RowAssembler final : public RowSource {
   void pop(std::size_t count) override;
   std::size_t held_bytes() const override { return bytes_.size() - begin_; }
   std::unique_ptr<RowSource> anew() const override { return std::make_unique<RowAssembler>(kind_, capacity_); }
+  void save(std::string& to) const override;
+  void load(std::string_view bytes) override;
 
   /// What all assemblers of one input share, so that a session that waits is small.
   struct Kind {

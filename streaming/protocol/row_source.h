@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include <millrace/tensor/ddim.h>
 #include <millrace/tensor/dtype.h>
@@ -39,6 +41,11 @@ class RowSource {
   virtual std::size_t held_bytes() const = 0;
   /// A source like this one was when it was made.
   virtual std::unique_ptr<RowSource> anew() const = 0;
+
+  /// Appends what the source holds, from which `load` goes on with the same rows. UnsupportedError names what cannot be written down.
+  virtual void save(std::string& to) const = 0;
+  /// Of a source that was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a source appends.
+  virtual void load(std::string_view bytes) = 0;
 };
 
 inline constexpr std::size_t default_row_capacity = std::size_t{256} << 10;

@@ -22,6 +22,8 @@ class Category final : public boost::system::error_category {
       case ErrorCode::overload: return "no room for another session";
       case ErrorCode::draining: return "the server is going away";
       case ErrorCode::lost: return "the device of the session is gone";
+      case ErrorCode::bad_state: return "a saved state that is not this server's";
+      case ErrorCode::unknown_ticket: return "a ticket that no session waits for";
     }
     return "unknown";
   }

@@ -264,6 +264,81 @@ TEST_CASE("a session may be reset, told levels, cancelled, and given a deadline"
   CHECK(error_of<CancelledError>(left.next()).find("its model is gone") != std::string::npos);
 }
 
+TEST_CASE("a session that is forked at any row has a second self with the bits of the whole run, and a bound on sessions counts both") {
+  for (const std::uint64_t seed : seeds(10)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Program program = live_listing(random, features, hidden);
+    const WholeRun whole(program, random, 1, 30, features, hidden);
+    LiveOptions options;
+    options.sessions = 2;
+    const LiveModel model(threads(), program, options);
+    Executor& on = threads().executor();
+    const std::int64_t rows = whole.rows[0].dim(0), cut = random.between(0, rows);
+    LiveStart start;
+    start.given["boot"] = whole.boots[0];
+    const LiveSession session = sync_wait(on, model.open(std::move(start)));
+    sync_wait(on, session.push(whole.rows[0].rows(0, cut)));
+    const LiveSession second = sync_wait(on, session.fork());
+    CHECK(error_of<OverflowError>(session.fork()) == "live model: expected at most 2 sessions, found another");
+    const std::string wanted = WholeRun::bytes(whole.outputs[0]);
+    for (const LiveSession* one : {&second, &session}) {
+      sync_wait(on, one->push(whole.rows[0].rows(cut, rows)));
+      sync_wait(on, one->finish());
+      const std::size_t before = one == &second ? static_cast<std::size_t>(cut) * hidden * sizeof(float) : 0;
+      CHECK(sync_wait(on, taker(one, "y")) == wanted.substr(before));
+    }
+  }
+}
+
+TEST_CASE("a session that is saved, forked and opened elsewhere goes on with the bits of the whole run") {
+  for (const std::uint64_t seed : seeds(10)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Program program = live_listing(random, features, hidden);
+    const WholeRun whole(program, random, 1, 30, features, hidden);
+    LiveOptions options;
+    try {
+      options.state_key = std::make_shared<const StateKey>(std::string(32, 'k'));
+    } catch (const UnsupportedError& absent) {
+      MESSAGE("skipped: ", std::string(absent.what()));
+      return;
+    }
+    const LiveModel model(threads(), program, options), elsewhere(threads(), program, options), stranger(threads(), program);
+    Executor& on = threads().executor();
+    const std::int64_t rows = whole.rows[0].dim(0), cut = random.between(0, rows);
+    LiveStart start;
+    start.given["boot"] = whole.boots[0];
+    const LiveSession session = sync_wait(on, model.open(std::move(start)));
+    sync_wait(on, session.push(whole.rows[0].rows(0, cut)));
+    const std::string state = sync_wait(on, session.save());
+    std::vector<LiveSession> all;
+    all.push_back(sync_wait(on, session.fork()));
+    for (const LiveModel* one : {&model, &elsewhere}) {
+      LiveStart again;
+      again.state = state;
+      all.push_back(sync_wait(on, one->open(std::move(again))));
+    }
+    const std::string wanted = WholeRun::bytes(whole.outputs[0]);
+    const auto rest = [&](const LiveSession& one) {
+      sync_wait(on, one.push(whole.rows[0].rows(cut, rows)));
+      sync_wait(on, one.finish());
+      return sync_wait(on, taker(&one, "y"));
+    };
+    for (const LiveSession& one : all) {
+      CHECK(one.steps() == static_cast<std::uint64_t>(cut));
+      CHECK(rest(one) == wanted.substr(static_cast<std::size_t>(cut) * hidden * sizeof(float)));
+    }
+    CHECK(rest(session) == wanted);
+    for (const std::string& wrong : {state, state.substr(1), std::string("x")}) {
+      LiveStart again;
+      again.state = wrong;
+      CHECK(
+          error_of<SavedStateError>((wrong == state ? stranger : model).open(std::move(again))).starts_with("saved state: expected bytes"));
+    }
+  }
+}
+
 TEST_CASE("a step that fails ends its session alone, by its name and its step") {
   LiveOptions options;
   options.recurrence.states = {{"sum", "next_sum"}};

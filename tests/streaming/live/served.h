@@ -33,7 +33,7 @@ class Served {
   }
   void stop() {
     if (!thread_.joinable()) return;
-    ask([this] { server->drain(); });
+    asio::post(context_, [this] { server->drain(); });
     thread_.join();
   }
   StreamUrl url(StreamUrl::Scheme scheme = StreamUrl::Scheme::tcp) const {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <millrace/streaming/live/batcher.h>
+#include <millrace/streaming/live/saved_state.h>
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/live/session.h>
 #include <millrace/streaming/live/state_slab.h>
@@ -14,7 +16,7 @@
 namespace millrace::testing {
 
 /// A server without sockets or threads: sessions, their batcher, and ticks that happen when they are told to.
-struct Table {
+struct Table : private SessionHost {
   explicit Table(const Program& program, const Limits& given = {}, StreamConfig config = {},
                  std::vector<std::pair<std::string, std::string>> states = {})
       : model(std::make_shared<const ServedModel>(program, std::move(config), std::move(states))),
@@ -23,6 +25,14 @@ struct Table {
         slab(model->recurrence()) {}
 
   std::unique_ptr<Session> sit() { return std::make_unique<Session>(model, batcher, limits); }
+  /// One whose host seals states by this key, if the build can, and gives tickets.
+  std::unique_ptr<Session> sit_hosted() { return std::make_unique<Session>(model, static_cast<SessionHost&>(*this), limits); }
+  bool take_key(const std::string& secret) try {
+    sealing.emplace(model->recurrence(), StateKey(secret), model->identity(), model->config().labels.size());
+    return true;
+  } catch (const UnsupportedError&) {
+    return false;
+  }
   void tick() {
     if (batcher.ready()) batcher.finish(slab.run(batcher.take()));
   }
@@ -34,6 +44,13 @@ struct Table {
   Limits limits;
   Batcher batcher;
   StateSlab slab;
+  std::optional<StateSeal> sealing;
+  std::string ticket;  ///< of each session
+
+ private:
+  Batcher& choose() override { return batcher; }
+  const StateSeal* seal() const noexcept override { return sealing ? &*sealing : nullptr; }
+  std::string issue_ticket() override { return ticket; }
 };
 
 }  // namespace millrace::testing

@@ -66,6 +66,23 @@ TEST_CASE("a start that says everything survives its text") {
   CHECK(read.segments);
 }
 
+TEST_CASE("a start from a state, a resumption, a save and an acknowledgement survive their text") {
+  StartMessage start;
+  start.state = "Zm9v";
+  CHECK(start_of(to_json(start)).state == "Zm9v");
+  start = StartMessage();
+  start.resume = "ticket";
+  start.acknowledged = 12;
+  CHECK(start_of(to_json(start)).resume == "ticket");
+  CHECK(start_of(to_json(start)).acknowledged == 12);
+  CHECK(refusal(R"({"type":"start","version":1,"resume":"t","reply":"json"})") == ErrorCode::bad_message);
+  CHECK(refusal(R"({"type":"start","version":1,"acknowledged":1})") == ErrorCode::bad_input);
+  CHECK(std::holds_alternative<SaveMessage>(parse_client_message(to_json(SaveMessage()))));
+  CHECK(std::get<AcknowledgeMessage>(parse_client_message(to_json(AcknowledgeMessage{7}))).messages == 7);
+  CHECK(refusal(R"({"type":"acknowledge","messages":-1})") == ErrorCode::bad_message);
+  CHECK(refusal(R"({"type":"save","now":true})") == ErrorCode::bad_message);
+}
+
 TEST_CASE("an end is an end") {
   CHECK(std::holds_alternative<EndMessage>(parse_client_message(to_json(EndMessage()))));
   CHECK(refusal(R"({"type":"end","now":true})") == ErrorCode::bad_message);

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a session is saved, moved and resumed: what of session.h has to do with `save`, `draining`, tickets and what was acknowledged.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <millrace/streaming/live/session.h>
+#include <millrace/streaming/protocol/base64.h>
+
+namespace millrace {
+
+std::size_t Session::most_start_bytes() const noexcept {
+  const StateSeal* seal = host_ == nullptr ? nullptr : host_->seal();
+  constexpr std::size_t beside = 4096;
+  return seal == nullptr ? limits_.start : std::max(limits_.start, base64_size(seal->most_bytes()) + beside);
+}
+
+// ---- Saving ----
+
+/// Empty: the session can be saved.
+std::string Session::why_not_saved() const {
+  if (host_ == nullptr) return "this session cannot be saved";
+  if (host_->seal() == nullptr) return host_->why_no_seal();
+  try {
+    std::string scratch;
+    for (const auto& source : sources_) source->save(scratch);
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+void Session::take_save() {
+  if (const std::string why = why_not_saved(); !why.empty()) throw SavedStateError(why);
+  Mark mark{Mark::Kind::save, 0, received_};
+  take_mark(mark);
+}
+
+void Session::pass_save(const Mark& mark) {
+  leaving_ = mark.kind == Mark::Kind::leave;
+  if (leaving_ && !why_not_saved().empty()) return end_with(ErrorCode::draining, "the server is going away", {});
+  saved_with_ = mark.messages;
+  saving_ = true;
+  batcher_->save(id_);
+}
+
+SavedState Session::state_with(std::vector<Tensor> states) const {
+  SavedState state;
+  state.steps = answered_;
+  state.steps_before = special().steps_before;
+  state.open = open_;
+  state.closed = special().closed;
+  state.given = special().given;
+  state.states = std::move(states);
+  for (const auto& source : sources_) source->save(state.pending.emplace_back());
+  for (const Labelled& label : special().labels) label.segmenter.save(state.segmenters.emplace_back());
+  return state;
+}
+
+/// Nothing when there is no state, for which `why` then has the reason.
+std::optional<SavedMessage> Session::seal(std::vector<Tensor> states, std::string& why) {
+  try {
+    return SavedMessage{answered_, saved_with_, base64(host_->seal()->seal(state_with(std::move(states))))};
+  } catch (const Error& error) {
+    why = error.what();
+    return std::nullopt;
+  }
+}
+
+void Session::saved(std::vector<Tensor> states) {
+  saving_ = false;
+  std::string why;
+  std::optional<SavedMessage> message = seal(std::move(states), why);
+  if (leaving_) return end_with(ErrorCode::draining, "the server is going away", {}, std::move(message));
+  if (!message) return end_with(ErrorCode::bad_state, why, {});
+  send(text_message(to_json(*message)));
+  go_on();
+}
+
+void Session::drain() {
+  if (over_) return;
+  if (!started()) return refuse(ErrorCode::draining, "the server is going away");
+  Chunk chunk;
+  chunk.mark = Mark{Mark::Kind::leave, 0, received_};
+  incoming_.push_back(std::move(chunk));
+  go_on();
+}
+
+// ---- Resuming ----
+
+void Session::acknowledge(std::uint64_t messages) {
+  if (!special_ || !special_->sent)
+    throw ProtocolError(ErrorCode::bad_message, "expected nothing to be acknowledged by a session that has no ticket");
+  special_->sent->acknowledge(messages);
+}
+
+void Session::check_resume(std::uint64_t acknowledged) const { special_->sent->check(acknowledged); }
+
+void Session::resume(std::uint64_t acknowledged) {
+  const bool greeted = special_->sent->greeted();
+  std::list<Message> again = special_->sent->take(acknowledged);
+  if (!greeted) outgoing_.pop_front();  // its greeting waits yet
+  outgoing_.splice(outgoing_.begin(), again);
+  StartedMessage hello = greeting();
+  hello.messages = received_;
+  outgoing_.push_front(text_message(to_json(hello)));
+  outgoing_bytes_ = 0;
+  for (const Message& message : outgoing_) outgoing_bytes_ += message.payload.size();
+  if (!over_) batcher_->allow(id_, outgoing_bytes_ <= limits_.queued_out);
+}
+
+}  // namespace millrace
