@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/signal_set.hpp>
 
 #include <millrace/runtime/files/file.h>
@@ -18,6 +19,8 @@
 #include <millrace/runtime/task/usable_memory.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/streaming/live/server.h>
+#include <millrace/streaming/transport/tls.h>
+#include <millrace/streaming/transport/token_set.h>
 
 #include <support/standard_streams.h>
 
@@ -34,6 +37,7 @@ struct ServeFlags {
   std::uint16_t port = 0;
   double handshake_s = 5, stuck_s = 5, idle_s = 60, backlog_s = 5;
   std::size_t per_address = 0;
+  std::string certificate, key, token_file;
   std::string stats;
   TraceFlags trace;
 };
@@ -88,6 +92,45 @@ class SessionLog {
   std::size_t missed_ = 0;
 };
 
+/// What SIGHUP reads again. Files that are wrong by then change nothing: what is in force stays.
+class Credentials {
+ public:
+  explicit Credentials(const ServeFlags& flags) {
+    if (flags.certificate.empty() != flags.key.empty()) throw UsageError("serve: expected --tls-cert and --tls-key together");
+    if (!flags.certificate.empty()) tls = std::make_shared<TlsServer>(flags.certificate, flags.key);
+    if (!flags.token_file.empty()) tokens = std::make_shared<TokenSet>(flags.token_file);
+  }
+  void reload() {
+    try {
+      if (tls) tls->reload();
+      if (tokens) tokens->reload();
+      if (tls || tokens) complain("millrace", "certificate and tokens were read again");
+    } catch (const Error& error) {
+      complain("millrace", std::string("nothing was read again: ") + error.what());
+    }
+  }
+  std::shared_ptr<TlsServer> tls;
+  std::shared_ptr<TokenSet> tokens;
+};
+
+/// A terminal that closes takes no sessions along: SIGHUP reads the credentials again.
+void on_hangup(asio::signal_set& signals, Credentials& credentials) {
+  signals.async_wait([&signals, &credentials](const boost::system::error_code& error, int) {
+    if (error) return;
+    credentials.reload();
+    on_hangup(signals, credentials);
+  });
+}
+
+/// That others may connect takes TLS and a token, or a word that says otherwise.
+void check_reach(const ServerOptions& options) {
+  boost::system::error_code error;
+  const auto address = asio::ip::make_address(options.address, error);
+  if (error || address.is_loopback() || options.insecure || (options.tls && options.tokens)) return;
+  throw UsageError("--address " + options.address +
+                   ": others can reach it: expected --tls-cert and --tls-key, and --token-file, or --insecure for a server without them");
+}
+
 /// The first signal drains, a second one ends the process.
 void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool second) {
   signals.async_wait([&signals, &server, &leaving, second](const boost::system::error_code& error, int) {
@@ -110,6 +153,10 @@ int serve(const ServeFlags& flags) {
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);
   options.limits.backlog = milliseconds(flags.backlog_s);
+  Credentials credentials(flags);
+  options.tls = credentials.tls;
+  options.tokens = credentials.tokens;
+  check_reach(options);
   if (flags.per_address > 0) options.limits.sessions_per_address = flags.per_address;
   Tracer tracer(flags.trace.options());
   if (flags.trace.any()) options.tracer = &tracer;
@@ -118,12 +165,16 @@ int serve(const ServeFlags& flags) {
 
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
-  std::signal(SIGHUP, SIG_IGN);  // a terminal that closes takes no sessions along
+  asio::signal_set hangup(context, SIGHUP);
+  on_hangup(hangup, credentials);
   SessionLog log;
   server.on_session_end = [&log](const Server::SessionEnd& end) { log.say(end); };
   server.on_scarce = [](const std::string& why) { complain("millrace", "newcomers are refused for now: " + why); };
   asio::signal_set signals(context, SIGTERM, SIGINT);
-  server.on_stopped = [&signals] { signals.cancel(); };
+  server.on_stopped = [&signals, &hangup] {
+    signals.cancel();
+    hangup.cancel();
+  };
   bool leaving = false;
   on_signal(signals, server, leaving, false);
   int code = 0;
@@ -141,6 +192,18 @@ int serve(const ServeFlags& flags) {
   if (!flags.stats.empty()) write_file(flags.stats, stats_of(server));
   flags.trace.finish(tracer);
   return code;
+}
+
+void add_access(CLI::App& command, ServeFlags& flags) {
+  const auto add = [&command](const char* name, auto& value, const char* help) {
+    return command.add_option(name, value, help)->group("Access");
+  };
+  add("--tls-cert", flags.certificate, "PEM file of the certificate and those between it and its authority: clients come by tcps and wss");
+  add("--tls-key", flags.key, "PEM file of its private key, without a passphrase. SIGHUP reads both again, and --token-file");
+  add("--token-file", flags.token_file, "A token a line, 16 to 128 characters of A-Z a-z 0-9 - . _ ~: a client shows one of them");
+  add("--allow-origin,--origin", flags.server.origins, "An Origin of browsers that may connect, besides those of the server's own page")
+      ->allow_extra_args(false);
+  command.add_flag("--insecure", flags.server.insecure, "Others may connect without TLS and a token")->group("Access");
 }
 
 void add_limits(CLI::App& command, ServeFlags& flags) {
@@ -186,9 +249,9 @@ void add_serve(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("serve", "Serves a model to live sessions over TCP and WebSocket; SIGTERM drains");
   flags->model.add_to(*command);
   command->add_option("--port", flags->port, "0 takes a free one")->required();
-  command->add_option("--address", flags->server.address, "A loopback address")->capture_default_str();
-  command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")
-      ->allow_extra_args(false);
+  command->add_option("--address", flags->server.address, "Another than a loopback address takes TLS and tokens, or --insecure")
+      ->capture_default_str();
+  add_access(*command, *flags);
   flags->device.add_to(*command);
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
   flags->trace.add_to(*command, "ticks and ops");

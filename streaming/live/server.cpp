@@ -39,6 +39,10 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+Listener::Reach reach_of(const ServerOptions& options) {
+  return options.insecure || (options.tls && options.tokens) ? Listener::Reach::any : Listener::Reach::loopback;
+}
+
 // What a newcomer is told for whom there is no descriptor.
 constexpr const char* no_descriptor = "no descriptor is left for another connection";
 
@@ -121,6 +125,9 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     AcceptOptions accept;
     accept.limits = server_->options.limits;
     accept.origins = server_->options.origins;
+    accept.tls = server_->options.tls;
+    accept.tokens = server_->options.tokens;
+    accept.pages = server_->options.pages;
     // The time for the start is counted from here: what the handshake took is gone from it.
     deadline_ = Clock::now() + accept.limits.handshake;
     auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
@@ -328,7 +335,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
     : context(on),
       model(std::move(served)),
       options(std::move(given)),
-      listener(context.get_executor(), options.address, options.port),
+      listener(context.get_executor(), options.address, options.port, reach_of(options)),
       drain_timer_(context) {
   if (options.devices.empty()) options.devices.push_back(make_cpu_device());
   for (const auto& device : options.devices) {

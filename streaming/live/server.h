@@ -14,17 +14,24 @@
 #include <millrace/streaming/live/served_model.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/transport/asio.h>
+#include <millrace/streaming/transport/http_page.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
 
+class TlsServer;
+class TokenSet;
 class Tracer;
 
 struct ServerOptions {
-  std::string address = "127.0.0.1";  ///< only loopback addresses, until there is TLS and a token
+  std::string address = "127.0.0.1";  ///< another than a loopback address takes `tls` and `tokens`, or `insecure`
   std::uint16_t port = 0;             ///< 0: a free one
   Limits limits;
-  std::vector<std::string> origins;              ///< of browsers that may connect
+  std::vector<std::string> origins;              ///< of browsers that may connect, besides those of the server's own page
+  std::shared_ptr<const TlsServer> tls;          ///< none: bytes are not encrypted. `reload` it on the context's thread
+  std::shared_ptr<const TokenSet> tokens;        ///< none: no token is asked for. Likewise
+  std::shared_ptr<const HttpPages> pages;        ///< what a browser gets that asks for no WebSocket
+  bool insecure = false;                         ///< others than this machine's programs may connect without TLS and a token
   std::size_t max_rows = 4096;                   ///< of one tick
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
   Backend backend = Backend::automatic;          ///< of ticks, as StateSlab takes it
@@ -42,7 +49,7 @@ struct ServerOptions {
 /// sessions end with `lost` and the reason, those elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
 class Server {
  public:
-  /// Listens at once. UnsupportedError, IoError, ArgumentError: see Listener.
+  /// Listens at once. IoError, ArgumentError: see Listener.
   Server(boost::asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
