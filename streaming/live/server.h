@@ -12,6 +12,7 @@
 #include <millrace/runtime/loops/backend.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/live/server_counts.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/transport/asio.h>
 #include <millrace/streaming/transport/http_page.h>
@@ -90,10 +91,29 @@ class Server {
     Place place;
     Batcher::Stats ticks;
     std::size_t sessions = 0;
-    std::string lost{};  ///< what the place was lost by; empty while it is there
+    std::string lost{};           ///< what the place was lost by; empty while it is there
+    double seconds_a_row = 0;     ///< what a row of a tick took lately; 0 before the first
+    std::size_t state_bytes = 0;  ///< of the sessions' states
   };
   /// In the order of `devices`.
   std::vector<PlaceStats> places() const;
+  /// What was done since the server began.
+  const ServerCounts& counts() const noexcept;
+  /// A session that has started and is not over.
+  struct SessionInfo {
+    std::uint64_t number = 0;  ///< of the connection
+    std::string address;
+    std::string label;
+    std::uint64_t steps = 0;
+    std::size_t waiting_rows = 0;
+    double seconds = 0;  ///< since the connection was accepted
+  };
+  /// In the order of their numbers.
+  std::vector<SessionInfo> sessions() const;
+  std::size_t max_sessions() const noexcept;
+  /// Of all sessions, about.
+  std::size_t waiting_rows() const;
+  bool draining() const noexcept;
   /// How ticks run (StateSlab::backend) on the first place. While none does: before the first session, or after `on_stopped`.
   std::string backend() const;
 

@@ -18,7 +18,13 @@ struct HttpPage {
   std::vector<std::pair<std::string, std::string>> headers{};  ///< besides Content-Type, Content-Length and Connection
 };
 
-/// The page of a path without its query, such as "/"; none: 404.
-using HttpPages = std::function<std::optional<HttpPage>(std::string_view path)>;
+/// What a page may depend on.
+struct HttpQuestion {
+  std::string_view path;   ///< without its query, such as "/"
+  bool has_token = false;  ///< the request shows a token that the server knows, or the server asks for none
+};
+
+/// The page that a question gets; none: 404. Called on the thread of the connection.
+using HttpPages = std::function<std::optional<HttpPage>(const HttpQuestion& question)>;
 
 }  // namespace millrace

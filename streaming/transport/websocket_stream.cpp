@@ -319,13 +319,13 @@ struct Request {
     if (access.only_pages && !names_an_address(field(http::field::host))) return refusal(http::status::forbidden);
     if (access.only_pages || target != websocket_route) {
       std::optional<HttpPage> found;
-      if (access.pages) found = (*access.pages)(target.substr(0, target.find('?')));
+      if (access.pages) found = (*access.pages)({target.substr(0, target.find('?')), has_token()});
       return found ? std::move(found) : refusal(http::status::not_found);
     }
     if (request.count(http::field::origin) > 0 && !is_allowed(field(http::field::origin))) return refusal(http::status::forbidden);
     if (!websocket::is_upgrade(request)) return refusal(http::status::upgrade_required);
     if (buffer.size() > 0) return refusal(http::status::bad_request);  // nothing may follow the request before its answer
-    if (access.tokens && !access.tokens->holds(token())) return refusal(http::status::unauthorized);
+    if (!has_token()) return refusal(http::status::unauthorized);
     return std::nullopt;
   }
 
@@ -344,6 +344,7 @@ struct Request {
       if (one.starts_with(beast::string_view(prefix))) return std::string_view(one.data(), one.size()).substr(prefix.size());
     return {};
   }
+  bool has_token() const { return !access.tokens || access.tokens->holds(token()); }
   bool offers_protocol() const { return http::token_list(field(http::field::sec_websocket_protocol)).exists(websocket_protocol); }
 
   static HttpPage refusal(http::status status) {

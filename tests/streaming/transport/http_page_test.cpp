@@ -20,10 +20,10 @@ const std::string token = "a-token.of_some~length";
 
 AcceptOptions with_page() {
   AcceptOptions accept;
-  accept.pages = std::make_shared<const HttpPages>([](std::string_view path) -> std::optional<HttpPage> {
-    if (path != "/") return std::nullopt;
+  accept.pages = std::make_shared<const HttpPages>([](const HttpQuestion& question) -> std::optional<HttpPage> {
+    if (question.path != "/") return std::nullopt;
     HttpPage page;
-    page.body = "the page";
+    page.body = question.has_token ? "the page" : "the page of a stranger";
     page.headers.emplace_back("X-Of-The-Page", "yes");
     return page;
   });
@@ -62,6 +62,15 @@ TEST_CASE("a GET of a page gets it with its headers, whatever its query, and no 
   CHECK(answer_to(accept, "GET /other HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 404 "));
   CHECK(answer_to(accept, "POST / HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 405 "));
   CHECK(answer_to(AcceptOptions(), "GET / HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 404 "));
+}
+
+TEST_CASE("a page knows whether a token was shown") {
+  const ScratchFolder folder;
+  std::ofstream(folder / "tokens") << token << "\n";
+  AcceptOptions accept = with_page();
+  accept.tokens = std::make_shared<TokenSet>((folder / "tokens").string());
+  CHECK(answer_to(accept, "GET / HTTP/1.1\r\nHost: a").ends_with("the page of a stranger"));
+  CHECK(answer_to(accept, "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + token).ends_with("the page"));
 }
 
 TEST_CASE("a page may connect from its own address and from localhost, and a name takes an allowed origin") {
