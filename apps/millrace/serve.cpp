@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <climits>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
-
-#include <poll.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
@@ -18,6 +15,7 @@
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/usable_memory.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/streaming/admin/admin_port.h>
 #include <millrace/streaming/live/server.h>
 #include <millrace/streaming/transport/tls.h>
 #include <millrace/streaming/transport/token_set.h>
@@ -26,6 +24,9 @@
 
 #include "commands.h"
 #include "model_flags.h"
+#include "page.h"
+#include "serve_log.h"
+#include "settings.h"
 
 namespace millrace::app {
 namespace {
@@ -38,6 +39,9 @@ struct ServeFlags {
   double handshake_s = 5, stuck_s = 5, idle_s = 60, backlog_s = 5;
   std::size_t per_address = 0;
   std::string certificate, key, token_file;
+  std::string admin;
+  bool log_json = false, no_page = false;
+  Settings settings;
   std::string stats;
   TraceFlags trace;
 };
@@ -66,32 +70,6 @@ std::string stats_of(const Server& server) {
   return text + "]}\n";
 }
 
-/// A line on stderr for each session that is over. Nobody who reads them slowly holds the server up: lines that find no room are counted instead.
-class SessionLog {
- public:
-  void say(const Server::SessionEnd& end) {
-    std::string line = fmt::format("millrace: session {} of {}{}: {}, {} steps, {:.3f} s", end.number, end.address,
-                                   end.label.empty() ? "" : fmt::format(" '{}'", end.label), end.outcome, end.steps, end.seconds);
-    if (!end.why.empty()) line += ": " + one_line(end.why);
-    if (missed_ > 0) line = fmt::format("millrace: {} lines of sessions found no room\n", missed_) + line;
-    write(line + "\n");
-  }
-
- private:
-  static std::string one_line(std::string text) {
-    for (char& c : text)
-      if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-    return text;
-  }
-  void write(const std::string& text) {
-    pollfd out{STDERR_FILENO, POLLOUT, 0};
-    const bool room = text.size() <= PIPE_BUF && ::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
-    const bool written = room && ::write(STDERR_FILENO, text.data(), text.size()) >= 0;
-    missed_ = written ? 0 : missed_ + 1;
-  }
-  std::size_t missed_ = 0;
-};
-
 /// What SIGHUP reads again. Files that are wrong by then change nothing: what is in force stays.
 class Credentials {
  public:
@@ -100,13 +78,13 @@ class Credentials {
     if (!flags.certificate.empty()) tls = std::make_shared<TlsServer>(flags.certificate, flags.key);
     if (!flags.token_file.empty()) tokens = std::make_shared<TokenSet>(flags.token_file);
   }
-  void reload() {
+  void reload(ServeLog& log) {
     try {
       if (tls) tls->reload();
       if (tokens) tokens->reload();
-      if (tls || tokens) complain("millrace", "certificate and tokens were read again");
+      if (tls || tokens) log.say("reload", "certificate and tokens were read again");
     } catch (const Error& error) {
-      complain("millrace", std::string("nothing was read again: ") + error.what());
+      log.say("reload", std::string("nothing was read again: ") + error.what());
     }
   }
   std::shared_ptr<TlsServer> tls;
@@ -114,12 +92,30 @@ class Credentials {
 };
 
 /// A terminal that closes takes no sessions along: SIGHUP reads the credentials again.
-void on_hangup(asio::signal_set& signals, Credentials& credentials) {
-  signals.async_wait([&signals, &credentials](const boost::system::error_code& error, int) {
+void on_hangup(asio::signal_set& signals, Credentials& credentials, ServeLog& log) {
+  signals.async_wait([&signals, &credentials, &log](const boost::system::error_code& error, int) {
     if (error) return;
-    credentials.reload();
-    on_hangup(signals, credentials);
+    credentials.reload(log);
+    on_hangup(signals, credentials, log);
   });
+}
+
+/// --admin: [HOST:]PORT.
+std::unique_ptr<AdminPort> make_admin(asio::io_context& context, const Server& server, const std::string& text) {
+  if (text.empty()) return nullptr;
+  const auto colon = text.rfind(':');
+  std::string host = colon == text.npos ? "127.0.0.1" : text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const std::string digits = colon == text.npos ? text : text.substr(colon + 1);
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size())
+    throw UsageError("--admin: expected [HOST:]PORT with a port up to 65535, found '" + text + "'");
+  return std::make_unique<AdminPort>(context, server, host, port);
+}
+
+std::string at(const std::string& address, std::uint16_t port) {
+  return fmt::format(fmt::runtime(address.find(':') == address.npos ? "{}:{}" : "[{}]:{}"), address, port);
 }
 
 /// That others may connect takes TLS and a token, or a word that says otherwise.
@@ -143,6 +139,10 @@ void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool se
 }
 
 int serve(const ServeFlags& flags) {
+  if (flags.settings.prints()) {
+    std::fputs(flags.settings.text().c_str(), stdout);
+    return 0;
+  }
   ServerOptions options = flags.server;
   options.port = flags.port;
   DeviceFlags device = flags.device;
@@ -163,29 +163,34 @@ int serve(const ServeFlags& flags) {
   const Model loaded = load(flags.model);
   std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
+  const auto shown = std::make_shared<const Server*>(nullptr);
+  if (!flags.no_page) options.pages = page_of(shown);
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
+  *shown = &server;
+  const std::unique_ptr<AdminPort> admin = make_admin(context, server, flags.admin);
+  ServeLog log(flags.log_json);
   asio::signal_set hangup(context, SIGHUP);
-  on_hangup(hangup, credentials);
-  SessionLog log;
-  server.on_session_end = [&log](const Server::SessionEnd& end) { log.say(end); };
-  server.on_scarce = [](const std::string& why) { complain("millrace", "newcomers are refused for now: " + why); };
+  on_hangup(hangup, credentials, log);
+  server.on_session_end = [&log](const Server::SessionEnd& end) { log.session(end); };
+  server.on_scarce = [&log](const std::string& why) { log.say("scarce", "newcomers are refused for now: " + why); };
   asio::signal_set signals(context, SIGTERM, SIGINT);
-  server.on_stopped = [&signals, &hangup] {
+  server.on_stopped = [&signals, &hangup, &admin] {
     signals.cancel();
     hangup.cancel();
+    if (admin) admin->close();
   };
   bool leaving = false;
   on_signal(signals, server, leaving, false);
   int code = 0;
   server.on_lost = [&](const std::string& why, std::size_t sessions, std::size_t left) {
     code = failed;
-    complain("millrace", fmt::format("{}; {} sessions were told; {}", why, sessions,
-                                     left == 0 ? "no place is left: going away" : fmt::format("places left: {}", left)));
+    log.say("lost", fmt::format("{}; {} sessions were told; {}", why, sessions,
+                                left == 0 ? "no place is left: going away" : fmt::format("places left: {}", left)));
     if (left == 0 && !std::exchange(leaving, true)) server.drain();
   };
-  const bool v6 = server.address().find(':') != std::string::npos;
-  fmt::print("millrace: serving {} on {}{}{}:{}\n", flags.model.path, v6 ? "[" : "", server.address(), v6 ? "]" : "", server.port());
+  fmt::print("millrace: serving {} on {}\n", flags.model.path, at(server.address(), server.port()));
+  if (admin) fmt::print("millrace: administration on {}\n", at(admin->address(), admin->port()));
   std::fflush(stdout);
   context.run();
 
@@ -255,8 +260,15 @@ void add_serve(CLI::App& app, Action& action) {
   flags->device.add_to(*command);
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
   flags->trace.add_to(*command, "ticks and ops");
+  command->add_option("--admin", flags->admin, "[HOST:]PORT of a loopback address for /health, /ready, /metrics, /sessions and /capacity");
+  command->add_flag("--no-page", flags->no_page, "A browser gets no page at http://HOST:PORT/");
+  command->add_flag("--log-json", flags->log_json, "Lines on stderr are JSON objects");
   add_limits(*command, *flags);
-  command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
+  flags->settings.add_to(*command);
+  command->callback([flags, &action] {
+    flags->settings.apply();
+    action = [flags] { return serve(*flags); };
+  });
 }
 
 }  // namespace millrace::app
