@@ -40,7 +40,7 @@ struct ServeFlags {
   std::size_t per_address = 0;
   std::string certificate, key, token_file;
   std::string admin;
-  bool log_json = false, no_page = false;
+  bool log_json = false, quiet = false, no_page = false;
   Settings settings;
   std::string stats;
   TraceFlags trace;
@@ -169,7 +169,7 @@ int serve(const ServeFlags& flags) {
   Server server(context, std::move(model), std::move(options));
   *shown = &server;
   const std::unique_ptr<AdminPort> admin = make_admin(context, server, flags.admin);
-  ServeLog log(flags.log_json);
+  ServeLog log(flags.log_json, flags.quiet);
   asio::signal_set hangup(context, SIGHUP);
   on_hangup(hangup, credentials, log);
   server.on_session_end = [&log](const Server::SessionEnd& end) { log.session(end); };
@@ -263,6 +263,7 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--admin", flags->admin, "[HOST:]PORT of a loopback address for /health, /ready, /metrics, /sessions and /capacity");
   command->add_flag("--no-page", flags->no_page, "A browser gets no page at http://HOST:PORT/");
   command->add_flag("--log-json", flags->log_json, "Lines on stderr are JSON objects");
+  command->add_flag("--quiet", flags->quiet, "No line for a session that ended, or whose client went");
   add_limits(*command, *flags);
   flags->settings.add_to(*command);
   command->callback([flags, &action] {

@@ -29,6 +29,7 @@ bool write_if_room(const std::string& text) {
 }  // namespace
 
 void ServeLog::session(const Server::SessionEnd& end) {
+  if (quiet_ && (end.outcome == "ended" || end.outcome == "gone")) return;
   if (json_) return write(json_line(end, std::chrono::system_clock::now()));
   std::string line = fmt::format("millrace: session {} of {}{}: {}, {} steps, {:.3f} s", end.number, end.address,
                                  end.label.empty() ? "" : fmt::format(" '{}'", end.label), end.outcome, end.steps, end.seconds);

@@ -12,14 +12,15 @@ namespace millrace::app {
 /// for. Nobody who reads slowly holds the server up: lines that find no room are counted instead.
 class ServeLog {
  public:
-  explicit ServeLog(bool json) : json_(json) {}
+  /// `quiet`: no line for a session that ended, or whose client went.
+  ServeLog(bool json, bool quiet) : json_(json), quiet_(quiet) {}
   void session(const Server::SessionEnd& end);
   /// `event` is a word for programs, `message` for people.
   void say(const std::string& event, const std::string& message);
 
  private:
   void write(const std::string& line);
-  const bool json_;
+  const bool json_, quiet_;
   std::size_t missed_ = 0;
 };
 

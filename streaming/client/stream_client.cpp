@@ -185,6 +185,8 @@ class Session : public std::enable_shared_from_this<Session> {
     record_.received.resize(record_.received.size() + said.steps, Clock::now());
     group_->progress.steps += said.steps;
     group_->tell();
+    if (group_->options.on_result)
+      group_->options.on_result(index_, said, std::chrono::duration<double>(Clock::now() - record_.begun).count());
   }
   void on(const SegmentMessage& said) { record_.segments.push_back(said); }
   void on(const FlushedMessage& said) { record_.flushed.push_back(said.steps); }

@@ -64,6 +64,8 @@ struct ClientOptions {
   std::size_t piece_bytes = std::size_t{16} << 10;             ///< otherwise
   std::function<std::size_t(std::size_t session)> next_piece;  ///< in place of `piece_bytes`, asked before every piece
   std::function<void(const ClientProgress&)> on_progress;      ///< after every message; must not throw
+  /// After every result of a step, with the seconds since the session's unit 0 was due; must not throw.
+  std::function<void(std::size_t session, const ResultMessage& result, double seconds)> on_result;
   Limits limits;
   std::string token;                     ///< that the server is shown; empty: none
   std::shared_ptr<const TlsClient> tls;  ///< for tcps and wss; none: trusts the system's authorities

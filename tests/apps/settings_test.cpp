@@ -4,9 +4,17 @@
 #include <fstream>
 #include <string>
 
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
 #include <doctest/doctest.h>
 
 #include <apps/serving.h>
+#include <millrace/runtime/files/npy.h>
+#include <millrace/runtime/task/asio.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -96,4 +104,23 @@ TEST_CASE("--admin opens a port of its own, and --log-json makes lines of JSON")
   CHECK(serving.server->err().find("\"event\":\"session_end\",\"number\":1,") != std::string::npos);
   check_refused({"serve", serving.model(), "--port", "0", "--admin", "0.0.0.0:0"}, 1, {"0.0.0.0"});
   check_refused({"serve", serving.model(), "--port", "0", "--admin", "99999"}, 2, {"--admin", "99999"});
+}
+
+TEST_CASE("--quiet leaves out the lines of sessions that ended or went, and no others") {
+  Serving serving({"--quiet"});
+  const std::string url = "tcp://127.0.0.1:" + serving.port;
+  write_npy(serving.folder / "x.npy", make_darray(DDim{4, Serving::features}, 0.0f));
+  CHECK(millrace_command({"stream", url, serving.path("x.npy")}).code == 0);
+  asio::io_context context;
+  asio::ip::tcp::socket wrong(context);
+  wrong.connect({asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(std::stoi(serving.port))});
+  asio::write(wrong, asio::buffer(std::string("\1\0\0\0J{", 6)));
+  std::string told;
+  boost::system::error_code error;
+  asio::read(wrong, asio::dynamic_buffer(told), error);
+  serving.server->signal(SIGTERM);
+  CHECK(serving.server->wait() == 0);
+  const std::string err = serving.server->err();
+  CHECK(err.find("bad_message") != err.npos);
+  CHECK(err.find('\n') == err.size() - 1);
 }

@@ -72,9 +72,10 @@ class Browser:
             assert time.monotonic() < end, (expression, self.value("document.body.innerText"), self.complaints)
             time.sleep(0.1)
 
-    def open(self, url):
+    def open(self, url, state="idle"):
         self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && document.body.dataset.state === 'idle' && !document.getElementById('file').disabled")
+        self.wait(f"document.readyState === 'complete' && document.body.dataset.state === '{state}'")
+        self.wait(f"location.href === '{url}' && document.getElementById('file').disabled === {json.dumps(state != 'idle')}")
 
     def give_file(self, path):
         root = self.call("DOM.getDocument")["root"]["nodeId"]
@@ -154,6 +155,22 @@ def check_microphone(browser, *model_words, labelled):
         stop(server)
 
 
+def check_token(browser, path, folder):
+    """A page whose server asks for a token says so, and goes on once it has one. (Chromium reports the 401 as an error.)"""
+    with open(f"{folder}/tokens", "w", encoding="ascii") as file:
+        file.write("the-token-of-this-test\n")
+    server, url = serve(path, "--token-file", f"{folder}/tokens")
+    try:
+        browser.open(url, "failed")
+        assert "token" in browser.value("document.getElementById('status').textContent")
+        browser.value("(() => { const t = document.getElementById('token'); t.value = 'the-token-of-this-test'; t.onchange(); })()")
+        browser.wait("document.body.dataset.state === 'idle'")
+        browser.give_file(f"{folder}/rows.npy")
+        browser.wait("document.getElementById('status').textContent === 'ended after 70 steps'")
+    finally:
+        stop(server)
+
+
 def main():
     program = shutil.which("chromium")
     if program is None:
@@ -177,6 +194,7 @@ def main():
                     file.write(f'[audio]\ninput = "x"\nrate = 16000\nwindow = {FEATURES}\nhop = 320\n')
                 check_microphone(browser, path, "--config", f"{folder}/audio.toml", labelled=False)
             assert not browser.complaints, browser.complaints
+            check_token(browser, path, folder)
         finally:
             browser.close()
 
