@@ -122,6 +122,7 @@ struct AcceptOp {
   }
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t) {
+    if (error == asio::error::eof) error = asio::error::connection_reset;  // eof is the end of a page
     if (error || shake->expired) return shake->complete(self, error, Pointer());
     const auto held = shake;
     ByteStream bytes = put_back(held->take_bytes(), std::string(held->first.data(), held->first.size()));

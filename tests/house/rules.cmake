@@ -56,7 +56,7 @@ if(RULE STREQUAL "includes_stay_inside")
   search("^[ \t]*#[ \t]*include.*\\.\\." tensor kernels runtime streaming apps tests)
 elseif(RULE STREQUAL "parts_stay_in_their_folders")
   set(include "^[ \t]*#[ \t]*include *[<\"]")
-  foreach(part_and_header "toml;toml\\+\\+/" "onnx;(millrace_onnx|google/protobuf|onnx/)" "zlib;zlib\\.h" "tls;(openssl/|boost/asio/ssl)" "prometheus;prometheus/" "sndfile;sndfile"
+  foreach(part_and_header "toml;toml\\+\\+/" "onnx;(millrace_onnx|google/protobuf|onnx/)" "zlib;zlib\\.h" "openssl;(openssl/|boost/asio/ssl)" "prometheus;prometheus/" "sndfile;sndfile"
                           "samplerate;samplerate" "dnnl;(oneapi/)?dnnl" "cuda;(cu(da|blas)[A-Za-z_]*\\.h|nvtx3/)" "nccl;nccl\\.h" "mpi;mpi\\.h")
     list(POP_FRONT part_and_header part)
     search("${include}${part_and_header}" EXCEPT "/(with|emulated)_${part}/" tensor kernels runtime streaming apps tests)

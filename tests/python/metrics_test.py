@@ -58,8 +58,13 @@ def main():
         command = [MILLRACE, "serve", path, "--port", "0", "--admin", "0", "--max-sessions", "4"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
-            port = int(server.stdout.readline().rsplit(":", 1)[1])
-            admin = int(server.stdout.readline().rsplit(":", 1)[1])
+            ports = {}
+            while len(ports) < 2:
+                line = server.stdout.readline()
+                assert line, "the server ended"
+                if line.startswith(("millrace: serving ", "millrace: administration ")):
+                    ports[line.split()[1]] = int(line.rsplit(":", 1)[1])
+            port, admin = ports["serving"], ports["administration"]
             for _ in range(3):
                 assert talk(port) == {"type": "ended", "steps": STEPS}
             try:

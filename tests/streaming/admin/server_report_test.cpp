@@ -3,9 +3,12 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
 #include <doctest/doctest.h>
@@ -73,6 +76,30 @@ TEST_CASE("metrics agree with what clients sent and got") {
   CHECK(values.at("millrace_max_sessions") == 2);
   CHECK(values.at("millrace_draining") == 0);
   for (const auto& [name, value] : values) CHECK(name.starts_with("millrace_"));
+}
+
+TEST_CASE("a page, a request that is refused and a peer that says nothing are counted apart") {
+  Random random(1);
+  ServerOptions options;
+  options.pages = std::make_shared<const HttpPages>([](const HttpQuestion& question) -> std::optional<HttpPage> {
+    if (question.path != "/") return std::nullopt;
+    return HttpPage();
+  });
+  Served served(live_listing(random, features, hidden), options);
+  for (const char* said : {"GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET /absent HTTP/1.1\r\n\r\n", "GE", ""}) {
+    asio::io_context context;
+    asio::ip::tcp::socket socket(context);
+    socket.connect({asio::ip::make_address("127.0.0.1"), served.server->port()});
+    asio::write(socket, asio::buffer(std::string(said)));
+    socket.shutdown(asio::ip::tcp::socket::shutdown_send);
+    std::string answer;
+    error_code error;
+    asio::read(socket, asio::dynamic_buffer(answer), error);
+  }
+  const auto values = values_of(served.ask([&] { return metrics_of(*served.server); }));
+  CHECK(values.at("millrace_pages_total") == 2);
+  CHECK(values.at("millrace_requests_refused_total") == 1);
+  CHECK(values.at("millrace_handshakes_failed_total") == 2);
 }
 
 TEST_CASE("sessions are listed while they live, and capacity is known once ticks ran") {

@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-[[noreturn]] void absent() { throw UnsupportedError("tls: this build has no OpenSSL (MILLRACE_TLS, Debian package libssl-dev)"); }
+[[noreturn]] void absent() { throw UnsupportedError("tls: this build has no OpenSSL (MILLRACE_OPENSSL, Debian package libssl-dev)"); }
 
 }  // namespace
 

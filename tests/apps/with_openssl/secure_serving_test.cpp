@@ -9,7 +9,7 @@
 
 #include <apps/serving.h>
 #include <millrace/runtime/files/npy.h>
-#include <support/with_tls/certificates.h>
+#include <support/with_openssl/certificates.h>
 
 using namespace millrace;
 using namespace millrace::testing;

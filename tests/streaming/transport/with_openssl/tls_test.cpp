@@ -14,7 +14,7 @@
 #include <millrace/tensor/error.h>
 #include <streaming/transport/loopback.h>
 #include <support/bytes.h>
-#include <support/with_tls/certificates.h>
+#include <support/with_openssl/certificates.h>
 
 using namespace millrace;
 using namespace millrace::testing;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one translation unit that includes OpenSSL.
 #include <millrace/streaming/transport/tls.h>
 
 #include <boost/asio/compose.hpp>
