@@ -5,13 +5,16 @@
 #include <CLI/CLI.hpp>
 
 #include "demos.h"
+#include "screen.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Shows live sequences, and that their bits are those of the whole.", "millrace-demo");
   millrace::demo::Speech speech;
   millrace::demo::Trained trained;
-  bool offline = false;
+  bool offline = false, plain = false;
   app.add_flag("--offline", offline, "The canonical listing, 8 sessions; needs no file");
+  app.add_flag("--plain", plain,
+               "Prints where each voice speaks in place of drawing what is heard, as it does where stdout is no terminal");
   app.add_option("--bin", speech.bin, "Where the command millrace is");
   app.add_option("--model", speech.model, "The voice activity detector");
   app.add_option("--config", speech.config, "Its TOML");
@@ -21,6 +24,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     trained.bin = speech.bin;
+    speech.draws = !plain && millrace::demo::can_draw();
     if (!trained.folder.empty()) return millrace::demo::trained(trained);
     if (offline) return millrace::demo::offline();
     const int dialogue = millrace::demo::dialogue(speech.bin);

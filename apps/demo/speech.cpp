@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@
 #include <millrace/streaming/config/stream_config.h>
 
 #include "demos.h"
+#include "screen.h"
 #include "serving.h"
 
 namespace millrace::demo {
@@ -60,10 +62,18 @@ struct Pass {
   Counts counts;
 };
 
-/// All prompts at once, to a server that lives for this pass alone.
-Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, const app::ScratchFolder& scratch, double speed) {
+std::vector<std::string> names_of(const std::vector<Prompt>& prompts) {
+  std::vector<std::string> names;
+  for (const Prompt& prompt : prompts) names.push_back(fs::path(prompt.name).stem().string());
+  return names;
+}
+
+/// All prompts at once, to a server that lives for this pass alone. `audio`: where what is heard is drawn.
+Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, const app::ScratchFolder& scratch, double speed,
+                    const AudioConfig* audio = nullptr) {
   const fs::path stats = scratch / "stats.json";
-  Child server({given.bin + "/millrace", "serve", given.model, "--config", given.config, "--port", "0", "--stats-json", stats.string()});
+  Child server(
+      {given.bin + "/millrace", "serve", given.model, "--config", given.config, "--port", "0", "--quiet", "--stats-json", stats.string()});
   const StreamUrl url = url_of(server);
   const StartedMessage described = describe_server(url);
   std::vector<ClientPlan> plans;
@@ -72,7 +82,16 @@ Pass stream_prompts(const Speech& given, const std::vector<Prompt>& prompts, con
   options.speed = speed;
   options.paced_piece = std::chrono::milliseconds(10);
   Pass pass;
+  std::optional<Screen> screen;
+  if (audio != nullptr) {
+    const double rate = audio->rate;
+    screen.emplace(names_of(prompts), url.port, audio->window / rate, audio->hop / rate);
+    options.on_result = [&screen](std::size_t voice, const ResultMessage& result, double seconds) {
+      screen->heard(voice, result, seconds);
+    };
+  }
   pass.records = stream_plans(url, std::move(plans), std::move(options));
+  screen.reset();
   server.terminate();
   server.finish();
   const std::string text = read_file(stats);
@@ -142,7 +161,7 @@ int speech(const Speech& given) {
   fmt::print(stderr, "demo: {} prompts, {:.0f} s of speech, as fast as the server takes them\n", prompts.size(), audio_seconds);
   const Pass fast = stream_prompts(given, prompts, scratch, 0);
   fmt::print(stderr, "demo: the same in real time: {:.0f} s\n", prompts.front().seconds);
-  const Pass paced = stream_prompts(given, prompts, scratch, 1);
+  const Pass paced = stream_prompts(given, prompts, scratch, 1, given.draws ? &*config.audio : nullptr);
 
   fmt::print(stderr, "demo: the same with millrace run\n");
   int equal = 0;
@@ -151,7 +170,7 @@ int speech(const Speech& given) {
     const std::string whole = offline_bytes(given, prompts[i], *config.audio, record.started->outputs.at(0).name, scratch);
     const bool same = !whole.empty() && record.outputs[0] == whole && paced.records[i].outputs[0] == whole;
     equal += same ? 1 : 0;
-    print_segments(prompts[i], paced.records[i]);
+    if (!given.draws) print_segments(prompts[i], paced.records[i]);
   }
   const std::vector<double> lag = lags(paced, prompts, *config.audio);
   fmt::print("demo: sessions={} audio_seconds={:.1f} x_realtime={:.1f} lag_p50_ms={:.2f} lag_p99_ms={:.2f}\n", prompts.size(),

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <charconv>
 #include <chrono>
 #include <climits>
 #include <csignal>
@@ -8,24 +9,28 @@
 #include <optional>
 #include <utility>
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/signal_set.hpp>
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/usable_memory.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/streaming/admin/admin_port.h>
 #include <millrace/streaming/live/capacity.h>
 #include <millrace/streaming/live/server.h>
+#include <millrace/streaming/transport/tls.h>
+#include <millrace/streaming/transport/token_set.h>
 
 #include <support/standard_streams.h>
 
 #include "commands.h"
 #include "model_flags.h"
+#include "page.h"
+#include "serve_log.h"
+#include "settings.h"
 
 namespace millrace::app {
 namespace {
@@ -37,6 +42,10 @@ struct ServeFlags {
   std::uint16_t port = 0;
   double handshake_s = 5, stuck_s = 5, idle_s = 60, backlog_s = 5;
   std::size_t per_address = 0;
+  std::string certificate, key, token_file;
+  std::string admin;
+  bool log_json = false, quiet = false, no_page = false;
+  Settings settings;
   std::string stats;
   std::string state_key;
   double resume_s = 0;
@@ -69,31 +78,62 @@ std::string stats_of(const Server& server) {
   return text + "]}\n";
 }
 
-/// A line on stderr for each session that is over. Nobody who reads them slowly holds the server up: lines that find no room are counted instead.
-class SessionLog {
+/// What SIGHUP reads again. Files that are wrong by then change nothing: what is in force stays.
+class Credentials {
  public:
-  void say(const Server::SessionEnd& end) {
-    std::string line = fmt::format("millrace: session {} of {}{}: {}, {} steps, {:.3f} s", end.number, end.address,
-                                   end.label.empty() ? "" : fmt::format(" '{}'", end.label), end.outcome, end.steps, end.seconds);
-    if (!end.why.empty()) line += ": " + one_line(end.why);
-    if (missed_ > 0) line = fmt::format("millrace: {} lines of sessions found no room\n", missed_) + line;
-    write(line + "\n");
+  explicit Credentials(const ServeFlags& flags) {
+    if (flags.certificate.empty() != flags.key.empty()) throw UsageError("serve: expected --tls-cert and --tls-key together");
+    if (!flags.certificate.empty()) tls = std::make_shared<TlsServer>(flags.certificate, flags.key);
+    if (!flags.token_file.empty()) tokens = std::make_shared<TokenSet>(flags.token_file);
   }
-
- private:
-  static std::string one_line(std::string text) {
-    for (char& c : text)
-      if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-    return text;
+  void reload(ServeLog& log) {
+    try {
+      if (tls) tls->reload();
+      if (tokens) tokens->reload();
+      if (tls || tokens) log.say("reload", "certificate and tokens were read again");
+    } catch (const Error& error) {
+      log.say("reload", std::string("nothing was read again: ") + error.what());
+    }
   }
-  void write(const std::string& text) {
-    pollfd out{STDERR_FILENO, POLLOUT, 0};
-    const bool room = text.size() <= PIPE_BUF && ::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
-    const bool written = room && ::write(STDERR_FILENO, text.data(), text.size()) >= 0;
-    missed_ = written ? 0 : missed_ + 1;
-  }
-  std::size_t missed_ = 0;
+  std::shared_ptr<TlsServer> tls;
+  std::shared_ptr<TokenSet> tokens;
 };
+
+/// A terminal that closes takes no sessions along: SIGHUP reads the credentials again.
+void on_hangup(asio::signal_set& signals, Credentials& credentials, ServeLog& log) {
+  signals.async_wait([&signals, &credentials, &log](const boost::system::error_code& error, int) {
+    if (error) return;
+    credentials.reload(log);
+    on_hangup(signals, credentials, log);
+  });
+}
+
+/// --admin: [HOST:]PORT.
+std::unique_ptr<AdminPort> make_admin(asio::io_context& context, const Server& server, const std::string& text) {
+  if (text.empty()) return nullptr;
+  const auto colon = text.rfind(':');
+  std::string host = colon == text.npos ? "127.0.0.1" : text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const std::string digits = colon == text.npos ? text : text.substr(colon + 1);
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size())
+    throw UsageError("--admin: expected [HOST:]PORT with a port up to 65535, found '" + text + "'");
+  return std::make_unique<AdminPort>(context, server, host, port);
+}
+
+std::string at(const std::string& address, std::uint16_t port) {
+  return fmt::format(fmt::runtime(address.find(':') == address.npos ? "{}:{}" : "[{}]:{}"), address, port);
+}
+
+/// That others may connect takes TLS and a token, or a word that says otherwise.
+void check_reach(const ServerOptions& options) {
+  boost::system::error_code error;
+  const auto address = asio::ip::make_address(options.address, error);
+  if (error || address.is_loopback() || options.insecure || (options.tls && options.tokens)) return;
+  throw UsageError("--address " + options.address +
+                   ": others can reach it: expected --tls-cert and --tls-key, and --token-file, or --insecure for a server without them");
+}
 
 /// The first signal drains, a second one ends the process.
 void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool second) {
@@ -137,6 +177,10 @@ std::string take_capacity(const ServeFlags& flags, const ServedModel& model, Ser
 }
 
 int serve(const ServeFlags& flags) {
+  if (flags.settings.prints()) {
+    std::fputs(flags.settings.text().c_str(), stdout);
+    return 0;
+  }
   ServerOptions options = flags.server;
   options.port = flags.port;
   DeviceFlags device = flags.device;
@@ -147,6 +191,10 @@ int serve(const ServeFlags& flags) {
   options.limits.stuck_writer = milliseconds(flags.stuck_s);
   options.limits.idle = milliseconds(flags.idle_s);
   options.limits.backlog = milliseconds(flags.backlog_s);
+  Credentials credentials(flags);
+  options.tls = credentials.tls;
+  options.tokens = credentials.tokens;
+  check_reach(options);
   if (flags.per_address > 0) options.limits.sessions_per_address = flags.per_address;
   take_session_flags(flags, options);
   Tracer tracer(flags.trace.options());
@@ -155,32 +203,53 @@ int serve(const ServeFlags& flags) {
   std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
 
   const std::string capacity = take_capacity(flags, *model, options);
+  const auto shown = std::make_shared<const Server*>(nullptr);
+  if (!flags.no_page) options.pages = page_of(shown);
   asio::io_context context(1);
   Server server(context, std::move(model), std::move(options));
-  std::signal(SIGHUP, SIG_IGN);  // a terminal that closes takes no sessions along
-  SessionLog log;
-  server.on_session_end = [&log](const Server::SessionEnd& end) { log.say(end); };
-  server.on_scarce = [](const std::string& why) { complain("millrace", "newcomers are refused for now: " + why); };
+  *shown = &server;
+  const std::unique_ptr<AdminPort> admin = make_admin(context, server, flags.admin);
+  ServeLog log(flags.log_json, flags.quiet);
+  asio::signal_set hangup(context, SIGHUP);
+  on_hangup(hangup, credentials, log);
+  server.on_session_end = [&log](const Server::SessionEnd& end) { log.session(end); };
+  server.on_scarce = [&log](const std::string& why) { log.say("scarce", "newcomers are refused for now: " + why); };
   asio::signal_set signals(context, SIGTERM, SIGINT);
-  server.on_stopped = [&signals] { signals.cancel(); };
+  server.on_stopped = [&signals, &hangup, &admin] {
+    signals.cancel();
+    hangup.cancel();
+    if (admin) admin->close();
+  };
   bool leaving = false;
   on_signal(signals, server, leaving, false);
   int code = 0;
   server.on_lost = [&](const std::string& why, std::size_t sessions, std::size_t left) {
     code = failed;
-    complain("millrace", fmt::format("{}; {} sessions were told; {}", why, sessions,
-                                     left == 0 ? "no place is left: going away" : fmt::format("places left: {}", left)));
+    log.say("lost", fmt::format("{}; {} sessions were told; {}", why, sessions,
+                                left == 0 ? "no place is left: going away" : fmt::format("places left: {}", left)));
     if (left == 0 && !std::exchange(leaving, true)) server.drain();
   };
-  const bool v6 = server.address().find(':') != std::string::npos;
-  fmt::print("millrace: serving {} on {}{}{}:{}\n", flags.model.path, v6 ? "[" : "", server.address(), v6 ? "]" : "", server.port());
+  fmt::print("millrace: serving {} on {}\n", flags.model.path, at(server.address(), server.port()));
   fmt::print("millrace: {}\n", capacity);
+  if (admin) fmt::print("millrace: administration on {}\n", at(admin->address(), admin->port()));
   std::fflush(stdout);
   context.run();
 
   if (!flags.stats.empty()) write_file(flags.stats, stats_of(server));
   flags.trace.finish(tracer);
   return code;
+}
+
+void add_access(CLI::App& command, ServeFlags& flags) {
+  const auto add = [&command](const char* name, auto& value, const char* help) {
+    return command.add_option(name, value, help)->group("Access");
+  };
+  add("--tls-cert", flags.certificate, "PEM file of the certificate and those between it and its authority: clients come by tcps and wss");
+  add("--tls-key", flags.key, "PEM file of its private key, without a passphrase. SIGHUP reads both again, and --token-file");
+  add("--token-file", flags.token_file, "A token a line, 16 to 128 characters of A-Z a-z 0-9 - . _ ~: a client shows one of them");
+  add("--allow-origin,--origin", flags.server.origins, "An Origin of browsers that may connect, besides those of the server's own page")
+      ->allow_extra_args(false);
+  command.add_flag("--insecure", flags.server.insecure, "Others may connect without TLS and a token")->group("Access");
 }
 
 void add_limits(CLI::App& command, ServeFlags& flags) {
@@ -257,15 +326,23 @@ void add_serve(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("serve", "Serves a model to live sessions over TCP and WebSocket; SIGTERM drains");
   flags->model.add_to(*command);
   command->add_option("--port", flags->port, "0 takes a free one")->required();
-  command->add_option("--address", flags->server.address, "A loopback address")->capture_default_str();
-  command->add_option("--origin", flags->server.origins, "An Origin of browsers that may connect; none by default")
-      ->allow_extra_args(false);
+  command->add_option("--address", flags->server.address, "Another than a loopback address takes TLS and tokens, or --insecure")
+      ->capture_default_str();
+  add_access(*command, *flags);
   flags->device.add_to(*command);
   command->add_option("--stats-json", flags->stats, "Writes counts of ticks and rows, and the backend of ticks, when the server ends");
   flags->trace.add_to(*command, "ticks and ops");
+  command->add_option("--admin", flags->admin, "[HOST:]PORT of a loopback address for /health, /ready, /metrics, /sessions and /capacity");
+  command->add_flag("--no-page", flags->no_page, "A browser gets no page at http://HOST:PORT/");
+  command->add_flag("--log-json", flags->log_json, "Lines on stderr are JSON objects");
+  command->add_flag("--quiet", flags->quiet, "No line for a session that ended, or whose client went");
   add_limits(*command, *flags);
   add_session_flags(*command, *flags);
-  command->callback([flags, &action] { action = [flags] { return serve(*flags); }; });
+  flags->settings.add_to(*command);
+  command->callback([flags, &action] {
+    flags->settings.apply();
+    action = [flags] { return serve(*flags); };
+  });
 }
 
 }  // namespace millrace::app

@@ -13,6 +13,8 @@
 #include <millrace/streaming/client/file_plan.h>
 #include <millrace/streaming/client/session_plan.h>
 #include <millrace/streaming/client/stream_client.h>
+#include <millrace/streaming/transport/tls.h>
+#include <millrace/streaming/transport/token_set.h>
 
 #include "commands.h"
 #include "feeds.h"
@@ -31,6 +33,17 @@ struct StreamFlags {
   double speed = 1;
   double piece_ms = 20;
   std::string folder;
+  std::string token_file, authorities;
+  bool insecure = false;
+
+  /// Those of a connection.
+  ClientOptions client(const StreamUrl& server) const {
+    ClientOptions options;
+    if (!token_file.empty()) options.token = read_token(token_file);
+    options.token_in_clear = insecure;
+    if (server.is_encrypted()) options.tls = std::make_shared<TlsClient>(insecure ? TlsClient::trusting_anyone() : TlsClient(authorities));
+    return options;
+  }
 };
 
 /// A bar on stderr, redrawn when it has moved.
@@ -92,7 +105,7 @@ struct Answers {
 };
 
 Answers send(const StreamUrl& url, std::vector<ClientPlan> plans, const StreamFlags& flags) {
-  ClientOptions options;
+  ClientOptions options = flags.client(url);
   options.speed = flags.speed;
   options.paced_piece = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.piece_ms)));
   const auto begin = std::chrono::steady_clock::now();
@@ -162,7 +175,7 @@ int stream(const StreamFlags& flags) {
   } catch (const ParseError& error) {
     throw UsageError(error.what());
   }
-  const StartedMessage server = describe_server(url);
+  const StartedMessage server = describe_server(url, flags.client(url));
   return flags.inputs.empty() ? stream_files(flags, url, server) : stream_sequences(flags, url, server);
 }
 
@@ -171,7 +184,7 @@ int stream(const StreamFlags& flags) {
 void add_stream(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<StreamFlags>();
   CLI::App* command = app.add_subcommand("stream", "Sends files to a server as concurrent live sessions");
-  command->add_option("URL", flags->url, "tcp://HOST:PORT or ws://HOST:PORT/stream")->required();
+  command->add_option("URL", flags->url, "tcp://HOST:PORT or ws://HOST:PORT/stream; tcps and wss for TLS")->required();
   command->add_option("FILE", flags->files, "FILE.wav for a server that takes audio, else FILE.npy with time as axis 0: a session each");
   command
       ->add_option(
@@ -192,6 +205,10 @@ void add_stream(CLI::App& app, Action& action) {
       ->check(within(0, 1e6))
       ->capture_default_str();
   command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")->check(within(1, 10000))->capture_default_str();
+  command->add_option("--token-file", flags->token_file, "Its first token is shown to the server");
+  command->add_option("--ca", flags->authorities,
+                      "PEM file of the authorities that may have given the server's certificate; else the system's");
+  command->add_flag("--insecure", flags->insecure, "Trusts any certificate, and lets the token go to another machine without TLS");
   command->add_option("--output-dir", flags->folder,
                       "Writes DIR/FILE/NAME.npy for each file and output NAME; with --input DIR/NAME.npy, as 'millrace run' does");
   DeviceFlags::refuse_in(*command, "expected where the model runs, which is the server's: see 'millrace serve'");

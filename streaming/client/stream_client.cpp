@@ -70,7 +70,7 @@ class Session : public std::enable_shared_from_this<Session> {
       : group_(std::move(group)), index_(index), plan_(std::move(plan)), timer_(group_->executor) {}
 
   void connect(const StreamUrl& url) {
-    async_connect_stream(group_->executor, url, group_->options.limits,
+    async_connect_stream(group_->executor, url, group_->options.connect_options(),
                          [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
                            if (self->over_) return;
                            if (error) return self->end("cannot connect: " + error.message());
@@ -185,6 +185,8 @@ class Session : public std::enable_shared_from_this<Session> {
     record_.received.resize(record_.received.size() + said.steps, Clock::now());
     group_->progress.steps += said.steps;
     group_->tell();
+    if (group_->options.on_result)
+      group_->options.on_result(index_, said, std::chrono::duration<double>(Clock::now() - record_.begun).count());
   }
   void on(const SegmentMessage& said) { record_.segments.push_back(said); }
   void on(const SavedMessage&) {}
@@ -300,10 +302,21 @@ std::vector<ClientRecord> stream_plans(const StreamUrl& url, std::vector<ClientP
   return records;
 }
 
-StartedMessage describe_server(const StreamUrl& url, const Limits& limits) {
-  ClientOptions options;
-  options.limits = limits;
-  const std::vector<ClientRecord> records = stream_plans(url, std::vector<ClientPlan>(1), std::move(options));
+ConnectOptions ClientOptions::connect_options() const {
+  ConnectOptions how(limits);
+  how.token = token;
+  how.tls = tls;
+  how.token_in_clear = token_in_clear;
+  return how;
+}
+
+StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options) {
+  ClientOptions how;
+  how.limits = options.limits;
+  how.token = options.token;
+  how.tls = options.tls;
+  how.token_in_clear = options.token_in_clear;
+  const std::vector<ClientRecord> records = stream_plans(url, std::vector<ClientPlan>(1), std::move(how));
   const std::string host = url.host.find(':') == std::string::npos ? url.host : "[" + url.host + "]";
   if (!records[0].error.empty()) throw IoError("server at " + host + ":" + std::to_string(url.port) + ": " + records[0].error);
   return *records[0].started;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,9 +64,15 @@ struct ClientOptions {
   std::size_t piece_bytes = std::size_t{16} << 10;             ///< otherwise
   std::function<std::size_t(std::size_t session)> next_piece;  ///< in place of `piece_bytes`, asked before every piece
   std::function<void(const ClientProgress&)> on_progress;      ///< after every message; must not throw
+  /// After every result of a step, with the seconds since the session's unit 0 was due; must not throw.
+  std::function<void(std::size_t session, const ResultMessage& result, double seconds)> on_result;
   Limits limits;
+  std::string token;                     ///< that the server is shown; empty: none
+  std::shared_ptr<const TlsClient> tls;  ///< for tcps and wss; none: trusts the system's authorities
+  bool token_in_clear = false;           ///< see ConnectOptions
 
   ClientOptions() = default;
+  ConnectOptions connect_options() const;
 };
 
 using ClientHandler = boost::asio::any_completion_handler<void(std::vector<ClientRecord>)>;
@@ -90,7 +97,7 @@ auto async_stream_plans(const boost::asio::any_io_executor& executor, StreamUrl 
 /// The same on an io_context of its own: blocks until the last session has ended.
 std::vector<ClientRecord> stream_plans(const StreamUrl& url, std::vector<ClientPlan> plans, ClientOptions options = {});
 
-/// Asks a server what it takes and gives, by a session without data. IoError says why there is no answer.
-StartedMessage describe_server(const StreamUrl& url, const Limits& limits = {});
+/// Asks a server what it takes and gives, by a session without data. IoError says why there is no answer. Of `options`, those of a connection.
+StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options = {});
 
 }  // namespace millrace

@@ -83,6 +83,8 @@ class Batcher {
 
   /// A tick can be taken: none is out, and a sequence is ready or has to be started.
   bool ready() const noexcept;
+  /// A sequence is ready, whether or not a tick is out.
+  bool waiting() const noexcept { return !ready_.empty(); }
   Tick take();
   /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`.
   void finish(const TickResult& result);

@@ -30,8 +30,9 @@ class LivePlace::Job final : public Runnable {
     // The context's thread lets go of the place: the last to do so joins the worker, which cannot join itself.
     asio::io_context& io = place_->context_;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    asio::post(io, [place = std::move(place_), work = std::move(work_), made = std::move(result), seconds]() mutable {
-      place->tick_done(std::move(made), seconds);
+    const std::size_t bytes = place_->slab_.bytes();  // here, where nobody else is at the slab
+    asio::post(io, [place = std::move(place_), work = std::move(work_), made = std::move(result), seconds, bytes]() mutable {
+      place->tick_done(std::move(made), seconds, bytes);
     });
     delete this;
   }
@@ -49,6 +50,8 @@ LivePlace::LivePlace(asio::io_context& context, const std::shared_ptr<const Recu
       slab_(recurrence, options_.device, options_.backend) {}
 
 void LivePlace::pump_soon() {
+  if (options_.counts && batcher_.waiting() && waiting_since_ == std::chrono::steady_clock::time_point())
+    waiting_since_ = std::chrono::steady_clock::now();
   if (!batcher_.ready()) return;
   if (std::exchange(pump_posted_, true)) return;
   asio::post(context_, [self = shared_from_this()] {
@@ -58,10 +61,28 @@ void LivePlace::pump_soon() {
 }
 
 void LivePlace::pump() {
-  if (!pumping_ && batcher_.ready()) worker_.post(*new Job(shared_from_this(), batcher_.take()));
+  if (pumping_ || !batcher_.ready()) return;
+  const auto since = std::exchange(waiting_since_, {});
+  if (options_.counts) count_wait(since);
+  worker_.post(*new Job(shared_from_this(), batcher_.take()));
+  if (batcher_.waiting()) waiting_since_ = since;  // more were ready than a tick takes
 }
 
-void LivePlace::tick_done(TickResult result, double seconds) {
+/// A tick is taken. A sequence that had rows left when its last tick came back is ready only now.
+void LivePlace::count_wait(std::chrono::steady_clock::time_point since) {
+  const bool waited = since != std::chrono::steady_clock::time_point();
+  const double seconds = waited ? std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count() : 0;
+  options_.counts->queue_seconds.observe(seconds);
+}
+
+void LivePlace::count_tick(std::size_t rows, double seconds) {
+  options_.counts->tick_rows.observe(static_cast<double>(rows));
+  options_.counts->tick_seconds.observe(seconds);
+}
+
+void LivePlace::tick_done(TickResult result, double seconds, std::size_t state_bytes) {
+  state_bytes_ = state_bytes;
+  if (options_.counts) count_tick(result.slots.size(), seconds);
   if (const std::size_t rows = result.slots.size(); rows > 0) {
     // Each tick counts for a sixteenth of what is known, so that one that was held up says little.
     const double a_row = seconds / static_cast<double>(rows);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <millrace/runtime/loops/backend.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/streaming/live/batcher.h>
+#include <millrace/streaming/live/server_counts.h>
 #include <millrace/streaming/live/state_slab.h>
 #include <millrace/streaming/transport/asio.h>
 #include <millrace/tensor/device.h>
@@ -26,6 +28,7 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
     Backend backend = Backend::automatic;
     std::size_t max_rows = 4096;
     Tracer* tracer = nullptr;
+    std::shared_ptr<ServerCounts> counts{};  ///< of the server; none: nothing is counted
   };
 
   LivePlace(boost::asio::io_context& context, const std::shared_ptr<const Recurrence>& recurrence, Options options);
@@ -44,6 +47,8 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
 
   /// How long ticks took lately, for each row of theirs. 0 before the first.
   double seconds_a_row() const noexcept { return seconds_a_row_; }
+  /// Of the states, as of the last tick.
+  std::size_t state_bytes() const noexcept { return state_bytes_; }
 
   /// PlaceLostError once the place is gone: all its sessions were told, and none may begin here. Else null.
   const std::exception_ptr& lost() const noexcept { return lost_; }
@@ -59,7 +64,9 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
  private:
   /// One tick on the worker. Lives until its result is back on the context.
   class Job;
-  void tick_done(TickResult result, double seconds);
+  void tick_done(TickResult result, double seconds, std::size_t state_bytes);
+  void count_tick(std::size_t rows, double seconds);
+  void count_wait(std::chrono::steady_clock::time_point since);
   void lose(std::exception_ptr error);
 
   boost::asio::io_context& context_;
@@ -69,6 +76,8 @@ class LivePlace : public std::enable_shared_from_this<LivePlace> {
   std::exception_ptr lost_;
   std::size_t told_ = 0;
   double seconds_a_row_ = 0;
+  std::size_t state_bytes_ = 0;
+  std::chrono::steady_clock::time_point waiting_since_{};  // of the row that waits longest for a tick; the epoch while none does
   bool pumping_ = false;
   bool pump_posted_ = false;
   ThreadExecutor worker_{1};

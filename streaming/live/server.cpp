@@ -42,6 +42,10 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+Listener::Reach reach_of(const ServerOptions& options) {
+  return options.insecure || (options.tls && options.tokens) ? Listener::Reach::any : Listener::Reach::loopback;
+}
+
 // What a newcomer is told for whom there is no descriptor.
 constexpr const char* no_descriptor = "no descriptor is left for another connection";
 
@@ -107,6 +111,7 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   std::map<std::string, std::size_t> by_address;   // sessions
   std::map<std::string, Connection*, std::less<>> tickets;
   std::map<std::uint64_t, Connection*> ended;  // without a connection, their clients may lack the end of them; by number: the oldest first
+  const std::shared_ptr<ServerCounts> counts = std::make_shared<ServerCounts>();
   std::function<void()> stopped;
   std::function<void(const std::string& why, std::size_t sessions, std::size_t left)> lost;
   std::function<void(const SessionEnd&)> session_ended;
@@ -145,9 +150,13 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     AcceptOptions accept;
     accept.limits = server_->options.limits;
     accept.origins = server_->options.origins;
+    accept.tls = server_->options.tls;
+    accept.tokens = server_->options.tokens;
+    accept.pages = server_->options.pages;
     // The time for the start is counted from here: what the handshake took is gone from it.
     deadline_ = Clock::now() + accept.limits.handshake;
     auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
+      if (error) self->count_refusal(error);
       if (error || self->closed_) return self->close_now();
       self->stream_ = std::move(stream);
       self->stream_->limit(self->session_.most_start_bytes(), self->session_.most_start_bytes());
@@ -196,6 +205,16 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     stream_->abort();
     take_over();
   }
+  Server::SessionInfo info() const {
+    Server::SessionInfo info;
+    info.number = number;
+    info.address = address;
+    info.label = session_.label();
+    info.steps = session_.steps();
+    info.waiting_rows = session_.waiting_rows();
+    info.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
+    return info;
+  }
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
   std::size_t waiting_rows() const noexcept { return session_.waiting_rows(); }
@@ -228,6 +247,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   void account() {
     if (!counted_ && session_.started()) {
       counted_ = true;
+      ++server_->counts->sessions;
       deadline_ = Clock::now() + server_->options.limits.idle;
       server_->newcomers.erase(number);
       server_->sessions.insert(this);
@@ -236,11 +256,35 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     }
     if (ended_ || !session_.over()) return;
     ended_ = true;
+    (session_.started() ? server_->counts->ended : server_->counts->refused).add(session_.outcome());
     server_->newcomers.erase(number);
     if (server_->sessions.erase(this) > 0 && --server_->by_address[address] == 0) server_->by_address.erase(address);
     if (!parked_) deadline_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
     tell_end();
+  }
+  void count_refusal(error_code error) {
+    ServerCounts& all = *server_->counts;
+    if (error == asio::error::eof)
+      ++all.pages;
+    else if (wire_error(error) == ErrorCode::refused)
+      ++all.refused_requests;
+    else
+      ++all.failed_handshakes;
+  }
+  /// Data that arrives while nothing of the session waits begins a response; what it said before brought none about.
+  void count_received(const Message& message) {
+    ServerCounts& all = *server_->counts;
+    ++all.messages_in;
+    all.bytes_in += message.payload.size();
+    if (message.kind == MessageKind::binary && (asked_at_ == Clock::time_point() || session_.waiting_rows() == 0)) asked_at_ = Clock::now();
+  }
+  void count_written(std::size_t messages, std::size_t bytes) {
+    ServerCounts& all = *server_->counts;
+    all.messages_out += messages;
+    all.bytes_out += bytes;
+    if (const auto since = std::exchange(asked_at_, {}); since != Clock::time_point())
+      all.response_seconds.observe(std::chrono::duration<double>(Clock::now() - since).count());
   }
   void tell_end() const {
     const bool silent = !session_.started() && session_.outcome() == "gone";
@@ -274,6 +318,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, what_broke(error), {});
       return lose_connection();
     }
+    count_received(message);
     const bool said_something = session_.receive(std::move(message));
     if (handover_) return hand_over();
     account();
@@ -307,6 +352,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       messages.push_back(session_.take_output());
       bytes += messages.back().payload.size();
     }
+    count_written(messages.size(), bytes);
     auto done = [self = shared_from_this(), bytes](error_code error) { self->written(error, bytes); };
     if (messages.size() == 1)
       stream_->async_write(std::move(messages.front()), std::move(done));
@@ -370,7 +416,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point written_by_ = Clock::time_point::max();
   const Clock::time_point begun_ = Clock::now();
-  bool counted_ = false;  // it was a session
+  Clock::time_point asked_at_{};  // the epoch while no response is due
+  bool counted_ = false;          // it was a session
   bool ended_ = false;
   bool armed_ = false;
   bool reading_ = false;
@@ -454,7 +501,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
     : context(on),
       model(std::move(served)),
       options(std::move(given)),
-      listener(context.get_executor(), options.address, options.port),
+      listener(context.get_executor(), options.address, options.port, reach_of(options)),
       admission(admission_of(options, *model), std::chrono::steady_clock::now()),
       drain_timer_(context) {
   make_seal();
@@ -465,6 +512,7 @@ Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> se
     own.backend = options.backend;
     own.max_rows = options.max_rows;
     own.tracer = options.tracer;
+    own.counts = counts;
     places.push_back(std::make_shared<LivePlace>(context, model->recurrence(), std::move(own)));
   }
 }
@@ -577,6 +625,7 @@ void Server::State::admit(asio::ip::tcp::socket socket) {
   error_code error;
   const auto peer = socket.remote_endpoint(error);
   if (error) return;
+  ++counts->connections;
   // Who says nothing keeps nobody out: the one that has waited longest goes, told so while not too many are being told.
   if (newcomers.size() >= most_newcomers()) {
     const auto oldest = newcomers.begin()->second->shared_from_this();
@@ -674,9 +723,25 @@ Server::Load Server::load() const noexcept { return {state_->admission.capacity(
 std::vector<Server::PlaceStats> Server::places() const {
   std::vector<PlaceStats> all;
   for (const auto& place : state_->places)
-    all.push_back({place->place(), place->batcher().stats(), place->batcher().live(), place->lost() ? text_of(place->lost()) : ""});
+    all.push_back({place->place(), place->batcher().stats(), place->batcher().live(), place->lost() ? text_of(place->lost()) : "",
+                   place->seconds_a_row(), place->state_bytes()});
   return all;
 }
+
+const ServerCounts& Server::counts() const noexcept { return *state_->counts; }
+std::vector<Server::SessionInfo> Server::sessions() const {
+  std::vector<SessionInfo> all;
+  for (const State::Connection* session : state_->sessions) all.push_back(session->info());
+  std::sort(all.begin(), all.end(), [](const SessionInfo& a, const SessionInfo& b) { return a.number < b.number; });
+  return all;
+}
+std::size_t Server::max_sessions() const noexcept { return state_->options.limits.sessions; }
+std::size_t Server::waiting_rows() const {
+  std::size_t rows = 0;
+  for (const State::Connection* session : state_->sessions) rows += session->waiting_rows();
+  return rows;
+}
+bool Server::draining() const noexcept { return state_->draining; }
 
 std::string Server::backend() const { return state_->places.front()->backend(); }
 

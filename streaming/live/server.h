@@ -13,20 +13,28 @@
 #include <millrace/streaming/live/admission.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/live/server_counts.h>
 #include <millrace/streaming/live/state_key.h>
 #include <millrace/streaming/protocol/limits.h>
 #include <millrace/streaming/transport/asio.h>
+#include <millrace/streaming/transport/http_page.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
 
+class TlsServer;
+class TokenSet;
 class Tracer;
 
 struct ServerOptions {
-  std::string address = "127.0.0.1";  ///< only loopback addresses, until there is TLS and a token
+  std::string address = "127.0.0.1";  ///< another than a loopback address takes `tls` and `tokens`, or `insecure`
   std::uint16_t port = 0;             ///< 0: a free one
   Limits limits;
-  std::vector<std::string> origins;              ///< of browsers that may connect
+  std::vector<std::string> origins;              ///< of browsers that may connect, besides those of the server's own page
+  std::shared_ptr<const TlsServer> tls;          ///< none: bytes are not encrypted. `reload` it on the context's thread
+  std::shared_ptr<const TokenSet> tokens;        ///< none: no token is asked for. Likewise
+  std::shared_ptr<const HttpPages> pages;        ///< what a browser gets that asks for no WebSocket
+  bool insecure = false;                         ///< others than this machine's programs may connect without TLS and a token
   std::size_t max_rows = 4096;                   ///< of one tick
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
   Backend backend = Backend::automatic;          ///< of ticks, as StateSlab takes it
@@ -47,7 +55,7 @@ struct ServerOptions {
 /// sessions end with `lost` and the reason, those elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
 class Server {
  public:
-  /// Listens at once. UnsupportedError, IoError, ArgumentError: see Listener.
+  /// Listens at once. IoError, ArgumentError: see Listener.
   Server(boost::asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
@@ -94,10 +102,29 @@ class Server {
     Place place;
     Batcher::Stats ticks;
     std::size_t sessions = 0;
-    std::string lost{};  ///< what the place was lost by; empty while it is there
+    std::string lost{};           ///< what the place was lost by; empty while it is there
+    double seconds_a_row = 0;     ///< what a row of a tick took lately; 0 before the first
+    std::size_t state_bytes = 0;  ///< of the sessions' states
   };
   /// In the order of `devices`.
   std::vector<PlaceStats> places() const;
+  /// What was done since the server began.
+  const ServerCounts& counts() const noexcept;
+  /// A session that has started and is not over.
+  struct SessionInfo {
+    std::uint64_t number = 0;  ///< of the connection
+    std::string address;
+    std::string label;
+    std::uint64_t steps = 0;
+    std::size_t waiting_rows = 0;
+    double seconds = 0;  ///< since the connection was accepted
+  };
+  /// In the order of their numbers.
+  std::vector<SessionInfo> sessions() const;
+  std::size_t max_sessions() const noexcept;
+  /// Of all sessions, about.
+  std::size_t waiting_rows() const;
+  bool draining() const noexcept;
   /// How ticks run (StateSlab::backend) on the first place. While none does: before the first session, or after `on_stopped`.
   std::string backend() const;
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/byte_stream.h>
 
 #include <boost/asio/append.hpp>
@@ -7,8 +6,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <array>
-#include <chrono>
+#include <millrace/runtime/task/asio.h>
+#include <millrace/streaming/transport/internal/socket_drain.h>
 
 namespace millrace {
 namespace {
@@ -17,83 +16,73 @@ using asio::ip::tcp;
 
 /// A socket and the timer of its shutdown, shared with the operations that are pending.
 struct Socket {
-  explicit Socket(tcp::socket connected) : socket(std::move(connected)), timer(socket.get_executor()) {}
-  tcp::socket socket;
+  explicit Socket(tcp::socket connected) : connection(std::move(connected)), timer(connection.get_executor()) {}
+  tcp::socket& socket() noexcept { return connection; }
+  tcp::socket connection;
   asio::steady_timer timer;
-};
-
-/// Reads and drops until the peer ends, or the timer closed the socket.
-struct Drain {
-  std::shared_ptr<Socket> shared;
-  std::shared_ptr<std::array<char, 4096>> scratch = std::make_shared<std::array<char, 4096>>();
-
-  template <class Self>
-  void operator()(Self& self, error_code error = {}, std::size_t = 0) {
-    if (!error) {
-      shared->socket.async_read_some(asio::buffer(*scratch), std::move(self));
-      return;
-    }
-    shared->timer.cancel();
-    error_code ignored;
-    shared->socket.close(ignored);
-    // The peer's end, or the timer: either way the stream is closed, as was asked.
-    self.complete(error_code());
-  }
 };
 
 class SocketCarrier final : public ByteStream::Carrier {
  public:
-  SocketCarrier(tcp::socket socket, std::string first) : shared_(std::make_shared<Socket>(std::move(socket))), first_(std::move(first)) {
+  explicit SocketCarrier(tcp::socket socket) : shared_(std::make_shared<Socket>(std::move(socket))) {
     error_code ignored;  // a peer that is gone already is found by the first read
-    shared_->socket.set_option(tcp::no_delay(true), ignored);
+    shared_->connection.set_option(tcp::no_delay(true), ignored);
   }
   ~SocketCarrier() override { close(); }
 
-  ByteStream::executor_type executor() override { return shared_->socket.get_executor(); }
+  ByteStream::executor_type executor() override { return shared_->connection.get_executor(); }
 
   void read_some(const ReadBuffers& buffers, ByteStream::TransferHandler handler) override {
-    if (first_.empty()) {
-      shared_->socket.async_read_some(buffers, std::move(handler));
-      return;
-    }
-    const std::size_t count = asio::buffer_copy(buffers, asio::buffer(first_));
-    first_.erase(0, count);
-    asio::post(executor(), asio::append(std::move(handler), error_code(), count));
+    shared_->connection.async_read_some(buffers, std::move(handler));
   }
-
   void write_some(const WriteBuffers& buffers, ByteStream::TransferHandler handler) override {
-    shared_->socket.async_write_some(buffers, std::move(handler));
+    shared_->connection.async_write_some(buffers, std::move(handler));
   }
-
   void shut_down(ByteStream::DoneHandler handler) override {
-    error_code ignored;
-    shared_->socket.shutdown(tcp::socket::shutdown_send, ignored);
-    shared_->timer.expires_after(std::chrono::seconds(1));
-    shared_->timer.async_wait([weak = std::weak_ptr<Socket>(shared_)](error_code error) {
-      const auto shared = weak.lock();
-      error_code closing;
-      if (!error && shared) shared->socket.close(closing);
-    });
-    Drain drain;
-    drain.shared = shared_;
-    asio::async_compose<ByteStream::DoneHandler, void(error_code)>(std::move(drain), handler, shared_->socket);
+    close_in_a_second(shared_);
+    drain_socket(shared_, handler);
   }
-
   void close() noexcept override {
     error_code ignored;
-    shared_->socket.close(ignored);
+    shared_->connection.close(ignored);
     shared_->timer.cancel();
   }
 
  private:
   std::shared_ptr<Socket> shared_;
+};
+
+/// Gives `first`, then what another carrier gives.
+class PutBack final : public ByteStream::Carrier {
+ public:
+  PutBack(std::shared_ptr<Carrier> carrier, std::string first) : carrier_(std::move(carrier)), first_(std::move(first)) {}
+
+  ByteStream::executor_type executor() override { return carrier_->executor(); }
+  void read_some(const ReadBuffers& buffers, ByteStream::TransferHandler handler) override {
+    if (first_.empty()) return carrier_->read_some(buffers, std::move(handler));
+    const std::size_t count = asio::buffer_copy(buffers, asio::buffer(first_));
+    first_.erase(0, count);
+    asio::post(executor(), asio::append(std::move(handler), error_code(), count));
+  }
+  void write_some(const WriteBuffers& buffers, ByteStream::TransferHandler handler) override {
+    carrier_->write_some(buffers, std::move(handler));
+  }
+  void shut_down(ByteStream::DoneHandler handler) override { carrier_->shut_down(std::move(handler)); }
+  void close() noexcept override { carrier_->close(); }
+
+ private:
+  std::shared_ptr<Carrier> carrier_;
   std::string first_;
 };
 
 }  // namespace
 
-ByteStream make_byte_stream(tcp::socket socket, std::string first) {
-  return ByteStream(std::make_shared<SocketCarrier>(std::move(socket), std::move(first)));
+void ByteStream::Carrier::handshake(DoneHandler handler) { asio::post(executor(), asio::append(std::move(handler), error_code())); }
+
+ByteStream make_byte_stream(tcp::socket socket) { return ByteStream(std::make_shared<SocketCarrier>(std::move(socket))); }
+
+ByteStream put_back(ByteStream bytes, std::string first) {
+  return ByteStream(std::make_shared<PutBack>(bytes.carrier(), std::move(first)));
 }
 
 }  // namespace millrace

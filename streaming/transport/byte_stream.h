@@ -52,6 +52,8 @@ class ByteStream {
    public:
     virtual ~Carrier() = default;
     virtual executor_type executor() = 0;
+    /// Agrees with the peer on how bytes are carried (TLS). The default has nothing to agree on, and completes without an error.
+    virtual void handshake(DoneHandler handler);
     virtual void read_some(const ReadBuffers& buffers, TransferHandler handler) = 0;
     virtual void write_some(const WriteBuffers& buffers, TransferHandler handler) = 0;
     /// Ends sending, discards what still arrives until the peer ends too or a second has passed, then closes: so the peer can read what was
@@ -66,6 +68,12 @@ class ByteStream {
 
   executor_type get_executor() { return carrier_->executor(); }
 
+  /// Before the first read and write. Completes with (error_code): a code of TLS names its cause, such as an expired certificate.
+  template <class Token>
+  auto async_handshake(Token&& token) {
+    return boost::asio::async_initiate<Token, void(error_code)>(
+        [](auto handler, Carrier* carrier) { carrier->handshake(std::move(handler)); }, token, carrier_.get());
+  }
   /// Completes with (error_code, bytes read); eof when the peer ended.
   template <class Buffers, class Token>
   auto async_read_some(const Buffers& buffers, Token&& token) {
@@ -89,13 +97,16 @@ class ByteStream {
   /// Closes at once; what is pending completes with operation_aborted.
   void close() noexcept { carrier_->close(); }
   /// For a deadline, which closes the stream wherever it moved to, if it still lives.
-  std::weak_ptr<Carrier> carrier() const noexcept { return carrier_; }
+  const std::shared_ptr<Carrier>& carrier() const noexcept { return carrier_; }
 
  private:
   std::shared_ptr<Carrier> carrier_;
 };
 
-/// A connected socket as a ByteStream, with TCP_NODELAY set. `first` are bytes that were already read from it.
-ByteStream make_byte_stream(boost::asio::ip::tcp::socket socket, std::string first = {});
+/// A connected socket as a ByteStream, with TCP_NODELAY set.
+ByteStream make_byte_stream(boost::asio::ip::tcp::socket socket);
+
+/// `bytes`, of which `first` was already read: it is read once more.
+ByteStream put_back(ByteStream bytes, std::string first);
 
 }  // namespace millrace

@@ -3,42 +3,63 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <millrace/streaming/protocol/limits.h>
+#include <millrace/streaming/transport/http_page.h>
 #include <millrace/streaming/transport/message_stream.h>
+#include <millrace/streaming/transport/tls.h>
+#include <millrace/streaming/transport/token_set.h>
 
 namespace millrace {
 
-/// Where a server is: tcp://HOST:PORT or ws://HOST:PORT[/stream].
+/// Where a server is: tcp://HOST:PORT or ws://HOST:PORT[/stream]; tcps and wss are the same over TLS.
 struct StreamUrl {
-  enum class Scheme : std::uint8_t { tcp, ws };
+  enum class Scheme : std::uint8_t { tcp, ws, tcps, wss };
   Scheme scheme = Scheme::tcp;
   std::string host;  ///< a name or an address; an IPv6 address stands in brackets in the text, without them here
   std::uint16_t port = 0;
   std::string path = "/stream";
 
   StreamUrl() = default;
+  bool is_websocket() const noexcept { return scheme == Scheme::ws || scheme == Scheme::wss; }
+  bool is_encrypted() const noexcept { return scheme == Scheme::tcps || scheme == Scheme::wss; }
 };
 /// ParseError says what was expected.
 StreamUrl parse_stream_url(std::string_view text);
 
 struct AcceptOptions {
   Limits limits;
-  std::vector<std::string> origins;  ///< of browsers that may connect; none by default
+  std::vector<std::string> origins;          ///< of browsers that may connect, besides those of the server's own page
+  std::shared_ptr<const TlsServer> tls{};    ///< none: bytes are not encrypted
+  std::shared_ptr<const TokenSet> tokens{};  ///< none: no token is asked for
+  std::shared_ptr<const HttpPages> pages{};  ///< what a browser gets that asks for no WebSocket; none: 404
 
   AcceptOptions() = default;
 };
 
-void accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, MessageStreamHandler handler);
-void connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, Limits limits, MessageStreamHandler handler);
+struct ConnectOptions {
+  Limits limits;
+  std::string token{};                     ///< that the server is shown; empty: none
+  std::shared_ptr<const TlsClient> tls{};  ///< for tcps and wss; none: trusts the system's authorities
+  bool token_in_clear = false;             ///< whether the token may go to another machine without TLS
 
-/// Server side: tells plain TCP from WebSocket by the first four bytes, and completes with (error_code, unique_ptr<MessageStream>) once the
-/// peer may send its `start`. Closes the socket and completes with ErrorCode::idle after `limits.handshake`, with ErrorCode::refused for a
-/// request that WebSocket refuses. Associated executor, allocator and cancellation (terminal) are honoured.
+  ConnectOptions() = default;
+  ConnectOptions(const Limits& within) : limits(within) {}  // NOLINT: limits alone are options
+};
+
+void accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, MessageStreamHandler handler);
+void connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, ConnectOptions options, MessageStreamHandler handler);
+
+/// Server side: agrees on TLS where `tls` says so, tells plain TCP from WebSocket by the first four bytes, asks for a token where there are some,
+/// and completes with (error_code, unique_ptr<MessageStream>) once the peer may send its `start`. Closes the socket and completes with
+/// ErrorCode::idle after `limits.handshake`, with ErrorCode::refused for a token that is missing or unknown (the peer is told) and for a request
+/// that WebSocket refuses, with TLS's own code for a peer that does not speak it. A page that was asked for is given, and then completes with
+/// eof. Associated executor, allocator and cancellation (terminal) are honoured.
 template <class Token>
 auto async_accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, Token&& token) {
   return boost::asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
@@ -48,14 +69,16 @@ auto async_accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions opti
       token, std::move(socket), std::move(options));
 }
 
-/// Client side: resolves, connects (and asks for a WebSocket), and completes likewise, within `limits.handshake`.
+/// Client side: resolves, connects (agrees on TLS, asks for a WebSocket, shows the token), and completes likewise, within `limits.handshake`. A
+/// certificate that is not trusted is an error that says why. A token of the wrong form, and one that would leave this machine
+/// without TLS, is an ArgumentError.
 template <class Token>
-auto async_connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, Limits limits, Token&& token) {
+auto async_connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, ConnectOptions options, Token&& token) {
   return boost::asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
-      [](auto handler, boost::asio::any_io_executor on, StreamUrl to, Limits within) {
-        connect_stream(on, std::move(to), within, std::move(handler));
+      [](auto handler, boost::asio::any_io_executor on, StreamUrl to, ConnectOptions how) {
+        connect_stream(on, std::move(to), std::move(how), std::move(handler));
       },
-      token, executor, std::move(url), limits);
+      token, executor, std::move(url), std::move(options));
 }
 
 }  // namespace millrace

@@ -36,13 +36,13 @@ bool out_of_resources(const error_code& error) {
   return error == too_many_files_open || error == too_many_files_open_in_system || error == no_buffer_space || error == not_enough_memory;
 }
 
-tcp::endpoint endpoint_of(const std::string& address, std::uint16_t port) {
+tcp::endpoint endpoint_of(const std::string& address, std::uint16_t port, Listener::Reach reach) {
   error_code error;
   const auto parsed = asio::ip::make_address(address, error);
   if (error) throw ArgumentError("listen: expected an IP address, found '" + address + "'");
-  if (!parsed.is_loopback())
-    throw UnsupportedError("listen: expected a loopback address such as 127.0.0.1, found " + address +
-                           ": other addresses need TLS and a token, which this version does not have");
+  if (!parsed.is_loopback() && reach == Listener::Reach::loopback)
+    throw ArgumentError("listen: expected a loopback address such as 127.0.0.1, found " + address +
+                        ": others can reach it, which takes TLS and a token");
   return {parsed, port};
 }
 
@@ -133,8 +133,8 @@ struct AcceptOp {
 
 }  // namespace
 
-Listener::Listener(const asio::any_io_executor& executor, const std::string& address, std::uint16_t port) {
-  const tcp::endpoint endpoint = endpoint_of(address, port);
+Listener::Listener(const asio::any_io_executor& executor, const std::string& address, std::uint16_t port, Reach reach) {
+  const tcp::endpoint endpoint = endpoint_of(address, port, reach);
   try {
     state_ = std::make_shared<State>(executor, endpoint);
   } catch (const boost::system::system_error& error) {

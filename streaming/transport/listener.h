@@ -17,9 +17,12 @@ class Listener {
  public:
   using SocketHandler = boost::asio::any_completion_handler<void(error_code, boost::asio::ip::tcp::socket)>;
 
-  /// `port` 0 takes a free one. UnsupportedError for an address that is not a loopback address (there is no TLS and no token yet);
-  /// ArgumentError for text that is no IP address; IoError names address, port and cause.
-  Listener(const boost::asio::any_io_executor& executor, const std::string& address, std::uint16_t port);
+  /// Who may connect: programs of this machine, or of others.
+  enum class Reach : std::uint8_t { loopback, any };
+
+  /// `port` 0 takes a free one. ArgumentError for text that is no IP address, and for one that others can reach where `reach` is loopback; IoError
+  /// names address, port and cause.
+  Listener(const boost::asio::any_io_executor& executor, const std::string& address, std::uint16_t port, Reach reach = Reach::loopback);
   Listener(Listener&&) noexcept;
   ~Listener();
 

@@ -11,10 +11,12 @@
 #include <boost/asio/compose.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
+#include <boost/beast/http/rfc7230.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <boost/beast/websocket/rfc6455.hpp>
@@ -24,6 +26,7 @@
 #include <chrono>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 
 #include <millrace/runtime/task/asio.h>
@@ -148,7 +151,7 @@ error_code translate(const error_code& error) {
 }
 
 // For a request that cannot be read.
-std::optional<http::status> status_of(const error_code& error) {
+http::status status_of(const error_code& error) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) return http::status::request_header_fields_too_large;
   return error == http::error::body_limit ? http::status::payload_too_large : http::status::bad_request;
 }
@@ -284,40 +287,88 @@ class WebStream final : public MessageStream {
 
 using Pointer = std::unique_ptr<MessageStream>;
 
-/// The HTTP request of a newcomer, and the answer when it is refused.
+// Nobody can make a browser believe that an address is theirs, as they can of a name.
+bool names_an_address(std::string_view host) {
+  const auto bracket = host.rfind(']'), colon = host.rfind(':');
+  if (colon != host.npos && (bracket == host.npos || colon > bracket)) host = host.substr(0, colon);
+  if (host == "localhost") return true;
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  error_code error;
+  asio::ip::make_address(std::string(host), error);
+  return !error;
+}
+
+/// The HTTP request of a newcomer, and the answer when that is not a WebSocket.
 struct Request {
-  Request(ByteStream bytes, const Limits& limits, std::vector<std::string> allowed)
-      : web(std::make_shared<Web>(std::move(bytes), limits)), origins(std::move(allowed)), buffer(limits.request_head) {
+  Request(ByteStream bytes, const Limits& limits, HttpAccess allowed)
+      : web(std::make_shared<Web>(std::move(bytes), limits)), access(std::move(allowed)), buffer(limits.request_head) {
     parser.header_limit(static_cast<std::uint32_t>(limits.request_head));
     parser.body_limit(0);
   }
 
-  // The status of a refusal, if it is one. Every route is denied but one.
-  std::optional<http::status> refusal() const {
+  std::string_view field(http::field name) const {
+    const auto found = parser.get().find(name);
+    return found == parser.get().end() ? std::string_view() : std::string_view(found->value().data(), found->value().size());
+  }
+
+  // The answer, if there is one. Every route is denied but those that are named.
+  std::optional<HttpPage> page() const {
     const auto& request = parser.get();
-    if (request.method() != http::verb::get) return http::status::method_not_allowed;
-    if (request.target() != websocket_route) return http::status::not_found;
-    const auto origin = request.find(http::field::origin);
-    if (origin != request.end() && std::find(origins.begin(), origins.end(), std::string(origin->value())) == origins.end())
-      return http::status::forbidden;
-    if (!websocket::is_upgrade(request)) return http::status::upgrade_required;
-    if (buffer.size() > 0) return http::status::bad_request;  // nothing may follow the request before its answer
+    if (request.method() != http::verb::get) return refusal(http::status::method_not_allowed);
+    const std::string_view target(request.target().data(), request.target().size());
+    if (access.only_pages && !names_an_address(field(http::field::host))) return refusal(http::status::forbidden);
+    if (access.only_pages || target != websocket_route) {
+      std::optional<HttpPage> found;
+      if (access.pages) found = (*access.pages)({target.substr(0, target.find('?')), has_token()});
+      return found ? std::move(found) : refusal(http::status::not_found);
+    }
+    if (request.count(http::field::origin) > 0 && !is_allowed(field(http::field::origin))) return refusal(http::status::forbidden);
+    if (!websocket::is_upgrade(request)) return refusal(http::status::upgrade_required);
+    if (buffer.size() > 0) return refusal(http::status::bad_request);  // nothing may follow the request before its answer
+    if (!has_token()) return refusal(http::status::unauthorized);
     return std::nullopt;
   }
 
-  // The answer with that status.
-  void answer(http::status status) {
-    response.result(status);
+  bool is_allowed(std::string_view origin) const {
+    if (std::find(access.origins.begin(), access.origins.end(), origin) != access.origins.end()) return true;
+    const std::string_view host = field(http::field::host);
+    return access.pages && names_an_address(host) && origin == (access.encrypted ? "https://" : "http://") + std::string(host);
+  }
+
+  // Of the header that programs set, or among the sub-protocols, which is all that a browser's script can set.
+  std::string_view token() const {
+    constexpr std::string_view bearer = "Bearer ", prefix = "bearer.";
+    const std::string_view shown = field(http::field::authorization);
+    if (beast::iequals(beast::string_view(shown.substr(0, bearer.size())), beast::string_view(bearer))) return shown.substr(bearer.size());
+    for (const beast::string_view one : http::token_list(field(http::field::sec_websocket_protocol)))
+      if (one.starts_with(beast::string_view(prefix))) return std::string_view(one.data(), one.size()).substr(prefix.size());
+    return {};
+  }
+  bool has_token() const { return !access.tokens || access.tokens->holds(token()); }
+  bool offers_protocol() const { return http::token_list(field(http::field::sec_websocket_protocol)).exists(websocket_protocol); }
+
+  static HttpPage refusal(http::status status) {
+    HttpPage page;
+    page.status = static_cast<int>(status);
+    page.content_type = "text/plain";
+    if (status == http::status::upgrade_required) page.headers.emplace_back("Upgrade", "websocket");
+    if (status == http::status::unauthorized) page.headers.emplace_back("WWW-Authenticate", "Bearer");
+    page.body = "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
+    return page;
+  }
+
+  void answer(HttpPage page) {
+    response.result(static_cast<unsigned>(page.status));
     response.version(11);
     response.keep_alive(false);
-    response.set(http::field::content_type, "text/plain");
-    if (status == http::status::upgrade_required) response.set(http::field::upgrade, "websocket");
-    response.body() = "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
+    response.set(http::field::content_type, page.content_type);
+    for (const auto& [name, value] : page.headers) response.set(name, value);
+    response.body() = std::move(page.body);
     response.prepare_payload();
   }
 
   std::shared_ptr<Web> web;
-  std::vector<std::string> origins;
+  HttpAccess access;
   beast::flat_buffer buffer;
   http::request_parser<http::empty_body> parser;
   http::response<http::string_body> response;
@@ -325,7 +376,7 @@ struct Request {
 
 struct AcceptOp {
   std::shared_ptr<Request> request;
-  enum { head, refused, accepted, closed } stage = head;
+  enum { head, answered, accepted, closed } stage = head;
   error_code cause = ErrorCode::refused;
 
   template <class Self>
@@ -338,18 +389,22 @@ struct AcceptOp {
     const bool unreadable = stage == head && error && error.category() == http::make_error_code(http::error::bad_version).category() &&
                             error != http::error::end_of_stream && error != http::error::partial_message;
     if (error && !unreadable) return self.complete(translate(error), Pointer());
-    if (stage == refused) {
+    if (stage == answered) {
       stage = closed;
       return socket.next_layer().async_shut_down(std::move(self));
     }
     if (unreadable) cause = translate(error);
-    const auto refusal = unreadable ? status_of(error) : request->refusal();
-    if (!refusal) {
+    std::optional<HttpPage> page = unreadable ? Request::refusal(status_of(error)) : request->page();
+    if (!page) {
       stage = accepted;
+      if (request->offers_protocol())
+        socket.set_option(websocket::stream_base::decorator(
+            [](websocket::response_type& response) { response.set(http::field::sec_websocket_protocol, websocket_protocol); }));
       return socket.async_accept(request->parser.get(), std::move(self));
     }
-    request->answer(*refusal);
-    stage = refused;
+    if (page->status < 400) cause = asio::error::eof;
+    request->answer(*std::move(page));
+    stage = answered;
     http::async_write(socket.next_layer(), request->response, std::move(self));
   }
   template <class Self>
@@ -379,14 +434,18 @@ struct ConnectOp {
 
 }  // namespace
 
-void accept_websocket(ByteStream bytes, const Limits& limits, std::vector<std::string> origins, MessageStreamHandler handler) {
-  AcceptOp op{std::make_shared<Request>(std::move(bytes), limits, std::move(origins))};
+void accept_websocket(ByteStream bytes, const Limits& limits, HttpAccess access, MessageStreamHandler handler) {
+  AcceptOp op{std::make_shared<Request>(std::move(bytes), limits, std::move(access))};
   auto executor = op.request->web->socket.get_executor();
   launch(std::move(op), std::move(handler), executor);
 }
 
-void connect_websocket(ByteStream bytes, const Limits& limits, std::string host, std::string path, MessageStreamHandler handler) {
+void connect_websocket(ByteStream bytes, const Limits& limits, std::string host, std::string path, std::string token,
+                       MessageStreamHandler handler) {
   ConnectOp op{std::make_shared<Web>(std::move(bytes), limits), std::move(host), std::move(path)};
+  if (!token.empty())
+    op.web->socket.set_option(websocket::stream_base::decorator(
+        [shown = "Bearer " + token](websocket::request_type& request) { request.set(http::field::authorization, shown); }));
   auto executor = op.web->socket.get_executor();
   launch(std::move(op), std::move(handler), executor);
 }

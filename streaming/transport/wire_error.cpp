@@ -14,7 +14,7 @@ class Category final : public boost::system::error_category {
       case ErrorCode::bad_message: return "a frame or message that the protocol does not have";
       case ErrorCode::bad_text: return "text that is not UTF-8";
       case ErrorCode::bad_input: return "input that the program does not take";
-      case ErrorCode::refused: return "a route or an origin that is not allowed";
+      case ErrorCode::refused: return "a route, an origin or a token that is not allowed";
       case ErrorCode::idle: return "the time for it was over";
       case ErrorCode::slow_reader: return "what was sent was not read in time";
       case ErrorCode::too_big: return "a message above the limit";

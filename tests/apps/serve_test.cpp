@@ -7,7 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 
-#include <apps/process.h>
+#include <apps/serving.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/task/asio.h>
@@ -20,29 +20,7 @@ using namespace millrace::testing;
 
 namespace {
 
-constexpr std::int64_t features = 3, hidden = 4;
-
-/// A listing that is served.
-struct Serving {
-  explicit Serving(std::vector<std::string> more = {}) : random(1), program(live_listing(random, features, hidden)) {
-    save_program(program, folder / "listing.mr");
-    std::vector<std::string> words{"serve", model(), "--port", "0", "--stats-json", (folder / "stats.json").string()};
-    words.insert(words.end(), more.begin(), more.end());
-    server.emplace(words);
-    const std::string line = server->first_line();
-    const std::string opening = "millrace: serving " + model() + " on 127.0.0.1:";
-    REQUIRE(line.starts_with(opening));
-    port = line.substr(opening.size());
-  }
-  std::string model() const { return (folder / "listing.mr").string(); }
-  std::string path(const std::string& name) const { return (folder / name).string(); }
-
-  ScratchFolder folder;
-  Random random;
-  Program program;
-  std::optional<Process> server;
-  std::string port;
-};
+constexpr std::int64_t features = Serving::features, hidden = Serving::hidden;
 
 }  // namespace
 
@@ -114,7 +92,8 @@ TEST_CASE("what run takes whole is streamed by the same flags, a session a seque
 TEST_CASE("a port in use, an address outside and a program that cannot be fed live are one line and exit code 1") {
   Serving serving;
   check_refused({"serve", serving.model(), "--port", serving.port}, 1, {serving.port});
-  check_refused({"serve", serving.model(), "--port", "0", "--address", "0.0.0.0"}, 1, {"0.0.0.0"});
+  check_refused({"serve", serving.model(), "--port", "0", "--address", "0.0.0.0"}, 2,
+                {"0.0.0.0", "--tls-cert", "--token-file", "--insecure"});
   check_refused({"serve", serving.path("absent.mr"), "--port", "0"}, 1, {"absent.mr"});
   check_refused({"serve", serving.model(), "--port", "0", "--idle-timeout", "nan"}, 2, {"--idle-timeout", "'nan'"});
   check_refused({"stream", "tcp://127.0.0.1:1", "x.npy", "--speed", "nan"}, 2, {"--speed"});

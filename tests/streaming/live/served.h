@@ -36,6 +36,7 @@ class Served {
     asio::post(context_, [this] { server->drain(); });
     thread_.join();
   }
+  asio::io_context& context() noexcept { return context_; }
   StreamUrl url(StreamUrl::Scheme scheme = StreamUrl::Scheme::tcp) const {
     StreamUrl url;
     url.scheme = scheme;

@@ -176,7 +176,7 @@ TEST_CASE("a port in use and an address outside are refused by name") {
   CHECK_THROWS_AS(Server(context, model, options), IoError);
   options.port = 0;
   options.address = "0.0.0.0";
-  CHECK_THROWS_AS(Server(context, model, options), UnsupportedError);
+  CHECK_THROWS_AS(Server(context, model, options), ArgumentError);
 }
 
 TEST_CASE("a session too many is told to come back later, and those that live go on") {

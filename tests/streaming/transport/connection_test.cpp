@@ -231,10 +231,14 @@ TEST_CASE("a URL names scheme, host, port and path, and anything else is refused
   CHECK(ws.host == "::1");
   CHECK(ws.port == 65535);
   CHECK(ws.path == "/other");
+  CHECK(parse_stream_url("tcps://a:1").scheme == StreamUrl::Scheme::tcps);
+  CHECK(parse_stream_url("wss://a:1").is_encrypted());
+  CHECK(parse_stream_url("wss://a:1").is_websocket());
   CHECK(parse_stream_url("ws://localhost:1").path == "/stream");
   CHECK(parse_stream_url("ws://localhost:1/").path == "/stream");
-  for (const char* text : {"", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x",
-                           "tcp://a:1/stream", "tcp://a b:1", "ws://::1:1", "ws://a:1/x\r\nEvil: y", "wss://a:1", "ws://[]:1"})
+  for (const char* text :
+       {"", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://a:1/stream",
+        "tcp://a b:1", "ws://::1:1", "ws://a:1/x\r\nEvil: y", "wsss://a:1", "tcps://a:1/x", "ws:a:1", "://a:1", "ws://[]:1"})
     CHECK_THROWS_AS(parse_stream_url(text), ParseError);
 }
 

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include <millrace/streaming/live/server.h>
+
+namespace millrace::app {
+
+/// What a server writes to stderr: a line for each session that is over, and for what those who run it should know; as JSON where that is asked
+/// for. Nobody who reads slowly holds the server up: lines that find no room are counted instead.
+class ServeLog {
+ public:
+  /// `quiet`: no line for a session that ended, or whose client went.
+  ServeLog(bool json, bool quiet) : json_(json), quiet_(quiet) {}
+  void session(const Server::SessionEnd& end);
+  /// `event` is a word for programs, `message` for people.
+  void say(const std::string& event, const std::string& message);
+
+ private:
+  void write(const std::string& line);
+  const bool json_, quiet_;
+  std::size_t missed_ = 0;
+};
+
+}  // namespace millrace::app

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "settings.h"
+
+#include <cctype>
+#include <cstdlib>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+namespace millrace::app {
+namespace {
+
+/// MILLRACE_SERVE_MAX_SESSIONS for --max-sessions of serve.
+std::string variable_of(const std::string& command, const std::string& flag) {
+  std::string name = "MILLRACE_" + command + "_" + flag;
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+/// What a file calls an option: its flag, or, for a positional such as MODEL, its name in small letters.
+std::string key_of(const CLI::Option& option) {
+  std::string key = option.get_single_name();
+  for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return key;
+}
+
+void give(CLI::Option& option, const CLI::ConfigItem& item) {
+  if (option.get_items_expected_max() > 0) {
+    option.add_result(item.inputs);
+  } else {  // a flag
+    const std::string value = CLI::ConfigTOML().to_flag(item);
+    option.add_result(option.get_flag_value(option.get_single_name(), value));
+  }
+  option.run_callback();
+}
+
+}  // namespace
+
+void Settings::add_to(CLI::App& command) {
+  command_ = &command;
+  command
+      .add_option("--settings", file_,
+                  "A TOML file: `a-flag = …` is --a-flag. MILLRACE_" + variable_of(command.get_name(), "A_FLAG").substr(9) +
+                      " in the environment counts before it, and the command line before both")
+      ->configurable(false);
+  command.add_flag("--print-config", prints_, "Prints the settings that hold, as a file for --settings, and ends")->configurable(false);
+  for (CLI::Option* option : command.get_options()) {
+    if (!option->get_required()) continue;
+    option->required(false);
+    required_.push_back(option);
+  }
+}
+
+void Settings::apply_environment() {
+  for (CLI::Option* option : command_->get_options()) {
+    if (!option->get_configurable() || option->count() > 0) continue;
+    const char* value = std::getenv(variable_of(command_->get_name(), key_of(*option)).c_str());
+    if (value == nullptr) continue;
+    CLI::ConfigItem item;
+    item.name = key_of(*option);
+    item.inputs = {value};
+    give(*option, item);
+  }
+}
+
+void Settings::apply_file() {
+  if (file_.empty()) return;
+  const std::vector<CLI::ConfigItem> items = CLI::ConfigTOML().from_file(file_);
+  for (const CLI::ConfigItem& item : items) {
+    CLI::Option* found = nullptr;
+    for (CLI::Option* option : command_->get_options())
+      if (item.parents.empty() && option->get_configurable() && key_of(*option) == item.name) found = option;
+    if (found == nullptr)
+      throw CLI::ConfigError("--settings " + file_ + ": expected a flag of " + command_->get_name() + ", found " + item.fullname());
+    if (found->count() == 0) give(*found, item);
+  }
+}
+
+void Settings::apply() {
+  apply_environment();
+  apply_file();
+  for (const CLI::Option* option : required_)
+    if (option->count() == 0) throw CLI::RequiredError(option->get_name());
+}
+
+std::string Settings::text() const {
+  std::string kept;
+  std::istringstream lines(command_->config_to_str(true, false));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with("=\"\"")) continue;  // an option that has no value
+    for (std::size_t i = 0; i < line.find('='); ++i) line[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(line[i])));
+    kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace millrace::app

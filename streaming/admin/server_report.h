@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <millrace/streaming/admin/metric.h>
+#include <millrace/streaming/live/server.h>
+
+/// What a server says of itself to those who run it. Call these on the thread of the server's context.
+namespace millrace {
+
+/// Names begin with `millrace_`; docs/operations.md has the list.
+std::vector<Metric> metrics_of(const Server& server);
+/// {"sessions": [{"number", "address", "session", "steps", "waiting_rows", "seconds"}, …]}, in the order in which they connected.
+std::string sessions_json(const Server& server);
+/// {"sessions", "max_sessions", "newcomers", "waiting_rows", "rows_per_second", "draining"}: `rows_per_second` is what the places hold by the
+/// time that their ticks took lately, null before the first.
+std::string capacity_json(const Server& server);
+
+}  // namespace millrace
