@@ -260,6 +260,106 @@ for x in np.ones((100, 1, 3), np.float32):      # rows as they arrive
     h = one_step(x=x, h=h)["h"]                 # the state goes back in as it came
 # [step by step]
 
+step_program, step_h = program, h
+
+# [live]
+U, W = np.eye(2, dtype=np.float32), np.ones((3, 2), np.float32)
+program = mr.Program("live")
+with program:
+    x = mr.input("x", mr.f32, [None, 3], lod=1)
+    with mr.DynamicRNN() as rnn:
+        x_t, h = rnn.step_input(x), rnn.memory(shape=[2])
+        state = mr.tanh(h @ mr.parameter("U", U) + x_t @ mr.parameter("W", W))
+        rnn.update_memory(h, state)
+        rnn.output(state)
+    mr.output("y", rnn())
+
+
+async def listen(rows):
+    model = mr.LiveModel(program)
+    async with model.session() as session:
+        for row in rows:
+            await session.push(row[None, :])    # any number of rows, as they come
+        await session.finish()                  # no row follows
+        return [y async for made in session for y in made["y"].tolist()]
+
+
+rows = np.ones((5, 3), np.float32)
+assert asyncio.run(listen(rows)) == program.run(x=[rows])["y"][0].tolist()  # the bits of the whole
+# [live]
+
+# [live feed]
+async def microphone():
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        yield np.ones((10, 3), np.float32)
+
+
+async def transcribe():
+    model, count = mr.LiveModel(program), 0
+    async with model.session("kitchen") as session:
+        feeding = asyncio.create_task(session.feed(microphone()))    # pushes, and finishes
+        async for made in session:                                   # meanwhile
+            count += len(made["y"])
+        await feeding
+    return count
+
+
+assert asyncio.run(transcribe()) == 10_000
+# [live feed]
+
+# [live many]
+async def many_sessions():
+    model = mr.LiveModel(program)
+    async with model.session() as a, model.session() as b:
+        await model.push([a, b], [np.ones((2, 3), np.float32), np.ones((1, 3), np.float32)])
+        await a.flush()
+        await b.flush()
+        batch = await model.next()              # of any session: ids, outputs, ended, failed
+        return dict(zip(batch.ids, batch.outputs["y"].lengths))
+
+
+assert sorted(asyncio.run(many_sessions()).values()) == [1, 2]
+# [live many]
+
+# [serve]
+async def serve_and_ask():
+    async with mr.Server(program, port=0) as server:                 # `millrace serve`, in one's own event loop
+        async with mr.connect(server.url) as session:                # as a session in the process is used
+            await session.push(rows)
+            await session.finish()
+            return [y async for made in session for y in made["y"].tolist()]
+
+
+assert asyncio.run(serve_and_ask()) == program.run(x=[rows])["y"][0].tolist()
+# [serve]
+
+# [live program]
+program = mr.Program("any program")
+with program:
+    x, sums = mr.TensorArray.input("x", mr.f32, [2]), mr.TensorArray.input("sums", mr.f32, [2])
+    i, total = mr.Var(0), mr.constant(np.zeros(2, np.float32))
+    loop = mr.while_loop([i, total])
+    with loop.frame():
+        loop.break_if(~x.has(i))                # `has` waits: true once slot i is there, false behind `finish`
+        total.update(total + x.read(i))
+        sums.write(i, total)
+        i += 1
+
+
+async def slots():
+    async with mr.LiveProgram(program) as live:
+        await live.push("x", [1.0, 2.0])
+        await live.push("x", [10.0, 20.0])
+        live.finish()
+        return [slot.tolist() async for slot in live.slots("sums")]
+
+
+assert asyncio.run(slots()) == [[1, 2], [11, 22]]
+# [live program]
+
+program, h = step_program, step_h
+
 # [errors]
 try:
     one_step(x=np.ones((1, 4), np.float32), h=h)

@@ -12,4 +12,6 @@ NB_MODULE(_core, module) {
   millrace::python::bind_layers(module);
   millrace::python::bind_running(module);
   millrace::python::bind_files(module);
+  millrace::python::bind_live(module);
+  millrace::python::bind_serving(module);
 }
