@@ -47,6 +47,7 @@ def polish(text: str, core: types.ModuleType, main: bool) -> str:
     text = re.sub(r"^(from millrace import .*|from millrace\._core import .*|import millrace.*)\n", "", text, flags=re.M)
     text = re.sub(r"(?<![\w.])millrace\._core\.(layers\.)?", "", text)
     text = re.sub(r"os\.PathLike(?!\[)", "os.PathLike[str]", text)
+    text = re.sub(r"(?<=: )dict(?=[,)])", "dict[str, typing.Any]", text)
     lines = [widen(line) for line in text.split("\n")]
     text = "\n".join(line + "  # type: ignore[override]" if re.match(r"\s*def __(eq|ne)__\(", line) else line for line in lines)
     head = "import builtins\nimport collections.abc\nimport os\nimport typing\n\nimport numpy\n\n"

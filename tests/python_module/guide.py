@@ -358,6 +358,73 @@ async def slots():
 assert asyncio.run(slots()) == [[1, 2], [11, 22]]
 # [live program]
 
+# [trainer]
+def weight(*shape):
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32) / 4
+
+
+program = mr.Program("classifier")
+with program:
+    x = mr.input("x", mr.f32, [None, 3], lod=1)
+    target = mr.input("target", mr.i64, [None])                      # a class for each sequence
+    last = mr.layers.gru(x, mr.layers.GruWeights(weight(3, 24), weight(8, 24), weight(24), weight(24))).h[0]
+    scores = mr.layers.linear(last, weight(8, 2), weight(2))
+    mr.output("scores", scores)
+    mr.output("loss", mr.softmax_cross_entropy_loss(scores, target))
+
+trainer = mr.Trainer(program, mr.Adam(), learning_rate=mr.Schedule("cosine", 0.03, decay_steps=50), clip_norm=1.0)
+x = [np.full((length, 3), sign, np.float32) for length in (1, 2, 5) for sign in (-1, 1)]
+losses = [trainer.step(x=x, target=[0, 1] * 3).loss for _ in range(50)]
+assert losses[-1] < 0.1 * losses[0]
+trained = trainer.trained(["scores"])                                # a program as any other: run it, save it, serve it
+assert trained.run(x=x)["scores"].numpy().argmax(1).tolist() == [0, 1] * 3
+# [trainer]
+
+# [backward]
+program = mr.Program("gradients")
+with program:
+    x, w = mr.input("x", mr.f32, [None, 2]), mr.parameter("w", [[1.0], [2.0]])
+    loss = mr.sum((x @ w) ** 2.0)
+    mr.output("loss", loss)
+    dx, = mr.gradients(loss, [x])               # while it is built, as torch.autograd.grad
+    mr.output("dx", dx)
+names = mr.append_backward(program, "loss")     # of a program that is there: {'w': 'gradient/w'}
+made = program.run(x=[[1.0, 1.0]])
+assert made["dx"].tolist() == [[6, 12]] and made[names["w"]].tolist() == [[6], [6]]
+# [backward]
+
+# [function]
+import millrace.torch
+
+lstm = torch.nn.LSTM(3, 4).eval()
+program = mr.from_torch(lstm)                   # any program will do
+net = millrace.torch.function(program, outputs=["h"])
+head = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], lr=0.01)
+sequences = [torch.randn(5, 3), torch.randn(2, 3)]                   # ragged: nothing is padded
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = head(net(sequences)[0]).square().mean()
+    loss.backward()
+    optimizer.step()
+program = net.program()                         # with the weights as they are now
+# [function]
+
+# [train]
+lengths = np.array([3, 1, 4] * 10)
+mr.save(folder / "train.npz", {"rows": np.ones((80, 2), np.float32), "lengths": lengths, "labels": lengths % 2})
+config = {
+    "epochs": 3,
+    "data": {"train": "train.npz"},
+    "layer": [{"kind": "gru", "units": 8}],
+    "output": {"folder": str(folder / "trained")},
+}                                               # or the name of a file of `millrace train`
+result = mr.train(config, data=folder, on_epoch=lambda epoch: print(epoch.epoch, epoch.train.loss))
+assert len(result.epochs) == 3 and "model.mr" in result.files
+for epoch in mr.train_curve(config, data=folder):                    # the same beside what you do
+    print(epoch.epoch, epoch.train.loss)
+# [train]
+
 program, h = step_program, step_h
 
 # [errors]

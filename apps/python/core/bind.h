@@ -31,5 +31,6 @@ void bind_running(nb::module_& module);
 void bind_files(nb::module_& module);
 void bind_live(nb::module_& module);
 void bind_serving(nb::module_& module);
+void bind_training(nb::module_& module);
 
 }  // namespace millrace::python

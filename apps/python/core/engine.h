@@ -13,6 +13,8 @@
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/thread_executor.h>
 
+#include "bind.h"
+
 namespace millrace::python {
 
 /// Threads that are made while one lives take no signals: those are for the thread that Python handles them on.
@@ -27,6 +29,17 @@ class SignalsBlocked {
  private:
   sigset_t before_;
 };
+
+/// Calls `f` without the GIL, where the thread has it: for an end that waits for a thread of the library.
+template <class F>
+void without_gil(F f) {
+  if (nb::is_alive() && PyGILState_Check() != 0) {
+    const nb::gil_scoped_release released;
+    f();
+  } else {
+    f();
+  }
+}
 
 /// How many forks are between this process and the one that loaded the module: threads do not come along.
 int forks() noexcept;

@@ -9,6 +9,7 @@
 #include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/from_asio.h>
+#include <millrace/runtime/training/errors.h>
 #include <millrace/streaming/live/live_model.h>
 #include <millrace/streaming/protocol/error_code.h>
 #include <millrace/tensor/error.h>
@@ -117,6 +118,8 @@ void bind_errors(nb::module_& m) {
   add(m, typeid(DeviceError), "DeviceError", PyExc_RuntimeError, "Work on a device that did not run to its end.");
   add(m, typeid(ProtocolError), "ProtocolError", PyExc_ConnectionError,
       "A session with a server that ended early. `code`: why, as docs/protocol.md names it; `retry_after_ms`, where the server said it.");
+  add(m, typeid(training::TrainingError), "TrainingError", PyExc_ArithmeticError,
+      "Training that cannot go on: a loss or a gradient that is not finite, a checkpoint of another job, a job that was stopped.");
   add(m, typeid(LiveError), "LiveError", PyExc_RuntimeError,
       "A step that failed, and with it its live session. `session`: its number; `step`: the first step without a result.");
   nb::register_exception_translator(translate);

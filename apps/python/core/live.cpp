@@ -14,17 +14,6 @@
 namespace millrace::python {
 namespace {
 
-/// Lets go of the GIL, where the thread has it: an end that waits for a thread of the library.
-template <class F>
-void without_gil(F f) {
-  if (nb::is_alive() && PyGILState_Check() != 0) {
-    const nb::gil_scoped_release released;
-    f();
-  } else {
-    f();
-  }
-}
-
 Backend backend_named(const std::string& name) {
   const std::optional<Backend> chosen = backend_of(name);
   if (!chosen) throw ArgumentError(fmt::format("live model: expected the backend auto, interpreted, captured or fused, found '{}'", name));
@@ -166,10 +155,10 @@ OperationObject say(const SessionObject& self, const LoopObject& loop, task<T> w
     return start_on(loop, std::move(work), name, [kept = self.session](T made) { return nb::cast(made); });
 }
 
-std::map<std::string, std::string> ports(const Recurrence& recurrence, bool inputs) {
-  std::map<std::string, std::string> made;
+nb::dict ports(const Recurrence& recurrence, bool inputs) {
+  nb::dict made;
   const auto add = [&](const std::string& name, DType dtype, const DDim& row) {
-    made[name] = std::string(name_of(dtype)) + row.to_string();
+    made[name.c_str()] = std::string(name_of(dtype)) + row.to_string();
   };
   const auto add_all = [&](const auto& of) {
     if (inputs)
@@ -227,8 +216,12 @@ void bind_model(nb::module_& m) {
                      const Batcher::Stats stats = self.model->get().stats();
                      return std::map<std::string, std::uint64_t>{{"ticks", stats.ticks}, {"rows", stats.rows}, {"largest", stats.largest}};
                    })
-      .def_prop_ro("inputs", [](const ModelObject& self) { return ports(self.model->recurrence(), true); })
-      .def_prop_ro("outputs", [](const ModelObject& self) { return ports(self.model->recurrence(), false); })
+      .def_prop_ro(
+          "inputs", [](const ModelObject& self) { return ports(self.model->recurrence(), true); },
+          nb::sig("def inputs(self) -> dict[str, str]"))
+      .def_prop_ro(
+          "outputs", [](const ModelObject& self) { return ports(self.model->recurrence(), false); },
+          nb::sig("def outputs(self) -> dict[str, str]"))
       .def_prop_ro("levels", [](const ModelObject& self) { return self.model->recurrence().levels; })
       .def("__str__", [](const ModelObject& self) { return self.model->recurrence().to_string(); });
 }

@@ -14,4 +14,5 @@ NB_MODULE(_core, module) {
   millrace::python::bind_files(module);
   millrace::python::bind_live(module);
   millrace::python::bind_serving(module);
+  millrace::python::bind_training(module);
 }

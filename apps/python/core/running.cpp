@@ -344,11 +344,11 @@ void bind_compiled(nb::module_& m) {
       .def_prop_ro(
           "inputs",
           [](const Compiled& self) {
-            std::map<std::string, std::string> made;
-            for (const Compiled::Input& input : self.inputs) made[input.name] = input.type->to_string();
+            nb::dict made;
+            for (const Compiled::Input& input : self.inputs) made[input.key] = input.type->to_string();
             return made;
           },
-          "Names, with types such as 'f32[?, 2] lod=1'.")
+          nb::sig("def inputs(self) -> dict[str, str]"), "Names, with types such as 'f32[?, 2] lod=1'.")
       .def_prop_ro(
           "straight_line", [](const Compiled& self) { return self.straight.has_value(); },
           "Without loops, branches and arrays: it runs in the calling thread.")

@@ -57,9 +57,18 @@ if TYPE_CHECKING:
     from .live import Server as Server
     from .live import connect as connect
     from .live import serve as serve
+    from .training import Epoch as Epoch
+    from .training import Score as Score
+    from .training import TrainCurve as TrainCurve
+    from .training import TrainResult as TrainResult
+    from .training import train as train
+    from .training import train_curve as train_curve
 
-_LAZY = dict.fromkeys(["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Server", "connect", "serve"], "live")
-_MODULES = ("live",)
+_LAZY = {
+    **dict.fromkeys(["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Server", "connect", "serve"], "live"),
+    **dict.fromkeys(["Epoch", "Score", "TrainCurve", "TrainResult", "train", "train_curve"], "training"),
+}
+_MODULES = ("live", "torch", "training")
 
 
 def __getattr__(name: str) -> Any:
