@@ -3,7 +3,9 @@
 
 import asyncio
 import gc
+import os
 import random
+import subprocess
 import sys
 import time
 
@@ -323,6 +325,82 @@ def test_a_model_that_goes_ends_its_sessions():
     asyncio.run(main())
     gc.collect()
     assert mr.live_runs() == 0
+
+
+def test_sessions_leak_nothing():
+    x = np.zeros((50, WIDTH), np.float32)
+
+    async def some(times):
+        model = mr.LiveModel(recurrent())
+        for _ in range(times):
+            async with model.session(given={}) as session:
+                await session.push(x)
+                await session.push(mr.Tensor(x))
+                with pytest.raises(mr.ShapeError):
+                    await session.push(x[:, :2])
+                await session.flush()
+                await session.next()
+        batch = model.session()
+        async with batch:
+            for _ in range(times):
+                await model.push([batch], [x])
+                await model.next()
+
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    asyncio.run(some(100))
+    before, references = resident(), sys.getrefcount(x)
+    for _ in range(5):
+        asyncio.run(some(200))
+    assert resident() - before < 8 << 20 and sys.getrefcount(x) == references
+
+
+@pytest.mark.parametrize("program", ["recurrent", "server"])
+def test_the_interpreter_may_end_while_sessions_live(program):
+    script = {
+        "recurrent": "model = mr.LiveModel(recurrent()); s = model.session(); await s.__aenter__(); t = asyncio.ensure_future(s.next())",
+        "server": "s = mr.Server(recurrent()); c = mr.connect(s.url); await c.__aenter__(); t = asyncio.ensure_future(c.next())",
+    }[program]
+    code = f"""
+import asyncio, millrace as mr
+from live_test import recurrent
+kept = []
+async def main():
+    {script}
+    kept.append(s)
+    await asyncio.sleep(0.02)
+    print(mr.live_runs())
+asyncio.run(main())
+"""
+    made = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)), capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0 and made.stdout.strip().isdigit(), made.stderr
+    assert "Traceback" not in made.stderr, made.stderr
+
+
+def test_a_child_process_makes_its_model_again():
+    model = mr.LiveModel(recurrent())
+
+    async def use(of):
+        async with of.session() as session:
+            await session.push([[1, 2, 3]])
+            await session.finish()
+            return len(await all_of(session))
+
+    assert asyncio.run(use(model)) == 1
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            try:
+                asyncio.run(use(model))
+            except mr.UnsupportedError as error:
+                code = 0 if "forked" in str(error) and asyncio.run(use(mr.LiveModel(recurrent()))) == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # ---- Any program ----

@@ -62,7 +62,8 @@ def main() -> int:
     unseen, unseen_classes = examples(random, 200)
     trainer = mr.Trainer(classifier(random), mr.AdamW(), mr.Schedule("cosine", 0.02, warmup=10, decay_steps=140), clip_norm=1.0)
     for epoch in range(8):
-        order, losses = random.permutation(len(sentences)), []
+        order = random.permutation(len(sentences))
+        losses: list[float] = []
         for at in range(0, len(order), 32):
             chosen = order[at : at + 32]
             losses.append(trainer.step(ids=mr.ragged([sentences[i] for i in chosen], dtype=mr.i64), target=classes[chosen]).loss)
