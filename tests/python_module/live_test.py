@@ -327,6 +327,32 @@ def test_a_model_that_goes_ends_its_sessions():
     assert mr.live_runs() == 0
 
 
+def test_a_model_is_used_in_one_event_loop_after_another():
+    model = mr.LiveModel(recurrent())
+
+    async def once():
+        async with model.session() as session:
+            waiting, left = asyncio.ensure_future(model.next()), asyncio.ensure_future(model.next())
+            await asyncio.sleep(0.005)
+            await model.push([session], [np.ones((2, WIDTH), np.float32)])
+            batch = await waiting
+            left.cancel()
+            return batch.outputs["y"].lengths
+
+    for _ in range(3):
+        lengths = asyncio.run(once())
+        assert lengths in ([2], [1])
+
+
+def test_one_row_without_an_axis_is_refused_by_a_message_that_helps():
+    async def main():
+        async with mr.LiveModel(recurrent()).session() as session:
+            with pytest.raises(mr.ShapeError, match=r"found f32\[3\].*one row is rows\[None\]"):
+                await session.push(np.ones(WIDTH, np.float32))
+
+    asyncio.run(main())
+
+
 def test_sessions_leak_nothing():
     x = np.zeros((50, WIDTH), np.float32)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients, optimizers, trainers, jobs, and programs as functions of PyTorch, with PyTorch as oracle."""
 
+import copy
 import gc
 import sys
 
@@ -163,7 +164,12 @@ def test_a_function_of_straight_line_with_several_kinds_of_inputs():
     alone = mr.torch.function(program, outputs=["y"])
     assert torch.is_tensor(alone(x, torch.tensor([1, 3])))
     state = function.state_dict()
-    function.load_state_dict(state)
+    other = copy.deepcopy(function)
+    with torch.no_grad():
+        next(iter(other.parameters())).zero_()
+    assert not other(x, torch.tensor([1, 3]))["y"].any() and function(x, torch.tensor([1, 3]))["y"].any()
+    other.load_state_dict(state)
+    assert other(x, torch.tensor([1, 3]))["y"].equal(function(x, torch.tensor([1, 3]))["y"])
     for wrong in (lambda: function(x, i=torch.tensor([1]), z=1), lambda: function(x, x, x), lambda: mr.torch.function(program, outputs=["z"])):
         with pytest.raises(mr.ArgumentError):
             wrong()

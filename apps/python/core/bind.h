@@ -24,6 +24,7 @@ nb::object exception_of(const std::exception_ptr& error);
 void bind_values(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_ops(nb::module_& module);
+void bind_indexing(nb::module_& module);
 void bind_loops(nb::module_& module);
 void bind_sequences(nb::module_& module);
 void bind_layers(nb::module_& module);

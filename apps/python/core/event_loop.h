@@ -119,7 +119,7 @@ class OperationOf final : public Operation, private Runnable {
     made->cancel_ = std::move(cancel);
     const std::shared_ptr<OperationOf> kept = made;
     try {
-      begin(made->run(), Elsewhere{std::move(made)});
+      begin(kept->run(), Elsewhere{std::move(made)});
     } catch (...) {
       kept->end();
       throw;

@@ -87,6 +87,10 @@ LiveRows rows_of(const Recurrence& recurrence, nb::handle alone, const nb::dict&
     const Value value = value_from(rows, known.input->name, type);
     if (!value.is_tensor())
       throw ArgumentError(fmt::format("live session, input '{}': expected rows of {}", known.input->name, type.to_string()));
+    const Tensor& tensor = value.tensor().tensor();
+    if (tensor.rank() == known.input->row.rank())
+      throw ShapeError(fmt::format("live session, input '{}': expected rows, {}, found {}: one row is rows[None]", known.input->name,
+                                   type.to_string(), value.tensor().to_string()));
     made.insert_or_assign(known.input->name, value.tensor());
   };
   if (!alone.is_none()) {

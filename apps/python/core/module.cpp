@@ -7,6 +7,7 @@ NB_MODULE(_core, module) {
   millrace::python::bind_values(module);
   millrace::python::bind_program(module);
   millrace::python::bind_ops(module);
+  millrace::python::bind_indexing(module);
   millrace::python::bind_loops(module);
   millrace::python::bind_sequences(module);
   millrace::python::bind_layers(module);

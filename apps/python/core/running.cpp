@@ -352,6 +352,11 @@ void bind_compiled(nb::module_& m) {
       .def_prop_ro(
           "straight_line", [](const Compiled& self) { return self.straight.has_value(); },
           "Without loops, branches and arrays: it runs in the calling thread.")
+      .def(
+          "__copy__", [](nb::object self) { return self; }, nb::sig("def __copy__(self) -> Compiled"))
+      .def(
+          "__deepcopy__", [](nb::object self, nb::handle) { return self; }, "memo"_a,
+          nb::sig("def __deepcopy__(self, memo: typing.Any) -> Compiled"))
       .def("__repr__", [](const Compiled& self) { return fmt::format("<millrace.Compiled '{}'>", self.source->title()); });
 }
 

@@ -40,6 +40,33 @@ Rows = Any
 _Self = TypeVar("_Self", bound="_Session")
 
 
+class _Pending:
+    """An operation that gives something once: who waits for it may be cancelled, and the next who asks gets what it gave."""
+
+    def __init__(self) -> None:
+        self._operation: _Operation | None = None
+
+    async def result(self, start: Callable[[], _Operation]) -> Any:
+        left = self._operation
+        if left is not None:
+            try:
+                made = await self._wait(left)
+            except CancelledError:
+                made = None  # its event loop was closed
+            if made is not None:
+                return made
+        # One that was left behind knows nothing of what began since.
+        self._operation = start()
+        return await self._wait(self._operation)
+
+    async def _wait(self, operation: _Operation) -> Any:
+        try:
+            return await ended(operation)
+        finally:
+            if operation.ended:
+                self._operation = None
+
+
 class _Session:
     """What a live sequence is to its user, wherever it runs."""
 
@@ -134,7 +161,7 @@ class LiveSession(_Session):
         self._model, self._name, self._given = model, name, given
         self._core: _LiveSession | None = None
         self._said: _Operation | None = None
-        self._next: _Operation | None = None
+        self._pending = _Pending()
 
     async def _open(self) -> None:
         if self._core is not None:
@@ -173,13 +200,7 @@ class LiveSession(_Session):
     async def next(self) -> dict[str, Tensor] | None:
         core = self._opened()
         async with self._reading:
-            if self._next is None:
-                self._next = core.next(side())
-            try:
-                rows: dict[str, Tensor] | None = await ended(self._next)
-            finally:
-                if self._next.ended:
-                    self._next = None
+            rows: dict[str, Tensor] | None = await self._pending.result(lambda: core.next(side()))
             return rows
 
     async def open_level(self, level: int = 1) -> None:
@@ -252,7 +273,7 @@ class LiveModel:
         extents = {name: list(row) for name, row in (rows or {}).items()}
         self._core = _LiveModel(program, threads, backend, max_rows, sessions, queued_in, queued_out, dict(states or {}), dict(constants or {}), extents)
         self._reading = asyncio.Lock()
-        self._next: _Operation | None = None
+        self._pending = _Pending()
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -293,13 +314,7 @@ class LiveModel:
         """What became ready of any session: at least one row, end or failure. None when no session is left. Results are given once: here, or by the
         session's own `next`."""
         async with self._reading:
-            if self._next is None:
-                self._next = self._core.next(side())
-            try:
-                made = await ended(self._next)
-            finally:
-                if self._next.ended:
-                    self._next = None
+            made = await self._pending.result(lambda: self._core.next(side()))
             return None if made is None else LiveBatch(*made)
 
     def __str__(self) -> str:
@@ -317,7 +332,7 @@ class LiveProgram:
 
     def __init__(self, program: Program, feeds: Mapping[str, Any] | None = None, /, *, window: int = 0, output_window: int = 0, **named: Any) -> None:
         self._core = _LiveProgram(program, window, output_window, {**(feeds or {}), **named})
-        self._next: dict[str, _Operation] = {}
+        self._next: dict[str, _Pending] = {}
 
     async def push(self, input: str, slot: Rows) -> None:
         """The next slot of a live input; done when it has room."""
@@ -325,14 +340,8 @@ class LiveProgram:
 
     async def next(self, output: str) -> Tensor | LoDTensor | None:
         """The next slot of an array that the program writes; None when there will be none. One reader an array."""
-        if output not in self._next:
-            self._next[output] = self._core.next(side(), output)
-        operation = self._next[output]
-        try:
-            slot: Tensor | LoDTensor | None = await ended(operation)
-        finally:
-            if operation.ended:
-                self._next.pop(output, None)
+        pending = self._next.setdefault(output, _Pending())
+        slot: Tensor | LoDTensor | None = await pending.result(lambda: self._core.next(side(), output))
         return slot
 
     async def slots(self, output: str) -> AsyncIterator[Tensor | LoDTensor]:
