@@ -28,13 +28,16 @@ def widen(line: str) -> str:
     return head + arguments + result
 
 
+ATTRIBUTES = {"DeadlockError": "    waiters: list[tuple[str, str]]\n", "ProtocolError": "    code: str\n    retry_after_ms: int | None\n", "LiveError": "    session: int\n    step: int\n"}
+
+
 def exceptions(core: types.ModuleType) -> str:
     """The classes of errors, which belong to `millrace`."""
     made = []
     found = [kind for kind in vars(core).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     for kind in sorted(found, key=lambda kind: (len(kind.__mro__) > len(core.Error.__mro__), kind.__name__)):
         bases = ", ".join(base.__name__ if base is core.Error else f"builtins.{base.__name__}" for base in kind.__bases__)
-        body = "    waiters: list[tuple[str, str]]\n" if kind.__name__ == "DeadlockError" else ""
+        body = ATTRIBUTES.get(kind.__name__, "")
         made.append(f'class {kind.__name__}({bases}):\n    """{kind.__doc__}"""\n{body}')
     return "\n".join(made)
 
@@ -44,6 +47,7 @@ def polish(text: str, core: types.ModuleType, main: bool) -> str:
     text = re.sub(r"^(from millrace import .*|from millrace\._core import .*|import millrace.*)\n", "", text, flags=re.M)
     text = re.sub(r"(?<![\w.])millrace\._core\.(layers\.)?", "", text)
     text = re.sub(r"os\.PathLike(?!\[)", "os.PathLike[str]", text)
+    text = re.sub(r"(?<=: )dict(?=[,)])", "dict[str, typing.Any]", text)
     lines = [widen(line) for line in text.split("\n")]
     text = "\n".join(line + "  # type: ignore[override]" if re.match(r"\s*def __(eq|ne)__\(", line) else line for line in lines)
     head = "import builtins\nimport collections.abc\nimport os\nimport typing\n\nimport numpy\n\n"

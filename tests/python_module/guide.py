@@ -260,6 +260,173 @@ for x in np.ones((100, 1, 3), np.float32):      # rows as they arrive
     h = one_step(x=x, h=h)["h"]                 # the state goes back in as it came
 # [step by step]
 
+step_program, step_h = program, h
+
+# [live]
+U, W = np.eye(2, dtype=np.float32), np.ones((3, 2), np.float32)
+program = mr.Program("live")
+with program:
+    x = mr.input("x", mr.f32, [None, 3], lod=1)
+    with mr.DynamicRNN() as rnn:
+        x_t, h = rnn.step_input(x), rnn.memory(shape=[2])
+        state = mr.tanh(h @ mr.parameter("U", U) + x_t @ mr.parameter("W", W))
+        rnn.update_memory(h, state)
+        rnn.output(state)
+    mr.output("y", rnn())
+
+
+async def listen(rows):
+    model = mr.LiveModel(program)
+    async with model.session() as session:
+        for row in rows:
+            await session.push(row[None, :])    # any number of rows, as they come
+        await session.finish()                  # no row follows
+        return [y async for made in session for y in made["y"].tolist()]
+
+
+rows = np.ones((5, 3), np.float32)
+assert asyncio.run(listen(rows)) == program.run(x=[rows])["y"][0].tolist()  # the bits of the whole
+# [live]
+
+# [live feed]
+async def microphone():
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        yield np.ones((10, 3), np.float32)
+
+
+async def transcribe():
+    model, count = mr.LiveModel(program), 0
+    async with model.session("kitchen") as session:
+        feeding = asyncio.create_task(session.feed(microphone()))    # pushes, and finishes
+        async for made in session:                                   # meanwhile
+            count += len(made["y"])
+        await feeding
+    return count
+
+
+assert asyncio.run(transcribe()) == 10_000
+# [live feed]
+
+# [live many]
+async def many_sessions():
+    model = mr.LiveModel(program)
+    async with model.session() as a, model.session() as b:
+        await model.push([a, b], [np.ones((2, 3), np.float32), np.ones((1, 3), np.float32)])
+        await a.flush()
+        await b.flush()
+        batch = await model.next()              # of any session: ids, outputs, ended, failed
+        return dict(zip(batch.ids, batch.outputs["y"].lengths))
+
+
+assert sorted(asyncio.run(many_sessions()).values()) == [1, 2]
+# [live many]
+
+# [serve]
+async def serve_and_ask():
+    async with mr.Server(program, port=0) as server:                 # `millrace serve`, in one's own event loop
+        async with mr.connect(server.url) as session:                # as a session in the process is used
+            await session.push(rows)
+            await session.finish()
+            return [y async for made in session for y in made["y"].tolist()]
+
+
+assert asyncio.run(serve_and_ask()) == program.run(x=[rows])["y"][0].tolist()
+# [serve]
+
+# [live program]
+program = mr.Program("any program")
+with program:
+    x, sums = mr.TensorArray.input("x", mr.f32, [2]), mr.TensorArray.input("sums", mr.f32, [2])
+    i, total = mr.Var(0), mr.constant(np.zeros(2, np.float32))
+    loop = mr.while_loop([i, total])
+    with loop.frame():
+        loop.break_if(~x.has(i))                # `has` waits: true once slot i is there, false behind `finish`
+        total.update(total + x.read(i))
+        sums.write(i, total)
+        i += 1
+
+
+async def slots():
+    async with mr.LiveProgram(program) as live:
+        await live.push("x", [1.0, 2.0])
+        await live.push("x", [10.0, 20.0])
+        live.finish()
+        return [slot.tolist() async for slot in live.slots("sums")]
+
+
+assert asyncio.run(slots()) == [[1, 2], [11, 22]]
+# [live program]
+
+# [trainer]
+def weight(*shape):
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32) / 4
+
+
+program = mr.Program("classifier")
+with program:
+    x = mr.input("x", mr.f32, [None, 3], lod=1)
+    target = mr.input("target", mr.i64, [None])                      # a class for each sequence
+    last = mr.layers.gru(x, mr.layers.GruWeights(weight(3, 24), weight(8, 24), weight(24), weight(24))).h[0]
+    scores = mr.layers.linear(last, weight(8, 2), weight(2))
+    mr.output("scores", scores)
+    mr.output("loss", mr.softmax_cross_entropy_loss(scores, target))
+
+trainer = mr.Trainer(program, mr.Adam(), learning_rate=mr.Schedule("cosine", 0.03, decay_steps=50), clip_norm=1.0)
+x = [np.full((length, 3), sign, np.float32) for length in (1, 2, 5) for sign in (-1, 1)]
+losses = [trainer.step(x=x, target=[0, 1] * 3).loss for _ in range(50)]
+assert losses[-1] < 0.1 * losses[0]
+trained = trainer.trained(["scores"])                                # a program as any other: run it, save it, serve it
+assert trained.run(x=x)["scores"].numpy().argmax(1).tolist() == [0, 1] * 3
+# [trainer]
+
+# [backward]
+program = mr.Program("gradients")
+with program:
+    x, w = mr.input("x", mr.f32, [None, 2]), mr.parameter("w", [[1.0], [2.0]])
+    loss = mr.sum((x @ w) ** 2.0)
+    mr.output("loss", loss)
+    dx, = mr.gradients(loss, [x])               # while it is built, as torch.autograd.grad
+    mr.output("dx", dx)
+names = mr.append_backward(program, "loss")     # of a program that is there: {'w': 'gradient/w'}
+made = program.run(x=[[1.0, 1.0]])
+assert made["dx"].tolist() == [[6, 12]] and made[names["w"]].tolist() == [[6], [6]]
+# [backward]
+
+# [function]
+import millrace.torch
+
+lstm = torch.nn.LSTM(3, 4).eval()
+program = mr.from_torch(lstm)                   # any program will do
+net = millrace.torch.function(program, outputs=["h"])
+head = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], lr=0.01)
+sequences = [torch.randn(5, 3), torch.randn(2, 3)]                   # ragged: nothing is padded
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = head(net(sequences)[0]).square().mean()
+    loss.backward()
+    optimizer.step()
+program = net.program()                         # with the weights as they are now
+# [function]
+
+# [train]
+lengths = np.array([3, 1, 4] * 10)
+mr.save(folder / "train.npz", {"rows": np.ones((80, 2), np.float32), "lengths": lengths, "labels": lengths % 2})
+config = {
+    "epochs": 3,
+    "data": {"train": "train.npz"},
+    "layer": [{"kind": "gru", "units": 8}],
+    "output": {"folder": str(folder / "trained")},
+}                                               # or the name of a file of `millrace train`
+result = mr.train(config, data=folder, on_epoch=lambda epoch: print(epoch.epoch, epoch.train.loss))
+assert len(result.epochs) == 3 and "model.mr" in result.files
+for epoch in mr.train_curve(config, data=folder):                    # the same beside what you do
+    print(epoch.epoch, epoch.train.loss)
+# [train]
+
+program, h = step_program, step_h
+
 # [errors]
 try:
     one_step(x=np.ones((1, 4), np.float32), h=h)

@@ -2,9 +2,13 @@
 """The programs of docs/python.md and the examples, run as their readers do; and the types of the examples."""
 
 import importlib.util
+import inspect
+import json
 import os
 import pathlib
+import pydoc
 import runpy
+import shutil
 import subprocess
 import sys
 
@@ -32,12 +36,32 @@ def test_examples(example):
 def test_everything_public_has_a_docstring():
     without = []
     for module in (mr, mr.layers):
-        for name, value in vars(module).items():
+        for name in dir(module):
+            value = getattr(module, name, None) if name != "torch" else None
             if name.startswith("_") or not callable(value) or type(value).__module__ == "__future__":
                 continue
             if not (getattr(value, "__doc__", None) or "").strip():
                 without.append(name)
     assert without == [], without
+
+
+def test_methods_have_docstrings_and_help_shows_shapes():
+    kinds = [mr.LiveModel, mr.LiveSession, mr.LiveProgram, mr.Server, mr.RemoteSession, mr.Trainer, mr.Optimizer, mr.Schedule]
+    without = [f"{kind.__name__}.{name}" for kind in kinds for name in dir(kind) if not name.startswith("_") and not inspect.getdoc(getattr(kind, name))]
+    assert set(without) <= {"Trainer.steps"}, without
+    for what, words in [(mr.LiveModel, "states"), (mr.Trainer, "learning_rate"), (mr.softmax_cross_entropy_loss, "[rows, K]"), (mr.train, "on_epoch")]:
+        assert words in pydoc.render_doc(what)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed for this interpreter")
+def test_pyright_accepts_the_examples(tmp_path):
+    for example in EXAMPLES:
+        shutil.copy(example, tmp_path)
+    package = str(pathlib.Path(mr.__file__).parent.parent)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["."], "extraPaths": [package], "typeCheckingMode": "strict", "pythonVersion": "3.11"}))
+    command = [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert made.returncode == 0, made.stdout + made.stderr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed for this interpreter")

@@ -421,3 +421,50 @@ def test_generation():
             mr.output("totals", made.totals)
         tokens = program.run(start=[0, 3], state=[[0.0], [0.0]])["tokens"]
         assert tokens[0][0].tolist() == [[1], [2], [3], [4], [5]] and tokens[1][0].tolist() == [[4], [5]]
+
+
+# ---- What who knows PyTorch writes ----
+
+
+def test_a_var_is_indexed_as_an_array_is():
+    array = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    indices = [
+        0, -1, (1, 2), (1, -1, 3), slice(1, None), slice(None, None, 2), (slice(None), slice(-2, None)), (slice(None, None, -1), 1),
+        (..., 0), (..., slice(1, 3)), (0, ..., -1), None, (slice(None), None, 2), (slice(0, 0),), (slice(2, 100), slice(None, -1)),
+        [2, 0, 0],
+    ]  # fmt: skip
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 4, 5])
+        for number, index in enumerate(indices):
+            mr.output(str(number), x[index])
+        mr.output("picked", x[mr.input("i", mr.i64, [None])])
+        for wrong in ((0, 0, 0, 0), "text", (..., ...), (slice(0, 4, 0),), (mr.Var(0), 1)):
+            with pytest.raises(mr.Error):
+                x[wrong]
+    made = program.run(x=array, i=[1, 1])
+    for number, index in enumerate(indices):
+        assert np.array_equal(made[str(number)].numpy(), array[index]), index
+    assert np.array_equal(made["picked"].numpy(), array[[1, 1]])
+
+
+def test_a_var_has_the_methods_of_an_array():
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 3, 4])
+        for name, var in {"sum": x.sum(), "mean": x.mean(-1), "max": x.max([0, 1]), "min": x.min(0, keepdims=True), "T": x.T, "a": x.reshape(-1, 4), "b": x.reshape([6, -1])}.items():
+            mr.output(name, var)
+    made = program.run(x=array)
+    wanted = {"sum": array.sum(), "mean": array.mean(-1), "max": array.max((0, 1)), "min": array.min(0, keepdims=True), "T": array.T, "a": array.reshape(-1, 4), "b": array.reshape(6, -1)}
+    for name, value in wanted.items():
+        assert np.array_equal(made[name].numpy(), value), name
+
+
+def test_inputs_and_outputs_stand_in_the_programs_order():
+    program = mr.Program()
+    with program:
+        z, a = mr.input("z", mr.f32, []), mr.input("a", mr.f32, [])
+        mr.output("y", z + a)
+        mr.output("b", z - a)
+    assert list(program.inputs) == ["z", "a"] and list(program.outputs) == ["y", "b"] and list(program.compile().inputs) == ["z", "a"]

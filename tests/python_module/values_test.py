@@ -252,3 +252,22 @@ def test_bf16_has_no_array_of_numpy():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     shared = np.array([1, 2.5], dtype=ml_dtypes.bfloat16)
     assert mr.Tensor(shared).dtype == mr.bf16 and mr.Tensor(shared).tolist() == [1, 2.5]
+
+
+# ---- JAX ----
+
+
+def test_arrays_of_jax_go_in_and_out_without_a_copy():
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.arange(6, dtype=np.float32).reshape(2, 3)
+    assert mr.Tensor(x).numpy().__array_interface__["data"][0] == x.unsafe_buffer_pointer()
+    own = mr.Tensor(np.ones((64, 64), np.float32)).copy()
+    back = jax.numpy.from_dlpack(own)
+    assert back.unsafe_buffer_pointer() == own.numpy().__array_interface__["data"][0] and float(back.sum()) == 4096
+    narrow = mr.Tensor(jax.numpy.ones((2, 2), jax.numpy.bfloat16))
+    assert narrow.dtype == mr.bf16 and jax.numpy.from_dlpack(narrow.copy()).dtype == jax.numpy.bfloat16
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None, 3], lod=1) * 2)
+    made = program.run(x=[x, x[:1]])["y"]
+    assert made.lengths == [2, 1] and jax.numpy.from_dlpack(made.rows).tolist() == [[0, 2, 4], [6, 8, 10], [0, 2, 4]]

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/runtime/builder/var.h>
+#include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/program.h>
 
 #include "values.h"
@@ -20,6 +21,11 @@ struct SharedProgram {
   std::shared_ptr<Program> program;
   std::vector<std::size_t> open = {};  ///< the numbers of the `with` statements on this object, the innermost last
 };
+
+/// The type of something that is declared: None for an extent that is not known yet.
+VarType type_from(nb::handle dtype, nb::handle shape, int lod);
+/// The outputs of a run as a Result.
+nb::object result_object(RunResult made);
 
 /// A Var, or a literal, tensor or array as a constant. ArgumentError else.
 Var var_from(nb::handle x);

@@ -8,6 +8,10 @@
 #include <millrace/runtime/distributed/errors.h>
 #include <millrace/runtime/program/errors.h>
 #include <millrace/runtime/task/errors.h>
+#include <millrace/runtime/task/from_asio.h>
+#include <millrace/runtime/training/errors.h>
+#include <millrace/streaming/live/live_model.h>
+#include <millrace/streaming/protocol/error_code.h>
 #include <millrace/tensor/error.h>
 #include <millrace/tensor/work_failure.h>
 
@@ -44,22 +48,45 @@ nb::object python_class(const std::type_info& type) {
   return nb::borrow(found != classes().end() ? found->second : classes().at(typeid(Error)));
 }
 
-/// Raises the Python exception with the message of the library.
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
-  } catch (const DeadlockError& error) {
-    const nb::object raised = python_class(typeid(error))(error.what());
-    nb::list waiters;
-    for (const DeadlockError::Waiter& waiter : error.waiters()) waiters.append(nb::make_tuple(waiter.task, waiter.awaited));
-    raised.attr("waiters") = waiters;
+  } catch (const Error&) {
+    const nb::object raised = exception_of(pointer);
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
-  } catch (const Error& error) {
-    PyErr_SetString(python_class(typeid(error)).ptr(), error.what());
   }
 }
 
 }  // namespace
+
+nb::object exception_of(const std::exception_ptr& pointer) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const DeadlockError& error) {
+    nb::object made = python_class(typeid(error))(error.what());
+    nb::list waiters;
+    for (const DeadlockError::Waiter& waiter : error.waiters()) waiters.append(nb::make_tuple(waiter.task, waiter.awaited));
+    made.attr("waiters") = waiters;
+    return made;
+  } catch (const ProtocolError& error) {
+    nb::object made = python_class(typeid(error))(error.what());
+    made.attr("code") = std::string(name_of(error.code()));
+    return made;
+  } catch (const AsioError& error) {
+    return python_class(typeid(IoError))(error.what());
+  } catch (const LiveError& error) {
+    nb::object made = python_class(typeid(error))(error.what());
+    made.attr("session") = error.session();
+    made.attr("step") = error.step();
+    return made;
+  } catch (const Error& error) {
+    return python_class(typeid(error))(error.what());
+  } catch (const std::exception& error) {
+    return nb::borrow(PyExc_RuntimeError)(error.what());
+  } catch (...) {
+    return nb::borrow(PyExc_RuntimeError)("an error of another library");
+  }
+}
 
 void bind_errors(nb::module_& m) {
   add(m, typeid(Error), "Error", PyExc_Exception,
@@ -89,6 +116,12 @@ void bind_errors(nb::module_& m) {
   add(m, typeid(DeadlockError), "DeadlockError", PyExc_RuntimeError,
       "Tasks that wait for each other, or for what nobody will do. `waiters`: (task, what it waits for) of each.");
   add(m, typeid(DeviceError), "DeviceError", PyExc_RuntimeError, "Work on a device that did not run to its end.");
+  add(m, typeid(ProtocolError), "ProtocolError", PyExc_ConnectionError,
+      "A session with a server that ended early. `code`: why, as docs/protocol.md names it; `retry_after_ms`, where the server said it.");
+  add(m, typeid(training::TrainingError), "TrainingError", PyExc_ArithmeticError,
+      "Training that cannot go on: a loss or a gradient that is not finite, a checkpoint of another job, a job that was stopped.");
+  add(m, typeid(LiveError), "LiveError", PyExc_RuntimeError,
+      "A step that failed, and with it its live session. `session`: its number; `step`: the first step without a result.");
   nb::register_exception_translator(translate);
 }
 

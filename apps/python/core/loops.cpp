@@ -78,7 +78,23 @@ void bind_arrays(nb::module_& m) {
       .def_static("growable", &ArrayVar::growable, "name"_a = "", "As many slots as get written.")
       .def_static("window", &ArrayVar::window, "capacity"_a, "name"_a = "", "At most `capacity` unread slots at a time.")
       .def_static("unstack", &ArrayVar::unstack, "x"_a, "axis"_a = 0, "Slot i is index i of `axis` of x.")
+      .def_static(
+          "input",
+          [](const std::string& name, nb::handle dtype, nb::handle shape, int lod) {
+            const VarType slot = type_from(dtype, shape, lod);
+            VarType type = VarType::array_of(slot.dtype, slot.shape, false);
+            type.lod_depth = lod;
+            return ArrayVar::of(build::input(name, type));
+          },
+          "name"_a, "dtype"_a, "shape"_a, "lod"_a = 0,
+          nb::sig("def input(name: str, dtype: DTypeLike, shape: collections.abc.Sequence[int | None], lod: int = 0) -> TensorArray"),
+          "An array that is fed to a run under `name`, as a list with the value of each slot, of this shape. A mr.LiveProgram keeps it "
+          "open: slots "
+          "arrive,\n"
+          "or are read, while the program runs.")
       .def("size", &ArrayVar::size, "Number of slots, i64.")
+      .def("has", &ArrayVar::has, "index"_a,
+           "`index < size` of an array that may still grow: true once the slot is written, false once there will be none.")
       .def("read", static_cast<Var (ArrayVar::*)(const Var&) const>(&ArrayVar::read), "index"_a)
       .def("read", static_cast<Var (ArrayVar::*)(const Var&, const Var&) const>(&ArrayVar::read), "index"_a, "boot"_a,
            "The value of slot `index`; for -1 `boot` [sequences, ...], re-ordered like the batch.")

@@ -7,9 +7,13 @@ NB_MODULE(_core, module) {
   millrace::python::bind_values(module);
   millrace::python::bind_program(module);
   millrace::python::bind_ops(module);
+  millrace::python::bind_indexing(module);
   millrace::python::bind_loops(module);
   millrace::python::bind_sequences(module);
   millrace::python::bind_layers(module);
   millrace::python::bind_running(module);
   millrace::python::bind_files(module);
+  millrace::python::bind_live(module);
+  millrace::python::bind_serving(module);
+  millrace::python::bind_training(module);
 }

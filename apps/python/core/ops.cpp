@@ -9,15 +9,6 @@
 namespace millrace::python {
 namespace {
 
-VarType type_from(nb::handle dtype, nb::handle shape, int lod) {
-  std::vector<std::int64_t> extents;
-  for (const nb::handle extent : shape) extents.push_back(extent.is_none() ? DDim::unknown : nb::cast<std::int64_t>(extent));
-  for (const std::int64_t extent : extents)
-    if (extent < DDim::unknown)
-      throw ShapeError(fmt::format("input: expected extents from 0 on, or None (-1) for one that a run knows, found {}", extent));
-  return VarType(dtype_from(dtype), make_ddim(extents), lod);
-}
-
 template <class T>
 bool all_are(nb::handle list) {
   for (const nb::handle element : list)
@@ -126,6 +117,15 @@ void bind_rows(nb::module_& m) {
 }
 
 }  // namespace
+
+VarType type_from(nb::handle dtype, nb::handle shape, int lod) {
+  std::vector<std::int64_t> extents;
+  for (const nb::handle extent : shape) extents.push_back(extent.is_none() ? DDim::unknown : nb::cast<std::int64_t>(extent));
+  for (const std::int64_t extent : extents)
+    if (extent < DDim::unknown)
+      throw ShapeError(fmt::format("input: expected extents from 0 on, or None (-1) for one that a run knows, found {}", extent));
+  return VarType(dtype_from(dtype), make_ddim(extents), lod);
+}
 
 void bind_ops(nb::module_& m) {
   m.def(

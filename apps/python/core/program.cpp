@@ -13,9 +13,10 @@
 namespace millrace::python {
 namespace {
 
-std::map<std::string, std::string> ports(const Program& program, const std::vector<Program::Port>& of) {
-  std::map<std::string, std::string> made;
-  for (const Program::Port& port : of) made[port.name] = program.var(port.var).type.to_string();
+/// In the program's order.
+nb::dict ports(const Program& program, const std::vector<Program::Port>& of) {
+  nb::dict made;
+  for (const Program::Port& port : of) made[port.name.c_str()] = program.var(port.var).type.to_string();
   return made;
 }
 
@@ -46,10 +47,10 @@ void bind_program_class(nb::module_& m) {
           [](const SharedProgram& self, const std::string& title) { self.program->set_title(title); })
       .def_prop_ro(
           "inputs", [](const SharedProgram& self) { return ports(*self.program, self.program->inputs()); },
-          "What is fed: names, with types such as 'f32[?, 2] lod=1'.")
+          nb::sig("def inputs(self) -> dict[str, str]"), "What is fed: names, with types such as 'f32[?, 2] lod=1'.")
       .def_prop_ro(
           "outputs", [](const SharedProgram& self) { return ports(*self.program, self.program->outputs()); },
-          "What a run gives: names, with types.")
+          nb::sig("def outputs(self) -> dict[str, str]"), "What a run gives: names, with types.")
       .def_prop_ro("parameters", &parameters, "The weights by name, read-only and without a copy.")
       .def_prop_ro(
           "text", [](const SharedProgram& self) { return print(*self.program); },

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled programs and their runs.
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <mutex>
 #include <set>
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -18,152 +15,39 @@
 #include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/program/straight_program.h>
-#include <millrace/runtime/task/cpu_count.h>
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/start_run.h>
-#include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/device.h>
 
 #include "build.h"
+#include "engine.h"
+#include "event_loop.h"
 
 namespace millrace::python {
 namespace {
 
-/// Threads that are made while one lives take no signals: those are for the thread that Python handles them on.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  const sigset_t& before() const noexcept { return before_; }
-
- private:
-  sigset_t before_;
-};
-
-/// How many forks are between this process and the one that loaded the module: threads do not come along.
-std::atomic<int> forks{0};
-
-/// A run that was started: its end, and its result.
+/// A run that a thread waits for: its end, and its result.
 struct PendingRun {
-  PendingRun() = default;
-  ~PendingRun() {
-    if (event >= 0) close(event);
+  PendingRun() : run(new Run("run")), event(eventfd(0, EFD_CLOEXEC)) {
+    if (event < 0) throw IoError(fmt::format("run: no event descriptor, error {}", errno));
   }
+  ~PendingRun() { close(event); }
   PendingRun(const PendingRun&) = delete;
   PendingRun& operator=(const PendingRun&) = delete;
 
-  Ref<Run> run;
+  const Ref<Run> run;
+  const int event;
   Outcome<RunResult> outcome;
-  std::atomic<bool> ended{false};
-  int event = -1;       ///< an eventfd, for a caller that waits
-  nb::object schedule;  ///< an event loop's call_soon_threadsafe, for one that does not
-  nb::object callback;
 };
 
-/// The threads that runs are on. Made when a program with loops is first run, and again in a child process; ended by `shut_down`.
-class Engine {
- public:
-  Engine() : executor_(make()) {}
-  static Engine& current() {
-    if (shut_down_) throw CancelledError("run: the interpreter is going away");
-    if (engine_ == nullptr || forks_of_engine_ != forks.load()) {
-      engine_ = new Engine();  // one of a parent process is left alone: its threads are not here to end
-      forks_of_engine_ = forks.load();
-    }
-    return *engine_;
+struct Finish {
+  std::shared_ptr<PendingRun> pending;
+  void operator()(Outcome<RunResult> outcome) noexcept {
+    pending->outcome = std::move(outcome);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(pending->event, &one, sizeof one);
+    pending.reset();
   }
-
-  void start(task<RunResult> work, const std::shared_ptr<PendingRun>& pending) {
-    pending->run = Ref<Run>(new Run("run"));
-    {
-      const std::lock_guard lock(mutex_);
-      live_.insert(pending->run.get());
-    }
-    RootTask<RunResult, Done>::start(*executor_, pending->run, std::move(work), Done(this, pending));
-  }
-
-  std::size_t live() const {
-    const std::lock_guard lock(mutex_);
-    return live_.size();
-  }
-
-  static std::size_t live_runs() { return engine_ != nullptr && forks_of_engine_ == forks.load() ? engine_->live() : 0; }
-  /// Cancels all runs, waits for their ends, and ends the threads. Nothing can be run any more.
-  static void shut_down() {
-    shut_down_ = true;
-    if (engine_ == nullptr || forks_of_engine_ != forks.load()) return;
-    const nb::gil_scoped_release released;
-    engine_->end();
-    delete engine_;
-    engine_ = nullptr;
-  }
-
- private:
-  class Done {
-   public:
-    Done(Engine* engine, std::shared_ptr<PendingRun> pending) noexcept : engine_(engine), pending_(std::move(pending)) {}
-    void operator()(Outcome<RunResult> outcome) noexcept {
-      const Ref<Run> run = pending_->run;  // who ends all runs looks at those that are not removed
-      pending_->outcome = std::move(outcome);
-      pending_->ended = true;
-      if (pending_->event >= 0) {
-        const std::uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(pending_->event, &one, sizeof one);
-        pending_.reset();
-      } else {
-        notify();
-      }
-      engine_->remove(run.get());
-    }
-
-   private:
-    void notify() noexcept {
-      const nb::gil_scoped_acquire gil;
-      try {
-        pending_->schedule(pending_->callback);
-      } catch (nb::python_error& error) {
-        // A loop that was closed with the run under way is a RuntimeError: nobody waits there any more.
-        if (!error.matches(PyExc_RuntimeError)) error.discard_as_unraisable("millrace: the end of a run");
-      }
-      pending_->schedule.reset();
-      pending_->callback.reset();
-      pending_.reset();
-    }
-    Engine* engine_;
-    std::shared_ptr<PendingRun> pending_;
-  };
-
-  static std::unique_ptr<ThreadExecutor> make() {
-    const SignalsBlocked blocked;
-    return std::make_unique<ThreadExecutor>(usable_cpus());
-  }
-
-  void remove(Run* run) noexcept {
-    const std::lock_guard lock(mutex_);
-    live_.erase(run);
-    if (live_.empty()) none_.notify_all();
-  }
-
-  void end() {
-    std::unique_lock lock(mutex_);
-    for (Run* run : live_) run->cancel();
-    none_.wait(lock, [this] { return live_.empty(); });
-  }
-
-  static inline Engine* engine_ = nullptr;  // used with the GIL held
-  static inline int forks_of_engine_ = 0;
-  static inline bool shut_down_ = false;
-
-  mutable std::mutex mutex_;
-  std::condition_variable none_;
-  std::set<Run*> live_;
-  std::unique_ptr<ThreadExecutor> executor_;
 };
 
 /// Waits with the GIL released. A signal whose handler raises, as Ctrl-C does, cancels the run, and its exception goes on once the run has ended.
@@ -218,7 +102,7 @@ struct Compiled {
   };
 
   Compiled(const Program& program, int threads, const std::string& backend, bool backend_required, std::optional<double> deadline)
-      : source(std::make_shared<const Program>(program)), made_after_forks(forks.load()) {
+      : source(std::make_shared<const Program>(program)), made_after_forks(forks()) {
     if (threads < 1) throw ArgumentError(fmt::format("compile: expected 1 thread or more, found {}", threads));
     make(threads);
     const std::optional<Backend> chosen = backend_of(backend);
@@ -309,7 +193,7 @@ Feeds feeds_of(const Compiled& compiled, std::vector<Value> values) {
 }
 
 void expect_own_process(const Compiled& compiled) {
-  if (compiled.made_after_forks != forks.load())
+  if (compiled.made_after_forks != forks())
     throw UnsupportedError("run: the program was compiled before this process was forked, whose threads it lacks: compile it again here");
 }
 
@@ -329,32 +213,24 @@ Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwar
     return Result(std::move(named_outputs));
   }
   const auto pending = std::make_shared<PendingRun>();
-  pending->event = eventfd(0, EFD_CLOEXEC);
-  if (pending->event < 0) throw IoError(fmt::format("run: no event descriptor, error {}", errno));
-  Engine::current().start(millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options), pending);
+  Engine::current().start(pending->run, millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options),
+                          Finish{pending});
   return Result(wait_for(*pending));
 }
 
 /// The run that millrace._async awaits.
-std::shared_ptr<PendingRun> start(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named, nb::object schedule,
-                                  nb::object callback) {
+OperationObject start(const Compiled& compiled, const LoopObject& loop, nb::handle mapping, const nb::kwargs& named) {
   expect_own_process(compiled);
   std::vector<Value> values = values_of(compiled, mapping, named);
-  auto pending = std::make_shared<PendingRun>();
-  pending->schedule = std::move(schedule);
-  pending->callback = std::move(callback);
-  Engine::current().start(millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options), pending);
-  return pending;
+  task<RunResult> work = millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options);
+  const auto begin = [&work](const Ref<Run>& run, auto done) { Engine::current().start(run, std::move(work), std::move(done)); };
+  return start_elsewhere<RunResult>(loop, "run", &result_object, begin, nullptr);
 }
 
 Compiled compile(const SharedProgram& program, int threads, const std::string& backend, bool backend_required,
                  std::optional<double> deadline) {
   return Compiled(*program.program, threads, backend, backend_required, deadline);
 }
-
-struct PendingObject {
-  std::shared_ptr<PendingRun> pending;
-};
 
 #define MILLRACE_PYTHON_FEEDS "feeds: collections.abc.Mapping[str, typing.Any] | None = None, /, **named: typing.Any)"
 
@@ -429,12 +305,17 @@ nb::object run_later(nb::handle compiled, nb::handle feeds, const nb::kwargs& na
 }
 
 void bind_compiled(nb::module_& m) {
-  nb::class_<PendingObject>(m, "_Pending", "A run under way, for millrace._async.")
-      .def("cancel", [](const PendingObject& self) { self.pending->run->cancel(); })
-      .def("result", [](const PendingObject& self) {
-        if (!self.pending->ended) throw NotReadyError("run: it has not ended yet");
-        return Result(self.pending->outcome.take());
-      });
+  nb::class_<OperationObject>(m, "_Operation", "Work that millrace._async waits for.")
+      .def_prop_ro("ended", [](const OperationObject& self) { return self.operation->ended(); })
+      .def(
+          "wake_by", [](const OperationObject& self, nb::object wake) { self.operation->wake_by(std::move(wake)); }, "wake"_a)
+      .def("cancel", [](const OperationObject& self) { self.operation->cancel(); })
+      .def("result", [](const OperationObject& self) { return self.operation->result(); }, nb::sig("def result(self) -> typing.Any"));
+  nb::class_<LoopObject>(m, "_EventLoop", "The side of an event loop that millrace._async has it watch.")
+      .def("__init__", [](LoopObject* self) { new (self) LoopObject{std::make_shared<LoopExecutor>()}; })
+      .def("fileno", [](const LoopObject& self) { return self.executor->fileno(); })
+      .def("drive", [](const LoopObject& self) { self.executor->run_posted(); })
+      .def("close", [](const LoopObject& self) { self.executor->close(); });
   nb::class_<Compiled>(m, "Compiled",
                        "A program made ready to run, by `program.compile()`. `compiled(x=…)` runs it, with the GIL released, from any "
                        "number of threads at a time.\n"
@@ -455,30 +336,36 @@ void bind_compiled(nb::module_& m) {
           "The same for asyncio: the event loop goes on; cancelling the awaiting task cancels the run.")
       .def(
           "_start",
-          [](const Compiled& self, nb::handle feeds, nb::dict named, nb::object schedule, nb::object callback) {
-            return PendingObject{start(self, feeds, nb::borrow<nb::kwargs>(named), std::move(schedule), std::move(callback))};
+          [](const Compiled& self, const LoopObject& loop, nb::handle feeds, nb::dict named) {
+            return start(self, loop, feeds, nb::borrow<nb::kwargs>(named));
           },
-          "feeds"_a.none(), "named"_a, "schedule"_a, "callback"_a,
-          nb::sig(
-              "def _start(self, feeds: typing.Any, named: dict[str, typing.Any], schedule: typing.Any, callback: typing.Any) -> _Pending"))
+          "loop"_a, "feeds"_a.none(), "named"_a,
+          nb::sig("def _start(self, loop: _EventLoop, feeds: typing.Any, named: dict[str, typing.Any]) -> _Operation"))
       .def_prop_ro(
           "inputs",
           [](const Compiled& self) {
-            std::map<std::string, std::string> made;
-            for (const Compiled::Input& input : self.inputs) made[input.name] = input.type->to_string();
+            nb::dict made;
+            for (const Compiled::Input& input : self.inputs) made[input.key] = input.type->to_string();
             return made;
           },
-          "Names, with types such as 'f32[?, 2] lod=1'.")
+          nb::sig("def inputs(self) -> dict[str, str]"), "Names, with types such as 'f32[?, 2] lod=1'.")
       .def_prop_ro(
           "straight_line", [](const Compiled& self) { return self.straight.has_value(); },
           "Without loops, branches and arrays: it runs in the calling thread.")
+      .def(
+          "__copy__", [](nb::object self) { return self; }, nb::sig("def __copy__(self) -> Compiled"))
+      .def(
+          "__deepcopy__", [](nb::object self, nb::handle) { return self; }, "memo"_a,
+          nb::sig("def __deepcopy__(self, memo: typing.Any) -> Compiled"))
       .def("__repr__", [](const Compiled& self) { return fmt::format("<millrace.Compiled '{}'>", self.source->title()); });
 }
 
 }  // namespace
 
+nb::object result_object(RunResult made) { return nb::cast(Result(std::move(made))); }
+
 void bind_running(nb::module_& m) {
-  pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  count_forks();
   bind_result(m);
   bind_compiled(m);
   const nb::object program = m.attr("Program");
@@ -517,8 +404,11 @@ void bind_running(nb::module_& m) {
       nb::sig("def run(program: Program | Compiled, feeds: collections.abc.Mapping[str, typing.Any] | None = None, /, **named: typing.Any) "
               "-> Result"),
       "Runs a program once: `mr.run(program, x=…)['y']`. Inputs by name, or in a dict.");
-  m.def("live_runs", &Engine::live_runs,
-        "Runs that have not ended: those of `run_async`, and the cancelled ones that still come to their end.");
+  m.def(
+      "live_runs", [] { return Engine::live_runs() + LoopExecutor::live_operations(); },
+      "Runs that have not ended: those of `run_async`, those of live programs, operations of live sessions, and the cancelled ones that "
+      "still come "
+      "to their end.");
   m.def("_shut_down", &Engine::shut_down);
 }
 

@@ -48,6 +48,45 @@ TYPE_CHECKING = False  # as typing has it, whose import costs more than this mod
 if TYPE_CHECKING:
     from typing import Any, Sequence
 
+    from . import live as live
+    from .live import LiveBatch as LiveBatch
+    from .live import LiveModel as LiveModel
+    from .live import LiveProgram as LiveProgram
+    from .live import LiveSession as LiveSession
+    from .live import RemoteSession as RemoteSession
+    from .live import Server as Server
+    from .live import connect as connect
+    from .live import serve as serve
+    from .training import Epoch as Epoch
+    from .training import Score as Score
+    from .training import TrainCurve as TrainCurve
+    from .training import TrainResult as TrainResult
+    from .training import train as train
+    from .training import train_curve as train_curve
+
+_LAZY = {
+    **dict.fromkeys(["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Server", "connect", "serve"], "live"),
+    **dict.fromkeys(["Epoch", "Score", "TrainCurve", "TrainResult", "train", "train_curve"], "training"),
+}
+_MODULES = ("live", "torch", "training")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs asyncio or PyTorch when it is first used, so that `import millrace` stays quick."""
+    import importlib
+
+    if name in _MODULES:
+        return importlib.import_module(f"millrace.{name}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'millrace' has no attribute '{name}'")
+    found = getattr(importlib.import_module(f"millrace.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_MODULES})
+
 
 def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragged: bool = True, **export_options: Any) -> Program:
     """A module of PyTorch as a Program.

@@ -1,27 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs for asyncio. Imported by the first `run_async`, so that `import millrace` does not import asyncio."""
+"""Operations of the library as something that a task of asyncio awaits. Imported when it is first wanted, so that `import millrace` does not import
+asyncio."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import weakref
 from typing import Any, Mapping
 
-from ._core import Compiled, Result
+from ._core import Compiled, Result, _EventLoop, _Operation
+
+
+class Side:
+    """What an event loop has of the library: operations that other threads finish come by one descriptor, many at a time. The loop alone keeps it, by
+    the callback of that descriptor: with the loop it goes, and with it the operations that nobody waits for any more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.core = _EventLoop()
+        self.waits: set[asyncio.Future[None]] = set()
+        loop.add_reader(self.core.fileno(), self.drive)
+        weakref.finalize(self, self.core.close)
+
+    def drive(self) -> None:
+        self.core.drive()
+
+
+_sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Side]] = weakref.WeakKeyDictionary()
+
+
+def _side() -> Side:
+    loop = asyncio.get_running_loop()
+    known = _sides.get(loop)
+    found = known() if known is not None else None
+    if found is None:
+        found = Side(loop)
+        _sides[loop] = weakref.ref(found)
+    return found
+
+
+def side() -> _EventLoop:
+    """The side of C++ of the running loop."""
+    return _side().core
+
+
+async def ended(operation: _Operation) -> Any:
+    """The result of an operation, once it has ended. Cancelling the awaiting task cancels nothing of the operation."""
+    if not operation.ended:
+        waits = _side().waits
+        wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        known = weakref.ref(wait)  # the operation is no part of what Python's garbage collector sees
+
+        def wake() -> None:
+            waiting = known()
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+        waits.add(wait)
+        operation.wake_by(wake)
+        try:
+            await wait
+        finally:
+            waits.discard(wait)
+    return operation.result()
+
+
+async def ended_or_cancelled(operation: _Operation) -> Any:
+    """The same; cancelling the awaiting task cancels the operation, which ends by itself."""
+    if operation.ended:
+        return operation.result()
+    try:
+        return await ended(operation)
+    except BaseException:
+        operation.cancel()
+        raise
 
 
 async def run(compiled: Compiled, feeds: Mapping[str, Any] | None, named: dict[str, Any]) -> Result:
     """Starts a run, and gives its result once it has ended. Cancelling the awaiting task cancels the run."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
+    made: Result = await ended_or_cancelled(compiled._start(side(), feeds, named))
+    return made
 
-    def done() -> None:
-        if not ended.done():
-            ended.set_result(None)
 
-    pending = compiled._start(feeds, named, loop.call_soon_threadsafe, done)
-    try:
-        await ended
-    except BaseException:
-        pending.cancel()
-        raise
-    return pending.result()
+def _close_all() -> None:
+    for known in list(_sides.values()):
+        found = known()
+        if found is not None:
+            found.core.close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// x[…] of a Var, as NumPy and PyTorch have it: numbers, slices, `...` and None; a Var or an array picks along the first axis.
+#include <limits>
+
+#include <fmt/format.h>
+
+#include <millrace/runtime/builder/ops.h>
+
+#include "build.h"
+
+namespace millrace::python {
+namespace {
+
+constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+
+/// What an index makes of the axes of a Var.
+struct Cuts {
+  std::vector<std::int64_t> starts, ends, axes, steps;
+  std::vector<std::int64_t> squeezed;    ///< axes of the Var that go
+  std::vector<std::int64_t> unsqueezed;  ///< axes of the result that come
+};
+
+std::int64_t bound(nb::handle x, std::int64_t otherwise) {
+  if (x.is_none()) return otherwise;
+  if (PyIndex_Check(x.ptr()) == 0)
+    throw ArgumentError("builder: expected numbers that are known now as the bounds of a slice; mr.call('slice_by', …) takes others");
+  return nb::cast<std::int64_t>(nb::steal(PyNumber_Index(x.ptr())));
+}
+
+void add_slice(Cuts& cuts, std::int64_t axis, nb::handle slice) {
+  const std::int64_t step = bound(slice.attr("step"), 1);
+  if (step == 0) throw ArgumentError("builder: expected a slice with a step other than 0");
+  const std::int64_t start = bound(slice.attr("start"), step > 0 ? 0 : most);
+  const std::int64_t end = bound(slice.attr("stop"), step > 0 ? most : std::numeric_limits<std::int64_t>::min());
+  if (start == 0 && end == most && step == 1) return;
+  cuts.starts.push_back(start);
+  cuts.ends.push_back(end);
+  cuts.axes.push_back(axis);
+  cuts.steps.push_back(step);
+}
+
+void add_number(Cuts& cuts, std::int64_t axis, std::int64_t index) {
+  cuts.starts.push_back(index);
+  cuts.ends.push_back(index == -1 ? most : index + 1);
+  cuts.axes.push_back(axis);
+  cuts.steps.push_back(1);
+  cuts.squeezed.push_back(axis);
+}
+
+Cuts cuts_of(const Var& x, const nb::tuple& index) {
+  std::int64_t named = 0;
+  for (const nb::handle one : index) named += one.is_none() || one.ptr() == Py_Ellipsis ? 0 : 1;
+  if (x.type().shape && named > x.type().rank())
+    throw ShapeError(fmt::format("builder: expected at most {} indices of '{}' of {}, found {}", x.type().rank(), x.name(),
+                                 x.type().to_string(), named));
+  Cuts cuts;
+  std::int64_t axis = 0, made = 0;
+  bool open = false;
+  for (const nb::handle one : index) {
+    if (one.ptr() == Py_Ellipsis) {
+      if (open || !x.type().shape) throw ArgumentError("builder: expected one '...', of a Var of known rank");
+      open = true;
+      const std::int64_t skipped = x.type().rank() - named;
+      axis += skipped;
+      made += skipped;
+    } else if (one.is_none()) {
+      cuts.unsqueezed.push_back(made++);
+    } else if (PySlice_Check(one.ptr()) != 0) {
+      add_slice(cuts, axis++, one);
+      ++made;
+    } else if (PyIndex_Check(one.ptr()) != 0 && PyBool_Check(one.ptr()) == 0) {
+      add_number(cuts, axis++, bound(one, 0));
+    } else {
+      throw ArgumentError(fmt::format("builder: expected numbers, slices, '...' and None as indices, found a {}: mr.gather picks by a Var",
+                                      nb::cast<std::string>(nb::str(one.type().attr("__name__")))));
+    }
+  }
+  return cuts;
+}
+
+Var at(const Var& x, nb::handle index) {
+  const bool alone = PyTuple_Check(index.ptr()) == 0;
+  if (alone && (nb::isinstance<Var>(index) || nb::isinstance<Tensor>(index) || PyList_Check(index.ptr()) != 0 ||
+                (PyIndex_Check(index.ptr()) == 0 && exports_memory(index))))
+    return build::gather(x, var_from(index), 0);
+  const Cuts cuts = cuts_of(x, alone ? nb::make_tuple(index) : nb::borrow<nb::tuple>(index));
+  Var made = x;
+  if (!cuts.axes.empty()) {
+    Attributes attributes;
+    attributes.set("starts", cuts.starts);
+    attributes.set("ends", cuts.ends);
+    attributes.set("axes", cuts.axes);
+    attributes.set("steps", cuts.steps);
+    made = build::call("slice", {x}, attributes, {}).at(0);
+  }
+  if (!cuts.squeezed.empty()) made = build::squeeze(made, cuts.squeezed);
+  if (!cuts.unsqueezed.empty()) made = build::unsqueeze(made, cuts.unsqueezed);
+  return made;
+}
+
+std::vector<std::int64_t> axes_from(nb::handle axes) {
+  if (axes.is_none()) return {};
+  if (PyIndex_Check(axes.ptr()) != 0) return {nb::cast<std::int64_t>(axes)};
+  return nb::cast<std::vector<std::int64_t>>(axes);
+}
+
+Var transposed(const Var& x) {
+  if (!x.type().shape)
+    throw ProgramError(fmt::format("builder: expected a Var of known rank to transpose, found '{}' of {}", x.name(), x.type().to_string()));
+  std::vector<std::int64_t> perm;
+  for (int axis = x.type().rank() - 1; axis >= 0; --axis) perm.push_back(axis);
+  return build::transpose(x, perm);
+}
+
+void bind_reduction(nb::class_<Var>& var, const std::string& kind, const char* doc) {
+  var.def(
+      kind.c_str(), [kind](const Var& x, nb::handle axes, bool keepdims) { return build::reduce(x, kind, axes_from(axes), keepdims); },
+      "axes"_a = nb::none(), "keepdims"_a = false,
+      nb::sig(("def " + kind + "(self, axes: int | collections.abc.Sequence[int] | None = None, keepdims: bool = False) -> Var").c_str()),
+      doc);
+}
+
+}  // namespace
+
+void bind_indexing(nb::module_& m) {
+  const nb::object held = m.attr("Var");
+  auto var = nb::borrow<nb::class_<Var>>(held);
+  var.def("__getitem__", &at, "index"_a.none(), nb::sig("def __getitem__(self, index: typing.Any) -> Var"),
+          "Numbers, slices, `...` and None, as of an array; a Var or a list of numbers picks along the first axis.");
+  bind_reduction(var, "sum", "Along `axes`; none: all.");
+  bind_reduction(var, "mean", "Along `axes`; none: all.");
+  bind_reduction(var, "max", "Along `axes`; none: all.");
+  bind_reduction(var, "min", "Along `axes`; none: all.");
+  var.def(
+      "reshape",
+      [](const Var& x, nb::args shape) {
+        if (shape.size() == 1 && PyIndex_Check(shape[0].ptr()) == 0)
+          return build::reshape(x, nb::cast<std::vector<std::int64_t>>(shape[0]));
+        return build::reshape(x, nb::cast<std::vector<std::int64_t>>(shape));
+      },
+      "shape"_a, nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Var"),
+      "The same elements with other extents; one may be -1.");
+  var.def_prop_ro("T", &transposed, "With the axes in reverse order.");
+}
+
+}  // namespace millrace::python

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs as differentiable modules of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Sequence
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ._core import ArgumentError, Compiled, LoDTensor, Program, Tensor, _with_fed_weights, _with_gradients
+
+__all__ = ["Function", "Ragged", "function"]
+
+
+class Ragged(NamedTuple):
+    """Sequences: the rows of all of them, one behind the other, and their lengths (a list for each level, where there are several)."""
+
+    rows: torch.Tensor
+    lengths: Any
+
+
+def _as_torch(tensor: Tensor) -> torch.Tensor:
+    """Without a copy, where others may write to the elements too."""
+    return torch.from_dlpack(tensor.copy() if tensor.read_only else tensor)
+
+
+def _lengths(value: LoDTensor) -> Any:
+    return value.lengths if value.levels == 1 else value.lod
+
+
+class _Call:
+    """What one call of a Function is, beside its tensors."""
+
+    def __init__(self, function: Function, names: list[str], fixed: dict[str, Any], lengths: dict[str, Any]) -> None:
+        self.function, self.names, self.fixed, self.lengths = function, names, fixed, lengths
+        self.made: dict[str, Any] = {}
+
+    def feeds(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+        fed = dict(self.fixed)
+        for name, tensor in zip(self.names, tensors):
+            whole = tensor.detach().contiguous()
+            fed[name] = LoDTensor(whole, self.lengths[name]) if name in self.lengths else whole
+        return fed
+
+
+class _Run(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
+        result = call.function._run(call.feeds(tensors))
+        made = []
+        for name in call.function._outputs:
+            value = result[name]
+            if isinstance(value, LoDTensor):
+                call.made[name] = _lengths(value)
+                value = value.rows
+            made.append(_as_torch(value))
+        ctx.call = call
+        ctx.save_for_backward(*tensors)
+        ctx.mark_non_differentiable(*[one for one in made if not one.is_floating_point()])
+        return tuple(made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *seeds: torch.Tensor) -> Any:
+        call: _Call = ctx.call
+        wanted = tuple(name for name, needed in zip(call.names, ctx.needs_input_grad[1:]) if needed)
+        compiled, found = call.function._gradients(wanted)
+        feeds = call.feeds(ctx.saved_tensors)
+        for name, seed in zip(call.function._outputs, seeds):
+            feeds["seed/" + name] = seed.detach().contiguous()
+        result = compiled({name: value for name, value in feeds.items() if name in compiled.inputs})
+        gradients: list[torch.Tensor | None] = [None]
+        for name, tensor in zip(call.names, ctx.saved_tensors):
+            if name not in found:
+                gradients.append(None)  # zero, or not wanted
+                continue
+            value = result["gradient/" + name]
+            gradients.append(_as_torch(value.rows if isinstance(value, LoDTensor) else value).reshape(tensor.shape))
+        return tuple(gradients)
+
+
+class Function(torch.nn.Module):
+    """A program as a module: its weights are Parameters, and gradients flow through its inputs, outputs and weights. Made by `function`."""
+
+    def __init__(self, program: Program, outputs: Sequence[str] | None, threads: int, memory: str) -> None:
+        super().__init__()
+        fed, fed_names = _with_fed_weights(program)
+        self._source, self._fed_names = program, fed_names
+        self._fed, self._threads, self._memory = fed, threads, memory
+        self._outputs = list(program.outputs) if outputs is None else list(outputs)
+        for name in self._outputs:
+            if name not in program.outputs:
+                raise ArgumentError(f"function: expected outputs of program '{program.title}' ({', '.join(program.outputs)}), found '{name}'")
+        self._inputs = {name: _Input.of(kind) for name, kind in program.inputs.items()}
+        self._run: Compiled = fed.compile(threads=threads)
+        self._compiled: dict[tuple[str, ...], tuple[Compiled, set[str]]] = {}
+        self._weights: dict[str, str] = {}  # the attribute of each fed weight
+        for name, value in program.parameters.items():
+            attribute = name.replace(".", "_").replace("/", "_") or "weight"
+            while hasattr(self, attribute):
+                attribute += "_"
+            self._weights[fed_names[name]] = attribute
+            weight = _as_torch(value.copy())
+            if weight.is_floating_point():
+                self.register_parameter(attribute, torch.nn.Parameter(weight))
+            else:
+                self.register_buffer(attribute, weight)
+
+    def _gradients(self, wanted: tuple[str, ...]) -> tuple[Compiled, set[str]]:
+        """The program of these gradients, compiled when they are first wanted."""
+        made = self._compiled.get(wanted)
+        if made is None:
+            floating = [name for name in self._outputs if self._fed.outputs[name].startswith(("f", "bf"))]
+            program, found = _with_gradients(self._fed, list(wanted), floating, self._memory)
+            made = self._compiled[wanted] = program.compile(threads=self._threads), set(found)
+        return made
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        if len(args) > len(self._inputs):
+            raise ArgumentError(f"function: expected {len(self._inputs)} inputs ({', '.join(self._inputs)}), found {len(args)}")
+        given = dict(zip(self._inputs, args))
+        for name, value in named.items():
+            if name not in self._inputs or name in given:
+                raise ArgumentError(f"function: expected the inputs {', '.join(self._inputs)} once each, found '{name}'")
+            given[name] = value
+        names, tensors = [], []
+        fixed: dict[str, Any] = {}
+        lengths: dict[str, Any] = {}
+        for name, attribute in self._weights.items():
+            names.append(name)
+            tensors.append(getattr(self, attribute))
+        for name, value in given.items():
+            if self._inputs[name].levels > 0:
+                value, counts = _ragged(value, name)
+                if counts is not None:
+                    lengths[name] = counts
+            if isinstance(value, torch.Tensor):
+                names.append(name)
+                tensors.append(value)
+            else:
+                fixed[name] = value
+        call = _Call(self, names, fixed, lengths)
+        made = _Run.apply(call, *tensors)
+        outputs = {name: Ragged(one, call.made[name]) if name in call.made else one for name, one in zip(self._outputs, made)}
+        return outputs[self._outputs[0]] if len(outputs) == 1 else outputs
+
+    def extra_repr(self) -> str:
+        return f"{self._fed.title}: {', '.join(self._inputs)} -> {', '.join(self._outputs)}"
+
+    def program(self) -> Program:
+        """The program with the Parameters as they are now, for `mr.run`, LiveModel and files."""
+        return self._source.with_weights({name: getattr(self, self._weights[fed]).detach() for name, fed in self._fed_names.items()})
+
+
+class _Input(NamedTuple):
+    levels: int
+
+    @staticmethod
+    def of(kind: str) -> _Input:
+        return _Input(int(kind.rpartition("lod=")[2]) if "lod=" in kind else 0)
+
+
+def _ragged(value: Any, name: str) -> tuple[Any, Any]:
+    """Rows, and their lengths where they stand beside them."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor):
+        counts = value[1].tolist() if isinstance(value[1], torch.Tensor) else value[1]
+        return value[0], counts
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, torch.Tensor) for one in value):
+        return torch.cat(list(value)), [len(one) for one in value]
+    if isinstance(value, torch.Tensor):
+        raise ArgumentError(f"function: expected sequences for input '{name}': a list of tensors, or (rows, lengths); found one tensor")
+    return value, None
+
+
+def function(program: Program, *, outputs: Sequence[str] | None = None, threads: int = 1, memory: str = "keep") -> Function:
+    """A program as a differentiable module of PyTorch: `module = millrace.torch.function(program)`, `y = module(x)`.
+
+    The program's weights are the module's Parameters (those that are no floats are buffers); `module.program()` gives them back in a program. Inputs go
+    by position or by name, as tensors on the CPU, which are not copied where they are contiguous. An input with levels takes a list of tensors, or
+    (rows, lengths). One output comes alone, several in a dict; one with levels as Ragged(rows, lengths). Backward computes the outputs once more: nothing
+    but inputs and weights is kept between. Gradients of gradients are refused by PyTorch's own error.
+
+    outputs: those that the module gives; default: all. memory: how backward loops get what their forward loops computed (mr.append_backward).
+    """
+    return Function(program, outputs, threads, memory)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training jobs, as `millrace train` runs them (docs/training.md): a configuration in, a folder with the model, its curves and checkpoints out."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import queue
+import threading
+from types import TracebackType
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
+
+from ._core import _train
+
+__all__ = ["Epoch", "Score", "TrainCurve", "TrainResult", "train", "train_curve"]
+
+
+class Score(NamedTuple):
+    """A mean loss and, of classes, the share that was right."""
+
+    loss: float
+    accuracy: float | None
+
+
+class Epoch(NamedTuple):
+    """What one epoch gave."""
+
+    epoch: int
+    """From 1 on."""
+    step: int
+    """Updates so far."""
+    train: Score
+    """Before each update, over the epoch."""
+    validation: Score | None
+    learning_rate: float
+    gradient_norm: float
+    """The mean of its steps."""
+
+
+class TrainResult(NamedTuple):
+    """The end of a job."""
+
+    epochs: list[Epoch]
+    best_epoch: int
+    """Whose weights were kept."""
+    validation: Score | None
+    test: Score | None
+    folder: pathlib.Path
+    files: list[str]
+    """That were written there: model.mr and model.onnx, live.mr, curves.svg, metrics.jsonl."""
+
+
+def _score(of: tuple[float, float | None] | None) -> Score | None:
+    return None if of is None else Score(*of)
+
+
+def _epoch(of: tuple[Any, ...]) -> Epoch:
+    return Epoch(of[0], of[1], Score(*of[2]), _score(of[3]), of[4], of[5])
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, os.PathLike)):
+        text = os.fspath(value)
+        return '"' + "".join(c if c >= " " and c not in '"\\\x7f' else f"\\u{ord(c):04x}" for c in text) + '"'
+    raise TypeError(f"train: expected text, a number or a bool in the configuration, found a {type(value).__name__}")
+
+
+def _toml(config: Mapping[str, Any]) -> str:
+    """A configuration as TOML: values first, then tables, then lists of tables."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in config.items() if not isinstance(value, (Mapping, list, tuple))]
+    for key, value in config.items():
+        tables = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
+        for table in tables:
+            lines.append(f"[{key}]" if isinstance(value, Mapping) else f"[[{key}]]")
+            lines += [f"{inner} = {_toml_value(held)}" for inner, held in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def train(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    epochs: int | None = None,
+    threads: int = 1,
+    on_epoch: Callable[[Epoch], object] | None = None,
+    on_note: Callable[[str], object] | None = None,
+) -> TrainResult:
+    """Trains a model on sequences of any lengths, and writes it to the job's folder. The GIL is released meanwhile.
+
+    config:   a TOML file of `millrace train`, or a dict of the same keys: {'epochs': 10, 'data': {…}, 'layer': [{…}, …], …}
+    data:     the folder in which relative names of data begin; default: that of the file
+    output:   the job's folder, in the place of the configuration's; seed, epochs: likewise
+    resume:   goes on from the newest whole checkpoint of that folder
+    threads:  results do not depend on it
+    on_epoch: called after each epoch; what it raises ends the job, as Ctrl-C does, behind a checkpoint
+    on_note:  called with lines for people
+    """
+    if isinstance(config, Mapping):
+        text, name = _toml(config), "config"
+    else:
+        name = os.fspath(config)
+        text = pathlib.Path(name).read_text(encoding="utf-8")
+
+    def tell(said: tuple[str, Any]) -> None:
+        if said[0] == "epoch" and on_epoch is not None:
+            on_epoch(_epoch(said[1]))
+        elif said[0] != "epoch" and on_note is not None:
+            on_note(said[1])
+
+    made = _train(text, name, data, None if output is None else os.fspath(output), resume, seed, epochs, threads, tell)
+    return TrainResult([_epoch(one) for one in made[0]], made[1], _score(made[2]), _score(made[3]), pathlib.Path(made[4]), list(made[5]))
+
+
+class TrainCurve:
+    """A job that runs beside its caller: `for epoch in mr.train_curve(config): …`, then `curve.result`. Leaving it early (`close`, or the end of a
+    `with`) stops the job behind a checkpoint."""
+
+    def __init__(self, run: Callable[[Callable[[Epoch], object]], TrainResult]) -> None:
+        self._queue: queue.SimpleQueue[Epoch | None] = queue.SimpleQueue()
+        self._stop = False
+        self._result: TrainResult | None = None
+        self._error: BaseException | None = None
+        self._run = run
+        self._thread = threading.Thread(target=self._work, name="millrace train", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._result = self._run(self._tell)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self._error = error
+        self._queue.put(None)
+
+    def _tell(self, epoch: Epoch) -> None:
+        self._queue.put(epoch)
+        if self._stop:
+            raise _Stopped
+
+    def __iter__(self) -> Iterator[Epoch]:
+        while (epoch := self._queue.get()) is not None:
+            yield epoch
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def result(self) -> TrainResult:
+        """Waits for the end of the job."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise RuntimeError("train_curve: the job was stopped before its end")
+        return self._result
+
+    def close(self) -> None:
+        """Stops the job at the end of its epoch, behind a checkpoint."""
+        self._stop = True
+        self._thread.join()
+
+    def __enter__(self) -> TrainCurve:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+class _Stopped(Exception):
+    pass
+
+
+def train_curve(config: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> TrainCurve:
+    """The same job as `train`, on a thread: its epochs come by iteration, as they end."""
+    return TrainCurve(lambda tell: train(config, on_epoch=tell, **options))

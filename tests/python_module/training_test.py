@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients, optimizers, trainers, jobs, and programs as functions of PyTorch, with PyTorch as oracle."""
+
+import copy
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import millrace as mr
+
+torch = pytest.importorskip("torch")
+
+
+def lstm(seed=1, width=3, hidden=4, layers=2):
+    torch.manual_seed(seed)
+    return torch.nn.LSTM(width, hidden, num_layers=layers, bidirectional=True)
+
+
+def classifier(seed=1, width=3, hidden=8, classes=2):
+    """A GRU, its last state of each sequence, scores and a loss."""
+    choose = np.random.default_rng(seed)
+
+    def weight(*shape):
+        return (choose.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+    program = mr.Program("classifier")
+    with program:
+        x = mr.input("x", mr.f32, [None, width], lod=1)
+        target = mr.input("target", mr.i64, [None])
+        made = mr.layers.gru(x, mr.layers.GruWeights(weight(width, 3 * hidden), weight(hidden, 3 * hidden), weight(3 * hidden), weight(3 * hidden)))
+        scores = mr.layers.linear(made.h[0], weight(hidden, classes), weight(classes))
+        mr.output("scores", scores)
+        mr.output("loss", mr.softmax_cross_entropy_loss(scores, target))
+    return program
+
+
+def examples(seed=2, count=24):
+    """Sequences of noise, whose class is the sign of the sum of the first column."""
+    choose = np.random.default_rng(seed)
+    rows = [choose.standard_normal((choose.integers(1, 9), 3)).astype(np.float32) for _ in range(count)]
+    return rows, np.array([int(one[:, 0].sum() > 0) for one in rows])
+
+
+# ---- Gradients ----
+
+
+def test_gradients_while_a_program_is_built():
+    program = mr.Program()
+    with program:
+        x, y = mr.input("x", mr.f32, [3]), mr.input("y", mr.f32, [3])
+        loss = mr.sum(x * x * x)
+        dx, dy = mr.gradients(loss, [x, y])
+        assert dy is None
+        mr.output("dx", dx)
+        seed = mr.input("seed", mr.f32, [3])
+        mr.output("d2", mr.gradients(x * x, x, seed=seed)[0])
+        mr.output("stopped", mr.gradients(mr.sum(x * y), y)[0])
+        with pytest.raises(mr.ProgramError):
+            mr.gradients(x * x, x)
+    made = program.run(x=[1, 2, 3], y=[0, 0, 0], seed=[1, 10, 100])
+    assert made["dx"].tolist() == [3, 12, 27] and made["d2"].tolist() == [2, 40, 600] and made["stopped"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("memory", ["keep", "recompute", "recompute(3)"])
+def test_append_backward_names_its_outputs_and_memory_changes_no_bit(memory):
+    rows, target = examples()
+
+    def gradients(policy):
+        program = classifier()
+        names = mr.append_backward(program, memory=policy)
+        assert set(names) == set(program.parameters) and all(name == "gradient/" + weight for weight, name in names.items())
+        result = program.run(x=rows, target=target)
+        return {weight: result[name].numpy().tobytes() for weight, name in names.items()}
+
+    assert gradients(memory) == gradients("keep")
+
+
+def test_append_backward_says_what_it_expects():
+    for wrong in ("all", "keep(3)", "recompute(x)", "truncate", "truncate(1, 2, 3)", "recompute(3"):
+        with pytest.raises(mr.ArgumentError, match="memory: expected keep"):
+            mr.append_backward(classifier(), memory=wrong)
+    with pytest.raises(mr.ArgumentError, match="found 'z'"):
+        mr.append_backward(classifier(), "z")
+    with pytest.raises(mr.ArgumentError, match="expected an input or a weight"):
+        mr.append_backward(classifier(), with_respect_to=["z"])
+    program = classifier()
+    assert mr.append_backward(program, with_respect_to=["x"], prefix="d_") == {"x": "d_x"} and "d_x" in program.outputs
+
+
+def test_gradients_of_an_lstm_are_those_of_pytorch():
+    module, sequences = lstm(), [torch.randn(n, 3) for n in (5, 1, 3)]
+    function = mr.torch.function(mr.from_torch(module.eval()))
+    x = [one.clone().requires_grad_() for one in sequences]
+    y, (h, c) = module(torch.nn.utils.rnn.pack_sequence(x, enforce_sorted=False))
+    rows, lengths = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
+    rows = torch.cat([one[:n] for one, n in zip(rows, lengths)])
+    ((rows**2).sum() + (h * 3).sum() + c.sum()).backward()
+    ours = [one.clone().requires_grad_() for one in sequences]
+    made = function(ours)
+    assert made["y"].lengths == [5, 1, 3] and made["y"].rows.requires_grad
+    assert torch.allclose(made["y"].rows, rows, atol=1e-5)
+    ((made["y"].rows ** 2).sum() + (made["h"] * 3).sum() + made["c"].sum()).backward()
+    for a, b in zip(ours, x):
+        assert torch.allclose(a.grad, b.grad, rtol=1e-3, atol=1e-5)
+    # Of the two biases of PyTorch the sum is one weight here.
+    theirs = sum(float((p.grad**2).sum()) for name, p in module.named_parameters() if "bias_hh" not in name)
+    found = sum(float((p.grad**2).sum()) for p in function.parameters())
+    assert abs(found - theirs) < 1e-3 * theirs
+
+
+def test_gradcheck_in_f64():
+    choose = np.random.default_rng(3)
+    program = mr.Program("recurrent in f64")
+    with program:
+        x = mr.input("x", mr.f64, [None, 2], lod=1)
+        boot = mr.input("boot", mr.f64, [None, 3])
+        u, w = mr.parameter("u", choose.standard_normal((3, 3))), mr.parameter("w", choose.standard_normal((2, 3)))
+        with mr.DynamicRNN() as rnn:
+            x_t, h = rnn.step_input(x), rnn.memory(boot)
+            state = mr.tanh(h @ u + x_t @ w)
+            rnn.update_memory(h, state)
+            rnn.output(state)
+        mr.output("y", rnn())
+        mr.output("last", rnn.last(h))
+    function = mr.torch.function(program)
+    rows, boot = torch.randn(6, 2, dtype=torch.float64, requires_grad=True), torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+
+    def both(rows, boot):
+        made = function((rows, [3, 0, 3]), boot=boot)
+        return made["y"].rows, made["last"]
+
+    assert torch.autograd.gradcheck(lambda rows, boot: both(rows, boot), (rows, boot))
+    weights = dict(function.named_parameters())
+    assert set(weights) == {"u", "w"}
+    for weight in weights.values():
+        assert torch.autograd.gradcheck(lambda _: both(rows, boot), (weight,))
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (first,) = torch.autograd.grad((function((rows, [6]), boot=boot[:1])["last"] ** 2).sum(), rows, create_graph=True)
+        first.sum().backward()
+
+
+def test_a_function_of_straight_line_with_several_kinds_of_inputs():
+    program = mr.Program("mixed")
+    with program:
+        x, i = mr.input("x", mr.f32, [None, 3]), mr.input("i", mr.i64, [None])
+        table = mr.parameter("table", np.arange(12, dtype=np.float32).reshape(4, 3))
+        y = x * mr.embedding(table, i)
+        mr.output("y", y)
+        mr.output("best", mr.argmax(y))
+    function = mr.torch.function(program)
+    x = torch.ones(2, 3, requires_grad=True)
+    made = function(x, torch.tensor([1, 3]))
+    assert made["best"].tolist() == [2, 2] and not made["best"].requires_grad
+    made["y"].sum().backward()
+    assert x.grad.tolist() == [[3, 4, 5], [9, 10, 11]]
+    (weight,) = function.parameters()
+    assert weight.grad.tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    with torch.no_grad():
+        weight += 1
+        assert function(x, i=torch.tensor([0, 0]))["y"].tolist() == [[1, 2, 3]] * 2
+    assert function.program().run(x=np.ones((1, 3), np.float32), i=[0])["y"].tolist() == [[1, 2, 3]]
+    alone = mr.torch.function(program, outputs=["y"])
+    assert torch.is_tensor(alone(x, torch.tensor([1, 3])))
+    state = function.state_dict()
+    other = copy.deepcopy(function)
+    with torch.no_grad():
+        next(iter(other.parameters())).zero_()
+    assert not other(x, torch.tensor([1, 3]))["y"].any() and function(x, torch.tensor([1, 3]))["y"].any()
+    other.load_state_dict(state)
+    assert other(x, torch.tensor([1, 3]))["y"].equal(function(x, torch.tensor([1, 3]))["y"])
+    for wrong in (lambda: function(x, i=torch.tensor([1]), z=1), lambda: function(x, x, x), lambda: mr.torch.function(program, outputs=["z"])):
+        with pytest.raises(mr.ArgumentError):
+            wrong()
+    with pytest.raises(mr.ShapeError):
+        function(torch.ones(2, 4), torch.tensor([1, 3]))
+
+
+def test_a_function_is_trained_by_pytorch():
+    rows, target = examples()
+    function = mr.torch.function(classifier())
+    optimizer = torch.optim.Adam(function.parameters(), lr=0.02)
+    x, target = [torch.from_numpy(one) for one in rows], torch.from_numpy(target)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = function(x, target)["loss"]
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.25 * losses[0]
+
+
+def test_a_function_leaks_nothing():
+    function, x = mr.torch.function(classifier()), torch.randn(300, 3, requires_grad=True)
+    target = torch.zeros(3, dtype=torch.int64)
+
+    def some(times):
+        for _ in range(times):
+            function((x, [100, 100, 100]), target)["loss"].backward()
+            x.grad = None
+        gc.collect()
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    some(30)
+    before, references = resident(), sys.getrefcount(x)
+    some(150)
+    assert resident() - before < 8 << 20 and sys.getrefcount(x) == references
+
+
+# ---- Optimizers ----
+
+
+@pytest.mark.parametrize(
+    "ours,theirs",
+    [
+        (lambda: mr.SGD(), lambda p: torch.optim.SGD(p, lr=0.1)),
+        (lambda: mr.SGD(momentum=0.9, nesterov=True, weight_decay=0.01), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)),
+        (lambda: mr.Adam(betas=(0.8, 0.99), eps=1e-6), lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.99), eps=1e-6)),
+        (lambda: mr.AdamW(), lambda p: torch.optim.AdamW(p, lr=0.1)),
+    ],
+)
+def test_optimizers_are_those_of_pytorch(ours, theirs):
+    torch.manual_seed(4)
+    parameter = torch.nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
+    weights, optimizer, other = {"w": parameter.detach().numpy().copy()}, ours(), theirs([parameter])
+    for step in range(5):
+        gradient = torch.randn(5, 3, dtype=torch.float64)
+        parameter.grad = gradient.clone()
+        other.step()
+        if step == 3:
+            state, optimizer = optimizer.state(), ours()
+            optimizer.restore(state)
+        weights = optimizer.update(weights, {"w": gradient}, 0.1)
+    assert np.allclose(weights["w"].numpy(), parameter.detach().numpy(), rtol=1e-12) and optimizer.steps == 5
+    with pytest.raises(mr.ArgumentError):
+        optimizer.update(weights, {"z": gradient}, 0.1)
+
+
+def test_clipping_and_schedules():
+    clipped, norm = mr.clip_gradients({"a": [3.0, -4.0]}, norm=1.0)
+    assert norm == 5 and np.allclose(clipped["a"].numpy(), [0.6, -0.8])
+    assert mr.clip_gradients({"a": [3.0, -4.0]}, value=1.0)[0]["a"].tolist() == [1, -1]
+    schedule = mr.Schedule("linear", 1.0, warmup=2, decay_steps=4)
+    assert [schedule.at(step) for step in range(7)] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0]
+    assert mr.Schedule("cosine", 2.0, decay_steps=2, least=1.0)(1) == 1.5
+    with pytest.raises(mr.ArgumentError, match="found 'sine'"):
+        mr.Schedule("sine")
+
+
+# ---- Trainers ----
+
+
+def test_a_trainer_learns_and_goes_on_from_a_checkpoint(tmp_path):
+    rows, target = examples()
+    make = lambda threads=1: mr.Trainer(classifier(), mr.Adam(), mr.Schedule("cosine", 0.02, decay_steps=80, least=0.005), clip_norm=1.0, threads=threads)  # noqa: E731
+    trainer, losses = make(), []
+    for step in range(60):
+        made = trainer.step(x=rows, target=target)
+        losses.append(made.loss)
+        assert made.outputs["scores"].shape == (24, 2) and made.gradient_norm > 0
+        if step == 29:
+            trainer.save(tmp_path / "checkpoints")
+    assert losses[-1] < 0.3 * losses[0] and trainer.steps == 60
+    again = make(threads=2)
+    again.restore(tmp_path / "checkpoints")
+    assert again.steps == 30
+    assert [again.step({"x": rows, "target": target}).loss for _ in range(30)] == losses[30:]
+    trained = trainer.trained(["scores"])
+    assert list(trained.inputs) == ["x"]
+    right = (trained.run(x=rows)["scores"].numpy().argmax(1) == target).mean()
+    assert right > 0.9
+    assert trainer.evaluate(x=rows, target=target)["scores"].numpy().tobytes() == trained.run(x=rows)["scores"].numpy().tobytes()
+
+
+def test_the_halves_of_a_step_and_what_is_frozen():
+    rows, target = examples()
+    whole, halves = mr.Trainer(classifier(), mr.SGD(), 0.1), mr.Trainer(classifier(), mr.SGD(), 0.1)
+    step = whole.step(x=rows, target=target)
+    loss, gradients = halves.gradients(x=rows, target=target)
+    assert loss == step.loss and set(gradients) == set(halves.weights) and halves.apply(gradients) == step.gradient_norm
+    assert all(halves.weights[name].numpy().tobytes() == one.numpy().tobytes() for name, one in whole.weights.items())
+    name = next(iter(whole.weights))
+    frozen = mr.Trainer(classifier(), mr.SGD(), 0.1, frozen={name})
+    held = frozen.weights[name].tolist()
+    frozen.step(x=rows, target=target)
+    assert frozen.weights[name].tolist() == held and held != whole.weights[name].tolist()
+    frozen.weights = {name: np.zeros(np.array(held).shape, np.float32)}
+    assert not np.any(frozen.weights[name].numpy())
+
+
+def test_a_trainer_says_what_it_expects():
+    rows, target = examples()
+    trainer = mr.Trainer(classifier(), mr.SGD(), 0.1)
+    for feeds, error in [({"x": rows}, mr.ArgumentError), ({"x": rows, "target": target, "z": 1}, mr.ArgumentError), ({"x": rows, "target": target * 1.5}, mr.DTypeError)]:
+        with pytest.raises(error):
+            trainer.step(feeds)
+    with pytest.raises(mr.ArgumentError, match="an output 'z'"):
+        mr.Trainer(classifier(), mr.SGD(), loss="z")
+    x = [one * np.float32(np.nan) for one in rows]
+    with pytest.raises(mr.TrainingError, match="finite"):
+        trainer.step(x=x, target=target)
+
+
+# ---- Jobs ----
+
+
+def data_set(folder, seed, count=40):
+    rows, target = examples(seed, count)
+    mr.save(folder, {"rows": np.concatenate(rows), "lengths": np.array([len(one) for one in rows]), "labels": target})
+
+
+def config(folder, **training):
+    return {
+        "epochs": 6,
+        "data": {"train": "train.npz", "test": "test.npz"},
+        "layer": [{"kind": "gru", "units": 8}],
+        "training": {"learning_rate": 0.02, "batch_sequences": 8, **training},
+        "output": {"folder": str(folder / "out")},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data_set(tmp_path / "train.npz", 1)
+    data_set(tmp_path / "test.npz", 2)
+    return tmp_path
+
+
+def test_a_job_trains_and_writes_its_folder(folder):
+    seen, notes = [], []
+    made = mr.train(config(folder), data=folder, on_epoch=seen.append, on_note=notes.append, seed=3)
+    assert seen == made.epochs and [one.epoch for one in seen] == list(range(1, 7)) and notes
+    assert made.epochs[-1].train.loss < made.epochs[0].train.loss and made.test.accuracy > 0.6
+    program = mr.load(made.folder / "model.mr")
+    rows, _ = examples(5, 3)
+    assert program.run(x=rows)["scores"].shape == (3, 2)
+    again = mr.train(config(folder), data=folder, output=folder / "other", seed=3, threads=2)
+    assert again.epochs == made.epochs and (folder / "other" / "model.safetensors").read_bytes() == (made.folder / "model.safetensors").read_bytes()
+
+
+def test_a_job_of_a_file_stops_and_goes_on(folder):
+    whole = mr.train(config(folder), data=folder, output=folder / "whole")
+    from millrace.training import _toml
+
+    (folder / "job.toml").write_text(_toml(config(folder)))
+
+    class Enough(Exception):
+        pass
+
+    def stop(epoch):
+        if epoch.epoch == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        mr.train(folder / "job.toml", on_epoch=stop)
+    made = mr.train(folder / "job.toml", resume=True)
+    assert [one.train.loss for one in made.epochs] == [one.train.loss for one in whole.epochs]
+    for wrong, error in [({"epoch": 3}, mr.ParseError), ({**config(folder), "epochs": object()}, TypeError)]:
+        with pytest.raises(error):
+            mr.train(wrong)
+
+
+def test_a_job_beside_its_caller(folder):
+    curve = mr.train_curve(config(folder), data=folder)
+    losses = [epoch.train.loss for epoch in curve]
+    assert len(losses) == 6 and curve.result.epochs[-1].train.loss == losses[-1]
+    with mr.train_curve({**config(folder), "epochs": 100000}, data=folder) as endless:
+        for epoch in endless:
+            if epoch.epoch == 3:
+                break
+    with pytest.raises(RuntimeError, match="stopped"):
+        endless.result
+    with pytest.raises(OSError):
+        list(mr.train_curve(config(folder), data=folder / "nowhere"))
