@@ -21,7 +21,8 @@ void Histogram::observe(double value) noexcept {
 }
 
 std::size_t OutcomeCounts::index_of(std::string_view outcome) noexcept {
-  if (const auto code = error_code_named(outcome)) return static_cast<std::size_t>(*code);
+  const auto code = error_code_named(outcome);
+  if (code && static_cast<std::size_t>(*code) < codes) return static_cast<std::size_t>(*code);
   return outcome == "ended" ? codes : codes + 1;
 }
 

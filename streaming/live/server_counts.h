@@ -37,7 +37,8 @@ class Histogram {
 /// Counts by how something ended: "ended", "gone", or the name of an ErrorCode.
 class OutcomeCounts {
  public:
-  static constexpr std::size_t codes = static_cast<std::size_t>(ErrorCode::lost) + 1, size = codes + 2;
+  static constexpr std::size_t codes = static_cast<std::size_t>(ErrorCode::lost) + 1;  ///< behind the last ErrorCode
+  static constexpr std::size_t size = codes + 2;
 
   void add(std::string_view outcome) noexcept { ++counts_[index_of(outcome)]; }
   std::uint64_t count(std::string_view outcome) const noexcept { return counts_[index_of(outcome)]; }

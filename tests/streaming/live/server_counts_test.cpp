@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/server_counts.h>
 
+#include <stdexcept>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -26,6 +27,7 @@ TEST_CASE("outcomes have a count each, by the names that sessions end with") {
     CHECK(counts.at(i) == i + 1);
     CHECK(counts.count(OutcomeCounts::name(i)) == i + 1);
   }
+  CHECK_THROWS_AS(name_of(static_cast<ErrorCode>(OutcomeCounts::codes)), std::out_of_range);  // no code is left without a count
   CHECK(OutcomeCounts::name(0) == "bad_message");
   CHECK(OutcomeCounts::name(OutcomeCounts::codes) == "ended");
   CHECK(OutcomeCounts::name(OutcomeCounts::codes + 1) == "gone");

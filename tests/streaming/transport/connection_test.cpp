@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/transport/connection.h>
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/task/asio.h>
@@ -240,6 +242,35 @@ TEST_CASE("a URL names scheme, host, port and path, and anything else is refused
        {"", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://a:1/stream",
         "tcp://a b:1", "ws://::1:1", "ws://a:1/x\r\nEvil: y", "wsss://a:1", "tcps://a:1/x", "ws:a:1", "://a:1", "ws://[]:1"})
     CHECK_THROWS_AS(parse_stream_url(text), ParseError);
+}
+
+TEST_CASE("a token of the wrong form, and one that would leave this machine without TLS, are refused before anything is sent") {
+  asio::io_context context;
+  const auto connect = [&](const std::string& host, StreamUrl::Scheme scheme, const std::string& token, bool in_clear) {
+    StreamUrl url;
+    url.scheme = scheme;
+    url.host = host;
+    url.port = 1;
+    ConnectOptions options;
+    options.token = token;
+    options.token_in_clear = in_clear;
+    asio::cancellation_signal stop;
+    async_connect_stream(context.get_executor(), url, options,
+                         asio::bind_cancellation_slot(stop.slot(), [](error_code, std::unique_ptr<MessageStream>) {}));
+    stop.emit(asio::cancellation_type::terminal);
+    context.restart();
+    context.run();
+  };
+  const std::string token = "0123456789abcdef";
+  CHECK_THROWS_AS(connect("127.0.0.1", StreamUrl::Scheme::tcp, "short", false), ArgumentError);
+  CHECK_THROWS_AS(connect("127.0.0.1", StreamUrl::Scheme::ws, token + "\r\nEvil: y", false), ArgumentError);
+  for (const auto scheme : both_schemes) {
+    CHECK_THROWS_WITH_AS(connect("192.0.2.1", scheme, token, false), doctest::Contains("192.0.2.1"), ArgumentError);
+    CHECK_THROWS_AS(connect("name.example", scheme, token, false), ArgumentError);
+    CHECK_NOTHROW(connect("192.0.2.1", scheme, token, true));
+    CHECK_NOTHROW(connect("192.0.2.1", scheme, "", false));
+    for (const char* host : {"127.0.0.1", "::1", "localhost"}) CHECK_NOTHROW(connect(host, scheme, token, false));
+  }
 }
 
 TEST_CASE("a message limit that TCP cannot tell from HTTP is refused") {
