@@ -37,7 +37,7 @@ class Histogram {
 /// Counts by how something ended: "ended", "gone", or the name of an ErrorCode.
 class OutcomeCounts {
  public:
-  static constexpr std::size_t codes = static_cast<std::size_t>(ErrorCode::lost) + 1;  ///< behind the last ErrorCode
+  static constexpr std::size_t codes = static_cast<std::size_t>(ErrorCode::unknown_ticket) + 1;  ///< behind the last ErrorCode
   static constexpr std::size_t size = codes + 2;
 
   void add(std::string_view outcome) noexcept { ++counts_[index_of(outcome)]; }
