@@ -180,17 +180,11 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
   void close_now() {
     if (closed_) return;
-    closed_ = true;
-    if (const auto held = server_->tickets.find(session_.ticket()); held != server_->tickets.end()) server_->tickets.erase(held);
-    server_->ended.erase(number);
-    session_.abandon();
-    account();
     if (stream_)
       stream_->abort();
     else
       accepting_.emit(asio::cancellation_type::terminal);
-    timer_.cancel();
-    server_->closed(shared_from_this());
+    let_go();
   }
   /// The server goes away: who is still shaking hands was promised nothing and cannot be told, nor can who has no connection.
   void dismiss() {
@@ -236,6 +230,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   Batcher& choose() override { return server_->place_for(*this); }
   std::string issue_ticket() override;
   void resume(const std::string& ticket, std::uint64_t acknowledged) override;
+  void let_go();
   void lose_connection();
   void hand_over();
   void take_over();
@@ -427,6 +422,17 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   bool parked_ = false;  // its connection is lost, and its session waits for another
 };
 
+/// The session is over, and nothing of the connection is used again.
+void Server::State::Connection::let_go() {
+  closed_ = true;
+  if (const auto held = server_->tickets.find(session_.ticket()); held != server_->tickets.end()) server_->tickets.erase(held);
+  server_->ended.erase(number);
+  session_.abandon();
+  account();
+  timer_.cancel();
+  server_->closed(shared_from_this());
+}
+
 // ---- Sessions that outlive their connections ----
 
 std::string Server::State::Connection::issue_ticket() {
@@ -469,7 +475,7 @@ void Server::State::hold_ended(Connection& connection) {
 void Server::State::Connection::hand_over() {
   const std::unique_ptr<Handover> handover = std::move(handover_);
   std::unique_ptr<MessageStream> stream = std::move(stream_);
-  close_now();
+  let_go();
   if (!handover->to->closed_) handover->to->adopt(std::move(stream), handover->acknowledged);
 }
 

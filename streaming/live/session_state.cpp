@@ -78,7 +78,7 @@ void Session::saved(std::vector<Tensor> states) {
 }
 
 void Session::drain() {
-  if (over_) return;
+  if (over_ || end_said_) return;  // what has been said to end will
   if (!started()) return refuse(ErrorCode::draining, "the server is going away");
   Chunk chunk;
   chunk.mark = Mark{Mark::Kind::leave, 0, received_};

@@ -159,6 +159,26 @@ TEST_CASE("a state that is not this model's and key's, and one beside given valu
   CHECK(table.batcher.live() == 0);
 }
 
+TEST_CASE("a session whose end was said ends where it is, whenever its server drains") {
+  Random random(6);
+  const Program program = live_listing(random, features, hidden);
+  const std::string rows(3 * features * sizeof(float), '\0');
+  for (int ticks = 0; ticks < 5; ++ticks) {
+    Table table(program);
+    REQUIRE(table.take_key(secret));
+    const auto session = table.sit_hosted();
+    Reader reader;
+    for (const Message& message : {said(start_from({})), binary_message(rows), said(EndMessage())}) session->receive(message);
+    for (int i = 0; i < ticks; ++i) table.tick();
+    session->drain();
+    table.tick_all();
+    reader.read_all(*session);
+    REQUIRE(reader.ended);
+    CHECK(reader.ended->steps == 3);
+    CHECK_FALSE(reader.error);
+  }
+}
+
 TEST_CASE("audio goes on from any byte of it, with the segments that were open, but not where it is resampled") {
   using namespace millrace::build;
   Program program;
