@@ -104,9 +104,9 @@ void read_schedule(const Table& table, Schedule& schedule) {
 }
 
 void read_training(const Table& table, TrainConfig& config) {
-  table.only({"batch_sequences", "batch_rows", "optimizer", "learning_rate", "momentum", "nesterov", "beta1", "beta2", "epsilon",
-              "weight_decay", "schedule", "warmup_steps", "decay_steps", "every_steps", "factor", "least_rate", "clip_norm", "clip_value",
-              "memory", "weights"});
+  table.only({"batch_sequences", "batch_rows", "optimizer",    "learning_rate", "momentum",     "nesterov",    "beta1",
+              "beta2",           "epsilon",    "weight_decay", "schedule",      "warmup_steps", "decay_steps", "every_steps",
+              "factor",          "least_rate", "clip_norm",    "clip_value",    "memory",       "weights"});
   read_integer(table, "batch_sequences", 0, most_steps, config.batch.sequences);
   read_integer(table, "batch_rows", 0, most_steps, config.batch.rows);
   if (config.batch.sequences == 0 && config.batch.rows == 0)
