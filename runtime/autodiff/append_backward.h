@@ -18,7 +18,7 @@ struct MemoryPolicy {
     truncate    ///< no gradient flows from a run of k1 iterations to the run before it; k2 must be k1 (UnsupportedError)
   };
   Kind kind = Kind::keep;
-  std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: 64
+  std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: 1, 2, 3 …, so that n iterations take memory for 2√(2n)
   std::int64_t k1 = 0;     ///< truncate: iterations between losses
   std::int64_t k2 = 0;     ///< truncate: iterations that a gradient reaches back
 };

@@ -60,6 +60,7 @@ namespace millrace::training {
 ///     least_rate = 0.0
 ///     clip_norm = 0.0               # 0: no bound
 ///     clip_value = 0.0
+///     weights = "f32"               # bf16: matrices of products in bf16, each with an f32 master copy in the optimizer's state
 ///     memory = "keep"               # keep, recompute: how backward loops get the values of their forward loops
 ///
 ///     [checkpoint]
@@ -87,6 +88,7 @@ struct TrainConfig {
   Schedule schedule;  ///< with `decay_steps` 0: to the end of the job
   Clipping clipping;
   bool recompute = false;
+  bool narrow = false;  ///< weights in bf16
   std::int64_t checkpoint_steps = 0;
   double checkpoint_seconds = 30;
   std::string folder = "out";

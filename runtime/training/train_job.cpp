@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/sha256.h>
+#include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/training/extract.h>
@@ -163,7 +164,12 @@ class TrainJob {
     checked_ = true;
     ModelSpec spec = config_.model;
     spec.seed = seed_;
-    return build_model(spec, shape_, use);
+    Program made = build_model(spec, shape_, use);
+    if (!config_.narrow) return made;
+    layers::narrow_weights(made, DType::bf16);
+    std::vector<std::string> outputs;
+    for (const Program::Port& port : made.outputs()) outputs.push_back(port.name);
+    return extract(made, outputs);  // without the wide ones
   }
 
   void check_data() {

@@ -25,9 +25,6 @@ int body_of(const Op& loop) { return loop.attributes.get<BlockId>("sub_block").i
 bool unpacks(const Op& op) { return op.type == "unpack" || op.type == "split_lod_tensor_to_timesteps"; }
 bool packs(const Op& op) { return op.type == "pack" || op.type == "restore_lod_tensor_from_timesteps"; }
 
-/// Iterations of a run that is computed again at once, where nobody says how many.
-constexpr std::int64_t default_segment = 64;
-
 /// Whether the iteration is the first one of a run of `every`, and another iteration comes before it.
 VarId at_boundary(Program& program, VarId iteration, std::int64_t every) {
   const auto constant = [&](std::int64_t value) { return emit1(program, "constant", {}, {{"value", Tensor::scalar(value)}}); };
@@ -323,7 +320,7 @@ void BlockBackward::visit_while(const Op& op) {
   if (!wanted(op, body) || visit_recurrence(op, body)) return;
   const MemoryPolicy memory = policy_of(op);
   if (memory.kind != MemoryPolicy::Kind::recompute || op.attributes.has("segment")) return visit_any_while(op, body);
-  const Op outer = segment_loop(program(), body, memory.every > 0 ? memory.every : default_segment, transform_.active);
+  const Op outer = segment_loop(program(), body, memory.every, transform_.active);
   visit_any_while(outer, body_of(outer));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/autodiff/internal/segment_loop.h>
 
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,18 @@ void add_count(Program& program, int body, Op& loop, VarId zero, VarId count) {
     if (op.type == "break_if") op.inputs.push_back(param);
   loop.inputs.push_back(zero);
   loop.outputs.push_back(count);
+}
+
+/// Ends the loop whose body is `body` before the iteration in which its last carried var is `limit`.
+void stop_at(Program& program, int body, VarId limit) {
+  std::vector<Op> ops = std::move(program.block(body).ops);
+  program.block(body).ops.clear();
+  const std::vector<VarId> params = program.block(body).params;
+  const VarId full = program.append(body, Op{"equal", {params.back(), limit}, {}, {}, {}}, {"full"}).at(0);
+  Op stop{"break_if", {full}, {}, {}, {}};
+  stop.inputs.insert(stop.inputs.end(), params.begin(), params.end());
+  program.append(body, std::move(stop));
+  for (Op& op : ops) program.append_raw(body, std::move(op));
 }
 
 }  // namespace
@@ -49,22 +62,42 @@ Op segment_loop(Program& program, int body, std::int64_t every, std::set<VarId>&
   const VarId count = program.add_var("iterations", VarType(DType::i64, DDim{}), outer);
   add_count(program, run, inner, zero, count);
   inner.attributes.set("sub_block", BlockId{run});
-  inner.attributes.set("max_trips", every);
   inner.attributes.set("segment", true);
   for (std::size_t i = 0; i < params.size(); ++i)
     program.block(outer).results.push_back(results[i] == params[i] ? inner.inputs[i] : inner.outputs[i]);
+  // Runs of 1, 2, 3 … iterations are as many as the longest of them has: the square root of twice the number of all.
+  const bool growing = every == 0;
+  const VarId whole = growing ? program.add_var("limit", VarType(DType::i64, DDim{}), outer) : no_var;
+  if (growing)
+    stop_at(program, run, whole);
+  else
+    inner.attributes.set("max_trips", every);
   program.append_raw(outer, std::move(inner));
-  const VarId whole = constant(outer, Tensor::scalar<std::int64_t>(every), "every");
+  const VarId limit = growing ? whole : constant(outer, Tensor::scalar<std::int64_t>(every), "every");
   const VarType truth(DType::boolean, DDim{});
   program.block(outer).params.push_back(program.add_var("more", truth, outer));
-  program.block(outer).results.push_back(program.append(outer, Op{"equal", {count, whole}, {}, {}, {}}, {"more"}).at(0));
+  program.block(outer).results.push_back(program.append(outer, Op{"equal", {count, limit}, {}, {}, {}}, {"more"}).at(0));
 
-  const VarId begin = constant(block, Tensor::scalar(true), "more");
-  Op begins = std::move(program.block(block).ops.back());
-  program.block(block).ops.pop_back();
+  if (growing) {
+    program.block(outer).params.push_back(limit);
+    const VarId one = constant(outer, Tensor::scalar<std::int64_t>(1), "one");
+    program.block(outer).results.push_back(program.append(outer, Op{"add", {limit, one}, {}, {}, {}}, {"limit"}).at(0));
+  }
+
+  std::vector<Op> begins;
+  const auto begin = [&](const Tensor& value, const char* name) {
+    const VarId var = constant(block, value, name);
+    begins.push_back(std::move(program.block(block).ops.back()));
+    program.block(block).ops.pop_back();
+    return var;
+  };
   Op runs{"while", loop.inputs, loop.outputs, {}, loop.label};
-  runs.inputs.push_back(begin);
+  runs.inputs.push_back(begin(Tensor::scalar(true), "more"));
   runs.outputs.push_back(program.add_var("more", truth, block));
+  if (growing) {
+    runs.inputs.push_back(begin(Tensor::scalar<std::int64_t>(1), "limit"));
+    runs.outputs.push_back(program.add_var("limit", VarType(DType::i64, DDim{}), block));
+  }
   runs.attributes = {{"sub_block", BlockId{outer}},
                      {"condition", static_cast<std::int64_t>(params.size())},
                      {"max_trips", std::int64_t{-1}},
@@ -73,7 +106,8 @@ Op segment_loop(Program& program, int body, std::int64_t every, std::set<VarId>&
 
   std::vector<Op>& ops = program.block(block).ops;
   ops[place] = runs;
-  ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(place), std::move(begins));
+  ops.insert(ops.begin() + static_cast<std::ptrdiff_t>(place), std::make_move_iterator(begins.begin()),
+             std::make_move_iterator(begins.end()));
   return runs;
 }
 

@@ -104,9 +104,9 @@ void read_schedule(const Table& table, Schedule& schedule) {
 }
 
 void read_training(const Table& table, TrainConfig& config) {
-  table.only({"batch_sequences", "batch_rows", "optimizer", "learning_rate", "momentum", "nesterov", "beta1", "beta2", "epsilon",
-              "weight_decay", "schedule", "warmup_steps", "decay_steps", "every_steps", "factor", "least_rate", "clip_norm", "clip_value",
-              "memory"});
+  table.only({"batch_sequences", "batch_rows", "optimizer",    "learning_rate", "momentum",     "nesterov",    "beta1",
+              "beta2",           "epsilon",    "weight_decay", "schedule",      "warmup_steps", "decay_steps", "every_steps",
+              "factor",          "least_rate", "clip_norm",    "clip_value",    "memory",       "weights"});
   read_integer(table, "batch_sequences", 0, most_steps, config.batch.sequences);
   read_integer(table, "batch_rows", 0, most_steps, config.batch.rows);
   if (config.batch.sequences == 0 && config.batch.rows == 0)
@@ -115,6 +115,7 @@ void read_training(const Table& table, TrainConfig& config) {
   read_schedule(table, config.schedule);
   read_number(table, "clip_norm", 0, most_number, config.clipping.norm);
   read_number(table, "clip_value", 0, most_number, config.clipping.value);
+  config.narrow = table.has("weights") && table.one_of("weights", {"f32", "bf16"}) == 1;
   config.recompute = table.has("memory") && table.one_of("memory", {"keep", "recompute"}) == 1;
 }
 

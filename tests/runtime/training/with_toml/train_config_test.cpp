@@ -72,6 +72,7 @@ least_rate = 0.1
 clip_norm = 2.0
 clip_value = 1.0
 memory = "recompute"
+weights = "bf16"
 [checkpoint]
 every_steps = 10
 every_seconds = 0.0
@@ -99,6 +100,7 @@ folder = "f"
   CHECK(config.schedule.decay_steps == 50);
   CHECK(config.clipping.norm == 2);
   CHECK(config.recompute);
+  CHECK(config.narrow);
   CHECK(config.checkpoint_steps == 10);
   CHECK(config.folder == "f");
 }
