@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/layers/internal/cells.h>
 
 namespace millrace::layers {
 namespace {
@@ -83,7 +84,7 @@ CellStep step(const Form& f, const Var& row, const Var& before) {
   if (f.decays > 0) state = state * exp(next(f.decays, {0, h, 1, f.decays / h}));
   if (f.rates > 0) v = next(f.rates, {0, f.rates, 1, 1}) * (v - sum(state * k, {3}, true));
   state = state + v * k;
-  const Var read = sum(reshape(state, {0, h, 1, f.values, f.keys}) * q, {4}) * cast(constant(f.scale), row.type().dtype);
+  const Var read = sum(reshape(state, {0, h, 1, f.values, f.keys}) * q, {4}) * internal::number(f.scale, row.type().dtype);
   return {reshape(read, {0, f.queries * f.values}), {reshape(state, {0, h * f.values * f.keys})}};
 }
 

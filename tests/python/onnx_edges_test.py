@@ -96,7 +96,24 @@ def branches(folder):
     assert inspect("--const", "c=1").returncode == 0, inspect("--const", "c=1").stderr
 
 
-for test in (unsigned_integers, bf16_files, lists, branches):
+def live_states(folder):
+    """LinearAttention and CausalConvWithState are fed live without --state, each as one fused loop."""
+    heads, keys = 2, 3
+    rows = lambda name, width: tensor(name, TensorProto.FLOAT, ["n", "t", width])
+    attention = helper.make_node("LinearAttention", ["q", "k", "v", "", "g", "b"], ["y"], q_num_heads=heads, kv_num_heads=heads, update_rule="gated_delta")
+    inputs = [rows(name, heads * keys) for name in "qkvg"] + [rows("b", heads)]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 1, 3], np.arange(12, dtype="f4"))
+    conv = helper.make_graph([helper.make_node("CausalConvWithState", ["x", "w"], ["y"])], "graph", [tensor("x", TensorProto.FLOAT, ["n", 4, "t"])],
+                             [tensor("y", TensorProto.FLOAT)], [weight])
+    for graph in (helper.make_graph([attention], "graph", inputs, [tensor("y", TensorProto.FLOAT)]), conv):
+        path = os.path.join(folder, "live.onnx")
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 27)], ir_version=11), path)
+        shown = subprocess.run([oracle.MILLRACE, "inspect", "--streaming", "--passes", path], capture_output=True, text=True, timeout=60)
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.count("\nstate '") == 1 and "backend: interpreted" not in shown.stdout and "backend: fused" in shown.stdout, shown.stdout
+
+
+for test in (unsigned_integers, bf16_files, lists, branches, live_states):
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
-print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant")
+print("edges of run: integers without a dtype, bf16, lists, a choice that is a constant, states without --state")

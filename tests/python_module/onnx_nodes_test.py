@@ -180,6 +180,21 @@ def test_the_page_lists_what_is_refused(found):
     assert PAGE.read_text() == page(found), "run tests/python_module/onnx_nodes_test.py --write"
 
 
+def test_a_graph_that_says_nothing_of_shapes_is_imported_or_refused():
+    for case in cases():
+        inputs = range(len(case.model.graph.input))
+        for bare in [{i} for i in inputs] + [set(inputs)]:
+            model = onnx.ModelProto()
+            model.CopyFrom(case.model)
+            for i in bare:
+                if model.graph.input[i].type.HasField("tensor_type"):
+                    model.graph.input[i].type.tensor_type.ClearField("shape")
+            try:
+                mr.parse_onnx(model.SerializeToString(), "model")
+            except mr.Error as error:
+                assert "\n" not in str(error), (case.name, bare)
+
+
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word != "--write"]
     results = judged(words)

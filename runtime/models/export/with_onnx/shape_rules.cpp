@@ -42,6 +42,19 @@ void transpose(Exporter& to, const Op& op, const char* onnx) {
   to.give(op, onnx, to.all_in(op), perm.empty() ? Settings{} : Settings{{"perm", perm}});
 }
 
+/// ONNX's permutation is an attribute.
+void transpose_by(Exporter& to, const Op& op, const char* onnx) {
+  const Tensor* perm = to.program().constant(op.inputs[1]);
+  if (perm == nullptr)
+    throw UnsupportedError("op transpose_by: expected a permutation that is constant, which ONNX can hold, found one that is computed");
+  Ints axes;
+  for (std::int64_t i = 0; i < perm->elements(); ++i) {
+    const auto axis = static_cast<std::int64_t>((*perm)[make_ddim({i})]);
+    axes.push_back(axis < 0 ? axis + perm->elements() : axis);
+  }
+  to.give(op, onnx, {to.in(op, 0)}, {{"perm", axes}});
+}
+
 void reshape(Exporter& to, const Op& op, const char* onnx) { to.give(op, onnx, {to.in(op, 0), to.ints(op.attributes.get<Ints>("shape"))}); }
 
 void reshape_to(Exporter& to, const Op& op, const char* onnx) {
@@ -121,6 +134,7 @@ constexpr Rule rules[] = {
     {"shape", shape, "Shape"},
     {"size", same, "Size"},
     {"transpose", transpose, "Transpose"},
+    {"transpose_by", transpose_by, "Transpose"},
     {"reshape", reshape, "Reshape"},
     {"reshape_to", reshape_to, "Reshape"},
     {"squeeze", squeeze, "Squeeze"},

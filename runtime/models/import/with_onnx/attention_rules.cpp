@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include <millrace/runtime/models/import/with_onnx/axes.h>
 #include <millrace/runtime/models/import/with_onnx/formula.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
@@ -98,7 +99,9 @@ VarId bias_of(Importer& to, const Node& node, const Formula& f, VarId q, VarId k
   const bool causal = node.flag("is_causal", false);
   const std::int64_t left = node.integer("left_window_size", -1), right = node.integer("right_window_size", -1);
   if (left < -1 || right < -1) throw ProgramError("attributes left_window_size and right_window_size: expected -1 or more, found less");
-  const VarId offset = past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0);
+  VarId offset = no_var;
+  if (causal || left >= 0 || right >= 0)
+    offset = past != no_var ? extent_of(to, past, 2) : lengths != no_var ? bias.in_front(lengths) : number(to, 0);
   if (causal) bias.up_to(offset);
   if (right >= 0) bias.up_to(to.emit1("add", {offset, number(to, right)}));
   if (left >= 0) bias.from(to.emit1("sub", {offset, number(to, left)}));
@@ -123,8 +126,9 @@ void attention(Importer& to, const Node& node, const char*) {
   VarId v = heads_apart(to, node, to.in(node, 2), "kv_num_heads");
   const VarId past = to.in_or_none(node, 4);
   if (past != no_var) {
-    k = to.emit1("concat", {past, k}, {{"axis", std::int64_t{2}}});
-    v = to.emit1("concat", {to.in(node, 5), v}, {{"axis", std::int64_t{2}}});
+    // Nothing may be known of the past's shape.
+    k = with_rank(to, to.emit1("concat", {past, k}, {{"axis", std::int64_t{2}}}), 4);
+    v = with_rank(to, to.emit1("concat", {to.in(node, 5), v}, {{"axis", std::int64_t{2}}}), 4);
   }
   to.bind(node, 1, k);
   to.bind(node, 2, v);

@@ -42,6 +42,7 @@ VarId places(const Formula& f, const Form& form, const Axis& axis, VarId out_num
   if (form.coordinates == "asymmetric") return f.over(y, axis.scale);
   if (form.coordinates == "align_corners") return f.where(alone, f.times(y, 0.0), spread(last));
   if (form.coordinates == "pytorch_half_pixel") return f.where(alone, f.plus(f.times(y, 0.0), -0.5), half);
+  if (form.coordinates == "tf_half_pixel_for_nn") return f.over(f.plus(y, 0.5), axis.scale);  // of opsets 11 and 12
   if (form.coordinates == "half_pixel_symmetric") {
     const VarId adjustment = f.over(f.taken(axis.out), real_out);
     return f.plus(f.times(f.times(axis.in, 0.5), f.minus(f.number(1), adjustment)), half);
@@ -163,10 +164,10 @@ void resize(Importer& to, const Node& node, const char*) {
   const bool old = to.opset() < 11;  // X, scales; places as in Upsample
   Form form;
   form.mode = node.word("mode", "nearest", {"nearest", "linear", "cubic"});
-  form.coordinates =
-      old ? "asymmetric"
-          : node.word("coordinate_transformation_mode", "half_pixel",
-                      {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"});
+  form.coordinates = old ? "asymmetric"
+                         : node.word("coordinate_transformation_mode", "half_pixel",
+                                     {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+                                      "tf_crop_and_resize", "tf_half_pixel_for_nn"});
   form.nearest =
       old ? "floor" : node.word("nearest_mode", "round_prefer_floor", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"});
   form.cubic = node.real("cubic_coeff_a", -0.75);

@@ -220,11 +220,20 @@ void Importer::set_element(VarId var, const ElementType* type) {
   if (type != nullptr) elements_[var] = type;
 }
 
+/// The same by name. A value that the file holds does not become a var by being looked at.
+const ElementType* Importer::element_named(const std::string& name) const {
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (const auto found = scope->vars.find(name); found != scope->vars.end()) return element(found->second);
+    if (const auto found = scope->known.find(name); found != scope->known.end()) return found->second.element;
+  }
+  return nullptr;
+}
+
 /// The type that decides of the outputs of `node`, where an input has one without a dtype: then `rule` says how.
 const ElementType* Importer::element_in(const Node& node, const ElementRule*& rule) {
   const ElementType* found = nullptr;
   for (std::size_t i = 0; i < node.inputs(); ++i) {
-    const ElementType* type = node.has(i) ? element(in(node, i)) : nullptr;
+    const ElementType* type = node.has(i) ? element_named(node.input(i)) : nullptr;
     if (type == nullptr) continue;
     rule = element_rule(node.qualified_op());
     if (rule == nullptr || (type->onnx == wrapped_uint64 && !rule->any_bits))

@@ -118,6 +118,7 @@ class Importer {
     std::unordered_map<std::string, Known> known;
   };
 
+  const ElementType* element_named(const std::string& name) const;
   const ElementType* element_in(const Node& node, const ElementRule*& rule);
   void give_elements(const Node& node, const ElementRule& rule, const ElementType& type);
   Program attempt();
