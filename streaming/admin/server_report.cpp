@@ -113,12 +113,15 @@ std::string sessions_json(const Server& server) {
 
 std::string capacity_json(const Server& server) {
   const double rows = rows_a_second(server);
+  const Server::Load load = server.load();
   Json json;
   json["sessions"] = server.live_sessions();
   json["max_sessions"] = server.max_sessions();
   json["newcomers"] = server.newcomers();
   json["waiting_rows"] = server.waiting_rows();
   json["rows_per_second"] = rows > 0 ? Json(rows) : Json();
+  json["steps_per_second"] = load.capacity > 0 ? Json(load.capacity) : Json();
+  json["steps_asked"] = load.asked;
   json["draining"] = server.draining();
   return text_of(json);
 }

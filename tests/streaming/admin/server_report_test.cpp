@@ -126,4 +126,6 @@ TEST_CASE("sessions are listed while they live, and capacity is known once ticks
   CHECK(sessions[0]["address"] == "127.0.0.1");
   CHECK(capacity()["rows_per_second"].get<double>() > 0);
   CHECK(capacity()["sessions"] == 1);
+  CHECK(capacity()["steps_per_second"].is_null());  // nobody said or measured what this server holds
+  CHECK(capacity()["steps_asked"].is_number());
 }
