@@ -94,11 +94,9 @@ Piece piece_of(const LiveSequence& sequence, const std::string& name, const Tens
   if (rows.dtype() != input.dtype)
     throw DTypeError(
         fmt::format("{}, input '{}': expected {}, found {}", sequence.label(), name, name_of(input.dtype), name_of(rows.dtype())));
-  const bool fits =
-      rows.rank() == input.row.rank() + 1 && rows.dims().inserted(0, 0).rank() > 0 && rows.dims() == input.row.inserted(0, rows.dim(0));
-  if (!fits)
-    throw ShapeError(fmt::format("{}, input '{}': expected rows of {}, found {}", sequence.label(), name, input.row.to_string(),
-                                 rows.dims().to_string()));
+  if (rows.rank() != input.row.rank() + 1 || rows.dims() != input.row.inserted(0, rows.dim(0)))
+    throw ShapeError(fmt::format("{}, input '{}': expected rows {}, found {}", sequence.label(), name,
+                                 input.row.inserted(0, DDim::unknown).to_string(), rows.dims().to_string()));
   if (const int innermost = sequence.core->recurrence->levels - 1; !level && sequence.open < innermost && rows.dim(0) > 0)
     throw LoDError(fmt::format("{}, input '{}': expected open of level {} before rows", sequence.label(), name, sequence.open + 1));
   if (!rows.is_contiguous() || !rows.place().is_cpu())

@@ -236,7 +236,7 @@ TEST_CASE("a session may be reset, told levels, cancelled, and given a deadline"
   }
   CHECK(error_of<ArgumentError>(session.open_level(1)).find("found level 1") != std::string::npos);
   CHECK(error_of<DTypeError>(session.push(Tensor(DType::f64, {1, features}))).find("input 'x': expected f32") != std::string::npos);
-  CHECK(error_of<ShapeError>(session.push(Tensor(DType::f32, {1, 9}))).find("input 'x': expected rows of") != std::string::npos);
+  CHECK(error_of<ShapeError>(session.push(Tensor(DType::f32, {1, 9}))).find("input 'x': expected rows [?, ") != std::string::npos);
   const std::vector<float> row(features, 1.0f);
   sync_wait(threads().executor(), session.push(std::span<const float>(row)));
   sync_wait(threads().executor(), session.finish());
