@@ -29,6 +29,17 @@ namespace {
 constexpr std::int64_t features = 3, hidden = 4;
 
 Runtime& threads() {
+  // What OpenSSL keeps for a thread is freed when the thread ends, or never where that is behind OpenSSL's own end at the exit of the process.
+  // So it is first used here, before the threads are there: then they end before it.
+  static const bool openssl = [] {
+    try {
+      static_cast<void>(StateKey::random());
+      return true;
+    } catch (const UnsupportedError&) {
+      return false;
+    }
+  }();
+  static_cast<void>(openssl);
   static Runtime runtime;
   return runtime;
 }

@@ -162,8 +162,8 @@ TEST_CASE("a session without a connection keeps its slot for so long as was said
   ServerOptions options;
   options.limits.resume = std::chrono::milliseconds(400);
   options.limits.sessions = 1;
+  std::string outcome;  // outlives the server, which says at its end how its last session ended
   Served served(program, options);
-  std::string outcome;
   served.ask(
       [&] { served.server->on_session_end = [&](const Server::SessionEnd& end) { outcome = end.started ? end.outcome : outcome; }; });
   StartMessage again;
