@@ -185,7 +185,8 @@ VarId settled(Importer& to, VarId x, int axis, Window& window, double pad) {
 std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& asked, double pad) {
   if (asked.ceiling || asked.kernel > most_slices) return {};
   Window window = asked;
-  const VarId wide = padded(to, settled(to, x, axis, window, pad), axis, window.before, window.after, pad);
+  const VarId settled_x = settled(to, x, axis, window, pad);  // which changes the window
+  const VarId wide = padded(to, settled_x, axis, window.before, window.after, pad);
   std::vector<VarId> slices;
   for (std::int64_t place = 0; place < window.kernel; ++place) {
     const std::int64_t begin = place * window.dilation, behind = window.span() - 1 - begin;
