@@ -26,7 +26,7 @@ MOST_MESSAGE = 1 << 19  # half of what a server takes
 
 
 class ProtocolError(Exception):
-    """What the server said, or that the connection broke: `code`, `retry_after_ms`, and `seq` of the first step without a result, or None."""
+    """An error that the server reported, or a broken connection: `code`, `retry_after_ms`, and `seq` of the first step without a result, or None."""
 
     def __init__(self, code, message, retry_after_ms=None, seq=None):
         super().__init__(f"{code}: {message}")
@@ -59,7 +59,7 @@ class connect:
 
 
 class Session:
-    """What `connect` gives. `started` says what the server takes and gives."""
+    """The session that `connect` gives. `started` lists the inputs and outputs of the server."""
 
     def __init__(self, socket):
         self._socket = socket

@@ -13,7 +13,7 @@ int offline();
 /// half, against one run over LoD of two levels. Says so and does nothing where the package is not installed. 0: all bits equal.
 int dialogue(const std::string& bin);
 
-/// What the demo of speech is made of.
+/// The parts of the demo of speech.
 struct Speech {
   std::string bin;     ///< where `millrace` is
   std::string model;   ///< a voice activity detector
@@ -26,7 +26,7 @@ struct Speech {
 /// lag, and compares what came back with `millrace run` on each file. 0: all bits equal.
 int speech(const Speech& given);
 
-/// What `millrace train` made of a .ts file, and sequences to try it on.
+/// A model that `millrace train` made from a .ts file, and sequences to try it on.
 struct Trained {
   std::string bin;        ///< where `millrace` is
   std::string folder;     ///< with model.mr and live.mr

@@ -12,7 +12,7 @@
 
 namespace millrace::demo {
 
-/// What a server hears, drawn in place on the terminal that stdout is: a row of blocks a voice, and below them lag, rows a tick and live sessions. What it drew is
+/// A picture of the voices that a server hears, drawn in place on the terminal that stdout is: a row of blocks a voice, and below them lag, rows a tick and live sessions. Its drawing is
 /// wiped in the destructor.
 class Screen {
  public:

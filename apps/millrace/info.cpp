@@ -13,7 +13,7 @@
 namespace millrace::app {
 namespace {
 
-/// What kernels whose blocks meet have to do with on one device.
+/// Prints the limits of one device for kernels whose blocks meet.
 void print_limits(int index) {
   CudaOptions options;
   options.index = index;

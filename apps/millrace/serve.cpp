@@ -56,7 +56,7 @@ struct ServeFlags {
 
 std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
 
-/// What may stand in a string of JSON; a reason may quote names of a model's.
+/// The text with a blank or an apostrophe for each character that a string of JSON cannot hold as it is; a reason may quote names of a model's.
 std::string json_text(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ' || c == '"' || c == '\\') c = c == '"' ? '\'' : ' ';
@@ -78,7 +78,7 @@ std::string stats_of(const Server& server) {
   return text + "]}\n";
 }
 
-/// What SIGHUP reads again. Files that are wrong by then change nothing: what is in force stays.
+/// The files that SIGHUP reads again. Files that are wrong by then change nothing: the values in force stay.
 class Credentials {
  public:
   explicit Credentials(const ServeFlags& flags) {
@@ -146,7 +146,7 @@ void on_signal(asio::signal_set& signals, Server& server, bool& leaving, bool se
   });
 }
 
-/// What sessions may carry from one connection, or one server, to the next.
+/// Sets the flags by which sessions continue on another connection or another server.
 void take_session_flags(const ServeFlags& flags, ServerOptions& options) {
   if (!flags.state_key.empty()) options.state_key = std::make_shared<const StateKey>(StateKey::read(flags.state_key));
   options.limits.resume = milliseconds(flags.resume_s);

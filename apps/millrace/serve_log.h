@@ -8,7 +8,7 @@
 
 namespace millrace::app {
 
-/// What a server writes to stderr: a line for each session that is over, and for what those who run it should know; as JSON where that is asked
+/// The log of a server on stderr: a line for each session that is over, and for what those who run it should know; as JSON where that is asked
 /// for. Nobody who reads slowly holds the server up: lines that find no room are counted instead.
 class ServeLog {
  public:

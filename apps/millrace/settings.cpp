@@ -17,7 +17,7 @@ std::string variable_of(const std::string& command, const std::string& flag) {
   return name;
 }
 
-/// What a file calls an option: its flag, or, for a positional such as MODEL, its name in small letters.
+/// The name of an option in a file: its flag, or, for a positional such as MODEL, its name in small letters.
 std::string key_of(const CLI::Option& option) {
   std::string key = option.get_single_name();
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -33,7 +33,7 @@ HWY_INLINE void StoreSpan(D d, hn::Vec<D> value, T* out, std::size_t count) {
   std::memcpy(out, lanes, count * sizeof(T));
 }
 
-/// What a span gives vector by vector.
+/// A span as an operand: one vector of its elements at a time.
 template <class D, class T = hn::TFromD<D>>
 struct Elements {
   const T* first;

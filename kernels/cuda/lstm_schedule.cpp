@@ -75,7 +75,7 @@ struct Work {
   }
 };
 
-/// What lies in shared memory, once it is chosen how many rows a warp multiplies and how many are staged; false when not even one piece of h fits.
+/// Chooses the contents of shared memory for the given rows of a warp and staged rows. False when not even one piece of h fits.
 bool fill_shared(LstmSchedule& made, const Work& work, const LstmLimits& limits) {
   const std::int64_t units = work.units_of(made);
   const std::int64_t tiles = std::min<std::int64_t>(work.tiles_of(made), made.staged);

@@ -39,7 +39,7 @@ class AdminPort {
   std::shared_ptr<State> state_;
 };
 
-/// What the port answers.
+/// The pages of the port, by request.
 HttpPages admin_pages(const Server& server);
 
 }  // namespace millrace

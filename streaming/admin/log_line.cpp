@@ -22,7 +22,7 @@ Json beginning(std::string_view level, std::string_view event, std::chrono::syst
   return line;
 }
 
-// What a client sent may hold a byte that is no UTF-8, and what is cut may end inside a character.
+// Text of a client may hold a byte that is no UTF-8, and a cut text may end inside a character.
 std::string text_of(const Json& line) { return line.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace

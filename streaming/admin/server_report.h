@@ -7,7 +7,7 @@
 #include <millrace/streaming/admin/metric.h>
 #include <millrace/streaming/live/server.h>
 
-/// What a server says of itself to those who run it. Call these on the thread of the server's context.
+/// Reports of a server for its operators. Call these functions on the thread of the server's context.
 namespace millrace {
 
 /// Names begin with `millrace_`; docs/operations.md has the list.

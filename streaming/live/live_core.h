@@ -121,7 +121,7 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
   std::size_t feed(std::size_t input, std::span<const std::byte> bytes);
   void end_with(std::exception_ptr why);
   std::vector<Rows> take();
-  /// What a save that took effect left.
+  /// The state that a completed save left.
   SavedState take_saved();
   /// Something that its reader, or that of the model, wants to know.
   bool has_news() const noexcept { return results > 0 || over; }

@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What a session that can be resumed has sent, as far as its client has not acknowledged it. Messages are numbered from 0, without `started`. Bounded:
+/// Messages that a resumable session has sent and its client has not acknowledged. Messages are numbered from 0, without `started`. Bounded:
 /// beyond `capacity` bytes the oldest are dropped. Not thread-safe.
 class SentMessages {
  public:

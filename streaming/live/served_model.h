@@ -30,7 +30,7 @@ class ServedModel {
   const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
   /// Their numbers: those of a step, then those of each level, from the inside.
   const std::vector<std::size_t>& all_outputs() const noexcept { return all_outputs_; }
-  /// What its sessions are beside the recurrence, in a text that is the same for the same: audio and labels. Empty without.
+  /// The audio settings and labels as one text; equal settings give equal texts. Empty without any.
   std::string identity() const;
   /// What the rows of `inputs()[input]` are.
   const std::shared_ptr<const RowAssembler::Kind>& rows_of(std::size_t input) const { return rows_.at(input); }

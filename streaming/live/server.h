@@ -108,7 +108,7 @@ class Server {
   };
   /// In the order of `devices`.
   std::vector<PlaceStats> places() const;
-  /// What was done since the server began.
+  /// Counts since the server began.
   const ServerCounts& counts() const noexcept;
   /// A session that has started and is not over.
   struct SessionInfo {

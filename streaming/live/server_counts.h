@@ -50,7 +50,7 @@ class OutcomeCounts {
   std::array<std::uint64_t, size> counts_{};
 };
 
-/// What a server has done since it began. Plain numbers of the one thread that serves: counting costs an addition.
+/// Counts of a server since it began. Plain numbers of the one thread that serves: counting costs an addition.
 struct ServerCounts {
   std::uint64_t connections = 0;        ///< accepted
   std::uint64_t failed_handshakes = 0;  ///< connections that broke, or spoke another protocol, before they could say `start`

@@ -22,7 +22,7 @@
 
 namespace millrace {
 
-/// What a session asks of its server. Each member may throw a ProtocolError, which ends the session.
+/// The services that a session needs from its server. Each member may throw a ProtocolError, which ends the session.
 class SessionHost {
  public:
   /// Where the session begins: which of several batchers.

@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What an HTTP GET is answered with.
+/// The answer to an HTTP GET.
 struct HttpPage {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
@@ -18,7 +18,7 @@ struct HttpPage {
   std::vector<std::pair<std::string, std::string>> headers{};  ///< besides Content-Type, Content-Length and Connection
 };
 
-/// What a page may depend on.
+/// The parts of a request on which a page may depend.
 struct HttpQuestion {
   std::string_view path;   ///< without its query, such as "/"
   bool has_token = false;  ///< the request shows a token that the server knows, or the server asks for none

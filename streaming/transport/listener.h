@@ -17,7 +17,7 @@ class Listener {
  public:
   using SocketHandler = boost::asio::any_completion_handler<void(error_code, boost::asio::ip::tcp::socket)>;
 
-  /// Who may connect: programs of this machine, or of others.
+  /// Hosts that may connect: this machine alone, or others too.
   enum class Reach : std::uint8_t { loopback, any };
 
   /// `port` 0 takes a free one. ArgumentError for text that is no IP address, and for one that others can reach where `reach` is loopback; IoError

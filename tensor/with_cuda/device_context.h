@@ -13,7 +13,7 @@ namespace millrace::cuda {
 /// How a kernel is launched, as far as launches differ in what may be asked of them.
 enum class LaunchKind : std::uint8_t { plain, cluster, cooperative, cooperative_clusters };
 
-/// What a device has once for all its streams, besides memory: what was found out about it, and what libraries of products keep with it, made
+/// State of a device that all its streams share, besides memory: findings about the device, and the state of product libraries, made
 /// on first use and gone with it.
 struct DeviceContext {
   /// By LaunchKind: whether a launch may record an event once its blocks run. Probed when the device is made.

@@ -55,7 +55,7 @@ TEST_CASE("a flag counts before the environment, which counts before the file, w
   CHECK(printed.out.find("of-the-file.mr") != std::string::npos);
   CHECK(printed.out.find("print-config") == std::string::npos);
 
-  // What is printed is a file of the same settings.
+  // The printed text is a file of the same settings.
   std::ofstream(file) << printed.out;
   const Ended again = millrace_command({"serve", "--port", "3", "--settings", file, "--print-config"});
   CHECK(again.err == "");

@@ -387,7 +387,7 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
   CHECK(schedule_lstm(desc, 1, h200).group == LstmSchedule::Group::block);
   desc.hidden = 256;
   CHECK(schedule_lstm(desc, 64, h200).group == LstmSchedule::Group::cluster);
-  // What others need of the device stays free.
+  // Reserved multiprocessors stay free.
   for (const std::int64_t hidden : {128, 512, 1024, 2048})
     for (const std::int64_t rows : {16, 256, 5000}) {
       desc.hidden = hidden;
@@ -396,7 +396,7 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
       CHECK_NOTHROW(check_schedule(lean, desc, h200));
     }
   CHECK(schedule_lstm(desc, 5000, h200.without(1000)).blocks == 1);
-  // A slab of rows that is staged alone has few products: the estimate counts warps that have none.
+  // A staged slab has few products. The estimate counts the warps that have none.
   desc.hidden = 1024;
   const LstmSchedule slabs = schedule_lstm(desc, 256, h200);
   INFO(slabs.reason);

@@ -101,7 +101,7 @@ void serve_through_a_trap() {
     ++lost;
     CHECK(one.error.starts_with("lost: cuda:0 is lost: "));
     CHECK(one.error.find("cudaErrorLaunchFailure") != std::string::npos);
-    // Whatever call hears of it first: those on a stream know what kernels were there, one for memory does not.
+    // Any call may report the failure first: a call on a stream knows the kernels before it, a call for memory does not.
     const bool of_stream = one.error.find("behind the kernels") != std::string::npos;
     CHECK((of_stream || one.error.find("cudaMalloc") != std::string::npos));
     CHECK(answers(steps).starts_with(got));

@@ -17,7 +17,7 @@ namespace millrace::bench {
 struct PythonPeer {
   std::string name;  ///< with its version, or only what was asked for
   Timer timer;       ///< empty when it cannot be had; throws IoError when the process ends
-  /// What a call gives, as [elements].
+  /// The elements of a call's results.
   std::function<Tensor()> result;
   std::string note;  ///< why it cannot be had
 };

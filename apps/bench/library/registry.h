@@ -17,7 +17,7 @@ namespace millrace::bench {
 class Machine;
 class GpuMachine;
 
-/// What the families of rows are measured with.
+/// The means and limits with which the families of rows are measured.
 struct Context {
   Effort effort;
   bool quick = false;  ///< a few small shapes, too short to be trusted: shows that everything runs

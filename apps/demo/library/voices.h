@@ -8,7 +8,7 @@
 
 namespace millrace::demo {
 
-/// What is heard of one voice.
+/// The state of one voice as a listener hears it.
 struct Voice {
   std::string name;
   std::deque<float> values{};  ///< of the last steps, 0 to 1; the newest last

@@ -173,11 +173,11 @@ class OperationOf final : public Operation, private Runnable {
   std::shared_ptr<OperationOf> arriving_;
 };
 
-/// What millrace._async waits for.
+/// An operation that millrace._async awaits.
 struct OperationObject {
   std::shared_ptr<Operation> operation;
 };
-/// What millrace._async keeps for each event loop.
+/// The state that millrace._async keeps for each event loop.
 struct LoopObject {
   std::shared_ptr<LoopExecutor> executor;
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
-/// What an index makes of the axes of a Var.
+/// The effect of an index on the axes of a Var.
 struct Cuts {
   std::vector<std::int64_t> starts, ends, axes, steps;
   std::vector<std::int64_t> squeezed;    ///< axes of the Var that go

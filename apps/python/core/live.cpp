@@ -71,7 +71,7 @@ struct SessionObject {
   std::shared_ptr<const LiveSession> session;
 };
 
-/// What arrives by the name of its input: rows, of which `outer` more levels of sequences say whose they are.
+/// Arriving values by the name of their input: rows, of which `outer` more levels of sequences say whose they are.
 LiveRows rows_of(const Recurrence& recurrence, nb::handle alone, const nb::dict& named, int outer) {
   struct Known {
     const Recurrence::Input* input;

@@ -13,7 +13,7 @@ from ._core import Compiled, Result, _EventLoop, _Operation
 
 
 class Side:
-    """What an event loop has of the library: operations that other threads finish come by one descriptor, many at a time. The loop alone keeps it, by
+    """The library's part of an event loop: operations that other threads finish come by one descriptor, many at a time. The loop alone keeps it, by
     the callback of that descriptor: with the loop it goes, and with it the operations that nobody waits for any more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

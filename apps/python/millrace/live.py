@@ -68,7 +68,7 @@ class _Pending:
 
 
 class _Session:
-    """What a live sequence is to its user, wherever it runs."""
+    """The interface of a live sequence, wherever the sequence runs."""
 
     def __init__(self) -> None:
         self._saying = asyncio.Lock()
@@ -230,7 +230,7 @@ class LiveSession(_Session):
 
 
 class LiveBatch(NamedTuple):
-    """What became ready of some sessions of a model."""
+    """Results that became ready for some sessions of a model."""
 
     ids: list[int]
     """Whose rows they are."""
@@ -277,12 +277,12 @@ class LiveModel:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """What is pushed: names, with the type of one row, such as 'f32[40]'."""
+        """The inputs that take rows: names, with the type of one row, such as 'f32[40]'."""
         return self._core.inputs
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What results hold: names, with the type of one row."""
+        """The outputs that results hold: names, with the type of one row."""
         return self._core.outputs
 
     @property
@@ -311,14 +311,14 @@ class LiveModel:
         await ended_or_cancelled(self._core.push(side(), ids, rows, named))
 
     async def next(self) -> LiveBatch | None:
-        """What became ready of any session: at least one row, end or failure. None when no session is left. Results are given once: here, or by the
+        """The next results of any session: at least one row, end or failure. None when no session is left. Results are given once: here, or by the
         session's own `next`."""
         async with self._reading:
             made = await self._pending.result(lambda: self._core.next(side()))
             return None if made is None else LiveBatch(*made)
 
     def __str__(self) -> str:
-        """What became state, and what arrives with each step."""
+        """A text that lists the states of the model, and the inputs and outputs of each step."""
         return str(self._core)
 
 
@@ -530,12 +530,12 @@ class RemoteSession(_Session):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """What the server takes: names, with the type of one row."""
+        """The inputs of the server: names, with the type of one row."""
         return {port.name: f"{port.dtype.name}{port.row}" for port in self._inputs}
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What it gives: names, with the type of one row."""
+        """The outputs of the server: names, with the type of one row."""
         return {port.name: f"{port.dtype.name}{port.row}" for port in self._outputs}
 
     async def _write(self, *messages: bytes, text: bool) -> None:

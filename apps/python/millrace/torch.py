@@ -30,7 +30,7 @@ def _lengths(value: LoDTensor) -> Any:
 
 
 class _Call:
-    """What one call of a Function is, beside its tensors."""
+    """The context of one call of a Function, beside its tensors."""
 
     def __init__(self, function: Function, names: list[str], fixed: dict[str, Any], lengths: dict[str, Any]) -> None:
         self.function, self.names, self.fixed, self.lengths = function, names, fixed, lengths

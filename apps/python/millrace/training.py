@@ -23,7 +23,7 @@ class Score(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What one epoch gave."""
+    """The results of one epoch."""
 
     epoch: int
     """From 1 on."""

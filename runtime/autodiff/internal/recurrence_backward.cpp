@@ -338,7 +338,7 @@ class DenseStage : public LoopStage {
     VarId value = no_var;
     VarId next = no_var;
   };
-  /// What `make` appends stands in front of the loop.
+  /// Ops that `make` appends stand in front of the loop.
   template <class F>
   std::invoke_result_t<F> outside(F&& make) const {
     const build::BlockGuard around(build::Guard::current(), loop_.block);
@@ -371,7 +371,7 @@ void check_kinds(const Program& program, const RecurrentLoop& loop, const ArrayG
   }
 }
 
-/// What the forward loop has to keep, and what it reads.
+/// The values that the forward loop has to keep, and those that it reads.
 Kept kept_slots(Program& program, const RecurrentLoop& loop, const std::vector<VarId>& needed) {
   Kept all;
   std::vector<std::string> names;

@@ -51,7 +51,7 @@ class LoopReader {
     refuse_recurrence("'" + name(var) + "' is handed in");
   }
 
-  /// What `index` is more than the number of iterations before.
+  /// The difference between `index` and the number of iterations before.
   std::int64_t offset(const Op& loop, VarId index) const {
     const Block& body = program_.block(loop_.body);
     for (std::size_t i = 0; i < body.params.size(); ++i) {

@@ -23,7 +23,7 @@ namespace {
 using asio::ip::tcp;
 namespace ssl = asio::ssl;
 
-/// What is wrong with a certificate: the values are OpenSSL's X509_V_ERR_….
+/// The defect of a certificate: the values are OpenSSL's X509_V_ERR_….
 class CertificateCategory final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "millrace.certificate"; }

@@ -29,8 +29,8 @@ namespace {
 constexpr std::int64_t features = 3, hidden = 4;
 
 Runtime& threads() {
-  // What OpenSSL keeps for a thread is freed when the thread ends, or never where that is behind OpenSSL's own end at the exit of the process.
-  // So it is first used here, before the threads are there: then they end before it.
+  // OpenSSL frees the state of a thread when the thread ends, unless its own cleanup at the exit of the process came first.
+  // This function uses OpenSSL before it starts the threads, so the threads end before that cleanup.
   static const bool openssl = [] {
     try {
       static_cast<void>(StateKey::random());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server does when more sessions are offered than it holds.
+// A server that is offered more sessions than it holds.
 #include <millrace/streaming/live/server.h>
 
 #include <algorithm>

@@ -57,7 +57,7 @@ class Line {
   ReplyReader replies_;
 };
 
-/// What one sequence has sent and got, over any number of connections.
+/// The messages that one sequence has sent and received, over any number of connections.
 struct Sequence {
   std::vector<Message> messages;
   std::size_t sent = 0;

@@ -30,7 +30,7 @@ AcceptOptions with_page() {
   return accept;
 }
 
-/// What the server says to a request.
+/// The answer of the server to a request.
 std::string answer_to(const AcceptOptions& accept, const std::string& head) {
   Loopback loop(accept);
   auto socket = loop.raw();

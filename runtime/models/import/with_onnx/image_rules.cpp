@@ -115,7 +115,7 @@ VarId resized(Importer& to, const Form& form, const Axis& axis, VarId x) {
   return f.where(along(to, there, axis.axis, rank, 0), made, f.number(form.outside));
 }
 
-/// What the inputs say of each axis: factors, or sizes.
+/// The inputs that give each axis a factor or a size.
 struct Sizes {
   std::vector<int> axes;
   VarId scales = no_var;  ///< f64 [axes]

@@ -14,7 +14,7 @@ namespace {
 
 build::Var var(VarId id) { return id == no_var ? build::Var() : build::Var::of(id); }
 
-/// What a layer gives, appended to the innermost block.
+/// Appends a layer to the innermost block, and gives its outputs.
 template <class F>
 layers::Unrolled layer(Importer& to, F&& append) {
   build::Guard guard(to.program());

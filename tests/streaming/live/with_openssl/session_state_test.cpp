@@ -69,7 +69,7 @@ struct Reader {
   }
 };
 
-/// What a new session of the table answers to these messages.
+/// The answers of a new session of the table to these messages.
 ErrorMessage refusal(Table& table, const std::vector<Message>& messages) {
   const auto session = table.sit_hosted();
   Reader reader;

@@ -35,7 +35,7 @@ struct Files {
   Authority authority{folder / "ca"};
 };
 
-/// What became of one connection: the client's error, then the first thing that it hears of the server.
+/// The outcome of one connection: the client's error, then the first thing that it hears of the server.
 struct Attempt {
   error_code connect, accept;
   std::string heard;  ///< "hello" where the server got the client's message
