@@ -5,7 +5,7 @@
 #include <string>
 
 #include <millrace/kernels/cpu/beam_search.h>
-#include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/internal/casts.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
@@ -110,10 +110,7 @@ Prefixes beam_search_start(const Tensor& tokens, DType scores, StreamRef stream)
   Tensor ids(DType::i64, DDim{n, 1}, stream.memory());
   launch(
       TensorRefs<1>{&tokens}, TensorRefs<1>{&ids},
-      [tokens, ids](ThreadTeam& team) {
-        team.device_queue() ? cuda::cast(tokens, ids.reshape(tokens.dims()), team) : cpu::copy_index(tokens, ids);
-      },
-      stream);
+      [tokens, ids](KernelContext& context) { internal::casts.run(tokens, ids.reshape(tokens.dims()), context); }, stream);
   const std::vector<std::int64_t> zero(static_cast<std::size_t>(n), 0);
   return {LoDTensor(ids, lod), LoDTensor(put_scores(std::vector<double>(zero.size(), 0), scores, stream), lod),
           LoDTensor(put(zero, DDim{n, 1}, stream), lod)};

@@ -8,6 +8,7 @@
 #include <millrace/kernels/cpu/binary.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -28,6 +29,13 @@ DType result_dtype(Binary kind, DType dtype) {
   return kind >= Binary::equal ? DType::boolean : dtype;
 }
 
+namespace {
+
+constexpr internal::Implementations<Binary, const Tensor&, const Tensor&, const Tensor&> kernels{
+    "binary", {{"cuda", cuda::binary}}, cpu::binary};
+
+}  // namespace
+
 void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   const std::string_view name = name_of(kind);
   internal::check_device_places(name, stream, {&a, &b, &out});
@@ -37,8 +45,8 @@ void binary(Binary kind, const Tensor& a, const Tensor& b, Tensor& out, StreamRe
   internal::check_dims(name, "out", out, dims);
   launch(
       TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
-      [kind, left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](ThreadTeam& team) {
-        team.device_queue() ? cuda::binary(kind, left, right, out, team) : cpu::binary(kind, left, right, out, team);
+      [kind, left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](KernelContext& context) {
+        kernels.run(kind, left, right, out, context);
       },
       stream);
 }

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include <millrace/kernels/cpu/mapped_copy.h>
-#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/mapped_copy.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
@@ -79,10 +78,7 @@ Tensor tile(const Tensor& x, const std::vector<std::int64_t>& repeats, StreamRef
   internal::check_device_places("tile", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out, maps = std::move(maps)](ThreadTeam& team) {
-        team.device_queue() ? cuda::mapped_copy(x, maps, nullptr, out, team) : cpu::mapped_copy(x, maps, nullptr, out, team);
-      },
-      stream);
+      [x, out, maps = std::move(maps)](KernelContext& context) { internal::mapped_copies.run(x, maps, nullptr, out, context); }, stream);
   return out;
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cast.h>
 
-#include <millrace/kernels/cpu/cast.h>
-#include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/internal/casts.h>
 #include <millrace/kernels/internal/check.h>
 #include <millrace/tensor/launch.h>
 
@@ -11,9 +10,7 @@ namespace millrace {
 void cast(const Tensor& x, Tensor& out, StreamRef stream) {
   internal::check_device_places("cast", stream, {&x, &out});
   internal::check_dims("cast", "out", out, x.dims());
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out](ThreadTeam& team) { team.device_queue() ? cuda::cast(x, out, team) : cpu::cast(x, out, team); }, stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [x, out](KernelContext& context) { internal::casts.run(x, out, context); }, stream);
 }
 
 Tensor cast(const Tensor& x, DType dtype, StreamRef stream) {

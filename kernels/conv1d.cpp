@@ -113,8 +113,8 @@ void run(const Conv1dPlan& plan, const PackedMatrix& weights, const Tensor& x, c
   if (internal::on_cuda(stream.place()))
     return launch(
         TensorRefs<3>{weights.data.elements() > 0 ? &weights.data : nullptr, &x, bias}, TensorRefs<1>{&out},
-        [desc = plan.desc(), x, out, has_bias, addend = has_bias ? *bias : x, packed = weights.data](ThreadTeam& team) {
-          cuda::conv1d(desc, x, packed, has_bias ? &addend : nullptr, out, team);
+        [desc = plan.desc(), x, out, has_bias, addend = has_bias ? *bias : x, packed = weights.data](KernelContext& context) {
+          cuda::conv1d(desc, x, packed, has_bias ? &addend : nullptr, out, context);
         },
         stream);
   const Tensor& narrow_addend = has_bias ? *bias : x;  // any tensor where there is none

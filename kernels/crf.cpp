@@ -6,6 +6,7 @@
 #include <millrace/kernels/cpu/crf.h>
 #include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/internal/sequences.h>
 #include <millrace/tensor/launch.h>
 
@@ -32,11 +33,18 @@ Tensor one_each(const Tensor& emission, const LoD& lod, StreamRef stream) {
   return Tensor(emission.dtype(), DDim{lod.sequences(lod.depth() - 1), 1}, stream.memory());
 }
 
-void likelihood(const char* op, const Tensor& emission, const Tensor& weights, const Tensor* tags, bool normalised, const LoD& lod,
-                const Tensor& out, ThreadTeam& team) {
-  team.device_queue() ? cuda::crf_likelihood(emission, weights, tags, normalised, lod, out, team)
-                      : cpu::crf_likelihood(op, emission, weights, tags, normalised, lod, out, team);
-}
+// Errors of the reference name the op.
+constexpr internal::Implementations<const char*, const Tensor&, const Tensor&, const Tensor*, bool, const LoD&, const Tensor&>
+    likelihood_kernels{
+        "crf_log_likelihood",
+        {{"cuda",
+          [](const char*, const Tensor& emission, const Tensor& weights, const Tensor* tags, bool normalised, const LoD& lod,
+             const Tensor& out, KernelContext& context) { cuda::crf_likelihood(emission, weights, tags, normalised, lod, out, context); }}},
+        cpu::crf_likelihood};
+constexpr internal::Implementations<const Tensor&, const Tensor&, const LoD&, const Tensor&, const Tensor&> viterbi_kernels{
+    "crf_viterbi", {{"cuda", cuda::crf_viterbi}}, cpu::crf_viterbi};
+constexpr internal::Implementations<const char*, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LoD&, const CrfGradient&>
+    gradient_kernels{"crf_log_likelihood_gradient", {}, cpu::crf_gradient};
 
 }  // namespace
 
@@ -46,11 +54,7 @@ CrfPath crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lo
   CrfPath path{Tensor(DType::i64, DDim{emission.dim(0), 1}, stream.memory()), one_each(emission, lod, stream)};
   launch(
       TensorRefs<2>{&emission, &weights}, TensorRefs<2>{&path.tags, &path.scores},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::crf_viterbi(emission, weights, lod, path.tags, path.scores, team)
-                            : cpu::crf_viterbi(emission, weights, lod, path.tags, path.scores, team);
-      },
-      stream);
+      [=](KernelContext& context) { viterbi_kernels.run(emission, weights, lod, path.tags, path.scores, context); }, stream);
   return path;
 }
 
@@ -61,7 +65,7 @@ Tensor crf_score(const Tensor& emission, const Tensor& weights, const Tensor& ta
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { likelihood("crf_score", emission, weights, &tags, false, lod, out, team); }, stream);
+      [=](KernelContext& context) { likelihood_kernels.run("crf_score", emission, weights, &tags, false, lod, out, context); }, stream);
   return out;
 }
 
@@ -71,7 +75,8 @@ Tensor crf_log_partition(const Tensor& emission, const Tensor& weights, const Lo
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<2>{&emission, &weights}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { likelihood("crf_log_partition", emission, weights, nullptr, true, lod, out, team); }, stream);
+      [=](KernelContext& context) { likelihood_kernels.run("crf_log_partition", emission, weights, nullptr, true, lod, out, context); },
+      stream);
   return out;
 }
 
@@ -82,7 +87,8 @@ Tensor crf_log_likelihood(const Tensor& emission, const Tensor& weights, const T
   Tensor out = one_each(emission, lod, stream);
   launch(
       TensorRefs<3>{&emission, &weights, &tags}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { likelihood("crf_log_likelihood", emission, weights, &tags, true, lod, out, team); }, stream);
+      [=](KernelContext& context) { likelihood_kernels.run("crf_log_likelihood", emission, weights, &tags, true, lod, out, context); },
+      stream);
   return out;
 }
 
@@ -97,11 +103,7 @@ CrfGradient crf_log_likelihood_gradient(const Tensor& emission, const Tensor& we
   CrfGradient made{Tensor(emission.dtype(), emission.dims(), stream.memory()), Tensor(weights.dtype(), weights.dims(), stream.memory())};
   launch(
       TensorRefs<4>{&emission, &weights, &tags, &gradient}, TensorRefs<2>{&made.emission, &made.weights},
-      [=](ThreadTeam& team) {
-        if (team.device_queue()) throw UnsupportedError(std::string(op) + ": there is no kernel for a device: run it on the CPU");
-        cpu::crf_gradient(op, emission, weights, tags, gradient, lod, made, team);
-      },
-      stream);
+      [=](KernelContext& context) { gradient_kernels.run(op, emission, weights, tags, gradient, lod, made, context); }, stream);
   return made;
 }
 

@@ -6,6 +6,7 @@
 #include <millrace/kernels/cpu/ctc.h>
 #include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/internal/sequences.h>
 #include <millrace/tensor/launch.h>
 
@@ -46,16 +47,22 @@ CtcLabels room_for(const char* op, const Tensor& scores, const LoD& lod, std::in
           Tensor(scores.dtype(), each, stream.memory())};
 }
 
+constexpr internal::Implementations<const Tensor&, const LoD&, const CtcGreedy&, const CtcLabels&> greedy_kernels{
+    "ctc_greedy", {{"cuda", cuda::ctc_greedy}}, cpu::ctc_greedy};
+constexpr internal::Implementations<const Tensor&, const LoD&, const CtcBeam&, const CtcLabels&> beam_kernels{
+    "ctc_beam_search", {{"cuda", cuda::ctc_beam_search}}, cpu::ctc_beam_search};
+constexpr internal::Implementations<const Tensor&, const LoD&, const Tensor&, const LoD&, const CtcLoss&, const Tensor&> loss_kernels{
+    "ctc_loss", {{"cuda", cuda::ctc_loss}}, cpu::ctc_loss};
+constexpr internal::Implementations<const Tensor&, const LoD&, const Tensor&, const LoD&, const Tensor&, const CtcLoss&, const Tensor&>
+    gradient_kernels{"ctc_loss_gradient", {}, cpu::ctc_loss_gradient};
+
 }  // namespace
 
 CtcLabels ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, StreamRef stream) {
   CtcLabels found = room_for("ctc_greedy", scores, lod, options.blank, 1, stream);
   launch(
       TensorRefs<1>{&scores}, TensorRefs<3>{&found.labels, &found.lengths, &found.scores},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::ctc_greedy(scores, lod, options, found, team) : cpu::ctc_greedy(scores, lod, options, found, team);
-      },
-      stream);
+      [=](KernelContext& context) { greedy_kernels.run(scores, lod, options, found, context); }, stream);
   return found;
 }
 
@@ -69,11 +76,7 @@ CtcLabels ctc_beam_search(const Tensor& log_probabilities, const LoD& lod, const
   CtcLabels found = room_for("ctc_beam_search", log_probabilities, lod, options.blank, options.paths, stream);
   launch(
       TensorRefs<1>{&log_probabilities}, TensorRefs<3>{&found.labels, &found.lengths, &found.scores},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::ctc_beam_search(log_probabilities, lod, options, found, team)
-                            : cpu::ctc_beam_search(log_probabilities, lod, options, found, team);
-      },
-      stream);
+      [=](KernelContext& context) { beam_kernels.run(log_probabilities, lod, options, found, context); }, stream);
   return found;
 }
 
@@ -84,11 +87,7 @@ Tensor ctc_loss(const Tensor& log_probabilities, const LoD& lod, const Tensor& l
   Tensor loss(log_probabilities.dtype(), DDim{sequences, 1}, stream.memory());
   launch(
       TensorRefs<2>{&log_probabilities, &labels}, TensorRefs<1>{&loss},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::ctc_loss(log_probabilities, lod, labels, label_lod, options, loss, team)
-                            : cpu::ctc_loss(log_probabilities, lod, labels, label_lod, options, loss, team);
-      },
-      stream);
+      [=](KernelContext& context) { loss_kernels.run(log_probabilities, lod, labels, label_lod, options, loss, context); }, stream);
   return loss;
 }
 
@@ -102,10 +101,7 @@ Tensor ctc_loss_gradient(const Tensor& log_probabilities, const LoD& lod, const 
   Tensor made(log_probabilities.dtype(), log_probabilities.dims(), stream.memory());
   launch(
       TensorRefs<3>{&log_probabilities, &labels, &gradient}, TensorRefs<1>{&made},
-      [=](ThreadTeam& team) {
-        if (team.device_queue()) throw UnsupportedError(std::string(op) + ": there is no kernel for a device: run it on the CPU");
-        cpu::ctc_loss_gradient(log_probabilities, lod, labels, label_lod, gradient, options, made, team);
-      },
+      [=](KernelContext& context) { gradient_kernels.run(log_probabilities, lod, labels, label_lod, gradient, options, made, context); },
       stream);
   return made;
 }

@@ -6,6 +6,7 @@
 
 #include <millrace/kernels/cpu/dropout.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
@@ -19,6 +20,9 @@ void check_numbers(const char* name, const Tensor& numbers, std::int64_t rows, b
     throw ShapeError("dropout: expected " + std::string(name) + " of each of " + std::to_string(rows) + " rows, found " +
                      numbers.to_string());
 }
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor*, const Tensor*, const DropoutOptions&, const Tensor&>
+    kernels{"dropout", {}, cpu::dropout};
 
 }  // namespace
 
@@ -38,9 +42,8 @@ Tensor dropout(const Tensor& x, const Tensor& samples, const Tensor* steps, cons
   Tensor out(x.dtype(), x.dims(), stream.memory());
   launch(
       TensorRefs<4>{&from, &samples, &step, &era}, TensorRefs<1>{&out},
-      [=, has_steps = steps != nullptr, has_epoch = epoch != nullptr](ThreadTeam& team) {
-        if (team.device_queue()) throw UnsupportedError("dropout: there is no kernel for a device: run it on the CPU");
-        cpu::dropout(from, samples, has_steps ? &step : nullptr, has_epoch ? &era : nullptr, options, out, team);
+      [=, has_steps = steps != nullptr, has_epoch = epoch != nullptr](KernelContext& context) {
+        kernels.run(from, samples, has_steps ? &step : nullptr, has_epoch ? &era : nullptr, options, out, context);
       },
       stream);
   return out;

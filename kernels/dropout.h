@@ -17,7 +17,7 @@ struct DropoutOptions {
 /// x [rows, …], floats: each element becomes 0 with probability `rate`, else x / (1 − rate), rounded once (Srivastava et al., 2014).
 ///
 /// Random numbers are counter-based (Philox 4x32-10, Salmon et al. 2011), keyed by (seed, number, epoch) and counted by (sample, step, element
-/// of the row): which rows stand beside a row, and on which thread it is computed, does not matter. Element e of a row stays where
+/// of the row): the other rows of the batch, and the thread that computes a row, do not matter. Element e of a row stays where
 /// u ≥ rate, u in [0, 1) of 53 bits. `samples` [rows] or [rows, 1] names the sequence of each row; `steps`, likewise or one element for all
 /// rows, its place in it; `epoch` one element. All are i64 or i32; null: 0. With the same step for all rows of a sequence the mask is the same
 /// for all (variational dropout, Gal and Ghahramani 2016). The same call on a gradient gives the gradient. ShapeError, DTypeError,

@@ -6,6 +6,7 @@
 #include <millrace/kernels/cpu/edit_distance.h>
 #include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/internal/sequences.h>
 #include <millrace/tensor/launch.h>
 
@@ -21,6 +22,15 @@ std::int64_t check_tokens(const Tensor& tokens, const LoD& lod) {
   return lod.sequences(lod.depth() - 1);
 }
 
+constexpr internal::Implementations<const Tensor&, const LoD&, const Tensor&, const LoD&, bool, const std::vector<std::int64_t>&,
+                                    const Tensor&>
+    kernels{"edit_distance",
+            {{"cuda", cuda::edit_distance}},
+            [](const Tensor& hypotheses, const LoD& hypothesis_lod, const Tensor& references, const LoD& reference_lod, bool normalised,
+               const std::vector<std::int64_t>& ignored, const Tensor& out, ThreadTeam& team) {
+              cpu::edit_distance({hypotheses, hypothesis_lod}, {references, reference_lod}, normalised, ignored, out, team);
+            }};
+
 }  // namespace
 
 Tensor edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const Tensor& references, const LoD& reference_lod,
@@ -33,9 +43,8 @@ Tensor edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const 
   Tensor out(DType::f32, DDim{pairs, 1}, stream.memory());
   launch(
       TensorRefs<2>{&hypotheses, &references}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::edit_distance(hypotheses, hypothesis_lod, references, reference_lod, normalised, ignored, out, team)
-                            : cpu::edit_distance({hypotheses, hypothesis_lod}, {references, reference_lod}, normalised, ignored, out, team);
+      [=](KernelContext& context) {
+        kernels.run(hypotheses, hypothesis_lod, references, reference_lod, normalised, ignored, out, context);
       },
       stream);
   return out;

@@ -9,19 +9,24 @@
 #include <millrace/kernels/cpu/fill.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
+namespace {
+
+constexpr internal::Implementations<const Tensor&, const Tensor&> fill_kernels{"fill", {{"cuda", cuda::fill}}, cpu::fill};
+constexpr internal::Implementations<double, double, const Tensor&> arange_kernels{"arange", {{"cuda", cuda::arange}}, cpu::arange};
+
+}  // namespace
 
 void fill(Tensor& out, double value, StreamRef stream) {
   internal::check_device_places("fill", stream, {&out});
   ThreadTeam alone(1);
   Tensor element(out.dtype(), DDim{});
   cpu::cast(Tensor::scalar(value), element, alone);
-  launch(
-      TensorRefs<0>{}, TensorRefs<1>{&out},
-      [element, out](ThreadTeam& team) { team.device_queue() ? cuda::fill(element, out, team) : cpu::fill(element, out, team); }, stream);
+  launch(TensorRefs<0>{}, TensorRefs<1>{&out}, [element, out](KernelContext& context) { fill_kernels.run(element, out, context); }, stream);
 }
 
 Tensor full(const DDim& dims, double value, DType dtype, StreamRef stream) {
@@ -43,10 +48,7 @@ Tensor arange(double start, double limit, double step, DType dtype, StreamRef st
   Tensor out(dtype, DDim{count > 0 ? static_cast<std::int64_t>(count) : 0}, stream.memory());
   internal::check_device_places("arange", stream, {&out});
   launch(
-      TensorRefs<0>{}, TensorRefs<1>{&out},
-      [start, step, out](ThreadTeam& team) {
-        team.device_queue() ? cuda::arange(start, step, out, team) : cpu::arange(start, step, out, team);
-      },
+      TensorRefs<0>{}, TensorRefs<1>{&out}, [start, step, out](KernelContext& context) { arange_kernels.run(start, step, out, context); },
       stream);
   return out;
 }

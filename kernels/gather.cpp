@@ -8,6 +8,7 @@
 #include <millrace/kernels/cpu/index.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -20,6 +21,11 @@ DDim gathered_dims(const DDim& x, int axis, const DDim& index) {
   return dims;
 }
 
+constexpr internal::Implementations<const Tensor&, const Tensor&, int, const Tensor&> gathers{
+    "gather", {{"cuda", cuda::gather}}, cpu::gather};
+constexpr internal::Implementations<const Tensor&, const Tensor&, int, const Tensor&> element_gathers{
+    "gather_elements", {{"cuda", cuda::gather_elements}}, cpu::gather_elements};
+
 }  // namespace
 
 Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) {
@@ -27,10 +33,7 @@ Tensor gather(const Tensor& x, const Tensor& index, int axis, StreamRef stream) 
   internal::check_index_dtype("gather", index);
   Tensor out(x.dtype(), gathered_dims(x.dims(), at, index.dims()), stream.memory());
   internal::check_device_places("gather", stream, {&x, &index, &out});
-  launch(
-      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { team.device_queue() ? cuda::gather(x, index, at, out, team) : cpu::gather(x, index, at, out, team); },
-      stream);
+  launch(TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](KernelContext& context) { gathers.run(x, index, at, out, context); }, stream);
   return out;
 }
 
@@ -45,10 +48,7 @@ Tensor gather_elements(const Tensor& x, const Tensor& index, int axis, StreamRef
   Tensor out(x.dtype(), index.dims(), stream.memory());
   internal::check_device_places("gather_elements", stream, {&x, &index, &out});
   launch(
-      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::gather_elements(x, index, at, out, team) : cpu::gather_elements(x, index, at, out, team);
-      },
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](KernelContext& context) { element_gathers.run(x, index, at, out, context); },
       stream);
   return out;
 }
@@ -77,30 +77,40 @@ Tensor rows_like(const Tensor& x, std::int64_t rows, StreamRef stream) {
   return Tensor(x.dtype(), dims, stream.memory());
 }
 
+constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, const Tensor&> row_gathers{
+    "gather_rows", {{"cuda", cuda::gather_rows}}, cpu::gather_rows};
+constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, const Tensor&> row_scatters{
+    "scatter_rows", {{"cuda", cuda::scatter_rows}}, cpu::scatter_rows};
+constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, const Tensor&, const Tensor&> row_gathers_or{
+    "gather_rows", {{"cuda", cuda::gather_rows_or}}, cpu::gather_rows_or};
+// A plan that is a tensor is known inside the launch alone.
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor&> planned_gathers{
+    "gather_rows", {{"cuda", cuda::gather_rows}}, [](const Tensor& x, const Tensor& index, const Tensor& out, ThreadTeam& team) {
+      const std::vector<std::int64_t> plan = cpu::index_values(index);
+      cpu::check_row_index("gather_rows", plan, x.dims());
+      cpu::gather_rows(x, plan, out, team);
+    }};
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor&> planned_scatters{
+    "scatter_rows", {{"cuda", cuda::scatter_rows}}, [](const Tensor& x, const Tensor& index, const Tensor& out, ThreadTeam& team) {
+      const std::vector<std::int64_t> plan = cpu::index_values(index);
+      cpu::check_row_index("scatter_rows", plan, out.dims());
+      cpu::scatter_rows(x, plan, out, team);
+    }};
+
 }  // namespace
 
 void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor& out, StreamRef stream) {
   internal::check_device_places("gather_rows", stream, {&x, &out});
   check_rows("gather_rows", out, x, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("gather_rows", index, x.dims());
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { team.device_queue() ? cuda::gather_rows(x, index, out, team) : cpu::gather_rows(x, index, out, team); },
-      stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](KernelContext& context) { row_gathers.run(x, index, out, context); }, stream);
 }
 
 void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
   internal::check_device_places("gather_rows", stream, {&x, &index, &out});
   check_rows("gather_rows", out, x, entries_of("gather_rows", index));
   launch(
-      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        if (team.device_queue()) return cuda::gather_rows(x, index, out, team);
-        const std::vector<std::int64_t> plan = cpu::index_values(index);
-        cpu::check_row_index("gather_rows", plan, x.dims());
-        cpu::gather_rows(x, plan, out, team);
-      },
-      stream);
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](KernelContext& context) { planned_gathers.run(x, index, out, context); }, stream);
 }
 
 Tensor gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, StreamRef stream) {
@@ -122,10 +132,7 @@ void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, con
   const Tensor rest = broadcast_view(otherwise, x.dims().erased(0));
   cpu::check_row_index("gather_rows", index, x.dims());
   launch(
-      TensorRefs<2>{&x, &otherwise}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::gather_rows_or(x, index, rest, out, team) : cpu::gather_rows_or(x, index, rest, out, team);
-      },
+      TensorRefs<2>{&x, &otherwise}, TensorRefs<1>{&out}, [=](KernelContext& context) { row_gathers_or.run(x, index, rest, out, context); },
       stream);
 }
 
@@ -139,23 +146,14 @@ void scatter_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tenso
   internal::check_device_places("scatter_rows", stream, {&x, &out});
   check_rows("scatter_rows", x, out, static_cast<std::int64_t>(index.size()));
   cpu::check_row_index("scatter_rows", index, out.dims());
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) { team.device_queue() ? cuda::scatter_rows(x, index, out, team) : cpu::scatter_rows(x, index, out, team); },
-      stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [=](KernelContext& context) { row_scatters.run(x, index, out, context); }, stream);
 }
 
 void scatter_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream) {
   internal::check_device_places("scatter_rows", stream, {&x, &index, &out});
   check_rows("scatter_rows", x, out, entries_of("scatter_rows", index));
   launch(
-      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        if (team.device_queue()) return cuda::scatter_rows(x, index, out, team);
-        const std::vector<std::int64_t> plan = cpu::index_values(index);
-        cpu::check_row_index("scatter_rows", plan, out.dims());
-        cpu::scatter_rows(x, plan, out, team);
-      },
+      TensorRefs<2>{&x, &index}, TensorRefs<1>{&out}, [=](KernelContext& context) { planned_scatters.run(x, index, out, context); },
       stream);
 }
 

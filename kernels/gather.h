@@ -25,7 +25,7 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, Tensor
 void gather_rows(const Tensor& x, const Tensor& index, Tensor& out, StreamRef stream);
 Tensor gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, StreamRef stream);
 Tensor gather_rows(const Tensor& x, const Tensor& index, StreamRef stream);
-/// The same, where −1 gives `otherwise`: something of the dtype of x that broadcasts to a row (ShapeError, DTypeError).
+/// Rows as `gather_rows` takes them, but −1 gives `otherwise`, a tensor of the dtype of x that broadcasts to a row (ShapeError, DTypeError).
 void gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, Tensor& out, StreamRef stream);
 Tensor gather_rows_or(const Tensor& x, const std::vector<std::int64_t>& index, const Tensor& otherwise, StreamRef stream);
 

@@ -7,10 +7,17 @@
 #include <millrace/kernels/cpu/gather_tree.h>
 #include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
+namespace {
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor*, std::optional<std::int64_t>, const Tensor&> kernels{
+    "gather_tree", {{"cuda", cuda::gather_tree}}, cpu::gather_tree};
+
+}  // namespace
 
 Tensor gather_tree(const Tensor& ids, const Tensor& parents, const Tensor* lengths, std::optional<std::int64_t> end_token,
                    StreamRef stream) {
@@ -33,10 +40,8 @@ Tensor gather_tree(const Tensor& ids, const Tensor& parents, const Tensor* lengt
   const Tensor tokens = contiguous(ids, stream);
   const Tensor from = contiguous(parents, stream);
   Tensor out(ids.dtype(), ids.dims(), stream.memory());
-  const auto trace = [=](ThreadTeam& team) {
-    const Tensor* counts = lengths != nullptr ? &rows : nullptr;
-    team.device_queue() ? cuda::gather_tree(tokens, from, counts, end_token, out, team)
-                        : cpu::gather_tree(tokens, from, counts, end_token, out, team);
+  const auto trace = [=](KernelContext& context) {
+    kernels.run(tokens, from, lengths != nullptr ? &rows : nullptr, end_token, out, context);
   };
   if (lengths != nullptr)
     launch(TensorRefs<3>{&tokens, &from, &rows}, TensorRefs<1>{&out}, trace, stream);

@@ -44,7 +44,7 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c
   const TensorRefs<3> reads{&a, &b, beta == 0 || c.elements() == 0 ? nullptr : &c};
   if (internal::on_cuda(stream.place())) {
     const Tensor right = a.dtype() == b.dtype() ? b : internal::row_major_as("gemm", b, a.dtype(), stream);
-    const auto multiply = [=](ThreadTeam& team) { cuda::gemm(alpha, a, right, beta, c, team); };
+    const auto multiply = [=](KernelContext& context) { cuda::gemm(alpha, a, right, beta, c, context); };
     return launch(reads, TensorRefs<1>{&c}, multiply, stream);
   }
   const auto scratch_for = [&](const Tensor& left, const Tensor& right) {
@@ -189,8 +189,8 @@ void run_there(const GemmDesc& desc, const Tensor& packed, const Tensor& x, cons
   launch(
       TensorRefs<3>{desc.k == 0 ? nullptr : &x, desc.k == 0 ? nullptr : &packed, bias}, TensorRefs<1>{&out},
       [flat, weights = packed.reshape(DDim{desc.k, desc.n}), addend = bias == nullptr ? std::optional<Tensor>() : *bias,
-       result = out.reshape(DDim{rows, desc.n})](ThreadTeam& team) {
-        cuda::linear(flat, weights, addend ? &*addend : nullptr, result, team);
+       result = out.reshape(DDim{rows, desc.n})](KernelContext& context) {
+        cuda::linear(flat, weights, addend ? &*addend : nullptr, result, context);
       },
       stream);
 }

@@ -33,7 +33,7 @@ struct GemmKernels;
 /// integral factors. `c` must not overlap a or b. ShapeError, DTypeError name all three.
 void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, Tensor& c, StreamRef stream);
 
-/// What a packed product is about: out[M, n] = x[M, k] · W[k, n] (+ bias[n]) for any M.
+/// The description of a packed product: out[M, n] = x[M, k] · W[k, n] (+ bias[n]) for any M.
 struct GemmDesc {
   std::int64_t k = 0;
   std::int64_t n = 0;

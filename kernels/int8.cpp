@@ -8,6 +8,7 @@
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
 
@@ -24,6 +25,21 @@ DDim with_last(const DDim& dims, std::int64_t extent) {
   return made;
 }
 
+void quantize(const Tensor& rows, const Tensor& quantized, const Tensor& row_scales, ThreadTeam& team) {
+  const cpu::Int8Kernels& kernels = cpu::int8_kernels();
+  const std::int64_t k = rows.dim(-1);
+  const auto* from = static_cast<const float*>(rows.raw());
+  auto* values = static_cast<std::int8_t*>(quantized.raw_mutable());
+  auto* scales = static_cast<float*>(row_scales.raw_mutable());
+  team.parallel(row_scales.elements(), std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, k)),
+                [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t row = begin; row < end; ++row) kernels.quantize(from + row * k, k, values + row * k, scales + row);
+                });
+}
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor&> quantize_kernels{
+    "quantize_rows", {{"cuda", cuda::quantize_rows}}, quantize};
+
 }  // namespace
 
 QuantizedRows quantize_rows(const Tensor& x, StreamRef stream) {
@@ -34,19 +50,7 @@ QuantizedRows quantize_rows(const Tensor& x, StreamRef stream) {
   QuantizedRows made{Tensor(DType::i8, x.dims(), stream.memory()), Tensor(DType::f32, with_last(x.dims(), 1), stream.memory())};
   launch(
       TensorRefs<1>{&rows}, TensorRefs<2>{&made.values, &made.scales},
-      [rows, made, kernels = &cpu::int8_kernels()](ThreadTeam& team) {
-        if (team.device_queue()) return cuda::quantize_rows(rows, made.values, made.scales, team);
-        const std::int64_t k = rows.dim(-1);
-        const auto* from = static_cast<const float*>(rows.raw());
-        auto* values = static_cast<std::int8_t*>(made.values.raw_mutable());
-        auto* scales = static_cast<float*>(made.scales.raw_mutable());
-        team.parallel(made.scales.elements(), std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, k)),
-                      [&](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t row = begin; row < end; ++row)
-                          kernels->quantize(from + row * k, k, values + row * k, scales + row);
-                      });
-      },
-      stream);
+      [rows, made](KernelContext& context) { quantize_kernels.run(rows, made.values, made.scales, context); }, stream);
   return made;
 }
 
@@ -130,6 +134,32 @@ struct Int8Rows {
   float* out[cpu::max_rows];
 };
 
+void multiply(const cpu::Int8Layout& layout, const cpu::Int8Kernels& kernels, const PackedInt8& weights, const Tensor& x,
+              const Tensor& x_scales, const Tensor& out, ThreadTeam& team) {
+  // A multiply-add of i8 takes a quarter of the time.
+  cpu::each_span(team, x_scales.elements(), cpu::max_rows, layout.panels(), layout.panel_stride() / 4,
+                 [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
+                   Int8Rows at;
+                   for (std::int64_t i = 0; i < rows; ++i) {
+                     at.a[i] = static_cast<const std::int8_t*>(x.raw()) + (row + i) * layout.k;
+                     at.scales[i] = static_cast<const float*>(x_scales.raw()) + row + i;
+                     at.out[i] = static_cast<float*>(out.raw_mutable()) + (row + i) * layout.columns;
+                   }
+                   kernels.multiply({at.a, at.scales, at.out, rows, layout.k, static_cast<const std::int8_t*>(weights.data.raw()),
+                                     static_cast<const std::int32_t*>(weights.offsets.raw()),
+                                     static_cast<const float*>(weights.scales.raw()), layout.columns, first, last});
+                 });
+}
+
+void multiply_there(const cpu::Int8Layout&, const cpu::Int8Kernels&, const PackedInt8& weights, const Tensor& x, const Tensor& x_scales,
+                    const Tensor& out, KernelContext& context) {
+  cuda::matmul_int8(x, x_scales, weights.data, weights.scales, out, context);
+}
+
+constexpr internal::Implementations<const cpu::Int8Layout&, const cpu::Int8Kernels&, const PackedInt8&, const Tensor&, const Tensor&,
+                                    const Tensor&>
+    multiply_kernels{"int8 run", {{"cuda", multiply_there}}, multiply};
+
 }  // namespace
 
 void run(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const Tensor& x_scales, Tensor& out, StreamRef stream) {
@@ -137,22 +167,8 @@ void run(const Int8Plan& plan, const PackedInt8& weights, const Tensor& x, const
   check_run(plan, weights, x, x_scales, out);
   launch(
       TensorRefs<5>{&x, &x_scales, &weights.data, &weights.offsets, &weights.scales}, TensorRefs<1>{&out},
-      [=, out = out, layout = layout_of(plan), kernels = &plan.kernels()](ThreadTeam& team) {
-        if (out.elements() == 0) return;
-        if (team.device_queue()) return cuda::matmul_int8(x, x_scales, weights.data, weights.scales, out, team);
-        // A multiply-add of i8 takes a quarter of the time.
-        cpu::each_span(team, x_scales.elements(), cpu::max_rows, layout.panels(), layout.panel_stride() / 4,
-                       [&](std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last) {
-                         Int8Rows at;
-                         for (std::int64_t i = 0; i < rows; ++i) {
-                           at.a[i] = static_cast<const std::int8_t*>(x.raw()) + (row + i) * layout.k;
-                           at.scales[i] = static_cast<const float*>(x_scales.raw()) + row + i;
-                           at.out[i] = static_cast<float*>(out.raw_mutable()) + (row + i) * layout.columns;
-                         }
-                         kernels->multiply({at.a, at.scales, at.out, rows, layout.k, static_cast<const std::int8_t*>(weights.data.raw()),
-                                            static_cast<const std::int32_t*>(weights.offsets.raw()),
-                                            static_cast<const float*>(weights.scales.raw()), layout.columns, first, last});
-                       });
+      [=, out = out, layout = layout_of(plan), kernels = &plan.kernels()](KernelContext& context) {
+        if (out.elements() > 0) multiply_kernels.run(layout, *kernels, weights, x, x_scales, out, context);
       },
       stream);
 }

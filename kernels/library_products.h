@@ -25,7 +25,7 @@ std::vector<std::string> library_products(Device& device);
 /// "cuBLASLt 13.0.2", or why there is none here. Loads the library.
 std::string library_products_status();
 
-/// What products on CUDA devices are made of, a line for each dtype that differs, with the id of its arithmetic. Empty in a build without CUDA.
+/// The arithmetic of products on CUDA devices, a line for each dtype that differs, with the id of its arithmetic. Empty in a build without CUDA.
 std::vector<std::string> cuda_arithmetic_ids();
 
 }  // namespace millrace

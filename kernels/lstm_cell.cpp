@@ -162,14 +162,14 @@ void run_step(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, 
     const Tensor gates(internal::wide_dtype(desc.dtype), DDim{2, rows, 4 * desc.hidden}, memory);
     return launch(
         TensorRefs<7>{&x, &h, &c, &weights.input, &weights.recurrent, &weights.bias, &weights.peepholes}, TensorRefs<2>{&h_out, &c_out},
-        [=](ThreadTeam& team) {
+        [=](KernelContext& context) {
           const Tensor input = projected ? x : gates.select(0, 0);
           const Tensor recurrent = summed ? h : gates.select(0, 1);
           const DDim w{desc.input, 4 * desc.hidden};
           const DDim r{desc.hidden, 4 * desc.hidden};
-          if (!projected) cuda::linear(x, weights.input.reshape(w), nullptr, input, team);
-          if (!summed) cuda::linear(h, weights.recurrent.reshape(r), nullptr, recurrent, team);
-          cuda::lstm_gates(desc, weights, input, recurrent, c, h_out, c_out, team);
+          if (!projected) cuda::linear(x, weights.input.reshape(w), nullptr, input, context);
+          if (!summed) cuda::linear(h, weights.recurrent.reshape(r), nullptr, recurrent, context);
+          cuda::lstm_gates(desc, weights, input, recurrent, c, h_out, c_out, context);
         },
         stream);
   }

@@ -27,7 +27,7 @@ struct Activation {
 ///   a_i += p_i·c; a_f += p_f·c    with peepholes
 ///   i = f(a_i); f = f(a_f); g = g(a_g)
 ///   c' = f·c + i·g                two rounded products, then their sum
-///   a_o += p_o·c'                 with peepholes: o looks at the new c
+///   a_o += p_o·c'                 with peepholes: o reads the new c
 ///   o = f(a_o); h' = o·h(c')
 ///
 /// Where asked, each a is clipped to [−clip, clip] before its activation, and f = 1 − i (coupled; the third of f is
@@ -84,7 +84,7 @@ void run(const LstmPlan& plan, const PackedLstm& weights, const Tensor& x, const
 void run_projected(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& h, const Tensor& c,
                    Tensor& h_out, Tensor& c_out, StreamRef stream);
 
-/// The same with both products computed before: x·W and h·R as [N, 4H]. What lies between them and the next state.
+/// The same with both products computed before: x·W and h·R as [N, 4H]. This is the part between them and the next state.
 void run_gates(const LstmPlan& plan, const PackedLstm& weights, const Tensor& projection, const Tensor& recurrent, const Tensor& c,
                Tensor& h_out, Tensor& c_out, StreamRef stream);
 /// Weights for `run_gates` alone: bias [4H] and peepholes [3H] as the description says. ShapeError, DTypeError.

@@ -59,8 +59,8 @@ PackedLstmSequence pack(const LstmSequencePlan& plan, const Tensor& r, const Ten
   const Tensor straight = internal::row_major_as(op, r, desc.dtype, stream);
   launch(
       TensorRefs<1>{&straight}, TensorRefs<1>{&made.recurrent},
-      [desc, tf32 = plan.limits().tf32, straight, packed = made.recurrent](ThreadTeam& team) {
-        cuda::pack_lstm_sequence(desc, tf32, straight, packed, team);
+      [desc, tf32 = plan.limits().tf32, straight, packed = made.recurrent](KernelContext& context) {
+        cuda::pack_lstm_sequence(desc, tf32, straight, packed, context);
       },
       stream);
   return made;
@@ -155,6 +155,20 @@ void check_run(const LstmSequencePlan& plan, const LstmSequenceRows& rows) {
   }
 }
 
+/// Phases are taken by kernels of their own.
+void check_phases(const LstmDesc& desc, const LstmSequenceRows& rows) {
+  internal::check_dtype(op, "phases", *rows.phases, DType::i64);
+  internal::check_dims(op, "phases", *rows.phases, DDim{static_cast<std::int64_t>(lstm_phases.size())});
+  internal::check_contiguous(op, "phases", *rows.phases);
+  const bool usual = desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh &&
+                     !desc.couple_input_forget && !desc.peepholes && !(desc.clip > 0);
+  if (desc.dtype != DType::f16 || !usual || rows.projection.dtype() != DType::f32)
+    throw UnsupportedError(
+        "lstm sequence: phases are those of cells in f16 with a projection of f32, sigmoids, hyperbolic tangents, no peepholes and no "
+        "clipping, found " +
+        std::string(name_of(desc.dtype)));
+}
+
 }  // namespace
 
 void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const LstmSequenceRows& rows, StreamRef stream,
@@ -170,6 +184,7 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
   const int reserved = reserved_multiprocessors(std::get<CudaPlace>(plan.place()).index);
   const LstmSchedule chosen = schedule != nullptr ? *schedule : schedule_lstm(plan.desc(), sequences, plan.limits().without(reserved));
   check_schedule(chosen, plan.desc(), plan.limits());
+  if (rows.phases) check_phases(plan.desc(), rows);
   const std::int64_t at_once = rows.steps_a_launch > 0 ? rows.steps_a_launch : steps;
   for (std::int64_t first = 0; first < steps; first += at_once) {
     LstmSequenceRows now = rows;
@@ -181,9 +196,9 @@ void run(const LstmSequencePlan& plan, const PackedLstmSequence& weights, const 
         TensorRefs<9>{&weights.recurrent, &weights.bias, &weights.peepholes, &now.projection, &now.h, &now.c,
                       now.offsets_there ? &*now.offsets_there : nullptr, now.slots_there ? &*now.slots_there : nullptr,
                       now.live ? &*now.live : nullptr},
-        TensorRefs<4>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr},
+        TensorRefs<5>{&rows.y, &rows.h_out, &rows.c_out, rows.c_steps ? &*rows.c_steps : nullptr, rows.phases ? &*rows.phases : nullptr},
         [desc = plan.desc(), tf32 = plan.limits().tf32, chosen, weights, now, first, last = std::min(steps, first + at_once)](
-            ThreadTeam& team) { cuda::lstm_sequence(desc, tf32, chosen, weights, now, first, last, team); },
+            KernelContext& context) { cuda::lstm_sequence(desc, tf32, chosen, weights, now, first, last, context); },
         stream);
   }
 }

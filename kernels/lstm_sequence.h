@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,7 +14,7 @@
 
 namespace millrace {
 
-/// What a device has room for, and how it multiplies.
+/// The room of a device, and its way to multiply.
 struct LstmLimits {
   int multiprocessors = 1;
   std::int64_t shared_bytes = 0;              ///< of shared memory for one block, when it is alone on a multiprocessor
@@ -24,7 +25,7 @@ struct LstmLimits {
   /// With so many multiprocessors left to others; one stays.
   LstmLimits without(int reserved) const;
 };
-/// What the device of `place` says of itself, less `tf32`. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
+/// The limits of the device of `place`, without `tf32`. PlaceError unless it is a CUDA device; UnsupportedError in a build without CUDA.
 LstmLimits lstm_limits(const Place& place, DType dtype);
 
 /// How the blocks of a device share a sequence of steps. Groups share the rows, 8 at a time; the blocks of a group share the units, and meet once
@@ -79,11 +80,11 @@ struct PackedLstmSequence {
 /// R [H, 4H], bias [4H] or null, peepholes [3H] or null, on the device, of any strides. ShapeError, DTypeError.
 PackedLstmSequence pack(const LstmSequencePlan& plan, const Tensor& r, const Tensor* bias, const Tensor* peepholes, StreamRef stream);
 
-/// What a sequence of steps works on. Sequences are numbered so that none is longer than the one before: those of a step are the first of them.
+/// The operands of a sequence of steps. Sequences are numbered so that none is longer than the one before: those of a step are the first of them.
 struct LstmSequenceRows {
   Tensor projection;              ///< x·W of all steps, [rows, 4H] with contiguous rows, in f32 or the dtype of the cell
   Tensor y;                       ///< [rows, H]: h of all steps
-  std::optional<Tensor> c_steps;  ///< the same of c, in its dtype, where somebody wants them
+  std::optional<Tensor> c_steps;  ///< the same of c, in its dtype, where they are wanted
   std::vector<std::int64_t>
       offsets;  ///< of the steps' rows in `projection` and `y`, one more than steps; no step has more rows than the last
   std::vector<std::int64_t> places;  ///< by row: which of its step's rows that sequence is in `projection` and `y`. Empty: in order
@@ -91,7 +92,7 @@ struct LstmSequenceRows {
   Tensor h_out, c_out;               ///< the same after: of each sequence behind its own last step. May be h and c themselves
   std::vector<std::int64_t> slots;   ///< by sequence: its row in the four. Empty: in order
   /// On the device, i64, where a graph finds the numbers of each run: `offsets`, as many as those above, which say how many rows each step has
-  /// at most; and `slots`, of as many sequences. What they hold is not checked: it must be what would pass above.
+  /// at most; and `slots`, of as many sequences. Their elements are not checked: they must be values that pass the checks above.
   /// Rows of y and `c_steps` that the steps might have had are zeros.
   std::optional<Tensor> offsets_there, slots_there;
   /// bool [rows, 1], contiguous, by row of `projection`: where it is false, a step leaves h and c of its row as they were, and y and `c_steps`
@@ -102,7 +103,14 @@ struct LstmSequenceRows {
   /// steps that the schedule takes to be short some at once, those of 4 µs.
   std::shared_ptr<Watermark> watermark;
   std::int64_t steps_before = 0;  ///< of the watermark, which runs before this one raise
+  /// i64 [lstm_phases.size()] on the device: of the last launch the cycles that the first warp of its first block took, by phase. The bits of the
+  /// other results stay as they are. In f16 and for the usual functions alone: sigmoids, hyperbolic tangents, no peepholes, no clipping.
+  std::optional<Tensor> phases;
 };
+
+/// Parts of a step, as `LstmSequenceRows::phases` counts them: loads that no block waits for, the wait for other blocks, the copy of h to shared
+/// memory, the product, functions and stores, the arrival at the next barrier.
+inline constexpr std::array<const char*, 6> lstm_phases{"ask", "wait", "copy", "product", "pointwise", "arrive"};
 
 /// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. ShapeError, DTypeError, IndexError
 /// (a slot outside), ArgumentError (a slot twice, offsets that grow).

@@ -71,10 +71,10 @@ void matmul(const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
     if (a.dtype() != b.dtype()) return matmul(a, internal::row_major_as("matmul", b, a.dtype(), stream), out, stream);
     launch(
         TensorRefs<2>{&a, &b}, TensorRefs<1>{&out},
-        [=](ThreadTeam& team) {
+        [=](KernelContext& context) {
           cuda::gemm(1, broadcast_view(left, with_matrix(batch, left.dim(-2), left.dim(-1))),
                      broadcast_view(right, with_matrix(batch, right.dim(-2), right.dim(-1))), 0,
-                     out.reshape(with_matrix(batch, left.dim(-2), right.dim(-1))), team);
+                     out.reshape(with_matrix(batch, left.dim(-2), right.dim(-1))), context);
         },
         stream);
     return;

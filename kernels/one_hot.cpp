@@ -7,9 +7,16 @@
 #include <millrace/kernels/cpu/one_hot.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
+namespace {
+
+constexpr internal::Implementations<const Tensor&, int, const Tensor&, const Tensor&> kernels{
+    "one_hot", {{"cuda", cuda::one_hot}}, cpu::one_hot};
+
+}  // namespace
 
 Tensor one_hot(const Tensor& index, std::int64_t depth, int axis, double off, double on, DType dtype, StreamRef stream) {
   internal::check_index_dtype("one_hot", index);
@@ -22,12 +29,7 @@ Tensor one_hot(const Tensor& index, std::int64_t depth, int axis, double off, do
   ThreadTeam alone(1);
   cpu::cast(Tensor::from<double>({off, on}), values, alone);
   internal::check_device_places("one_hot", stream, {&index, &out});
-  launch(
-      TensorRefs<1>{&index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::one_hot(index, at, values, out, team) : cpu::one_hot(index, at, values, out, team);
-      },
-      stream);
+  launch(TensorRefs<1>{&index}, TensorRefs<1>{&out}, [=](KernelContext& context) { kernels.run(index, at, values, out, context); }, stream);
   return out;
 }
 

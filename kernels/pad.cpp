@@ -4,9 +4,8 @@
 #include <string>
 
 #include <millrace/kernels/cpu/cast.h>
-#include <millrace/kernels/cpu/mapped_copy.h>
-#include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/mapped_copy.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/launch.h>
 
@@ -25,7 +24,7 @@ std::int64_t source_of(std::int64_t at, std::int64_t extent, PadMode mode) {
   return -1;
 }
 
-/// What is left of an extent once it was cut.
+/// The elements that are left of an extent once it was cut.
 std::int64_t kept_of(std::int64_t extent, std::int64_t before, std::int64_t after) {
   return checked_add(extent, checked_add(std::min<std::int64_t>(before, 0), std::min<std::int64_t>(after, 0)));
 }
@@ -83,9 +82,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& before, const std::
   internal::check_device_places("pad", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out, element, maps = std::move(maps)](ThreadTeam& team) {
-        team.device_queue() ? cuda::mapped_copy(x, maps, &element, out, team) : cpu::mapped_copy(x, maps, &element, out, team);
-      },
+      [x, out, element, maps = std::move(maps)](KernelContext& context) { internal::mapped_copies.run(x, maps, &element, out, context); },
       stream);
   return out;
 }

@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/reduce.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -69,6 +70,15 @@ DDim reduced_dims(const DDim& dims, const std::vector<int>& axes, bool keep_dims
   return dims_of(dims, folded_axes("reduce", dims, axes), keep_dims);
 }
 
+namespace {
+
+constexpr internal::Implementations<Reduction, const Tensor&, int, const Tensor&> reduce_kernels{
+    "reduce", {{"cuda", cuda::reduce}}, cpu::reduce};
+constexpr internal::Implementations<const Tensor&, bool, bool, const Tensor&> extreme_kernels{
+    "argmax", {{"cuda", cuda::arg_extreme}}, cpu::arg_extreme};
+
+}  // namespace
+
 void reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, Tensor& out, StreamRef stream) {
   internal::check_device_places("reduce", stream, {&x, &out});
   const Folded folded = folded_axes("reduce", x.dims(), axes);
@@ -81,10 +91,7 @@ void reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, Tenso
   const Tensor from = folded_last(x, folded, count);
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, from, count, to = out.reshape(dims)](ThreadTeam& team) {
-        team.device_queue() ? cuda::reduce(kind, from, count, to, team) : cpu::reduce(kind, from, count, to, team);
-      },
-      stream);
+      [kind, from, count, to = out.reshape(dims)](KernelContext& context) { reduce_kernels.run(kind, from, count, to, context); }, stream);
 }
 
 Tensor reduce(Reduction kind, const Tensor& x, const std::vector<int>& axes, bool keep_dims, StreamRef stream) {
@@ -106,9 +113,8 @@ Tensor arg_extreme(const char* op, const Tensor& x, int axis, bool greatest, boo
   const Tensor from = folded_last(x, folded, count);
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [from, greatest, select_last, to = out.reshape(dims_of(x.dims(), folded, false))](ThreadTeam& team) {
-        team.device_queue() ? cuda::arg_extreme(from, greatest, select_last, to, team)
-                            : cpu::arg_extreme(from, greatest, select_last, to, team);
+      [from, greatest, select_last, to = out.reshape(dims_of(x.dims(), folded, false))](KernelContext& context) {
+        extreme_kernels.run(from, greatest, select_last, to, context);
       },
       stream);
   return out;

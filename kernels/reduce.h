@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What a reduction folds. A sum runs as a dot product does (gemm.h): from +0, ascending in row-major order over the
+/// The kinds of reductions. A sum runs as a dot product does (gemm.h): from +0, ascending in row-major order over the
 /// reduced axes, restarted every 512, block sums added ascending. The bits of an output depend on its own elements
 /// alone.
 ///

@@ -4,10 +4,17 @@
 #include <millrace/kernels/cpu/row_conv.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
+namespace {
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, const std::vector<std::int64_t>&, const Tensor&> kernels{
+    "row_conv", {{"cuda", cuda::row_conv}}, cpu::row_conv};
+
+}  // namespace
 
 Tensor row_conv(const Tensor& x, const Tensor& w, const std::vector<std::int64_t>& offsets, StreamRef stream) {
   internal::check_device_places("row_conv", stream, {&x, &w});
@@ -20,10 +27,7 @@ Tensor row_conv(const Tensor& x, const Tensor& w, const std::vector<std::int64_t
   const Tensor taps = contiguous(w, stream);
   const Tensor out(x.dtype(), x.dims(), stream.memory());
   launch(
-      TensorRefs<2>{&rows, &taps}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::row_conv(rows, taps, offsets, out, team) : cpu::row_conv(rows, taps, offsets, out, team);
-      },
+      TensorRefs<2>{&rows, &taps}, TensorRefs<1>{&out}, [=](KernelContext& context) { kernels.run(rows, taps, offsets, out, context); },
       stream);
   return out;
 }

@@ -2,7 +2,9 @@
 #include <millrace/kernels/row_plan.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <type_traits>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
 #include <millrace/kernels/cpu/norm_kernels.h>
@@ -14,12 +16,15 @@ namespace {
 
 using Kind = RowOp::Kind;
 
-/// What a block holds beside its views should stay in the second cache, what a tile touches in the first.
+/// The memory of a block, beside its views, should stay in the second cache; the memory that a tile touches, in the first.
 constexpr std::int64_t block_bytes = 384 << 10;
 constexpr std::int64_t tile_bytes = 24 << 10;
 constexpr std::int64_t line = 16;  // elements
 
-bool is_heavy(const RowOp& op) { return op.kind == Kind::matmul || op.kind == Kind::matmul_int8 || op.kind == Kind::lstm_cell; }
+/// Ops that run over a whole block.
+bool is_heavy(const RowOp& op) {
+  return op.kind == Kind::matmul || op.kind == Kind::matmul_int8 || op.kind == Kind::lstm_cell || op.kind == Kind::function;
+}
 /// Ops that only f32 has.
 bool is_narrow(const RowOp& op) { return op.kind == Kind::round_bf16 || op.kind == Kind::quantize || op.kind == Kind::matmul_int8; }
 bool is_elementwise(const RowOp& op) {
@@ -74,11 +79,130 @@ std::size_t operands(const RowOp& op) {
     case Kind::binary:
     case Kind::matmul_int8: return 2;
     case Kind::where:
-    case Kind::lstm_cell: return 3;
+    case Kind::lstm_cell:
+    case Kind::layer_norm_gradient: return 3;
     case Kind::layer_norm: return op.in[2].reg >= 0 ? 3 : 2;
+    case Kind::function:
+      return static_cast<std::size_t>(std::find_if(op.in, op.in + 3, [](const RowOperand& in) { return in.reg < 0; }) - op.in);
     default: return 1;
   }
 }
+
+/// Reads the gates of a GRU back out of the ops that spell them (cpu/gru_kernels.h).
+class GruFinder {
+ public:
+  explicit GruFinder(const RowDesc& desc) : desc_(desc), written_(desc.registers.size(), -1), uses_(desc.registers.size(), 0) {
+    for (std::size_t i = 0; i < desc.ops.size(); ++i) {
+      const RowOp& op = desc.ops[i];
+      for (const RowOperand* out : {&op.out, &op.out2})
+        if (out->reg >= 0)
+          written_[static_cast<std::size_t>(out->reg)] = written_[static_cast<std::size_t>(out->reg)] == -1 ? static_cast<int>(i) : -2;
+      for (std::size_t k = 0; k < operands(op); ++k) ++uses_[static_cast<std::size_t>(op.in[k].reg)];
+    }
+  }
+
+  /// The gates whose last op is `last`, and their first op: all ops between are theirs.
+  std::optional<std::pair<RowPlan::State::Gru, std::size_t>> ending_at(std::size_t last) {
+    ops_.assign(1, last);
+    const RowOp& sum = desc_.ops[last];
+    hidden_ = sum.outer * sum.inner;
+    if (hidden_ == 0 || sum.kind != Kind::binary || sum.binary != Binary::add || !plain(sum, hidden_) || sum.out.reg == sum.in[0].reg ||
+        sum.out.reg == sum.in[1].reg)
+      return std::nullopt;
+    const RowOp* const old = made(sum.in[0], Kind::binary, Binary::mul, 1);
+    const RowOp* const fresh = made(sum.in[1], Kind::binary, Binary::mul, 1);
+    if (old == nullptr || fresh == nullptr) return std::nullopt;
+    RowPlan::State::Gru gru;
+    gru.hidden = hidden_;
+    gru.out = sum.out;
+    gru.h = old->in[1];
+    gru.turned = complement(fresh->in[0]) == nullptr;
+    const RowOp* const rest = complement((gru.turned ? old : fresh)->in[0]);
+    const RowOperand z = (gru.turned ? fresh : old)->in[0];
+    const RowOp* const n = made(fresh->in[1], Kind::unary, Unary::tanh, 1);
+    if (rest == nullptr || n == nullptr || !same(rest->in[1], z)) return std::nullopt;
+    gru.one = rest->in[0];
+    const RowOp* const inner = made(n->in[0], Kind::binary, Binary::add, 1);
+    const RowOp* const reset = inner == nullptr ? nullptr : made(inner->in[1], Kind::binary, Binary::mul, 1);
+    if (reset == nullptr) return std::nullopt;
+    gru.x_candidate = inner->in[0];
+    gru.candidate = reset->in[1];
+    if (const RowOp* const biased = with_bias(gru.candidate, hidden_)) {
+      gru.candidate_bias = biased->in[1];
+      gru.candidate = biased->in[0];
+    }
+    const RowOperand r = reset->in[0];
+    const RowOp* const gates = made({r.reg, 0, 0, 1}, Kind::unary, Unary::sigmoid, 3, 2);
+    if (gates == nullptr || r.begin != 0 || z.reg != r.reg || z.begin != hidden_) return std::nullopt;
+    const RowOp* const outer = made(gates->in[0], Kind::binary, Binary::add, 1, 2);
+    if (outer == nullptr) return std::nullopt;
+    gru.x = outer->in[1];
+    gru.sums = outer->in[0];
+    if (const RowOp* const biased = with_bias(gru.sums, 2 * hidden_)) {
+      gru.gates_bias = biased->in[1];
+      gru.sums = biased->in[0];
+    }
+    std::sort(ops_.begin(), ops_.end());
+    ops_.erase(std::unique(ops_.begin(), ops_.end()), ops_.end());
+    if (ops_.back() - ops_.front() + 1 != ops_.size() || ops_.back() != last) return std::nullopt;
+    for (const RowOperand* in : {&gru.sums, &gru.candidate, &gru.x, &gru.x_candidate, &gru.h})
+      if (std::any_of(ops_.begin(), ops_.end(), [&](std::size_t op) { return desc_.ops[op].out.reg == in->reg; })) return std::nullopt;
+    return std::pair(gru, ops_.front());
+  }
+
+ private:
+  static bool same(const RowOperand& a, const RowOperand& b) { return a.reg == b.reg && a.begin == b.begin; }
+  /// Each row's `count` elements lie side by side in all operands.
+  static bool plain(const RowOp& op, std::int64_t count) {
+    const auto fits = [&](const RowOperand& x) { return x.inner_step == 1 && cpu::lies_whole(op, x); };
+    return op.outer * op.inner == count && fits(op.out) && std::all_of(op.in, op.in + operands(op), fits);
+  }
+  /// The op that gives all of a scratch register, `operand`, which `uses` operands read.
+  const RowOp* giving(const RowOperand& operand, int uses, std::int64_t width) {
+    const auto reg = static_cast<std::size_t>(operand.reg);
+    if (desc_.registers[reg].kind != RowRegister::Kind::scratch || desc_.registers[reg].width != width || written_[reg] < 0 ||
+        uses_[reg] != uses)
+      return nullptr;
+    const RowOp& op = desc_.ops[static_cast<std::size_t>(written_[reg])];
+    if (op.out.reg != operand.reg || op.out.begin != 0 || op.outer * op.inner != width) return nullptr;
+    ops_.push_back(static_cast<std::size_t>(written_[reg]));
+    return &op;
+  }
+  template <class Function>
+  const RowOp* made(const RowOperand& operand, Kind kind, Function function, int uses, std::int64_t times = 1) {
+    if (operand.begin != 0) return nullptr;
+    const RowOp* const op = giving(operand, uses, times * hidden_);
+    if (op == nullptr || op->kind != kind || !plain(*op, times * hidden_)) return nullptr;
+    if constexpr (std::is_same_v<Function, Unary>)
+      return op->unary == function ? op : nullptr;
+    else
+      return op->binary == function ? op : nullptr;
+  }
+  /// One number less something.
+  const RowOp* complement(const RowOperand& operand) {
+    const auto ops = ops_.size();
+    const RowOp* const op = operand.begin == 0 ? giving(operand, 1, hidden_) : nullptr;
+    if (op != nullptr && op->kind == Kind::binary && op->binary == Binary::sub && op->in[0].inner_step == 0 && op->in[1].inner_step == 1 &&
+        cpu::lies_whole(*op, op->in[0]) && cpu::lies_whole(*op, op->in[1]))
+      return op;
+    ops_.resize(ops);
+    return nullptr;
+  }
+  /// Sums with a bias, the same for all rows, behind them.
+  const RowOp* with_bias(const RowOperand& operand, std::int64_t width) {
+    const auto ops = ops_.size();
+    const RowOp* const op = operand.begin == 0 ? giving(operand, 1, width) : nullptr;
+    if (op != nullptr && op->kind == Kind::binary && op->binary == Binary::add && plain(*op, width)) return op;
+    ops_.resize(ops);
+    return nullptr;
+  }
+
+  const RowDesc& desc_;
+  std::vector<int> written_;  // by register: the op that alone writes it; -1: none, -2: several
+  std::vector<int> uses_;
+  std::vector<std::size_t> ops_;
+  std::int64_t hidden_ = 0;
+};
 
 class Planner {
  public:
@@ -90,6 +214,13 @@ class Planner {
     find_lives();
     place_block();
     place_tiles();
+    if (desc_.dtype == DType::f64)
+      find_functions(state_.functions_f64);
+    else
+      find_functions(state_.functions_f32);
+    for (std::size_t i = 0; i < desc_.registers.size(); ++i)
+      if (desc_.registers[i].kind == RowRegister::Kind::input || desc_.registers[i].kind == RowRegister::Kind::output)
+        state_.given.push_back(i);
     const auto registers = static_cast<std::int64_t>(desc_.registers.size());
     state_.table_bytes = lines(registers * 3) * 8;
   }
@@ -126,13 +257,17 @@ class Planner {
     for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
       const RowOp& op = desc_.ops[i];
       for (std::size_t k = 0; k < operands(op); ++k) {
-        const bool whole = !is_heavy(op) && !(op.kind == Kind::layer_norm && k > 0);
-        check_operand(i, op.in[k], whole ? op.outer : 1, whole ? op.inner : 1);
+        // Scales and biases have the elements of one row.
+        const bool norm = (op.kind == Kind::layer_norm && k > 0) || (op.kind == Kind::layer_norm_gradient && k == 1);
+        const bool whole = !is_heavy(op) && !norm;
+        check_operand(i, op.in[k], whole ? op.outer : 1, whole || norm ? op.inner : 1);
         if (!written[static_cast<std::size_t>(op.in[k].reg)]) refuse(i, "reads a register that nothing wrote");
         if (is_elementwise(op) && op.in[k].inner_step != 0 && op.in[k].inner_step != 1) refuse(i, "expected elements side by side");
       }
       for (const RowOperand* out : {&op.out, &op.out2}) {
-        if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell && op.kind != Kind::quantize) continue;
+        if (out->reg < 0 && out == &op.out2 && op.kind != Kind::lstm_cell && op.kind != Kind::quantize &&
+            op.kind != Kind::layer_norm_gradient)
+          continue;
         check_operand(i, *out, 1, 1);
         const RowRegister::Kind kind = desc_.registers[static_cast<std::size_t>(out->reg)].kind;
         if (kind != RowRegister::Kind::output && kind != RowRegister::Kind::scratch) refuse(i, "writes what is not its own");
@@ -145,12 +280,36 @@ class Planner {
   }
 
   void find_groups() {
+    std::map<std::size_t, std::pair<RowPlan::State::Gru, std::size_t>> gates;  // by first op; with the last one
+    GruFinder finder(desc_);
+    for (std::size_t i = 0; i < desc_.ops.size(); ++i)
+      if (const auto found = finder.ending_at(i)) gates.emplace(found->second, std::pair(found->first, i));
     for (std::size_t i = 0; i < desc_.ops.size(); ++i) {
+      if (const auto found = gates.find(i); found != gates.end()) {
+        state_.groups.push_back({i, found->second.second + 1, 1, static_cast<int>(state_.gru.size())});
+        state_.gru.push_back(found->second.first);
+        i = found->second.second;
+        continue;
+      }
       const bool heavy = is_heavy(desc_.ops[i]);
-      if (heavy || state_.groups.empty() || state_.groups.back().tile == 0)
-        state_.groups.push_back({i, i + 1, heavy ? 0 : 1});
+      if (heavy || state_.groups.empty() || state_.groups.back().tile == 0 || state_.groups.back().gru >= 0)
+        state_.groups.push_back({i, i + 1, heavy ? 0 : 1, -1});
       else
         state_.groups.back().last = i + 1;
+    }
+  }
+
+  template <class T>
+  void find_functions(std::vector<cpu::RowFunctions<T>>& functions) const {
+    for (const RowOp& op : desc_.ops) {
+      cpu::RowFunctions<T> found;
+      if (op.kind == Kind::unary) found.unary = cpu::unary_function<T>(op.unary);
+      if (op.kind == Kind::binary) found.binary = cpu::span_function<T>(op.binary);
+      if (op.kind == Kind::where) found.where = cpu::where_function<T>();
+      found.heavy = is_heavy(op);
+      found.whole_row = is_elementwise(op) && op.outer * op.inner > 0 && cpu::lies_whole(op, op.out);
+      for (std::size_t k = 0; k < operands(op); ++k) found.whole_row = found.whole_row && cpu::lies_whole(op, op.in[k]);
+      functions.push_back(found);
     }
   }
 
@@ -310,8 +469,28 @@ bool row_plan_has(Reduction kind) {
 
 void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
          std::int64_t rows, void* workspace, SpinHelper* helper) {
+  place(plan, weights, workspace);
+  run_placed(plan, weights, inputs, outputs, rows, workspace, helper);
+}
+
+void place(const RowPlan& plan, const RowWeights& weights, void* workspace) {
+  if (plan.desc().dtype == DType::f64) return cpu::place_registers<double>(plan.state(), weights, workspace);
+  cpu::place_registers<float>(plan.state(), weights, workspace);
+}
+
+void run_placed(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
+                std::int64_t rows, void* workspace, SpinHelper* helper) {
   if (plan.desc().dtype == DType::f64) return cpu::run_rows<double>(plan.state(), weights, inputs, outputs, rows, workspace, helper);
   cpu::run_rows<float>(plan.state(), weights, inputs, outputs, rows, workspace, helper);
+}
+
+void run_tracks(const RowPlan& plan, const RowWeights& weights, std::span<const RowTrack> inputs, std::span<const RowTrack> outputs,
+                std::int64_t rows, std::int64_t runs, void* workspace, SpinHelper* helper) {
+  if (rows > plan.block_rows())
+    throw ArgumentError("row plan: expected at most " + std::to_string(plan.block_rows()) + " rows, found " + std::to_string(rows));
+  if (plan.desc().dtype == DType::f64)
+    return cpu::run_tracks<double>(plan.state(), weights, inputs, outputs, rows, runs, workspace, helper);
+  cpu::run_tracks<float>(plan.state(), weights, inputs, outputs, rows, runs, workspace, helper);
 }
 
 }  // namespace millrace

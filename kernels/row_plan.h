@@ -12,6 +12,7 @@
 #include <millrace/kernels/int8.h>
 #include <millrace/kernels/lstm_cell.h>
 #include <millrace/kernels/reduce.h>
+#include <millrace/kernels/row_function.h>
 #include <millrace/kernels/unary.h>
 #include <millrace/tensor/spin_helper.h>
 #include <millrace/tensor/tensor.h>
@@ -55,7 +56,9 @@ struct RowOp {
     reduce,       ///< out[outer] = in[0][outer, inner] folded
     softmax,      ///< of each of `outer` rows of `inner`
     log_softmax,
-    layer_norm  ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
+    layer_norm,           ///< of each of `outer` rows of `inner`, times in[1], plus in[2] where it is
+    layer_norm_gradient,  ///< of the same: out = that of in[0], out2 = the rows whose sum is that of the scale in[1], given in[2]
+    function  ///< out, and out2 where it is = function `weights` of those of `in` that are; each operand is a register's row from `begin` on
   };
   Kind kind = Kind::copy;
   RowOperand out;
@@ -73,7 +76,7 @@ struct RowOp {
   bool summed = false;  ///< with `projected`
 };
 
-/// What a plan computes. Registers are written before they are read, scratch and outputs by ops alone.
+/// The description of a plan. Registers are written before they are read, scratch and outputs by ops alone.
 struct RowDesc {
   DType dtype = DType::f32;  ///< f32 or f64
   std::vector<RowRegister> registers;
@@ -98,12 +101,7 @@ struct RowWeights {
   };
   std::vector<Cell> cells;
   std::vector<Int8> int8;
-};
-
-/// Rows in memory: `stride` elements from one to the next.
-struct RowView {
-  void* first = nullptr;
-  std::int64_t stride = 0;
+  std::vector<RowFunction> functions;
 };
 
 /// Immutable, cheap to copy, shareable between threads.
@@ -116,7 +114,7 @@ class RowPlan {
   const RowDesc& desc() const noexcept;
   /// Rows of a block: more than that run one block after another.
   std::int64_t block_rows() const noexcept;
-  /// What `run` needs beside its views, aligned to 64 bytes.
+  /// Scratch of `run`, aligned to 64 bytes.
   std::int64_t workspace_bytes() const noexcept;
 
   struct State;
@@ -139,5 +137,21 @@ inline constexpr std::int64_t row_split_work = std::int64_t{1} << 17;
 /// not overlap an input unless they are the same rows of an op that reads nothing else of them. Allocates nothing.
 void run(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
          std::int64_t rows, void* workspace, SpinHelper* helper = nullptr);
+
+/// `run` in two steps, for many runs of few rows: `place` writes into the workspace what does not change between them, and `run_placed` may follow
+/// any number of times, as long as plan and weights are the same and no other plan uses the workspace.
+void place(const RowPlan& plan, const RowWeights& weights, void* workspace);
+void run_placed(const RowPlan& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
+                std::int64_t rows, void* workspace, SpinHelper* helper = nullptr);
+
+/// A view that goes on from run to run: by `step` bytes, or, where `other` is given, from `view` to `other` and back.
+struct RowTrack {
+  RowView view;
+  std::int64_t step = 0;
+  void* other = nullptr;
+};
+/// `runs` times `run_placed`, each on the next place of every track; an input may lie where an output of the run before does. At most `block_rows` rows.
+void run_tracks(const RowPlan& plan, const RowWeights& weights, std::span<const RowTrack> inputs, std::span<const RowTrack> outputs,
+                std::int64_t rows, std::int64_t runs, void* workspace, SpinHelper* helper = nullptr);
 
 }  // namespace millrace

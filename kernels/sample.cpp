@@ -6,6 +6,7 @@
 #include <millrace/kernels/cpu/sample.h>
 #include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -25,6 +26,9 @@ void check_sample(const Tensor& scores, const Tensor& keys, const Tensor& step, 
                         std::to_string(options.temperature) + " and " + std::to_string(options.top));
 }
 
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor&, const SampleOptions&, const Sampled&> kernels{
+    "sample_tokens", {{"cuda", cuda::sample_tokens}}, cpu::sample_tokens};
+
 }  // namespace
 
 Sampled sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, StreamRef stream) {
@@ -34,11 +38,7 @@ Sampled sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& st
   Sampled out{Tensor(DType::i64, each, stream.memory()), Tensor(scores.dtype(), each, stream.memory())};
   launch(
       TensorRefs<3>{&scores, &keys, &step}, TensorRefs<2>{&out.tokens, &out.scores},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::sample_tokens(scores, keys, step, options, out, team)
-                            : cpu::sample_tokens(scores, keys, step, options, out, team);
-      },
-      stream);
+      [=](KernelContext& context) { kernels.run(scores, keys, step, options, out, context); }, stream);
   return out;
 }
 

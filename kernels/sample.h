@@ -22,7 +22,7 @@ struct Sampled {
 /// exp(score / temperature); −∞ and NaN never. A row that allows nothing gives token 0 with a score of −∞.
 ///
 /// Random numbers are counter-based (Philox 4x32-10, Salmon et al. 2011): a row's one number depends on `seed`, its key and
-/// `step` alone, so it does not matter which rows stand beside it. `keys` i64 or i32, [P] or [P, 1]; `step` i64 or i32 with
+/// `step` alone, so it does not depend on the other rows. `keys` i64 or i32, [P] or [P, 1]; `step` i64 or i32 with
 /// one element. With w_k = exp(score_k / temperature − m) in f64, m the greatest, and c_k the running sum of w in ascending
 /// order, the token is the first with c_k > u·c_last, u in [0, 1) of 53 bits. ShapeError, DTypeError, ArgumentError.
 Sampled sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, StreamRef stream);

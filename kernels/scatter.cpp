@@ -6,6 +6,7 @@
 #include <millrace/kernels/cpu/scatter.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
@@ -42,6 +43,26 @@ DDim gather_nd_dims(const DDim& x, const DDim& index, int batch_axes) {
   return dims;
 }
 
+namespace {
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, int, const Tensor&> gather_kernels{
+    "gather_nd", {{"cuda", cuda::gather_nd}}, cpu::gather_nd};
+// A reference of one thread: a later update of an element wins.
+constexpr internal::Implementations<const Tensor&, const Tensor&, ScatterReduction, const Tensor&> scatter_kernels{
+    "scatter_nd",
+    {{"cuda", cuda::scatter_nd}},
+    [](const Tensor& updates, const Tensor& index, ScatterReduction reduction, const Tensor& out, ThreadTeam&) {
+      cpu::scatter_nd(updates, index, reduction, out);
+    }};
+constexpr internal::Implementations<const Tensor&, const Tensor&, int, ScatterReduction, const Tensor&> element_kernels{
+    "scatter_elements",
+    {{"cuda", cuda::scatter_elements}},
+    [](const Tensor& updates, const Tensor& index, int axis, ScatterReduction reduction, const Tensor& out, ThreadTeam&) {
+      cpu::scatter_elements(updates, index, axis, reduction, out);
+    }};
+
+}  // namespace
+
 Tensor gather_nd(const Tensor& x, const Tensor& index, int batch_axes, StreamRef stream) {
   internal::check_index_dtype("gather_nd", index);
   const DDim dims = gather_nd_dims(x.dims(), index.dims(), batch_axes);
@@ -50,10 +71,7 @@ Tensor gather_nd(const Tensor& x, const Tensor& index, int batch_axes, StreamRef
   internal::check_device_places("gather_nd", stream, {&x, &index});
   launch(
       TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::gather_nd(from, index, batch_axes, out, team) : cpu::gather_nd(from, index, batch_axes, out, team);
-      },
-      stream);
+      [=](KernelContext& context) { gather_kernels.run(from, index, batch_axes, out, context); }, stream);
   return out;
 }
 
@@ -69,10 +87,7 @@ Tensor scatter_nd(const Tensor& x, const Tensor& index, const Tensor& updates, S
   const Tensor out = copied(x, stream);
   launch(
       TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::scatter_nd(from, index, reduction, out, team) : cpu::scatter_nd(from, index, reduction, out);
-      },
-      stream);
+      [=](KernelContext& context) { scatter_kernels.run(from, index, reduction, out, context); }, stream);
   return out;
 }
 
@@ -91,11 +106,7 @@ Tensor scatter_elements(const Tensor& x, const Tensor& index, const Tensor& upda
   const Tensor out = copied(x, stream);
   launch(
       TensorRefs<2>{&from, &index}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::scatter_elements(from, index, at, reduction, out, team)
-                            : cpu::scatter_elements(from, index, at, reduction, out);
-      },
-      stream);
+      [=](KernelContext& context) { element_kernels.run(from, index, at, reduction, out, context); }, stream);
   return out;
 }
 

@@ -6,7 +6,7 @@
 
 namespace millrace {
 
-/// What becomes of an element that an update meets.
+/// The combination of an element with an update.
 enum class ScatterReduction { none, add, mul, min, max };
 
 /// ONNX GatherND. `index` [B…, I…, r], i64 or i32, names blocks of x [B…, D1 … Dr, R…], where B… are the first `batch_axes` axes of both: out

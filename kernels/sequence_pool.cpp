@@ -8,6 +8,7 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
@@ -33,6 +34,13 @@ std::string_view name_of(SequencePool kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+namespace {
+
+constexpr internal::Implementations<SequencePool, const Tensor&, const std::vector<std::int64_t>&, const Tensor&> kernels{
+    "sequence_pool", {{"cuda", cuda::sequence_pool}}, cpu::sequence_pool};
+
+}  // namespace
+
 Tensor sequence_pool(SequencePool kind, const Tensor& x, const std::vector<std::int64_t>& offsets, double empty, StreamRef stream) {
   internal::check_device_places("sequence_pool", stream, {&x});
   internal::check_row_offsets("sequence_pool", x, offsets);
@@ -44,11 +52,7 @@ Tensor sequence_pool(SequencePool kind, const Tensor& x, const std::vector<std::
   const Tensor rows = contiguous(x, stream);
   const Tensor out = full(dims, empty, x.dtype(), stream);
   launch(
-      TensorRefs<1>{&rows}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::sequence_pool(kind, rows, offsets, out, team) : cpu::sequence_pool(kind, rows, offsets, out, team);
-      },
-      stream);
+      TensorRefs<1>{&rows}, TensorRefs<1>{&out}, [=](KernelContext& context) { kernels.run(kind, rows, offsets, out, context); }, stream);
   return out;
 }
 

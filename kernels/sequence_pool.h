@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What becomes of the n rows of a sequence, element by element:
+/// The result of the n rows of a sequence, element by element:
 ///
 ///   sum      Σ of the rows, from +0, ascending, restarted every 512, block sums added ascending (reduce.h)
 ///   average  that sum / n

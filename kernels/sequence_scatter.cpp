@@ -6,10 +6,17 @@
 #include <millrace/kernels/cpu/sequence_scatter.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
+namespace {
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor&, const std::vector<std::int64_t>&, const Tensor&> kernels{
+    "sequence_scatter", {{"cuda", cuda::sequence_scatter}}, cpu::sequence_scatter};
+
+}  // namespace
 
 Tensor sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates, const std::vector<std::int64_t>& offsets,
                         StreamRef stream) {
@@ -32,11 +39,7 @@ Tensor sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& update
   const Tensor out(x.dtype(), x.dims(), stream.memory());
   launch(
       TensorRefs<3>{&from, &ids, &added}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::sequence_scatter(from, ids, added, offsets, out, team)
-                            : cpu::sequence_scatter(from, ids, added, offsets, out, team);
-      },
-      stream);
+      [=](KernelContext& context) { kernels.run(from, ids, added, offsets, out, context); }, stream);
   return out;
 }
 

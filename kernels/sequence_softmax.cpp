@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/softmax.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -20,6 +21,16 @@ Tensor rows_last(const Tensor& x) {
   return x.permute(axes);
 }
 
+void softmax_of_each(const Tensor& from, const std::vector<std::int64_t>& offsets, const Tensor& to, ThreadTeam& team) {
+  const std::int64_t columns = from.dims().erased(-1).elements();
+  cpu::each_segment(offsets, columns, team, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    if (begin < end) cpu::softmax(from.slice(-1, begin, end), false, to.slice(-1, begin, end), team);
+  });
+}
+
+constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, const Tensor&> kernels{
+    "sequence_softmax", {{"cuda", cuda::sequence_softmax}}, softmax_of_each};
+
 }  // namespace
 
 Tensor sequence_softmax(const Tensor& x, const std::vector<std::int64_t>& offsets, StreamRef stream) {
@@ -29,14 +40,7 @@ Tensor sequence_softmax(const Tensor& x, const std::vector<std::int64_t>& offset
   internal::check_device_places("sequence_softmax", stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [from = rows_last(x), to = rows_last(out), offsets](ThreadTeam& team) {
-        if (team.device_queue()) return cuda::sequence_softmax(from, offsets, to, team);
-        const std::int64_t columns = from.dims().erased(-1).elements();
-        cpu::each_segment(offsets, columns, team, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-          if (begin < end) cpu::softmax(from.slice(-1, begin, end), false, to.slice(-1, begin, end), team);
-        });
-      },
-      stream);
+      [from = rows_last(x), to = rows_last(out), offsets](KernelContext& context) { kernels.run(from, offsets, to, context); }, stream);
   return out;
 }
 

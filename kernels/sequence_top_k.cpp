@@ -8,6 +8,7 @@
 #include <millrace/kernels/cuda/decoding.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/transpose.h>
 #include <millrace/tensor/checked.h>
 #include <millrace/tensor/copy.h>
@@ -16,6 +17,13 @@
 namespace millrace {
 
 namespace {
+
+constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, bool, const Tensor&, const Tensor&,
+                                    const std::vector<std::int64_t>&>
+    top_kernels{"sequence_top_k", {{"cuda", cuda::sequence_top_k}}, cpu::sequence_top_k};
+constexpr internal::Implementations<const Tensor&, const std::vector<std::int64_t>&, const std::vector<std::int64_t>&,
+                                    const std::vector<std::int64_t>&, const SequenceTopKAverage&, const Tensor&>
+    average_kernels{"sequence_top_k_average", {{"cuda", cuda::sequence_top_k_average}}, cpu::sequence_top_k_average};
 
 SequenceTopK top_rows(const char* op, const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, bool largest,
                       StreamRef stream) {
@@ -30,11 +38,7 @@ SequenceTopK top_rows(const char* op, const Tensor& x, const std::vector<std::in
   const Tensor places(DType::i64, dims, stream.memory());
   launch(
       TensorRefs<1>{&rows}, TensorRefs<2>{&values, &places},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::sequence_top_k(rows, offsets, largest, values, places, made, team)
-                            : cpu::sequence_top_k(rows, offsets, largest, values, places, made, team);
-      },
-      stream);
+      [=](KernelContext& context) { top_kernels.run(rows, offsets, largest, values, places, made, context); }, stream);
   return {values, places, made};
 }
 
@@ -73,11 +77,7 @@ Tensor sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& 
   Tensor out(x.dtype(), DDim{firsts.back(), checked_mul(options.channels, static_cast<std::int64_t>(options.ks.size()))}, stream.memory());
   launch(
       TensorRefs<1>{&rows}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::sequence_top_k_average(rows, offsets, firsts, column_lengths, options, out, team)
-                            : cpu::sequence_top_k_average(rows, offsets, firsts, column_lengths, options, out, team);
-      },
-      stream);
+      [=](KernelContext& context) { average_kernels.run(rows, offsets, firsts, column_lengths, options, out, context); }, stream);
   return out;
 }
 

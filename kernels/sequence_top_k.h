@@ -20,7 +20,7 @@ struct SequenceTopK {
 /// rows; NaN counts as the greatest. ArgumentError for a negative k, LoDError when the offsets do not fit the rows.
 SequenceTopK sequence_top_k(const Tensor& x, const std::vector<std::int64_t>& offsets, std::int64_t k, StreamRef stream);
 
-/// What `sequence_top_k_average` asks for.
+/// The options of `sequence_top_k_average`.
 struct SequenceTopKAverage {
   std::vector<std::int64_t> ks;  ///< each ≥ 1
   std::int64_t channels = 1;     ///< ≥ 1

@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/reverse_sequence.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/kernels/internal/row_major.h>
 #include <millrace/tensor/launch.h>
 
@@ -32,6 +33,9 @@ Range range_of(std::int64_t start, std::int64_t end, std::int64_t step, std::int
   const std::uint64_t stride = std::uint64_t{0} - static_cast<std::uint64_t>(step);
   return {first, first > last ? static_cast<std::int64_t>((static_cast<std::uint64_t>(first - last) - 1) / stride) + 1 : 0};
 }
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, int, const Tensor&> reverse_kernels{
+    "reverse_sequence", {{"cuda", cuda::reverse_sequence}}, cpu::reverse_sequence};
 
 }  // namespace
 
@@ -83,10 +87,7 @@ Tensor reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, i
   internal::check_device_places("reverse_sequence", stream, {&x, &lengths, &out});
   launch(
       TensorRefs<2>{&x, &lengths}, TensorRefs<1>{&out},
-      [=](ThreadTeam& team) {
-        team.device_queue() ? cuda::reverse_sequence(x, lengths, time, out, team) : cpu::reverse_sequence(x, lengths, time, out, team);
-      },
-      stream);
+      [=](KernelContext& context) { reverse_kernels.run(x, lengths, time, out, context); }, stream);
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <millrace/kernels/cpu/softmax.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -21,6 +22,8 @@ Tensor axis_last(const Tensor& x, int axis) {
   return x.permute(axes);
 }
 
+constexpr internal::Implementations<const Tensor&, bool, const Tensor&> kernels{"softmax", {{"cuda", cuda::softmax}}, cpu::softmax};
+
 Tensor softmax_along(const char* op, const Tensor& x, int axis, bool logarithm, StreamRef stream) {
   const int at = internal::checked_axis(op, axis, x.dims());
   internal::check_floating(op, x);
@@ -28,9 +31,7 @@ Tensor softmax_along(const char* op, const Tensor& x, int axis, bool logarithm, 
   internal::check_device_places(op, stream, {&x, &out});
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [from = axis_last(x, at), to = axis_last(out, at), logarithm](ThreadTeam& team) {
-        team.device_queue() ? cuda::softmax(from, logarithm, to, team) : cpu::softmax(from, logarithm, to, team);
-      },
+      [from = axis_last(x, at), to = axis_last(out, at), logarithm](KernelContext& context) { kernels.run(from, logarithm, to, context); },
       stream);
   return out;
 }

@@ -8,6 +8,7 @@
 #include <millrace/kernels/cpu/unary.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
@@ -93,6 +94,13 @@ DType result_dtype(Unary kind, DType dtype) {
   return kind == Unary::is_nan || kind == Unary::is_inf ? DType::boolean : dtype;
 }
 
+namespace {
+
+constexpr internal::Implementations<Unary, const UnaryParams&, const Tensor&, const Tensor&> kernels{
+    "unary", {{"cuda", cuda::unary}}, cpu::unary};
+
+}  // namespace
+
 void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, StreamRef stream) {
   const std::string_view name = name_of(kind);
   internal::check_device_places(name, stream, {&x, &out});
@@ -100,10 +108,7 @@ void unary(Unary kind, const UnaryParams& params, const Tensor& x, Tensor& out, 
   internal::check_dims(name, "out", out, x.dims());
   launch(
       TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [kind, params, x, out](ThreadTeam& team) {
-        team.device_queue() ? cuda::unary(kind, params, x, out, team) : cpu::unary(kind, params, x, out, team);
-      },
-      stream);
+      [kind, params, x, out](KernelContext& context) { kernels.run(kind, params, x, out, context); }, stream);
 }
 
 Tensor unary(Unary kind, const UnaryParams& params, const Tensor& x, StreamRef stream) {

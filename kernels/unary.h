@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// Functions of one element. What each computes, with its parameters, stands in math.h and activation.h.
+/// Functions of one element. math.h and activation.h define each one and its parameters.
 enum class Unary : std::uint8_t {
   // math.h
   identity,

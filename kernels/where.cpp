@@ -5,9 +5,16 @@
 #include <millrace/kernels/cpu/where.h>
 #include <millrace/kernels/cuda/kernels.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace {
+namespace {
+
+constexpr internal::Implementations<const Tensor&, const Tensor&, const Tensor&, const Tensor&> kernels{
+    "where", {{"cuda", cuda::where}}, cpu::where};
+
+}  // namespace
 
 void where(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out, StreamRef stream) {
   internal::check_device_places("where", stream, {&condition, &a, &b, &out});
@@ -18,9 +25,8 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& ou
   internal::check_dims("where", "out", out, dims);
   launch(
       TensorRefs<3>{&condition, &a, &b}, TensorRefs<1>{&out},
-      [choice = broadcast_view(condition, dims), left = broadcast_view(a, dims), right = broadcast_view(b, dims), out](ThreadTeam& team) {
-        team.device_queue() ? cuda::where(choice, left, right, out, team) : cpu::where(choice, left, right, out, team);
-      },
+      [choice = broadcast_view(condition, dims), left = broadcast_view(a, dims), right = broadcast_view(b, dims),
+       out](KernelContext& context) { kernels.run(choice, left, right, out, context); },
       stream);
 }
 

@@ -90,7 +90,7 @@ class Runtime::LiveRuns {
   /// Reached once it is closed and nothing of the runs is left.
   Point over() const { return {over_, 1}; }
 
-  /// What `async_run` starts. `make` compiles, if the program is not yet.
+  /// The task of `async_run`. `make` compiles, if the program is not yet.
   template <class Source>
   static task<RunResult> run(std::shared_ptr<LiveRuns> live, std::uint64_t cancellations, Source source, std::shared_ptr<Device> device,
                              Feeds feeds, RunOptions options) {
@@ -101,7 +101,7 @@ class Runtime::LiveRuns {
     co_return std::move(result);
   }
 
-  /// What `async_shutdown` starts.
+  /// The task of `async_shutdown`.
   static task<void> shut_down(std::shared_ptr<LiveRuns> live) {
     live->close();
     co_await ready(live->over());
@@ -121,7 +121,7 @@ class Runtime::LiveRuns {
 
 namespace {
 
-/// What a run uses, so that it may outlive its runtime.
+/// The objects that a run uses, so that it may outlive its runtime.
 struct Kept {
   Kept(std::shared_ptr<Tracer> records, std::vector<std::shared_ptr<Device>> places, std::shared_ptr<Executor> runs)
       : tracer(std::move(records)), devices(std::move(places)), executor(std::move(runs)) {}

@@ -43,7 +43,7 @@ struct RuntimeOptions {
   RuntimeOptions() = default;
 };
 
-/// What an embedding program makes first: it owns the executor, the devices with their thread teams, streams and memory, and the trace.
+/// The first object of an embedding program: it owns the executor, the devices with their thread teams, streams and memory, and the trace.
 /// Nothing is global, so a process may have several. Thread safety: every member, from any thread.
 ///
 /// Destroying it is safe anywhere, a handler of its own included: it cancels the runs that `async_run` started, which keep alive what they use
@@ -88,7 +88,7 @@ class Runtime {
     return async_start(*executor_, tracked(std::move(executable), std::move(feeds), options), std::forward<Token>(token), "async_run",
                        counted());
   }
-  /// The same, compiled for the CPU first, as part of the run; to run more than once, keep what `compile` gives.
+  /// Starts a run that compiles the program for the CPU first. A program that runs more than once is compiled once, by `compile`.
   template <class Token>
   auto async_run(Program program, Feeds feeds, Token&& token, RunOptions options = {}) {
     return async_start(*executor_, tracked(std::move(program), std::move(feeds), options), std::forward<Token>(token), "async_run",
@@ -100,9 +100,9 @@ class Runtime {
   task<RunResult> tracked(Executable executable, Feeds feeds, RunOptions options) const;
   task<RunResult> tracked(Program program, Feeds feeds, RunOptions options) const;
   task<void> shut_down() const;
-  /// What a run uses: executor, devices, tracer.
+  /// The means of a run: executor, devices, tracer.
   KeepAlive kept_alive() const;
-  /// The same, and counted among the runs that are not yet over.
+  /// The means of a run that counts among the runs that are not yet over.
   KeepAlive counted() const;
 
   std::shared_ptr<Tracer> tracer_;

@@ -19,7 +19,7 @@ void check_index(const Dim<D>& index, const Dim<D>& size) {
 }
 }  // namespace detail
 
-/// What `array[index]` gives on an array that may be written: an element that is assigned or read.
+/// The result of `array[index]` on an array that may be written: an element that is assigned or read.
 template <class T>
 class ArrayElement {
  public:

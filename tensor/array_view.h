@@ -18,7 +18,7 @@ class ArrayView {
   using iterator = ViewIterator<ArrayView>;
 
   MILLRACE_HD constexpr ArrayView(T* ptr, const Dim<D>& size, const Dim<D>& stride) : ptr_(ptr), size_(size), stride_(stride) {}
-  /// Of a host array: storage is marked as written when T is not const, and must have been written when it is.
+  /// A view of a host array: storage is marked as written when T is not const, and must have been written when it is.
   ArrayView(const Array<T, D>& array) : ArrayView(array.ptr(), array.size(), array.stride()) {}
 
   MILLRACE_HD constexpr const Dim<D>& size() const { return size_; }

@@ -12,7 +12,7 @@ namespace millrace {
 /// Keeps what is given back and hands it out again, over another resource of the same place, within a budget. Thread-safe.
 ///
 /// Sizes are rounded up to classes, four to each power of two and at least 64 bytes; the budget and the statistics count these. A block
-/// that is given back may be handed out at once: whoever enqueues work owns the tensors it touches until it has run, so no stream still
+/// that is given back may be handed out at once: the party that enqueues work owns the tensors it touches until it has run, so no stream still
 /// uses it.
 class CachingResource final : public MemoryResource {
  public:
@@ -42,7 +42,7 @@ class CachingResource final : public MemoryResource {
   void release_cached() noexcept;
   Statistics statistics() const;
 
-  /// What an allocation of `bytes` counts as. OutOfMemoryError when no class is that large.
+  /// The bytes that an allocation of `bytes` counts as. OutOfMemoryError when no class is that large.
   static std::size_t class_size(std::size_t bytes);
 
  private:

@@ -90,14 +90,14 @@ void copy(const Tensor& src, const Tensor& dst, StreamRef stream) {
     throw ArgumentError("copy: expected views that do not overlap, found " + src.to_string() + " and " + dst.to_string() +
                         " in the same storage");
   }
-  const auto run = [src, dst](ThreadTeam& team) {
+  const auto run = [src, dst](KernelContext& context) {
     if (src.elements() == 0) return;
-    if (team.device_queue() != nullptr) return cuda::copy(src, dst, team);
+    if (context.device_queue() != nullptr) return cuda::copy(src, dst, context);
     if (!src.is_contiguous() || !dst.is_contiguous()) return copy_strided(src, dst);
     constexpr std::int64_t grain = 1 << 20;  // bytes that are worth another thread
     const auto* from = static_cast<const std::byte*>(src.raw());
     auto* to = static_cast<std::byte*>(dst.raw_mutable());
-    team.parallel(static_cast<std::int64_t>(src.bytes()), grain, [&](std::int64_t begin, std::int64_t end) {
+    context.team().parallel(static_cast<std::int64_t>(src.bytes()), grain, [&](std::int64_t begin, std::int64_t end) {
       std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
     });
   };

@@ -38,7 +38,7 @@ class KernelRounding {
 
  private:
 #if defined(__x86_64__)
-  static constexpr unsigned flags = 0x3f;  // what went wrong so far: no setting
+  static constexpr unsigned flags = 0x3f;  // the exceptions so far: no setting
   unsigned found_ = 0;
 #else
   std::fenv_t found_;
@@ -55,15 +55,15 @@ struct CpuStream::Queue {
   };
   std::mutex mutex;
   std::deque<Item> items;
-  bool busy = false;  // somebody runs work, or the head waits for a point
+  bool busy = false;  // work runs, or the head waits for a point
   std::uint64_t issued = 0;
   std::exception_ptr failed;
-  KernelRounding rounding;  // of whoever has entered
+  KernelRounding rounding;  // of the thread that has entered
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
 };
 
 CpuStream::CpuStream(std::shared_ptr<ThreadTeam> team, std::shared_ptr<MemoryResource> memory)
-    : team_(std::move(team)), memory_(std::move(memory)), queue_(std::make_unique<Queue>()) {}
+    : team_(std::move(team)), memory_(std::move(memory)), context_(CpuPlace{}, *team_, memory_), queue_(std::make_unique<Queue>()) {}
 
 CpuStream::~CpuStream() = default;
 
@@ -155,11 +155,11 @@ void CpuStream::drain() noexcept {
       }
       continue;
     }
-    if (failed) continue;  // what follows a failure does not run
+    if (failed) continue;  // work behind a failure does not run
     KernelRounding rounding;
     rounding.set();
     try {
-      item.work->run(*team_);
+      item.work->run(context_);
     } catch (...) {
       std::exception_ptr failure = failure_of_work(std::current_exception(), item.work->origin, place());
       const std::lock_guard lock(queue_->mutex);

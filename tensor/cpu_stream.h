@@ -21,7 +21,7 @@ class CpuStream final : public Stream, private Waiter {
   Place place() const override { return CpuPlace{}; }
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
   bool enter() noexcept override;
-  ThreadTeam& team() noexcept override { return *team_; }
+  KernelContext& context() noexcept override { return context_; }
   void leave(std::exception_ptr error) noexcept override;
   void push(std::unique_ptr<Work> work) override;
   void wait(const Point& point) override;
@@ -34,6 +34,7 @@ class CpuStream final : public Stream, private Waiter {
 
   std::shared_ptr<ThreadTeam> team_;
   std::shared_ptr<MemoryResource> memory_;
+  KernelContext context_;
   std::unique_ptr<Queue> queue_;
 };
 

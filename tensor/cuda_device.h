@@ -27,7 +27,7 @@ class CudaError : public Error {
   bool sticky_;
 };
 
-/// What CUDA says of one device.
+/// The properties of a device, as CUDA reports them.
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
@@ -60,10 +60,10 @@ struct CudaOptions {
 /// A CUDA device: its ring of streams, its memory, and one waiter, which notices what completes.
 ///
 /// Kernels are started by the caller; nothing here waits for the device but `Point::wait`, copies from and to host memory that is not pinned,
-/// and the destructor. A point costs the device nothing until somebody asks for it: another stream (an event), or a waiter or coroutine (an
+/// and the destructor. A point costs the device nothing until it is awaited: by another stream (an event), or a waiter or coroutine (an
 /// event and a word that the device writes; the waiter spins on the words for at most 50 µs, then blocks; with nothing in flight it sleeps).
 /// A point that another stream asks for late may cover what was enqueued since. Memory is reused in stream order: what a tensor gives back
-/// serves the same stream at once, and another one behind an event. What fails on the device fails the points of its streams with CudaError,
+/// serves the same stream at once, and another one behind an event. A failure on the device fails the points of its streams with CudaError,
 /// what a kernel finds wrong in values (an index outside) with IndexError or ArgumentError. A stream behind a point that is no CUDA stream's
 /// keeps its work on the host until the point is reached. Thread safety: every member, from any thread. Destroy it when nothing that it runs
 /// is awaited any more; tensors may outlive it.

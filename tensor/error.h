@@ -21,8 +21,8 @@ class Error : public std::exception {
   std::string what_;
 };
 
-/// Throws `error` to one of several who get it, where it can be copied as an object of its own: what one of them adds to it, another neither
-/// sees nor reads while it is written.
+/// Throws `error` to one of several receivers, as an object of its own where it can be copied: a receiver may add to it while others read
+/// theirs.
 [[noreturn]] inline void rethrow_own(const std::exception_ptr& error) {
   std::exception_ptr own;
   try {

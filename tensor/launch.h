@@ -28,7 +28,7 @@ inline void order_write(const Tensor& tensor, StreamRef stream) {
 }
 }  // namespace detail
 
-/// Enqueues `f(team)` on `stream` behind whatever produces the tensors of `reads` and `writes`, and makes the stream's new position the
+/// Enqueues `f(context)` on `stream` behind whatever produces the tensors of `reads` and `writes`, and makes the stream's new position the
 /// point at which `writes` are ready. `f` owns the tensors it touches (captured by value) and uses their `raw()` pointers. Null entries are
 /// skipped. Two launches that write the same storage from different streams are ordered; a reader on another stream that is still to run
 /// when the storage is written again is the caller's to avoid: tensors are written once, or always on one stream.

@@ -18,7 +18,7 @@ namespace millrace {
 /// sequences are legal at every level. Immutable and shared by pointer: copies are cheap, all members are thread-safe. A LoD without levels
 /// says that rows are just rows.
 ///
-/// What is in a LoD is always consistent: each level starts at 0, never decreases, and ends at the number of sequences of the next.
+/// The levels of a LoD are always consistent: each level starts at 0, never decreases, and ends at the number of sequences of the next.
 /// Factories throw LoDError otherwise, whatever they are given.
 class LoD {
  public:

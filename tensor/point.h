@@ -12,7 +12,7 @@ namespace millrace {
 
 class Timeline;
 
-/// Somebody who waits for a point: intrusive, owned by the waiting side, no allocation.
+/// A waiter for a point: intrusive, owned by the waiting side, no allocation.
 /// A waiter must stay alive until `complete` was called or `Timeline::remove` returned true.
 class Waiter {
  public:
@@ -42,7 +42,7 @@ class Timeline {
 
   /// The highest value reached so far.
   std::uint64_t reached() const noexcept { return reached_.load(std::memory_order_acquire); }
-  /// What the timeline failed with, or null. Values reached before the failure stay reached.
+  /// The error that the timeline failed with, or null. Values reached before the failure stay reached.
   std::exception_ptr error() const;
 
   /// Registers `waiter` for `value`. False when the value is already reached or the timeline failed: then `complete` is not called.
@@ -56,7 +56,7 @@ class Timeline {
   void fail(std::exception_ptr error) noexcept;
 
  protected:
-  /// Somebody is about to wait for `value`, which was not reached a moment ago. A device, whose progress nobody sees unless it is asked for,
+  /// A waiter is about to wait for `value`, which was not reached a moment ago. A device, whose progress is not seen unless it is asked for,
   /// arranges here that `advance` will be called. No lock is held. Must not throw: what goes wrong fails the timeline.
   virtual void asked(std::uint64_t value) { static_cast<void>(value); }
   /// See `Point::expect`.

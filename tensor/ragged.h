@@ -39,7 +39,7 @@ UnpackPlan make_unpack_plan(const LoD& lod, int level, bool sort_by_length, std:
 struct PackPlan {
   std::vector<std::int64_t> sources;
   std::vector<std::int64_t> step_offsets;
-  /// Of the result: the outer levels and `level` as the order kept them, then the levels that the steps brought.
+  /// The LoD of the result: the outer levels and `level` as the order kept them, then the levels that the steps brought.
   LoD lod;
   bool identity = true;
 
@@ -51,7 +51,7 @@ struct PackPlan {
 /// none has one). Without levels slot t must have one row for each live sequence, with levels one outermost sequence for each: LoDError
 /// names the step and both numbers. All slots have the same depth; with no steps at all the result has `order.depth_below()` levels below.
 PackPlan make_pack_plan(const SequenceOrder& order, std::span<const std::int64_t> step_rows, std::span<const LoD> step_lods = {});
-/// The same, where every slot has one row for each live sequence.
+/// The plan of `pack` where every slot has one row for each live sequence.
 PackPlan make_pack_plan(const SequenceOrder& order);
 
 /// For each sequence of `order.level()`, in the caller's order, the row of the slab that the last of its steps wrote when each step wrote a
@@ -72,13 +72,13 @@ struct RowSelection {
 /// OutOfMemoryError for more than 2^36 sequences or rows.
 RowSelection select_sequences(std::span<const std::int64_t> chosen, std::int64_t rows, const LoD& lod = {});
 
-/// What of the batch at step `from` still lives at step `to` ≥ `from`: the plan of `shrink`. A prefix when the order is sorted. `from` is
+/// The rows of the batch at step `from` that still live at step `to` ≥ `from`: the plan of `shrink`. A prefix when the order is sorted. `from` is
 /// −1 for a re-ordered boot or static input. The batch has `rows` rows, one for each sequence alive at `from`, or with a LoD one outermost
 /// sequence for each; LoDError names both numbers, ArgumentError both steps when `to` is before `from`.
 RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int64_t to, std::int64_t rows, const LoD& lod = {});
 RowSelection shrink_rows(const SequenceOrder& order, std::int64_t from, std::int64_t to);
 
-/// What has one row (with a LoD: one outermost sequence) for each sequence of `order.level()`, in the caller's order, as the batch wants
+/// A tensor with one row (with a LoD: one outermost sequence) for each sequence of `order.level()`, in the caller's order, as the batch wants
 /// it: the plan for boot states and static inputs. LoDError when the numbers differ.
 RowSelection reorder_rows(const SequenceOrder& order, std::int64_t rows, const LoD& lod = {});
 RowSelection reorder_rows(const SequenceOrder& order);

@@ -7,14 +7,14 @@
 
 namespace millrace {
 
-/// What a device is besides, where a failure on it may leave it good. Thread-safe, but for `renew`.
+/// An interface of a device, where a failure on it may leave it good. Thread-safe, but for `renew`.
 class Recoverable {
  public:
-  /// What took the device away for the rest of the process, or null while it is as good as it was. Asks the device: for who was told of a
-  /// failure, not for every iteration.
+  /// The error that took the device away for the rest of the process, or null while it is as good as it was. Asks the device: call
+  /// it after a failure, not in every iteration.
   virtual std::exception_ptr lost() = 0;
   /// Streams whose work failed take work again, behind all that was enqueued, which is waited for where the device does not need that to be
-  /// driven by others. What failed stays failed, also tensors that nobody saw to be there before. Nobody else may use the streams meanwhile.
+  /// driven by others. Failed points stay failed, also tensors whose completion was not seen before. No other thread may use the streams meanwhile.
   /// False where that cannot be had: the device is lost, or work waits on the host.
   virtual bool renew() = 0;
 

@@ -115,16 +115,6 @@ SequencePlan make_slice_plan(const LoD& lod, int level, std::span<const std::int
   return choose_items(lod, from, chosen, {lengths.begin(), lengths.end()});
 }
 
-SequencePlan make_edge_plan(const LoD& lod, int level, bool last) {
-  const int from = sequence_level(lod, level);
-  const Indices offsets = row_offsets(lod, from);
-  SequencePlan plan;
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
-    plan.rows.push_back(offsets[i] == offsets[i + 1] ? -1 : last ? offsets[i + 1] - 1 : offsets[i]);
-  plan.lod = lod.levels(0, from);
-  return plan;
-}
-
 SequencePlan make_repeat_plan(const LoD& lod, std::int64_t rows, std::span<const std::int64_t> repeats) {
   lod.validate(rows);
   const std::int64_t items = units_at(lod, rows, 0);

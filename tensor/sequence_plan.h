@@ -40,8 +40,6 @@ SequencePlan make_reverse_plan(const LoD& lod, int level);
 /// Items [offsets[i], offsets[i] + lengths[i]) of sequence i. ArgumentError, naming sequence and numbers, for a list of another size, a
 /// negative number, or a piece that ends behind its sequence.
 SequencePlan make_slice_plan(const LoD& lod, int level, std::span<const std::int64_t> offsets, std::span<const std::int64_t> lengths);
-/// The first (or last) row of each sequence of `level`, −1 for one without rows. The levels above `level` are left.
-SequencePlan make_edge_plan(const LoD& lod, int level, bool last);
 /// Outermost sequence i of `lod` (row i of `rows`, when there are no levels) `repeats[i]` times. ArgumentError for a negative number,
 /// LoDError for a list of another size.
 SequencePlan make_repeat_plan(const LoD& lod, std::int64_t rows, std::span<const std::int64_t> repeats);
@@ -51,7 +49,7 @@ SequencePlan make_keep_plan(const LoD& lod, const std::vector<bool>& keep);
 /// For each row the rows start, start + 1, … start + length − 1 from it on: `length` entries, −1 where the innermost sequence has ended or
 /// not begun. [[3]] from −1 on, 2 long: −1 0, 0 1, 1 2. ArgumentError for a length below 1.
 SequencePlan make_window_plan(const LoD& lod, std::int64_t start, std::int64_t length);
-/// The same, where a place outside its sequence is a row of its own behind those of the input: first max(0, −start) rows that stand before
+/// Windows as above, where a place outside its sequence is a row of its own behind those of the input: first max(0, −start) rows that stand before
 /// each sequence, then max(0, start + length − 1) that stand behind each. [[3]] from −1 on, 3 long: 3 0 1, 0 1 2, 1 2 4.
 SequencePlan make_bordered_window_plan(const LoD& lod, std::int64_t start, std::int64_t length);
 /// The room that each sequence gets when they are padded to `length`; −1 means the longest. ArgumentError, naming both, when a sequence is

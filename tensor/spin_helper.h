@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// A second thread that does half of each of many pieces of work, too small to wake anybody for: both threads spin in between, so half a
+/// A second thread that does half of each of many pieces of work, too small to wake a thread for: both threads spin in between, so half a
 /// microsecond is worth sharing. One thread *owns* it and calls `both` and, at the end, `release`; one other may `serve`. Neither waits for
 /// the other to come: without a second thread the owner does all of it, and so it does once the other was late, being pushed off its core.
 class SpinHelper {
@@ -18,7 +18,7 @@ class SpinHelper {
   SpinHelper(const SpinHelper&) = delete;
   SpinHelper& operator=(const SpinHelper&) = delete;
 
-  /// Calls f(part, parts) for all parts, two of them if somebody serves, else one; returns when all are done. `f` must not throw.
+  /// Calls f(part, parts) for all parts, two of them if a helper serves, else one; returns when all are done. `f` must not throw.
   template <class F>
   void both(F&& f) {
     if (late_ || !here_.load(std::memory_order_acquire)) return f(0, 1);
@@ -31,7 +31,7 @@ class SpinHelper {
     while (done_.load(std::memory_order_acquire) != count_) pause(idle);
     late_ = idle > spins;
   }
-  /// The owner needs no help any more: whoever serves goes.
+  /// The owner needs no help any more: the helper leaves.
   void release() noexcept { over_.store(true, std::memory_order_release); }
 
   /// Does its part of everything until `release`.

@@ -7,10 +7,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <millrace/tensor/kernel_context.h>
 #include <millrace/tensor/memory.h>
 #include <millrace/tensor/place.h>
 #include <millrace/tensor/point.h>
-#include <millrace/tensor/thread_team.h>
 #include <millrace/tensor/watermark.h>
 
 namespace millrace {
@@ -25,14 +25,14 @@ class WorkOrigin {
   ~WorkOrigin() = default;
 };
 
-/// An ordered queue of work on one place. Thread-safe. What completes, completes in the order of enqueueing.
+/// An ordered queue of work on one place. Thread-safe. Work completes in the order of enqueueing.
 class Stream {
  public:
   /// One piece of queued work.
   class Work {
    public:
     virtual ~Work() = default;
-    virtual void run(ThreadTeam& team) = 0;
+    virtual void run(KernelContext& context) = 0;
     std::string origin;  ///< for whom it is, when that is known; an error of it says so
   };
 
@@ -41,28 +41,28 @@ class Stream {
   /// Where tensors of this stream's place come from.
   virtual const std::shared_ptr<MemoryResource>& memory() const noexcept = 0;
 
-  /// True: the caller is on the stream now, runs its work itself on `team()` and then calls `leave`. False: the work must be pushed.
+  /// True: the caller is on the stream now, runs its work itself in `context()` and then calls `leave`. False: the work must be pushed.
   virtual bool enter() noexcept = 0;
-  virtual ThreadTeam& team() noexcept = 0;
+  virtual KernelContext& context() noexcept = 0;
   /// Ends what `enter` began; a non-null error fails the stream: what follows does not run, and its points carry the error.
   virtual void leave(std::exception_ptr error) noexcept = 0;
   /// Appends work that runs later.
   virtual void push(std::unique_ptr<Work> work) = 0;
-  /// What is enqueued after this runs only when `point` is reached. Free for points of this stream and for points already reached.
+  /// Work enqueued after this runs only when `point` is reached. Free for points of this stream and for points already reached.
   virtual void wait(const Point& point) = 0;
   /// The point at which everything enqueued so far is done.
   virtual Point position() = 0;
-  /// Work that is enqueued next uses memory that is not this stream's own: whoever hands memory out again must know. Streams whose work
+  /// Work that is enqueued next uses memory that is not this stream's own: the resource that hands memory out again must know. Streams whose work
   /// owns its tensors until it has run need nothing of the kind.
   virtual void uses(const std::shared_ptr<Allocation>&) {}
-  /// What kernels that are enqueued next may raise, to `steps` in all, while they go on. Null where no kernel says how far it is.
+  /// A watermark that kernels enqueued next may raise, to `steps` in all, while they go on. Null where no kernel says how far it is.
   virtual std::shared_ptr<Watermark> watermark(std::uint64_t steps) {
     static_cast<void>(steps);
     return nullptr;
   }
 };
 
-/// A stream that somebody else owns. Passed by value, always as the last argument.
+/// A non-owning reference to a stream. Passed by value, always as the last argument.
 class StreamRef {
  public:
   StreamRef(Stream& stream) noexcept : stream_(&stream) {}
@@ -81,14 +81,14 @@ class StreamRef {
 
   std::shared_ptr<Watermark> watermark(std::uint64_t steps) const { return stream_->watermark(steps); }
 
-  /// Runs `f(team)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream
+  /// Runs `f(context)` in stream order: at once in the caller where the stream allows it, else later from a moved copy of `f`. On a stream
   /// that runs later, `f` must own what it uses. An exception of `f` fails the stream; when `f` ran at once it is rethrown to the caller
   /// too.
   template <class F>
   void enqueue(F&& f) const {
     if (!stream_->enter()) return defer(std::make_unique<Owned<std::decay_t<F>>>(std::forward<F>(f)));
     try {
-      f(stream_->team());
+      f(stream_->context());
     } catch (...) {
       stream_->leave(std::current_exception());
       throw;
@@ -102,7 +102,7 @@ class StreamRef {
   template <class F>
   struct Owned final : Stream::Work {
     explicit Owned(F f) : function(std::move(f)) {}
-    void run(ThreadTeam& team) override { function(team); }
+    void run(KernelContext& context) override { function(context); }
     F function;
   };
 

@@ -142,7 +142,7 @@ class Tensor {
   std::shared_ptr<Allocation> storage_;
 };
 
-/// What `tensor[index]` gives on a tensor that may be written.
+/// The result of `tensor[index]` on a tensor that may be written.
 class ElementRef {
  public:
   ElementRef(Tensor& tensor, const DDim& index);

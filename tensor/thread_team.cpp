@@ -35,9 +35,9 @@ struct ThreadTeam::Workers {
   }
 
   std::vector<std::thread> threads;
-  std::vector<std::atomic<bool>> taken;  ///< by share: somebody has begun it
+  std::vector<std::atomic<bool>> taken;  ///< by share: a thread has begun it
   std::vector<char> asleep;              ///< by thread; `mutex`
-  cpu_set_t cores;                       ///< those that the process may use
+  cpu_set_t cores;                       ///< the cores that the process may use
   std::mutex mutex;
   std::condition_variable wake;
   std::atomic<std::uint64_t> generation{0};
@@ -58,7 +58,7 @@ struct ThreadTeam::Workers {
     for (std::thread& thread : threads) thread.join();
   }
 
-  /// Does a share that nobody has begun. Taking it shows what `run` wrote, of this generation or, for a thread that comes late, of a later one.
+  /// Does a share that no thread has begun. Taking it shows what `run` wrote, of this generation or, for a thread that comes late, of a later one.
   void share(int index) {
     if (taken[static_cast<std::size_t>(index)].exchange(true, std::memory_order_acq_rel)) return;
     const std::int64_t begin = std::min(count, chunk * index);
@@ -67,7 +67,7 @@ struct ThreadTeam::Workers {
     unfinished.fetch_sub(1, std::memory_order_acq_rel);
   }
 
-  /// Whoever sleeps wakes on another core than the caller's. Where cores share no cache, a scheduler wakes a thread beside the one that
+  /// A sleeping thread wakes on another core than the caller's. Where cores share no cache, a scheduler wakes a thread beside the one that
   /// woke it, and takes milliseconds to see that another core is free.
   void part_from_caller() {
     cpu_set_t others = cores;
@@ -103,8 +103,6 @@ ThreadTeam::ThreadTeam(int threads) : size_(threads) {
   workers_ = std::make_unique<Workers>(threads);
   for (int index = 1; index < threads; ++index) workers_->threads.emplace_back([workers = workers_.get(), index] { workers->work(index); });
 }
-
-ThreadTeam::ThreadTeam(DeviceQueue queue) : size_(1), queue_(queue) {}
 
 ThreadTeam::~ThreadTeam() = default;
 

@@ -7,11 +7,6 @@
 
 namespace millrace {
 
-/// A device's queue as its type knows it, for kernels that are started there.
-struct DeviceQueue {
-  void* native = nullptr;
-};
-
 /// The threads that one kernel may split its rows and units over; the caller is one of them. Every thread has the default floating-point
 /// environment (round to nearest, no flush to zero) while it works for the team. Results never depend on the size. One `run` at a time: the
 /// owner (a CPU stream's strand) sees to that; a call from inside the team runs alone.
@@ -19,15 +14,11 @@ class ThreadTeam {
  public:
   /// `threads` ≥ 1, the caller included; ArgumentError otherwise.
   explicit ThreadTeam(int threads);
-  /// The caller alone, which starts kernels on `queue` instead of computing.
-  explicit ThreadTeam(DeviceQueue queue);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int size() const noexcept { return size_; }
-  /// Where kernels are started, or null where the team itself computes.
-  void* device_queue() const noexcept { return queue_.native; }
 
   /// Calls `f(begin, end)` on disjoint ranges that cover [0, count), each at least `grain` long but the last; returns when all are done.
   /// `f` must not throw.
@@ -49,7 +40,6 @@ class ThreadTeam {
   void run(std::int64_t count, std::int64_t grain, Body body, void* callable);
 
   int size_;
-  DeviceQueue queue_;
   std::unique_ptr<Workers> workers_;
 };
 

@@ -9,7 +9,7 @@ namespace millrace {
 
 /// The steps that a kernel has closed while it goes on with others: (watermark, t) is reached when the results of the first t steps can be read.
 /// The kernel raises a word in memory that the host and every device see. Another stream of a device waits for the word in the device's own
-/// queue, once the kernel that raises it is known to run there, so that nobody who waits keeps it from starting; the host's waiter looks at
+/// queue, once the kernel that raises it is known to run there, so that no waiter keeps it from starting; the host's waiter looks at
 /// the word. Fails with what the stream of the kernel fails with. Thread-safe. Made by `StreamRef::watermark`.
 class Watermark : public Timeline {
  public:

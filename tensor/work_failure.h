@@ -16,7 +16,7 @@ MILLRACE_ERROR(PlaceLostError, Error);
 /// That, with what the place was lost by: "cuda:0 is lost: …".
 std::exception_ptr place_lost(const Place& place, const std::exception_ptr& cause);
 
-/// What work that threw `error` on a stream fails with: an Error of the same type that also says for whom the work was and where,
+/// The failure of work that threw `error` on a stream: an Error of the same type that also names the origin and the place of the work,
 /// " (op matmul of block 1; on sim:0, stream 1)"; of any other exception, a DeviceError. `origin` empty: not known. `stream` −1: the place has
 /// no numbers for them.
 std::exception_ptr failure_of_work(const std::exception_ptr& error, const std::string& origin, const Place& place, int stream = -1);

@@ -16,6 +16,7 @@ constexpr Family all[] = {
     {"C8", "the interpreter's own cost", measure_interpreted},
     {"C9", "memory of live sessions", measure_memory},
     {"silero", "frames of a speech model", measure_silero},
+    {"models", "whole networks of these shapes, with random weights", measure_networks},
     {"gemm", "a matrix product", measure_gemm},
 };
 

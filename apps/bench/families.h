@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
 #include <span>
+#include <string>
 
 #include <bench/library/registry.h>
 
@@ -21,6 +23,9 @@ void measure_training(Context& context);
 void measure_interpreted(Context& context);
 void measure_memory(Context& context);
 void measure_silero(Context& context);
+void measure_networks(Context& context);
+/// Networks of the family "models": the words of --networks.
+std::set<std::string> network_names();
 void measure_gemm(Context& context);
 
 }  // namespace millrace::bench

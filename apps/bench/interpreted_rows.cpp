@@ -63,14 +63,14 @@ task<void> spawn_many(std::int64_t count) {
 
 task<double> spawns_for(double seconds) {
   constexpr std::int64_t count = 256;
-  const auto start = std::chrono::steady_clock::now();
+  const double start = timer_seconds();
   std::int64_t tasks = 0;
   double passed = 0;
   while (passed < seconds) {
     task<void> work = spawn_many(count);
     co_await std::move(work);
     tasks += count;
-    passed = seconds_since(start);
+    passed = timer_seconds() - start;
   }
   co_return passed / static_cast<double>(tasks);
 }

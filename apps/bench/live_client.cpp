@@ -112,8 +112,8 @@ class Run {
   /// Sends what is due; sleeps until more is. Members are in the order of their phases, so their chunks are due by turns.
   void pump() {
     const double now = std::chrono::duration<double>(Clock::now() - begin_).count();
-    for (; true; iteration_ = (iteration_ + 1) % members_.size()) {
-      Member& member = *members_[iteration_];
+    for (; true; due_ = (due_ + 1) % members_.size()) {
+      Member& member = *members_[due_];
       const double due = due_of(member, member.chunks);
       if (due >= end()) return wait(end() + grace, true);
       if (due > now) return wait(due, false);
@@ -185,7 +185,7 @@ class Run {
   std::size_t chunk_ = 0;
   std::size_t next_ = 0;  // to connect
   std::size_t started_ = 0;
-  std::size_t iteration_ = 0;  // whose chunk is due next
+  std::size_t due_ = 0;  // the member whose chunk is due next
   Clock::time_point begin_;
   std::int64_t expected_ = 0;
   std::int64_t replies_ = 0;

@@ -6,7 +6,7 @@
 
 namespace millrace::bench {
 
-/// What a crowd of live clients does.
+/// The work of a crowd of live clients.
 struct Crowd {
   std::string url;
   std::int64_t sessions = 1;
@@ -15,7 +15,7 @@ struct Crowd {
   double seconds = 3;        ///< seconds that do
 };
 
-/// What they saw. The lag of a reply runs from the instant when its chunk was due, whether or not it left then.
+/// The observations of the clients. The lag of a reply runs from the instant when its chunk was due, whether or not it left then.
 struct CrowdSaw {
   double p50_ms = 0;
   double p99_ms = 0;  ///< replies that did not come within half a second count as never

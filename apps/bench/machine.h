@@ -7,7 +7,7 @@
 
 namespace millrace::bench {
 
-/// What this machine can do, measured when it is first asked for. One core; more cores do as much more.
+/// The rates of this machine, measured when they are first asked for. One core; more cores do as much more.
 class Machine {
  public:
   /// "AMD EPYC, 2 CPUs".

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <bench/families.h>
 #include <bench/library/command.h>
 #include <bench/live_client.h>
@@ -19,11 +22,14 @@ namespace {
 constexpr const char* usage =
     "Measures speed beside peers, by turns in one run: docs/performance.md says what a row means.\n"
     "usage: millrace bench cpu [--only ID,...] [--threads N,...] [--json FILE] [--plot FILE.svg] [--quick]\n"
-    "                          [--python PROGRAM] [--models FOLDER]\n"
+    "                          [--networks NAME,...] [--clock wall|processor] [--python PROGRAM] [--models FOLDER]\n"
     "       millrace bench gpu --help\n"
     "  --only     the rows of these ids alone:\n";
 constexpr const char* usage_end =
     "  --threads  of a kernel; default 1,2\n"
+    "  --networks those of the models that are measured: silero, resemblyzer, beatnet, g2pm, sleepecg, crnn_image, crnn_sound, decoder,\n"
+    "             layer_norm_lstm, lstm_12; default all\n"
+    "  --clock    of ours and of peers: wall, or processor, the processor time of all threads of each, beside other load; default wall\n"
     "  --json     the rows as data\n"
     "  --plot     ours and peers over H and B, as an SVG\n"
     "  --quick    a few small shapes, a moment each: shows that everything runs, and no more\n"
@@ -41,6 +47,18 @@ int cpu_command(const std::vector<std::string>& words) {
   bench.flags["--threads"] = [](Context& context, const std::string& text) {
     context.threads.clear();
     for (const std::string& part : parts_of(text)) context.threads.push_back(number_of("--threads", part, 1, 256));
+  };
+  bench.flags["--networks"] = [](Context& context, const std::string& text) {
+    const std::set<std::string> known = network_names();
+    for (const std::string& part : parts_of(text))
+      if (!known.contains(part))
+        throw UsageError(fmt::format("--networks: expected some of {}, found '{}'", fmt::join(known, ", "), part));
+      else
+        context.networks.insert(part);
+  };
+  bench.flags["--clock"] = [](Context&, const std::string& text) {
+    if (text != "wall" && text != "processor") throw UsageError("--clock: expected wall or processor, found '" + text + "'");
+    timer_clock() = text == "wall" ? TimerClock::wall : TimerClock::processor;
   };
   bench.flags["--models"] = [](Context& context, const std::string& text) { context.models = text; };
   return bench_command(bench, words);

@@ -63,7 +63,7 @@ int sessions_command(std::int64_t count) {
     while (batcher.ready()) batcher.finish(slab.run(batcher.take()));
     take_replies(*sessions.back());
   };
-  add();  // what the first one sets up belongs to none
+  add();  // the set-up of the first one belongs to none
   const std::int64_t before = resident() - static_cast<std::int64_t>(slab.bytes());
   for (std::int64_t i = 1; i <= count; ++i) add();
   fmt::print("besides {}\n", resident() - static_cast<std::int64_t>(slab.bytes()) - before);

@@ -15,7 +15,7 @@ struct CudnnLstm {
   std::string name;                   ///< with version and the algorithm that was the fastest
   Timer timer;                        ///< of that one; empty where there is none
   std::function<Tensor()> last_step;  ///< h behind the last step, [N, H], on the host, in the problem's dtype
-  std::string note;                   ///< what each algorithm takes a step, or why it does not run; or why there is none
+  std::string note;                   ///< the time of a step by algorithm, or why it does not run; or why there is none
 };
 
 /// "cuDNN 9.19.0", or "cuDNN" where it cannot be loaded.

@@ -13,7 +13,7 @@
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
 
-/// What asks CUDA itself.
+/// Measurements that call CUDA itself.
 namespace millrace::bench {
 
 std::optional<double> measure_matrix_rate(GpuMachine& machine, DType dtype);
@@ -21,7 +21,7 @@ enum class Barrier : std::uint8_t { cluster, counter };
 /// Seconds of one, of thousands in one kernel.
 std::optional<double> measure_barrier(GpuMachine& machine, Barrier kind);
 
-/// What a driver's call costs; seconds each.
+/// The costs of driver calls; seconds each.
 struct DriverCost {
   std::string what;
   std::optional<double> seconds;

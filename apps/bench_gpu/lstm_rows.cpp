@@ -68,7 +68,7 @@ void kernels_beside(Context& context, const char* id, const Shape& shape, const 
   row.panel.clear();
   try {
     const KernelLstm kernels = make_kernel_lstm(*context.gpu, side.problem);
-    row.note = kernels.schedule;
+    row.note = kernels.schedule + (kernels.phases.empty() ? "" : "; " + kernels.phases);
     if (const double apart = difference_of(side.last, kernels.last); !(apart <= allowed(side.problem.dtype)))
       row.note = fmt::format("not measured: {:.3g} from what the layer gives; {}", apart, row.note);
     else

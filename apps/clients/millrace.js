@@ -54,12 +54,13 @@ export function decodeResult(buffer, ports) {
 }
 
 export class Session {
-  /** Resolves once the server took the session; `started` says what it takes and gives. Results come in binary unless `start` says otherwise. */
-  static open(url, {start = {}, token = ""} = {}) {
+  /** Resolves once the server took the session; `started` says what it takes and gives. Results come in binary unless `start` says otherwise. `model`: which
+   *  of the server's; none: that of the address, else the default. */
+  static open(url, {start = {}, token = "", model = ""} = {}) {
     const socket = new WebSocket(url, token ? ["millrace.v1", `bearer.${token}`] : []);
     socket.binaryType = "arraybuffer";
     const session = new Session(socket);
-    socket.onopen = () => socket.send(JSON.stringify({type: "start", version: 1, reply: "binary", ...start}));
+    socket.onopen = () => socket.send(JSON.stringify({type: "start", version: 1, reply: "binary", ...(model ? {model} : {}), ...start}));
     return session.#next().then((message) => {
       session.started = message;
       return session;
@@ -139,8 +140,8 @@ export class Session {
 }
 
 /** What a server takes and gives, by a session without data. */
-export async function describe(url, {token = ""} = {}) {
-  const session = await Session.open(url, {token, start: {reply: "none"}});
+export async function describe(url, {token = "", model = ""} = {}) {
+  const session = await Session.open(url, {token, model, start: {reply: "none"}});
   session.end();
   for await (const message of session) void message;
   return session.started;

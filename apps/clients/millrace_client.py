@@ -34,12 +34,15 @@ class ProtocolError(Exception):
 
 
 class connect:
-    """A session as a context: `start` are keys of the message of that name, `ssl` what websockets takes, as ssl.create_default_context(cafile=…)."""
+    """A session as a context: `model` is which one of the server's (none: that of the address, else the default), `start` are keys of the message of that name,
+    `ssl` what websockets takes, as ssl.create_default_context(cafile=…)."""
 
-    def __init__(self, url, *, token=None, ssl=None, **start):
+    def __init__(self, url, *, token=None, ssl=None, model=None, **start):
         more = {} if ssl is None else {"ssl": ssl}
         if token is not None:
             more["additional_headers"] = {"Authorization": f"Bearer {token}"}
+        if model is not None:
+            start["model"] = model
         self._start = {"type": "start", "version": 1, "reply": "binary", **start}
         self._connecting = websockets.connect(url, compression=None, max_size=None, **more)
 

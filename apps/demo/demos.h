@@ -19,7 +19,7 @@ struct Speech {
   std::string model;   ///< a voice activity detector
   std::string config;  ///< its TOML
   std::string sounds;  ///< the folder of Asterisk's sounds; English ones are in en*/
-  bool draws = false;  ///< what is heard moves on the terminal, in place of a line for each prompt at the end
+  bool draws = false;  ///< a drawing of the voices on the terminal, in place of a line for each prompt at the end
 };
 
 /// Streams the 64 longest English prompts at once to a server in another process, unpaced for the throughput and then in real time for the

@@ -20,7 +20,7 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// Says which file an error is about, where what fails does not know it.
+/// Adds the file to an error whose thrower does not know it.
 template <class Function>
 auto naming(const std::string& source, Function function) {
   try {
@@ -31,7 +31,7 @@ auto naming(const std::string& source, Function function) {
   }
 }
 
-/// What the chosen subcommand does; gives the exit code, or throws.
+/// The work of the chosen subcommand; gives the exit code, or throws.
 using Action = std::function<int()>;
 
 /// Each adds its subcommand, with flags, name and help side by side, and sets `action` when it is chosen.
@@ -41,6 +41,7 @@ void add_export(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_stream(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_sample(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action, char** argv);
 void add_info(CLI::App& app, Action& action);
 

@@ -57,7 +57,9 @@ void add_export(CLI::App& app, Action& action) {
   command->add_flag(
       "--one-step", flags->one_step,
       "One step of one sequence: rows and states in, rows and next_STATE out; with inner levels also FILE.open1.onnx, FILE.close1.onnx, …");
-  command->add_flag("--batch", flags->batch, "Many sequences: the rows of all, and NAME.lengths beside each input and output of rows");
+  command->add_flag("--batch", flags->batch,
+                    "Many sequences: the rows of all, and NAME.lengths beside each input and output of rows; in a model without LoD, along "
+                    "the open extent");
   command->add_option("--start", flags->start, "With --one-step, FILE.onnx that gives the first values of the states");
   DeviceFlags::refuse_in(*command, "expected where the model runs: an export runs nothing, see 'millrace run'");
   command->callback([flags, &action] { action = [flags] { return export_model(*flags); }; });

@@ -12,6 +12,7 @@
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
+#include <millrace/runtime/loops/cuda_recurrent/cell_loop.h>
 #include <millrace/runtime/loops/cuda_recurrent/device_step.h>
 #include <millrace/runtime/loops/step_runner.h>
 #include <millrace/runtime/lowering/iteration_memory.h>
@@ -44,6 +45,10 @@ std::string backend_text(const Program& program, int block, const Op& op, const 
   if (backend == Backend::captured) return CapturedForm(program, block, op).to_string();
   try {
     return LstmLoop(program, block, op).to_string();
+  } catch (const UnsupportedError&) {  // any other cell has a generated kernel
+  }
+  try {
+    return CellLoop(program, block, op, false).to_string();
   } catch (const UnsupportedError& error) {
     const std::string why = "there is no fused kernel for it on " + place.to_string() + ": " + error.what();
     if (backend == Backend::fused) throw UnsupportedError(why);

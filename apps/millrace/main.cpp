@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   millrace::app::add_stream(app, action);
   millrace::app::add_bench(app, action);
   millrace::app::add_train(app, action, argv);
+  millrace::app::add_sample(app, action);
   millrace::app::add_info(app, action);
   return millrace::app::framed_behind_flags<millrace::app::UsageError>(app, name, argc, argv,
                                                                        [&] { return millrace::app::flushed(name, action()); });

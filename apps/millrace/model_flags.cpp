@@ -120,7 +120,7 @@ Model load(const ModelFlags& flags) {
     if (!has_input(model.program, name)) throw ArgumentError(fmt::format("--row {}: {} has no input of that name", name, flags.path));
   if (model.states.empty()) model.states = model.config.states;
   for (const auto& [name, text] : constants) model.constants.emplace(name, constant_of(model.program, name, text));
-  // What an import knows while it builds, it folds.
+  // An import folds the values that it knows while it builds.
   if (!constants.empty() && ending_of(path) == ".onnx") {
     OnnxOptions options;
     options.constants = model.constants;

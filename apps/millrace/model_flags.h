@@ -72,7 +72,7 @@ struct DeviceFlags {
   bool backend_required() const { return chosen_backend() == Backend::captured || chosen_backend() == Backend::fused; }
   /// UsageError for text that is no place, for more than one, and for --tf32 on the CPU; PlaceError for a place that this build or this machine does not have.
   std::shared_ptr<Device> make() const;
-  /// That of a rank: the places of the list in turn.
+  /// The device of a rank: ranks take the places of the list in turn.
   std::shared_ptr<Device> make_for(int rank) const;
   /// All places of the list, a device each.
   std::vector<std::shared_ptr<Device>> make_all() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "page.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -47,7 +48,14 @@ std::optional<HttpPage> file_at(std::string_view path) {
   return std::nullopt;
 }
 
-HttpPage now_page(const Server* server, bool has_token) {
+bool has_model(const Server* server, std::string_view name) {
+  if (server == nullptr) return false;
+  const auto models = server->models();
+  return std::any_of(models.begin(), models.end(), [&](const Server::ModelStats& one) { return one.name == name; });
+}
+
+/// `model`: whose numbers are wanted; empty: those of all.
+HttpPage now_page(const Server* server, std::string_view model, bool has_token) {
   HttpPage page;
   page.headers = {{"Cache-Control", "no-store"}};
   if (!has_token) {
@@ -56,10 +64,15 @@ HttpPage now_page(const Server* server, bool has_token) {
     page.body = "expected a token that this server knows\n";
     return page;
   }
-  const Batcher::Stats stats = server == nullptr ? Batcher::Stats() : server->stats();
+  std::uint64_t sessions = 0, ticks = 0, rows = 0;
+  for (const Server::PlaceStats& one : server == nullptr ? std::vector<Server::PlaceStats>() : server->places()) {
+    if (!model.empty() && one.model != model) continue;
+    sessions += one.sessions;
+    ticks += one.ticks.ticks;
+    rows += one.ticks.rows;
+  }
   page.content_type = "application/json";
-  page.body = fmt::format("{{\"sessions\":{},\"ticks\":{},\"rows\":{}}}\n", server == nullptr ? 0 : server->live_sessions(), stats.ticks,
-                          stats.rows);
+  page.body = fmt::format("{{\"sessions\":{},\"ticks\":{},\"rows\":{}}}\n", sessions, ticks, rows);
   return page;
 }
 
@@ -67,8 +80,12 @@ HttpPage now_page(const Server* server, bool has_token) {
 
 std::shared_ptr<const HttpPages> page_of(std::shared_ptr<const Server*> server) {
   return std::make_shared<const HttpPages>([server = std::move(server)](const HttpQuestion& question) -> std::optional<HttpPage> {
-    if (question.path == "/now") return now_page(*server, question.has_token);
-    return file_at(question.path);
+    constexpr std::string_view now = "/now", of_model = "/now/";
+    if (question.path == now) return now_page(*server, {}, question.has_token);
+    if (const std::string_view path = question.path; path.starts_with(of_model) && has_model(*server, path.substr(of_model.size())))
+      return now_page(*server, path.substr(of_model.size()), question.has_token);
+    const bool of_a_model = question.path.starts_with('/') && has_model(*server, question.path.substr(1));
+    return file_at(of_a_model ? "/" : question.path);
   });
 }
 

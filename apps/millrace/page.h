@@ -8,8 +8,8 @@
 
 namespace millrace::app {
 
-/// The page of a server, `/`, with what it loads: its style, its script and the client of apps/clients/, all from here. `/now` is JSON, the numbers of
-/// ticks, rows and sessions, for those who know a token (else 401). `*server` is null before there is one.
+/// The page of a server, `/`, with what it loads: its style, its script and the client of apps/clients/, all from here. `/NAME` of
+/// each model is that page for it. `/now`, and `/now/NAME`, is JSON, the numbers of ticks, rows and sessions, for those who know a token (else 401). `*server` is null before there is one.
 std::shared_ptr<const HttpPages> page_of(std::shared_ptr<const Server*> server);
 
 }  // namespace millrace::app

@@ -11,6 +11,7 @@
 
 #include <millrace/runtime/distributed/process_run.h>
 #include <millrace/runtime/distributed/rank_environment.h>
+#include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/files/file.h>
 
 #include "commands.h"
@@ -83,6 +84,13 @@ int run_as_process(const RunFlags& flags, const RankEnvironment& environment) {
   return 0;
 }
 
+/// Whether loops keep values for backward loops.
+bool keeps_values(const Program& program) {
+  const auto keeps = [](const Op& op) { return op.attributes.has("kept"); };
+  return std::any_of(program.blocks().begin(), program.blocks().end(),
+                     [&](const Block& block) { return std::any_of(block.ops.begin(), block.ops.end(), keeps); });
+}
+
 int run_model(const RunFlags& flags) {
   if (const auto environment = other_processes(flags)) return run_as_process(flags, *environment);
   const int ranks = std::max(flags.ranks, 1);
@@ -95,10 +103,14 @@ int run_model(const RunFlags& flags) {
   const Model model = load(flags.model);
   const double loading = std::chrono::duration<double>(std::chrono::steady_clock::now() - loads).count();
   const std::map<std::string, LoDTensor> feeds = read_feeds(flags.inputs, flags.lods, model.config);
+  const auto kept = std::make_shared<KeptMemory>();
+  Tracer counter(KeptMemory::counting(kept));
+  const bool counts = flags.stats && traced == nullptr && keeps_values(model.program);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = naming(sources_of(flags), [&] {
     RunOptions options;
     options.tracer = traced;
+    if (counts) options.tracer = &counter;
     options.backend = flags.device.chosen_backend();
     options.backend_required = flags.device.backend_required();
     if (!model.states.empty()) return run_steps(model, feeds, devices, options);
@@ -107,6 +119,7 @@ int run_model(const RunFlags& flags) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   flags.trace.finish(tracer);
   write_outputs(flags.folder, outcome.outputs);
+  if (counts) fmt::print("millrace: {}\n", kept->to_string());
   if (flags.stats)
     fmt::print("millrace: ran in {:.0f} us, set up in {:.0f} us, on {} with {} threads: {}\n", 1e6 * (seconds - outcome.setup_seconds),
                1e6 * (loading + outcome.setup_seconds), flags.device.where(), flags.device.threads, outcome.stats);

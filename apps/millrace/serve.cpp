@@ -29,6 +29,7 @@
 #include "commands.h"
 #include "model_flags.h"
 #include "page.h"
+#include "routes.h"
 #include "serve_log.h"
 #include "settings.h"
 
@@ -37,6 +38,7 @@ namespace {
 
 struct ServeFlags {
   ModelFlags model;
+  Routes routes;
   DeviceFlags device;
   ServerOptions server;
   std::uint16_t port = 0;
@@ -72,8 +74,8 @@ std::string stats_of(const Server& server) {
   std::string text = fmt::format("{{{}, \"backend\": \"{}\", \"places\": [", counts(server.stats()), json_text(server.backend()));
   const char* between = "";
   for (const Server::PlaceStats& one : server.places()) {
-    text += fmt::format("{}{{\"place\": \"{}\", {}, \"lost\": {}}}", std::exchange(between, ", "), one.place.to_string(), counts(one.ticks),
-                        !one.lost.empty());
+    text += fmt::format("{}{{\"model\": \"{}\", \"place\": \"{}\", {}, \"lost\": {}}}", std::exchange(between, ", "), one.model,
+                        one.place.to_string(), counts(one.ticks), !one.lost.empty());
   }
   return text + "]}\n";
 }
@@ -126,7 +128,7 @@ std::string at(const std::string& address, std::uint16_t port) {
   return fmt::format(fmt::runtime(address.find(':') == address.npos ? "{}:{}" : "[{}]:{}"), address, port);
 }
 
-/// That others may connect takes TLS and a token, or a word that says otherwise.
+/// A server that other machines reach has TLS and tokens, or `--insecure`.
 void check_reach(const ServerOptions& options) {
   boost::system::error_code error;
   const auto address = asio::ip::make_address(options.address, error);
@@ -152,9 +154,10 @@ void take_session_flags(const ServeFlags& flags, ServerOptions& options) {
   options.limits.resume = milliseconds(flags.resume_s);
 }
 
-/// Steps a second that the devices hold together: what was said, else what a second of warm-up shows.
-std::string take_capacity(const ServeFlags& flags, const ServedModel& model, ServerOptions& options) {
-  Admission::Options& own = options.admission;
+/// Steps a second of the route's model that the devices hold together: what was said, else what `budget` of warm-up shows.
+std::string take_capacity(const ServeFlags& flags, const ServerOptions& options, std::chrono::duration<double> budget, ServedRoute& route) {
+  const ServedModel& model = *route.model;
+  Admission::Options& own = route.admission;
   own.session_rate = flags.session_rate;
   if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
   own.capacity = flags.capacity.value_or(0);
@@ -164,7 +167,7 @@ std::string take_capacity(const ServeFlags& flags, const ServedModel& model, Ser
     const std::chrono::duration<double> deadline(own.session_rate > 0 ? 1 / own.session_rate : 0.04);
     for (const auto& device : options.devices) {
       const Capacity one = measure_capacity(model.recurrence(), device, options.backend, options.max_rows, deadline,
-                                            std::chrono::duration<double>(1.0 / static_cast<double>(options.devices.size())));
+                                            budget / static_cast<double>(options.devices.size()));
       own.capacity += one.steps_per_second;
       how = one.why.empty() ? fmt::format("measured in ticks of {} rows", one.rows) : "not measured: " + one.why;
     }
@@ -174,6 +177,32 @@ std::string take_capacity(const ServeFlags& flags, const ServedModel& model, Ser
   if (own.session_rate > 0)
     text += fmt::format("; {:.0f} sessions of {:g} steps a second", own.capacity / own.session_rate, own.session_rate);
   return text;
+}
+
+/// The default model, then those of routes.
+std::vector<ServedRoute> load_routes(const ServeFlags& flags) {
+  const auto load_one = [](const ModelFlags& model) {
+    const Model loaded = load(model);
+    return naming(model.source(), [&] { return served(loaded); });
+  };
+  std::vector<ServedRoute> routes;
+  routes.push_back({default_route, load_one(flags.model)});
+  for (const auto& [name, model] : flags.routes.all()) routes.push_back({name, load_one(*model)});
+  return routes;
+}
+
+/// The lines of stdout that tell of the models, each in its order of the routes.
+std::vector<std::string> take_capacities(const ServeFlags& flags, const ServerOptions& options, std::vector<ServedRoute>& routes) {
+  const auto others = flags.routes.all();
+  const std::chrono::duration<double> budget(1.0 / static_cast<double>(routes.size()));
+  std::vector<std::string> lines;
+  for (ServedRoute& route : routes) {
+    const auto found = others.find(route.name);
+    std::string capacity = take_capacity(flags, options, budget, route);
+    lines.push_back(found == others.end() ? std::move(capacity)
+                                          : fmt::format("model {} is {}: {}", route.name, found->second->path, capacity));
+  }
+  return lines;
 }
 
 int serve(const ServeFlags& flags) {
@@ -199,14 +228,12 @@ int serve(const ServeFlags& flags) {
   take_session_flags(flags, options);
   Tracer tracer(flags.trace.options());
   if (flags.trace.any()) options.tracer = &tracer;
-  const Model loaded = load(flags.model);
-  std::shared_ptr<const ServedModel> model = naming(flags.model.source(), [&] { return served(loaded); });
-
-  const std::string capacity = take_capacity(flags, *model, options);
+  std::vector<ServedRoute> routes = load_routes(flags);
+  const std::vector<std::string> lines = take_capacities(flags, options, routes);
   const auto shown = std::make_shared<const Server*>(nullptr);
   if (!flags.no_page) options.pages = page_of(shown);
   asio::io_context context(1);
-  Server server(context, std::move(model), std::move(options));
+  Server server(context, std::move(routes), std::move(options));
   *shown = &server;
   const std::unique_ptr<AdminPort> admin = make_admin(context, server, flags.admin);
   ServeLog log(flags.log_json, flags.quiet);
@@ -230,7 +257,7 @@ int serve(const ServeFlags& flags) {
     if (left == 0 && !std::exchange(leaving, true)) server.drain();
   };
   fmt::print("millrace: serving {} on {}\n", flags.model.path, at(server.address(), server.port()));
-  fmt::print("millrace: {}\n", capacity);
+  for (const std::string& line : lines) fmt::print("millrace: {}\n", line);
   if (admin) fmt::print("millrace: administration on {}\n", at(admin->address(), admin->port()));
   std::fflush(stdout);
   context.run();
@@ -307,8 +334,9 @@ void add_session_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str()
       ->group("Sessions");
   command
-      .add_option("--capacity", flags.capacity,
-                  "Steps a second that this machine holds; 0: no bound. Else a second of warm-up at the start measures it")
+      .add_option(
+          "--capacity", flags.capacity,
+          "Steps a second that this machine holds, of each model alone; 0: no bound. Else a second of warm-up at the start measures it")
       ->check(within(0, 1e12))
       ->group("Sessions");
   command
@@ -325,6 +353,7 @@ void add_serve(CLI::App& app, Action& action) {
   const auto flags = std::make_shared<ServeFlags>();
   CLI::App* command = app.add_subcommand("serve", "Serves a model to live sessions over TCP and WebSocket; SIGTERM drains");
   flags->model.add_to(*command);
+  flags->routes.add_to(*command, flags->settings);
   command->add_option("--port", flags->port, "0 takes a free one")->required();
   command->add_option("--address", flags->server.address, "Another than a loopback address takes TLS and tokens, or --insecure")
       ->capture_default_str();

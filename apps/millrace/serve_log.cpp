@@ -33,6 +33,7 @@ void ServeLog::session(const Server::SessionEnd& end) {
   if (json_) return write(json_line(end, std::chrono::system_clock::now()));
   std::string line = fmt::format("millrace: session {} of {}{}: {}, {} steps, {:.3f} s", end.number, end.address,
                                  end.label.empty() ? "" : fmt::format(" '{}'", end.label), end.outcome, end.steps, end.seconds);
+  if (!end.model.empty() && end.model != default_route) line += " of " + end.model;
   if (!end.why.empty()) line += ": " + one_line(end.why);
   write(line);
 }

@@ -8,8 +8,8 @@
 
 namespace millrace::app {
 
-/// The log of a server on stderr: a line for each session that is over, and for what those who run it should know; as JSON where that is asked
-/// for. Nobody who reads slowly holds the server up: lines that find no room are counted instead.
+/// The log of a server on stderr: a line for each session that is over, and for events that its operators should know; as JSON where that is asked
+/// for. A slow reader does not hold the server up: lines that find no room are counted instead.
 class ServeLog {
  public:
   /// `quiet`: no line for a session that ended, or whose client went.

@@ -24,7 +24,7 @@ std::string key_of(const CLI::Option& option) {
   return key;
 }
 
-void give(CLI::Option& option, const CLI::ConfigItem& item) {
+void give_to(CLI::Option& option, const CLI::ConfigItem& item) {
   if (option.get_items_expected_max() > 0) {
     option.add_result(item.inputs);
   } else {  // a flag
@@ -59,7 +59,7 @@ void Settings::apply_environment() {
     CLI::ConfigItem item;
     item.name = key_of(*option);
     item.inputs = {value};
-    give(*option, item);
+    give_to(*option, item);
   }
 }
 
@@ -67,13 +67,29 @@ void Settings::apply_file() {
   if (file_.empty()) return;
   const std::vector<CLI::ConfigItem> items = CLI::ConfigTOML().from_file(file_);
   for (const CLI::ConfigItem& item : items) {
-    CLI::Option* found = nullptr;
-    for (CLI::Option* option : command_->get_options())
-      if (item.parents.empty() && option->get_configurable() && key_of(*option) == item.name) found = option;
-    if (found == nullptr)
+    if (item.name == "++" || item.name == "--") continue;  // where tables begin and end
+    const bool in_table = take_table_ && item.parents.size() == 2 && item.parents[0] == kind_;
+    if (in_table)
+      take_table_(item.parents[1], item);
+    else if (!item.parents.empty() || !give(*command_, item))
       throw CLI::ConfigError("--settings " + file_ + ": expected a flag of " + command_->get_name() + ", found " + item.fullname());
-    if (found->count() == 0) give(*found, item);
   }
+}
+
+bool Settings::give(CLI::App& command, const CLI::ConfigItem& item) {
+  for (CLI::Option* option : command.get_options()) {
+    if (!option->get_configurable() || key_of(*option) != item.name) continue;
+    if (option->count() == 0) give_to(*option, item);
+    return true;
+  }
+  return false;
+}
+
+void Settings::take_tables(std::string kind, std::function<void(const std::string& name, const CLI::ConfigItem& item)> take,
+                           std::function<std::string()> text) {
+  kind_ = std::move(kind);
+  take_table_ = std::move(take);
+  tables_ = std::move(text);
 }
 
 void Settings::apply() {
@@ -83,13 +99,15 @@ void Settings::apply() {
     if (option->count() == 0) throw CLI::RequiredError(option->get_name());
 }
 
-std::string Settings::text() const {
+std::string Settings::text() const { return text_of(*command_) + (tables_ ? tables_() : std::string()); }
+
+std::string Settings::text_of(const CLI::App& command, const std::string& without) {
   std::string kept;
-  std::istringstream lines(command_->config_to_str(true, false));
+  std::istringstream lines(command.config_to_str(true, false));
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with("=\"\"")) continue;  // an option that has no value
     for (std::size_t i = 0; i < line.find('='); ++i) line[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(line[i])));
-    kept += line + "\n";
+    if (line.substr(0, line.find('=')) != without) kept += line + "\n";
   }
   return kept;
 }

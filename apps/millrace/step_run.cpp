@@ -59,7 +59,7 @@ Sequences sequences_of(const Recurrence& recurrence, const std::map<std::string,
   return made;
 }
 
-/// What was given for the start of every sequence.
+/// The values given for the start of every sequence.
 std::vector<Tensor> given_of(const Recurrence& recurrence, const std::map<std::string, LoDTensor>& feeds) {
   for (const auto& [name, value] : feeds) {
     const auto is_it = [&wanted = name](const auto& port) { return port.name == wanted; };
@@ -93,7 +93,7 @@ Tensor blank(DType dtype, const DDim& dims) {
   return made;
 }
 
-/// What all ranks read: each has some of the sequences, and writes rows that no other writes.
+/// The inputs of all ranks: each has some of the sequences, and writes rows that no other writes.
 struct Steps {
   const Recurrence& recurrence;
   const Sequences& sequences;

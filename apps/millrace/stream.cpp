@@ -35,8 +35,10 @@ struct StreamFlags {
   std::string folder;
   std::string token_file, authorities;
   bool insecure = false;
+  std::string save, state, model;
+  double reconnect_s = 5;
 
-  /// Those of a connection.
+  /// The options of a connection to `server`.
   ClientOptions client(const StreamUrl& server) const {
     ClientOptions options;
     if (!token_file.empty()) options.token = read_token(token_file);
@@ -104,9 +106,23 @@ struct Answers {
   double seconds = 0;
 };
 
+/// The state that a plan begins with, and whether it is saved at its end.
+void plan_states(std::vector<ClientPlan>& plans, const StreamFlags& flags) {
+  if (flags.save.empty() && flags.state.empty()) return;
+  if (plans.size() != 1) throw UsageError(fmt::format("--save, --state: expected one session, found {}", plans.size()));
+  plans[0].save = !flags.save.empty();
+  if (flags.state.empty()) return;
+  std::string state = read_file(flags.state);
+  state.erase(state.find_last_not_of("\r\n") + 1);
+  plans[0].start.state = std::move(state);
+}
+
 Answers send(const StreamUrl& url, std::vector<ClientPlan> plans, const StreamFlags& flags) {
+  for (ClientPlan& plan : plans) plan.start.model = flags.model;
+  plan_states(plans, flags);
   ClientOptions options = flags.client(url);
   options.speed = flags.speed;
+  options.reconnect = std::chrono::milliseconds(static_cast<std::int64_t>(flags.reconnect_s * 1000));
   options.paced_piece = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(flags.piece_ms)));
   const auto begin = std::chrono::steady_clock::now();
   Answers answers;
@@ -114,6 +130,8 @@ Answers send(const StreamUrl& url, std::vector<ClientPlan> plans, const StreamFl
   options.on_progress = [&bar](const ClientProgress& progress) { bar.show(progress); };
   answers.records = stream_plans(url, std::move(plans), std::move(options));
   answers.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (const ClientRecord& record : answers.records)
+    if (record.state) write_file(flags.save, *record.state + "\n");
   return answers;
 }
 
@@ -123,9 +141,9 @@ std::uint64_t steps_of(const ClientRecord& record) {
   return record.steps ? steps : std::max<std::uint64_t>(steps, record.received.size());
 }
 
-/// Says what went wrong in which session, and how it was in all; whether all is well. `names`: of the sessions.
+/// Prints the errors by session, and the totals; gives whether all is well. `names`: of the sessions.
 bool report(const Answers& answers, const std::vector<std::string>& names) {
-  std::size_t good = 0;
+  std::size_t good = 0, resumed = 0, restarted = 0;
   std::uint64_t steps = 0;
   for (std::size_t i = 0; i < answers.records.size(); ++i) {
     const ClientRecord& record = answers.records[i];
@@ -134,8 +152,11 @@ bool report(const Answers& answers, const std::vector<std::string>& names) {
       fmt::print("{}: {} {:.3f} {:.3f}\n", names[i], segment.label, segment.start, segment.end);
     if (!record.error.empty()) fmt::print(stderr, "millrace: {}: {}\n", names[i], record.error);
     good += record.error.empty() ? 1 : 0;
+    resumed += record.resumed;
+    restarted += record.restarted;
   }
   fmt::print("millrace: sessions={} ended={} steps={} seconds={:.3f}\n", answers.records.size(), good, steps, answers.seconds);
+  if (resumed + restarted > 0) fmt::print("millrace: lost connections: resumed={} restarted={}\n", resumed, restarted);
   return good == answers.records.size();
 }
 
@@ -175,7 +196,7 @@ int stream(const StreamFlags& flags) {
   } catch (const ParseError& error) {
     throw UsageError(error.what());
   }
-  const StartedMessage server = describe_server(url, flags.client(url));
+  const StartedMessage server = describe_server(url, flags.client(url), flags.model);
   return flags.inputs.empty() ? stream_files(flags, url, server) : stream_sequences(flags, url, server);
 }
 
@@ -205,10 +226,23 @@ void add_stream(CLI::App& app, Action& action) {
       ->check(within(0, 1e6))
       ->capture_default_str();
   command->add_option("--piece-ms", flags->piece_ms, "How much sound a piece holds")->check(within(1, 10000))->capture_default_str();
+  command->add_option("--model", flags->model, "Which model of the server's; else that of the address ws://HOST:PORT/NAME, or the default");
   command->add_option("--token-file", flags->token_file, "Its first token is shown to the server");
   command->add_option("--ca", flags->authorities,
                       "PEM file of the authorities that may have given the server's certificate; else the system's");
   command->add_flag("--insecure", flags->insecure, "Trusts any certificate, and lets the token go to another machine without TLS");
+  command
+      ->add_option("--state", flags->state,
+                   "The session goes on from the state in FILE, which --save wrote, at any server with the same model and key")
+      ->check(CLI::ExistingFile);
+  command->add_option("--save", flags->save, "Saves the session in FILE behind its data, in place of ending it");
+  command
+      ->add_option("--reconnect", flags->reconnect_s,
+                   "Seconds in which a session that lost its connection tries to get another: it goes on by its ticket, from the state of "
+                   "a draining "
+                   "server, or starts over. 0: it ends")
+      ->check(within(0, 86400))
+      ->capture_default_str();
   command->add_option("--output-dir", flags->folder,
                       "Writes DIR/FILE/NAME.npy for each file and output NAME; with --input DIR/NAME.npy, as 'millrace run' does");
   DeviceFlags::refuse_in(*command, "expected where the model runs, which is the server's: see 'millrace serve'");

@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <millrace/runtime/autodiff/memory_policy_text.h>
+#include <millrace/runtime/executor/kept_memory.h>
+#include <millrace/runtime/trace/tracer.h>
 #include <millrace/runtime/training/train_job.h>
 
 #include <support/standard_streams.h>
@@ -28,6 +31,8 @@ struct TrainFlags {
   std::string output;
   bool resume = false;
   bool quiet = false;
+  bool stats = false;
+  std::string memory;
   std::optional<std::uint64_t> seed;
   std::optional<std::int64_t> epochs;
   int threads = 1;
@@ -106,7 +111,7 @@ class Show final : public training::TrainObserver {
 };
 
 int train(const TrainFlags& flags) {
-  const std::unique_ptr<JobRanks> ranks = JobRanks::join();
+  const std::unique_ptr<RankWorld> ranks = join_ranks();
   if (flags.ranks > 1 && ranks == nullptr) become_ranks(flags.ranks, flags.arguments);
   const training::TrainConfig config = training::read_train_config(flags.config);
   training::TrainJobOptions options;
@@ -118,6 +123,10 @@ int train(const TrainFlags& flags) {
   options.threads = flags.threads;
   options.build = "millrace " MILLRACE_VERSION;
   options.stop = &stop_asked;
+  if (!flags.memory.empty()) options.memory = parse_memory_policy(flags.memory);
+  const auto kept = std::make_shared<KeptMemory>();
+  Tracer tracer(KeptMemory::counting(kept));
+  if (flags.stats) options.tracer = &tracer;
   if (ranks != nullptr) options.ranks = &ranks->communicator();
   std::signal(SIGINT, ask_to_stop);
   std::signal(SIGTERM, ask_to_stop);
@@ -130,6 +139,7 @@ int train(const TrainFlags& flags) {
     for (const std::string& file : result.files) files += " " + file;
     fmt::print("millrace: in {}:{}\n", result.folder.string(), files);
   }
+  if (flags.stats) fmt::print("millrace: {}\n", kept->to_string());
   fmt::print("{}\n", training::final_line(result.final));
   return 0;
 }
@@ -157,6 +167,17 @@ void add_train(CLI::App& app, Action& action, char** argv) {
                    "they share it without this flag")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command
+      ->add_option("--memory", flags->memory, "keep, spill, recompute, recompute(ITERATIONS) or truncate(K1, K2), in the place of CONFIG's")
+      ->check([](const std::string& text) {
+        try {
+          static_cast<void>(parse_memory_policy(text));
+          return std::string();
+        } catch (const ArgumentError& error) {
+          return std::string(error.what());
+        }
+      });
+  command->add_flag("--stats", flags->stats, "Prints a line with the bytes that loops kept for their backward loops");
   command->add_flag("--quiet", flags->quiet, "Prints the final line alone");
   command->callback([flags, &action] { action = [flags] { return train(*flags); }; });
 }

@@ -30,19 +30,10 @@ std::string free_port() {
 
 }  // namespace
 
-std::unique_ptr<JobRanks> JobRanks::join() {
-  const auto where = rank_environment();
-  if (!where || where->world_size == 1) return nullptr;
-  std::unique_ptr<JobRanks> made(new JobRanks);
-  made->meeting_ = std::make_unique<Rendezvous>(*where);
-  if (started_by_mpirun()) {
-    made->communicator_ = make_mpi_communicator();
-  } else {
-    made->communicator_ = make_tcp_communicator(*made->meeting_);
-  }
-  made->heartbeat_ = std::make_unique<Heartbeat>(
-      *made->meeting_, [ranks = made->communicator_.get()](const std::string& sentence) { ranks->abort(sentence); });
-  return made;
+std::unique_ptr<RankWorld> join_ranks() {
+  return RankWorld::join(rank_environment(), [](Rendezvous& meeting) {
+    return started_by_mpirun() ? make_mpi_communicator() : make_tcp_communicator(meeting);
+  });
 }
 
 void become_ranks(int ranks, char** argv) {

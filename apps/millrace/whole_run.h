@@ -16,7 +16,7 @@
 
 namespace millrace::app {
 
-/// What a run gave, and a line about it.
+/// The results of a run, and a line about it.
 struct Outcome {
   NamedOutputs outputs;
   std::string stats;
@@ -27,8 +27,8 @@ struct Outcome {
 Outcome run_program(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::shared_ptr<Device>& device,
                     RunOptions options);
 
-/// The same with the loops shared out among as many ranks as there are devices, each a thread of this process. What could not be shared out is
-/// told on standard error.
+/// The same with the loops shared out among as many ranks as there are devices, each a thread of this process. Standard error names
+/// the loops that could not be shared out.
 Outcome run_on_ranks(const Model& model, const std::map<std::string, LoDTensor>& feeds, const std::vector<std::shared_ptr<Device>>& devices,
                      RunOptions options);
 

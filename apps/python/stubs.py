@@ -28,7 +28,7 @@ def widen(line: str) -> str:
     return head + arguments + result
 
 
-ATTRIBUTES = {"DeadlockError": "    waiters: list[tuple[str, str]]\n", "ProtocolError": "    code: str\n    retry_after_ms: int | None\n", "LiveError": "    session: int\n    step: int\n"}
+ATTRIBUTES = {"DeadlockError": "    waiters: list[tuple[str, str]]\n", "ProtocolError": "    code: str\n    retry_after_ms: int | None\n    state: bytes | None\n", "LiveError": "    session: int\n    step: int\n"}
 
 
 def exceptions(core: types.ModuleType) -> str:
@@ -36,7 +36,7 @@ def exceptions(core: types.ModuleType) -> str:
     made = []
     found = [kind for kind in vars(core).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     for kind in sorted(found, key=lambda kind: (len(kind.__mro__) > len(core.Error.__mro__), kind.__name__)):
-        bases = ", ".join(base.__name__ if base is core.Error else f"builtins.{base.__name__}" for base in kind.__bases__)
+        bases = ", ".join(base.__name__ if issubclass(base, core.Error) else f"builtins.{base.__name__}" for base in kind.__bases__)
         body = ATTRIBUTES.get(kind.__name__, "")
         made.append(f'class {kind.__name__}({bases}):\n    """{kind.__doc__}"""\n{body}')
     return "\n".join(made)

@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/// What every program that a person starts does with stdin, stdout and stderr.
+/// The standard streams of every program that a person starts.
 namespace millrace::app {
 
 /// Exit codes.
@@ -25,7 +25,7 @@ inline void complain(const std::string& program, std::string text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-/// What the caller closed must not become the first file or socket that is opened here: nothing is read from it, and what is printed to it
+/// A stream that the caller closed must not become the first file or socket that is opened here: nothing is read from it, and what is printed to it
 /// fails.
 inline void hold_standard_streams() {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)

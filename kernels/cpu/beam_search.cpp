@@ -101,11 +101,6 @@ void keep(const BeamInput& before, const Candidate& chosen, std::int64_t columns
 
 }  // namespace
 
-void copy_index(const Tensor& tokens, const Tensor& ids) {
-  const std::vector<std::int64_t> values = index_values(tokens);
-  std::copy(values.begin(), values.end(), static_cast<std::int64_t*>(ids.raw_mutable()));
-}
-
 BeamChoice choose(const BeamInput& before, const Tensor& candidates, const BeamOptions& options) {
   BeamChoice choice;
   const std::int64_t sources = before.lod.sequences(0);

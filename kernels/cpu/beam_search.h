@@ -8,9 +8,6 @@
 
 namespace millrace::cpu {
 
-/// tokens to ids [N, 1] of i64.
-void copy_index(const Tensor& tokens, const Tensor& ids);
-
 struct BeamInput {
   LoD lod;
   std::vector<std::int64_t> ids;

@@ -104,8 +104,8 @@ void run_floats(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out
     case Binary::mul: return run([](Wide x, Wide y) { return x * y; });
     case Binary::div: return run([](Wide x, Wide y) { return x / y; });
     case Binary::pow: return run(float_power<Wide>);
-    case Binary::minimum: return run([](Wide x, Wide y) { return x < y || x != x ? x : y; });
-    case Binary::maximum: return run([](Wide x, Wide y) { return x > y || x != x ? x : y; });
+    case Binary::minimum: return run([](Wide x, Wide y) { return ((x < y) | (x != x)) ? x : y; });
+    case Binary::maximum: return run([](Wide x, Wide y) { return ((x > y) | (x != x)) ? x : y; });
     case Binary::mod: return run(float_mod<Wide>);
     case Binary::fmod: return run([](Wide x, Wide y) { return std::fmod(x, y); });
     default: return run(float_prelu<Wide>);

@@ -8,7 +8,7 @@
 namespace millrace::cpu {
 namespace {
 
-/// What running sums of T are kept in: wrapping for integers, f32 for narrow floats.
+/// The type of running sums of T: wrapping for integers, f32 for narrow floats.
 template <class T>
 struct Running {
   using type = std::conditional_t<std::is_integral_v<T>, std::uint64_t, std::conditional_t<std::is_same_v<T, double>, double, float>>;

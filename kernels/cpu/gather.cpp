@@ -28,9 +28,14 @@ struct RowCopy {
   RowCopy(const DDim& dims, const DDim& from, const DDim& to)
       : strides{from, to},
         loop(dims, {&strides[0], &strides[1]}),
-        adjoin(loop.count() <= 1 || (loop.inner()[0] == 1 && loop.inner()[1] == 1)) {}
+        adjoin(loop.count() <= 1 || (loop.inner()[0] == 1 && loop.inner()[1] == 1)),
+        side_by_side(from == dims.row_major() && to == dims.row_major()) {}
 
   void operator()(const U* from, U* to) const {
+    if (side_by_side) {
+      std::memcpy(to, from, static_cast<std::size_t>(loop.count()) * sizeof(U));
+      return;
+    }
     loop.each_run(0, loop.count(), [&](const auto& offsets, std::int64_t run) {
       if (adjoin) {
         std::memcpy(to + offsets[1], from + offsets[0], static_cast<std::size_t>(run) * sizeof(U));
@@ -48,6 +53,7 @@ struct RowCopy {
   DDim strides[2];
   StridedLoop<2> loop;
   bool adjoin;
+  bool side_by_side;  ///< the whole row, here and there
 };
 
 std::int64_t rows_grain(std::int64_t row_elements) {
@@ -94,8 +100,9 @@ void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tenso
 }
 
 void check_row_index(const char* op, const std::vector<std::int64_t>& index, const DDim& dims) {
+  const std::int64_t rows = dims[0];
   for (const std::int64_t row : index)
-    if (row < -1 || row >= dims[0])
+    if (row < -1 || row >= rows)
       throw IndexError(std::string(op) + ": expected -1 or a row of " + dims.to_string() + ", found " + std::to_string(row));
 }
 
@@ -106,11 +113,12 @@ void gather_rows(const Tensor& x, const std::vector<std::int64_t>& index, const 
     const RowCopy<U> copy_row(x, out);
     const U* from = static_cast<const U*>(x.raw());
     U* to = static_cast<U*>(out.raw_mutable());
+    const std::int64_t from_stride = x.strides()[0], to_stride = out.strides()[0];
     team.parallel(out.dim(0), rows_grain(copy_row.loop.count()), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t row = index[static_cast<std::size_t>(i)];
-        U* target = to + i * out.strides()[0];
-        row < 0 ? copy_row.zero(target) : copy_row(from + row * x.strides()[0], target);
+        U* target = to + i * to_stride;
+        row < 0 ? copy_row.zero(target) : copy_row(from + row * from_stride, target);
       }
     });
   });

@@ -70,6 +70,33 @@ void run_rows(const GemmKernels& kernels, const Views<T>& views, MatrixCall<T> c
   });
 }
 
+/// All rows by one panel after another, each packed where the one before lay: it is still in the second cache when rows read it. In one thread.
+template <class T>
+void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedLayout& layout, MatrixCall<T> call, T* scratch) {
+  const T* a[max_rows];
+  T* out[max_rows];
+  call.a = a;
+  call.out = out;
+  call.b = scratch;
+  call.b_stride = 0;
+  call.panel_stride = 0;
+  for (std::int64_t panel = 0; panel < layout.panels(); ++panel) {
+    const std::int64_t column = panel * layout.width();
+    const PackedLayout one{layout.k, std::min(layout.width(), layout.columns - column), layout.lanes};
+    pack_panels(one, views.b + column * views.b_column, views.b_row, views.b_column, 0, 1, scratch);
+    call.first_panel = panel;
+    call.last_panel = panel + 1;
+    for (std::int64_t row = 0; row < views.m; row += max_rows) {
+      call.rows = std::min(max_rows, views.m - row);
+      for (std::int64_t i = 0; i < call.rows; ++i) {
+        a[i] = views.a + (row + i) * views.a_row;
+        out[i] = views.c + (row + i) * views.c_row;
+      }
+      kernels.run(call);
+    }
+  }
+}
+
 /// The rows of a side by side. A column's elements lie together: so many rows at a time read each cache line once.
 template <class T>
 void turn(const Views<T>& views, T* rows) {
@@ -108,6 +135,7 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
     run_rows(kernels, views, call, 0, direct, team);
   }
   if (direct == layout.panels()) return;
+  if (direct == 0 && team.size() == 1) return run_panels(kernels, views, layout, call, scratch);
   team.parallel(layout.panels() - direct, 1, [&](std::int64_t first, std::int64_t last) {
     pack_panels(layout, views.b, views.b_row, views.b_column, direct + first, direct + last, scratch);
   });

@@ -8,12 +8,13 @@
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/gemm_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/tile-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 
-/// What comes after the total, for columns [column, column + count) of one row; `count` ≤ lanes.
+/// Factor, bias and addend behind the total, for columns [column, column + count) of one row; `count` ≤ lanes.
 template <class T, class D, class V = hn::Vec<D>>
 HWY_INLINE V Finish(D d, const MatrixCall<T>& call, V value, const T* bias, const T* there) {
   if (call.alpha != T{1}) value = hn::Mul(hn::Set(d, call.alpha), value);
@@ -23,7 +24,20 @@ HWY_INLINE V Finish(D d, const MatrixCall<T>& call, V value, const T* bias, cons
   return hn::Add(value, call.beta == T{1} ? old : hn::Mul(hn::Set(d, call.beta), old));
 }
 
-/// Columns that are no whole vector, or do not stand side by side, go through a vector on the stack.
+/// Finish of columns that stand side by side and are no whole vector.
+template <class T, class D>
+HWY_INLINE void FinishSome(D d, const MatrixCall<T>& call, const T* total, std::int64_t column, std::size_t count, T* row) {
+  auto value = hn::Load(d, total);
+  if (call.alpha != T{1}) value = hn::Mul(hn::Set(d, call.alpha), value);
+  if (call.bias != nullptr) value = hn::Add(value, LoadSome(d, call.bias + column, count));
+  if (call.beta != T{0}) {
+    const auto old = LoadSome(d, row + column, count);
+    value = hn::Add(value, call.beta == T{1} ? old : hn::Mul(hn::Set(d, call.beta), old));
+  }
+  StoreSome(d, value, row + column, count);
+}
+
+/// Columns that do not stand side by side go through a vector on the stack.
 template <class T, class D>
 HWY_INLINE void FinishApart(D d, const MatrixCall<T>& call, const T* total, std::int64_t column, std::int64_t count, T* row) {
   HWY_ALIGN T bias[hn::MaxLanes(d)] = {};
@@ -43,8 +57,12 @@ HWY_INLINE void FinishRow(const MatrixCall<T>& call, const T* total, int vectors
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   for (int v = 0; v < vectors; ++v, column += lanes, total += lanes) {
     const std::int64_t count = std::min(lanes, call.columns - column);
-    if (count < lanes || call.column_stride != 1) {
+    if (call.column_stride != 1) {
       FinishApart(d, call, total, column, count, row);
+      continue;
+    }
+    if (count < lanes) {
+      FinishSome(d, call, total, column, static_cast<std::size_t>(count), row);
       continue;
     }
     const T* bias = call.bias == nullptr ? nullptr : call.bias + column;
@@ -58,18 +76,33 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
   constexpr std::int64_t width = panel_vectors * lanes;
   constexpr bool narrow = !std::is_same_v<T, W>;
   const bool pairs = narrow ? call.rows <= pair_rows : TakesPairs(call.rows, call.k * call.columns * static_cast<std::int64_t>(sizeof(T)));
-  const bool plain = call.alpha == T{1} && call.beta == T{0} && call.bias == nullptr && call.column_stride == 1;
-  for (std::int64_t panel = call.first_panel; panel < call.last_panel;) {
+  const bool plain = call.alpha == T{1} && call.beta == T{0} && call.column_stride == 1;
+  // Panels that go two by two, then those that go alone.
+  const std::int64_t whole = std::min(call.last_panel, (call.columns + lanes - 1) / lanes / panel_vectors);
+  const std::int64_t twos = pairs ? std::max<std::int64_t>(0, whole - call.first_panel) / 2 : 0;
+  const std::int64_t steps = call.last_panel - call.first_panel - twos;
+  for (std::int64_t at = 0; at < steps; ++at) {
+    const std::int64_t next = call.backwards ? steps - 1 - at : at;
+    const std::int64_t panel = call.first_panel + next + std::min(next, twos);
+    const bool pair = next < twos;
     const std::int64_t column = panel * width;
     const std::int64_t vectors_left = (call.columns - column + lanes - 1) / lanes;
-    const bool pair = pairs && panel + 2 <= call.last_panel && vectors_left >= 2 * panel_vectors;
     const int vectors = pair ? 2 * panel_vectors : static_cast<int>(std::min<std::int64_t>(panel_vectors, vectors_left));
     constexpr std::int64_t together = std::is_same_v<T, W> ? 1 : 2;
     const std::int64_t stride = call.b_stride != 0 ? call.b_stride : std::min<std::int64_t>(vectors, panel_vectors) * lanes * together;
     const W* here = b + panel * call.panel_stride;
-    if (plain && column + vectors * lanes <= call.columns) {  // nothing comes behind the totals
+    if (plain && column + vectors * lanes <= call.columns) {  // nothing but a bias comes behind the totals
       EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
         TileFor<T, W>(height, vectors)(call.a + first, call.k, here, stride, call.panel_stride, call.out + first, column);
+        if (call.bias == nullptr) return;
+        const hn::ScalableTag<T> d;
+        for (int v = 0; v < vectors; ++v) {
+          const auto bias = hn::LoadU(d, call.bias + column + v * lanes);
+          for (int row = 0; row < height; ++row) {
+            T* const there = call.out[first + row] + column + v * lanes;
+            hn::StoreU(hn::Add(hn::LoadU(d, there), bias), d, there);
+          }
+        }
       });
     } else {
       TileRoom<T> room(vectors);
@@ -78,7 +111,6 @@ void RunMatrix(const MatrixCall<T>& call, const W* b) {
         for (int row = 0; row < height; ++row) FinishRow(call, room.rows[row], vectors, column, call.out[first + row]);
       });
     }
-    panel += pair ? 2 : 1;
   }
 }
 

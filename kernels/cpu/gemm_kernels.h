@@ -31,6 +31,7 @@ struct MatrixCall {
   std::int64_t columns = 0;  ///< in all
   std::int64_t first_panel = 0;
   std::int64_t last_panel = 0;
+  bool backwards = false;   ///< the last panel first
   const T* bias = nullptr;  ///< [columns] or null
   T alpha = 1;
   T beta = 0;
@@ -52,7 +53,7 @@ struct GemmKernels {
   void run(const MatrixCall<double>& call) const { run_f64(call); }
 };
 
-/// Those of the best instruction set of this machine.
+/// The kernels of the best instruction set of this machine.
 const GemmKernels& gemm_kernels();
 
 }  // namespace millrace::cpu

@@ -31,9 +31,9 @@ struct Int8Kernels {
   void (*quantize)(const float* x, std::int64_t k, std::int8_t* values, float* scale);
 };
 
-/// Those of the best instruction set of this machine.
+/// The kernels of the best instruction set of this machine.
 const Int8Kernels& int8_kernels();
-/// Those without instructions of dot products: what tests compare the others with.
+/// The kernels without instructions of dot products: tests compare the others with them.
 const Int8Kernels& plain_int8_kernels();
 /// `plain` with products by AVX-512 VNNI; null where the machine has none.
 const Int8Kernels* vnni_kernels(const Int8Kernels& plain);

@@ -17,7 +17,7 @@ constexpr std::int64_t lanes = 16;
 constexpr std::int64_t group = 4;
 constexpr std::int64_t width = panel_vectors * lanes;
 
-/// Four of a row as unsigned: value + 128. What lies behind the end meets zeros.
+/// Four of a row as unsigned: value + 128. Elements behind the end meet zeros.
 inline std::uint32_t four_of(const std::int8_t* a, std::int64_t at, std::int64_t k) {
   std::uint32_t four = 0;
   std::memcpy(&four, a + at, at + group <= k ? 4 : static_cast<std::size_t>(k - at));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include <millrace/kernels/lstm_cell.h>
@@ -14,7 +15,7 @@ struct LstmLayout {
   std::int64_t lanes = 1;
   std::int64_t together = 1;  ///< rows of a matrix side by side: 2 of bf16 under f32
 
-  std::int64_t blocks() const { return (hidden + lanes - 1) / lanes; }
+  std::int64_t blocks() const { return (hidden + lanes - 1) >> std::countr_zero(static_cast<std::uint64_t>(lanes)); }  // a power of two
   /// Elements of `vectors` packed vectors of units: k·4 of a matrix, 4 of a bias, 3 of peepholes.
   std::int64_t elements(std::int64_t vectors) const { return blocks() * vectors * lanes; }
   /// Rows of a matrix with those that fill up the last pair.
@@ -26,7 +27,7 @@ LstmLayout lstm_layout(const LstmPlan& plan);
 /// rows][gate][lane][2].
 void pack_gates(const LstmLayout& layout, const Tensor& from, std::int64_t gates, const Tensor& to, ThreadTeam& team);
 
-/// What `x` and `h` of a step are.
+/// The kinds of `x` and `h` of a step.
 enum class LstmGiven : std::uint8_t {
   rows,          ///< x and h
   projection,    ///< x·W and h

@@ -1,35 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cpu/lstm_kernels.h>
 
-#include <cstring>
-
 #include <millrace/kernels/cpu/targets.h>
 
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/lstm_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/activation-inl.h>
+#include <millrace/kernels/cpu/partial-inl.h>
 #include <millrace/kernels/cpu/tile-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
-
-/// `count` elements, the other lanes zero.
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, std::size_t count) {
-  if (count == hn::Lanes(d)) return hn::LoadU(d, from);
-  HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
-  std::memcpy(lanes, from, count * sizeof(T));
-  return hn::Load(d, lanes);
-}
-
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE void StoreSome(D d, hn::Vec<D> value, T* to, std::size_t count) {
-  if (count == hn::Lanes(d)) return hn::StoreU(value, d, to);
-  HWY_ALIGN T lanes[hn::MaxLanes(d)];
-  hn::Store(value, d, lanes);
-  std::memcpy(to, lanes, count * sizeof(T));
-}
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Apply(D d, const Activation& activation, double clip, V a) {
@@ -76,39 +58,42 @@ HWY_NOINLINE void Pointwise(D d, const LstmCall<T>& call, const T* recurrent, co
   StoreSome(d, hn::Mul(o, Apply(d, desc.output, 0, next)), call.h_out[row] + unit, count);
 }
 
-/// The gates and activations that most cells have, over whole vectors: nothing to choose, so that the rows of a tile follow each other closely.
+/// The gates and activations that most cells have: nothing to choose, so that the rows of a tile follow each other closely.
 inline bool IsUsual(const LstmDesc& desc) {
   return desc.gate.kind == Unary::sigmoid && desc.candidate.kind == Unary::tanh && desc.output.kind == Unary::tanh && desc.clip == 0 &&
          !desc.couple_input_forget && !desc.peepholes;
 }
 
-/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart.
-template <class D, class T = hn::TFromD<D>>
+/// Pointwise of such a cell for `height` rows, whose totals lie `stride` apart. `Whole`: the block has all its units.
+template <bool Whole, class D, class T = hn::TFromD<D>>
 HWY_NOINLINE void UsualRows(D d, const LstmCall<T>& call, const T* recurrent, const T* input, std::int64_t stride, std::int64_t block,
                             std::int64_t first, int height) {
   using V = hn::Vec<D>;
   constexpr auto lanes = static_cast<std::int64_t>(MaxLanesOf<T>());
   const std::int64_t unit = block * lanes;
+  const auto count = static_cast<std::size_t>(Whole ? lanes : call.desc->hidden - unit);
   const std::int64_t next_gate = input != nullptr ? lanes : call.desc->hidden;
+  const std::size_t there = input != nullptr ? static_cast<std::size_t>(lanes) : count;  // of the input's sums
   const bool biased = call.bias != nullptr;
   V bias[4];
   for (int gate = 0; gate < 4; ++gate) bias[gate] = biased ? hn::LoadU(d, call.bias + (block * 4 + gate) * lanes) : hn::Zero(d);
-  for (std::int64_t row = first; row < first + height; ++row, recurrent += stride) {
-    const T* in = input != nullptr ? input + (row - first) * stride : call.projection[row] + unit;
+  V shown[tile_rows], kept[tile_rows];
+  for (int row = 0; row < height; ++row, recurrent += stride) {
+    const T* in = input != nullptr ? input + row * stride : call.projection[first + row] + unit;
     const auto sum = [&](int gate) HWY_ATTR {
       V a = hn::Load(d, recurrent + gate * lanes);
       if (biased) a = hn::Add(a, bias[gate]);
-      return hn::Add(a, hn::LoadU(d, in + gate * next_gate));
+      return hn::Add(a, Whole ? hn::LoadU(d, in + gate * next_gate) : LoadSome(d, in + gate * next_gate, there));
     };
-    const V kept = hn::Mul(Sigmoid(d, sum(1)), hn::LoadU(d, call.c[row] + unit));
-    const V next = hn::Add(kept, hn::Mul(Sigmoid(d, sum(0)), Tanh(d, sum(2))));
-    hn::StoreU(next, d, call.c_out[row] + unit);
-    hn::StoreU(Sigmoid(d, sum(3)), d, call.h_out[row] + unit);
+    const T* c = call.c[first + row] + unit;
+    const V old = hn::Mul(Sigmoid(d, sum(1)), Whole ? hn::LoadU(d, c) : LoadSome(d, c, count));
+    kept[row] = hn::Add(old, hn::Mul(Sigmoid(d, sum(0)), Tanh(d, sum(2))));
+    shown[row] = Sigmoid(d, sum(3));
   }
   // Apart from the gates: one row's chain from them to h is longer than what a processor looks ahead.
-  for (std::int64_t row = first; row < first + height; ++row) {
-    T* h_out = call.h_out[row] + unit;
-    hn::StoreU(hn::Mul(hn::LoadU(d, h_out), Tanh(d, hn::LoadU(d, call.c_out[row] + unit))), d, h_out);
+  for (int row = 0; row < height; ++row) {
+    StoreSome(d, kept[row], call.c_out[first + row] + unit, count);
+    StoreSome(d, hn::Mul(shown[row], Tanh(d, kept[row])), call.h_out[first + row] + unit, count);
   }
 }
 
@@ -127,11 +112,12 @@ void RunLstm(const LstmCall<T>& call) {
   const bool pairs = together > 1 ? call.rows <= pair_rows : TakesPairs(call.rows, bytes);
   const W* w = static_cast<const W*>(call.input);
   const W* r = static_cast<const W*>(call.recurrent);
-  for (std::int64_t block = call.first_block; block < call.last_block;) {
+  const std::int64_t step = pairs ? 2 : 1, steps = (call.last_block - call.first_block + step - 1) / step;
+  for (std::int64_t made = 0; made < steps; ++made) {
+    const std::int64_t block = call.first_block + (call.backwards ? steps - 1 - made : made) * step;
     const int blocks = pairs && block + 2 <= call.last_block ? 2 : 1;
     const int vectors = blocks * panel_vectors;
     const TileRoom<T> recurrent(vectors), input(vectors);
-    const bool whole = usual && (block + blocks) * lanes <= h;
     EachTile(call.rows, [&](std::int64_t first, int height) HWY_ATTR {
       const auto tile = TileFor<T, W>(height, vectors);
       tile(call.h + first, h, r + block * h_stride, width * together, h_stride, recurrent.rows, 0);
@@ -139,8 +125,9 @@ void RunLstm(const LstmCall<T>& call) {
       for (int next = 0; next < blocks; ++next) {
         const T* from_h = recurrent.total + next * width;
         const T* from_x = call.x != nullptr ? input.total + next * width : nullptr;
-        if (whole) {
-          UsualRows(d, call, from_h, from_x, blocks * width, block + next, first, height);
+        if (usual) {
+          const auto rows = (block + next + 1) * lanes <= h ? UsualRows<true, decltype(d), T> : UsualRows<false, decltype(d), T>;
+          rows(d, call, from_h, from_x, blocks * width, block + next, first, height);
           continue;
         }
         for (int row = 0; row < height; ++row) {
@@ -149,7 +136,6 @@ void RunLstm(const LstmCall<T>& call) {
         }
       }
     });
-    block += blocks;
   }
 }
 

@@ -27,6 +27,7 @@ struct LstmCall {
   const T* peepholes = nullptr;     ///< [block][i f o][lane] or null
   std::int64_t first_block = 0;
   std::int64_t last_block = 0;
+  bool backwards = false;  ///< the last block first
 };
 
 /// The cells of one instruction set.
@@ -44,7 +45,7 @@ struct LstmKernels {
   void run(const LstmCall<double>& call) const { run_f64(call); }
 };
 
-/// Those of the best instruction set of this machine.
+/// The kernels of the best instruction set of this machine.
 const LstmKernels& lstm_kernels();
 
 }  // namespace millrace::cpu

@@ -143,6 +143,14 @@ struct SquaredFrom {
   }
 };
 
+/// Adds the chains of kernels/layer_norm.h in halves.
+template <class T>
+HWY_INLINE T Halved(T* chains) {
+  for (int half = norm_chains / 2; half > 0; half /= 2)
+    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
+  return chains[0];
+}
+
 /// Σ f(x[i]) in the chains of kernels/layer_norm.h.
 template <class T, class F>
 HWY_INLINE T ChainedSum(const T* x, std::int64_t n, const F& f) {
@@ -157,9 +165,7 @@ HWY_INLINE T ChainedSum(const T* x, std::int64_t n, const F& f) {
   HWY_ALIGN T chains[norm_chains];
   for (int p = 0; p < parts; ++p) hn::Store(sum[p], d, chains + p * lanes);
   for (int chain = 0; i < n; ++i, ++chain) chains[chain] += f.one(x[i]);
-  for (int half = norm_chains / 2; half > 0; half /= 2)
-    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
-  return chains[0];
+  return Halved(chains);
 }
 
 template <class T>
@@ -172,6 +178,111 @@ void RunLayerNorm(T* const* rows, int count, std::int64_t n, const T* scale, con
   }
 }
 
+/// Both sums over the slopes s = g·scale at once, and the rows of the gradient of scale.
+template <class T>
+HWY_INLINE void SumSlopes(const NormGradientRow<T>& row, std::int64_t n, T mean, T factor, T& total, T& along) {
+  const hn::CappedTag<T, norm_chains> d;
+  constexpr auto lanes = static_cast<int>(hn::MaxLanes(d));
+  constexpr int parts = norm_chains / lanes;
+  // Copies: what is written might be one of these for all that a compiler knows.
+  const T *x = row.x, *slopes = row.g, *scale = row.scale;
+  T* rows = row.rows;
+  const auto means = hn::Set(d, mean), factors = hn::Set(d, factor);
+  hn::Vec<decltype(d)> sums[parts], products[parts];
+  for (int p = 0; p < parts; ++p) sums[p] = products[p] = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + norm_chains <= n; i += norm_chains) {
+    for (int p = 0; p < parts; ++p) {
+      const std::int64_t at = i + p * lanes;
+      const auto g = hn::LoadU(d, slopes + at);
+      const auto normal = hn::Mul(hn::Sub(hn::LoadU(d, x + at), means), factors);
+      const auto slope = hn::Mul(g, hn::LoadU(d, scale + at));
+      hn::StoreU(hn::Mul(g, normal), d, rows + at);
+      sums[p] = hn::Add(sums[p], slope);
+      products[p] = hn::Add(products[p], hn::Mul(slope, normal));
+    }
+  }
+  HWY_ALIGN T chains[2][norm_chains];
+  for (int p = 0; p < parts; ++p) {
+    hn::Store(sums[p], d, chains[0] + p * lanes);
+    hn::Store(products[p], d, chains[1] + p * lanes);
+  }
+  for (int chain = 0; i < n; ++i, ++chain) {
+    const T normal = (x[i] - mean) * factor, slope = slopes[i] * scale[i];
+    rows[i] = slopes[i] * normal;
+    chains[0][chain] += slope;
+    chains[1][chain] += slope * normal;
+  }
+  total = Halved(chains[0]);
+  along = Halved(chains[1]);
+}
+
+template <class T>
+void RunNormGradient(const NormGradientRow<T>& row, std::int64_t n) {
+  const T elements = static_cast<T>(n);
+  const T mean = ChainedSum(row.x, n, Element()) / elements;
+  const T variance = ChainedSum(row.x, n, SquaredFrom<T>{mean}) / elements;
+  const T factor = T{1} / std::sqrt(variance + row.epsilon);
+  T total, along;
+  SumSlopes(row, n, mean, factor, total, along);
+  total /= elements;
+  along /= elements;
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto means = hn::Set(d, mean), factors = hn::Set(d, factor), totals = hn::Set(d, total), alongs = hn::Set(d, along);
+  const T *x = row.x, *slopes = row.g, *scale = row.scale;
+  T* dx = row.dx;
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto normal = hn::Mul(hn::Sub(hn::LoadU(d, x + i), means), factors);
+    const auto slope = hn::Mul(hn::LoadU(d, slopes + i), hn::LoadU(d, scale + i));
+    hn::StoreU(hn::Mul(factors, hn::Sub(hn::Sub(slope, totals), hn::Mul(normal, alongs))), d, dx + i);
+  }
+  for (; i < n; ++i) dx[i] = factor * ((slopes[i] * scale[i] - total) - (x[i] - mean) * factor * along);
+}
+
+/// The sums of `columns` columns of `n` rows in the order of kernels/reduce.h, `Vectors` vectors of them side by side.
+template <int Vectors, class T>
+HWY_INLINE void SumColumns(const T* from, std::int64_t n, std::int64_t stride, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  hn::Vec<decltype(d)> total[Vectors];
+  for (std::int64_t begin = 0; begin == 0 || begin < n; begin += k_block) {
+    hn::Vec<decltype(d)> part[Vectors];
+    for (int v = 0; v < Vectors; ++v) part[v] = hn::Zero(d);
+    for (std::int64_t i = begin; i < std::min(n, begin + k_block); ++i)
+      for (int v = 0; v < Vectors; ++v) part[v] = hn::Add(part[v], hn::LoadU(d, from + i * stride + v * lanes));
+    for (int v = 0; v < Vectors; ++v) total[v] = begin == 0 ? part[v] : hn::Add(total[v], part[v]);
+  }
+  for (int v = 0; v < Vectors; ++v) hn::StoreU(total[v], d, to + v * lanes);
+}
+
+template <class T>
+void RunColumnSums(const T* from, std::int64_t n, std::int64_t stride, std::int64_t columns, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t at = 0;
+  for (; at + 4 * lanes <= columns; at += 4 * lanes) SumColumns<4>(from + at, n, stride, to + at);
+  for (; at + lanes <= columns; at += lanes) SumColumns<1>(from + at, n, stride, to + at);
+  for (; at < columns; ++at) {
+    T total{};
+    for (std::int64_t begin = 0; begin < n; begin += k_block) {
+      T part{};
+      for (std::int64_t i = begin; i < std::min(n, begin + k_block); ++i) part += from[i * stride + at];
+      total = begin == 0 ? part : total + part;
+    }
+    to[at] = total;
+  }
+}
+
+void RunColumnSumsF32(const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns, float* to) {
+  RunColumnSums(from, n, stride, columns, to);
+}
+void RunColumnSumsF64(const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to) {
+  RunColumnSums(from, n, stride, columns, to);
+}
+void RunNormGradientF32(const NormGradientRow<float>& row, std::int64_t n) { RunNormGradient(row, n); }
+void RunNormGradientF64(const NormGradientRow<double>& row, std::int64_t n) { RunNormGradient(row, n); }
 void RunSumsF32(const float* const* rows, int count, std::int64_t n, float* sums) { RunSums(rows, count, n, sums); }
 void RunSumsF64(const double* const* rows, int count, std::int64_t n, double* sums) { RunSums(rows, count, n, sums); }
 void RunLayerNormF32(float* const* rows, int count, std::int64_t n, const float* scale, const float* bias, float epsilon) {
@@ -191,6 +302,10 @@ HWY_EXPORT(RunSumsF32);
 HWY_EXPORT(RunSumsF64);
 HWY_EXPORT(RunLayerNormF32);
 HWY_EXPORT(RunLayerNormF64);
+HWY_EXPORT(RunNormGradientF32);
+HWY_EXPORT(RunNormGradientF64);
+HWY_EXPORT(RunColumnSumsF32);
+HWY_EXPORT(RunColumnSumsF64);
 
 void ordered_sums(const float* const* rows, int count, std::int64_t n, float* sums) {
   HWY_DYNAMIC_DISPATCH(RunSumsF32)(rows, count, n, sums);
@@ -203,6 +318,14 @@ void layer_norm_rows(float* const* rows, int count, std::int64_t n, const float*
 }
 void layer_norm_rows(double* const* rows, int count, std::int64_t n, const double* scale, const double* bias, double epsilon) {
   HWY_DYNAMIC_DISPATCH(RunLayerNormF64)(rows, count, n, scale, bias, epsilon);
+}
+void layer_norm_gradient_row(const NormGradientRow<float>& row, std::int64_t n) { HWY_DYNAMIC_DISPATCH(RunNormGradientF32)(row, n); }
+void layer_norm_gradient_row(const NormGradientRow<double>& row, std::int64_t n) { HWY_DYNAMIC_DISPATCH(RunNormGradientF64)(row, n); }
+void column_sums(const float* from, std::int64_t n, std::int64_t stride, std::int64_t columns, float* to) {
+  HWY_DYNAMIC_DISPATCH(RunColumnSumsF32)(from, n, stride, columns, to);
+}
+void column_sums(const double* from, std::int64_t n, std::int64_t stride, std::int64_t columns, double* to) {
+  HWY_DYNAMIC_DISPATCH(RunColumnSumsF64)(from, n, stride, columns, to);
 }
 
 }  // namespace millrace::cpu

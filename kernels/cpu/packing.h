@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
@@ -19,8 +20,9 @@ struct PackedLayout {
   std::int64_t group = 1;  ///< k side by side
 
   std::int64_t width() const { return panel_vectors * lanes; }
-  std::int64_t panels() const { return (columns + width() - 1) / width(); }
-  std::int64_t groups() const { return (k + group - 1) / group; }
+  /// `lanes` is a power of two: no division, which takes as long as a small product.
+  std::int64_t panels() const { return (columns + width() - 1) >> std::countr_zero(static_cast<std::uint64_t>(width())); }
+  std::int64_t groups() const { return group == 1 ? k : (k + group - 1) / group; }
   std::int64_t panel_stride() const { return width() * groups() * group; }
   std::int64_t width_of(std::int64_t panel) const {
     const std::int64_t rest = columns - panel * width();
@@ -42,6 +44,10 @@ void pack_panels(const PackedLayout& layout, const T* from, std::int64_t row_str
       if (filled < width || k + layout.group > layout.k) std::fill(row, row + width * layout.group, T{});
       for (std::int64_t g = 0; g < std::min(layout.group, layout.k - k); ++g) {
         const T* source = from + (k + g) * row_stride + column * column_stride;
+        if (layout.group == 1 && column_stride == 1) {
+          std::copy_n(source, filled, row);
+          continue;
+        }
         for (std::int64_t i = 0; i < filled; ++i) row[i * layout.group + g] = source[i * column_stride];
       }
     }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/norm_kernels.h>
 #include <millrace/kernels/cpu/strided_loop.h>
 #include <millrace/kernels/cpu/unary_kernels.h>
 
@@ -101,6 +102,20 @@ void fold(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team, Wide f
   });
 }
 
+/// Sums over rows, as `fold` does them, by vectors. False for outputs that do not lie side by side, and for more than one folded axis.
+template <class T>
+bool sum_over_rows(const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+  const Folding folding(x, axes, out);
+  if (folding.outer.rank() != 1 || folding.inner.rank() != 1 || folding.x_outer[0] != 1 || folding.out_outer[0] != 1) return false;
+  const std::int64_t n = folding.inner[0], stride = folding.x_inner[0];
+  const T* from = static_cast<const T*>(x.raw());
+  T* to = static_cast<T*>(out.raw_mutable());
+  constexpr std::int64_t line = 64;
+  team.parallel(folding.outer[0], std::max<std::int64_t>(line, grain_heavy / std::max<std::int64_t>(1, n)),
+                [&](std::int64_t begin, std::int64_t end) { column_sums(from + begin, n, stride, end - begin, to + begin); });
+  return true;
+}
+
 template <class T>
 struct FoldedIn {
   using type = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
@@ -165,7 +180,10 @@ void fold_floats(Reduction kind, const Tensor& x, int axes, const Tensor& out, T
     fold<T, T, Wide>(x, axes, out, team, first, blocks, step, finish);
   };
   switch (kind) {
-    case Reduction::sum: return run(true, 0, plus, same);
+    case Reduction::sum:
+      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>)
+        if (sum_over_rows<T>(x, axes, out, team)) return;
+      return run(true, 0, plus, same);
     case Reduction::mean: return run(true, 0, plus, [](Wide a, std::int64_t n) { return a / static_cast<Wide>(n); });
     case Reduction::prod: return run(false, 1, [](Wide a, Wide v) { return a * v; }, same);
     case Reduction::l1: return run(true, 0, [](Wide a, Wide v) { return a + std::abs(v); }, same);

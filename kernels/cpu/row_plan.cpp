@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/gru_kernels.h>
 #include <millrace/kernels/cpu/int8_kernels.h>
 #include <millrace/kernels/cpu/lstm_cell.h>
 #include <millrace/kernels/cpu/lstm_kernels.h>
@@ -92,32 +93,56 @@ template <class T>
 class Machine {
  public:
   Machine(const RowPlan::State& plan, const RowWeights& weights, void* workspace, SpinHelper* helper)
-      : plan_(plan), weights_(weights), registers_(static_cast<Register*>(workspace)), helper_(helper) {
+      : plan_(plan),
+        functions_(plan.functions<T>().data()),
+        weights_(weights),
+        registers_(static_cast<Register*>(workspace)),
+        helper_(helper) {
     data_ = reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + plan.table_bytes);
-    for (std::size_t i = 0; i < plan.desc.registers.size(); ++i) {
-      const RowRegister& reg = plan.desc.registers[i];
+  }
+
+  /// Writes down where constants and scratch lie; once for a workspace.
+  void place() {
+    for (std::size_t i = 0; i < plan_.desc.registers.size(); ++i) {
+      const RowRegister& reg = plan_.desc.registers[i];
       registers_[i] = {nullptr, 0, 0};
       if (reg.kind == RowRegister::Kind::constant)
-        registers_[i].first = const_cast<T*>(static_cast<const T*>(weights.constants[reg.place].raw()));
+        registers_[i].first = const_cast<T*>(static_cast<const T*>(weights_.constants[reg.place].raw()));
       else if (reg.kind == RowRegister::Kind::scratch)
-        registers_[i] = {data_ + plan.places[i].offset, reg.width, 0};
+        registers_[i] = {data_ + plan_.places[i].offset, reg.width, 0};
     }
   }
 
   /// Rows [first, first + rows) of the views.
   void run(std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t first, std::int64_t rows) {
-    for (std::size_t i = 0; i < plan_.desc.registers.size(); ++i) {
+    for (const std::size_t i : plan_.given) {
       const RowRegister& reg = plan_.desc.registers[i];
-      if (reg.kind != RowRegister::Kind::input && reg.kind != RowRegister::Kind::output) continue;
       const RowView& view = reg.kind == RowRegister::Kind::input ? inputs[reg.place] : outputs[reg.place];
       registers_[i] = {static_cast<T*>(view.first) + first * view.stride, view.stride, 0};
     }
-    for (const RowPlan::State::Group& group : plan_.groups) {
-      if (group.tile == 0) {
-        heavy(plan_.desc.ops[group.first], rows);
-        continue;
+    run_groups(rows);
+  }
+
+  /// `runs` times all rows, of one block, each on the next place of the tracks.
+  void run(std::span<const RowTrack> inputs, std::span<const RowTrack> outputs, std::int64_t rows, std::int64_t runs) {
+    const auto track_of = [&](std::size_t reg) -> const RowTrack& {
+      const RowRegister& given = plan_.desc.registers[reg];
+      return given.kind == RowRegister::Kind::input ? inputs[given.place] : outputs[given.place];
+    };
+    for (const std::size_t i : plan_.given) registers_[i] = {static_cast<T*>(track_of(i).view.first), track_of(i).view.stride, 0};
+    if (rows == 1)  // the only row is the first one of every tile
+      for (std::size_t i = 0; i < plan_.places.size(); ++i) registers_[i].origin = 0;
+    for (std::int64_t run = 0; run < runs; ++run) {
+      backwards_ = run % 2 != 0;
+      for (const std::size_t i : plan_.given) {
+        const RowTrack& track = track_of(i);
+        void* const there = run % 2 != 0 && track.other != nullptr ? track.other : track.view.first;
+        registers_[i].first = reinterpret_cast<T*>(static_cast<std::byte*>(there) + run * track.step);
       }
-      for (std::int64_t at = 0; at < rows; at += group.tile) run_tile(group, at, std::min(group.tile, rows - at));
+      if (rows == 1)
+        run_row();
+      else
+        run_groups(rows);
     }
   }
 
@@ -129,55 +154,108 @@ class Machine {
   };
   static_assert(sizeof(Register) <= 24);
 
+  /// One row: no tiles, and no rows to find.
+  void run_row() const {
+    for (const RowPlan::State::Group& group : plan_.groups)
+      if (group.gru >= 0)
+        gru_gates(plan_.gru[static_cast<std::size_t>(group.gru)], 0, 1);
+      else
+        run_ops_of_row(group);
+  }
+  void run_ops_of_row(const RowPlan::State::Group& group) const {
+    const auto first_of = [this](const RowOperand& operand) { return registers_[operand.reg].first + operand.begin; };
+    for (std::size_t i = group.first; i < group.last; ++i) {
+      const RowOp& op = plan_.desc.ops[i];
+      const RowFunctions<T>& call = functions_[i];
+      if (!call.whole_row) {
+        call.heavy ? heavy(op, 1) : light(i, 0, 1);
+        continue;
+      }
+      const auto span_of = [&](int k) { return Span<T>{first_of(op.in[k]), op.in[k].inner_step == 0}; };
+      const auto count = static_cast<std::size_t>(op.outer * op.inner);
+      if (op.kind == Kind::binary)
+        call.binary(span_of(0), span_of(1), first_of(op.out), count);
+      else if (op.kind == Kind::unary && op.in[0].inner_step != 0)
+        call.unary(op.unary, op.params, first_of(op.in[0]), first_of(op.out), count);
+      else
+        light(i, 0, 1);
+    }
+  }
+
+  void run_groups(std::int64_t rows) {
+    for (const RowPlan::State::Group& group : plan_.groups) {
+      if (group.tile == 0) {
+        heavy(plan_.desc.ops[group.first], rows);
+        continue;
+      }
+      for (std::int64_t at = 0; at < rows; at += group.tile) run_tile(group, at, std::min(group.tile, rows - at));
+    }
+  }
+
   T* at(const RowOperand& operand, std::int64_t row) const {
     const Register& reg = registers_[operand.reg];
     return reg.first + (row - reg.origin) * reg.stride + operand.begin;
   }
   std::int64_t stride(const RowOperand& operand) const { return registers_[operand.reg].stride; }
 
+  void gru_gates(const RowPlan::State::Gru& of, std::int64_t first, std::int64_t rows) const {
+    const auto there = [this](const RowOperand& operand, std::int64_t row) { return operand.reg < 0 ? nullptr : at(operand, row); };
+    const GruFunction<T> function = gru_function<T>();
+    for (std::int64_t row = first; row < first + rows; ++row)
+      function({there(of.sums, row), there(of.candidate, row), there(of.gates_bias, row), there(of.candidate_bias, row), there(of.x, row),
+                there(of.x_candidate, row), there(of.one, row), there(of.h, row), there(of.out, row), of.hidden, of.turned});
+  }
+
   void run_tile(const RowPlan::State::Group& group, std::int64_t first, std::int64_t rows) {
+    if (group.gru >= 0) {
+      const RowPlan::State::Gru& gru = plan_.gru[static_cast<std::size_t>(group.gru)];
+      if (plan_.places[static_cast<std::size_t>(gru.out.reg)].local) registers_[gru.out.reg].origin = first;
+      return gru_gates(gru, first, rows);
+    }
     for (std::size_t i = group.first; i < group.last; ++i) {
       const RowOp& op = plan_.desc.ops[i];
       if (plan_.places[static_cast<std::size_t>(op.out.reg)].local) registers_[op.out.reg].origin = first;
       if (op.out2.reg >= 0 && plan_.places[static_cast<std::size_t>(op.out2.reg)].local) registers_[op.out2.reg].origin = first;
-      light(op, first, rows);
+      light(i, first, rows);
     }
   }
 
   // ---- Row-wise ops ----
 
-  void light(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+  void light(std::size_t i, std::int64_t first, std::int64_t rows) const {
+    const RowOp& op = plan_.desc.ops[i];
+    const RowFunctions<T>& call = functions_[i];
     switch (op.kind) {
-      case Kind::unary: return each_run<1>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) { unary(op, in[0], out, n); });
+      case Kind::unary:
+        return each_run<1>(op, call, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) { unary(op, call, in[0], out, n); });
       case Kind::binary:
-        return each_run<2>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
-          binary_span(op.binary, in[0], in[1], out, static_cast<std::size_t>(n));
-        });
+        return each_run<2>(op, call, first, rows,
+                           [&](T* out, const Span<T>* in, std::int64_t n) { call.binary(in[0], in[1], out, static_cast<std::size_t>(n)); });
       case Kind::where:
-        return each_run<3>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
-          where_span(in[0], in[1], in[2], out, static_cast<std::size_t>(n));
+        return each_run<3>(op, call, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
+          call.where(in[0], in[1], in[2], out, static_cast<std::size_t>(n));
         });
       case Kind::round_bf16:
-        return each_run<1>(op, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
-          for (std::int64_t i = 0; i < n; ++i)
-            out[i] = static_cast<T>(static_cast<float>(bfloat16(static_cast<float>(in[0].first[in[0].repeats ? 0 : i]))));
+        return each_run<1>(op, call, first, rows, [&](T* out, const Span<T>* in, std::int64_t n) {
+          for (std::int64_t at = 0; at < n; ++at)
+            out[at] = static_cast<T>(static_cast<float>(bfloat16(static_cast<float>(in[0].first[in[0].repeats ? 0 : at]))));
         });
       case Kind::quantize: return quantize(op, first, rows);
       case Kind::copy: return copy(op, first, rows);
       case Kind::reduce: return reduce(op, first, rows);
+      case Kind::layer_norm_gradient: return norm_gradient(op, first, rows);
       default: return norm(op, first, rows);
     }
   }
 
-  static void unary(const RowOp& op, const Span<T>& in, T* out, std::int64_t n) {
-    if (!in.repeats) return unary_run(op.unary, op.params, in.first, out, static_cast<std::size_t>(n));
+  static void unary(const RowOp& op, const RowFunctions<T>& call, const Span<T>& in, T* out, std::int64_t n) {
+    if (!in.repeats) return call.unary(op.unary, op.params, in.first, out, static_cast<std::size_t>(n));
     T one;
-    unary_run(op.unary, op.params, in.first, &one, 1);
+    call.unary(op.unary, op.params, in.first, &one, 1);
     std::fill_n(out, n, one);
   }
 
-  /// Whether the elements of a row lie side by side, or are one.
-  static bool whole(const RowOp& op, const RowOperand& x) { return op.outer == 1 || x.outer_step == op.inner * x.inner_step; }
+  static bool whole(const RowOp& op, const RowOperand& x) { return lies_whole(op, x); }
   /// Whether the same holds from row to row.
   bool whole_rows(const RowOp& op, const RowOperand& x) const {
     return whole(op, x) && stride(x) == (x.inner_step == 0 ? 0 : op.outer * op.inner);
@@ -185,7 +263,12 @@ class Machine {
 
   /// Calls f(out, in, n) on the longest runs of elements that lie side by side in all operands.
   template <int Inputs, class F>
-  void each_run(const RowOp& op, std::int64_t first, std::int64_t rows, F f) const {
+  void each_run(const RowOp& op, const RowFunctions<T>& call, std::int64_t first, std::int64_t rows, F f) const {
+    if (rows == 1 && call.whole_row) {
+      Span<T> in[Inputs];
+      for (int k = 0; k < Inputs; ++k) in[k] = {at(op.in[k], first), op.in[k].inner_step == 0};
+      return f(at(op.out, first), in, op.outer * op.inner);
+    }
     bool all_whole = whole(op, op.out);
     bool all_rows = rows == 1 || whole_rows(op, op.out);
     Span<T> in[Inputs];
@@ -252,12 +335,33 @@ class Machine {
     });
   }
 
+  void norm_gradient(const RowOp& op, std::int64_t first, std::int64_t rows) const {
+    if (op.inner == 0) return;
+    const auto part = [](const RowOperand& of, std::int64_t o) { return o * of.outer_step; };
+    for (std::int64_t row = first; row < first + rows; ++row)
+      for (std::int64_t o = 0; o < op.outer; ++o)
+        layer_norm_gradient_row(
+            NormGradientRow<T>{at(op.in[0], row) + part(op.in[0], o), at(op.in[2], row) + part(op.in[2], o), at(op.in[1], first),
+                               static_cast<T>(op.epsilon), at(op.out, row) + part(op.out, o), at(op.out2, row) + part(op.out2, o)},
+            op.inner);
+  }
+
   // ---- Products and cells ----
 
   void heavy(const RowOp& op, std::int64_t rows) const {
     if (op.kind == Kind::matmul) return matmul(op, rows);
     if (op.kind == Kind::matmul_int8) return matmul_int8(op, rows);
+    if (op.kind == Kind::function) return function(op, rows);
     cell(op, rows);
+  }
+
+  void function(const RowOp& op, std::int64_t rows) const {
+    RowView in[3];
+    std::size_t inputs = 0;
+    for (; inputs < 3 && op.in[inputs].reg >= 0; ++inputs) in[inputs] = {at(op.in[inputs], 0), stride(op.in[inputs])};
+    RowView out[2] = {{at(op.out, 0), stride(op.out)}, {}};
+    if (op.out2.reg >= 0) out[1] = {at(op.out2, 0), stride(op.out2)};
+    weights_.functions[op.weights]({in, inputs}, {out, op.out2.reg >= 0 ? 2U : 1U}, rows);
   }
 
   void quantize(const RowOp& op, std::int64_t first, std::int64_t rows) const {
@@ -320,6 +424,7 @@ class Machine {
     call.panel_stride = layout.panel_stride();
     call.columns = layout.columns;
     call.last_panel = layout.panels();
+    call.backwards = backwards_;
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t o = 0; o < op.outer; ++o) {
         a[call.rows] = at(op.in[0], row) + o * op.in[0].outer_step;
@@ -367,6 +472,7 @@ class Machine {
     call.bias = data(cell.packed.bias, desc.bias);
     call.peepholes = data(cell.packed.peepholes, desc.peepholes);
     call.last_block = lstm_layout(cell.plan).blocks();
+    call.backwards = backwards_;
     const std::int64_t sums = desc.hidden + (op.projected ? 0 : desc.input);
     if (helper_ == nullptr || rows * sums * 4 * desc.hidden < row_split_work) return cell.plan.kernels().run(call);
     helper_->both([&](int part, int parts) {
@@ -378,13 +484,21 @@ class Machine {
   }
 
   const RowPlan::State& plan_;
+  const RowFunctions<T>* functions_;
   const RowWeights& weights_;
   Register* registers_;
   T* data_;
   SpinHelper* helper_;
+  /// Every second run of many reads weights from their end on: it finds in the cache what the run before it read last.
+  bool backwards_ = false;
 };
 
 }  // namespace
+
+template <class T>
+void place_registers(const RowPlan::State& plan, const RowWeights& weights, void* workspace) {
+  Machine<T>(plan, weights, workspace, nullptr).place();
+}
 
 template <class T>
 void run_rows(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
@@ -394,6 +508,18 @@ void run_rows(const RowPlan::State& plan, const RowWeights& weights, std::span<c
     machine.run(inputs, outputs, first, std::min(plan.block_rows, rows - first));
 }
 
+template <class T>
+void run_tracks(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowTrack> inputs, std::span<const RowTrack> outputs,
+                std::int64_t rows, std::int64_t runs, void* workspace, SpinHelper* helper) {
+  Machine<T>(plan, weights, workspace, helper).run(inputs, outputs, rows, runs);
+}
+
+template void run_tracks<float>(const RowPlan::State&, const RowWeights&, std::span<const RowTrack>, std::span<const RowTrack>,
+                                std::int64_t, std::int64_t, void*, SpinHelper*);
+template void run_tracks<double>(const RowPlan::State&, const RowWeights&, std::span<const RowTrack>, std::span<const RowTrack>,
+                                 std::int64_t, std::int64_t, void*, SpinHelper*);
+template void place_registers<float>(const RowPlan::State&, const RowWeights&, void*);
+template void place_registers<double>(const RowPlan::State&, const RowWeights&, void*);
 template void run_rows<float>(const RowPlan::State&, const RowWeights&, std::span<const RowView>, std::span<const RowView>, std::int64_t,
                               void*, SpinHelper*);
 template void run_rows<double>(const RowPlan::State&, const RowWeights&, std::span<const RowView>, std::span<const RowView>, std::int64_t,

@@ -5,17 +5,42 @@
 #include <cstdint>
 #include <vector>
 
+#include <millrace/kernels/cpu/span_kernels.h>
+#include <millrace/kernels/cpu/unary_kernels.h>
 #include <millrace/kernels/row_plan.h>
 
 namespace millrace {
+namespace cpu {
 
-/// What a description comes to: which ops run over a whole block and which a few rows at a time, and where scratch registers lie.
+/// The function that an elementwise op calls, found when its plan is made.
+template <class T>
+struct RowFunctions {
+  UnaryFunction<T> unary = nullptr;
+  SpanFunction<T> binary = nullptr;
+  WhereFunction<T> where = nullptr;
+  bool whole_row = false;  ///< the elements of a row lie side by side in all operands, or are one
+  bool heavy = false;      ///< a product, a cell or a function over a whole block
+};
+
+/// Whether the elements of a row lie side by side in an operand, or are one.
+inline bool lies_whole(const RowOp& op, const RowOperand& x) { return op.outer == 1 || x.outer_step == op.inner * x.inner_step; }
+
+}  // namespace cpu
+
+/// The schedule of a description: ops that run over a whole block, ops that run a few rows at a time, and the places of scratch registers.
 struct RowPlan::State {
   /// Ops [first, last): one product or cell over all rows of the block, or row-wise ops over `tile` rows at a time.
   struct Group {
     std::size_t first = 0;
     std::size_t last = 0;
     std::int64_t tile = 0;  ///< 0: the whole block
+    int gru = -1;           ///< the place in `gru` of what the ops are together, if they are
+  };
+  /// Ops that are the gates of a GRU: where each of their operands lies.
+  struct Gru {
+    RowOperand sums, candidate, gates_bias, candidate_bias, x, x_candidate, one, h, out;
+    std::int64_t hidden = 0;
+    bool turned = false;
   };
   /// Elements from the start of the workspace's data. A local register holds the rows of a tile, else those of the block.
   struct Place {
@@ -24,18 +49,36 @@ struct RowPlan::State {
   };
   RowDesc desc;
   std::vector<Group> groups;
-  std::vector<Place> places;  ///< by register; of scratch alone
+  std::vector<Gru> gru;
+  std::vector<Place> places;                            ///< by register; of scratch alone
+  std::vector<std::size_t> given;                       ///< registers that are inputs or outputs
+  std::vector<cpu::RowFunctions<float>> functions_f32;  ///< by op, of a plan of f32
+  std::vector<cpu::RowFunctions<double>> functions_f64;
   std::int64_t block_rows = 0;
   std::int64_t room = 0;         ///< element offset of the room that logarithms of softmax take
   std::int64_t elements = 0;     ///< in all
   std::int64_t table_bytes = 0;  ///< in front of the elements: where each register is now
+
+  template <class T>
+  const std::vector<cpu::RowFunctions<T>>& functions() const {
+    if constexpr (sizeof(T) == 4)
+      return functions_f32;
+    else
+      return functions_f64;
+  }
 };
 
 namespace cpu {
 
+/// Writes down in the workspace where constants and scratch lie; before the first `run_rows` with it.
+template <class T>
+void place_registers(const RowPlan::State& plan, const RowWeights& weights, void* workspace);
 template <class T>
 void run_rows(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs,
               std::int64_t rows, void* workspace, SpinHelper* helper);
+template <class T>
+void run_tracks(const RowPlan::State& plan, const RowWeights& weights, std::span<const RowTrack> inputs, std::span<const RowTrack> outputs,
+                std::int64_t rows, std::int64_t runs, void* workspace, SpinHelper* helper);
 
 }  // namespace cpu
 }  // namespace millrace

@@ -29,7 +29,7 @@ void greatest_rows(const Tensor& x, const Offsets& offsets, const Tensor& out, T
   });
 }
 
-/// What a sum over n rows becomes.
+/// The pool's value, from a sum over n rows.
 template <class T, class Wide>
 T finished(SequencePool kind, Wide sum, std::int64_t n) {
   if constexpr (std::is_integral_v<T>) {

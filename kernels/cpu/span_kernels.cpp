@@ -10,27 +10,16 @@
 #define HWY_TARGET_INCLUDE "millrace/kernels/cpu/span_kernels.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <millrace/kernels/cpu/partial-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vector `i` of a span, of which `count` elements are there.
+/// Elements `i` and following of a span, `count` of them.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> LoadSpan(D d, const Span<T>& span, std::size_t i, std::size_t count) {
-  if (span.repeats) return hn::Set(d, *span.first);
-  if (count == hn::Lanes(d)) return hn::LoadU(d, span.first + i);
-  HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
-  std::memcpy(lanes, span.first + i, count * sizeof(T));
-  return hn::Load(d, lanes);
-}
-
-template <class D, class T = hn::TFromD<D>>
-HWY_INLINE void StoreSpan(D d, hn::Vec<D> value, T* out, std::size_t count) {
-  if (count == hn::Lanes(d)) return hn::StoreU(value, d, out);
-  HWY_ALIGN T lanes[hn::MaxLanes(d)];
-  hn::Store(value, d, lanes);
-  std::memcpy(out, lanes, count * sizeof(T));
+  return span.repeats ? hn::Set(d, *span.first) : LoadSome(d, span.first + i, count);
 }
 
 /// A span as an operand: one vector of its elements at a time.
@@ -60,7 +49,7 @@ HWY_INLINE void Sweep(const Span<T>& a, const Span<T>& b, T* out, std::size_t co
   using D = decltype(d);
   using Own = std::remove_const_t<D>;
   if (count < hn::Lanes(d)) {
-    if (count > 0) StoreSpan(d, f(d, LoadSpan(d, a, 0, count), LoadSpan(d, b, 0, count)), out, count);
+    if (count > 0) StoreSome(d, f(d, LoadSpan(d, a, 0, count), LoadSpan(d, b, 0, count)), out, count);
     return;
   }
   const Elements<Own> from_a{a.first}, from_b{b.first};
@@ -85,14 +74,20 @@ HWY_INLINE auto IsTrue(D d, V v) {
   return NotEqual(v, hn::Zero(d));
 }
 
-#define MILLRACE_SPAN(expression)                                      \
-  return Sweep(a, b, out, count, [](auto d, auto x, auto y) HWY_ATTR { \
-    (void)d;                                                           \
-    return expression;                                                 \
+/// `f` of two spans as a function of its own.
+template <class T, class F>
+SpanFunction<T> FunctionOf(F) {
+  return [](const Span<T>& a, const Span<T>& b, T* out, std::size_t count) HWY_ATTR { Sweep(a, b, out, count, F()); };
+}
+
+#define MILLRACE_SPAN(expression)                            \
+  return FunctionOf<T>([](auto d, auto x, auto y) HWY_ATTR { \
+    (void)d;                                                 \
+    return expression;                                       \
   })
 
 template <class T>
-void RunSpan(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
+SpanFunction<T> SpanOf(Binary kind) {
   switch (kind) {
     case Binary::add: MILLRACE_SPAN(hn::Add(x, y));
     case Binary::sub: MILLRACE_SPAN(hn::Sub(x, y));
@@ -109,7 +104,7 @@ void RunSpan(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_
     case Binary::logical_and: MILLRACE_SPAN(Truth(d, hn::And(IsTrue(d, x), IsTrue(d, y))));
     case Binary::logical_or: MILLRACE_SPAN(Truth(d, hn::Or(IsTrue(d, x), IsTrue(d, y))));
     case Binary::logical_xor: MILLRACE_SPAN(Truth(d, hn::Xor(IsTrue(d, x), IsTrue(d, y))));
-    default: break;
+    default: return nullptr;
   }
 }
 #undef MILLRACE_SPAN
@@ -118,23 +113,24 @@ template <class T>
 void RunWhere(const Span<T>& condition, const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
+  if (condition.repeats) {
+    const Span<T>& all = *condition.first != T{0} ? a : b;
+    if (!all.repeats) {
+      if (all.first != out) std::memmove(out, all.first, count * sizeof(T));
+      return;
+    }
+  }
   for (std::size_t i = 0; i < count; i += lanes) {
     const std::size_t some = count - i < lanes ? count - i : lanes;
     const auto chosen = IsTrue(d, LoadSpan(d, condition, i, some));
-    StoreSpan(d, hn::IfThenElse(chosen, LoadSpan(d, a, i, some), LoadSpan(d, b, i, some)), out + i, some);
+    StoreSome(d, hn::IfThenElse(chosen, LoadSpan(d, a, i, some), LoadSpan(d, b, i, some)), out + i, some);
   }
 }
 
-void RunSpanF32(Binary kind, const Span<float>& a, const Span<float>& b, float* out, std::size_t count) { RunSpan(kind, a, b, out, count); }
-void RunSpanF64(Binary kind, const Span<double>& a, const Span<double>& b, double* out, std::size_t count) {
-  RunSpan(kind, a, b, out, count);
-}
-void RunWhereF32(const Span<float>& c, const Span<float>& a, const Span<float>& b, float* out, std::size_t count) {
-  RunWhere(c, a, b, out, count);
-}
-void RunWhereF64(const Span<double>& c, const Span<double>& a, const Span<double>& b, double* out, std::size_t count) {
-  RunWhere(c, a, b, out, count);
-}
+SpanFunction<float> SpanOfF32(Binary kind) { return SpanOf<float>(kind); }
+SpanFunction<double> SpanOfF64(Binary kind) { return SpanOf<double>(kind); }
+WhereFunction<float> WhereF32() { return &RunWhere<float>; }
+WhereFunction<double> WhereF64() { return &RunWhere<double>; }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -142,45 +138,51 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace::cpu {
 
-HWY_EXPORT(RunSpanF32);
-HWY_EXPORT(RunSpanF64);
-HWY_EXPORT(RunWhereF32);
-HWY_EXPORT(RunWhereF64);
+HWY_EXPORT(SpanOfF32);
+HWY_EXPORT(SpanOfF64);
+HWY_EXPORT(WhereF32);
+HWY_EXPORT(WhereF64);
 
 namespace {
 
-template <class T>
-void each(const Span<T>& a, const Span<T>& b, T* out, std::size_t count, T (*f)(T, T)) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = f(a.first[a.repeats ? 0 : i], b.first[b.repeats ? 0 : i]);
+template <class T, class F>
+SpanFunction<T> each(F) {
+  return [](const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = F()(a.first[a.repeats ? 0 : i], b.first[b.repeats ? 0 : i]);
+  };
 }
 
-/// What the C library computes. False: `kind` is none of it.
+/// A function that the C library computes; null for the rest.
 template <class T>
-bool run_elements(Binary kind, const Span<T>& a, const Span<T>& b, T* out, std::size_t count) {
+SpanFunction<T> element_function(Binary kind) {
   switch (kind) {
-    case Binary::pow: each(a, b, out, count, &float_power<T>); return true;
-    case Binary::mod: each(a, b, out, count, &float_mod<T>); return true;
-    case Binary::fmod: each<T>(a, b, out, count, [](T x, T y) { return std::fmod(x, y); }); return true;
-    case Binary::prelu: each(a, b, out, count, &float_prelu<T>); return true;
-    default: return false;
+    case Binary::pow: return each<T>([](T x, T y) { return float_power(x, y); });
+    case Binary::mod: return each<T>([](T x, T y) { return float_mod(x, y); });
+    case Binary::fmod: return each<T>([](T x, T y) { return std::fmod(x, y); });
+    case Binary::prelu: return each<T>([](T x, T y) { return float_prelu(x, y); });
+    default: return nullptr;
   }
 }
 
 }  // namespace
 
-void binary_span(Binary kind, Span<float> a, Span<float> b, float* out, std::size_t count) {
-  if (run_elements(kind, a, b, out, count)) return;
-  HWY_DYNAMIC_DISPATCH(RunSpanF32)(kind, a, b, out, count);
+template <>
+SpanFunction<float> span_function<float>(Binary kind) {
+  const SpanFunction<float> function = element_function<float>(kind);
+  return function != nullptr ? function : HWY_DYNAMIC_DISPATCH(SpanOfF32)(kind);
 }
-void binary_span(Binary kind, Span<double> a, Span<double> b, double* out, std::size_t count) {
-  if (run_elements(kind, a, b, out, count)) return;
-  HWY_DYNAMIC_DISPATCH(RunSpanF64)(kind, a, b, out, count);
+template <>
+SpanFunction<double> span_function<double>(Binary kind) {
+  const SpanFunction<double> function = element_function<double>(kind);
+  return function != nullptr ? function : HWY_DYNAMIC_DISPATCH(SpanOfF64)(kind);
 }
-void where_span(Span<float> condition, Span<float> a, Span<float> b, float* out, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(RunWhereF32)(condition, a, b, out, count);
+template <>
+WhereFunction<float> where_function<float>() {
+  return HWY_DYNAMIC_DISPATCH(WhereF32)();
 }
-void where_span(Span<double> condition, Span<double> a, Span<double> b, double* out, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(RunWhereF64)(condition, a, b, out, count);
+template <>
+WhereFunction<double> where_function<double>() {
+  return HWY_DYNAMIC_DISPATCH(WhereF64)();
 }
 
 }  // namespace millrace::cpu

@@ -180,10 +180,11 @@ struct TileRoom {
 /// Splits `rows` into tiles of nearly equal height and calls f(first, height).
 template <class F>
 HWY_INLINE void EachTile(std::int64_t rows, F f) {
+  if (rows > 0 && rows <= tile_rows) return f(0, static_cast<int>(rows));
   const std::int64_t tiles = (rows + tile_rows - 1) / tile_rows;
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
-    const std::int64_t first = rows * tile / tiles;
-    f(first, static_cast<int>(rows * (tile + 1) / tiles - first));
+    const std::int64_t first = (rows * tile + tiles - 1) / tiles;  // the first ones are the highest
+    f(first, static_cast<int>((rows * (tile + 1) + tiles - 1) / tiles - first));
   }
 }
 

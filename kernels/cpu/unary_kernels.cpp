@@ -2,7 +2,6 @@
 #include <millrace/kernels/cpu/unary_kernels.h>
 
 #include <cmath>
-#include <cstring>
 
 #include <millrace/kernels/cpu/targets.h>
 
@@ -10,22 +9,19 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 #include <millrace/kernels/cpu/activation-inl.h>
+#include <millrace/kernels/cpu/partial-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::cpu::HWY_NAMESPACE {
 
-/// Applies `f` to whole vectors; the rest goes through a padded one, so that every element meets the same instructions.
+/// Applies `f` to whole vectors, the last of which may have zeros behind the end, so that every element meets the same instructions.
 template <class T, class F>
 HWY_INLINE void Sweep(const T* x, T* out, std::size_t count, F f) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) hn::StoreU(f(d, hn::LoadU(d, x + i)), d, out + i);
-  if (i == count) return;
-  HWY_ALIGN T rest[hn::MaxLanes(d)] = {};
-  std::memcpy(rest, x + i, (count - i) * sizeof(T));
-  hn::Store(f(d, hn::Load(d, rest)), d, rest);
-  std::memcpy(out + i, rest, (count - i) * sizeof(T));
+  if (i < count) StoreSome(d, f(d, LoadSome(d, x + i, count - i)), out + i, count - i);
 }
 
 template <class T, class F>
@@ -33,15 +29,33 @@ HWY_INLINE void SweepLanes(const T* x, T* out, std::size_t count, F f) {
   for (std::size_t i = 0; i < count; ++i) out[i] = f(x[i]);
 }
 
-#define MILLRACE_VECTOR(expression)                         \
-  return Sweep(x, out, count, [](auto d, auto v) HWY_ATTR { \
-    (void)d;                                                \
-    return expression;                                      \
+/// `f` of a vector as a function of its own.
+template <class T, class F>
+UnaryFunction<T> FunctionOf(F) {
+  return [](Unary, const UnaryParams&, const T* x, T* out, std::size_t count) HWY_ATTR { Sweep(x, out, count, F()); };
+}
+template <class T, class F>
+UnaryFunction<T> LanesOf(F) {
+  return [](Unary, const UnaryParams&, const T* x, T* out, std::size_t count) { SweepLanes(x, out, count, F()); };
+}
+
+/// Functions with parameters, and functions too large to be inlined.
+template <class T>
+void RunActivation(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count) {
+  const T alpha = static_cast<T>(params.alpha);
+  const T beta = static_cast<T>(params.beta);
+  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return Activate(d, kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
+}
+
+#define MILLRACE_VECTOR(expression)                  \
+  return FunctionOf<T>([](auto d, auto v) HWY_ATTR { \
+    (void)d;                                         \
+    return expression;                               \
   })
-#define MILLRACE_LANE(expression) return SweepLanes(x, out, count, [](T v) { return expression; })
+#define MILLRACE_LANE(expression) return LanesOf<T>([](T v) { return expression; })
 
 template <class T>
-void RunUnary(Unary kind, const UnaryParams& params, const T* x, T* out, std::size_t count) {
+UnaryFunction<T> UnaryOf(Unary kind) {
   switch (kind) {
     case Unary::identity: MILLRACE_VECTOR(v);
     case Unary::neg: MILLRACE_VECTOR(hn::Neg(v));
@@ -61,19 +75,14 @@ void RunUnary(Unary kind, const UnaryParams& params, const T* x, T* out, std::si
     case Unary::erf: MILLRACE_LANE(std::erf(v));
     case Unary::sin: MILLRACE_LANE(std::sin(v));
     case Unary::cos: MILLRACE_LANE(std::cos(v));
-    default: break;
+    default: return &RunActivation<T>;
   }
-  const T alpha = static_cast<T>(params.alpha);
-  const T beta = static_cast<T>(params.beta);
-  Sweep(x, out, count, [=](auto d, auto v) HWY_ATTR { return Activate(d, kind, hn::Set(d, alpha), hn::Set(d, beta), v); });
 }
+#undef MILLRACE_VECTOR
+#undef MILLRACE_LANE
 
-void RunUnaryF32(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count) {
-  RunUnary(kind, params, x, out, count);
-}
-void RunUnaryF64(Unary kind, const UnaryParams& params, const double* x, double* out, std::size_t count) {
-  RunUnary(kind, params, x, out, count);
-}
+UnaryFunction<float> UnaryOfF32(Unary kind) { return UnaryOf<float>(kind); }
+UnaryFunction<double> UnaryOfF64(Unary kind) { return UnaryOf<double>(kind); }
 
 }  // namespace millrace::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -81,14 +90,23 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace::cpu {
 
-HWY_EXPORT(RunUnaryF32);
-HWY_EXPORT(RunUnaryF64);
+HWY_EXPORT(UnaryOfF32);
+HWY_EXPORT(UnaryOfF64);
+
+template <>
+UnaryFunction<float> unary_function<float>(Unary kind) {
+  return HWY_DYNAMIC_DISPATCH(UnaryOfF32)(kind);
+}
+template <>
+UnaryFunction<double> unary_function<double>(Unary kind) {
+  return HWY_DYNAMIC_DISPATCH(UnaryOfF64)(kind);
+}
 
 void unary_run(Unary kind, const UnaryParams& params, const float* x, float* out, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(RunUnaryF32)(kind, params, x, out, count);
+  unary_function<float>(kind)(kind, params, x, out, count);
 }
 void unary_run(Unary kind, const UnaryParams& params, const double* x, double* out, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(RunUnaryF64)(kind, params, x, out, count);
+  unary_function<double>(kind)(kind, params, x, out, count);
 }
 
 }  // namespace millrace::cpu

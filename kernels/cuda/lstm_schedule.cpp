@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/cuda/lstm_sequence.h>
+#include <millrace/kernels/cuda/recurrent_costs.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -17,17 +18,7 @@ namespace {
 using Group = LstmSchedule::Group;
 using cuda::lstm_pieces;
 
-/// What a step costs, in nanoseconds. Barriers and the exchange are measured on an H200; the rest is derived from its rates.
-struct Costs {
-  static constexpr double block = 40, cluster = 205, grid = 933;
-  static constexpr double clock = 0.57;        ///< of a cycle
-  static constexpr double second_cache = 600;  ///< until what is read from it is there
-  static constexpr double cache_rate = 0.028;  ///< a byte of it, for each multiprocessor
-  static constexpr double mma = 8,
-                          mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k (tf32: 8) for a multiprocessor; of one step of a chain
-  static constexpr double fma = 16, fma_latency = 4;  ///< of 8 units × 8 rows × 8 k; of one k
-  static constexpr double pointwise = 1300;  ///< of the functions of 8 units × 8 rows, by the machine code: each waits for the one before
-};
+using Costs = cuda::RecurrentCosts;
 
 /// By tensor cores, in the steps of mma.cuh.
 bool is_by_mma(const LstmDesc& desc, const LstmLimits& limits) { return desc.dtype != DType::f32 || limits.tf32; }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <millrace/kernels/lstm_sequence.h>
-#include <millrace/tensor/thread_team.h>
+#include <millrace/tensor/kernel_context.h>
 
 /// The kernel of kernels/lstm_sequence.h. `tf32`: of f32, multiplied as tf32 (with_cuda/mma.cuh).
 namespace millrace::cuda {
@@ -20,9 +20,9 @@ std::int64_t lstm_shared_bytes(const LstmSchedule& schedule, DType dtype, bool t
 
 LstmLimits lstm_limits(int device, DType dtype);
 /// R [H, 4H] row-major in the dtype of the cell.
-void pack_lstm_sequence(const LstmDesc& desc, bool tf32, const Tensor& r, const Tensor& packed, ThreadTeam& team);
+void pack_lstm_sequence(const LstmDesc& desc, bool tf32, const Tensor& r, const Tensor& packed, KernelContext& context);
 /// Steps [first, last) of `rows`, from `h`, `c` to `h_out`, `c_out`.
 void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule, const PackedLstmSequence& weights,
-                   const LstmSequenceRows& rows, std::int64_t first, std::int64_t last, ThreadTeam& team);
+                   const LstmSequenceRows& rows, std::int64_t first, std::int64_t last, KernelContext& context);
 
 }  // namespace millrace::cuda

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/internal/row_major.h>
 
-#include <millrace/kernels/cpu/cast.h>
 #include <millrace/kernels/cpu/copy.h>
-#include <millrace/kernels/cuda/kernels.h>
+#include <millrace/kernels/internal/casts.h>
 #include <millrace/kernels/internal/check.h>
+#include <millrace/kernels/internal/implementations.h>
+#include <millrace/tensor/cuda/copy.h>
 #include <millrace/tensor/launch.h>
 
 namespace millrace::internal {
+namespace {
+
+constexpr Implementations<const Tensor&, const Tensor&> copies{"copy", {{"cuda", cuda::copy}}, cpu::copy};
+
+}  // namespace
 
 void copy_into(const char* op, const Tensor& x, const Tensor& out, StreamRef stream) {
   check_device_places(op, stream, {&x, &out});
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out](ThreadTeam& team) { team.device_queue() ? cuda::copy(x, out, team) : cpu::copy(x, out, team); }, stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [x, out](KernelContext& context) { copies.run(x, out, context); }, stream);
 }
 
 Tensor row_major(const char* op, const Tensor& x, StreamRef stream) {
@@ -26,9 +30,7 @@ Tensor row_major_as(const char* op, const Tensor& x, DType dtype, StreamRef stre
   if (x.dtype() == dtype) return row_major(op, x, stream);
   Tensor out(dtype, x.dims(), stream.memory());
   check_device_places(op, stream, {&x, &out});
-  launch(
-      TensorRefs<1>{&x}, TensorRefs<1>{&out},
-      [x, out](ThreadTeam& team) { team.device_queue() ? cuda::cast(x, out, team) : cpu::cast(x, out, team); }, stream);
+  launch(TensorRefs<1>{&x}, TensorRefs<1>{&out}, [x, out](KernelContext& context) { casts.run(x, out, context); }, stream);
   return out;
 }
 

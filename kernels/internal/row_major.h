@@ -11,7 +11,7 @@ void copy_into(const char* op, const Tensor& x, const Tensor& out, StreamRef str
 
 /// A view as row-major elements in new memory of the stream.
 Tensor row_major(const char* op, const Tensor& x, StreamRef stream);
-/// The same, converted to `dtype`.
+/// A view as row-major elements of `dtype`, converted, in new memory of the stream.
 Tensor row_major_as(const char* op, const Tensor& x, DType dtype, StreamRef stream);
 
 }  // namespace millrace::internal

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a TensorArray says of itself, and what it refuses.
+// The descriptions and the refusals of a TensorArray.
 #include <millrace/runtime/array/array_core.h>
 
 #include <utility>

@@ -29,13 +29,13 @@ std::optional<Tensor> FilledSlots::stacked() const {
   return whole.reshape(dims);
 }
 
-/// Waiters taken off their lists; the destructor tells them, so it must stand before the lock whose end frees the mutex.
-class ArrayCore::Told {
+/// Waiters taken off their lists; the destructor wakes them, so it must stand before the lock whose end frees the mutex.
+class ArrayCore::Wakeups {
  public:
-  Told() = default;
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
-  ~Told() {
+  Wakeups() = default;
+  Wakeups(const Wakeups&) = delete;
+  Wakeups& operator=(const Wakeups&) = delete;
+  ~Wakeups() {
     if (value_ > 0) timeline_->advance(static_cast<std::uint64_t>(value_));
     if (error_) timeline_->fail(error_);
     while (first_ != nullptr) std::exchange(first_, first_->next_)->decided();  // which may destroy the waiter
@@ -45,7 +45,7 @@ class ArrayCore::Told {
     *end_ = &waiter;
     end_ = &waiter.next_;
   }
-  /// Where the watermark has come to, or why it comes no further: its own waiters are told outside too.
+  /// Where the watermark has come to, or why it comes no further: its own waiters are woken outside too.
   void mark(const std::shared_ptr<Timeline>& timeline, std::int64_t value) {
     timeline_ = timeline;
     value_ = value;
@@ -54,7 +54,7 @@ class ArrayCore::Told {
     timeline_ = timeline;
     error_ = std::move(error);
   }
-  /// Let go of after the waiters were told: until then the run has something under way.
+  /// Released after the waiters were woken: until then the run has something under way.
   std::optional<ExternalHold> hold;
 
  private:
@@ -164,7 +164,8 @@ bool ArrayCore::disarm(ArrayWaiter& waiter) noexcept {
   for (ArrayWaiter** at = room ? &parked_ : &slot->second.first; *at != nullptr; at = &(*at)->next_) {
     if (*at != &waiter) continue;
     *at = waiter.next_;
-    if (!room && slot->second.first == nullptr && !slot->second.written) slots_.erase(slot);  // a forgotten wait leaves no trace
+    if (waiter.offered && slot != slots_.end() && slot->second.readings == 0) slots_.erase(slot);  // an offer that is withdrawn
+    if (!room && slot->second.first == nullptr && !slot->second.written) slots_.erase(slot);       // a forgotten wait leaves no trace
     return true;
   }
   return false;
@@ -183,7 +184,7 @@ std::exception_ptr ArrayCore::failure_of(std::int64_t index, const TaskInfo* who
 }
 
 LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (filled_ != nullptr && is_written(index)) return LoDTensor(filled_->slot(index));
   const auto at = slots_.find(index);
@@ -196,7 +197,7 @@ LoDTensor ArrayCore::take(std::int64_t index, const TaskInfo* who) {
   slot.point = slot.value.ready();
   LoDTensor value = std::exchange(slot.value, LoDTensor());
   if (who != nullptr) reader_run_ = Ref<Run>(&who->run());
-  release(told);
+  release(wakeups);
   return value;
 }
 
@@ -211,7 +212,7 @@ bool ArrayCore::exists(std::int64_t index, const TaskInfo* who) const {
 // ---- Writing --------------------------------------------------------------------------------------------------------
 
 bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer) {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (index == append) index = size_;
   check_write(index, value);
@@ -220,13 +221,18 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   value.tensor().ready().expect();  // readers come later, when the writer's stream is at other slots
   if (writer != nullptr) writer->last = index;
   size_ = std::max(size_, index + 1);
-  if (kind_ != Kind::window || index < base_ + limit_) {
-    place(index, std::move(value), told);
+  const bool fits = kind_ != Kind::window || index < base_ + room();
+  if (fits && !is_rendezvous()) {
+    place(index, std::move(value), wakeups);
     return true;
   }
   waiter.want = ArrayWaiter::Want::room;
   waiter.index = index;
-  waiter.parked = std::move(value);
+  waiter.offered = fits;
+  if (fits)
+    place(index, std::move(value), wakeups);
+  else
+    waiter.parked = std::move(value);
   ArrayWaiter** end = &parked_;
   while (*end != nullptr) end = &(*end)->next_;
   waiter.next_ = nullptr;
@@ -235,14 +241,14 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
 }
 
 void ArrayCore::fill(FilledSlots slots) {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   check_fill(slots);
   slots.whole.storage()->freeze();
   filled_ = std::make_shared<const FilledSlots>(std::move(slots));
-  for (auto& [index, slot] : slots_) tell_slot(slot, told);
+  for (auto& [index, slot] : slots_) wake_slot(slot, wakeups);
   slots_.clear();
-  advance_watermark(told);
+  advance_watermark(wakeups);
 }
 
 std::shared_ptr<const FilledSlots> ArrayCore::filled() const {
@@ -250,33 +256,33 @@ std::shared_ptr<const FilledSlots> ArrayCore::filled() const {
   return filled_;
 }
 
-void ArrayCore::place(std::int64_t index, LoDTensor value, Told& told) {
+void ArrayCore::place(std::int64_t index, LoDTensor value, Wakeups& wakeups) {
   Slot& slot = slots_[index];
   slot.value = std::move(value);
   slot.written = true;
-  tell_slot(slot, told);
-  advance_watermark(told);
+  wake_slot(slot, wakeups);
+  advance_watermark(wakeups);
 }
 
-void ArrayCore::tell_slot(Slot& slot, Told& told) {
+void ArrayCore::wake_slot(Slot& slot, Wakeups& wakeups) {
   while (slot.first != nullptr) {
     ArrayWaiter* waiter = std::exchange(slot.first, slot.first->next_);
-    told.add(*waiter);
+    wakeups.add(*waiter);
   }
 }
 
-/// Those who wait for slots that no longer can be written.
-void ArrayCore::tell_all(Told& told) {
+/// Waiters for slots that no longer can be written.
+void ArrayCore::wake_all(Wakeups& wakeups) {
   for (auto& [index, slot] : slots_)
-    if (is_decided(index)) tell_slot(slot, told);
+    if (is_decided(index)) wake_slot(slot, wakeups);
   if (watermark_ == nullptr) return;
-  advance_watermark(told);
+  advance_watermark(wakeups);
   if (kind_ == Kind::fixed && marked_ == limit_) return;
-  if (!is_written(marked_)) told.mark_failed(watermark_, failure_of(marked_, nullptr));
+  if (!is_written(marked_)) wakeups.mark_failed(watermark_, failure_of(marked_, nullptr));
 }
 
 /// Lets the front of a window go, as far as it was read and its elements are there, and places what was parked.
-void ArrayCore::release(Told& told) {
+void ArrayCore::release(Wakeups& wakeups) {
   for (auto front = slots_.begin(); front != slots_.end() && front->first == base_ && front->second.readings >= readers_;
        front = slots_.begin()) {
     if (room_at_->armed) return;
@@ -289,26 +295,30 @@ void ArrayCore::release(Told& told) {
     ++base_;
     for (ArrayWaiter** at = &parked_; *at != nullptr;) {
       ArrayWaiter* waiter = *at;
-      if (waiter->index >= base_ + limit_) {
+      if (!waiter->offered && waiter->index < base_ + room()) {
+        place(waiter->index, std::move(waiter->parked), wakeups);
+        waiter->offered = true;
+      }
+      // The write of a rendezvous waits until its slot has left.
+      if (!waiter->offered || (is_rendezvous() && waiter->index >= base_)) {
         at = &waiter->next_;
         continue;
       }
       *at = waiter->next_;
-      place(waiter->index, std::move(waiter->parked), told);
       waiter->placed = true;
-      if (waiter->waiting) told.add(*waiter);
+      if (waiter->waiting) wakeups.add(*waiter);
     }
   }
 }
 
 void ArrayCore::point_reached(AtPoint& at) noexcept {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   at.armed = false;
-  if (&at == mark_at_.get()) return advance_watermark(told);
-  if (at.hold) told.hold.emplace(std::move(*at.hold));
+  if (&at == mark_at_.get()) return advance_watermark(wakeups);
+  if (at.hold) wakeups.hold.emplace(std::move(*at.hold));
   at.hold.reset();
-  release(told);
+  release(wakeups);
 }
 
 void ArrayCore::drop(ArrayWaiter& waiter) noexcept {
@@ -327,15 +337,15 @@ bool ArrayCore::placed(const ArrayWaiter& waiter) const {
 // ---- The end --------------------------------------------------------------------------------------------------------
 
 void ArrayCore::close() {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   closed_ = true;
-  tell_all(told);
+  wake_all(wakeups);
 }
 
 void ArrayCore::fail(std::exception_ptr error, bool cancelled) {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (failed_) return;
   failed_ = std::move(error);
@@ -343,9 +353,9 @@ void ArrayCore::fail(std::exception_ptr error, bool cancelled) {
   while (parked_ != nullptr) {
     ArrayWaiter* waiter = std::exchange(parked_, parked_->next_);
     waiter->refused = failed_;
-    if (waiter->waiting) told.add(*waiter);
+    if (waiter->waiting) wakeups.add(*waiter);
   }
-  tell_all(told);
+  wake_all(wakeups);
 }
 
 void ArrayCore::set_readers(int readers) {
@@ -370,13 +380,13 @@ void ArrayCore::add_writer(WriterEntry& writer) {
 
 void ArrayCore::remove_writer(WriterEntry& writer) noexcept {
   {
-    Told told;
+    Wakeups wakeups;
     const std::lock_guard lock(mutex_);
     std::erase(writers_, &writer);
     if (writers_.empty() && !closed_ && !failed_) {
       orphaned_by_ = "'" + writer.name + "' (" +
                      (writer.last < 0 ? "which wrote nothing" : "whose last iteration wrote slot " + std::to_string(writer.last)) + ")";
-      tell_all(told);
+      wake_all(wakeups);
     }
   }
   // The others may now wait for each other alone.
@@ -403,35 +413,40 @@ bool ArrayCore::fed_from_outside() const {
 // ---- Memory and points ----------------------------------------------------------------------------------------------
 
 std::shared_ptr<Timeline> ArrayCore::watermark() {
-  Told told;
+  Wakeups wakeups;
   const std::lock_guard lock(mutex_);
   if (kind_ == Kind::window) throw UnsupportedError(text() + ": a window has no watermark: its slots leave");
   if (watermark_ == nullptr && filled_ != nullptr && filled_->watermark != nullptr) return filled_->watermark;
   if (watermark_ == nullptr) {
     watermark_ = std::make_shared<Timeline>();
     if (closed_ || failed_ || !orphaned_by_.empty())
-      tell_all(told);
+      wake_all(wakeups);
     else
-      advance_watermark(told);
+      advance_watermark(wakeups);
   }
   return watermark_;
 }
 
-void ArrayCore::advance_watermark(Told& told) {
+void ArrayCore::advance_watermark(Wakeups& wakeups) {
   if (watermark_ == nullptr || mark_at_->armed) return;
   for (;;) {
     if (!is_written(marked_)) return;
     const Point ready = filled_ != nullptr ? filled_->slot(marked_).ready() : slots_.at(marked_).value.ready();
     mark_at_->armed = mark_at_->arm(ready);
     if (mark_at_->armed) return;
-    if (const std::exception_ptr error = ready.error()) return told.mark_failed(watermark_, error);
-    told.mark(watermark_, ++marked_);
+    if (const std::exception_ptr error = ready.error()) return wakeups.mark_failed(watermark_, error);
+    wakeups.mark(watermark_, ++marked_);
   }
 }
 
 std::shared_ptr<Slab> ArrayCore::slab() const {
   const std::lock_guard lock(mutex_);
   return slab_;
+}
+
+bool ArrayCore::knows_slots() const {
+  const std::lock_guard lock(mutex_);
+  return dims_.has_value();
 }
 
 Tensor ArrayCore::empty_like() const {

@@ -25,7 +25,7 @@ enum class SlotState : std::uint8_t { empty, waited, written, failed, cancelled 
 
 namespace detail {
 
-/// Somebody who waits at an array: for a slot to be decided, or for a window to have room for a parked write.
+/// A waiter at an array: for a slot to be decided, or for a window to have room for a parked write.
 class ArrayWaiter {
  public:
   enum class Want : std::uint8_t { value, existence, room };
@@ -36,8 +36,9 @@ class ArrayWaiter {
   Want want = Want::value;
   LoDTensor parked;            ///< `room`: the value that waits to be placed
   std::exception_ptr refused;  ///< `room`: why it never will be
-  bool placed = false;         ///< `room`: it has its place
-  bool waiting = false;        ///< `room`: somebody is to be told; until then the array only notes it
+  bool offered = false;        ///< `room`: readers see the value
+  bool placed = false;         ///< `room`: it has its place, or, of a rendezvous, was taken
+  bool waiting = false;        ///< `room`: a waiter is to be woken; until then the array only notes it
 
  protected:
   ArrayWaiter() = default;
@@ -70,8 +71,8 @@ struct FilledSlots {
   std::optional<Tensor> stacked() const;
 };
 
-/// What the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots.
-/// Thread-safe: one mutex, never held while a waiter is told.
+/// The state that the handles of one TensorArray share. The contract is that of tensor_array.h; this is the one-shot machine of the slots.
+/// Thread-safe: one mutex, never held while a waiter is woken.
 class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
  public:
   enum class Kind : std::uint8_t { fixed, growable, window };
@@ -95,7 +96,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   /// IndexError, ClosedError, WindowError when slot `index` can never be read, now or later.
   void check_read(std::int64_t index) const;
 
-  /// True when asking now tells: the waiter is not registered. Else `decided` will be called.
+  /// True when the answer is known now: the waiter is not registered. Else `decided` will be called.
   bool arm(ArrayWaiter& waiter);
   /// False when `decided` was or will be called.
   bool disarm(ArrayWaiter& waiter) noexcept;
@@ -106,13 +107,13 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
 
   static constexpr std::int64_t append = std::numeric_limits<std::int64_t>::min();
   /// Writes slot `index`, or, with `append`, the one behind the highest written. True: placed. False: the window is full and the value is
-  /// parked in `waiter`.
+  /// parked in `waiter`; or the window is a rendezvous (capacity 0), whose write waits until the slot was read.
   bool write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer);
   /// Writes all slots of a fixed array at once, none of which was written before. Errors as of `write`.
   void fill(FilledSlots slots);
-  /// What `fill` was given; null when the slots were written one by one.
+  /// The tensor given to `fill`; null when the slots were written one by one.
   std::shared_ptr<const FilledSlots> filled() const;
-  /// A parked write that nobody awaited: its slot fails.
+  /// A parked write without a waiter: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;
   bool placed(const ArrayWaiter& waiter) const;
 
@@ -137,6 +138,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::shared_ptr<Slab> slab() const;
   /// A tensor of no rows, of the dtype and shape that slots have.
   Tensor empty_like() const;
+  /// Whether a slot was written, or `expect` was called.
+  bool knows_slots() const;
 
  private:
   struct Slot {
@@ -146,8 +149,8 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
     bool written = false;
     ArrayWaiter* first = nullptr;
   };
-  /// Those to be told once the mutex is free.
-  class Told;
+  /// The waiters to wake once the mutex is free.
+  class Wakeups;
   class AtPoint;
 
   bool is_written(std::int64_t index) const;
@@ -160,11 +163,14 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void check_value(std::int64_t index, const LoDTensor& value);
   void check_fill(const FilledSlots& slots);
   void check_rows(std::int64_t index, const LoDTensor& value) const;
-  void place(std::int64_t index, LoDTensor value, Told& told);
-  void tell_slot(Slot& slot, Told& told);
-  void tell_all(Told& told);
-  void release(Told& told);
-  void advance_watermark(Told& told);
+  /// Slots of a window that may be written and unread at once.
+  std::int64_t room() const noexcept { return limit_ == 0 ? 1 : limit_; }
+  bool is_rendezvous() const noexcept { return kind_ == Kind::window && limit_ == 0; }
+  void place(std::int64_t index, LoDTensor value, Wakeups& wakeups);
+  void wake_slot(Slot& slot, Wakeups& wakeups);
+  void wake_all(Wakeups& wakeups);
+  void release(Wakeups& wakeups);
+  void advance_watermark(Wakeups& wakeups);
   void point_reached(AtPoint& at) noexcept;
 
   const Kind kind_;
@@ -189,7 +195,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::vector<WriterEntry*> writers_;
   std::shared_ptr<Slab> slab_;
   std::shared_ptr<Timeline> watermark_;
-  Ref<Run> reader_run_;      // of whoever read a window last
+  Ref<Run> reader_run_;      // of the task that read a window last
   std::int64_t marked_ = 0;  // slots that the watermark has passed
   std::unique_ptr<AtPoint> room_at_;
   std::unique_ptr<AtPoint> mark_at_;

@@ -41,7 +41,7 @@ class ArrayWriter {
     if (core_ != nullptr) core_->remove_writer(*entry_);
   }
 
-  /// Says which task writes from now on.
+  /// Binds the writer to the task that writes from now on.
   void bind(TaskInfo& task) { core_->bind_writer(*entry_, &task); }
   const std::string& name() const noexcept { return entry_->name; }
 

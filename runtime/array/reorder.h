@@ -6,7 +6,7 @@
 
 namespace millrace {
 
-/// What has one row (with levels: one outermost sequence) for each sequence of `order`, in the caller's order and the empty ones too, as
+/// A value with one row (with levels: one outermost sequence) for each sequence of `order`, in the caller's order and the empty ones too, as
 /// the batch wants it: a boot state or a static input, at iteration −1. `shrink` takes it to a step. Nothing is copied when the orders agree.
 /// LoDError when the numbers differ.
 SlotValue reorder(const LoDTensor& x, const SequenceOrder& order, StreamRef stream);

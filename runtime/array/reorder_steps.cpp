@@ -30,15 +30,18 @@ std::vector<std::int64_t> turned_rows(const SequenceOrder& to, const std::vector
   std::vector<std::int64_t> rows;
   rows.reserve(static_cast<std::size_t>(offsets.back()));
   const auto lengths = to.lengths();
-  for (std::int64_t step = 0; step < to.steps(); ++step)
-    for (std::int64_t rank = 0; rank < to.live(step); ++rank)
+  for (std::int64_t step = 0; step < to.steps(); ++step) {
+    const std::int64_t live = offsets[static_cast<std::size_t>(step + 1)] - offsets[static_cast<std::size_t>(step)];
+    for (std::int64_t rank = 0; rank < live; ++rank)
       rows.push_back(offsets[static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank)] - 1 - step)] + rank);
+  }
   return rows;
 }
 
 }  // namespace
 
-task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceOrder to, StreamRef stream) {
+task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceOrder to, StreamRef stream,
+                                std::shared_ptr<MemoryResource> memory) {
   check_orders(array, from, to);
   if (from == to) co_return array;
   const auto filled = co_await array.once_filled();
@@ -47,7 +50,8 @@ task<TensorArray> reorder_steps(TensorArray array, SequenceOrder from, SequenceO
     const std::vector<std::int64_t> offsets = step_offsets(to);
     if (filled->offsets == offsets) {
       DDim dims = filled->whole.dims();
-      const Tensor slab = gather_rows(filled->whole, turned_rows(to, offsets), stream);
+      Tensor slab(filled->whole.dtype(), dims, memory != nullptr ? memory : stream.memory());
+      gather_rows(filled->whole, turned_rows(to, offsets), slab, stream);
       dims[0] = DDim::unknown;
       const TensorArray made = TensorArray(SlotIndex(to.steps()), to).of(slab.dtype(), dims);
       made.fill(slab, offsets);

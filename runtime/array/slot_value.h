@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What a read of a TensorArray gives: the slot's rows (a LoDTensor, `tensor()` and `lod()`), and, when the array was made with an order,
+/// The result of a read of a TensorArray: the slot's rows (a LoDTensor, `tensor()` and `lod()`), and, when the array was made with an order,
 /// that order and the iteration, which `shrink` needs. The boot that stands before slot 0 has iteration −1. Copies share the elements.
 class SlotValue : public LoDTensor {
  public:

@@ -13,8 +13,8 @@
 #include <millrace/runtime/array/slot_value.h>
 #include <millrace/runtime/task/wait.h>
 
-/// What the calls of a TensorArray give to `co_await`. All three: the task goes on through its own executor; cancellable (a cancelled wait
-/// leaves no trace); they wait for another task of the run, so that a slot nobody can write becomes a DeadlockError that names array, slot
+/// The awaitables that the calls of a TensorArray return. All three: the task goes on through its own executor; cancellable (a cancelled wait
+/// leaves no trace); they wait for another task of the run, so that a slot that no task can write becomes a DeadlockError that names array, slot
 /// and task; each is awaited at most once and must not be destroyed while a task waits for it; tasks of different threads may wait at one
 /// array.
 namespace millrace {
@@ -57,8 +57,9 @@ class [[nodiscard]] SlotHas final : public Blocker, private detail::ArrayWaiter 
   std::shared_ptr<detail::ArrayCore> core_;
 };
 
-/// What `write` gives. It need not be awaited, but for a window, whose writer waits for room. Awaited: done when the slot's elements are
-/// there (an external wait), in a window when the value has its place. A value that found a window full is placed only while its result
+/// The result of `write`. It need not be awaited, but for a window, whose writer waits for room. Awaited: done when the slot's elements are
+/// there (an external wait), in a window when the value has its place, in a window of capacity 0 when the slot was read. A value that found a
+/// window full is placed only while its result
 /// lives: when that is dropped instead, the array fails with a WindowError that says so.
 class SlotWrite final : public Wait, private detail::ArrayWaiter, private Waiter {
  public:

@@ -13,10 +13,9 @@ namespace millrace {
 using detail::ArrayCore;
 
 TensorArray TensorArray::make(ArrayCore::Kind kind, std::int64_t size, std::optional<SequenceOrder> order) {
-  const std::int64_t least = kind == ArrayCore::Kind::window ? 1 : 0;
-  if (size < least)
+  if (size < 0)
     throw ArgumentError(std::string(kind == ArrayCore::Kind::window ? "window: expected a capacity" : "array: expected a size") +
-                        " of at least " + std::to_string(least) + ", found " + std::to_string(size));
+                        " of at least 0, found " + std::to_string(size));
   return TensorArray(std::make_shared<ArrayCore>(kind, size, std::move(order)));
 }
 
@@ -135,6 +134,8 @@ task<Tensor> TensorArray::stack_of(TensorArray array, StreamRef stream) {
     if (values[i].dims() != values[0].dims())
       throw ShapeError(array.to_string() + ": stack needs slots of one shape, found " + values[0].dims().to_string() + " in slot 0 and " +
                        values[i].dims().to_string() + " in slot " + std::to_string(i) + ": concat joins rows");
+  if (values.empty() && !array.core_->knows_slots())
+    throw ShapeError(array.to_string() + ": stack expected at least one slot, or a dtype and shape given by `of`; found neither");
   co_return detail::stack_values(values, array.core_->slab(), array.core_->empty_like(), stream);
 }
 

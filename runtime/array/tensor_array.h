@@ -50,11 +50,10 @@ class SlotIndex {
 /// comes to rest or waits in a circle, DeadlockError.
 class TensorArray {
  public:
-  /// How `write` keeps a value: `share`, the designs' `data_shared = true`: no copy, and nobody may write the value's storage from then on;
+  /// How `write` keeps a value: `share`, the designs' `data_shared = true`: no copy, and no one may write the value's storage from then on;
   /// or `copy`.
   enum Mode : std::uint8_t { share, copy };
 
-  /// Growable.
   TensorArray() : TensorArray(growable()) {}
   /// Fixed, of `size` slots: a number or a scalar tensor. ArgumentError below 0.
   template <std::integral T>
@@ -65,7 +64,8 @@ class TensorArray {
   /// `unstack(x)`. LoDError when x has levels: `unpack` gives the steps of sequences, `peel` the sequences.
   explicit TensorArray(const LoDTensor& x);
   static TensorArray growable();
-  /// ArgumentError for a capacity or a number of readings below 1.
+  /// A capacity of 0 is a rendezvous: the result of `write` is done when the slot was read. ArgumentError for a capacity below 0 or a number
+  /// of readings below 1.
   static TensorArray window(std::int64_t capacity, int readers = 1);
 
   /// Slot i is index i of `axis`, which goes away; a view.
@@ -77,7 +77,7 @@ class TensorArray {
 
   /// Names the array in errors; gives the same array: `auto states = TensorArray(n).named("states");`
   TensorArray named(std::string name) const;
-  /// What every slot must be, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent.
+  /// The type of every slot, where the first write shall not decide: −1 (`DDim::unknown`) stands for any extent.
   TensorArray of(DType dtype, const DDim& dims) const;
 
   std::string name() const { return core_->name(); }
@@ -95,7 +95,7 @@ class TensorArray {
   /// `co_await array.read(i)`: the value of slot i, as soon as it is issued. Reading −1, or past the end of a fixed array, is an error at
   /// once.
   SlotRead read(SlotIndex index) const { return SlotRead(core_, index.value()); }
-  /// The same, but −1 gives `boot`, re-ordered on `stream` like the batch when the array has an order: boot has one row (or outermost
+  /// Slot `index`, as above; −1 gives `boot`, re-ordered on `stream` like the batch when the array has an order: boot has one row (or outermost
   /// sequence) for each sequence, the empty ones too, in the caller's order.
   SlotRead read(SlotIndex index, const LoDTensor& boot, StreamRef stream) const;
   /// `co_await array.has(i)`, which is `i < size` on an array that is still open: true once slot i is written, false once the array closed
@@ -116,7 +116,7 @@ class TensorArray {
   void fill(Tensor rows, std::vector<std::int64_t> offsets, std::shared_ptr<Watermark> watermark = nullptr) const {
     core_->fill({std::move(rows), std::move(offsets), false, std::move(watermark)});
   }
-  /// What an array that was filled, or made by `unpack` or `unstack` (axis 0), holds as a whole; null for others.
+  /// All slots of an array that was filled, or made by `unpack` or `unstack` (axis 0), as one value; null for others.
   std::shared_ptr<const detail::FilledSlots> filled() const { return core_->filled(); }
   /// The same once slot 0 is issued: an array that is filled is filled all at once. Null for arrays of no fixed size.
   task<std::shared_ptr<const detail::FilledSlots>> once_filled() const { return filled_of(*this); }
@@ -129,7 +129,7 @@ class TensorArray {
   /// See ArrayWriter. With a task, the writer is bound to it.
   ArrayWriter writer(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr); }
   ArrayWriter writer(TaskInfo& task, std::string name) const { return ArrayWriter(core_, std::move(name), &task); }
-  /// A writer outside every run, such as the handler of a socket. While it lives, who waits for a slot is not taken for deadlocked.
+  /// A writer outside every run, such as the handler of a socket. While it lives, a task that waits for a slot is not taken for deadlocked.
   ArrayWriter feeder(std::string name) const { return ArrayWriter(core_, std::move(name), nullptr, true); }
   /// Whether a writer is registered now.
   bool has_writers() const { return core_->has_writers(); }
@@ -139,7 +139,7 @@ class TensorArray {
   Slot operator[](SlotIndex index) const;
 
   // ---- The end ----
-  /// No more slots: whoever waits for an unwritten one fails, `has` says false. A second close does nothing.
+  /// No more slots: a waiter for an unwritten one fails, `has` says false. A second close does nothing.
   void close() const { core_->close(); }
   /// Unwritten slots fail with `error`, or are cancelled. The first call counts.
   void fail(std::exception_ptr error) const { core_->fail(std::move(error), false); }
@@ -162,7 +162,7 @@ class TensorArray {
 
   /// All values, in order.
   task<std::vector<SlotValue>> values() const { return values_of(*this); }
-  /// One tensor with an axis 0 of `size()`. ShapeError names two slots that differ.
+  /// One tensor with an axis 0 of `size()`. ShapeError names two slots that differ, or an array of no slots whose shape is unknown.
   task<Tensor> stack(StreamRef stream) const { return stack_of(*this, stream); }
   /// The rows of all slots, one behind the other; when all have levels, the sequences too.
   task<LoDTensor> concat(StreamRef stream) const { return concat_of(*this, stream); }

@@ -46,6 +46,7 @@ class Driver {
     BlockBackward block(transform, 0, nullptr);
     const std::vector<Op> ops = program_.block(0).ops;
     block.add(loss_, seed());
+    for (const Seed& more : options_.more_seeds) block.add(more.var, more.seed);
     block.walk(ops);
     std::vector<Gradient> found;
     for (const VarId source : sources)
@@ -54,6 +55,8 @@ class Driver {
   }
   Program take() {
     clear_policies(program_);
+    for (std::size_t i = 0; i < program_.blocks().size(); ++i)
+      std::erase_if(program_.block(static_cast<int>(i)).ops, [](const Op& op) { return op.type == "tensor_array_written"; });
     return without_unowned_blocks(program_);
   }
 
@@ -61,20 +64,26 @@ class Driver {
   void check() const {
     expect_tensor(program_, loss_, "the loss");
     for (const VarId var : options_.with_respect_to) expect_tensor(program_, var, "a var of 'with_respect_to'");
+    for (const Seed& more : options_.more_seeds) {
+      expect_tensor(program_, more.var, "a loss");
+      check_seed(more.var, more.seed);
+    }
     const VarType& type = program_.var(loss_).type;
     if (options_.seed == no_var) {
       if (type.is_static() && type.shape->elements() != 1)
         throw ProgramError("append_backward: expected a loss of one element, found " + text(program_, loss_) + ": give a seed");
       return;
     }
-    expect_tensor(program_, options_.seed, "the seed");
-    VarType wanted = type;
-    VarType given = program_.var(options_.seed).type;
+    check_seed(loss_, options_.seed);
+  }
+  void check_seed(VarId var, VarId seed) const {
+    expect_tensor(program_, seed, "the seed");
+    VarType wanted = program_.var(var).type;
+    VarType given = program_.var(seed).type;
     wanted.lod_depth = given.lod_depth = 0;
     wanted.ordered = given.ordered = false;
     if (given.dtype != wanted.dtype || (given.shape && wanted.shape && given.rank() != wanted.rank()))
-      throw ProgramError("append_backward: expected a seed like the loss " + text(program_, loss_) + ", found " +
-                         text(program_, options_.seed));
+      throw ProgramError("append_backward: expected a seed like the loss " + text(program_, var) + ", found " + text(program_, seed));
   }
 
   VarId seed() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include <millrace/runtime/program/program.h>
@@ -13,20 +14,28 @@ namespace millrace {
 struct MemoryPolicy {
   enum class Kind : std::uint8_t {
     keep,       ///< all values that the gradients read are kept
-    spill,      ///< the same, in files of the host; not built: UnsupportedError
+    spill,      ///< the same, in memory whose pages lie in files (spill_memory.h); of loops on the host
     recompute,  ///< the states are kept every `every` iterations; the iterations between are computed again
-    truncate    ///< no gradient flows from a run of k1 iterations to the run before it; k2 must be k1 (UnsupportedError)
+    truncate    ///< the losses of each run of k1 iterations reach the last k2 iterations up to the end of that run, and nothing before them
   };
   Kind kind = Kind::keep;
-  std::int64_t every = 0;  ///< recompute: iterations between checkpoints; 0: 1, 2, 3 …, so that n iterations take memory for 2√(2n)
-  std::int64_t k1 = 0;     ///< truncate: iterations between losses
-  std::int64_t k2 = 0;     ///< truncate: iterations that a gradient reaches back
+  std::int64_t every = 0;   ///< recompute: iterations between checkpoints; 0: 1, 2, 3 …, so that n iterations take memory for 2√(2n)
+  std::int64_t k1 = 0;      ///< truncate: iterations of a run
+  std::int64_t k2 = 0;      ///< truncate: iterations that a gradient reaches back; other than k1 for recurrences over ragged rows alone
+  std::string folder = {};  ///< spill: of the files; empty: that of TMPDIR, or /var/tmp
+};
+
+/// A var, and the gradient of what is differentiated with respect to it.
+struct Seed {
+  VarId var = no_var;
+  VarId seed = no_var;
 };
 
 struct BackwardOptions {
   std::vector<VarId> with_respect_to = {};    ///< of block 0; empty: all parameters that the loss depends on
   std::vector<VarId> stop_gradient = {};      ///< vars through which nothing flows back; the op `stop_gradient` does the same
   VarId seed = no_var;                        ///< gradient of the loss, of its dtype and extents; none: 1, and the loss has one element
+  std::vector<Seed> more_seeds = {};          ///< further vars that gradients begin at, beside the loss, with their seeds
   MemoryPolicy memory = {};                   ///< of all loops
   std::map<int, MemoryPolicy> per_loop = {};  ///< by body block, instead of `memory`
 };

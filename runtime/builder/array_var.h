@@ -13,7 +13,7 @@ using ::millrace::share;
 inline constexpr bool sort_by_length = true;
 inline constexpr bool unsorted = false;
 
-/// What `unpack` hands to `pack` and to arrays that are made with an order.
+/// The order of rows that `unpack` hands to `pack` and to arrays.
 class Order {
  public:
   explicit Order(Var var) : var_(std::move(var)) {}

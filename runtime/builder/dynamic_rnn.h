@@ -9,7 +9,7 @@
 namespace millrace::build {
 
 struct DynamicRNNOptions {
-  /// Whose items are the steps: 0 = outermost. Above the last level a step is a sub-sequence of each sequence, such as an inner DynamicRNN
+  /// The level whose items are the steps: 0 = outermost. Above the last level a step is a sub-sequence of each sequence, such as an inner DynamicRNN
   /// takes.
   int level = 0;
   /// Longest sequences first: those that live are then always the first rows, and `shrink` copies nothing. The caller sees no difference.

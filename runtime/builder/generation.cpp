@@ -9,7 +9,7 @@
 namespace millrace::build {
 namespace {
 
-/// What may follow the prefixes: scores [P, K], and their tokens where they are not the columns.
+/// The tokens that may follow the prefixes: scores [P, K], and their tokens where they are not the columns.
 struct Candidates {
   Var scores;
   Var tokens;

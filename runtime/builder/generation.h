@@ -11,14 +11,14 @@
 /// is finished leaves the batch, and the others go on without it.
 namespace millrace::build {
 
-/// What a model says in one step.
+/// The results of a model in one step.
 struct ModelStep {
   Var scores;  ///< [P, K]: log-probabilities of the next token, of the dtype that the options name
   std::vector<Var> states;
 };
 /// One step of the model, appended to the loop's body: from the last token of each prefix (i64 [P, 1]), the states of those prefixes ([P, …] each) and
-/// the number of the step (i64, from 0). The states it gives have the shapes of those it took. What a source brings along (an encoder's
-/// output) is a state that is given back as it is. LoD is not among what it sees.
+/// the number of the step (i64, from 0). The states it gives have the shapes of those it took. A value of a source (an encoder's
+/// output) is a state that is given back as it is. The model sees no LoD.
 using Model = std::function<ModelStep(const Var& tokens, const std::vector<Var>& states, const Var& step)>;
 
 /// Changes the scores of all candidates before one is chosen: −∞ forbids one. Called once in the body with scores [P, K], last tokens and step.

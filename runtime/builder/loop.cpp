@@ -53,7 +53,7 @@ bool may_differ(const VarType& declared, const VarType& found) {
   return false;
 }
 
-/// What follows in the body, and behind the loop, went by the declared extents.
+/// Later ops of the body, and ops behind the loop, were inferred from the declared extents.
 void expect_declared(const Program& program, VarId param, VarId next) {
   const VarType& declared = program.var(param).type;
   const VarType& found = program.var(next).type;

@@ -23,7 +23,7 @@ Var mean_ctc_loss(const Var& log_probabilities, const Var& labels, std::int64_t 
 /// The mean over sequences of −log p(labels | emission) (`linear_chain_crf`).
 Var mean_crf_loss(const Var& emission, const Var& transition, const Var& labels);
 
-/// What the random numbers of a row depend on, beside `DropoutForm`: i64 or i32.
+/// The keys of the random numbers of a row, beside `DropoutForm`: i64 or i32.
 struct RandomKeys {
   Var sample;      ///< [rows] or [rows, 1]: the number of the row's sequence in the data set
   Var step = {};   ///< likewise, or one element: the row's place in its sequence; undefined: 0, one mask for all rows of a sequence

@@ -71,7 +71,7 @@ struct Quantized {
   Var scales;
 };
 Quantized quantize_rows(const Var& x);
-/// Such rows times W i8 [k, n] with a scale for each column: f32.
+/// Quantized rows times W i8 [k, n] with a scale for each column: f32.
 Var matmul_int8(const Quantized& x, const Var& w, const Var& w_scales);
 Var reduce(const Var& x, const std::string& kind, const std::vector<std::int64_t>& axes = {}, bool keepdims = false);
 inline Var sum(const Var& x, const std::vector<std::int64_t>& axes = {}, bool keepdims = false) { return reduce(x, "sum", axes, keepdims); }

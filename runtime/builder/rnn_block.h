@@ -13,7 +13,7 @@
 
 namespace millrace::build {
 
-/// What StaticRNN and DynamicRNN share: the block of one step, visited once, the memories it carries and the outputs it gives. Both append
+/// The common part of StaticRNN and DynamicRNN: the block of one step, visited once, the memories it carries and the outputs it gives. Both append
 /// ops of the standard registry alone (`while`, arrays, `unpack`, `pack`, `shrink`), so what they make prints, runs, streams and lowers as
 /// a loop that was written out. Every misuse is a ProgramError while the program is built, and leaves it as it was.
 ///
@@ -52,10 +52,10 @@ class RnnBlock {
   virtual Var step_input(const Var& x) = 0;
   /// The same `x` at each step, with what stands for the sequences that still live.
   virtual Var static_input(const Var& x) = 0;
-  /// What the step before gave to `update_memory`, at the first step `boot`: [sequences, …], in the caller's order. Behind the first step
+  /// The value that the step before gave to `update_memory`, at the first step `boot`: [sequences, …], in the caller's order. Behind the first step
   /// input.
   Var memory(const Var& boot);
-  /// The same, from rows of `row_shape` full of `value`.
+  /// A memory whose first step reads rows of `row_shape` full of `value`.
   Var memory(DType dtype, const std::vector<std::int64_t>& row_shape, double value = 0.0);
   /// Once for each memory: what it is at the next step. Same dtype and row as the memory.
   void update_memory(const Var& memory, const Var& next);
@@ -84,11 +84,11 @@ class RnnBlock {
   Var this_step(const ArrayVar& steps);
   /// ProgramError unless the block is being visited, and not some block inside.
   void expect_inside(const char* call) const;
-  /// The same, and behind the first step input.
+  /// Checks as `expect_inside` does; ProgramError in front of the first step input, too.
   void expect_behind(const char* call) const;
   /// `x`, which must be a variable of the program around; a literal of the block stands for the same one around it.
   Var outer(const char* call, const Var& x) const;
-  /// What `make` appends goes in front of the loop.
+  /// The ops that `make` appends stand in front of the loop.
   template <class F>
   auto outside(F&& make) const {
     const BlockGuard around(Guard::current(), parent_);

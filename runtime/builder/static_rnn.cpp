@@ -44,7 +44,7 @@ Var StaticRNN::boot_rows(DType dtype, const std::vector<std::int64_t>& row_shape
   const Var extents =
       row_shape.empty() ? count : concat({count, constant(Tensor::from(row_shape, DDim{static_cast<std::int64_t>(row_shape.size())}))}, 0);
   const Var filled = cast(call1("constant_of_shape", {extents}, {{"value", Tensor::scalar(value)}}), dtype);
-  // What is known of the row is said, for the inference of what follows.
+  // Known extents of the row stay, for later inference.
   std::vector<std::int64_t> shape{0};
   shape.insert(shape.end(), row_shape.begin(), row_shape.end());
   return call1("reshape", {filled}, {{"shape", shape}}, "boot");

@@ -59,7 +59,7 @@ void Var::update(const Var& value) {
   if (block != guard.block())
     throw ProgramError("builder: '" + name() + "' belongs to block " + std::to_string(block) + " and is updated in block " +
                        std::to_string(guard.block()) + ": list it among the variables that the loop carries, or return it from the branch");
-  // What comes from an outer block gets a name of its own here, so that the variable can be updated again.
+  // A value of an outer block gets a name of its own here, so that the variable can be updated again.
   const bool here = guard.program().var(value.id()).block == guard.block();
   rebind(here ? value.id() : identity(value).id());
 }

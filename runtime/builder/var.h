@@ -29,12 +29,12 @@ class Guard {
   Program& program() const noexcept { return program_; }
   /// The block that calls append to: block 0, or the body of the innermost open loop or branch.
   int block() const noexcept { return block_; }
-  /// What the variables of this building share: guards that are nested on one program are one building.
+  /// A value that the variables of this building share: guards that are nested on one program are one building.
   const std::shared_ptr<const void>& building() const noexcept { return building_; }
 
   /// The innermost guard of this thread. ProgramError without one.
   static Guard& current();
-  /// The same, or null.
+  /// The innermost guard of this thread, or null.
   static Guard* innermost() noexcept;
 
  private:

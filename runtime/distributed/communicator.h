@@ -17,7 +17,7 @@ enum class Reduce : std::uint8_t { sum, min, max };
 /// "sum".
 std::string to_string(Reduce reduce);
 
-/// What one rank has in hand to exchange tensors with the others. Implementations: `make_self_communicator`, `make_local_communicators`;
+/// The means of one rank to exchange tensors with the others. Implementations: `make_self_communicator`, `make_local_communicators`;
 /// those over NCCL and MPI have the same contract.
 ///
 /// Every rank calls the same collectives in the same order; messages from one rank to another arrive in the order of sending. A call never
@@ -27,12 +27,12 @@ std::string to_string(Reduce reduce);
 /// must live until the point is decided. An implementation may hold the stream up until then, so ranks that do more than one thing at a
 /// time give each its own.
 ///
-/// What goes wrong decides the points of all who take part, and names operation, ranks, dtype and extents: MismatchError when ranks asked
+/// An error decides the points of all ranks that take part, and names operation, ranks, dtype and extents: MismatchError when ranks asked
 /// for different operations, dtypes or extents; RankError when a rank has left or its work failed; DeadlineError when not all came in time,
 /// which also aborts; AbortedError after `abort`. A stream that waits for such a point fails with it: where it has other work to do, await
 /// the point first. Thread safety: calls of one rank come one at a time, for they are an order; `abort` and the queries from any thread.
 ///
-/// Destroying it leaves: whatever others still expect of this rank fails with a RankError that names it. What this rank has sent arrives.
+/// Destroying it leaves: operations that others still expect of this rank fail with a RankError that names it. Sent tensors arrive.
 class Communicator {
  public:
   virtual ~Communicator() = default;

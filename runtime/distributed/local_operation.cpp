@@ -29,7 +29,7 @@ Point put(const Tensor& from, const Tensor& to, const std::optional<StreamRef>& 
     return {};
   }
   for (const Tensor* tensor : {&from, &to}) device->uses(tensor->storage());
-  device->enqueue([from, to](ThreadTeam& team) { cuda::copy(from, to, team); });
+  device->enqueue([from, to](KernelContext& context) { cuda::copy(from, to, context); });
   return device->position();
 }
 
@@ -166,7 +166,7 @@ void LocalOperation::begin() noexcept {
   when_all(copies, [self](std::exception_ptr error) { self->end(std::move(error)); });
 }
 
-/// What goes on on devices: the tensors stay where they are until then.
+/// Points of work that goes on on devices: the tensors stay where they are until then.
 std::vector<Point> LocalOperation::run() {
   std::vector<Point> copies;
   const auto give = [&](const Tensor& from, const Tensor& to, const std::optional<StreamRef>& device) {

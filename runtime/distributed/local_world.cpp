@@ -12,7 +12,7 @@ namespace millrace::detail {
 
 LocalWorld::LocalWorld(int size, LocalOptions options) : size_(size), options_(std::move(options)) { channel(""); }
 
-/// What nobody can bring about any more ends, and with it its timers.
+/// Operations that no rank can complete any more end, and with them their timers.
 LocalWorld::~LocalWorld() {
   Ended ended;
   take_all(ended, std::make_exception_ptr(RankError(title("") + ": all ranks have left")));
@@ -34,7 +34,7 @@ std::string LocalWorld::title(const std::string& channel) const {
   return fmt::format("on communicator '{}{}' of {} rank{}", options_.name, channel, size_, size_ == 1 ? "" : "s");
 }
 
-/// Nothing will come of the rank any more. Who left the world before it asked for a duplicate will not ask for it.
+/// Nothing will come of the rank any more. A rank that left the world before it asked for a duplicate will not ask for it.
 bool LocalWorld::gone(const Channel& channel, int rank) const {
   const auto at = static_cast<std::size_t>(rank);
   return channel.ranks[at] == Here::left || (channel.ranks[at] == Here::not_yet && channels_.at("").ranks[at] == Here::left);

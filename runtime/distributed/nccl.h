@@ -53,8 +53,8 @@ std::string nccl_status();
 /// min and max of floating-point values, are gathered and reduced on `stream`, in the order of the ranks, which takes memory for the values
 /// of all; `stream` is then behind the operation.
 ///
-/// What is different from `Communicator`, since NCCL is so:
-/// - Ranks that ask for different things are not found out: who waits ends with a DeadlineError, or with other values.
+/// Differences from `Communicator`, which come from NCCL:
+/// - Ranks that ask for different things are not found out: a waiter ends with a DeadlineError, or with other values.
 /// - A send is done when it was received. Calls that need one another to come about (a send and a receive each way) must stand in a group.
 /// - `duplicate` is a collective: all ranks ask for the same ones in the same order. It does not wait; errors show at the first operation.
 /// - After an error the communicator and its duplicates are aborted. Other ranks hear of that from NCCL (RankError) or by their deadline, and

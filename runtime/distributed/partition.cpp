@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-/// What a value is called on its way: by its var and the rank that makes it, and like no input or output of the program.
+/// The name of a value on its way: by its var and the rank that makes it, and like no input or output of the program.
 class Names {
  public:
   explicit Names(const Program& program) : program_(program) {
@@ -117,9 +117,9 @@ class Cutter {
     for (int rank = 0; rank < made_.ranks; ++rank) cut(rank);
     // Every part is there: now what leaves it is an output.
     std::set<std::string> leaving;
-    for (const auto& [var, crossing] : crossed_) {
-      if (leaving.insert(crossing.name).second) builders_[static_cast<std::size_t>(crossing.from)].add_output(crossing.name, var);
-      made_.crossings.push_back(crossing);
+    for (const auto& [var, transfer] : transferred_) {
+      if (leaving.insert(transfer.name).second) builders_[static_cast<std::size_t>(transfer.from)].add_output(transfer.name, var);
+      made_.transfers.push_back(transfer);
     }
     for (PartBuilder& builder : builders_) made_.parts.push_back(builder.take());
   }
@@ -140,7 +140,7 @@ class Cutter {
       if (maker == maker_.end() || maker->second == rank) continue;
       const std::string& name = names_.of(var, maker->second);
       builder.add_arriving(var, name);
-      crossed_.emplace_back(var, Partition::Crossing{name, maker->second, rank});
+      transferred_.emplace_back(var, Partition::Transfer{name, maker->second, rank});
     }
     for (std::size_t i = 0; i < ops.size(); ++i)
       if (ranks_[i] == rank) builder.add_op(ops[i]);
@@ -155,7 +155,7 @@ class Cutter {
   Names names_;
   std::map<VarId, int> maker_;
   std::vector<PartBuilder> builders_;
-  std::vector<std::pair<VarId, Partition::Crossing>> crossed_;
+  std::vector<std::pair<VarId, Partition::Transfer>> transferred_;
 };
 
 std::string text_of(const Partition::Loop& loop) {
@@ -165,10 +165,6 @@ std::string text_of(const Partition::Loop& loop) {
 }
 
 }  // namespace
-
-bool Partition::partitions() const noexcept {
-  return std::any_of(loops.begin(), loops.end(), [](const Loop& loop) { return loop.rank > 0; });
-}
 
 std::vector<std::string> Partition::kept() const {
   std::vector<std::string> lines;
@@ -188,7 +184,7 @@ std::string Partition::to_string() const {
   std::string text = fmt::format("'{}' on {} rank{}\n", title, ranks, ranks > 1 ? "s" : "");
   for (const Loop& loop : loops) text += text_of(loop) + "\n";
   for (const std::string& line : kept()) text += line + "\n";
-  for (const Crossing& crossing : crossings) text += fmt::format("rank {} to rank {}: {}\n", crossing.from, crossing.to, crossing.name);
+  for (const Transfer& transfer : transfers) text += fmt::format("rank {} to rank {}: {}\n", transfer.from, transfer.to, transfer.name);
   return text;
 }
 
@@ -196,7 +192,7 @@ Partition partition_over_ranks(Program program, int ranks) {
   if (ranks < 1) throw ArgumentError(fmt::format("partition: expected at least 1 rank, found {}", ranks));
   fold_constants(program);
   drop_unread(program);
-  skip_repacking(program);
+  skip_repacking(program, true);
   detail::Placement placement = detail::place_ops(program, ranks);
   Partition made;
   made.ranks = ranks;

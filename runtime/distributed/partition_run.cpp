@@ -23,14 +23,14 @@ namespace millrace {
 namespace {
 
 /// Values that cross, each over a communicator of its own, so that none waits behind another.
-class Crossings final : public RunExchange {
+class Transfers final : public RunExchange {
  public:
-  Crossings(const PartitionPart& part, std::unique_ptr<Communicator> communicator)
+  Transfers(const PartitionPart& part, std::unique_ptr<Communicator> communicator)
       : device_(part.executable().device()), communicator_(std::move(communicator)) {
     if (const Place place = device_.place(); std::holds_alternative<CudaPlace>(place)) carrier_ = make_device(place, 1, 1);
-    for (const Partition::Crossing& crossing : part.crossings()) {
-      if (crossing.to == part.rank()) arriving_[crossing.name] = &ways_.emplace_back(crossing, *communicator_);
-      if (crossing.from == part.rank()) leaving_[crossing.name].push_back(&ways_.emplace_back(crossing, *communicator_));
+    for (const Partition::Transfer& transfer : part.transfers()) {
+      if (transfer.to == part.rank()) arriving_[transfer.name] = &ways_.emplace_back(transfer, *communicator_);
+      if (transfer.from == part.rank()) leaving_[transfer.name].push_back(&ways_.emplace_back(transfer, *communicator_));
     }
   }
 
@@ -53,8 +53,8 @@ class Crossings final : public RunExchange {
 
  private:
   struct Way {
-    Way(const Partition::Crossing& crossing, Communicator& whole)
-        : from(crossing.from), to(crossing.to), communicator(whole.duplicate(fmt::format("'{}' to rank {}", crossing.name, crossing.to))) {}
+    Way(const Partition::Transfer& transfer, Communicator& whole)
+        : from(transfer.from), to(transfer.to), communicator(whole.duplicate(fmt::format("'{}' to rank {}", transfer.name, transfer.to))) {}
     int from;
     int to;
     std::unique_ptr<Communicator> communicator;
@@ -90,7 +90,7 @@ Feeds needed(const Program& part, const Feeds& feeds, int rank) {
   return made;
 }
 
-/// Says which rank it was. An error that only says that something else went wrong comes behind what went wrong.
+/// Collects the errors of the ranks and names the rank. An error that a rank has from another one comes behind that one's.
 struct Failures {
   void add(int rank) {
     try {
@@ -127,8 +127,8 @@ PartitionPart::PartitionPart(const Partition& partition, int rank, std::shared_p
               fmt::format("part of a partition program: expected a rank from 0 to {}, found {}", partition.ranks - 1, rank));
         return Executable(partition.parts[static_cast<std::size_t>(rank)], std::move(device));
       }()) {
-  std::copy_if(partition.crossings.begin(), partition.crossings.end(), std::back_inserter(crossings_),
-               [rank](const Partition::Crossing& crossing) { return crossing.from == rank || crossing.to == rank; });
+  std::copy_if(partition.transfers.begin(), partition.transfers.end(), std::back_inserter(transfers_),
+               [rank](const Partition::Transfer& transfer) { return transfer.from == rank || transfer.to == rank; });
 }
 
 task<RunResult> run_part(PartitionPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options,
@@ -136,7 +136,7 @@ task<RunResult> run_part(PartitionPart part, std::unique_ptr<Communicator> commu
   if (communicator->rank() != part.rank() || communicator->world_size() != part.ranks())
     throw ArgumentError(fmt::format("part of rank {} of {}: expected a communicator of that rank, found {} of {}", part.rank(),
                                     part.ranks(), communicator->rank(), communicator->world_size()));
-  const auto exchange = std::make_shared<Crossings>(part, std::move(communicator));
+  const auto exchange = std::make_shared<Transfers>(part, std::move(communicator));
   Feeds own = needed(part.executable().program(), feeds, part.rank());
   feeds.clear();
   RunResult result;
@@ -148,7 +148,7 @@ task<RunResult> run_part(PartitionPart part, std::unique_ptr<Communicator> commu
   } catch (const RankError&) {
     if (on_failure == OnFailure::leave) throw;
     hearsay = std::current_exception();
-  } catch (const CommunicationError&) {  // is known to those whom it concerns
+  } catch (const CommunicationError&) {  // the other ranks know it
     throw;
   } catch (const CancelledError&) {
     throw;

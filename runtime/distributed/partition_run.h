@@ -20,21 +20,21 @@ class PartitionPart {
   int rank() const noexcept { return rank_; }
   int ranks() const noexcept { return ranks_; }
   const Executable& executable() const noexcept { return executable_; }
-  const std::vector<Partition::Crossing>& crossings() const noexcept { return crossings_; }
+  const std::vector<Partition::Transfer>& transfers() const noexcept { return transfers_; }
 
  private:
   int rank_;
   int ranks_;
   Executable executable_;
-  std::vector<Partition::Crossing> crossings_;
+  std::vector<Partition::Transfer> transfers_;
 };
 
-/// What a rank does for the others when its work fails: it goes, and what they expect of it fails; or it aborts, and they hear why.
+/// The end of a rank whose work fails: it leaves, and operations that others expect of it fail; or it aborts, and they hear why.
 enum class OnFailure : std::uint8_t { leave, abort };
 
 /// Runs one part; all ranks do so. `feeds` are those of the whole program, the same on each rank; each takes what its part reads. Rank 0's result
-/// has the outputs. The communicator is this run's alone, and is left when it ends. What crosses between CUDA devices needs one that carries
-/// it: `make_local_communicators`, `make_tcp_communicator` with ways. ArgumentError unless rank and world size are the part's.
+/// has the outputs. The communicator is this run's alone, and is left when it ends. Tensors between CUDA devices need one that carries
+/// them: `make_local_communicators`, `make_tcp_communicator` with ways. ArgumentError unless rank and world size are the part's.
 task<RunResult> run_part(PartitionPart part, std::unique_ptr<Communicator> communicator, Feeds feeds, RunOptions options = {},
                          OnFailure on_failure = OnFailure::leave);
 

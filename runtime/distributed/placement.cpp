@@ -28,7 +28,7 @@ void walk(const Program& program, const Op& op, const Visit& visit, const HandBa
   }
 }
 
-/// What one op of block 0 has to do with arrays, by class.
+/// The arrays that one op of block 0 touches, by class.
 struct Touched {
   std::set<std::size_t> reads, writes, makes;
 };
@@ -49,7 +49,7 @@ class Units {
     std::string& said = why_[std::min(a, b)];
     if (said.empty()) said = why_[std::max(a, b)].empty() ? why : why_[std::max(a, b)];
   }
-  /// Says why a set is where it is.
+  /// The reason for the place of a set.
   std::string& why(std::size_t op) { return why_[of(op)]; }
 
  private:
@@ -64,6 +64,7 @@ class Placer {
     for (std::size_t i = 0; i < ops_.size(); ++i)
       for (const VarId output : ops_[i].outputs) makers_[output] = i;
     for (const Op& op : ops_) touched_.push_back(touch(op));
+    for (const Program::Port& port : program.inputs()) fed_.insert(port.var);
     for (std::size_t i = 0; i < ops_.size(); ++i) {
       for (const std::size_t array : touched_[i].writes) writers_[array].push_back(i);
       for (const std::size_t array : touched_[i].makes) owners_[array].push_back(i);
@@ -99,7 +100,7 @@ class Placer {
             if (is_array(output)) made.makes.insert(class_of(output));
           const auto& stores = program_.registry().at(inner.type).stores;
           if (stores) made.writes.insert(class_of(inner.inputs.at(stores->first)));
-          // What a loop carries it may write under another name.
+          // A loop may write a carried array under another name.
           if (inner.type == "while")
             for (const VarId input : inner.inputs)
               if (is_array(input)) made.writes.insert(class_of(input));
@@ -158,17 +159,24 @@ class Placer {
     return found;
   }
 
-  std::int64_t weights_of(const Op& op) const {
-    std::set<VarId> constants;
+  /// Weights and literals that an iteration reads, and inputs of known extents, as which a trainer feeds weights.
+  std::set<VarId> weights_read(const Op& op) const {
+    std::set<VarId> weights;
     walk(
         program_, op,
         [&](const Op& inner) {
           for (const VarId input : inner.inputs)
-            if (input != no_var && program_.constant(input) != nullptr) constants.insert(input);
+            if (input != no_var && (program_.constant(input) != nullptr || (fed_.contains(input) && program_.var(input).type.is_static())))
+              weights.insert(input);
         },
         [](VarId) {});
+    return weights;
+  }
+  std::int64_t elements_of(VarId weight) const { return program_.var(weight).type.shape->elements(); }
+
+  std::int64_t weights_of(const Op& op) const {
     std::int64_t sum = 1;
-    for (const VarId var : constants) sum += program_.constant(var)->elements();
+    for (const VarId var : weights_read(op)) sum += elements_of(var);
     return sum;
   }
 
@@ -222,6 +230,29 @@ class Placer {
     for (std::size_t i = 0; i < loops_.size(); ++i) loops_[i].stage = begins[first_op_[i]];
   }
 
+  /// The loop of an earlier stage with which a loop shares most elements of its matrices, as a backward loop does with its forward loop, whose kept
+  /// values it reads; itself where there is none.
+  std::size_t companion_of(std::size_t loop) const {
+    const auto matrices = [&](std::size_t of) {
+      std::set<VarId> found = weights_read(ops_[first_op_[of]]);
+      std::erase_if(found, [&](VarId var) { return program_.var(var).type.rank() < 2; });
+      return found;
+    };
+    const std::set<VarId> own = matrices(loop);
+    std::size_t best = loop;
+    std::int64_t most = 0;
+    for (std::size_t other = 0; other < loops_.size(); ++other) {
+      if (loops_[other].stage >= loops_[loop].stage) continue;
+      std::int64_t shared = 0;
+      for (const VarId var : matrices(other)) shared += own.contains(var) ? elements_of(var) : 0;
+      if (shared > most) {
+        most = shared;
+        best = other;
+      }
+    }
+    return best;
+  }
+
   /// Neighbours, in at most `groups` groups of about the same weight: for each loop the number of its group.
   static std::vector<std::size_t> in_groups(const std::vector<std::int64_t>& weights, std::size_t groups) {
     const auto cut = [&](std::int64_t most) {
@@ -260,7 +291,15 @@ class Placer {
       else
         stages[loops_[i].stage].push_back(i);
     }
-    for (const auto& [stage, loops] : stages) {
+    for (auto& [stage, loops] : stages) {
+      std::erase_if(loops, [&](std::size_t loop) {
+        const std::size_t companion = companion_of(loop);
+        if (companion == loop) return false;
+        loops_[loop].rank = loops_[companion].rank;
+        load[static_cast<std::size_t>(loops_[loop].rank)] += loops_[loop].weights;
+        return true;
+      });
+      if (loops.empty()) continue;
       std::vector<std::int64_t> weights;
       for (const std::size_t loop : loops) weights.push_back(loops_[loop].weights);
       const std::vector<std::size_t> groups = in_groups(weights, std::min(loops.size(), static_cast<std::size_t>(ranks_)));
@@ -283,6 +322,23 @@ class Placer {
   /// The rank that all of them have, among those that have one.
   static int common(const std::set<int>& ranks) { return ranks.size() == 1 ? *ranks.begin() : unplaced; }
 
+  /// Whether an op makes tensors of known extents from any number of rows, as the gradient of a weight is: such an op is where the rows are, and its
+  /// result goes to its readers.
+  bool summarises(std::size_t op) const {
+    const auto is_small = [&](VarId var) { return program_.var(var).type.is_tensor() && program_.var(var).type.is_static(); };
+    return !ops_[op].outputs.empty() && std::all_of(ops_[op].outputs.begin(), ops_[op].outputs.end(), is_small) &&
+           !std::all_of(uses_[op].begin(), uses_[op].end(), is_small);
+  }
+
+  /// Elements of a row (or of a row of a slot) of a value with any number of rows; 0 of others.
+  std::int64_t row_width(VarId var) const {
+    const VarType& type = program_.var(var).type;
+    if (!(type.is_tensor() || type.is_array()) || !type.shape || (type.is_tensor() && type.is_static())) return 0;
+    std::int64_t width = 1;
+    for (int axis = 0; axis < type.shape->rank(); ++axis) width *= (*type.shape)[axis] == DDim::unknown ? 1 : (*type.shape)[axis];
+    return width;
+  }
+
   void place_rest(Placement& made) {
     std::vector<std::set<int>> readers(ops_.size());  // ranks
     for (const Program::Port& port : program_.outputs())
@@ -292,22 +348,25 @@ class Placer {
       int& rank = made.rank_of_op[i];
       if (ops_[i].type == "constant") continue;
       if (rank == unplaced && is_at_home(i)) rank = 0;
-      if (rank == unplaced) rank = common(readers[i]);
+      if (rank == unplaced && !summarises(i)) rank = common(readers[i]);
       if (rank == unplaced) open.push_back(i);
       if (rank != unplaced) place_unit(made, i, rank);
       if (rank == unplaced) continue;
       for (const VarId var : uses_[i])
         if (const auto maker = makers_.find(var); maker != makers_.end()) readers[maker->second].insert(rank);
     }
-    // Needed on several ranks, or nowhere: where what they need is made, in the order of the program.
+    // Needed on several ranks, or nowhere, or small: where what they need is made, in the order of the program.
     for (std::size_t k = open.size(); k-- > 0;) {
       const std::size_t i = open[k];
       if (made.rank_of_op[i] != unplaced) continue;
-      std::set<int> sources;
+      std::map<int, std::int64_t> sources;  // how wide the rows are that a rank makes of what is needed
       for (const VarId var : uses_[i])
         if (const auto maker = makers_.find(var); maker != makers_.end() && made.rank_of_op[maker->second] != unplaced)
-          sources.insert(made.rank_of_op[maker->second]);
-      place_unit(made, i, std::max(common(sources), 0));
+          sources[made.rank_of_op[maker->second]] += row_width(var);
+      int best = 0;
+      for (const auto& [rank, width] : sources)
+        if (!sources.contains(best) || width > sources.at(best)) best = rank;
+      place_unit(made, i, best);
     }
   }
 
@@ -327,6 +386,7 @@ class Placer {
   std::map<std::size_t, std::vector<std::size_t>> writers_;  // of a class
   std::map<std::size_t, std::vector<std::size_t>> owners_;   // ops that make arrays of it, or hand them on under another name
   std::set<std::size_t> at_home_;
+  std::set<VarId> fed_;
   std::vector<Partition::Loop> loops_;
   std::vector<std::size_t> first_op_;  // of each loop
 };

@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-/// FNV-1a: tells what differs, and resists nobody.
+/// FNV-1a: finds differences, and resists no attacker.
 class Fingerprint {
  public:
   void add(const void* data, std::size_t bytes) {
@@ -54,7 +54,7 @@ std::string fingerprint(const Feeds& feeds) {
   return made.text();
 }
 
-/// What all must have alike, or their messages would not fit.
+/// Checks a value that all ranks must have alike, or their messages would not fit.
 void agree(Rendezvous& ranks, const std::string& what, const std::string& here) {
   const std::vector<std::string> all = ranks.exchange(what, here);
   for (std::size_t rank = 1; rank < all.size(); ++rank)
@@ -65,7 +65,7 @@ void agree(Rendezvous& ranks, const std::string& what, const std::string& here) 
 
 std::set<RankRoute> routes_of(const Partition& partition) {
   std::set<RankRoute> routes;
-  for (const Partition::Crossing& crossing : partition.crossings) routes.insert({crossing.from, crossing.to});
+  for (const Partition::Transfer& transfer : partition.transfers) routes.insert({transfer.from, transfer.to});
   return routes;
 }
 

@@ -14,7 +14,7 @@ struct RankEnvironment {
   int world_size = 1;
   std::string address = "127.0.0.1";  ///< of rank 0
   std::uint16_t port = 29500;
-  std::string source;  ///< who said so: "RANK and WORLD_SIZE"
+  std::string source;  ///< the variables that said so: "RANK and WORLD_SIZE"
 };
 
 /// A variable of the environment; null: not set.
@@ -25,7 +25,7 @@ using GetVariable = std::function<const char*(const char*)>;
 /// refused where the launcher says that not all ranks are on it. Nothing when none of the pairs is set. ArgumentError names the variable,
 /// what was expected and what was found.
 std::optional<RankEnvironment> rank_environment(const GetVariable& variable);
-/// Of this process.
+/// The environment of this process.
 std::optional<RankEnvironment> rank_environment();
 
 }  // namespace millrace

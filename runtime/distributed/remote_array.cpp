@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-/// What a message begins with: what follows it, the first slot, their number, words that describe them, bytes of their elements or of a text.
+/// The header of a message: the kind of its contents, the first slot, their number, words that describe them, bytes of their elements or of a text.
 enum class Kind : std::int64_t { slots, end, failed };
 constexpr std::int64_t header_words = 5;
 
@@ -45,7 +45,7 @@ void trace_arrival(const TaskInfo& me, const TensorArray& array, const std::stri
     tracer->instant("slot", fmt::format("{}[{}] on {}", array.name(), slot, where), tracer->add_track(array.name() + " on " + where), slot);
 }
 
-/// The slots from `next` on will not come: who waits for them hears why.
+/// The slots from `next` on will not come: their waiters get the reason.
 void fail_rest(const TensorArray& array, std::int64_t next, const std::string& from) {
   try {
     throw;
@@ -114,7 +114,7 @@ task<void> send_run(LinkPtr link, std::int64_t first, std::vector<SlotValue> val
   for (const Point& point : sent) co_await ready(point);
 }
 
-/// Last words, which nobody waits for: what was sent arrives.
+/// Sends the error, without waiting: a sent message arrives.
 void send_failure(Link& link, std::int64_t next) noexcept {
   std::string text = "an error that is no std::exception";
   try {
@@ -138,7 +138,7 @@ bool is_there(const TensorArray& array, std::int64_t slot) {
   return value && value->ready().reached();
 }
 
-/// Of elements, in one message, once it has slots enough.
+/// Bytes of elements in one message, once it has slots enough.
 constexpr std::size_t most_bytes = 1 << 20;
 
 /// The slots from `first` on, as many as go into one message; fewer at the end of the array, or before a slot that will not come.
@@ -176,7 +176,7 @@ task<void> send_slots(LinkPtr link) {
     }
     const Point ended = link->communicator->send(header(Kind::end, next, 0, 0, 0), link->peer, link->host);
     co_await ready(ended);
-  } catch (const NeverWrittenError&) {  // whoever reads the slot there hears it, and it need not be read at all
+  } catch (const NeverWrittenError&) {  // a reader of the slot there gets the error; the slot need not be read at all
     send_failure(*link, next);
   } catch (const DeadlockError&) {
     send_failure(*link, next);

@@ -8,13 +8,13 @@
 #include <millrace/runtime/task/scope.h>
 #include <millrace/tensor/device.h>
 
-/// Arrays whose slots live elsewhere: what one layer writes on its device or rank, the next one reads on its own, slot by slot, so that layer
+/// Arrays whose slots live elsewhere: a layer writes slots on its device or rank, and the next one reads them on its own, so that layer
 /// l works on step t while layer l − 1 is at t + 1. A task of `scope` carries the slots; the scope joins it.
 ///
 /// Slots go in order from 0, each as soon as its elements are there: a point that fails fails the slots here, not a stream that others use.
 /// LoD, order, size, `close` and back-pressure go along: an array that is a window bounds what is under way, and the task is one of its
 /// readers. When the producer fails, is cancelled or dies, the slots that have not come fail by name, with the type of the error where it is
-/// known here; other arrays and runs go on. A slot that nobody can write any more is an error of those who read it there, and none of the
+/// known here; other arrays and runs go on. A slot that no task can write any more is an error of its readers there, and none of the
 /// task that carries it; the slots behind it do not come.
 namespace millrace {
 

@@ -48,7 +48,7 @@ void put(std::string& to, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
 }
 
-/// What a frame holds, read from its start and never past its end.
+/// Reads the contents of a frame, from its start and never past its end.
 class Reader {
  public:
   explicit Reader(const std::string& body) : body_(body) {}
@@ -245,7 +245,7 @@ class Rendezvous::Hub {
       accept();
     });
   }
-  /// Whoever connects has a while to say who it is.
+  /// A peer that connects has a limited time to say who it is.
   void greet(const LinkPtr& link) {
     strangers_.push_back(link);
     link->timer.expires_after(options_.hello);
@@ -311,7 +311,7 @@ class Rendezvous::Hub {
            fmt::format("rendezvous: {} did not take what was sent within {} ms", list_of(sending()), options_.deadline.count()));
   }
 
-  /// Everybody who is there hears it.
+  /// All ranks that are there get it.
   [[noreturn]] void fail(Failure failure, const std::string& text) {
     for (const auto& [rank, link] : members_)
       if (!link->closed && !link->sending) tell(*link, failure, text);

@@ -23,8 +23,8 @@ struct RendezvousOptions {
 
 /// Where the ranks of several processes meet before they work together, over TCP: each gives small blobs (the id of an NCCL communicator) and
 /// gets those of all. Rank 0 listens at the address of the environment, and there alone; it is meant for a network whose hosts trust one
-/// another, since who says that it is a rank is believed. Whoever says something else is shut out, and ranks that are missing go on being
-/// waited for.
+/// another, since who says that it is a rank is believed. A peer that says something else is shut out, and the wait for missing
+/// ranks goes on.
 ///
 /// Calls block: not on a thread that runs tasks (BlockingError). One thread at a time. Errors: DeadlineError names the ranks that are missing;
 /// RankError a rank that has left, or that nobody listens; MismatchError what two ranks do not agree on. All ranks that are there hear
@@ -39,7 +39,7 @@ class Rendezvous {
 
   int rank() const noexcept;
   int world_size() const noexcept;
-  /// Of this host, as the others reach it: that of its end of the meeting.
+  /// The address of this host, as the others reach it: that of its end of the meeting.
   std::string address() const;
   /// The blobs of all, by rank. All ranks make the same exchanges in the same order; `name` (1 to 256 bytes) is what they must agree on.
   /// ArgumentError for a blob that is too large.

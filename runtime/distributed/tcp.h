@@ -18,7 +18,7 @@ namespace millrace {
 /// From one rank to another.
 using RankRoute = std::pair<int, int>;
 
-/// What carries tensors that the host cannot reach: a communicator for each route, over which a message goes only when both of its ends are
+/// The carriers of tensors that the host cannot reach: a communicator for each route, over which a message goes only when both of its ends are
 /// known to wait for it, one after the other. So none of them ever waits for long, or for another.
 struct DeviceWays {
   std::map<int, std::unique_ptr<Communicator>> to;    ///< by receiver
@@ -55,7 +55,7 @@ struct TcpOptions {
 /// straight to where they belong: nothing is kept on the way, and no message waits behind that of another communicator. Collectives go from
 /// each to each, and sums are made in the order of the ranks.
 ///
-/// What is different from `Communicator`:
+/// Differences from `Communicator`:
 /// - A send is done when its receiver was there and its elements are on their way.
 /// - Whatever goes wrong between ranks (one that asks for something else, is late, or whose process has ended) ends the world, for all.
 /// - Collectives take tensors that the host can reach (PlaceError).

@@ -120,7 +120,7 @@ void TcpLink::write_next() {
   asio::async_write(socket_, buffers, [self = shared_from_this()](error_code error, std::size_t) {
     self->broken_ = self->broken_ || error;
     const auto then = std::exchange(self->out_.front().then, nullptr);
-    if (then) then(!error);  // what it writes comes behind this, which is still there
+    if (then) then(!error);  // its writes come behind this one, which is still there
     self->out_.pop_front();
     if (error) {
       std::deque<Out> rest;

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t most_strangers = 64;
 constexpr std::size_t token_bytes = 32;
 
-/// By which the ranks of this world know one another: nobody who looks for open ports becomes one of them.
+/// The secret by which the ranks of this world know one another: a port scanner does not become one of them.
 std::string new_token() {
   std::random_device random;
   std::string token;

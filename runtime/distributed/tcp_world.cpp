@@ -55,7 +55,7 @@ TcpWorld::TcpWorld(Rendezvous& ranks, TcpOptions options) : rank_(ranks.rank()),
   thread_ = std::thread([this] { io_.run(); });
 }
 
-/// Before the first message, so whoever leaves meanwhile has failed.
+/// Before the first message, so a rank that leaves meanwhile has failed.
 void TcpWorld::open_ways() {
   if (!options_.device) return;
   const auto why = [this] {
@@ -180,7 +180,7 @@ void TcpWorld::ask(const Way& way) {
   while (!failure_ && !waiting.empty() && waiting.front()->ready) {
     const TcpMessagePtr message = waiting.front();
     waiting.pop_front();
-    if (message->lost != nullptr) {  // then nobody knows any more which message is whose
+    if (message->lost != nullptr) {  // then the order of the messages is unknown
       return fail(TcpFailure::rank, fmt::format("{}: the work of rank {} failed: {}", message->what, rank_, text_of(message->lost)));
     }
     message->index = asked_for_[way]++;
@@ -368,7 +368,7 @@ void TcpWorld::fail(TcpFailure failure, const std::string& text) noexcept {
     case TcpFailure::rank: failure_ = std::make_exception_ptr(RankError(text)); break;
     case TcpFailure::communication: failure_ = std::make_exception_ptr(CommunicationError(text)); break;
   }
-  // Whoever was told tells, too: on each way the cause comes before the leaving.
+  // A rank that was told tells the others: on each link the cause comes before the leaving.
   for (const auto& [peer, link] : links_) link->write({TcpKind::ended, static_cast<std::uint64_t>(failure), 0, text});
   for (auto* carriers : {&device_.to, &device_.from})
     for (const auto& [peer, carrier] : *carriers) carrier->abort(text);
@@ -396,7 +396,7 @@ void TcpWorld::leave_all() {
   leave_if_done();
 }
 
-/// What was sent arrives; then this rank says that it goes, and waits until the others have heard it.
+/// Sent messages arrive; then this rank says that it goes, and waits until the others have heard it.
 void TcpWorld::leave_if_done() {
   if (!leaving_) return;
   const auto waits = [](const auto& queue) { return !queue.second.empty(); };

@@ -20,7 +20,7 @@ enum class Kind : std::int64_t { nothing, tensor, list, order, array };
 constexpr std::int64_t header_words = 5;
 /// Slots in a message, at most: none waits for others to come along.
 constexpr std::int64_t slots_in_run = 256;
-/// More is no order that anybody made.
+/// The most levels of an order that a message may have.
 constexpr std::int64_t most_levels = 64;
 constexpr std::int64_t most_items = std::int64_t{1} << 30;
 
@@ -69,7 +69,7 @@ void describe_array(Message& made, const TensorArray& array) {
   add_order(made.words, array.order());
 }
 
-/// Of an array without slots: what its slots would be, where that is known, since no slot says it.
+/// The form of the slots of an array without slots, where it is known.
 task<std::optional<Tensor>> no_slots(TensorArray array, StreamRef stream) {
   try {
     Tensor stacked = co_await array.stack(stream);

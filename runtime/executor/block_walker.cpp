@@ -2,12 +2,15 @@
 #include <millrace/runtime/executor/block_walker.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/task/this_task.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/spill_memory.h>
 
 namespace millrace {
 
@@ -22,8 +25,8 @@ void BlockWalker::HeldWriters::add(HeldWriters more) {
 }
 
 /// Registers `task`, for a task `name` that it is about to start, as a writer of the arrays that `block` writes and that are known in
-/// `scope`, its parent. An array that nobody holds as a writer was made too late for that: it is left to the run, which finds at rest that
-/// nobody can write.
+/// `scope`, its parent. An array without a held writer was made too late for that: it is left to the run, which finds at rest that
+/// no task can write it.
 BlockWalker::HeldWriters BlockWalker::hold_writers(const CompiledBlock& block, VarScope& scope, TaskInfo& task,
                                                    const std::string& name) const {
   HeldWriters held;
@@ -36,7 +39,7 @@ BlockWalker::HeldWriters BlockWalker::hold_writers(const CompiledBlock& block, V
   return held;
 }
 
-/// What an op that is about to become a task writes, itself or in its blocks.
+/// Registers the writers of an op that is about to become a task: the arrays that it writes, itself or in its blocks.
 BlockWalker::HeldWriters BlockWalker::hold_for(const CompiledOp& op, VarScope& scope, TaskInfo& task, const std::string& name) const {
   HeldWriters held;
   for (const int block : {op.sub_block, op.else_block})
@@ -83,7 +86,7 @@ void BlockWalker::begin_iteration(const ScopePtr& scope, BlockEnd& end) {
   state_->count_iteration(scope);
 }
 
-/// What the block hands on. Values of a scope that nobody else holds are moved.
+/// Adds the results of the block. Values of a scope that nobody else holds are moved.
 void BlockWalker::add_results(const CompiledBlock& block, const ScopePtr& scope, BlockEnd& end) const {
   const bool moves = scope.use_count() == 1;
   for (std::size_t i = 0; i < block.results.size(); ++i) {
@@ -100,8 +103,8 @@ bool BlockWalker::needs_task(const CompiledOp& op, VarScope& scope, const BlockE
   return !ops_->inputs_ready(op, scope) || ops_->may_wait(op, scope) || appends_under_way(op, end);
 }
 
-/// Starts the ops of a block in order, from `end->next` on. What can run at once runs here; what has to wait becomes a task of `ops`, and so
-/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false. Awaited by who holds the arguments.
+/// Starts the ops of a block in order, from `end->next` on. An op that can run at once runs here; one that has to wait becomes a task of `ops`, and so
+/// do loops and branches. Without `ops` it stops before the first that has to wait, and says false. The caller that awaits it holds the arguments.
 task<bool> BlockWalker::walk(BlockWalker* walker, const CompiledBlock* block, const ScopePtr* held_scope, BlockEnd* end, Scope* ops) {
   TaskInfo& me = co_await this_task::info();
   const ScopePtr& scope = *held_scope;
@@ -177,7 +180,7 @@ task<void> BlockWalker::do_op(std::shared_ptr<BlockWalker> walker, const Compile
   }
 }
 
-/// An op as a task of its own: waits for what it reads and for those that append before it, and says so to whoever waits for what it makes.
+/// An op as a task of its own: waits for its inputs and for the ops that append before it, and tells the waiters for its outputs.
 task<void> BlockWalker::run_op(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope, HeldWriters held,
                                std::vector<GatePtr> before, GatePtr done) {
   TaskInfo& me = co_await this_task::info();
@@ -279,11 +282,46 @@ task<void> BlockWalker::run_iterations(std::shared_ptr<BlockWalker> walker, cons
   }
 }
 
+namespace {
+
+/// Traces how many bytes the loop has left in the arrays of its kept values.
+void trace_kept(const RunState& state, const CompiledOp& loop, VarScope& scope) {
+  Tracer* const tracer = state.options().tracer;
+  if (tracer == nullptr) return;
+  std::set<const void*> counted;
+  std::size_t memory = 0, files = 0;
+  std::string policy;
+  for (const CompiledOp& op : state.compiled().block(loop.sub_block).ops) {
+    if (op.op->type != "tensor_array_write" || !op.op->attributes.has("kept")) continue;
+    policy = op.op->attributes.get<std::string>("kept");
+    ValueSource source = op.inputs[0];
+    --source.up;
+    const Value* const array = state.find(source, scope);
+    if (array == nullptr || !array->is_array()) continue;
+    for (std::int64_t i = 0; i < array->array().size(); ++i) {
+      const std::optional<LoDTensor> slot = array->array().peek(i);
+      if (!slot || !counted.insert(slot->tensor().storage().get()).second) continue;
+      const Allocation& storage = *slot->tensor().storage();
+      (dynamic_cast<const SpillMemory*>(&storage.resource()) != nullptr ? files : memory) += storage.bytes();
+    }
+  }
+  if (policy.empty()) return;
+  const std::string name = state.name_of(loop) + " under " + policy;
+  const std::uint64_t track = state.track(loop, scope);
+  tracer->instant(KeptMemory::in_memory, name, track, static_cast<std::int64_t>(memory));
+  if (files > 0) tracer->instant(KeptMemory::in_files, name, track, static_cast<std::int64_t>(files));
+}
+
+}  // namespace
+
 task<void> BlockWalker::run_while(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope) {
   const ConcurrentLoops::End end = walker->loops_->end_of(*op);
   LoopStart start;
   const bool done = co_await LoopRunner::run(walker->loops_, op, scope, &start);
-  if (done) co_return;
+  if (done) {
+    trace_kept(*walker->state_, *op, *scope);
+    co_return;
+  }
   TaskInfo& me = co_await this_task::info();
   Scope iterations(me);
   if (start.iteration == 0)
@@ -300,6 +338,7 @@ task<void> BlockWalker::run_while(std::shared_ptr<BlockWalker> walker, const Com
     iterations.cancel();
   }
   co_await iterations.join();
+  if (failed == nullptr) trace_kept(*walker->state_, *op, *scope);
 }
 
 task<void> BlockWalker::run_branch(std::shared_ptr<BlockWalker> walker, const CompiledOp* op, ScopePtr scope) {

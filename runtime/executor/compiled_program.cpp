@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 
 #include <millrace/runtime/executor/executable.h>
 #include <millrace/runtime/loops/loop_backends.h>
 #include <millrace/runtime/lowering/array_classes.h>
 #include <millrace/runtime/lowering/drop_unread.h>
+#include <millrace/runtime/lowering/join_windows.h>
 #include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/program/fold_constants.h>
 #include <millrace/runtime/program/op_registry.h>
@@ -114,6 +116,7 @@ class Compiler {
   void choose_kind(CompiledOp& made, const Op& op, int block) {
     if (made.kernel) return;
     if (op.type == "while") {
+      expect_files(op);
       made.kind = Kind::while_loop;
       made.backends = make_loop_backends({&program_, block, &op, made_.device, made.stream});
       made.sub_block = op.attributes.get<BlockId>("sub_block").index;
@@ -130,7 +133,18 @@ class Compiler {
     }
   }
 
-  /// Which vars of the block each op is the last to read. What a sub-block sees, and what the block hands back, stays.
+  /// The pages of files are memory of the host: a loop of another device has nothing to spill to.
+  void expect_files(const Op& loop) const {
+    const Place place = made_.device->place();
+    const int body = loop.attributes.get<BlockId>("sub_block").index;
+    for (const Op& op : program_.block(body).ops)
+      if (op.type == "tensor_array_write" && op.attributes.has("spill") && !place.is_cpu())
+        throw UnsupportedError("op while, the loop of block " + std::to_string(body) +
+                               ": memory policy spill: expected a loop on the host, found '" + program_.var(op.inputs[2]).name + "' on " +
+                               place.to_string() + ": take keep or recompute there");
+  }
+
+  /// Which vars of the block each op is the last to read. Values that a sub-block sees, or that the block hands back, stay.
   void find_last_uses(CompiledBlock& made) {
     std::map<std::size_t, std::size_t> last;
     for (std::size_t i = 0; i < made.ops.size(); ++i)
@@ -202,6 +216,7 @@ Executable::Executable(Program program, std::shared_ptr<Device> device) {
   made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
   fold_constants(made->program);
   drop_unread(made->program);
+  if (made->device->place().is_cpu()) join_windows(made->program);
   skip_repacking(made->program);
   Compiler(*made).run();
   made->loop_groups = find_loop_groups(made->program);

@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-/// What a fed value is, as a type: for the comparison with what the program declares.
+/// The type of a fed value, for the comparison with the declared one.
 VarType type_of(const Value& value) {
   if (value.is_tensor()) return VarType(value.tensor().dtype(), value.tensor().dims(), value.tensor().lod().depth());
   if (value.is_list())

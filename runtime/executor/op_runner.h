@@ -24,7 +24,7 @@ class OpRunner : public std::enable_shared_from_this<OpRunner> {
 
   /// An op with a kernel, whose inputs are ready: sets its outputs in `scope`. Errors keep their type and say which op and iteration.
   void run_kernel(const CompiledOp& op, VarScope& scope) const;
-  /// The same, an op that is a task. The runner and `op` outlive the task.
+  /// An op that is a task, run as `run_kernel` runs a kernel. The runner and `op` outlive the task.
   task<void> run_task(const CompiledOp* op, ScopePtr scope);
   /// Fails the outputs that are not there.
   void fail_outputs(const CompiledOp& op, VarScope& scope, const std::exception_ptr& error) const;

@@ -31,7 +31,7 @@ void set_or_link(PendingValue from, VarScope& to, std::size_t index);
 bool is_known(const Value& condition);
 /// A condition that is known. ShapeError, which begins with `what`: it is no boolean of one element.
 bool known_truth(const Value& condition, std::string_view what);
-/// The same, awaited.
+/// Awaits a condition; errors as `known_truth`.
 task<bool> truth(PendingValue condition, std::string what);
 
 }  // namespace millrace

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What a run takes from elsewhere, and gives away, while it goes on: the other parts of a program whose loops run on several ranks
+/// The values that a run takes from elsewhere, and gives away, while it goes on: the other parts of a program whose loops run on several ranks
 /// (distributed/partition.h). Each call is a task of its own of the run, one at a time. Its errors, and those of what it spawns, are the run's.
 class RunExchange {
  public:

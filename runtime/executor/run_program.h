@@ -20,7 +20,7 @@ namespace millrace {
 
 class Tracer;
 
-/// Inputs by name: tensors, rows with LoD, lists, or arrays that somebody else fills while the program runs. An optional input that is not
+/// Inputs by name: tensors, rows with LoD, lists, or arrays that another task fills while the program runs. An optional input that is not
 /// fed, or fed an empty Value, holds nothing.
 using Feeds = std::map<std::string, Value>;
 
@@ -35,7 +35,7 @@ struct RunOptions {
   bool keep_step_scopes = false;
 };
 
-/// What a run gives: the program's outputs, ready.
+/// The result of a run: the program's outputs, ready.
 class RunResult {
  public:
   /// A tensor output. IndexError lists the names otherwise.

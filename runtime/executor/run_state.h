@@ -17,8 +17,8 @@ namespace millrace {
 
 using ScopePtr = std::shared_ptr<VarScope>;
 
-/// In a handler: whether the task ends because a scope around it was cancelled. Then whoever waits for its results is cancelled too, or
-/// hears the cause from the op around it, and not that another task was cancelled.
+/// In a handler: whether the task ends because a scope around it was cancelled. Then the waiters for its results are cancelled too, or
+/// get the cause from the op around it, and not that another task was cancelled.
 bool is_cut_off(const TaskInfo& task);
 
 /// The parts of one run of an executable that all its tasks share: the compiled program, options, the result so far, rows of the trace. Its

@@ -52,17 +52,17 @@ class VarScope : public std::enable_shared_from_this<VarScope> {
   const Value& get(std::size_t var) { return *find(var); }
   void set(std::size_t var, Value&& value);
   void set(std::size_t var, const Value& value) { set(var, Value(value)); }
-  /// Says that the value will be that of `other` in `scope`, an older scope that does not know it yet.
+  /// Makes the value that of `other` in `scope`, an older scope that does not know it yet.
   void link(std::size_t var, std::shared_ptr<VarScope> scope, std::size_t other) { cells_[var].link = Link{std::move(scope), other}; }
   /// Where a value that is under way will be set: here, or where a link says.
   std::pair<std::shared_ptr<VarScope>, std::size_t> origin(std::size_t var);
-  /// Says that the value will never come: who waits for it, or asks later, gets `error`.
+  /// The value will never come: its waiters, present and later, get `error`.
   void fail(std::size_t var, const std::string& name, const std::exception_ptr& error) { gate(var, name).fail(error); }
-  /// Hands out a value that is there and that nobody reads any more.
+  /// Hands out a value that is there, to its last reader.
   Value take(std::size_t var) { return std::exchange(cells_[var].value, Value()); }
-  /// Lets go of a value that nobody reads any more.
+  /// Lets go of a value that has no reader left.
   void drop(std::size_t var) { cells_[var].value = Value(); }
-  /// What a task awaits until the value is set, at its origin; open when it is there already.
+  /// The gate that a task awaits until the value is set, at its origin; open when it is there already.
   Gate& gate(std::size_t var, const std::string& name);
 
  private:

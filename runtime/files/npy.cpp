@@ -30,7 +30,6 @@ struct WideCode {
 constexpr std::array wide_codes = {WideCode{"i2", internal::FileInteger::i16}, WideCode{"u2", internal::FileInteger::u16},
                                    WideCode{"u4", internal::FileInteger::u32}, WideCode{"u8", internal::FileInteger::u64}};
 
-/// What the header says.
 struct Header {
   DType dtype = DType::f32;                      ///< as which elements are read
   std::optional<internal::FileInteger> integer;  ///< which they are, where that is no dtype
@@ -214,7 +213,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& where) {
 }
 
 Tensor read_npy(const std::filesystem::path& path) {
-  // What the header says is compared with the file's size before the file is read.
+  // The header is compared with the file's size before the file is read.
   const std::string where = path.string();
   const FileStart start = read_file_start(path, 12 + max_header);
   const Preamble preamble = read_preamble(start.bytes, where);

@@ -23,7 +23,7 @@ constexpr std::size_t local_bytes = 30, central_bytes = 46, end_bytes = 22;
 constexpr std::uint32_t stored = 0, deflated = 8;
 constexpr std::uint32_t encrypted = 1, utf8_name = 1u << 11;
 constexpr std::uint32_t in_zip64 = 0xffffffff;
-/// What a bit of a deflate stream can become at most: 258 bytes from 2 bits.
+/// The most that a byte of a deflate stream can become: 258 bytes from 2 bits.
 constexpr std::uint64_t most_per_byte = 1032;
 constexpr std::string_view ending = ".npy";
 
@@ -151,7 +151,7 @@ class Archive {
     return member;
   }
 
-  /// Where the bytes of each begin: behind a header of its own, which repeats the name. What that says of sizes is not looked at.
+  /// Where the bytes of each begin: behind a header of its own, which repeats the name. Its sizes are not looked at.
   void find_members() {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;
     for (Member& member : members_) {
@@ -187,7 +187,7 @@ void put(std::string& to, std::uint64_t value, std::size_t count) {
   for (std::size_t byte = 0; byte < count; ++byte, value >>= 8) to += static_cast<char>(value & 0xff);
 }
 
-/// What both headers of a member say alike: version, flags, stored, the first day that zip knows, CRC-32, sizes, length of the name.
+/// The fields that both headers of a member share: version, flags, stored, the first day that zip knows, CRC-32, sizes, length of the name.
 void put_common(std::string& to, const std::string& name, std::uint32_t crc, std::size_t size) {
   constexpr std::uint32_t first_day = 0x21;
   put(to, 20, 2);

@@ -19,7 +19,7 @@ inline constexpr std::uint64_t largest_npz = std::uint64_t{16} << 30;
 
 /// Reads stored and deflated members (np.savez, np.savez_compressed). Each is NAME.npy and is known by NAME; nothing is ever
 /// written to where a name points. Strict: one central directory that ends the file, members that lie in the file without overlapping,
-/// sizes that deflate can reach, right CRC-32. What is not so is a ParseError that names the member; members that are encrypted, compressed
+/// sizes that deflate can reach, right CRC-32. Anything else is a ParseError that names the member; members that are encrypted, compressed
 /// in another way or in the zip64 form (from 4 GiB on) are an UnsupportedError, and so are deflated ones in a build without the part zlib.
 /// A declared size is compared with the bytes that are there, and with `most` for all members together, before anything is allocated.
 NpzTensors read_npz(const std::filesystem::path& path, std::uint64_t most = largest_npz);

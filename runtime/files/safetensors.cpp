@@ -147,7 +147,7 @@ SafeTensors parse_safetensors(std::string_view bytes, const std::string& where) 
 }
 
 SafeTensors read_safetensors(const std::filesystem::path& path) {
-  // What the header says is compared with the file's size before the file is read.
+  // The header is compared with the file's size before the file is read.
   const FileStart start = read_file_start(path, 8 + max_header);
   const std::size_t length = read_header_length(start.bytes, start.size, path.string());
   std::map<std::string, std::string> metadata;

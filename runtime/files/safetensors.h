@@ -23,7 +23,7 @@ struct SafeTensors {
 
 /// Reads f64 f32 f16 bf16 i64 i32 i8 u8 bool; I16 and U16 as i32, U32 and U64 as i64 (OverflowError for a number that does not fit); another element type is a DTypeError that names tensor and type. Strict:
 /// a header of at most 16 MiB that is one JSON object in UTF-8 without a key twice, and tensors that fill the file from
-/// its header to its end without hole or overlap. What is not so is a ParseError that says where. Nothing is allocated
+/// its header to its end without hole or overlap. Anything else is a ParseError that says where. Nothing is allocated
 /// from a declared size before it is compared with the bytes there. Source: github.com/huggingface/safetensors,
 /// "Format".
 SafeTensors read_safetensors(const std::filesystem::path& path);

@@ -20,14 +20,14 @@ struct Conv1dOptions {
   /// padding="same".
   bool causal = true;
   std::int64_t dilation = 1;
-  /// Of each sequence the rows 0, stride, 2·stride, …: ⌈n / stride⌉ of n. With 2 or more the result does not stream.
+  /// The result has the rows 0, stride, 2·stride, … of each sequence: ⌈n / stride⌉ of n. With 2 or more the result does not stream.
   std::int64_t stride = 1;
   std::string name = "conv1d";
 };
 
 /// y[t] = bias + Σ_k x[t + (k − left)·dilation]·W[k] in each sequence, with zeros before its first and behind its last row: as many rows as
-/// x, or with a stride every so many of them. What lies behind a window is a memory of a DynamicRNN (StaticRNN for dense [T, N, C]), what
-/// lies ahead one that goes the other way. With lengths (dense) the result is zero behind a sequence's end, which with a stride is
+/// x, or with a stride every so many of them. The rows behind a window are a memory of a DynamicRNN (StaticRNN for dense [T, N, C]), the
+/// rows ahead one that goes the other way. With lengths (dense) the result is zero behind a sequence's end, which with a stride is
 /// ⌈length / stride⌉. ShapeError when weights do not fit one another.
 Var conv1d(const Sequences& sequences, const Conv1dWeights& weights, const Conv1dOptions& options = {});
 

@@ -27,7 +27,7 @@ Tensor needed(const SafeTensors& file, const std::string& name) {
   throw ArgumentError("expected a tensor " + internal::printable(name) + ", found " + names_of(file));
 }
 
-/// What `make` gives of NAME_0_, NAME_1_, … as far as the file goes.
+/// The weights that `make` gives of NAME_0_, NAME_1_, … as far as the file goes.
 template <class Weights, class Make>
 std::vector<Weights> each_of(const SafeTensors& file, const std::string& name, Make&& make) {
   std::vector<Weights> all;

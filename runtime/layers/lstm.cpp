@@ -16,7 +16,7 @@ struct Extents {
   std::int64_t projected = 0;
 };
 
-/// What the weights say of themselves, checked.
+/// The extents of the weights, checked.
 Extents extents_of(const std::string& layer, const LstmWeights& weights) {
   for (const Tensor* matrix : {&weights.input, &weights.recurrent})
     if (matrix->rank() != 2) throw ShapeError(layer + ": expected matrices W [C, 4H] and R [P, 4H], found " + matrix->to_string());

@@ -27,7 +27,7 @@ struct LstmWeights {
 ///   a_o += p_o·c'                                               o looks at the new c
 ///   o = f(a_o);   h' = p((o·h(c'))·projection), clipped to [−projection_clip, projection_clip]
 ///
-/// Every a is clipped to [−gate_clip, gate_clip] before its function. What `lstm_cell` knows (all but projection and cell_clip) is that op, or,
+/// Every a is clipped to [−gate_clip, gate_clip] before its function. Options that `lstm_cell` has (all but projection and cell_clip) make that op, or,
 /// with weights of i8, `lstm_gates` behind both products.
 struct LstmOptions {
   Direction direction = Direction::forward;

@@ -79,7 +79,7 @@ class Narrower {
     return true;
   }
 
-  /// What `made` holds is what `op` gave.
+  /// The vars of `made` take the place of the outputs of `op`.
   void hand_over(const Op& op, const std::vector<Var>& made) {
     const int block = build::Guard::current().block();
     for (std::size_t i = 0; i < made.size(); ++i) {

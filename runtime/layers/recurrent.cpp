@@ -10,7 +10,7 @@ namespace {
 
 std::string text(const Var& var) { return "'" + var.name() + "' of " + var.type().to_string(); }
 
-/// What a dense input's loop begins with: a row for each sequence. Broadcasting would take one row for any number of sequences, and many
+/// The first state of a dense input's loop: a row for each sequence. Broadcasting would take one row for any number of sequences, and many
 /// rows for one sequence.
 Var fitting(const Var& given, const Var& x) {
   if (!given.defined() || given.type().rank() != 2 || (*given.type().shape)[1] < 0 || x.type().rank() < 3) return given;

@@ -26,7 +26,7 @@ Var apply(const Activation& activation, const Var& x);
 enum class Direction { forward, reverse, bidirectional };
 inline std::size_t directions(Direction direction) { return direction == Direction::bidirectional ? 2 : 1; }
 
-/// What a recurrent layer goes over: rows with LoD, [rows, C], whose innermost level are the sequences; or dense, [T, N, C].
+/// The sequences that a recurrent layer goes over: rows with LoD, [rows, C], whose innermost level are the sequences; or dense, [T, N, C].
 struct Sequences {
   Sequences(Var rows, Var lens = {}) : x(std::move(rows)), lengths(std::move(lens)) {}
   Var x;
@@ -35,7 +35,7 @@ struct Sequences {
   Var lengths;
 };
 
-/// What one step gives: a row for each sequence, and the next states.
+/// The results of one step: a row for each sequence, and the next states.
 struct CellStep {
   Var output;
   std::vector<Var> states;

@@ -14,7 +14,6 @@ namespace {
 
 using build::Var;
 
-/// What the attributes of a cell's op say.
 LstmOptions options_of(const Op& op, std::size_t products) {
   ops::lstm_form(op, products);  // refuses what no cell takes
   LstmOptions options;

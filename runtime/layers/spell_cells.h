@@ -5,7 +5,7 @@
 
 namespace millrace::layers {
 
-/// Writes the `lstm_cell` or `lstm_gates` that gives `h`, the first of its outputs, out as ops that anybody can name the values of: products,
+/// Writes the `lstm_cell` or `lstm_gates` that gives `h`, the first of its outputs, out as ops whose values have names: products,
 /// sums, activations. The outputs and their bits stay. Of a cell whose h is called NAME the parts are
 ///
 ///   NAME.i  NAME.f  NAME.g  NAME.o   the gates, f = 1 − i where they are coupled

@@ -60,7 +60,7 @@ class ConcurrentLoops {
     std::vector<std::shared_ptr<LoopStage>> stages_;
   };
 
-  /// Opens `ended` of a stage, however its loop ended.
+  /// Opens `ended` of a stage when it goes out of scope.
   class End {
    public:
     explicit End(std::shared_ptr<LoopStage> stage) : stage_(std::move(stage)) {}

@@ -5,6 +5,7 @@
 
 #include <millrace/runtime/loops/cpu_fused/fused_backend.h>
 #include <millrace/runtime/loops/cuda_graph/captured_backend.h>
+#include <millrace/runtime/loops/cuda_recurrent/cell_backend.h>
 #include <millrace/runtime/loops/cuda_recurrent/lstm_backend.h>
 
 namespace millrace {
@@ -12,7 +13,7 @@ namespace millrace {
 std::vector<std::shared_ptr<LoopBackend>> make_loop_backends(const LoopSite& site) {
   const Place place = site.device->place();
   if (place.is_cpu()) return {make_fused_backend(site)};
-  if (std::holds_alternative<CudaPlace>(place)) return {make_lstm_backend(site), make_captured_backend(site)};
+  if (std::holds_alternative<CudaPlace>(place)) return {make_lstm_backend(site), make_cell_backend(site), make_captured_backend(site)};
   return {};
 }
 

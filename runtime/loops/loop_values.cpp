@@ -158,7 +158,7 @@ task<std::optional<NumberedSlots>> await_numbers(const LoopForm* form, LoopValue
   co_return slots_of(*form, numbers);
 }
 
-/// What the binding of one loop goes by.
+/// The operands of one loop, and their binding.
 struct Binding {
   const LoopForm& form;
   LoopValues* values;

@@ -39,14 +39,14 @@ class LoopValues {
   LoopValues() = default;
 };
 
-/// The runs that a loop is to run beside, of which it may read slots that are still to be written.
+/// The runs beside which a loop runs, and whose slots it may read before they are written.
 struct ConcurrentRuns {
   const std::vector<std::unique_ptr<LoopRun>>* runs = nullptr;  ///< null: none
   const std::set<VarId>* behind = nullptr;                      ///< vars that come of slots which they write; null: none
 };
 
-/// Awaits everything that `backend` needs to run its loop once, of which `form` is not null: on the host ready, but slots that arrive, of
-/// which the first; on a device issued. Everything the loop reads was made before it, and nobody waits for the slots it writes: waiting is
+/// Awaits the operands that `backend`, whose `form` is not null, needs to run its loop once: on the host until they are ready (of slots that
+/// arrive, the first one), on a device until they are issued. The operands of the loop were made before it, and no task waits for the slots that it writes: waiting is
 /// safe. The result has no iterations when there are none, when a number is beyond 64 bits, when the loop never ends, and when a value is
 /// missing: then the interpreter runs the loop, and reports the error, if there is one. `backend` and `values` must outlive the task.
 task<LoopOperands> await_operands(LoopBackend* backend, LoopValues* values, ConcurrentRuns concurrent, StreamRef stream);
@@ -56,7 +56,7 @@ task<LoopOperands> await_operands(LoopBackend* backend, LoopValues* values, Conc
 task<std::vector<Value>> carried_behind(const LoopForm* form, const Op* op, LoopValues* values, std::vector<SlotValue> last,
                                         std::int64_t iterations);
 
-/// Waits until slots are issued. False when one does not come: the loop reports that better iteration by iteration.
+/// Waits until slots are issued. False when one does not come: the interpreter then reports it, with the iteration.
 task<bool> await_slots(std::vector<std::pair<TensorArray, std::int64_t>> slots);
 
 }  // namespace millrace

@@ -16,7 +16,7 @@ constexpr std::int64_t rows_of_thread = 16;
 
 }  // namespace
 
-/// What one thread works with.
+/// The memory that one thread works with.
 struct StepRunner::Room {
   std::vector<std::byte> workspace;
   std::vector<RowView> inputs, outputs;

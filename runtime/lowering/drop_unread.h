@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-/// Takes out the `last_rows` whose result nobody reads: recurrent layers say what their last states are, and few ask. (Other ops stay: a read
+/// Takes out the `last_rows` whose result no op reads: recurrent layers give their last states, and few programs read them. (Other ops stay: a read
 /// that can never be answered is an error, read or not.)
 void drop_unread(Program& program);
 

@@ -12,15 +12,7 @@
 namespace millrace {
 namespace {
 
-/// Ops through which nothing flows back.
-bool is_cut(const Op& op) {
-  static const std::set<std::string> cuts{"equal",  "not_equal",   "less",       "less_equal",  "greater",    "greater_equal",
-                                          "floor",  "ceil",        "round",      "sign",        "argmax",     "is_nan",
-                                          "is_inf", "logical_and", "logical_or", "logical_not", "logical_xor"};
-  return cuts.contains(op.type);
-}
-
-/// What the gradient of an op looks at.
+/// The values that the gradient of an op reads.
 struct Looks {
   bool inputs = true;
   bool output = true;
@@ -100,7 +92,7 @@ class IterationReader {
     return var;
   }
 
-  /// What has to be kept so that `var` is there in a later iteration or in this one: itself, or what an iteration before makes of it; none for what is
+  /// The value to keep so that `var` is there in a later iteration or in this one: itself, or what an iteration before makes of it; none for what is
   /// there anyway.
   VarId holder(VarId var) const {
     std::set<VarId> seen;
@@ -113,7 +105,7 @@ class IterationReader {
     return no_var;  // states that only take each other's places: all of them are known at the start
   }
 
-  /// What holds the states that this iteration takes and changes, all of them or those that are needed.
+  /// Vars that hold the states that this iteration takes and changes, all of them or the needed ones.
   std::vector<VarId> states(bool all) const {
     std::vector<VarId> found;
     for (const auto& [state, next] : next_)
@@ -162,7 +154,7 @@ class IterationReader {
     std::set<VarId> live;
     for (const VarId end : ends_) live.insert(canonical(end));
     for (auto op = body_.ops.rbegin(); op != body_.ops.rend(); ++op) {
-      if (is_cut(*op) || op->outputs.empty() || op->type == "tensor_array_read") continue;
+      if (program_.registry().at(op->type).cuts_gradient || op->outputs.empty() || op->type == "tensor_array_read") continue;
       if (std::none_of(op->outputs.begin(), op->outputs.end(), [&](VarId output) { return live.contains(output); })) continue;
       for (const VarId input : op->inputs)
         if (input != no_var && rows_.contains(input)) live.insert(canonical(input));
@@ -207,7 +199,7 @@ class IterationReader {
   std::map<VarId, VarId> same_;  // another name → what it is
   std::map<VarId, VarId> called_;
   std::map<VarId, const Op*> makers_;
-  std::vector<VarId> ends_;  // what the iteration hands on
+  std::vector<VarId> ends_;  // the values that the iteration hands on
   std::vector<VarId> needed_;
 };
 

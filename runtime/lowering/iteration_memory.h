@@ -12,9 +12,9 @@ namespace millrace {
 
 /// How much of an iteration is kept.
 enum class Keep : std::uint8_t {
-  needed,  ///< all that the gradients of the iteration's ops look at: nothing is computed again
-  lean,    ///< less what ops of one row make again of the rest, such as tanh(c): no product is computed again
-  states   ///< what the iteration hands to the next one, alone: the rest of the iteration is computed again
+  needed,  ///< all values that the gradients of the iteration's ops read: nothing is computed again
+  lean,    ///< without values that ops of one row make again of the others, such as tanh(c): no product is computed again
+  states   ///< the states alone: the rest of the iteration is computed again
 };
 
 /// The names that `keep_values` takes for the loop whose body is block `body`; a step input is never among them, its array is there
@@ -22,10 +22,10 @@ enum class Keep : std::uint8_t {
 /// out first (layers/spell_cells.h). UnsupportedError when the loop is no recurrence.
 std::vector<std::string> values_to_keep(Program& program, int body, Keep keep);
 
-/// What a backward step of a loop has at hand, given what is kept.
+/// The values that a backward step of a loop has at hand, for a choice of kept ones.
 struct IterationMemory {
-  std::vector<std::string> needed;      ///< values that the gradients of the iteration's ops look at, rows alone
-  std::vector<std::string> recomputed;  ///< those of them, and what they are made of, that are computed again: in this order
+  std::vector<std::string> needed;      ///< values of rows that the gradients of the iteration's ops read
+  std::vector<std::string> recomputed;  ///< values that are computed again, in this order: needed ones, and those that they are made of
   std::vector<std::string>
       missing;                ///< states that neither are kept nor can be computed in the iteration: only the iterations before give them
   std::int64_t products = 0;  ///< among what is computed again

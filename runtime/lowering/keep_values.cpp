@@ -95,7 +95,7 @@ class Keeper {
     }
   }
 
-  /// What holds rows of sequences that have ended: states of the iteration before, until they are shrunk.
+  /// Vars with rows of sequences that have ended: states of the iteration before, until they are shrunk.
   std::set<VarId> wide_vars(const std::set<VarId>& rows) {
     std::set<VarId> written;
     std::set<VarId> wide;
@@ -134,7 +134,7 @@ class Keeper {
 
   // ---- Which slots ----
 
-  /// What `make` appends stands in front of the loop.
+  /// The ops that `make` appends stand in front of the loop.
   template <class F>
   auto before_loop(F&& make) {
     std::vector<Op> ops = std::exchange(program_.block(block_).ops, {});

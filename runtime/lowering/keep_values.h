@@ -8,11 +8,11 @@
 
 namespace millrace {
 
-/// A value of a loop's iterations that stays when the iteration is over: what a loop that runs the iterations backwards reads.
+/// A value of a loop's iterations that stays when the iteration is over, for a loop that runs the iterations backwards.
 struct KeptValue {
   std::string name;      ///< as it was asked for
   VarId var = no_var;    ///< in the body
-  VarId array = no_var;  ///< a TensorArray in the loop's block, made before the loop: slot t is the value in turn t
+  VarId array = no_var;  ///< a TensorArray in the loop's block, made before the loop: slot t is the value in iteration t
 };
 
 /// A pass over a whole program: the while op whose body is block `body` also writes the values called `names` to arrays of their own. All
@@ -21,9 +21,9 @@ struct KeptValue {
 /// value.
 ///
 /// Slots are numbered as the iterations are, and hold as many rows as live in the iteration; when the loop reads an array that has an order, they
-/// have that order too, and `pack` and `shrink` take them as they take the loop's own. A value of another dtype that the loop's holds
-/// exactly (truth as 1 or 0, bf16) is kept in the loop's. Nobody reads the arrays yet: read them behind the loop, or make them outputs
-/// (`Program::add_output`); an array that nobody reads is not written by a fused loop.
+/// have that order too, and `pack` and `shrink` take them. A value of another dtype that the loop's holds
+/// exactly (truth as 1 or 0, bf16) is kept in the loop's. The arrays have no reader yet: read them behind the loop, or make them outputs
+/// (`Program::add_output`); a fused loop does not write an array without a reader.
 ///
 /// A name is that of a var of the body, or NAME.i … of a part of a built-in cell (spell_cell): the cell is then written out. A name may
 /// come once. UnsupportedError when the loop is no recurrence (loop_form.h): it keeps its step scopes instead; and for a value that depends

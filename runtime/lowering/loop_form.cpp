@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-/// What a var of the loop's body stands for.
+/// The meaning of a var of the loop's body.
 struct Symbol {
   enum class Kind : std::uint8_t { outside, counter, rows, condition };
   Kind kind = Kind::outside;
@@ -26,7 +26,7 @@ struct Symbol {
   bool shrunk = false;         // rows
 };
 
-/// What a counter may grow or fall by, and how far back a loop may look into what it writes.
+/// The most that a counter may grow or fall by, and that a loop may look back into the arrays that it writes.
 constexpr std::int64_t most_stride = 1 << 20;
 constexpr std::int64_t most_lag = 1024;
 
@@ -114,8 +114,8 @@ class LoopReader {
 
   // ---- Carried vars ----
 
-  /// What a counter's next value is more than its value: a number that is not 0; else 0.
-  std::int64_t pace_of(std::size_t at) const {
+  /// The difference between a counter's next value and its value; 0: no counter.
+  std::int64_t stride_of(std::size_t at) const {
     if (!lowering::is_integer_scalar(program_.var(body_.params[at]).type)) return 0;
     std::int64_t stride = 0;
     VarId var = body_.results[at];
@@ -137,7 +137,7 @@ class LoopReader {
   void read_carried() {
     for (std::size_t i = 0; i < body_.params.size(); ++i) {
       const VarId param = body_.params[i];
-      if (const std::int64_t stride = pace_of(i); stride != 0) {
+      if (const std::int64_t stride = stride_of(i); stride != 0) {
         form_.carried.push_back({true, 0, stride});
         std::optional<LoopForm::Index> index = numbers_.find(loop_.inputs[i]);
         if (!index) refuse("it counts from '" + name(loop_.inputs[i]) + "', which is no integer");
@@ -249,7 +249,7 @@ class LoopReader {
       made.stop = {*left, false};
       made.negated = comparison == Comparison::not_equal;
     } else {
-      // As "is beyond": at 0 and further on in the direction of the count. What holds until then is its contrary.
+      // As "is beyond": at 0 and further on in the direction of the count. Its contrary holds until then.
       const bool rises = left->stride > 0;
       const bool up = comparison == Comparison::greater || comparison == Comparison::greater_equal;
       const bool at_zero = comparison == Comparison::less_equal || comparison == Comparison::greater_equal;
@@ -287,7 +287,7 @@ class LoopReader {
     symbols_[op.outputs[0]] = {.kind = Symbol::Kind::rows, .var = input_vars_.back()};
   }
 
-  /// What this loop wrote some iterations ago, or in this iteration.
+  /// A read of a slot that this loop wrote some iterations ago, or in this iteration.
   void eval_earlier(const Op& op, VarId array, const LoopForm::Index& index, VarId boot, const Op& writer) {
     const auto target = count_ahead(writer.inputs[1]);
     const auto distance = target ? target->ahead_of(index) : std::nullopt;
@@ -428,7 +428,7 @@ class LoopReader {
     order_inputs();
   }
 
-  /// What an iteration hands on as it came gets an op of its own.
+  /// A value that an iteration hands on as it came gets an op of its own.
   VarId computed(VarId var) {
     const std::vector<Program::Port>& ports = form_.step.inputs();
     if (std::none_of(ports.begin(), ports.end(), [var](const auto& port) { return port.var == var; })) return var;

@@ -11,14 +11,14 @@
 namespace millrace {
 
 /// A while op as a recurrence inside its program: which rows an iteration takes from which arrays, what it carries, what it writes, and when the
-/// loop ends. What is array-carried in the program (`states.read(step − 1, boot)` … `states.write(step, state)`) is carried here; a read
+/// loop ends. A value that is array-carried in the program (`states.read(step − 1, boot)` … `states.write(step, state)`) is carried here; a read
 /// further back is a window of that many states.
 ///
 /// `step` is one iteration for all its sequences: a straight-line program whose inputs are, in order, the step inputs, the states and the shared
 /// values, and whose outputs are what the iteration writes, then the next values of those states that change. Rows lie along axis 0, of unknown
 /// extent.
 struct LoopForm {
-  /// A number that changes by the same amount each iteration: `stride` times the iterations before, plus what it is at first.
+  /// A number that changes by the same amount each iteration: `first`, plus `stride` times the iterations before.
   struct Index {
     /// An integer from outside the loop, or the size of an array there, and how many times it counts; never 0 times.
     struct Term {
@@ -32,18 +32,18 @@ struct LoopForm {
       std::vector<Term> terms;
     };
     std::int64_t stride = 0;
-    Sum first;           ///< of what the loop uses itself
-    Sum roots;           ///< the same, of what that was computed from: equal numbers are equal here
+    Sum first;           ///< in values that the loop itself reads
+    Sum roots;           ///< the canonical sum of `first`: two numbers are equal where their canonical sums are
     VarId var = no_var;  ///< of the body, which holds the number; none where no var does
 
-    /// What `other` is less than this in every iteration; nothing where that depends on the iteration or on values.
+    /// This less `other`, the same in every iteration; nothing where that depends on the iteration or on values.
     std::optional<std::int64_t> ahead_of(const Index& other) const;
   };
-  /// A slot that each iteration reads, and nobody writes while the loop runs.
+  /// A slot that each iteration reads, and no op writes while the loop runs.
   struct StepInput {
     VarId array = no_var;
     Index index;
-    VarId boot = no_var;   ///< what stands before slot 0, if the loop may look there
+    VarId boot = no_var;   ///< the rows before slot 0, if the loop may read there
     bool shrinks = false;  ///< rows of sequences that have ended are left out
   };
   /// A slot that each iteration writes.
@@ -51,7 +51,7 @@ struct LoopForm {
     VarId array = no_var;
     Index index;
   };
-  /// What an iteration takes from those before it.
+  /// A value that an iteration takes from those before it.
   struct State {
     std::string name;
     /// A tensor outside the loop; else slot `index` of `array` as the first iteration would read it.
@@ -62,7 +62,7 @@ struct LoopForm {
     bool shrinks = false;  ///< rows leave with their sequences
     bool changes = true;   ///< false: one row for each sequence that stays, and leaves with its sequence
   };
-  /// What a carried var of the loop is: a counter, or a state.
+  /// The kind of a carried var of the loop: a counter, or a state.
   struct Carried {
     bool counter = false;
     std::size_t state = 0;

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-/// What the ops of block 0 read and write, their own blocks included, and so which ops each must have behind it.
+/// The vars that the ops of block 0 read and write, their own blocks included, and so the ops that each must have behind it.
 class Dependences {
  public:
   explicit Dependences(const Program& program) : program_(program), views_(program) {
@@ -33,7 +33,7 @@ class Dependences {
     return made.type != "tensor_array" || (!made.attributes.has("window") && !made.attributes.get_or("growable", false));
   }
 
-  /// What comes of stacked slots of `group` is computed before they are there, from their extents, and then once more: by ops that may be.
+  /// Results of stacked slots of `group` are computed before they are there, from their extents, and then once more: by ops that may be.
   bool may_run_twice(const LoopGroup& group, const std::set<std::size_t>& ops) const {
     const std::set<VarId> behind = views_.behind(program_, group);
     return std::all_of(ops.begin(), ops.end(), [&](std::size_t place) {
@@ -45,7 +45,7 @@ class Dependences {
     });
   }
 
-  /// Arrays that are fed are written by somebody outside, who may look at what this program makes first.
+  /// Arrays that are fed are written by a task outside, which may read results of this program first.
   bool waits_for_others(std::size_t op) const {
     return std::any_of(uses_[op].begin(), uses_[op].end(), [&](VarId var) {
       return program_.var(var).type.is_array() && program_.var(var).block == 0 && !makers_.contains(var);
@@ -66,7 +66,7 @@ class Dependences {
     return found;
   }
 
-  /// What nothing makes of all that `op` works on, but for what loops of `beside` write.
+  /// The inputs of `op` that no op makes, except those that loops of `beside` write.
   std::set<VarId> inputs(std::size_t op, const LoopGroup& beside) const {
     std::set<VarId> found;
     std::set<std::size_t> ops = before(op, beside);
@@ -95,7 +95,7 @@ class Dependences {
     }
   }
 
-  /// What `op` uses, but for stacked slots of loops of `beside` of which it wants to know the extents only: those do not wait for the slots.
+  /// The vars that `op` uses, except stacked slots of loops of `beside` of which it wants to know the extents only: those do not wait for the slots.
   std::set<VarId> contents(std::size_t op, const LoopGroup& beside) const {
     std::set<VarId> found = uses_[op];
     const Op& at = program_.block(0).ops[op];
@@ -135,7 +135,7 @@ class Dependences {
 bool fits(const Dependences& all, const LoopGroup& group, std::size_t loop) {
   const std::set<std::size_t> first = all.before(group[0], {});
   if (first.contains(loop) || all.waits_for_others(loop)) return false;
-  // Whoever needs slots of the first loop waits for what that one waits for all the same.
+  // A loop that needs slots of the first loop waits for the first loop's inputs in any case.
   const bool waits = all.waits_for_others(group[0]) ||
                      std::any_of(first.begin(), first.end(), [&](std::size_t needed) { return all.waits_for_others(needed); });
   if (waits && !all.before(loop, {}).contains(group[0])) return false;

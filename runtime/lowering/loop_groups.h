@@ -11,7 +11,7 @@ namespace millrace {
 
 /// Loops of block 0, by their place among its ops, that may run side by side once what all of them work on is there: the layers of a stack,
 /// of which each reads the arrays that those before it write, or loops that have nothing to do with one another, such as both directions of
-/// a layer. What else a loop of the group needs comes from none of the others, and from nothing that waits for more than the first one does.
+/// a layer. Other inputs of a loop of the group come from none of the others, and from nothing that waits for more than the first one does.
 using LoopGroup = std::vector<std::size_t>;
 
 /// Groups of two and more; no loop is in two.

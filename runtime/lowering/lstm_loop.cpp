@@ -27,7 +27,7 @@ struct LstmLoop::Reader {
   const Program& step;
   std::size_t inputs, states;
   std::vector<const Op*> needed;  // ops that an output or a next state comes of
-  std::set<VarId> of_states;      // what depends on a state
+  std::set<VarId> of_states;      // the vars that depend on a state
   const Op* cell = nullptr;
   std::vector<const Op*> holds;  // of h and c, where a mask holds them
 

@@ -220,7 +220,7 @@ class Splitter {
     find_levels();
     find_behind();
     sink_views();
-    // What each part hands to the others is known once all parts know what they read.
+    // The outputs of each part are known once the inputs of all parts are.
     for (int level = invariant; level <= behind; ++level) parts_[level] = gather(level);
     Phases made{phase(invariant), phase(ahead), phase(iteration), phase(behind), {}};
     for (const Program::Port& port : step_.outputs()) made.outputs.push_back(source(port.var));
@@ -269,7 +269,7 @@ class Splitter {
       for (const VarId output : op->outputs) level_[output] = behind;
   }
 
-  /// What only looks at elements from another side costs nothing where it is read, and a copy where it is handed over.
+  /// A view costs nothing in the part that reads it, and a copy where it is handed over.
   void sink_views() {
     const std::vector<Op>& ops = step_.block(0).ops;
     for (std::size_t i = ops.size(); i-- > 0;) {

@@ -23,7 +23,7 @@ Program merge_products(const Program& step);
 struct Source {
   enum class From : std::uint8_t {
     input,      ///< a step input
-    state,      ///< what the iteration before left
+    state,      ///< a value that the iteration before left
     shared,     ///< the same for all rows and iterations
     invariant,  ///< an output of `invariant`
     ahead,      ///< an output of `ahead`
@@ -39,14 +39,14 @@ struct Phase {
   std::vector<Source> inputs;
 };
 
-/// An iteration taken apart by what depends on what.
+/// An iteration, divided by dependence on states.
 struct Phases {
   Phase invariant;  ///< depends on shared values alone: once for the whole loop
   Phase ahead;      ///< depends on no state: for a run of iterations at once, before them
   Phase step;       ///< iteration by iteration
   Phase behind;     ///< no state depends on it: for a run of iterations at once, behind them. Empty unless it holds a product
   std::vector<Source>
-      outputs;  ///< of the iteration: where the values come from; `behind` is meant by From::step with a place past its outputs
+      outputs;  ///< of the iteration: the sources of the values; From::step with a place past the outputs of `step` means `behind`
 };
 /// `inputs` step inputs, then `states` states, then shared values; `outputs` outputs, then the next states.
 Phases split(const Program& step, std::size_t inputs, std::size_t states, std::size_t outputs);

@@ -42,7 +42,7 @@ struct Recurrence {
     DType dtype = DType::f32;
     DDim dims;
   };
-  /// What is carried: a loop's variable, a window that array reads reach back, the left context of a convolution; or a value that stays.
+  /// A carried value: a loop's variable, a window that array reads reach back, the left context of a convolution; or a value that stays.
   struct State {
     std::string name;
     DType dtype = DType::f32;
@@ -57,13 +57,13 @@ struct Recurrence {
     DDim dims;  ///< extents that `step` gives
   };
 
-  /// What happens when an inner sequence opens or closes. Inputs of `program`: the rows of `inputs`, then all `states`; its outputs: the
+  /// The opening or closing of an inner sequence. Inputs of `program`: the rows of `inputs`, then all `states`; its outputs: the
   /// rows of `outputs`, then the next values of the states that `changes` lists. `batched` is the same for N sequences at once.
   struct Boundary {
     int level = 1;                  ///< of the inner sequence: 1 … levels − 1
     bool opens = true;              ///< else closes
-    std::vector<Input> inputs{};    ///< what arrives once for each sequence of the level, and is there when it opens
-    std::vector<Output> outputs{};  ///< what is given once for each, when it closes
+    std::vector<Input> inputs{};    ///< inputs that arrive once for each sequence of the level, and are there when it opens
+    std::vector<Output> outputs{};  ///< outputs given once for each, when it closes
     std::vector<std::size_t> changes{};
     std::vector<std::pair<std::size_t, Tensor>> constants{};  ///< states that take a value which is known now
     Program program;
@@ -87,7 +87,7 @@ struct Recurrence {
   const Boundary& opening(int level) const { return boundaries.at(static_cast<std::size_t>(level - 1)); }
   const Boundary& closing(int level) const { return boundaries.at(static_cast<std::size_t>(2 * levels - level - 2)); }
 
-  /// What `millrace inspect --streaming` prints.
+  /// The text of `millrace inspect --streaming`.
   std::string to_string() const;
 };
 

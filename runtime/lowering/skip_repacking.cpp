@@ -58,16 +58,32 @@ std::optional<Steps> steps_of(const Program& program, const Op& unpack) {
   return Steps{level, unpack.attributes.get_or("sort_by_length", true), unpack.attributes.get_or("reverse", false), {}};
 }
 
+/// Which vars are known to have the same LoD, of all levels: each has a var that stands for it.
+class SameLods {
+ public:
+  VarId of(VarId var) const {
+    const auto found = of_.find(var);
+    return found == of_.end() ? var : found->second;
+  }
+  void set(VarId var, VarId like) { of_[var] = of(like); }
+
+ private:
+  std::map<VarId, VarId> of_;
+};
+
 /// Reads a block in order, following what each var is.
-void skip_in(const Program& program, Block& block, Renamer& same, std::set<VarId>& skipped) {
+void skip_in(const Program& program, Block& block, bool both_ways, Renamer& same, std::set<VarId>& skipped) {
   std::map<VarId, Steps> orders;                    // by order
   std::map<VarId, VarId> sizes;                     // of which array
   std::map<VarId, std::pair<VarId, VarId>> packed;  // rows → array, order
+  std::map<VarId, VarId> plain;                     // packed rows whose LoD was taken away → those rows
+  SameLods lods;                                    // of rows, and of the rows that orders are of
   for (Op& op : block.ops) {
     same.apply(op);
     if (op.type == "unpack") {
       std::optional<Steps> steps = steps_of(program, op);
       if (!steps) continue;
+      lods.set(op.outputs[1], op.inputs[0]);
       const auto from = packed.find(op.inputs[0]);
       if (from != packed.end() && orders.at(from->second.second) == *steps && !is_output(program, op.outputs[0]) &&
           !is_output(program, op.outputs[1])) {
@@ -87,13 +103,28 @@ void skip_in(const Program& program, Block& block, Renamer& same, std::set<VarId
       if (!open && size != sizes.end() && steps.arrays.contains(size->second)) steps.arrays.insert(op.outputs[0]);
     } else if (op.type == "pack" && orders.contains(op.inputs[1])) {
       const Steps& steps = orders.at(op.inputs[1]);
-      if (steps.arrays.contains(op.inputs[0]) && op.attributes.get_or<std::int64_t>("level", 0) == steps.level)
-        packed[op.outputs[0]] = {op.inputs[0], op.inputs[1]};
+      if (!steps.arrays.contains(op.inputs[0]) || op.attributes.get_or<std::int64_t>("level", 0) != steps.level) continue;
+      packed[op.outputs[0]] = {op.inputs[0], op.inputs[1]};
+      if (program.var(op.outputs[0]).type.lod_depth == steps.level + 1) lods.set(op.outputs[0], op.inputs[1]);
+    } else if (op.type == "drop_lod" && packed.contains(op.inputs[0])) {
+      plain[op.outputs[0]] = op.inputs[0];
+    } else if (op.type == "same_steps") {
+      lods.set(op.outputs[0], op.inputs[0]);
+      if (!both_ways || lods.of(op.inputs[0]) != lods.of(op.inputs[1])) continue;
+      skipped.insert(op.outputs[0]);
+      same.rename(op.outputs[0], op.inputs[0]);
+    } else if (op.type == "lod_reset" && op.inputs.size() == 3 && op.inputs[2] != no_var) {
+      lods.set(op.outputs[0], op.inputs[2]);
+      // A gradient takes the LoD of its var, which it had before.
+      const auto from = plain.find(op.inputs[0]);
+      if (!both_ways || from == plain.end() || lods.of(from->second) != lods.of(op.inputs[2])) continue;
+      skipped.insert({op.outputs[0], op.inputs[0], from->second});
+      same.rename(op.outputs[0], from->second);
     }
   }
 }
 
-/// What a dense layer stacks and the next unstacks, in block 0. The stack stays, as it costs nothing and checks that all slots are alike.
+/// Skips stacks of a dense layer that the next one unstacks, in block 0. The stack stays, as it costs nothing and checks that all slots are alike.
 void skip_restacking(const Program& program, Block& block, Renamer& same, std::set<VarId>& skipped) {
   const StackedViews views(program);
   for (const Op& op : block.ops) {
@@ -133,7 +164,7 @@ void take_extents(const Program& program, Block& block) {
   }
 }
 
-/// Takes out those ops, known by what they made, whose outputs nobody reads.
+/// Takes out those ops, known by their outputs, whose outputs no op reads.
 void drop_unread(Program& program, const char* type, const std::set<VarId>& made) {
   std::set<VarId> read;
   for (const Program::Port& port : program.outputs()) read.insert(port.var);
@@ -150,15 +181,16 @@ void drop_unread(Program& program, const char* type, const std::set<VarId>& made
 
 }  // namespace
 
-void skip_repacking(Program& program) {
+void skip_repacking(Program& program, bool both_ways) {
   Renamer same(program);
   std::set<VarId> skipped;
-  for (std::size_t i = 0; i < program.blocks().size(); ++i) skip_in(program, program.block(static_cast<int>(i)), same, skipped);
+  for (std::size_t i = 0; i < program.blocks().size(); ++i) skip_in(program, program.block(static_cast<int>(i)), both_ways, same, skipped);
   skip_restacking(program, program.block(0), same, skipped);
   if (skipped.empty()) return;
   same.apply();
   take_extents(program, program.block(0));
-  for (const char* type : {"unpack", "pack", "tensor_array_unstack"}) drop_unread(program, type, skipped);
+  for (const char* type : {"unpack", "same_steps", "lod_reset", "drop_lod", "pack", "tensor_array_unstack"})
+    drop_unread(program, type, skipped);
 }
 
 }  // namespace millrace

@@ -46,7 +46,7 @@ class Checker {
       throw ProgramError(fmt::format("{}: reads '{}', which is not written before it", by, program_.var(id).name));
   }
 
-  /// What a block hands back: a var that it sees.
+  /// The results of a block: vars that it sees.
   void hand_back(VarId id, int block, const std::string& by) {
     if (id == no_var) throw ProgramError(by + ": expected a var, found none");
     see(id, by);

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-// A few numbers of a program text may ask for any size. What is larger is computed when the program runs, if it ever does.
+// A few numbers of a program text may ask for any size. A larger value is computed when the program runs, if it ever does.
 constexpr std::size_t folded_bytes = std::size_t{256} << 20;
 
 bool foldable(const Program& program, const Op& op) {

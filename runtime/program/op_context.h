@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What an op's kernel sees in one run of the op. Inputs are issued (their contents may still be under way on a stream: `launch` orders
+/// The view that an op's kernel has in one run of the op. Inputs are issued (their contents may still be under way on a stream: `launch` orders
 /// behind them); the kernel launches on `stream()`, sets every output and returns.
 class OpContext {
  public:

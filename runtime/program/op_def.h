@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <millrace/kernels/row_function.h>
 #include <millrace/runtime/program/gradient.h>
 #include <millrace/runtime/program/program.h>
 
@@ -15,7 +16,7 @@ namespace millrace {
 class Device;
 class OpContext;
 
-/// What an op's inference sees and says. Every message it throws is given op and block by `Program::append`.
+/// The view that an op's inference has, and its results. Every message it throws is given op and block by `Program::append`.
 class InferContext {
  public:
   InferContext(const Program& program, const Op& op, int block) : program_(program), op_(op), block_(block) {}
@@ -45,7 +46,7 @@ class InferContext {
   int block_;
 };
 
-/// What an op's `prepare` sees: once per compiled program, before any run.
+/// The view that an op's `prepare` has: once per compiled program, before any run.
 class PrepareContext {
  public:
   /// `device`: where the op will run; none: the host.
@@ -58,7 +59,7 @@ class PrepareContext {
   const VarType& type(std::size_t input) const { return program_.var(op_.inputs.at(input)).type; }
   /// Where the op will run: weights are packed for this place.
   Place place() const;
-  /// What was made on the host, such as packed weights, where the op will run. Nothing stays nothing.
+  /// A tensor made on the host, such as packed weights, where the op will run. An empty one stays empty.
   Tensor placed(const Tensor& tensor) const;
 
  private:
@@ -69,6 +70,14 @@ class PrepareContext {
 
 /// Launches one op: reads inputs, sets outputs, returns at once (the work itself is on `context.stream()`).
 using OpKernel = std::function<void(OpContext&)>;
+
+/// How the rows of an op lie in a fused loop.
+struct RowForm {
+  DType dtype = DType::f32;  ///< of all inputs and outputs: f32 or f64
+  std::vector<DDim>
+      inputs{};  ///< extents of one row; of an input that is the same for all rows, its own. Absent and constant inputs are left out
+  std::vector<DDim> outputs{};  ///< extents of one row
+};
 
 class Vectorizer;
 
@@ -106,8 +115,12 @@ struct OpDef {
   std::vector<std::size_t> host_inputs;
   /// How the op treats rows, which is what lets a program be fed live: given the axis of each input along which rows lie (−1: none), the
   /// axis of each output along which they lie (−1: none). Throws UnsupportedError with the reason when an output row needs other rows than
-  /// its own. Null: nobody described it, and a program with this op on its live rows cannot be fed live.
+  /// its own. Null: it is not described, and a program with this op on its live rows cannot be fed live.
   std::function<std::vector<int>(const InferContext&, const std::vector<int>& axes)> follow_rows;
+  /// The op on rows in memory, which lets a loop with it be fused: called once for each compiled loop, with up to three inputs that are neither
+  /// absent nor constant, and one or two outputs. The function that it gives has the bits of the kernel. UnsupportedError with the reason
+  /// keeps the loop interpreted, and so does null.
+  std::function<RowFunction(const PrepareContext&, const RowForm&)> prepare_rows;
   /// How gradients go through the op. Null: a program that needs the gradient of an input of this op is refused by name.
   GradientRule gradient;
   /// True: every output is constant almost everywhere in every input (comparisons, rounding, argmax), so that no gradient goes through.

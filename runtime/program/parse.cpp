@@ -90,7 +90,7 @@ class Parser {
     std::vector<std::string> inputs;
     int line = 0;
   };
-  /// What a block hands back, or the line that it begins on.
+  /// The results of a block, or the line that it begins on.
   struct Results {
     std::vector<std::string> names;
     int line = 0;
@@ -167,7 +167,7 @@ class Parser {
     tokens_.expect(">");
     return VarType::list_of(element);
   }
-  /// What a list or an optional holds: "f32[2, ?]", "f32[*]", or "f32 empty" when that is nothing.
+  /// The element type of a list or an optional: "f32[2, ?]", "f32[*]", or "f32 empty" when that is nothing.
   VarType parse_element() {
     VarType type = VarType::unranked(parse_dtype());
     type.empty = tokens_.accept("empty");

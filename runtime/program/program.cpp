@@ -46,7 +46,7 @@ void check_inputs(const OpDef& def, const Op& op) {
   }
 }
 
-/// The designs' CopyInSeqToOut: outputs with as many rows as the inputs that carry LoD carry it too. What would lose it must say so.
+/// The designs' CopyInSeqToOut: outputs with as many rows as the inputs that carry LoD carry it too. An op that would lose it must say so.
 void pass_lod(const OpDef& def, InferContext& context) {
   int depth = 0;
   std::size_t carrier = 0;
@@ -143,7 +143,7 @@ std::vector<VarId> Program::append(int block, Op op, const std::vector<std::stri
   return outputs;
 }
 
-/// What is written says what the slots are: the first write all of it, later ones what stays common.
+/// Writes decide the type of the slots: the first write all of it, later ones the part that stays common.
 void Program::refine_array(VarId array, VarId value) {
   VarType& type = var(array).type;
   const VarType& stored = var(value).type;
@@ -206,7 +206,7 @@ void Program::check_visible(int block, const Op& op) const {
     if (input != no_var) check_visible(block, input);
 }
 
-/// What the blocks of a loop or branch hand back is seen from there.
+/// The results of the blocks of a loop or branch are visible there.
 void Program::check_results_visible(const Op& op) const {
   for (const auto& [name, attribute] : op.attributes) {
     const auto* sub = std::get_if<BlockId>(&attribute);

@@ -71,7 +71,7 @@ class Program {
 
   /// Whether vars may be called that: letters, digits and `_./`, no digit first, and no keyword of the text form.
   static bool is_name(const std::string& text);
-  /// A new var. What a name may not hold becomes `_`; one that is taken, empty or a keyword gets a number.
+  /// A new var. Characters that a name may not hold become `_`; one that is taken, empty or a keyword gets a number.
   VarId add_var(const std::string& name, VarType type, int block = 0);
   /// ProgramError when blocks get more than 256 deep.
   int add_block(int parent);
@@ -95,7 +95,7 @@ class Program {
   /// A weight; its values are saved beside the program. Frozen, as literals of `constant` are: a program's weights never change under it, so
   /// writing `value` through a tensor of the same storage is a ReadOnlyError from here on. Give a copy to go on writing.
   VarId add_parameter(const std::string& name, Tensor value);
-  /// Of a var of block 0. ProgramError when the name is taken or the var belongs to another block.
+  /// Makes a var of block 0 an output. ProgramError when the name is taken or the var belongs to another block.
   void add_output(const std::string& name, VarId var);
 
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
@@ -103,7 +103,7 @@ class Program {
   const std::map<VarId, Tensor>& parameters() const noexcept { return parameters_; }
   /// The weight held by `var`, or null.
   const Tensor* parameter(VarId var) const noexcept;
-  /// What `var` always holds: a weight or the literal of a `constant` op; else null.
+  /// The constant value of `var`: a weight or the literal of a `constant` op; else null.
   const Tensor* constant(VarId var) const noexcept;
 
   const std::string& title() const noexcept { return title_; }

@@ -35,7 +35,7 @@ struct StraightProgram::State {
 
 namespace {
 
-/// For whom the work of an op is, for streams that keep it for later.
+/// The origin of an op's work, for streams that keep it for later.
 class OfOp final : public WorkOrigin {
  public:
   explicit OfOp(const Op& op) noexcept : op_(op) {}

@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// What a var holds while a program runs: rows with their LoD (and, when they were read from an ordered array, order and iteration), an array, an
+/// The value of a var while a program runs: rows with their LoD (and, when they were read from an ordered array, order and iteration), an array, an
 /// order, or a list of tensors. An optional that holds nothing is an empty Value. Copies share the contents.
 class Value {
  public:

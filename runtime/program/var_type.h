@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// What a var holds.
+/// The kind of value that a var holds.
 enum class VarKind : std::uint8_t {
   tensor,        ///< rows, perhaps with LoD
   array,         ///< a TensorArray: `dtype` and `shape` are those of a slot
@@ -19,7 +19,7 @@ enum class VarKind : std::uint8_t {
   optional_list  ///< a list or nothing
 };
 
-/// What inference knows of a var. An extent of −1 is known only at run time; no `shape` at all means that even the rank is.
+/// The knowledge of inference about a var. An extent of −1 is known only at run time; no `shape` at all means that even the rank is.
 struct VarType {
   VarKind kind = VarKind::tensor;
   DType dtype = DType::f32;
@@ -48,7 +48,7 @@ struct VarType {
   bool is_optional() const noexcept { return kind == VarKind::optional || kind == VarKind::optional_list; }
   /// An element of a list, as a tensor; of unknown rank where the list is known to be empty.
   VarType element() const;
-  /// What an optional holds when it holds something.
+  /// The type of the content of an optional.
   VarType held() const;
   /// Rank, or −1 when unknown.
   int rank() const noexcept { return shape ? shape->rank() : -1; }

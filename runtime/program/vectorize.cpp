@@ -68,7 +68,7 @@ Program vectorize(const Program& program) {
   for (const Op& op : program.block(0).ops) vectorizer.rewrite(op);
   for (const Program::Port& port : program.outputs()) {
     VarId var = vectorizer.get(port.var);
-    // What does not depend on any sequence is the same for all of them, and still comes once for each.
+    // A value that does not depend on any sequence is the same for all of them, and still comes once for each.
     if (!vectorizer.batched(port.var)) throw UnsupportedError("output '" + port.name + "': does not depend on the input");
     made.add_output(port.name, var);
   }

@@ -13,7 +13,7 @@ class io_context;
 
 namespace millrace {
 
-/// Tasks on an io_context that the embedder owns and runs, or on any executor of Asio's: a strand, a thread_pool's. What is posted runs
+/// Tasks on an io_context that the embedder owns and runs, or on any executor of Asio's: a strand, a thread_pool's. Posted work runs
 /// where that executor runs handlers, inside `io_context::run` between its handlers, one thing at a time however many threads run it. Queued tasks and pending timers keep `io_context::run`
 /// from returning; a task that waits for something else does not: hold a work guard, or use `async_start`, which does.
 /// The context must outlive the executor, and every run on it must have ended before the executor is destroyed.

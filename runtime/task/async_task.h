@@ -22,7 +22,7 @@
 
 namespace millrace {
 
-/// What `async_start` completes with: `void(std::exception_ptr)` or `void(std::exception_ptr, T)`, T being T() beside
+/// The completion signature of `async_start`: `void(std::exception_ptr)` or `void(std::exception_ptr, T)`, T being T() beside
 /// an error.
 template <class T>
 struct AsyncSignature {
@@ -118,7 +118,7 @@ class AsyncCompletion {
   CompletionPlace place_;
 };
 
-/// Cancels a run when the slot it was put into is told to, whatever the type of cancellation.
+/// Cancels a run when its slot is signalled, for any type of cancellation.
 class AsyncCancel {
  public:
   explicit AsyncCancel(Ref<Run> run) noexcept : run_(std::move(run)) {}
@@ -143,7 +143,7 @@ void start_async(Executor& executor, task<T> work, std::string name, AsyncHandle
 /// deferred, …. The handler is called once, never inside this call: on its associated executor; else, if `executor` is
 /// an AsioExecutor, on Asio's executor below it; else on a thread of `executor`, where it must not throw. Its associated
 /// allocator serves the allocations made for it; a signal on its associated cancellation slot cancels the run, which
-/// then completes with CancelledError. As with all of Asio, a slot is signalled on the handler's executor. What `keep` gives
+/// then completes with CancelledError. As with all of Asio, a slot is signalled on the handler's executor. The value of `keep`
 /// lives until nothing of the run is left and its handler was called or posted. EmptyTaskError for a task without work.
 template <class T, class Token>
 auto async_start(Executor& executor, task<T> work, Token&& token, std::string name = "async", KeepAlive keep = {}) {

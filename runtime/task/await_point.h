@@ -11,7 +11,7 @@
 namespace millrace {
 
 /// Waits for a point: `co_await ready(point)`. Goes on at once when it is reached, else through the task's executor,
-/// whoever advanced the timeline; throws what the timeline failed with. An external wait of the run; cancellable.
+/// whichever thread advanced the timeline; throws the error of the timeline. An external wait of the run; cancellable.
 class PointWait final : public ExternalWait, private Waiter {
  public:
   explicit PointWait(Point point) noexcept : point_(std::move(point)) {}

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// Says whether somebody cancelled. Cheap to copy; safe to share by copy. A default-made token is never cancelled.
+/// Says whether cancellation was requested. Cheap to copy; safe to share by copy. A default-made token is never cancelled.
 class CancellationToken {
  public:
   CancellationToken() noexcept = default;

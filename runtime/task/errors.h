@@ -16,7 +16,7 @@ MILLRACE_ERROR(DeadlineError, Error);   ///< work that did not end within its de
 MILLRACE_ERROR(BlockingError, Error);   ///< a blocking call on a thread that must run tasks
 MILLRACE_ERROR(EmptyTaskError, Error);  ///< a task or handle that is awaited or started, but holds no work (any more)
 
-/// Tasks of one run that wait for each other, or for what nobody will do. Every such waiter fails with one of these.
+/// Tasks of one run that wait for each other, or for an event that no task will cause. Every such waiter fails with one of these.
 class DeadlockError : public Error {
  public:
   struct Waiter {

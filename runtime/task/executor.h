@@ -10,7 +10,7 @@ namespace millrace {
 using TimePoint = std::chrono::nanoseconds;
 using Duration = std::chrono::nanoseconds;
 
-/// Something an executor runs once for each `post`. Intrusive: it belongs to whoever posts it, must live until it ran,
+/// Something an executor runs once for each `post`. Intrusive: it belongs to its poster, must live until it ran,
 /// and must not be posted again before.
 class Runnable {
  public:
@@ -106,7 +106,7 @@ class Executor {
   virtual bool serial() const noexcept { return false; }
 
   enum class Drive { own_threads, progressed, idle };
-  /// For a blocking wait on this executor: one that runs only when told to runs something now and says `progressed`, or
+  /// For a blocking wait on this executor: one that runs only on request runs something now and says `progressed`, or
   /// `idle` when there is nothing to run at the present time. One that has threads of its own does nothing and says
   /// `own_threads`.
   virtual Drive drive() { return Drive::own_threads; }

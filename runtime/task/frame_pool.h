@@ -7,7 +7,7 @@ namespace millrace {
 
 /// Memory of coroutine frames and task records: free lists per size class and thread, so that no step allocates after
 /// warm-up. Memory taken on one thread may be given back on another. Aligned for any type that is not over-aligned.
-/// Throws std::bad_alloc. What is `counted` shows in `live_frames`.
+/// Throws std::bad_alloc. A `counted` frame shows in `live_frames`.
 enum class FrameCount : bool { uncounted, counted };
 void* frame_allocate(std::size_t bytes, FrameCount count);
 void frame_free(void* memory, std::size_t bytes, FrameCount count) noexcept;

@@ -33,7 +33,7 @@ class AsioError : public IoError {
   boost::system::error_code code_;
 };
 
-/// What an operation with these results gives a task: a leading error_code or exception_ptr is thrown, what is left is
+/// The result of an operation for a task: a leading error_code or exception_ptr is thrown, the rest is
 /// void, the value, or a tuple of the values.
 template <class... Values>
 struct AsioValues {

@@ -12,13 +12,13 @@ namespace millrace {
 
 /// Opens once, or fails once; tasks wait for it, before or after: `co_await gate.wait()`. They wait for another task of
 /// their run (a `Blocker`), are cancellable and go on through their executors in the order in which they came. A gate
-/// must outlive its waiters and must not be destroyed while `open` runs. What comes from outside the run is awaited as
+/// must outlive its waiters and must not be destroyed while `open` runs. An event from outside the run is awaited as
 /// a point instead, or under an `ExternalHold`: else the run may be taken for deadlocked. Thread-safe.
 class Gate {
  public:
   /// `what` names the gate in errors: "the end of task 'a'". `writer`, if known, is the live task that will open it.
   explicit Gate(std::string what = "a gate", TaskInfo* writer = nullptr) : what_(std::move(what)), writer_(writer) {}
-  /// As above, where the gate must exist before the task: call it before anybody waits.
+  /// As above, where the gate must exist before the task: call it before the first wait.
   void set_writer(TaskInfo& writer) noexcept { writer_ = &writer; }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;

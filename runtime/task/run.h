@@ -14,13 +14,13 @@
 
 namespace millrace {
 
-/// What all tasks below one root share: the count of those that can still do something by themselves, the list of those
+/// The state that all tasks below one root share: the number of tasks that can still do something by themselves, the list of those
 /// that wait, and the search for tasks that would wait for ever.
 ///
 /// Activity is the number of tasks that run, are queued or wait for something outside, plus one for each
 /// `ExternalHold`. Only a wait for another task lowers it without ending a task. A wait is entered and left with the
 /// run's mutex held, and the resource it waits for is asked inside, so that between the two no wake-up is lost and none
-/// is counted twice. Whoever brings a wait about is itself active until it has woken the waiter: at zero, therefore,
+/// is counted twice. The party that ends a wait is itself active until it has woken the waiter: at zero, therefore,
 /// nothing is under way. Two situations end in a DeadlockError:
 ///  - activity is zero and tasks wait: all of them, save those with a live writer in another run;
 ///  - a new wait closes a set in which each task waits only for tasks of the set, and has no live child outside it.
@@ -94,7 +94,7 @@ class Run final : public RefCounted {
   Ref<ScopeState> root_;
 };
 
-/// Says that something outside a run will yet bring about what its tasks wait for (an array that a socket feeds): while
+/// A promise that an event outside a run will end waits of its tasks (an array that a socket feeds): while
 /// one lives, the run is not at rest. Make it from a task of the run; destroy it on any thread.
 class ExternalHold {
  public:

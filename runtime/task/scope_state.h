@@ -56,7 +56,7 @@ class ScopeState final : public RefCounted, public InFramePool {
   void orphans_ended() noexcept;
   static constexpr std::uint64_t joining = 1, orphaned = 2, one_child = 4;
 
-  Run* run_;  // which whoever calls in keeps alive
+  Run* run_;  // kept alive by the caller
   TaskInfo* owner_;
   Ref<ScopeState> parent_;
   std::atomic<bool> cancelled_{false};  // written with the run's mutex held

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// Something besides tasks that can move: a simulated device. At every turn the executor chooses among ready tasks and
+/// Something besides tasks that can move: a simulated device. At every decision the executor chooses among ready tasks and
 /// what its sources offer.
 class ChoiceSource {
  public:
@@ -25,7 +25,7 @@ class ChoiceSource {
 };
 
 /// A single-threaded executor with a manual clock that replays any schedule from a seed: what runs next is drawn by the
-/// seed alone, so the same program with the same seed makes the same decisions, told by `trace_hash`. Nothing runs
+/// seed alone, so the same program with the same seed makes the same decisions, as `trace_hash` shows. Nothing runs
 /// outside `run`, `step` and `advance`, and time stands still but in `advance` or when `auto_advance` is on. Thread
 /// safety: none; everything that posts to it must be on its thread.
 class SeededExecutor final : public Executor {
@@ -40,7 +40,7 @@ class SeededExecutor final : public Executor {
   /// Sources are asked in the order in which they were added, and must live until removed.
   void add_source(ChoiceSource& source) { sources_.push_back({&source, 0}); }
   void remove_source(ChoiceSource& source);
-  /// For PCT: how many changes of priority, within how many decisions. 3 in 1000 unless told.
+  /// For PCT: how many changes of priority, within how many decisions. 3 in 1000 by default.
   void set_pct(std::size_t changes, std::size_t decisions);
 
   /// Makes one decision. False when nothing can run at the present time.
@@ -49,7 +49,7 @@ class SeededExecutor final : public Executor {
   std::size_t run();
   /// As `run`, then moves the clock from timer to timer, running what each lets run, until `duration` has passed.
   std::size_t advance(Duration duration);
-  /// Whether `run` moves the clock to the next timer when nothing else can run. Off unless told: a deadlock is found
+  /// Whether `run` moves the clock to the next timer when nothing else can run. Off by default: a deadlock is found
   /// with the clock standing still.
   void auto_advance(bool on) noexcept { auto_advance_ = on; }
 

@@ -56,7 +56,7 @@ class RunningState : public Timeline, public std::enable_shared_from_this<Runnin
   Run& run() const noexcept { return *run_; }
   bool ended() const { return reached() != 0 || error() != nullptr; }
   /// Blocks until the run has ended. Throws BlockingError on a thread that runs tasks. An executor that runs only when
-  /// told to is run by this call; if it comes to rest before the run has ended (its clock stands still), the run is
+  /// request is run by this call; if it comes to rest before the run has ended (its clock stands still), the run is
   /// cancelled and BlockingError says so.
   void wait_until_ended();
 

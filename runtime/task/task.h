@@ -57,7 +57,7 @@ class TaskPromiseBase : public CountedInFramePool {
   TaskInfo& info() const noexcept { return *info_; }
   /// Whether `start` was called.
   bool started() const noexcept { return info_ != nullptr; }
-  /// Before the first resumption: the task it belongs to, and who awaits it (nobody: it is the body of that task).
+  /// Before the first resumption: the task it belongs to, and its awaiter (null: it is the body of that task).
   void start(TaskInfo& info, std::coroutine_handle<> awaiting) noexcept {
     info_ = &info;
     awaiting_ = awaiting;
@@ -120,7 +120,7 @@ class TaskPromise<void> final : public TaskPromiseBase {
 ///
 /// Lazy: nothing runs before it is awaited, spawned in a scope or started as a run, each at most once. An awaited task
 /// is part of the task that awaits it: same executor, run, name and cancellation; it is entered and left by symmetric
-/// transfer, through the queue of the executor every 64th time. After any wait it continues on its executor, whoever
+/// transfer, through the queue of the executor every 64th time. After any wait it continues on its executor, whichever thread
 /// woke it. Move-only; destroying a task that was never awaited destroys its arguments; one that is suspended in the
 /// middle cannot be destroyed, since its awaiter's frame holds it.
 ///
@@ -181,7 +181,7 @@ class [[nodiscard]] task {
     frame_.promise().start(info, nullptr);
     return frame_;
   }
-  /// What the ended body left.
+  /// The result of the ended body.
   Outcome<T> take_outcome() const noexcept { return std::move(frame_.promise().outcome()); }
 
  private:

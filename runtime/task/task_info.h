@@ -21,14 +21,14 @@ class Wait;
 
 /// One spawned task: what all coroutine frames that await one another inside it share. At any time one of them runs, or
 /// the task waits for one thing. It lives from `spawn` until its body, and every child it left behind, has ended;
-/// whoever keeps a `TaskInfo*` (a slot its writers) must let go of it before. Thread safety: the const members may be
+/// a holder of a `TaskInfo*` (a slot its writers) must let go of it before. Thread safety: the const members may be
 /// called from any thread while the task lives.
 class TaskInfo : public Runnable, public CountedInFramePool {
  public:
   const std::string& name() const noexcept;
   Executor& executor() const noexcept { return *executor_; }
   Run& run() const noexcept { return *run_; }
-  /// Null when nobody traces.
+  /// Null without a trace.
   Tracer* tracer() const noexcept;
   /// True once a scope around this task was cancelled: its next cancellable wait or checkpoint throws CancelledError.
   bool cancelled() const noexcept;

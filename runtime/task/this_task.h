@@ -7,7 +7,7 @@
 #include <millrace/runtime/task/sleep.h>
 #include <millrace/runtime/task/task_info.h>
 
-/// What a task asks about itself.
+/// Queries of a task about itself.
 namespace millrace::this_task {
 
 class InfoAwaiter {

@@ -28,7 +28,7 @@ void ThreadExecutor::post(Runnable& runnable) noexcept {
     std::lock_guard lock(mutex_);
     ready_.push(runnable);
     wake = sleepers_ != 0;
-    // What is posted may be the last, and the executor gone once the lock is: only its own threads, which it joins, may touch it then.
+    // Posted work may be the last, and the executor gone once the lock is: only its own threads, which it joins, may touch it then.
     if (wake && !mine) changed_.notify_one();
   }
   if (wake && mine) changed_.notify_one();
@@ -69,7 +69,7 @@ void ThreadExecutor::work() {
   }
 }
 
-// What a thread without company posts to itself takes no lock, and the rest one for all that is there.
+// A single thread posts to itself without a lock; otherwise one lock serves all waiting work.
 void ThreadExecutor::work_alone() {
   const RuntimeThread thread(*this);
   for (;;) {

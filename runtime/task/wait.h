@@ -55,7 +55,7 @@ class Wait {
   virtual bool disarm() noexcept = 0;
   /// See `arm`. May call `wake`.
   virtual void start() noexcept {}
-  /// What is waited for, for the reader of an error: "slot 3 of array 'states'".
+  /// The awaited thing, for the reader of an error: "slot 3 of array 'states'".
   virtual std::string describe() const = 0;
   /// True when it is the doing of another task that is waited for, its end or its value: an error names such waits behind those
   /// that may be the cause.
@@ -64,7 +64,7 @@ class Wait {
   /// that has just done it must stay listed until it has called `wake`. A blocker that lists none is judged only when
   /// nothing of its run can run.
   virtual void writers(std::vector<TaskInfo*>& out) const { static_cast<void>(out); }
-  /// True while somebody outside every run may bring this about: then the wait is no part of a deadlock.
+  /// True while a party outside every run may end this wait: then the wait is no part of a deadlock.
   virtual bool fed_from_outside() const { return false; }
 
  private:

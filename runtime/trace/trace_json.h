@@ -12,7 +12,7 @@
 namespace millrace {
 
 /// Chrome's and Perfetto's JSON, event by event in the order in which the events end. Spans of one track that overlap go to threads of their
-/// own, so that those of one thread lie beside or within each other, as viewers want it. What is kept does not grow with the number of
+/// own, so that those of one thread lie beside or within each other, as viewers want it. Memory does not grow with the number of
 /// events. Not thread-safe.
 class TraceJson {
  public:

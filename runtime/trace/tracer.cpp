@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What goes to the file as one piece.
+/// Bytes that go to the file as one piece.
 constexpr std::size_t piece = std::size_t{1} << 16;
 
 /// The file of a trace, which takes events as they end.

@@ -70,7 +70,7 @@ class Tracer {
   void instant(std::string category, std::string name, std::uint64_t track, std::int64_t step);
 
   std::vector<Event> events() const;
-  /// Those of one category, in the order in which they ended.
+  /// The events of one category, in the order in which they ended.
   std::vector<Event> events(const std::string& category) const;
   /// Chrome's and Perfetto's JSON: spans as complete events, those of one thread beside or within each other.
   std::string to_json() const;

@@ -163,7 +163,7 @@ std::int64_t Checkpoint::integer(const std::string& name) const {
 
 fs::path CheckpointFolder::at(std::int64_t step) const { return folder_ / (prefix + std::to_string(step)); }
 
-/// What a crash or an error left behind: whatever is there under a name that ends so was never acknowledged.
+/// The ending of files that a crash or an error left behind: none of them was ever acknowledged.
 void CheckpointFolder::remove_leftovers() const {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();

@@ -12,7 +12,7 @@
 
 namespace millrace::training {
 
-/// What a job needs to go on as if it had never stopped.
+/// The state from which a job goes on as if it had never stopped.
 struct Checkpoint {
   std::int64_t step = 0;                      ///< ≥ 0; names the checkpoint
   std::map<std::string, std::string> fields;  ///< seed, place in the data, optimizer, world size, build, …: text by name

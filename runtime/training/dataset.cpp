@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/training/dataset.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -34,28 +35,82 @@ Tensor gather_ranges(const Tensor& from, const std::vector<std::pair<std::int64_
 void Dataset::validate() const {
   if (x.lod().depth() < 1) throw LoDError(source + ": expected rows with at least one level of sequences, found none");
   if (targets.rank() < 1) throw ShapeError(source + ": expected a target for each " + (per_row ? "row" : "sequence") + ", found a scalar");
+  if (has_tokens()) {
+    if (per_row || target_lod.depth() != 1 || target_lod.sequences(0) != sequences())
+      throw LoDError(source + ": expected one level of target tokens with " + std::to_string(sequences()) +
+                     " sequences, as the rows have, found " + target_lod.to_string());
+    if (targets.dtype() != DType::i64) throw DTypeError(source + ": expected target tokens of i64, found " + targets.to_string());
+    target_lod.validate(targets.dim(0));
+  }
   const std::int64_t wanted = per_row ? rows() : sequences();
-  if (targets.dim(0) != wanted)
+  if (!has_tokens() && targets.dim(0) != wanted)
     throw ShapeError(source + ": expected " + std::to_string(wanted) + " targets, one for each " + (per_row ? "row" : "sequence") +
                      ", found " + std::to_string(targets.dim(0)));
   if (!is_floating(targets.dtype()) && targets.dtype() != DType::i64)
     throw DTypeError(source + ": expected targets of i64 (classes) or floating values, found " + targets.to_string());
   if (targets.dtype() != DType::i64) return;
   if (targets.rank() != 1) throw ShapeError(source + ": expected classes of one axis, found " + targets.to_string());
+  const std::vector<std::int64_t> labels = targets.to_vector<std::int64_t>();
+  const auto below = std::find_if(labels.begin(), labels.end(), [](std::int64_t label) { return label < 0; });
+  if (below != labels.end())
+    throw IndexError(source + ": expected classes from 0 on, found " + std::to_string(*below) + " as target " +
+                     std::to_string(below - labels.begin()));
   if (classes.empty()) return;
-  for (const std::int64_t label : targets.to_vector<std::int64_t>())
-    if (label < 0 || std::cmp_greater_equal(label, classes.size()))
+  for (const std::int64_t label : labels)
+    if (std::cmp_greater_equal(label, classes.size()))
       throw IndexError(source + ": expected a class from 0 to " + std::to_string(classes.size() - 1) + ", found " + std::to_string(label));
+}
+
+namespace {
+
+/// The place of the first element that is no finite number, and that element; −1: none.
+std::pair<std::int64_t, double> first_not_finite(const Tensor& tensor) {
+  std::pair<std::int64_t, double> found{-1, 0};
+  if (!is_floating(tensor.dtype())) return found;
+  const Tensor held = internal::dense(tensor);
+  internal::visit_floats("", held.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* const values = held.elements() == 0 ? nullptr : held.data<T>();
+    for (std::int64_t i = 0; i < held.elements() && found.first < 0; ++i)
+      if (const auto value = convert_element<double>(values[i]); !std::isfinite(value)) found = {i, value};
+  });
+  return found;
+}
+
+}  // namespace
+
+void Dataset::expect_finite() const {
+  for (const Tensor* tensor : {&x.tensor(), &targets}) {
+    const auto [at, value] = first_not_finite(*tensor);
+    if (at < 0) continue;
+    const std::int64_t width = tensor->elements() / tensor->dim(0), row = at / width;
+    std::string where = (tensor == &targets ? ", targets: row " : ", rows: row ") + std::to_string(row);
+    for (std::int64_t i = 0; i < sequences() && tensor != &targets; ++i) {
+      const auto [begin, end] = x.lod().row_range(0, i, i + 1);
+      if (row >= begin && row < end) where += " (row " + std::to_string(row - begin) + " of sequence " + std::to_string(i) + ")";
+    }
+    throw ArgumentError(source + where + ", element " + std::to_string(at % width) + ": expected a finite number, found " +
+                        std::to_string(value));
+  }
+}
+
+std::int64_t Dataset::terms() const {
+  if (has_tokens()) return targets.dim(0) + sequences();
+  return per_row ? rows() : sequences();
 }
 
 Dataset Dataset::select(std::span<const std::int64_t> chosen) const {
   std::vector<std::pair<std::int64_t, std::int64_t>> of_rows, of_sequences;
   for (const std::int64_t sequence : chosen) {
     of_rows.push_back(x.lod().row_range(0, sequence, sequence + 1));
-    of_sequences.emplace_back(sequence, sequence + 1);
+    of_sequences.push_back(has_tokens() ? target_lod.row_range(0, sequence, sequence + 1) : std::pair(sequence, sequence + 1));
   }
-  return {LoDTensor(gather_ranges(x.tensor(), of_rows), x.lod().select(chosen)), gather_ranges(targets, per_row ? of_rows : of_sequences),
-          per_row, classes, source};
+  return {LoDTensor(gather_ranges(x.tensor(), of_rows), x.lod().select(chosen)),
+          gather_ranges(targets, per_row ? of_rows : of_sequences),
+          per_row,
+          classes,
+          source,
+          has_tokens() ? target_lod.select(chosen) : LoD(),
+          words};
 }
 
 FeatureScale feature_scale(const Dataset& data) {

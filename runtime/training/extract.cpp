@@ -19,7 +19,7 @@ std::vector<int> sub_blocks(const Op& op) {
   return found;
 }
 
-/// What an op of block 0 reads, its blocks included, and which arrays it may write.
+/// The vars that an op of block 0 reads, its blocks included, and the arrays that it may write.
 struct Uses {
   std::set<VarId> reads;
   std::set<VarId> arrays;
@@ -44,10 +44,12 @@ struct Uses {
   }
 };
 
-/// Copies a program, or what some of its outputs need.
+/// Copies a program, or what some of its outputs need. Vars of `fed` are inputs of the copy, by the names there, and not computed.
 class Copy {
  public:
-  Copy(const Program& from, std::optional<std::vector<std::string>> outputs) : from_(from), made_(from.shared_registry()) {
+  using Fed = std::map<VarId, std::string>;
+  Copy(const Program& from, std::optional<std::vector<std::string>> outputs, Fed fed = {})
+      : from_(from), made_(from.shared_registry()), fed_(std::move(fed)) {
     if (outputs) {
       find_needed(*outputs);
       return;
@@ -69,6 +71,9 @@ class Copy {
   }
 
   Program& made() { return made_; }
+  /// By their places in block 0.
+  const std::set<std::size_t>& ops() const noexcept { return ops_; }
+  VarId copy_of(VarId var) const { return vars_.at(var); }
 
  private:
   void find_needed(const std::vector<std::string>& names) {
@@ -81,7 +86,7 @@ class Copy {
     const std::vector<Op>& ops = from_.block(0).ops;
     for (std::size_t i = ops.size(); i-- > 0;) {
       const Uses uses(from_, ops[i]);
-      const auto wanted = [&](VarId var) { return needed_.contains(var); };
+      const auto wanted = [&](VarId var) { return needed_.contains(var) && !fed_.contains(var); };
       if (!std::any_of(ops[i].outputs.begin(), ops[i].outputs.end(), wanted) &&
           !std::any_of(uses.arrays.begin(), uses.arrays.end(), wanted))
         continue;
@@ -109,7 +114,9 @@ class Copy {
     if (block == blocks_.end() || (def.block == 0 && !needed_.contains(var))) return;
     const auto port = std::find_if(from_.inputs().begin(), from_.inputs().end(), [&](const auto& each) { return each.var == var; });
     VarId to = no_var;
-    if (port != from_.inputs().end())
+    if (const auto fed = fed_.find(var); fed != fed_.end())
+      to = made_.add_input(fed->second, def.type);
+    else if (port != from_.inputs().end())
       to = made_.add_input(port->name, def.type);
     else if (const Tensor* value = from_.parameter(var))
       to = weight(def, *value);
@@ -140,6 +147,7 @@ class Copy {
 
   const Program& from_;
   Program made_;
+  Fed fed_;
   std::vector<Program::Port> outputs_;
   std::set<std::size_t> ops_;  // of block 0
   std::set<VarId> needed_;     // of block 0
@@ -166,6 +174,38 @@ std::string fed_name(const std::string& weight) { return "weight/" + weight; }
 Program with_fed_weights(const Program& program) {
   Copy copy(program, std::nullopt);
   return copy.run([&](const VarDef& def, const Tensor&) { return copy.made().add_input(fed_name(def.name), def.type); });
+}
+
+Halves split(const Program& program, const std::vector<std::string>& first, const std::vector<std::string>& second) {
+  const auto keep = [](Copy& copy) {
+    return [&copy](const VarDef& def, const Tensor& value) { return copy.made().add_parameter(def.name, value); };
+  };
+  Copy front(program, first);
+  const Copy rest(program, second);
+  std::set<VarId> made;  // by the ops of the first half
+  const std::vector<Op>& ops = program.block(0).ops;
+  for (const std::size_t i : front.ops())
+    for (const VarId output : ops[i].outputs)
+      if (program.constant(output) == nullptr) made.insert(output);
+  Copy::Fed fed;
+  const auto hand = [&](VarId var) {
+    if (made.contains(var)) fed.emplace(var, "handed/" + program.var(var).name);
+  };
+  for (const std::size_t i : rest.ops()) {
+    if (front.ops().contains(i)) continue;
+    const Uses uses(program, ops[i]);
+    std::for_each(uses.reads.begin(), uses.reads.end(), hand);
+  }
+  for (const Program::Port& port : program.outputs())
+    if (std::find(second.begin(), second.end(), port.name) != second.end()) hand(port.var);
+  Halves halves{front.run(keep(front)), Program(program.shared_registry()), {}};
+  for (const auto& [var, name] : fed) {
+    halves.first.add_output(name, front.copy_of(var));
+    halves.handed.push_back(name);
+  }
+  Copy back(program, second, std::move(fed));
+  halves.second = back.run(keep(back));
+  return halves;
 }
 
 Program extract(const Program& program, const std::vector<std::string>& outputs, const Tensors& weights) {

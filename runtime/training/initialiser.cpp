@@ -77,7 +77,7 @@ Fans fans_of(const DDim& dims, std::int64_t gates) {
   return {taps * static_cast<double>(dims[dims.rank() - 2]), taps * static_cast<double>(dims[dims.rank() - 1] / gates)};
 }
 
-/// What the numbers of [−1, 1) or of N(0, 1) are multiplied by.
+/// The factor of the numbers of [−1, 1) or of N(0, 1).
 double factor_of(const Initialiser& how, const Fans& fans) {
   switch (how.kind) {
     case Kind::xavier_uniform: return how.scale * std::sqrt(6 / (fans.in + fans.out));

@@ -135,6 +135,9 @@ std::string json_line(const FinalMetrics& metrics) {
       fmt::format("{{\"final\": true, \"epoch\": {}, \"step\": {}, \"best_epoch\": {}", metrics.epoch, metrics.step, metrics.best_epoch);
   if (metrics.validation) text += score_fields("validation_", *metrics.validation);
   if (metrics.test) text += score_fields("test_", *metrics.test);
+  if (metrics.test_tokens)
+    text += fmt::format(", \"test_token_error_greedy\": {}, \"test_token_error_beam\": {}", metrics.test_tokens->greedy,
+                        metrics.test_tokens->beam);
   return text + "}";
 }
 
@@ -144,7 +147,11 @@ std::string final_line(const FinalMetrics& metrics) {
   std::string text = "final:";
   if (!score) return text + fmt::format(" step={}", metrics.step);
   if (score->accuracy) text += fmt::format(" {}_accuracy={:.4f}", of, *score->accuracy);
-  return text + fmt::format(" {}_loss={:.4f}", of, score->loss);
+  text += fmt::format(" {}_loss={:.4f}", of, score->loss);
+  if (metrics.test_tokens)
+    text +=
+        fmt::format(" test_token_error_greedy={:.4f} test_token_error_beam={:.4f}", metrics.test_tokens->greedy, metrics.test_tokens->beam);
+  return text;
 }
 
 Tensor to_tensor(const std::vector<EpochMetrics>& epochs) {

@@ -19,7 +19,7 @@ struct Score {
 /// How many of the rows of `scores` [N, K], f32 or f64, are greatest at their target, i64 [N]; of equal ones the first counts. ShapeError.
 std::int64_t count_right(const Tensor& scores, const Tensor& targets);
 
-/// What one epoch gave.
+/// The figures of one epoch.
 struct EpochMetrics {
   std::int64_t epoch = 0;  ///< from 1 on
   std::int64_t step = 0;   ///< updates so far
@@ -29,11 +29,18 @@ struct EpochMetrics {
   double gradient_norm = 0;  ///< the mean of its steps
 };
 
+/// Levenshtein's distances of the best hypotheses to their references, over the tokens of the references.
+struct TokenErrors {
+  double greedy = 0;
+  double beam = 0;
+};
+
 /// The end of a job.
 struct FinalMetrics {
   std::int64_t epoch = 0, step = 0;
   std::int64_t best_epoch = 0;  ///< whose weights were kept
   std::optional<Score> validation, test;
+  std::optional<TokenErrors> test_tokens = {};  ///< of a decoder
 };
 
 /// One line of JSON without its end, the same for the same numbers. Numbers print so that they read back to the same bits.

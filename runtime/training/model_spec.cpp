@@ -7,6 +7,7 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/layers/embedding.h>
+#include <millrace/runtime/training/internal/decoder_model.h>
 
 namespace millrace::training {
 namespace {
@@ -51,6 +52,7 @@ class ModelBuilder {
     if (data_.scale)
       x_ = (x_ - build::constant(row_of(data_.scale->mean, dtype_))) / build::constant(row_of(data_.scale->deviation, dtype_));
     for (std::size_t i = 0; i < spec_.layers.size(); ++i) append(i);
+    if (spec_.decoder) return decode();
     if (!pools_at(spec_.layers.size()) && pools()) pool(x_);
     const Var scores = layers::linear(x_, init_.linear("scores", width_, data_.outputs), "scores");
     if (use_ == ModelUse::train || use_ == ModelUse::score) build::output("loss", loss(scores));
@@ -76,14 +78,22 @@ class ModelBuilder {
     }
     if (data_.dtype == DType::i64 && (spec_.layers.empty() || spec_.layers[0].kind != Kind::embedding))
       throw ArgumentError("model: expected an embedding as the first layer over numbers of words, found none");
+    if (spec_.decoder.has_value() != data_.tokens)
+      throw ArgumentError(data_.tokens ? "model: expected a decoder of targets that are tokens, found none"
+                                       : "model: expected targets that are tokens with a decoder, found others");
+    if (spec_.decoder && !last_recurrent_) throw ArgumentError("decoder: expected a recurrent layer in front of it, found none");
+    if (spec_.decoder && spec_.loss != ModelSpec::Loss::cross_entropy)
+      throw ArgumentError("decoder: expected the loss cross_entropy, found another");
     if (use_ != ModelUse::live) return;
+    if (spec_.decoder)
+      throw UnsupportedError("model: expected scores for each row, to be fed live, found a decoder, which reads the whole sequence first");
     const auto causal = [](const LayerSpec& layer) { return layer.direction == layers::Direction::forward; };
     if (!std::all_of(spec_.layers.begin(), spec_.layers.end(), causal) || (!data_.per_row && spec_.pooling != ModelSpec::Pooling::last))
       throw UnsupportedError("model: expected layers that go forward and, for sequences, their last state, to be fed live; found others");
   }
 
   /// Whether rows become one for each sequence somewhere.
-  bool pools() const { return !data_.per_row && use_ != ModelUse::live; }
+  bool pools() const { return !data_.per_row && !spec_.decoder && use_ != ModelUse::live; }
   bool pools_at(std::size_t i) const { return pools() && last_recurrent_ && i > *last_recurrent_; }
 
   void append(std::size_t i) {
@@ -95,12 +105,13 @@ class ModelBuilder {
       width_ = layer.units;
     } else if (layer.kind == Kind::linear) {
       x_ = layers::linear(x_, init_.linear(name, width_, layer.units), name);
-      if (!layer.activation.empty()) x_ = build::call1(layer.activation, {x_});
+      if (!layer.activation.empty()) activate(i);
       width_ = layer.units;
     } else {
       last = recurrent(layer, name);
       width_ = layer.units * static_cast<std::int64_t>(layers::directions(layer.direction));
     }
+    if (last_recurrent_ == i) last_ = last;
     if (pools() && last_recurrent_ == i) {
       if (spec_.pooling == ModelSpec::Pooling::last)
         x_ = last.size() == 1 ? last[0] : build::concat(last, 1);
@@ -108,6 +119,14 @@ class ModelBuilder {
         pool(x_);
     }
     if (layer.dropout > 0 && use_ == ModelUse::train) drop(i);
+  }
+
+  void activate(std::size_t i) {
+    try {
+      x_ = build::call1(spec_.layers[i].activation, {x_});
+    } catch (const Error& error) {
+      fail(i, "activation: " + std::string(error.what()));
+    }
   }
 
   void pool(const Var& rows) {
@@ -142,6 +161,7 @@ class ModelBuilder {
   }
 
   void drop(std::size_t i);
+  void decode();
   Var loss(const Var& scores);
 
   const ModelSpec& spec_;
@@ -150,6 +170,7 @@ class ModelBuilder {
   DType dtype_;
   LayerInit init_;
   std::optional<std::size_t> last_recurrent_;
+  std::vector<Var> last_;  // its states
   Var x_;
   Var sample_, epoch_;
   std::int64_t width_ = 0;
@@ -163,6 +184,21 @@ void ModelBuilder::drop(std::size_t i) {
   const bool of_rows = x_.type().lod_depth > 0;
   const build::RandomKeys keys = of_rows ? build::keys_of_rows(x_, sample_, epoch_) : build::RandomKeys{sample_, {}, epoch_};
   x_ = build::dropout(x_, keys, {spec_.layers[i].dropout, static_cast<std::int64_t>(spec_.seed), static_cast<std::int64_t>(i), true});
+}
+
+void ModelBuilder::decode() {
+  const LayerSpec& recurrent = spec_.layers[*last_recurrent_];
+  const std::int64_t last_width = recurrent.units * static_cast<std::int64_t>(layers::directions(recurrent.direction));
+  const internal::DecoderModel decoder(*spec_.decoder, init_, dtype_, data_.outputs, {x_, width_, last_, last_width});
+  if (use_ == ModelUse::infer) {
+    const build::Generated made = decoder.generated();
+    build::output("tokens", made.tokens);
+    build::output("totals", made.totals);
+    return;
+  }
+  const Var scores = build::drop_lod(decoder.forced(build::input("before", VarType(DType::i64, {DDim::unknown}, 1))));
+  build::output("loss", build::softmax_cross_entropy_loss(scores, build::input("target", VarType(DType::i64, {DDim::unknown}))));
+  build::output("scores", scores);
 }
 
 Var ModelBuilder::loss(const Var& scores) {
@@ -187,13 +223,15 @@ DataShape shape_of(const Dataset& data) {
   DataShape shape;
   shape.dtype = x.dtype();
   shape.per_row = data.per_row;
+  shape.tokens = data.has_tokens();
   const auto count = [](const Tensor& numbers) {
     std::int64_t most = 0;
     for (const std::int64_t number : numbers.to_vector<std::int64_t>()) most = std::max(most, number + 1);
     return most;
   };
   const auto named = static_cast<std::int64_t>(data.classes.size());
-  shape.features = words ? std::max(count(x), data.per_row ? named : 0) : x.dim(1);
+  const auto known = data.words.empty() && data.per_row ? named : static_cast<std::int64_t>(data.words.size());
+  shape.features = words ? std::max(count(x), known) : x.dim(1);
   shape.outputs = data.targets.dtype() == DType::i64 ? std::max(count(data.targets), named) : data.targets.dim(data.targets.rank() - 1);
   return shape;
 }
@@ -204,6 +242,24 @@ Program build_model(const ModelSpec& spec, const DataShape& data, ModelUse use) 
   const build::Guard guard(program);
   ModelBuilder(spec, data, use).run();
   return program;
+}
+
+DecoderFeeds decoder_feeds(const Dataset& data, std::int64_t end) {
+  const std::vector<std::int64_t> tokens = data.targets.to_vector<std::int64_t>();
+  const auto offsets = data.target_lod.offsets(0);
+  std::vector<std::int64_t> before, target;
+  LoD::Level lengths;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    before.push_back(end);
+    for (std::int64_t at = offsets[i]; at < offsets[i + 1]; ++at) {
+      before.push_back(tokens[static_cast<std::size_t>(at)]);
+      target.push_back(before.back());
+    }
+    target.push_back(end);
+    lengths.push_back(offsets[i + 1] - offsets[i] + 1);
+  }
+  const DDim count{std::ssize(target)};
+  return {LoDTensor(Tensor::from(before, count), LoD::from_lengths({lengths})), Tensor::from(target, count)};
 }
 
 }  // namespace millrace::training

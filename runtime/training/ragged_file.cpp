@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 
+#include <millrace/kernels/cast.h>
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/npz.h>
 #include <millrace/runtime/files/safetensors.h>
+#include <millrace/tensor/cpu_stream.h>
 
 namespace millrace::training {
 namespace {
@@ -30,29 +33,42 @@ const Tensor& needed(const std::map<std::string, Tensor>& all, const std::string
   throw ArgumentError(file + ": expected a tensor '" + name + "', found " + (names.empty() ? "none" : names));
 }
 
-/// i64 of i32 or i64.
+Tensor converted(const Tensor& tensor, DType to) {
+  if (tensor.dtype() == to) return tensor;
+  CpuStream stream(std::make_shared<ThreadTeam>(1));
+  return cast(tensor, to, stream);
+}
+
+/// i64 of any integers.
 Tensor as_integers(const Tensor& tensor, const std::string& what) {
-  if (tensor.dtype() == DType::i64) return tensor;
-  if (tensor.dtype() != DType::i32) throw DTypeError(what + ": expected i64 or i32, found " + tensor.to_string());
-  Tensor made(DType::i64, tensor.dims());
-  auto* to = made.mutable_data<std::int64_t>();
-  for (const std::int32_t value : tensor.to_vector<std::int32_t>()) *to++ = value;
-  return made;
+  if (is_floating(tensor.dtype())) throw DTypeError(what + ": expected integers, found " + tensor.to_string());
+  return converted(tensor, DType::i64);
+}
+
+/// Numbers of one axis as rows of one number.
+Tensor as_column(const Tensor& tensor) { return tensor.rank() == 1 ? tensor.reshape({tensor.dim(0), 1}) : tensor; }
+
+/// Lengths of sequences that lie one behind the other.
+LoD lod_of(const std::map<std::string, Tensor>& all, const std::string& tensor, const std::string& file) {
+  const Tensor lengths = as_integers(needed(all, tensor, file), file + ", " + tensor);
+  if (lengths.rank() != 1) throw ShapeError(file + ", " + tensor + ": expected one axis, found " + lengths.to_string());
+  return LoD::from_lengths({lengths.to_vector<std::int64_t>()});
 }
 
 }  // namespace
 
-Dataset read_ragged(const std::filesystem::path& path, bool per_row) {
+Dataset read_ragged(const std::filesystem::path& path, Targets targets) {
   const std::string name = path.string();
   const std::map<std::string, Tensor> all = tensors_of(path);
   Tensor rows = needed(all, "rows", name);
-  if (!is_floating(rows.dtype())) rows = as_integers(rows, name + ", rows");
-  const Tensor lengths = as_integers(needed(all, "lengths", name), name + ", lengths");
-  if (lengths.rank() != 1) throw ShapeError(name + ", lengths: expected one axis, found " + lengths.to_string());
-  Tensor labels = needed(all, "labels", name);
-  if (!is_floating(labels.dtype())) labels = as_integers(labels, name + ", labels");
+  rows = is_floating(rows.dtype()) ? as_column(rows) : as_integers(rows, name + ", rows");
   try {
-    Dataset made{LoDTensor(rows, LoD::from_lengths({lengths.to_vector<std::int64_t>()})), labels, per_row, {}, name};
+    const LoD lod = lod_of(all, "lengths", name);
+    Tensor labels = needed(all, "labels", name);
+    labels = is_floating(labels.dtype()) ? converted(as_column(labels), rows.dtype() == DType::f64 ? DType::f64 : DType::f32)
+                                         : as_integers(labels, name + ", labels");
+    Dataset made{LoDTensor(rows, lod), labels, targets == Targets::row, {}, name};
+    if (targets == Targets::tokens) made.target_lod = lod_of(all, "label_lengths", name);
     made.validate();
     return made;
   } catch (LoDError& error) {

@@ -6,10 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/training/batches.h>
 #include <millrace/runtime/training/clipping.h>
+#include <millrace/runtime/training/csv_file.h>
 #include <millrace/runtime/training/model_spec.h>
 #include <millrace/runtime/training/optimizer.h>
+#include <millrace/runtime/training/ragged_file.h>
 #include <millrace/runtime/training/schedule.h>
 
 namespace millrace::training {
@@ -19,14 +22,19 @@ namespace millrace::training {
 ///     seed = 1
 ///     epochs = 100
 ///
-///     [data]                        # .ts (ts_file.h), .npz or .safetensors (ragged_file.h), or a text by its bytes
+///     [data]                        # .ts (ts_file.h), .npz or .safetensors (ragged_file.h), .csv or .tsv (csv_file.h), or a text by its bytes
 ///     train = "a_TRAIN.ts"          # a file; relative names begin in the folder of the data (--data), else in that of this file
 ///     test = "a_TEST.ts"            # optional
 ///     validation = 0.0              # the share of the training sequences that is held out, or the name of a file
 ///     format = "auto"               # by the name's ending; "text" for any other file
-///     targets = "sequence"          # or "row"; a text has "row"
+///     targets = "sequence"          # "row"; "tokens": a sequence for each sequence. A text has "row"
 ///     standardize = false           # x becomes (x − mean) / deviation of the training rows, inside the model
-///     length = 100                  # of the sequences that a text is cut into
+///     length = 100                  # of the sequences that a text, or a series, is cut into
+///     sequence_column = "sequence"  # of .csv: the column that says to which sequence a row belongs
+///     target_columns = "label"      # of .csv: the column of classes, or, with "mse", columns of numbers: ["y", "z"]
+///     feature_columns = []          # of .csv: all others. The only one is a column of words where the first layer is an embedding
+///     separator = ","               # of .csv
+///     series = false                # of .csv: no column of sequences, the file is one series
 ///
 ///     [[layer]]                     # any number, in their order
 ///     kind = "lstm"                 # lstm, gru, rnn, linear, embedding
@@ -42,6 +50,14 @@ namespace millrace::training {
 ///     recurrent_init = "default"    # the same for recurrent ones
 ///     init_scale = 1.0              # their gain, bound or deviation
 ///     forget_bias = 1.0             # with one of these
+///     start = "other.safetensors"   # weights to begin with, by their names: those of another job, say; optional
+///
+///     [decoder]                     # with targets = "tokens", and required there: a GRU with attention over the rows of the last layer
+///     units = 128
+///     embedding = 64                # numbers that a token is read as
+///     beam = 4                      # hypotheses of the beam search that model.mr does and that is tested
+///     max_length = 100              # tokens of a hypothesis at most, the end included
+///     length_penalty = 0.0          # hypotheses are ranked by score / lengthᵃ
 ///
 ///     [training]
 ///     batch_sequences = 32          # 0: no bound
@@ -61,7 +77,7 @@ namespace millrace::training {
 ///     clip_norm = 0.0               # 0: no bound
 ///     clip_value = 0.0
 ///     weights = "f32"               # bf16: matrices of products in bf16, each with an f32 master copy in the optimizer's state
-///     memory = "keep"               # keep, recompute: how backward loops get the values of their forward loops
+///     memory = "keep"               # keep, recompute, recompute(32), spill (files in TMPDIR), truncate(20, 60): how backward loops get the values of their forward loops
 ///
 ///     [checkpoint]
 ///     every_steps = 0               # 0: by time alone
@@ -79,15 +95,18 @@ struct TrainConfig {
   std::string train, test, validation_file;
   double validation = 0;
   Format format = Format::by_ending;
-  bool per_row = false;
+  Targets targets = Targets::sequence;
   bool standardize = false;
   std::int64_t length = 100;
+  CsvForm csv;           ///< without `per_row`, `numbers`, `words` and `length`, which other keys say
+  bool has_csv = false;  ///< one of its keys is there
   ModelSpec model;
+  std::string start;  ///< a file of weights; empty: none
   BatchSize batch;
   OptimizerOptions optimizer;
   Schedule schedule;  ///< with `decay_steps` 0: to the end of the job
   Clipping clipping;
-  bool recompute = false;
+  MemoryPolicy memory = {};
   bool narrow = false;  ///< weights in bf16
   std::int64_t checkpoint_steps = 0;
   double checkpoint_seconds = 30;

@@ -9,11 +9,16 @@
 
 #include <fmt/format.h>
 
+#include <millrace/kernels/edit_distance.h>
+#include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/files/file.h>
+#include <millrace/runtime/files/npy.h>
+#include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/files/sha256.h>
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/program/storage.h>
+#include <millrace/runtime/training/csv_file.h>
 #include <millrace/runtime/training/extract.h>
 #include <millrace/runtime/training/fed_program.h>
 #include <millrace/runtime/training/gradient_sum.h>
@@ -46,6 +51,7 @@ class DataReader {
   JobData read(std::uint64_t seed) {
     JobData data;
     data.train = one(config_.train);
+    first_ = &data.train;
     alphabet_ = data.train.classes;
     data.tested = !config_.test.empty();
     if (data.tested) data.test = one(config_.test);
@@ -62,14 +68,36 @@ class DataReader {
   Dataset one(const std::string& name) const {
     const fs::path path = fs::path(name).is_absolute() ? fs::path(name) : folder_ / name;
     const bool text = config_.format == TrainConfig::Format::text;
-    Dataset data = text                       ? read_characters(path, config_.length, alphabet_)
-                   : ending_of(path) == ".ts" ? read_ts(path)
-                                              : read_ragged(path, config_.per_row);
-    if (data.per_row != config_.per_row)
-      throw ArgumentError(config_.name + ": [data]: targets: expected \"sequence\" for " + path.string() + ", found \"row\"");
+    const std::string ending = text ? "" : ending_of(path);
+    const bool csv = ending == ".csv" || ending == ".tsv";
+    if (ending == ".ts" && config_.targets != Targets::sequence) refuse_targets(path, "\"sequence\"");
+    if (csv && config_.targets == Targets::tokens) refuse_targets(path, "\"sequence\" or \"row\"");
+    if (!csv && config_.has_csv)
+      throw ArgumentError(config_.name + ": [data]: expected a .csv or .tsv file for the keys of columns, found " + path.string());
+    Dataset data = text              ? read_characters(path, config_.length, alphabet_)
+                   : csv             ? read_csv(path, csv_form(ending), first_)
+                   : ending == ".ts" ? read_ts(path)
+                                     : read_ragged(path, config_.targets);
+    data.expect_finite();
     if (!alphabet_.empty() && data.classes != alphabet_)
       throw ArgumentError(path.string() + ": expected the classes of the training data, found others");
     return data;
+  }
+
+  [[noreturn]] void refuse_targets(const fs::path& path, const std::string& expected) const {
+    constexpr const char* names[] = {"sequence", "row", "tokens"};
+    throw ArgumentError(fmt::format("{}: [data]: targets: expected {} for {}, found \"{}\"", config_.name, expected, path.string(),
+                                    names[static_cast<int>(config_.targets)]));
+  }
+
+  CsvForm csv_form(const std::string& ending) const {
+    CsvForm form = config_.csv;
+    form.per_row = config_.targets == Targets::row;
+    form.numbers = config_.model.loss == ModelSpec::Loss::mse;
+    form.words = !config_.model.layers.empty() && config_.model.layers[0].kind == LayerSpec::Kind::embedding;
+    form.length = config_.length;
+    if (ending == ".tsv") form.separator = '\t';
+    return form;
   }
 
   void hold_out(JobData& data, std::uint64_t seed) const {
@@ -86,8 +114,27 @@ class DataReader {
 
   const TrainConfig& config_;
   fs::path folder_;
+  const Dataset* first_ = nullptr;  // the training data, when it has been read
   std::vector<std::string> alphabet_;
 };
+
+/// The best hypothesis of each source without its end, with one level.
+LoDTensor best_hypotheses(const LoDTensor& tokens, std::int64_t end) {
+  const std::vector<std::int64_t> all = tokens.tensor().to_vector<std::int64_t>();
+  const auto sources = tokens.lod().offsets(0), hypotheses = tokens.lod().offsets(1);
+  std::vector<std::int64_t> best;
+  LoD::Level lengths;
+  for (std::size_t i = 0; i + 1 < sources.size(); ++i) {
+    lengths.push_back(0);
+    if (sources[i] == sources[i + 1]) continue;
+    const auto first = static_cast<std::size_t>(sources[i]);
+    for (std::int64_t at = hypotheses[first]; at < hypotheses[first + 1] && all[static_cast<std::size_t>(at)] != end; ++at) {
+      best.push_back(all[static_cast<std::size_t>(at)]);
+      ++lengths.back();
+    }
+  }
+  return {Tensor::from(best, {std::ssize(best)}), LoD::from_lengths({lengths})};
+}
 
 void check_like(const DataShape& wanted, const Dataset& data) {
   const DataShape found = shape_of(data);
@@ -96,7 +143,7 @@ void check_like(const DataShape& wanted, const Dataset& data) {
   };
   const bool words = wanted.dtype == DType::i64;
   if (found.dtype != wanted.dtype || (words ? found.features > wanted.features : found.features != wanted.features) ||
-      found.outputs > wanted.outputs)
+      found.outputs > wanted.outputs || found.tokens != wanted.tokens)
     throw ShapeError(data.source + ": expected rows as in the training data, " + text(wanted) + ", found " + text(found));
 }
 
@@ -122,7 +169,7 @@ class TrainJob {
         epochs_(options.epochs.value_or(config.epochs)),
         folder_(options.folder.value_or(config.folder)),
         checkpoints_(folder_ / "checkpoints"),
-        data_(DataReader(config, options.data.value_or(fs::path(config.name).parent_path())).read(seed_)),
+        data_(DataReader(config, data_folder()).read(seed_)),
         shape_(shape_of(data_.train)),
         classes_(config.model.loss == ModelSpec::Loss::cross_entropy),
         batches_(deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, 0), config.batch)),
@@ -146,6 +193,7 @@ class TrainJob {
   int rank() const { return options_.ranks == nullptr ? 0 : options_.ranks->rank(); }
   int world_size() const { return options_.ranks == nullptr ? 1 : options_.ranks->world_size(); }
   bool writes() const { return rank() == 0; }
+  fs::path data_folder() const { return options_.data.value_or(fs::path(config_.name).parent_path()); }
   void note(const std::string& text) {
     if (writes()) observer_.note(text);
   }
@@ -164,7 +212,11 @@ class TrainJob {
     checked_ = true;
     ModelSpec spec = config_.model;
     spec.seed = seed_;
-    Program made = build_model(spec, shape_, use);
+    return typed(build_model(spec, shape_, use));
+  }
+
+  /// With weights of the type that the configuration says.
+  Program typed(Program made) const {
     if (!config_.narrow) return made;
     layers::narrow_weights(made, DType::bf16);
     std::vector<std::string> outputs;
@@ -190,7 +242,8 @@ class TrainJob {
       made.schedule.decay_steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(batches_.size()) * epochs_ - made.schedule.warmup);
     made.clipping = config_.clipping;
     made.threads = options_.threads;
-    if (config_.recompute) made.memory.kind = MemoryPolicy::Kind::recompute;
+    made.memory = options_.memory.value_or(config_.memory);
+    made.run.tracer = options_.tracer;
     return made;
   }
 
@@ -220,11 +273,30 @@ class TrainJob {
   }
 
   void begin() {
+    if (!config_.start.empty()) trainer_.set_weights(start_weights());
     if (writes()) {
       make_folder();
       checkpoints_.clear();
     }
     deal();
+  }
+
+  /// One tensor of the configuration's file for each weight of the model. Other tensors of the file are ignored.
+  Tensors start_weights() const {
+    const fs::path name(config_.start);
+    const fs::path path = name.is_absolute() ? name : data_folder() / name;
+    Tensors all;
+    for (auto& [name_in_file, tensor] : read_safetensors(path).tensors) all.emplace(name_in_file, std::move(tensor));
+    Tensors made;
+    for (const auto& [weight, value] : trainer_.weights()) {
+      const auto found = all.find(weight);
+      if (found == all.end())
+        throw ArgumentError(path.string() + ": expected a tensor '" + weight + "' of " + value.to_string() + ", found none");
+      if (found->second.dtype() != value.dtype() || found->second.dims() != value.dims())
+        throw ShapeError(path.string() + ": expected '" + weight + "' of " + value.to_string() + ", found " + found->second.to_string());
+      made.emplace(weight, found->second);
+    }
+    return made;
   }
 
   void make_folder() const {
@@ -233,12 +305,15 @@ class TrainJob {
     if (error) throw IoError(folder_.string() + ": cannot make the folder: " + error.message());
   }
 
-  /// What a checkpoint must agree in to be one of this job.
+  static std::string bytes_of(const Tensor& tensor) { return {static_cast<const char*>(tensor.raw()), tensor.bytes()}; }
+
+  /// The properties that a checkpoint must share with this job.
   std::map<std::string, std::string> identity() const {
-    return {{"config", sha256(config_.text)},
+    const bool cuts = options_.memory && options_.memory->kind == MemoryPolicy::Kind::truncate;
+    return {{"config", sha256(config_.text + (cuts ? to_string(*options_.memory) : ""))},
             {"seed", std::to_string(seed_)},
-            {"data", sha256(std::string(static_cast<const char*>(data_.train.x.tensor().raw()), data_.train.x.tensor().bytes()) +
-                            data_.train.x.lod().to_string())}};
+            {"data", sha256(bytes_of(data_.train.x.tensor()) + data_.train.x.lod().to_string() + bytes_of(data_.train.targets) +
+                            data_.train.target_lod.to_string())}};
   }
 
   void resume() {
@@ -303,7 +378,12 @@ class TrainJob {
         deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, static_cast<std::uint64_t>(epoch_)), config_.batch);
   }
 
-  static Feeds feeds_of(const Dataset& batch) { return {{"x", batch.x}, {"target", batch.targets}}; }
+  Feeds feeds_of(const Dataset& batch) const {
+    if (!batch.has_tokens()) return {{"x", batch.x}, {"target", batch.targets}};
+    DecoderFeeds made = decoder_feeds(batch, shape_.outputs);
+    return {{"x", batch.x}, {"before", std::move(made.before)}, {"target", std::move(made.target)}};
+  }
+  Tensor targets_of(const Dataset& batch) const { return batch.has_tokens() ? decoder_feeds(batch, shape_.outputs).target : batch.targets; }
 
   /// The same with what dropout draws by.
   Feeds training_feeds(const Dataset& batch, const std::vector<std::int64_t>& chosen) const {
@@ -315,15 +395,16 @@ class TrainJob {
     return feeds;
   }
 
-  std::int64_t count_of(const Dataset& batch) const { return batch.per_row ? batch.rows() : batch.sequences(); }
+  /// Terms of the loss of a batch (`Dataset::terms`).
   std::int64_t count_of(const std::vector<std::int64_t>& batch) const {
-    if (!data_.train.per_row) return std::ssize(batch);
-    std::int64_t rows = 0;
+    const bool tokens = data_.train.has_tokens();
+    if (!data_.train.per_row && !tokens) return std::ssize(batch);
+    std::int64_t count = tokens ? std::ssize(batch) : 0;
     for (const std::int64_t sequence : batch) {
-      const auto [begin, end] = data_.train.x.lod().row_range(0, sequence, sequence + 1);
-      rows += end - begin;
+      const auto [begin, end] = (tokens ? data_.train.target_lod : data_.train.x.lod()).row_range(0, sequence, sequence + 1);
+      count += end - begin;
     }
-    return rows;
+    return count;
   }
 
   void train_epoch() {
@@ -361,7 +442,7 @@ class TrainJob {
     const std::vector<std::int64_t> mine = deal_to_ranks(data_.train.x.lod(), whole, world_size())[static_cast<std::size_t>(rank())];
     const std::vector<std::int64_t>& chosen = world_size() == 1 ? whole : mine;
     const Dataset part = data_.train.select(chosen);
-    const std::int64_t own = count_of(part);
+    const std::int64_t own = part.terms();
     const std::int64_t count = world_size() == 1 ? own : count_of(whole);
     sequences_ += std::ssize(whole);
     try {
@@ -378,8 +459,8 @@ class TrainJob {
 
   std::int64_t step_alone(const Dataset& batch, const std::vector<std::int64_t>& chosen) {
     const Trainer::Step step = trainer_.step(training_feeds(batch, chosen));
-    add_step(step.loss, count_of(batch), step.gradient_norm, step.learning_rate);
-    return classes_ ? count_right(step.outputs["scores"].tensor(), batch.targets) : 0;
+    add_step(step.loss, batch.terms(), step.gradient_norm, step.learning_rate);
+    return classes_ ? count_right(step.outputs["scores"].tensor(), targets_of(batch)) : 0;
   }
 
   /// `own` of the `count` terms of the batch's loss are this rank's.
@@ -388,7 +469,7 @@ class TrainJob {
                                                 static_cast<double>(own) / static_cast<double>(count));
     const double rate = trainer_.learning_rate();
     add_step(found.loss, count, trainer_.apply(std::move(found.by_name)), rate);
-    const std::int64_t right = classes_ && own > 0 ? count_right(found.outputs["scores"].tensor(), part.targets) : 0;
+    const std::int64_t right = classes_ && own > 0 ? count_right(found.outputs["scores"].tensor(), targets_of(part)) : 0;
     return static_cast<std::int64_t>(summed({static_cast<double>(right)})[0]);
   }
 
@@ -416,18 +497,22 @@ class TrainJob {
     throw TrainingError(fmt::format("stopped in epoch {} at step {}: --resume goes on from there", epoch_ + 1, trainer_.steps()));
   }
 
-  Score score(const Dataset& data, const Tensors& weights) {
-    const BatchSize size{0, 8192};
+  static std::vector<std::int64_t> in_order(const Dataset& data) {
     std::vector<std::int64_t> order(static_cast<std::size_t>(data.sequences()));
     std::iota(order.begin(), order.end(), std::int64_t{0});
+    return order;
+  }
+
+  Score score(const Dataset& data, const Tensors& weights) {
+    const BatchSize size{0, 8192};
     Running sum;
-    for (const std::vector<std::int64_t>& chosen : deal_batches(data.x.lod(), order, size)) {
+    for (const std::vector<std::int64_t>& chosen : deal_batches(data.x.lod(), in_order(data), size)) {
       const Dataset batch = data.select(chosen);
-      const std::int64_t count = count_of(batch);
+      const std::int64_t count = batch.terms();
       if (count == 0) continue;
       const RunResult result = scorer_.run(weights, feeds_of(batch));
       sum.loss += result["loss"].tensor().item() * static_cast<double>(count);
-      if (classes_) sum.right += count_right(result["scores"].tensor(), batch.targets);
+      if (classes_) sum.right += count_right(result["scores"].tensor(), targets_of(batch));
       sum.count += count;
     }
     return sum.score(classes_);
@@ -478,6 +563,7 @@ class TrainJob {
     final.best_epoch = best_.empty() ? epoch_ : best_epoch_;
     if (!best_.empty()) final.validation = best_score_;
     if (data_.tested) final.test = score(data_.test, kept);
+    if (data_.tested && config_.model.decoder) final.test_tokens = token_errors(kept);
     if (!writes()) return result;
     export_models(kept, result.files);
     write_file(folder_ / "curves.svg", curves_as_svg(fs::path(config_.name).stem().string(), history_));
@@ -487,6 +573,25 @@ class TrainJob {
     return result;
   }
 
+  /// The share of tokens that the search of `width` gets wrong, over those of the test.
+  double token_error(const Tensors& weights, std::int64_t width) const {
+    ModelSpec spec = config_.model;
+    spec.decoder->beam = width;
+    FedProgram search(with_fed_weights(typed(build_model(spec, shape_, ModelUse::infer))), make_cpu_device(options_.threads));
+    CpuStream stream(std::make_shared<ThreadTeam>(1));
+    double wrong = 0;
+    for (const std::vector<std::int64_t>& chosen : deal_batches(data_.test.x.lod(), in_order(data_.test), {0, 4096})) {
+      const Dataset batch = data_.test.select(chosen);
+      const LoDTensor best = best_hypotheses(search.run(weights, {{"x", batch.x}})["tokens"], shape_.outputs);
+      const Tensor apart = edit_distance(best.tensor(), best.lod(), batch.targets, batch.target_lod, false, {}, stream);
+      for (const float distance : apart.to_vector<float>()) wrong += static_cast<double>(distance);
+    }
+    return wrong / static_cast<double>(std::max<std::int64_t>(1, data_.test.targets.dim(0)));
+  }
+  TokenErrors token_errors(const Tensors& weights) const {
+    return {token_error(weights, 1), token_error(weights, config_.model.decoder->beam)};
+  }
+
   Program filled(ModelUse use, const Tensors& weights) {
     Program program = model(use);
     std::vector<std::string> outputs;
@@ -494,7 +599,30 @@ class TrainJob {
     return extract(program, outputs, weights);
   }
 
+  /// u8 [K]: the byte of each class of a text.
+  Tensor alphabet() const {
+    std::vector<std::uint8_t> bytes;
+    for (const std::string& name : data_.train.classes) bytes.push_back(static_cast<std::uint8_t>(name.at(0)));
+    return Tensor::from(bytes, {std::ssize(bytes)});
+  }
+
+  /// A line for each name; no file where there are none.
+  void write_names(const std::string& file, const std::vector<std::string>& names, std::vector<std::string>& files) const {
+    if (names.empty()) return;
+    std::string text;
+    for (const std::string& name : names) text += name + "\n";
+    write_file(folder_ / file, text);
+    files.push_back(file);
+  }
+
   void export_models(const Tensors& weights, std::vector<std::string>& files) {
+    if (config_.format == TrainConfig::Format::text) {
+      write_npy(folder_ / "alphabet.npy", alphabet());
+      files.emplace_back("alphabet.npy");
+    } else {
+      write_names("classes.txt", data_.train.classes, files);
+      write_names("words.txt", data_.train.words, files);
+    }
     const Program whole = filled(ModelUse::infer, weights);
     save_program(whole, folder_ / "model.mr");
     files.insert(files.end(), {"model.mr", "model.safetensors"});

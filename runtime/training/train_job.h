@@ -14,6 +14,10 @@
 #include <millrace/runtime/training/metrics.h>
 #include <millrace/runtime/training/train_config.h>
 
+namespace millrace {
+class Tracer;
+}
+
 namespace millrace::training {
 
 struct TrainJobOptions {
@@ -21,6 +25,8 @@ struct TrainJobOptions {
   std::optional<std::uint64_t> seed;  ///< in the place of the configuration's; so below
   std::optional<std::int64_t> epochs;
   std::optional<std::string> folder;
+  std::optional<MemoryPolicy> memory;         ///< a checkpoint may be resumed under another one, but for truncations
+  Tracer* tracer = nullptr;                   ///< of the steps, such as one with KeptMemory
   std::optional<std::filesystem::path> data;  ///< the folder in which relative names of data begin
   int threads = 1;                            ///< results do not depend on it
   std::string build;                          ///< of the program that trains, for the checkpoint
@@ -66,14 +72,15 @@ struct TrainResult {
 ///
 ///     metrics.jsonl       a line for each epoch, and last the final one, which holds the test
 ///     curves.svg
-///     model.mr + model.safetensors, model.onnx     x → scores of each sequence (or row)
+///     alphabet.npy        of a text: u8 [K], the byte of each class
+///     model.mr + model.safetensors, model.onnx     x → scores of each sequence (or row); of tokens: the hypotheses of a beam search
 ///     live.mr + live.safetensors                   the same after each row, to be served live, where the layers allow it
 ///     checkpoints/
 ///
 /// Two jobs with one configuration, seed, data and number of ranks write the same bits, resumed or not, whatever the threads; jobs of different numbers of
 /// ranks agree to rounding, and a checkpoint may be resumed by another number. With several ranks, an error of one of them aborts the others. Errors of the readers; ArgumentError,
 /// ShapeError … for data that fit neither one another nor the model; TrainingError for a loss that is not finite (it names epoch and batch) and a
-/// checkpoint of another job; IoError for what cannot be written. What was written before stays.
+/// checkpoint of another job; IoError for a file that cannot be written. Files written before stay.
 TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer);
 
 }  // namespace millrace::training

@@ -24,7 +24,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// What stands before the next `mark`, which is taken away with it.
+/// The text before the next `mark`, which is taken away with it.
 std::string_view take(std::string_view& text, char mark) {
   const auto at = text.find(mark);
   const std::string_view part = text.substr(0, at);

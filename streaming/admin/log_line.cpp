@@ -33,6 +33,7 @@ std::string json_line(const Server::SessionEnd& end, std::chrono::system_clock::
   line["number"] = end.number;
   line["address"] = end.address;
   line["session"] = end.label;
+  if (!end.model.empty()) line["model"] = end.model;
   line["outcome"] = end.outcome;
   if (!end.why.empty()) line["why"] = end.why;
   line["steps"] = end.steps;

@@ -10,7 +10,7 @@
 /// Lines of a log, each a JSON object without its newline: `time` (UTC, ISO 8601 with milliseconds), `level` and `event` come first.
 namespace millrace {
 
-/// `event` is "session_end" or, before a start, "refused"; then number, address, session, outcome, why, steps, seconds. `level` is "info" for a
+/// `event` is "session_end" or, before a start, "refused"; then number, address, session, model (of one that started), outcome, why, steps, seconds. `level` is "info" for a
 /// session that ended or went, else "warn".
 std::string json_line(const Server::SessionEnd& end, std::chrono::system_clock::time_point now);
 /// Anything else: `message` is text for people.

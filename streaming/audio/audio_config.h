@@ -25,7 +25,7 @@ struct AudioConfig {
   friend bool operator==(const AudioConfig&, const AudioConfig&) = default;
 };
 
-/// A label that one value of an output iterations on and off, with hysteresis. Times are multiples of a step in effect: a decision is made once
+/// A label that one value of an output turns on and off, with hysteresis. Times are multiples of a step in effect: a decision is made once
 /// a step.
 struct LabelConfig {
   std::string name;

@@ -153,15 +153,10 @@ void AudioFrontEnd::pop(std::size_t count) {
   popped_ += count;
 }
 
-void AudioFrontEnd::check_unsampled() const {
-  if (format_.rate != config_.rate)
-    throw UnsupportedError("audio: expected samples at the program's rate of " + std::to_string(config_.rate) +
-                           " Hz to save a session, found one that is resampled from " + std::to_string(format_.rate) + " Hz");
-}
-
 // Samples before the oldest row are gone for good, so that what is saved does not grow with the session.
 void AudioFrontEnd::save(std::string& to) const {
-  check_unsampled();
+  std::string resampler;
+  resampler_.save(resampler);
   append_little_endian(to, static_cast<std::uint32_t>(format_.rate));
   to += static_cast<char>(format_.format == SampleFormat::f32);
   to += static_cast<char>(format_.channels);
@@ -171,11 +166,14 @@ void AudioFrontEnd::save(std::string& to) const {
   append_little_endian(to, static_cast<std::uint64_t>(begin_ - gone));
   to += static_cast<char>(partial_size_);
   to.append(reinterpret_cast<const char*>(partial_.data()), partial_size_);
+  if (format_.rate != config_.rate) {
+    append_little_endian(to, static_cast<std::uint32_t>(resampler.size()));
+    to += resampler;
+  }
   to.append(reinterpret_cast<const char*>(samples_.data() + gone), held_bytes());
 }
 
 void AudioFrontEnd::load(std::string_view bytes) {
-  check_unsampled();
   ByteReader reader("audio", bytes);
   const auto rate = reader.number<std::uint32_t>();
   const bool floats = reader.number<std::uint8_t>() != 0;
@@ -192,6 +190,7 @@ void AudioFrontEnd::load(std::string_view bytes) {
   if (cut >= format_.frame_bytes()) throw ParseError("audio: expected a part of a sample, found a whole one");
   std::ranges::copy(reader.take(cut), partial_.begin());
   partial_size_ = cut;
+  if (format_.rate != config_.rate) resampler_.load(reader.text(reader.number<std::uint32_t>()));
   const std::size_t held = reader.left();
   if (held % sizeof(float) != 0 || held > capacity_ + row_bytes())
     throw ParseError("audio: expected whole samples of at most " + std::to_string(capacity_ + row_bytes()) + " bytes, found " +

@@ -31,7 +31,7 @@ class AudioFrontEnd final : public RowSource {
   std::span<const std::byte> row(std::size_t k) const override;
   void pop(std::size_t count) override;
   std::unique_ptr<RowSource> anew() const override { return std::make_unique<AudioFrontEnd>(config_, format_, capacity_); }
-  /// UnsupportedError where the samples are resampled: the filter's past is inside libsamplerate.
+  /// UnsupportedError as Resampler::save.
   void save(std::string& to) const override;
   void load(std::string_view bytes) override;
   std::size_t held_bytes() const override { return (samples_.size() - std::min(begin_, samples_.size())) * sizeof(float); }
@@ -44,7 +44,6 @@ class AudioFrontEnd final : public RowSource {
  private:
   void take_frames(std::span<const std::byte> bytes);
   void compact();
-  void check_unsampled() const;
 
   AudioConfig config_;
   AudioFormat format_;

@@ -35,4 +35,15 @@ void Resampler::end(std::vector<float>& output) {
   if (converter_) converter_->convert({}, true, output);
 }
 
+void Resampler::save(std::string& to) const {
+  if (converter_) converter_->save(to);
+}
+
+void Resampler::load(std::string_view bytes) {
+  if (converter_)
+    converter_->load(bytes);
+  else if (!bytes.empty())
+    throw ParseError("audio: expected nothing of a resampler of equal rates, found " + std::to_string(bytes.size()) + " bytes");
+}
+
 }  // namespace millrace

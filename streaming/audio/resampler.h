@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <millrace/streaming/audio/audio_config.h>
@@ -25,6 +28,14 @@ class Resampler {
   void feed(std::span<const float> input, std::vector<float>& output);
   /// Appends the tail: nothing follows.
   void end(std::vector<float>& output);
+
+  /// Appends at most `most_saved_bytes`, from which `load` goes on with the same bits: the samples that the filter still reaches. UnsupportedError where the
+  /// converter's place between two samples is rounded at each step and cannot be found again (rates whose ratio needs another denominator than 1, 2, 4 … 64,
+  /// such as 44,100 to 16,000 Hz), and where the filter reaches over too many samples.
+  void save(std::string& to) const;
+  /// Of a resampler that was made like the one that saved, and was not fed. ParseError for bytes that no `save` of such a one appends.
+  void load(std::string_view bytes);
+  static constexpr std::size_t most_saved_bytes = 4096 + 16;
 
  private:
   std::unique_ptr<SampleConverter> converter_;  // none: equal rates

@@ -66,7 +66,7 @@ class Script {
   Script(const std::vector<Fed>& fed, const LoD& lod, const SessionPlanOptions& options, std::vector<Message>& messages)
       : fed_(fed), lod_(lod), options_(options), messages_(messages) {}
 
-  /// What is inside the sequence number `index` of `level`.
+  /// The events inside the sequence number `index` of `level`.
   void sequence(int level, std::int64_t index) {
     const auto at = static_cast<std::size_t>(index);
     const std::int64_t begin = lod_.offsets(level)[at], end = lod_.offsets(level)[at + 1];

@@ -30,7 +30,7 @@ class SessionPlan {
   /// (the server says whether it takes it). ArgumentError, DTypeError, ShapeError, LoDError and UnsupportedError (sound) name the input.
   SessionPlan(const std::map<std::string, LoDTensor>& feeds, const StartedMessage& server, const SessionPlanOptions& options = {});
 
-  /// What to send; take them once.
+  /// The events to send; take them once.
   std::vector<ClientPlan> take() { return std::move(plans_); }
   /// The outputs of all sessions as one run of the whole gives them, in the server's order: rows of a step have the LoD of the inputs,
   /// those of a level the levels down to it. `records`: of sessions that ended as they should. ParseError when the server gave another

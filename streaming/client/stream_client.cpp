@@ -64,110 +64,193 @@ class Group : public std::enable_shared_from_this<Group> {
   std::size_t to_arrive_ = 0;
 };
 
+/// One session, over any number of connections: each start, and what was sent behind it, can be gone back to.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(std::shared_ptr<Group> group, std::size_t index, ClientPlan plan)
-      : group_(std::move(group)), index_(index), plan_(std::move(plan)), timer_(group_->executor) {}
+  Session(std::shared_ptr<Group> group, std::size_t index, ClientPlan plan, StreamUrl url)
+      : group_(std::move(group)),
+        index_(index),
+        plan_(std::move(plan)),
+        url_(std::move(url)),
+        start_(plan_.start),
+        timer_(group_->executor),
+        answer_timer_(group_->executor) {}
 
-  void connect(const StreamUrl& url) {
-    async_connect_stream(group_->executor, url, group_->options.connect_options(),
+  void connect() {
+    async_connect_stream(group_->executor, url_, group_->options.connect_options(),
                          [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
                            if (self->over_) return;
-                           if (error) return self->end("cannot connect: " + error.message());
+                           if (error) return self->lose("cannot connect: " + error.message());
                            self->stream_ = std::move(stream);
-                           self->write(text_message(to_json(self->plan_.start)), &Session::nothing_follows);
-                           self->expect_start();
-                           self->read();
+                           self->greet();
                          });
   }
   /// Everybody is there: data flows.
   void go() {
     if (over_) return;
     record_.begun = group_->begun;
-    send_piece();
+    flowing_ = true;
+    send_more();
   }
   void abort() { end("cut off"); }
 
  private:
-  using Next = void (Session::*)();
+  /// How far the plan has been sent.
+  struct Position {
+    std::size_t message = 0;  // of the script
+    std::size_t byte = 0;
+    bool last = false;  // `end`, or `save` in its place
+    std::uint64_t sent = 0;
+  };
+  /// How much had been received.
+  struct Received {
+    std::vector<std::size_t> outputs{};
+    std::size_t steps = 0, segments = 0, flushed = 0, resets = 0;
+    std::map<int, std::uint64_t> next_seq{};
+  };
 
   // ---- Out ----
-  void nothing_follows() {}
-  void write(Message message, Next next) {
-    stream_->async_write(std::move(message), [self = shared_from_this(), next](error_code error) {
+  void greet() {
+    StartMessage first = start_;
+    if (resuming()) {
+      first = StartMessage();
+      first.resume = ticket_;
+      first.acknowledged = got_;
+    }
+    write(text_message(to_json(first)));
+    expect_start();
+    read();
+  }
+  void write(Message message) {
+    writing_ = true;
+    stream_->async_write(std::move(message), [self = shared_from_this(), connection = connection_](error_code error) {
       // A server that refuses a session says why before it closes: the reader finds it.
-      if (error || self->over_) return;
-      ((*self).*next)();
+      if (error || self->over_ || connection != self->connection_) return;
+      self->writing_ = false;
+      self->send_more();
     });
   }
-  void send_piece() {
-    if (next_message_ < plan_.script.size()) {
-      const Message& next = plan_.script[next_message_++];
-      group_->progress.sent += next.payload.size();
-      group_->tell();
-      return write(next, &Session::send_piece);
+  /// The next message, if one is due and none is on its way.
+  void send_more() {
+    if (over_ || writing_ || !flowing_ || !taken_) return;
+    constexpr std::uint64_t many_messages = 32, many_bytes = 16384;  // a server holds those that were not acknowledged
+    if (!ticket_.empty() && (got_ - acknowledged_ >= many_messages || got_bytes_ >= many_bytes)) {
+      acknowledged_ = got_;
+      got_bytes_ = 0;
+      return write(text_message(to_json(AcknowledgeMessage{got_})));
     }
-    const std::size_t left = plan_.bytes.size() - sent_;
-    if (left == 0) return write(text_message(to_json(EndMessage{})), &Session::nothing_follows);
+    if (record_.state && !std::exchange(end_said_, true)) return write(text_message(to_json(EndMessage{})));
+    if (at_.last) return;
+    if (at_.message < plan_.script.size()) {
+      const Message& next = plan_.script[at_.message++];
+      return send(next, next.payload.size());
+    }
+    const std::size_t left = plan_.bytes.size() - at_.byte;
+    if (left == 0) {
+      at_.last = true;
+      return send(text_message(plan_.save ? to_json(SaveMessage{}) : to_json(EndMessage{})), 0);
+    }
     const ClientOptions& options = group_->options;
     const double rate = plan_.units_per_second * options.speed;
     if (rate > 0) return send_when_due(rate);
     const std::size_t piece = options.next_piece ? options.next_piece(index_) : options.piece_bytes;
-    send(std::min(left, std::min(piece, options.limits.message / 2)));
+    send_bytes(std::min(left, std::min(piece, options.limits.message / 2)));
   }
   void send_when_due(double rate) {
+    if (waiting_) return;
     const double seconds = std::chrono::duration<double>(group_->options.paced_piece).count();
     const double most = static_cast<double>(group_->options.limits.message / 2 / plan_.unit_bytes);
     const auto units = static_cast<std::size_t>(std::max(1.0, std::min(most, std::round(seconds * plan_.units_per_second))));
-    const std::size_t bytes = std::min(plan_.bytes.size() - sent_, units * plan_.unit_bytes);
+    const std::size_t bytes = std::min(plan_.bytes.size() - at_.byte, units * plan_.unit_bytes);
     constexpr double latest = 1e9;  // seconds that the clock can hold
-    const double due = std::min(latest, static_cast<double>((sent_ + bytes) / plan_.unit_bytes) / rate);
-    timer_.expires_at(record_.begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(due)));
-    timer_.async_wait([self = shared_from_this(), bytes](error_code error) {
-      if (!error && !self->over_) self->send(bytes);
+    const double due = std::min(latest, static_cast<double>((at_.byte + bytes) / plan_.unit_bytes) / rate);
+    const auto when = record_.begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(due));
+    if (Clock::now() >= when) return send_bytes(bytes);
+    waiting_ = true;
+    timer_.expires_at(when);
+    timer_.async_wait([self = shared_from_this()](error_code) {
+      self->waiting_ = false;
+      self->send_more();
     });
   }
-  void send(std::size_t bytes) {
-    const std::string_view piece = std::string_view(plan_.bytes).substr(sent_, bytes);
+  void send_bytes(std::size_t bytes) {
+    const std::string_view piece = std::string_view(plan_.bytes).substr(at_.byte, bytes);
     const bool several = record_.started->inputs.size() > 1;
-    sent_ += bytes;
+    at_.byte += bytes;
+    send(encode_data(several ? std::string_view(plan_.input) : std::string_view(), std::as_bytes(std::span<const char>(piece))), bytes);
+  }
+  void send(Message message, std::size_t bytes) {
+    at_.sent += bytes;
     group_->progress.sent += bytes;
+    sent_.push_back(at_);
     group_->tell();
-    write(encode_data(several ? std::string_view(plan_.input) : std::string_view(), std::as_bytes(std::span<const char>(piece))),
-          &Session::send_piece);
+    write(std::move(message));
   }
 
   // ---- In ----
   void expect_start() {
-    timer_.expires_after(group_->options.limits.handshake);
-    timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error && !self->over_ && !self->record_.started) self->end("the server did not answer in time");
+    answer_timer_.expires_after(group_->options.limits.handshake);
+    answer_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->over_ && !self->taken_) self->lose("the server did not answer in time");
     });
   }
   void read() {
-    stream_->async_read([self = shared_from_this()](error_code error, Message message) {
-      if (self->over_) return;
+    stream_->async_read([self = shared_from_this(), connection = connection_](error_code error, Message message) {
+      if (self->over_ || connection != self->connection_) return;
       if (error)
-        return self->end(error == asio::error::eof ? "the server went away before the end" : "the connection failed: " + error.message());
+        return self->lose(error == asio::error::eof ? "the server went away before the end" : "the connection failed: " + error.message());
       try {
-        self->take(self->reader_.read(message));
+        const ServerMessage said = self->reader_.read(message);
+        if (self->taken_) {
+          ++self->got_;
+          self->got_bytes_ += message.payload.size();
+        }
+        self->take(said);
       } catch (const Error& wrong) {
         return self->end(std::string("a reply that the protocol does not have: ") + wrong.what());
       }
-      if (!self->over_) self->read();
+      if (self->over_ || connection != self->connection_) return;
+      self->send_more();
+      self->read();
     });
   }
   void take(const ServerMessage& message) {
+    if (record_.state) {  // behind it nothing counts
+      if (std::holds_alternative<EndedMessage>(message) || std::holds_alternative<ErrorMessage>(message)) end({});
+      return;
+    }
     std::visit([this](const auto& said) { on(said); }, message);
   }
   void on(const StartedMessage& said) {
-    timer_.cancel();
-    record_.started = said;
-    record_.outputs.resize(said.outputs.size());
+    answer_timer_.cancel();
+    if (taken_) throw ProtocolError(ErrorCode::bad_message, "expected one started, found another");
+    taken_ = true;
+    lost_since_.reset();
+    if (!record_.started) {
+      record_.started = said;
+      record_.outputs.resize(said.outputs.size());
+      next_seq_[0] = said.seq;
+      at_start_ = received();
+    } else if (resuming()) {
+      if (said.messages > sent_.size())
+        throw ProtocolError(ErrorCode::bad_message,
+                            "expected at most " + std::to_string(sent_.size()) + " messages taken, found " + std::to_string(said.messages));
+      sent_.resize(said.messages);
+      go_back_to(sent_.empty() ? start_at_ : sent_.back());
+      ++record_.resumed;
+    } else {
+      check_same(said);
+      start_over();
+      ++record_.restarted;
+    }
+    ticket_ = said.ticket.value_or("");
     arrive();
+    send_more();
   }
   void on(const ResultMessage& said) {
-    std::uint64_t& next = next_seq_[said.level.value_or(0)];
+    const int level = said.level.value_or(0);
+    // Sequences of a level that closed before a saved state are known to the server alone.
+    std::uint64_t& next = next_seq_.try_emplace(level, start_.state && level != 0 ? said.seq : 0).first->second;
     if (said.seq != next)
       throw ProtocolError(ErrorCode::bad_message, "expected seq " + std::to_string(next) + ", found " + std::to_string(said.seq));
     next += said.steps;
@@ -185,11 +268,16 @@ class Session : public std::enable_shared_from_this<Session> {
     record_.received.resize(record_.received.size() + said.steps, Clock::now());
     group_->progress.steps += said.steps;
     group_->tell();
-    if (group_->options.on_result)
+    if (group_->options.on_result && record_.received.size() > std::exchange(told_, std::max(told_, record_.received.size())))
       group_->options.on_result(index_, said, std::chrono::duration<double>(Clock::now() - record_.begun).count());
   }
   void on(const SegmentMessage& said) { record_.segments.push_back(said); }
-  void on(const SavedMessage&) {}
+  void on(const SavedMessage& said) {
+    if (!plan_.save) return;
+    record_.state = said.state;
+    record_.steps = said.steps;
+    if (!resuming()) end({});  // else its server would hold the session: an end follows
+  }
   void on(const FlushedMessage& said) { record_.flushed.push_back(said.steps); }
   void on(const ResetDoneMessage& said) {
     record_.resets.push_back(said.steps);
@@ -199,7 +287,87 @@ class Session : public std::enable_shared_from_this<Session> {
     record_.steps = said.steps;
     end({});
   }
-  void on(const ErrorMessage& said) { end(std::string(name_of(said.code)) + ": " + said.message); }
+  void on(const ErrorMessage& said) {
+    const std::string why = std::string(name_of(said.code)) + ": " + said.message;
+    if (said.code == ErrorCode::draining && taken_) return move(said, why);
+    if (said.code == ErrorCode::unknown_ticket && resuming()) {
+      ticket_.clear();
+      return lose(why);
+    }
+    const bool passes = said.code == ErrorCode::overload || said.code == ErrorCode::draining;
+    passes&& record_.started && !taken_ ? lose(why) : end(why);
+  }
+
+  // ---- From one connection to the next ----
+  bool resuming() const noexcept { return !ticket_.empty(); }
+  Received received() {
+    Received now;
+    for (const std::string& output : record_.outputs) now.outputs.push_back(output.size());
+    now.steps = record_.received.size();
+    now.segments = record_.segments.size();
+    now.flushed = record_.flushed.size();
+    now.resets = record_.resets.size();
+    now.next_seq = next_seq_;
+    return now;
+  }
+  void go_back_to(const Position& position) {
+    group_->progress.sent -= at_.sent - position.sent;
+    at_ = position;
+    timer_.cancel();
+  }
+  /// All that came since the start comes again.
+  void start_over() {
+    go_back_to(start_at_);
+    sent_.clear();
+    for (std::size_t i = 0; i < record_.outputs.size(); ++i) record_.outputs[i].resize(at_start_.outputs[i]);
+    group_->progress.steps -= record_.received.size() - at_start_.steps;
+    record_.received.resize(at_start_.steps);
+    record_.segments.resize(at_start_.segments);
+    record_.flushed.resize(at_start_.flushed);
+    record_.resets.resize(at_start_.resets);
+    next_seq_ = at_start_.next_seq;
+    got_ = got_bytes_ = acknowledged_ = 0;
+  }
+  void check_same(const StartedMessage& said) const {
+    const auto same = [](const PortSpec& a, const PortSpec& b) { return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape; };
+    const std::vector<PortSpec>& before = record_.started->outputs;
+    if (!std::equal(before.begin(), before.end(), said.outputs.begin(), said.outputs.end(), same) || said.seq != at_start_.next_seq.at(0))
+      throw ProtocolError(ErrorCode::bad_message, "expected the outputs and the seq that the session had before, found others");
+  }
+  /// The server goes away: the session goes on elsewhere, from its state where it has one.
+  void move(const ErrorMessage& said, const std::string& why) {
+    if (said.saved) {
+      const std::uint64_t held = said.saved->messages;
+      if (held > sent_.size())
+        throw ProtocolError(ErrorCode::bad_message,
+                            "expected at most " + std::to_string(sent_.size()) + " messages in the state, found " + std::to_string(held));
+      if (held > 0) start_at_ = sent_[held - 1];
+      start_.state = said.saved->state;
+      start_.given.clear();
+      at_start_ = received();
+    }
+    ticket_.clear();
+    lose(why);
+  }
+  /// Connects again while there is time for it, as long as each connection but a few gets the session further.
+  void lose(std::string why) {
+    const auto now = Clock::now();
+    constexpr int most_in_vain = 10;
+    if (taken_) in_vain_ = record_.received.size() > furthest_ ? 0 : in_vain_ + 1;
+    furthest_ = std::max(furthest_, record_.received.size());
+    const bool first = !lost_since_;
+    if (first) lost_since_ = now;
+    if (!record_.started || now - *lost_since_ >= group_->options.reconnect || in_vain_ > most_in_vain) return end(std::move(why));
+    ++connection_;
+    taken_ = writing_ = false;
+    reader_ = ReplyReader();
+    if (stream_) stream_->abort();
+    stream_.reset();
+    answer_timer_.expires_after(first ? std::chrono::milliseconds(0) : std::chrono::milliseconds(50));
+    answer_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->over_) self->connect();
+    });
+  }
 
   // ---- Ends ----
   void arrive() {
@@ -211,6 +379,7 @@ class Session : public std::enable_shared_from_this<Session> {
     over_ = true;
     record_.error = std::move(error);
     timer_.cancel();
+    answer_timer_.cancel();
     if (stream_) stream_->abort();
     const auto held = shared_from_this();  // the group lets go of it
     arrive();
@@ -220,13 +389,30 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<Group> group_;
   const std::size_t index_;
   const ClientPlan plan_;
+  const StreamUrl url_;
+  StartMessage start_;  // that a connection begins with where no ticket is known
+  Position start_at_;   // behind what that start has
+  Received at_start_;
   ClientRecord record_;
   ReplyReader reader_;
   std::unique_ptr<MessageStream> stream_;
-  asio::steady_timer timer_;
-  std::size_t sent_ = 0;
-  std::size_t next_message_ = 0;
+  asio::steady_timer timer_;         // of the next piece
+  asio::steady_timer answer_timer_;  // of the answer to a start, and of the next try to connect
+  std::string ticket_;
+  std::vector<Position> sent_;  // behind each message since the start
+  Position at_;
   std::map<int, std::uint64_t> next_seq_;  // by level of a result; 0: a step
+  std::uint64_t got_ = 0;                  // messages since the start, without `started`
+  std::uint64_t got_bytes_ = 0, acknowledged_ = 0;
+  std::size_t told_ = 0, furthest_ = 0;  // steps
+  std::optional<Clock::time_point> lost_since_;
+  std::uint64_t connection_ = 0;  // its number
+  int in_vain_ = 0;
+  bool flowing_ = false;  // all sessions have arrived
+  bool taken_ = false;    // the server said so on this connection
+  bool writing_ = false;
+  bool waiting_ = false;  // until the next piece is due
+  bool end_said_ = false;
   bool arrived_ = false;
   bool over_ = false;
 };
@@ -246,9 +432,10 @@ void Group::begin(const StreamUrl& url, std::vector<ClientPlan> plans) {
     progress.bytes += plan.bytes.size();
     for (const Message& message : plan.script) progress.bytes += message.payload.size();
   }
-  for (std::size_t i = 0; i < plans.size(); ++i) sessions_.push_back(std::make_shared<Session>(shared_from_this(), i, std::move(plans[i])));
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    sessions_.push_back(std::make_shared<Session>(shared_from_this(), i, std::move(plans[i]), url));
   const auto all = sessions_;
-  for (const auto& session : all) session->connect(url);
+  for (const auto& session : all) session->connect();
 }
 
 void Group::arrived() {
@@ -310,13 +497,15 @@ ConnectOptions ClientOptions::connect_options() const {
   return how;
 }
 
-StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options) {
+StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options, const std::string& model) {
   ClientOptions how;
   how.limits = options.limits;
   how.token = options.token;
   how.tls = options.tls;
   how.token_in_clear = options.token_in_clear;
-  const std::vector<ClientRecord> records = stream_plans(url, std::vector<ClientPlan>(1), std::move(how));
+  std::vector<ClientPlan> plans(1);
+  plans[0].start.model = model;
+  const std::vector<ClientRecord> records = stream_plans(url, std::move(plans), std::move(how));
   const std::string host = url.host.find(':') == std::string::npos ? url.host : "[" + url.host + "]";
   if (!records[0].error.empty()) throw IoError("server at " + host + ":" + std::to_string(url.port) + ": " + records[0].error);
   return *records[0].started;

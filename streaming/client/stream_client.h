@@ -18,7 +18,7 @@
 
 namespace millrace {
 
-/// What one session of a client sends.
+/// The events that one session of a client sends.
 struct ClientPlan {
   StartMessage start;
   std::string input;            ///< that the bytes are for; only looked at where the server has several
@@ -28,11 +28,12 @@ struct ClientPlan {
   /// In place of `bytes`: whole messages between `start` and `end`, sent one behind the other. For inner sequences, several inputs, `flush`
   /// and `reset`.
   std::vector<Message> script;
+  bool save = false;  ///< `save` in place of `end`: ClientRecord::state then has where the sequence stands, for `start.state`
 
   ClientPlan() = default;
 };
 
-/// What one session got. Everything but `error` is what arrived before it.
+/// The results of one session. Everything but `error` arrived before it.
 struct ClientRecord {
   using Clock = std::chrono::steady_clock;
 
@@ -42,7 +43,10 @@ struct ClientRecord {
   std::vector<SegmentMessage> segments;
   std::vector<std::uint64_t> flushed;  ///< what each `flushed` said
   std::vector<std::uint64_t> resets;   ///< what each `reset` said: the steps before it
-  std::optional<std::uint64_t> steps;  ///< what `ended` said
+  std::optional<std::uint64_t> steps;  ///< what `ended` said, or `saved` in its place
+  std::optional<std::string> state;    ///< of a plan that is saved
+  std::size_t resumed = 0;             ///< connections that were lost and replaced, by the session's ticket
+  std::size_t restarted = 0;           ///< and by a start, from the state of a draining server or from the beginning
   std::string error;                   ///< one line; empty: ended as it should
   Clock::time_point begun;             ///< when unit 0 was due; unit k is due k / (units_per_second × speed) later
 
@@ -64,12 +68,16 @@ struct ClientOptions {
   std::size_t piece_bytes = std::size_t{16} << 10;             ///< otherwise
   std::function<std::size_t(std::size_t session)> next_piece;  ///< in place of `piece_bytes`, asked before every piece
   std::function<void(const ClientProgress&)> on_progress;      ///< after every message; must not throw
-  /// After every result of a step, with the seconds since the session's unit 0 was due; must not throw.
+  /// After every result of a step, once for each, with the seconds since the session's unit 0 was due; must not throw.
   std::function<void(std::size_t session, const ResultMessage& result, double seconds)> on_result;
   Limits limits;
   std::string token;                     ///< that the server is shown; empty: none
   std::shared_ptr<const TlsClient> tls;  ///< for tcps and wss; none: trusts the system's authorities
   bool token_in_clear = false;           ///< see ConnectOptions
+  /// How long a session that has started tries to get another connection when it lost its own, or its server goes away; 0: it ends with an error.
+  /// With a ticket it goes on where it was, with the state of a draining server there; else it starts over and sends all again. The record is that of
+  /// a session that was never disturbed.
+  std::chrono::milliseconds reconnect{0};
 
   ClientOptions() = default;
   ConnectOptions connect_options() const;
@@ -97,7 +105,8 @@ auto async_stream_plans(const boost::asio::any_io_executor& executor, StreamUrl 
 /// The same on an io_context of its own: blocks until the last session has ended.
 std::vector<ClientRecord> stream_plans(const StreamUrl& url, std::vector<ClientPlan> plans, ClientOptions options = {});
 
-/// Asks a server what it takes and gives, by a session without data. IoError says why there is no answer. Of `options`, those of a connection.
-StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options = {});
+/// Asks a server what it takes and gives, by a session without data. IoError says why there is no answer. Of `options`, those of a connection. `model`: which
+/// one of the server's; empty: that of the address, else the default.
+StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options = {}, const std::string& model = {});
 
 }  // namespace millrace

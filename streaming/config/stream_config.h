@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What a TOML file beside a model says about feeding it live.
+/// The settings of a TOML file beside a model, about feeding it live.
 ///
 ///     [audio]                 # optional: this input is fed with audio
 ///     input = "input"

@@ -13,6 +13,8 @@ namespace millrace {
 /// it does; sessions that do less leave room, those that send as fast as they can count for their rate. No I/O, no clock of its own; not thread-safe.
 ///
 ///     load = min(sessions × rate, steps a second as measured + young sessions × rate)          refused where load + rate > capacity
+///
+/// Models that share a machine have an Admission each: what others need of it is gone from the capacity.
 class Admission {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -37,14 +39,19 @@ class Admission {
   /// Whether the next call of `observe` needs its numbers: they cost something.
   bool due(TimePoint now) const noexcept { return now - begun_ >= window; }
 
-  /// Nothing: it may start, `started` is to follow. `sessions`: those that live.
-  std::optional<Refusal> refuse(std::size_t sessions);
+  /// Nothing: it may start, `started` is to follow. `sessions`: those that live. `others`: the part of the machine, 0 … 1, that sessions of other models
+  /// are taken to need.
+  std::optional<Refusal> refuse(std::size_t sessions, double others = 0);
   void started() noexcept { ++young_now_; }
 
+  /// As `observe` was told last.
+  std::uint64_t steps() const noexcept { return steps_; }
   /// Steps a second that are held, as far as is known; 0: nothing is.
   double capacity() const noexcept;
   /// Steps a second that `sessions` are taken to ask for.
   double load(std::size_t sessions) const noexcept;
+  /// The part of the machine that they need: load / capacity; 0 where the capacity is not known.
+  double share(std::size_t sessions) const noexcept { return capacity() > 0 ? load(sessions) / capacity() : 0; }
 
  private:
   static constexpr std::chrono::milliseconds window{1000};

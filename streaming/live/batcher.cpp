@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <millrace/streaming/live/row_buffer.h>
+
 namespace millrace {
 
 Batcher::Batcher(std::shared_ptr<const Recurrence> recurrence, std::size_t max_rows)
@@ -36,11 +38,16 @@ std::size_t Batcher::first_source(std::size_t boundary) const {
   return first;
 }
 
-bool Batcher::can_step(const Sequence& sequence) const {
+/// Steps for which all rows are there.
+std::size_t Batcher::waiting_rows(const Sequence& sequence) const {
+  std::size_t rows = std::numeric_limits<std::size_t>::max();
   const auto end = sequence.sources.begin() + recurrence_->inputs.size();
-  return !sequence.out && !sequence.over && sequence.may_step &&
-         (sequence.crossing != no_crossing ||
-          std::all_of(sequence.sources.begin(), end, [](const RowSource* source) { return source->rows() > 0; }));
+  for (auto source = sequence.sources.begin(); source != end; ++source) rows = std::min(rows, (*source)->rows());
+  return rows;
+}
+
+bool Batcher::can_step(const Sequence& sequence) const {
+  return !sequence.out && !sequence.over && sequence.may_step && (sequence.crossing != no_crossing || waiting_rows(sequence) > 0);
 }
 
 bool Batcher::will_step(LiveId id) const {
@@ -86,13 +93,20 @@ void Batcher::restart(LiveId id, std::vector<RowSource*> sources, std::vector<Te
   review(sequence);
 }
 
+void Batcher::wait_in(Sequence& sequence, Sequence::Queue queue) {
+  using Queue = Sequence::Queue;
+  if (sequence.queue == queue) return;
+  if (sequence.queue != Queue::none) (sequence.queue == Queue::ahead ? ahead_ : prompt_).erase(sequence.id);
+  if (queue != Queue::none) (queue == Queue::ahead ? ahead_ : prompt_).insert(sequence.id);
+  sequence.queue = queue;
+}
+
 /// Puts the sequence among those ready, or takes it out; says so when its last step is done.
 void Batcher::review(Sequence& sequence) {
-  if (can_step(sequence)) {
-    ready_.insert(sequence.id);
-    return;
-  }
-  ready_.erase(sequence.id);
+  using Queue = Sequence::Queue;
+  if (can_step(sequence))
+    return wait_in(sequence, sequence.crossing == no_crossing && waiting_rows(sequence) > few_rows ? Queue::ahead : Queue::prompt);
+  wait_in(sequence, Queue::none);
   if (sequence.out || sequence.over) return;
   const auto end = sequence.sources.begin() + recurrence_->inputs.size();
   const bool done =
@@ -125,7 +139,7 @@ void Batcher::release(Slot slot) {
 void Batcher::close(LiveId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  ready_.erase(id);
+  wait_in(found->second, Sequence::Queue::none);
   if (found->second.out) {
     closed_out_.insert(id);
     found->second.sink = nullptr;
@@ -143,13 +157,13 @@ void Batcher::lose(const std::exception_ptr& error) {
   for (const LiveId id : all) {
     const auto found = sequences_.find(id);  // a sink may close others
     if (found == sequences_.end() || found->second.over) continue;
-    ready_.erase(id);
+    wait_in(found->second, Sequence::Queue::none);
     found->second.over = true;
     found->second.sink->failed(found->second.seq, error);
   }
 }
 
-bool Batcher::ready() const noexcept { return !tick_out_ && !ready_.empty(); }
+bool Batcher::ready() const noexcept { return !tick_out_ && waiting(); }
 
 std::size_t Batcher::live() const noexcept { return sequences_.size() - closed_out_.size(); }
 
@@ -175,27 +189,55 @@ Tick::Crossing Batcher::take_crossing(Sequence& sequence) const {
 }
 
 Tick Batcher::take() {
-  if (!ready()) throw ArgumentError("batcher: expected something ready and no tick out");
   Tick tick;
-  tick.starts = std::exchange(starts_, {});
-  std::vector<LiveId> chosen;
-  for (auto at = ready_.lower_bound(cursor_); chosen.size() < max_rows_ && chosen.size() < ready_.size(); ++at) {
-    if (at == ready_.end()) at = ready_.begin();
-    chosen.push_back(*at);
+  take(tick);
+  return tick;
+}
+
+/// At most so many, from where the last tick ended.
+void Batcher::choose_from(const Ready& ready, LiveId& cursor, std::size_t most) {
+  most = std::min(most, ready.size());
+  auto at = ready.lower_bound(cursor);
+  for (std::size_t count = 0; count < most; ++count, ++at) {
+    if (at == ready.end()) at = ready.begin();
+    chosen_.push_back(*at);
+    cursor = *at + 1;
   }
-  cursor_ = chosen.back() + 1;
-  std::sort(chosen.begin(), chosen.end());
-  out_.clear();
-  for (const LiveId id : chosen) {
+}
+
+/// The sequences of the next tick, in the order of opening. Of a tick that is too small for all, each queue has a half.
+void Batcher::choose() {
+  chosen_.clear();
+  const bool alone = ahead_.size() == sequences_.size();
+  std::size_t ahead = std::min(ahead_.size(), alone ? max_rows_ : most_ahead_);
+  if (const std::size_t both = prompt_.size() + ahead; both > max_rows_) {
+    half_up_ = !half_up_;
+    const std::size_t half = (max_rows_ + (half_up_ ? 1 : 0)) / 2;
+    ahead = std::min(ahead, std::max(half, max_rows_ - std::min(max_rows_, prompt_.size())));
+  }
+  choose_from(ahead_, ahead_cursor_, ahead);
+  choose_from(prompt_, prompt_cursor_, max_rows_ - ahead);
+  std::sort(chosen_.begin(), chosen_.end());
+}
+
+void Batcher::take(Tick& tick) {
+  if (!ready()) throw ArgumentError("batcher: expected something ready and no tick out");
+  choose();
+  for (const LiveId id : chosen_) {
     const std::int32_t crossing = sequences_.at(id).crossing;
     (crossing == no_crossing ? out_ : crossing == saving ? saving_out_ : crossing_out_).push_back(id);
   }
-  const auto rows = static_cast<std::int64_t>(out_.size());
-  for (const Recurrence::Input& input : recurrence_->inputs) tick.inputs.emplace_back(input.dtype, input.dims.inserted(0, rows));
-  for (Tensor& tensor : tick.inputs) tensor.storage()->mark_written();
-  for (const LiveId id : chosen) {
+  tick.starts.clear();
+  tick.starts.swap(starts_);
+  tick.slots.clear();
+  tick.crossings.clear();
+  tick.saves.clear();
+  tick.inputs.resize(recurrence_->inputs.size());
+  for (std::size_t i = 0; i < tick.inputs.size(); ++i)
+    fit_rows(tick.inputs[i], recurrence_->inputs[i].dtype, recurrence_->inputs[i].dims, static_cast<std::int64_t>(out_.size()));
+  for (const LiveId id : chosen_) {
     Sequence& sequence = sequences_.at(id);
-    ready_.erase(id);
+    wait_in(sequence, Sequence::Queue::none);
     sequence.out = true;
     if (sequence.crossing == saving) {
       tick.saves.push_back(sequence.slot);
@@ -212,7 +254,6 @@ Tick Batcher::take() {
   ++stats_.ticks;
   stats_.rows += out_.size();
   stats_.largest = std::max<std::uint64_t>(stats_.largest, out_.size());
-  return tick;
 }
 
 /// A sequence whose tick is over; null when it was closed meanwhile.
@@ -228,28 +269,34 @@ Batcher::Sequence* Batcher::came_back(LiveId id) {
 
 void Batcher::finish(const TickResult& result) {
   tick_out_ = false;
-  const std::vector<LiveId> out = std::exchange(out_, {}), crossing = std::exchange(crossing_out_, {}),
-                            saves = std::exchange(saving_out_, {});
-  std::vector<std::exception_ptr> errors(out.size());
-  for (const TickResult::Failure& failure : result.failures) errors.at(failure.row) = failure.error;
-  std::vector<std::span<const std::byte>> rows(result.outputs.size());
-  for (std::size_t row = 0; row < out.size(); ++row) {
-    Sequence* sequence = came_back(out[row]);
+  finish_rows(result);
+  for (std::size_t n = 0; n < crossing_out_.size(); ++n) finish_crossing(result.crossed.at(n), crossing_out_[n]);
+  for (std::size_t n = 0; n < saving_out_.size(); ++n) finish_save(result.saved.at(n), saving_out_[n]);
+  out_.clear();
+  crossing_out_.clear();
+  saving_out_.clear();
+}
+
+void Batcher::finish_rows(const TickResult& result) {
+  auto failure = result.failures.begin();
+  row_.resize(result.outputs.size());
+  for (std::size_t row = 0; row < out_.size(); ++row) {
+    const bool good = failure == result.failures.end() || failure->row != row;
+    const std::exception_ptr error = good ? nullptr : (failure++)->error;
+    Sequence* sequence = came_back(out_[row]);
     if (sequence == nullptr) continue;
     const std::uint64_t seq = sequence->seq++;
-    if (errors[row] != nullptr) {
-      fail(*sequence, seq, errors[row]);
+    if (!good) {
+      fail(*sequence, seq, error);
       continue;
     }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t bytes = result.outputs[i].bytes() / out.size();
-      rows[i] = {static_cast<const std::byte*>(result.outputs[i].raw()) + row * bytes, bytes};
+    for (std::size_t i = 0; i < row_.size(); ++i) {
+      const std::size_t bytes = result.outputs[i].bytes() / out_.size();
+      row_[i] = {static_cast<const std::byte*>(result.outputs[i].raw()) + row * bytes, bytes};
     }
-    sequence->sink->step(seq, rows);
-    changed(out[row]);
+    sequence->sink->step(seq, row_);
+    changed(out_[row]);
   }
-  for (std::size_t n = 0; n < crossing.size(); ++n) finish_crossing(result.crossed.at(n), crossing[n]);
-  for (std::size_t n = 0; n < saves.size(); ++n) finish_save(result.saved.at(n), saves[n]);
 }
 
 void Batcher::fail(Sequence& sequence, std::uint64_t seq, const std::exception_ptr& error) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <memory_resource>
@@ -29,6 +31,9 @@ struct LiveOrigin {
 /// Forms each tick from whatever sequences are ready: no clock, no window, no polling. Sans-I/O: whoever drives it calls `take` when
 /// `ready`, has a StateSlab run the tick (on any thread), and hands the result to `finish`. At most one tick is out at a time; what becomes
 /// ready meanwhile joins the next. A sequence is ready when each of its sources holds a row and it may step. Not thread-safe.
+///
+/// A tick takes every ready sequence that keeps its pace: one with at most `few_rows` rows that wait. Sequences that are ahead of theirs, because somebody sends
+/// faster than they step, share what `limit_ahead` leaves them, in turns; they have no limit while no other sequence lives.
 class Batcher {
  public:
   /// Where results go.
@@ -46,6 +51,8 @@ class Batcher {
     /// All rows of ended sources were stepped. Called once, unless the sequence failed or was closed.
     virtual void drained() = 0;
   };
+
+  static constexpr std::size_t few_rows = 64;
 
   struct Stats {
     std::uint64_t ticks = 0;
@@ -78,13 +85,19 @@ class Batcher {
   /// The sequence goes away; its slot is used again only after a tick that holds it came back. No call to its sink follows.
   void close(LiveId id);
 
-  /// What all sequences live on is gone: each sink whose sequence is not over hears that it failed. No tick is out.
+  /// The memory of all sequences is gone: each sink whose sequence is not over hears that it failed. No tick is out.
   void lose(const std::exception_ptr& error);
+
+  const Recurrence& recurrence() const noexcept { return *recurrence_; }
 
   /// A tick can be taken: none is out, and a sequence is ready or has to be started.
   bool ready() const noexcept;
   /// A sequence is ready, whether or not a tick is out.
-  bool waiting() const noexcept { return !ready_.empty(); }
+  bool waiting() const noexcept { return !prompt_.empty() || !ahead_.empty(); }
+  /// Rows of a tick that sequences ahead of their pace may have beside the others; at least 1. No limit by default.
+  void limit_ahead(std::size_t rows) noexcept { most_ahead_ = std::max<std::size_t>(rows, 1); }
+  /// The same `tick` again and again, so that its memory is used again; none of its tensors is held elsewhere.
+  void take(Tick& tick);
   Tick take();
   /// Calls the sinks, in the order of rows. A sink may call any member here but `take` and `finish`.
   void finish(const TickResult& result);
@@ -104,15 +117,22 @@ class Batcher {
     std::uint64_t seq = 0;
     std::int32_t crossing = no_crossing;  // the boundary to go over before the next row; `saving`: its states are to be saved
     bool may_step = true;
+    enum class Queue : std::uint8_t { none, prompt, ahead } queue = Queue::none;  // where it waits for its tick
     bool out = false;
     bool over = false;  // failed or drained: nothing follows
   };
+  std::size_t waiting_rows(const Sequence& sequence) const;
   bool can_step(const Sequence& sequence) const;
   void release(Slot slot);
   void review(Sequence& sequence);
+  using Ready = std::pmr::set<LiveId>;  // in the order of opening, so that ticks do not depend on hashes or addresses
+  void wait_in(Sequence& sequence, Sequence::Queue queue);
+  void choose();
+  void choose_from(const Ready& ready, LiveId& cursor, std::size_t most);
   void take_row(Tick& tick, Sequence& sequence, std::size_t row) const;
   Tick::Crossing take_crossing(Sequence& sequence) const;
   Sequence* came_back(LiveId id);
+  void finish_rows(const TickResult& result);
   void finish_crossing(const TickResult::Crossed& crossed, LiveId id);
   void finish_save(const TickResult::Saved& saved, LiveId id);
   static void fail(Sequence& sequence, std::uint64_t seq, const std::exception_ptr& error);
@@ -123,17 +143,22 @@ class Batcher {
   // There are as many sequences as live sessions: their nodes lie side by side, without gaps.
   std::pmr::unsynchronized_pool_resource pool_{{.max_blocks_per_chunk = 256, .largest_required_pool_block = 128}};
   std::pmr::map<LiveId, Sequence> sequences_{&pool_};
-  std::set<LiveId> ready_;  // in the order of opening, so that ticks do not depend on hashes or addresses
+  Ready prompt_{&pool_}, ahead_{&pool_};
+  std::size_t most_ahead_ = std::numeric_limits<std::size_t>::max();
   std::vector<Tick::Start> starts_;
-  std::vector<LiveId> out_;  // rows of the tick that is out
+  std::vector<LiveId> chosen_;  // for the tick that is out
+  std::vector<LiveId> out_;     // rows of the tick that is out
   std::vector<LiveId> crossing_out_;
   std::vector<LiveId> saving_out_;
-  std::set<LiveId> closed_out_;  // closed while out
+  std::vector<std::span<const std::byte>> row_;  // of each output, for a sink
+  std::set<LiveId> closed_out_;                  // closed while out
   bool tick_out_ = false;
   std::vector<Slot> free_;
   Slot next_slot_ = 0;
   LiveId next_id_ = 1;
-  LiveId cursor_ = 0;  // where the next tick begins, so that no sequence starves when more are ready than one tick takes
+  LiveId prompt_cursor_ = 0,
+         ahead_cursor_ = 0;  // where the next tick begins, so that no sequence starves when more are ready than one tick takes
+  bool half_up_ = false;     // half of an odd tick is rounded up, and next time down
   Stats stats_;
 };
 

@@ -9,13 +9,12 @@
 #include <string>
 #include <vector>
 
-#include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/task/wait.h>
 #include <millrace/streaming/live/live_model.h>
-#include <millrace/streaming/live/saved_state.h>
-#include <millrace/streaming/live/state_slab.h>
+#include <millrace/streaming/live/live_place.h>
+#include <millrace/streaming/live/live_sequence.h>
 
-/// What live_model.h stands on: sequences without I/O under one lock, and the ticks on a thread. Not for others.
+/// The parts of live_model.h: a LivePlace under one lock, and LiveSequences with queues of results. Not for others.
 namespace millrace::detail {
 
 /// Something changed: tasks wait for it, and look again. Everything here is used with the core's mutex held.
@@ -23,7 +22,7 @@ class LiveSignal {
  public:
   class SignalWait;
   std::uint64_t version() const noexcept { return version_; }
-  /// Who waits is moved to `woken`, to be woken without the mutex.
+  /// Waiters are moved to `woken`, to be woken without the mutex.
   void raise(SignalWait*& woken) noexcept;
 
  private:
@@ -50,10 +49,10 @@ class LiveSignal::SignalWait final : public ExternalWait {
   SignalWait* next_ = nullptr;
 };
 
-/// The batcher, the states and the thread of the ticks. What is made ready under the lock is sent off, and who waits is woken, when it is let go.
-class LiveCore : public std::enable_shared_from_this<LiveCore> {
+/// The place of a model, whose batcher lives under one lock. When the lock is released, ready ticks are sent off and waiters are woken.
+class LiveCore final : public LivePlace, public std::enable_shared_from_this<LiveCore> {
  public:
-  LiveCore(Runtime& runtime, const Program& program, LiveOptions options);
+  LiveCore(Runtime& runtime, std::shared_ptr<const Recurrence> recurrence, LiveOptions options);
 
   class Locked {
    public:
@@ -69,34 +68,34 @@ class LiveCore : public std::enable_shared_from_this<LiveCore> {
 
   /// Waits for the tick that is out; nothing lives afterwards.
   void shut_down() noexcept;
+  const Recurrence& recurrence() const noexcept { return batcher().recurrence(); }
   std::size_t output_count() const noexcept;
   /// By which states leave the process; made when it is first asked for. Without the mutex. UnsupportedError without the part openssl.
   const StateSeal& seal();
 
   Runtime& runtime;
   const LiveOptions options;
-  const std::shared_ptr<const Recurrence> recurrence;
   std::mutex mutex;
-  Batcher batcher;
-  std::map<LiveId, LiveSequence*> sequences;  // until their end was given
-  std::set<LiveId> ready;                     // of which `LiveModel::next` has something to say
+  std::map<LiveId, LiveSessionState*> sessions;  // until their end was given
+  std::set<LiveId> ready;                        // of which `LiveModel::next` has something to say
   LiveSignal changed;
   LiveSignal::SignalWait* woken = nullptr;
+  std::vector<std::shared_ptr<LiveReader>> told;
+  int gatherings = 0;
+  std::size_t gathered = 0;  // pushes since steps began to be held back
 
  private:
-  class Job;
-  void pump();
+  bool holds_back() noexcept;
+  void tick_done() noexcept override;
 
-  StateSlab slab_;
+  const std::shared_ptr<const Recurrence> recurrence_;
   std::once_flag seal_made_;
   std::unique_ptr<StateSeal> seal_;
-  std::unique_ptr<ThreadExecutor> worker_ = std::make_unique<ThreadExecutor>(1);
   std::condition_variable came_back_;
-  bool shut_ = false;
 };
 
-/// One sequence: its queue, what was said of it last, and its results. Used under the core's lock.
-class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_this<LiveSequence> {
+/// One session: a LiveSequence, what was said of it last, and its results. Used under the core's lock.
+class LiveSessionState final : public LiveSequence, public std::enable_shared_from_this<LiveSessionState> {
  public:
   struct Mark {
     enum class Kind : std::uint8_t { open, close, flush, reset, save, finish };
@@ -108,15 +107,14 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
     std::int64_t count = 0;
   };
 
-  LiveSequence(std::shared_ptr<LiveCore> core, std::string name, std::vector<Tensor> given);
-  /// The same, from where another one was saved.
-  LiveSequence(std::shared_ptr<LiveCore> core, std::string name, SavedState from);
-  ~LiveSequence() override;
-  LiveSequence(const LiveSequence&) = delete;
-  LiveSequence& operator=(const LiveSequence&) = delete;
+  /// Where another one was saved; or only what it was given.
+  LiveSessionState(std::shared_ptr<LiveCore> core, std::string name, SavedState from);
+  ~LiveSessionState() override;
   void begin();
   /// Takes effect when what was said before has: `mark` is gone then, or why it cannot is in `refused`.
   void say(Mark next);
+  /// Bytes of whole rows of an input that there is room for.
+  std::size_t room(std::size_t input) const;
   /// Whole rows of an input, as many as there is room for; how many bytes that were.
   std::size_t feed(std::size_t input, std::span<const std::byte> bytes);
   void end_with(std::exception_ptr why);
@@ -124,52 +122,44 @@ class LiveSequence final : public Batcher::Sink, public std::enable_shared_from_
   /// The state that a completed save left.
   SavedState take_saved();
   /// Something that its reader, or that of the model, wants to know.
-  bool has_news() const noexcept { return results > 0 || over; }
+  bool has_news() const noexcept { return results > 0 || ended; }
   void check_goes_on() const;
+  std::size_t input_count() const noexcept { return sources().size(); }
+  std::size_t row_bytes(std::size_t input) const { return sources()[input]->row_bytes(); }
   const Recurrence::Input& input(std::size_t index, std::optional<int>& level) const;
   std::string label() const;
   void notify();
+  using LiveSequence::open_levels;
 
   const std::shared_ptr<LiveCore> core;
   const std::string name;
-  LiveId id = 0;
   LiveSignal signal;
-  std::vector<std::unique_ptr<RowSource>> sources;
+  std::shared_ptr<LiveReader> reader;  // until it is told
   std::optional<Mark> mark;
   std::exception_ptr refused;
   std::exception_ptr error;   // why it is over, unless it ended well
   std::vector<Rows> outputs;  // of a step, then of each boundary
   std::int64_t results = 0;   // rows of outputs, steps without outputs too
   std::size_t waiting_bytes = 0;
-  std::uint64_t answered = 0;
-  std::uint64_t answered_before = 0;  // the last reset
-  std::vector<std::uint64_t> closed;  // inner sequences, by level
-  int open = 0;
   bool busy = false;
-  bool over = false;
+  bool ended = false;
 
  private:
   void advance();
   void advance_once();
-  void cross(bool opens, int level);
-  void check_whole(bool at_end) const;
-  void make_sources();
-  std::vector<RowSource*> source_list() const;
-  void keep(std::size_t first, std::span<const std::span<const std::byte>> rows);
-  void leave();
+  void check_whole() const;
+  Sources make_sources() const;
+  void keep(std::size_t first, Row row);
 
-  void step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) override;
-  void crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) override;
-  void failed(std::uint64_t seq, std::exception_ptr cause) override;
-  void drained() override;
-  void saved(std::vector<Tensor> states) override;
+  void on_step(std::uint64_t seq, Row row) override;
+  void on_crossed(std::size_t boundary, std::uint64_t number, Row row) override;
+  void on_saved(std::vector<Tensor> states) override;
+  void on_failed(std::uint64_t seq, std::exception_ptr cause) override;
+  void on_drained(bool anew) override;
+  void on_begun_anew() override;
 
-  std::vector<Tensor> given_;
   std::optional<SavedState> from_;   // until it begins
   std::optional<SavedState> saved_;  // until it is taken
-  bool crossing_ = false;
-  bool resetting_ = false;
-  bool saving_ = false;
 };
 
 }  // namespace millrace::detail

@@ -15,15 +15,15 @@
 namespace millrace {
 
 using detail::LiveCore;
-using detail::LiveSequence;
+using detail::LiveSessionState;
 using detail::LiveSignal;
 using Core = std::shared_ptr<LiveCore>;
-using Sequence = std::shared_ptr<LiveSequence>;
-using Mark = LiveSequence::Mark;
+using Sequence = std::shared_ptr<LiveSessionState>;
+using Mark = LiveSessionState::Mark;
 
 namespace {
 
-/// Who says something says it alone.
+/// One operation that says something is under way at a time.
 class Turn {
  public:
   explicit Turn(Sequence sequence) : sequence_(std::move(sequence)) {
@@ -61,7 +61,7 @@ task<void> say_mark(Sequence sequence, Mark mark) {
       if (first) sequence->say(mark);
       if (sequence->refused != nullptr) std::rethrow_exception(std::exchange(sequence->refused, nullptr));
       if (sequence->error != nullptr) rethrow_own(sequence->error);
-      if (!sequence->mark || sequence->over) co_return;
+      if (!sequence->mark || sequence->ended) co_return;
       seen = sequence->signal.version();
     }
     LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
@@ -76,9 +76,9 @@ struct Piece {
   Tensor rows;
 };
 
-std::size_t input_named(const LiveSequence& sequence, const std::string& name, std::optional<int>& level) {
+std::size_t input_named(const LiveSessionState& sequence, const std::string& name, std::optional<int>& level) {
   std::string known;
-  for (std::size_t i = 0; i < sequence.sources.size(); ++i) {
+  for (std::size_t i = 0; i < sequence.input_count(); ++i) {
     const std::string& found = sequence.input(i, level).name;
     if (found == name) return i;
     known += (known.empty() ? "" : ", ") + found;
@@ -86,7 +86,14 @@ std::size_t input_named(const LiveSequence& sequence, const std::string& name, s
   throw ArgumentError(fmt::format("{}: expected rows of {}, found '{}'", sequence.label(), known, name));
 }
 
-Piece piece_of(const LiveSequence& sequence, const std::string& name, const Tensor& rows) {
+/// Rows of a step need all levels open.
+void check_open(const LiveSessionState& sequence, const std::string& name) {
+  if (sequence.open_levels() < sequence.core->recurrence().levels - 1)
+    throw LoDError(
+        fmt::format("{}, input '{}': expected open of level {} before rows", sequence.label(), name, sequence.open_levels() + 1));
+}
+
+Piece piece_of(const LiveSessionState& sequence, const std::string& name, const Tensor& rows) {
   std::optional<int> level;
   Piece piece;
   piece.input = input_named(sequence, name, level);
@@ -97,15 +104,14 @@ Piece piece_of(const LiveSequence& sequence, const std::string& name, const Tens
   if (rows.rank() != input.row.rank() + 1 || rows.dims() != input.row.inserted(0, rows.dim(0)))
     throw ShapeError(fmt::format("{}, input '{}': expected rows {}, found {}", sequence.label(), name,
                                  input.row.inserted(0, DDim::unknown).to_string(), rows.dims().to_string()));
-  if (const int innermost = sequence.core->recurrence->levels - 1; !level && sequence.open < innermost && rows.dim(0) > 0)
-    throw LoDError(fmt::format("{}, input '{}': expected open of level {} before rows", sequence.label(), name, sequence.open + 1));
+  if (!level && rows.dim(0) > 0) check_open(sequence, name);
   if (!rows.is_contiguous() || !rows.place().is_cpu())
     throw ArgumentError(fmt::format("{}, input '{}': expected contiguous rows on the CPU", sequence.label(), name));
   piece.rows = rows;
   return piece;
 }
 
-bool feed(LiveSequence& sequence, std::vector<Piece>& pieces) {
+bool feed(LiveSessionState& sequence, std::vector<Piece>& pieces) {
   bool all = true;
   for (Piece& piece : pieces) {
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(piece.rows.raw()), piece.rows.bytes());
@@ -187,7 +193,7 @@ task<void> say_all(Sequence sequence, LiveRows rows) {
     int level = 0;
     {
       const LiveCore::Locked lock(*sequence->core);
-      level = sequence->open + 1;
+      level = sequence->open_levels() + 1;
     }
     Mark mark;
     mark.kind = Mark::Kind::open;
@@ -221,7 +227,7 @@ task<std::uint64_t> flush_alone(Sequence sequence) {
   task<void> work = say_mark(sequence, mark);
   co_await std::move(work);
   const LiveCore::Locked lock(*sequence->core);
-  co_return sequence->answered;
+  co_return sequence->answered();
 }
 
 // ---- Saving ----
@@ -245,9 +251,9 @@ task<std::string> save_sealed(Sequence sequence) {
 }
 
 /// Where there is room for one more.
-void begin(LiveCore& core, LiveSequence& sequence) {
+void begin(LiveCore& core, LiveSessionState& sequence) {
   const LiveCore::Locked lock(core);
-  if (core.batcher.live() >= core.options.sessions)
+  if (core.batcher().live() >= core.options.sessions)
     throw OverflowError(fmt::format("live model: expected at most {} sessions, found another", core.options.sessions));
   sequence.begin();
 }
@@ -255,7 +261,7 @@ void begin(LiveCore& core, LiveSequence& sequence) {
 task<Sequence> fork_of(Sequence sequence) {
   task<SavedState> saving = save_alone(sequence);
   SavedState state = co_await std::move(saving);
-  auto made = std::make_shared<LiveSequence>(sequence->core, sequence->name, std::move(state));
+  auto made = std::make_shared<LiveSessionState>(sequence->core, sequence->name, std::move(state));
   begin(*sequence->core, *made);
   co_return std::move(made);
 }
@@ -272,7 +278,7 @@ void each_output(const Recurrence& recurrence, F&& f) {
 }
 
 /// Rows of several sequences, one behind the other.
-LiveRows joined(const Recurrence& recurrence, const std::vector<std::vector<LiveSequence::Rows>>& all) {
+LiveRows joined(const Recurrence& recurrence, const std::vector<std::vector<LiveSessionState::Rows>>& all) {
   LiveRows made;
   each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool of_step) {
     LoD::Level lengths;
@@ -288,48 +294,80 @@ LiveRows joined(const Recurrence& recurrence, const std::vector<std::vector<Live
   return made;
 }
 
+/// Rows of one sequence.
+std::vector<Tensor> tensors_of(const Recurrence& recurrence, const std::vector<LiveSessionState::Rows>& taken) {
+  std::vector<Tensor> made(taken.size());
+  each_output(recurrence, [&](std::size_t index, const Recurrence::Output& output, bool) {
+    const LiveSessionState::Rows& from = taken[index];
+    Tensor rows(output.dtype, output.row.inserted(0, from.count));
+    rows.storage()->mark_written();
+    if (!from.bytes.empty()) std::memcpy(rows.raw_mutable(), from.bytes.data(), from.bytes.size());
+    made[index] = std::move(rows);
+  });
+  return made;
+}
+
+/// `next` where it need not wait: sets `taken`, or to nothing at the end. Else false, and `waits(sequence)` is called under the lock.
+template <class Waits>
+bool take_next(LiveSessionState& sequence, std::optional<std::vector<LiveSessionState::Rows>>& taken, Waits waits) {
+  LiveCore& core = *sequence.core;
+  const LiveCore::Locked lock(core);
+  if (sequence.results > 0) {
+    taken.emplace(sequence.take());
+    return true;
+  }
+  if (!sequence.ended) {
+    waits(sequence);
+    return false;
+  }
+  core.ready.erase(sequence.id());
+  core.sessions.erase(sequence.id());
+  core.changed.raise(core.woken);
+  if (sequence.error != nullptr) rethrow_own(sequence.error);
+  taken.reset();
+  return true;
+}
+
 task<std::optional<LiveRows>> next_of(Sequence sequence) {
+  std::optional<std::vector<LiveSessionState::Rows>> taken;
   std::uint64_t seen = 0;
-  for (;;) {
-    std::optional<std::vector<LiveSequence::Rows>> taken;
-    {
-      const LiveCore::Locked lock(*sequence->core);
-      if (sequence->results > 0) {
-        taken.emplace(sequence->take());
-      } else if (sequence->over) {
-        sequence->core->ready.erase(sequence->id);
-        sequence->core->sequences.erase(sequence->id);
-        sequence->core->changed.raise(sequence->core->woken);
-        if (sequence->error != nullptr) rethrow_own(sequence->error);
-        co_return std::nullopt;
-      }
-      seen = sequence->signal.version();
-    }
-    if (taken) {
-      std::vector<std::vector<LiveSequence::Rows>> one;
-      one.push_back(*std::move(taken));
-      co_return std::optional<LiveRows>(joined(*sequence->core->recurrence, one));
-    }
+  while (!take_next(*sequence, taken, [&seen](LiveSessionState& of) { seen = of.signal.version(); })) {
     LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
     co_await wait;
   }
+  std::optional<LiveRows> made;
+  if (taken) made = joined(sequence->core->recurrence(), {std::move(*taken)});
+  co_return std::move(made);
 }
 
-/// What is ready of all sequences, taken; under the lock.
-std::vector<std::vector<LiveSequence::Rows>> take_ready(LiveCore& core, LiveBatch& batch) {
-  std::vector<std::vector<LiveSequence::Rows>> all;
+/// `try_next`: `convert` makes the caller's values of the rows.
+template <class T, class Convert>
+bool take_at_once(LiveSessionState& sequence, std::optional<T>& made, const std::shared_ptr<LiveReader>& reader, Convert convert) {
+  std::optional<std::vector<LiveSessionState::Rows>> taken;
+  const auto wait = [&reader](LiveSessionState& of) {
+    if (reader != nullptr) of.reader = reader;
+  };
+  if (!take_next(sequence, taken, wait)) return false;
+  made.reset();
+  if (taken) made.emplace(convert(sequence.core->recurrence(), std::move(*taken)));
+  return true;
+}
+
+/// Takes the results that are ready of all sequences; under the lock.
+std::vector<std::vector<LiveSessionState::Rows>> take_ready(LiveCore& core, LiveBatch& batch) {
+  std::vector<std::vector<LiveSessionState::Rows>> all;
   const std::set<LiveId> ids = std::exchange(core.ready, {});
   for (const LiveId id : ids) {
-    const auto found = core.sequences.find(id);
-    if (found == core.sequences.end()) continue;
-    LiveSequence& sequence = *found->second;
+    const auto found = core.sessions.find(id);
+    if (found == core.sessions.end()) continue;
+    LiveSessionState& sequence = *found->second;
     if (sequence.results > 0) {
       batch.ids.push_back(id);
       all.push_back(sequence.take());
     }
-    if (!sequence.over) continue;
+    if (!sequence.ended) continue;
     core.ready.erase(id);
-    core.sequences.erase(found);
+    core.sessions.erase(found);
     if (sequence.error == nullptr)
       batch.ended.push_back(id);
     else
@@ -342,15 +380,15 @@ task<std::optional<LiveBatch>> next_of_all(Core core) {
   std::uint64_t seen = 0;
   for (;;) {
     LiveBatch batch;
-    std::vector<std::vector<LiveSequence::Rows>> taken;
+    std::vector<std::vector<LiveSessionState::Rows>> taken;
     {
       const LiveCore::Locked lock(*core);
       taken = take_ready(*core, batch);
-      if (taken.empty() && batch.ended.empty() && batch.failed.empty() && core->sequences.empty()) co_return std::nullopt;
+      if (taken.empty() && batch.ended.empty() && batch.failed.empty() && core->sessions.empty()) co_return std::nullopt;
       seen = core->changed.version();
     }
     if (!taken.empty() || !batch.ended.empty() || !batch.failed.empty()) {
-      batch.outputs = joined(*core->recurrence, taken);
+      batch.outputs = joined(core->recurrence(), taken);
       co_return std::optional<LiveBatch>(std::move(batch));
     }
     LiveSignal::SignalWait wait(core->mutex, core->changed, seen);
@@ -358,8 +396,10 @@ task<std::optional<LiveBatch>> next_of_all(Core core) {
   }
 }
 
+/// None: zeros.
 std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
   std::vector<Tensor> given;
+  if (start.given.empty()) return given;
   for (const Recurrence::Given& wanted : recurrence.given) {
     const auto found = start.given.find(wanted.name);
     Tensor& value = given.emplace_back();
@@ -377,7 +417,7 @@ std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
 
 Sequence restored(const Core& core, LiveStart start) {
   if (!start.given.empty()) throw ArgumentError("live model: expected a saved state or given values, found both");
-  return std::make_shared<LiveSequence>(core, std::move(start.name), core->seal().unseal(start.state));
+  return std::make_shared<LiveSessionState>(core, std::move(start.name), core->seal().unseal(start.state));
 }
 
 task<Sequence> open_sequence(Core core, LiveStart start) {
@@ -390,18 +430,19 @@ task<Sequence> open_sequence(Core core, LiveStart start) {
     const Point there = value.ready();
     co_await ready(there);
   }
-  std::vector<Tensor> given = given_of(*core->recurrence, start);
-  auto sequence = std::make_shared<LiveSequence>(core, std::move(start.name), std::move(given));
+  SavedState from;
+  from.given = given_of(core->recurrence(), start);
+  auto sequence = std::make_shared<LiveSessionState>(core, std::move(start.name), std::move(from));
   begin(*core, *sequence);
   co_return std::move(sequence);
 }
 
 task<LiveRows> named(Core core, LoDTensor rows) {
-  std::size_t inputs = core->recurrence->inputs.size();
-  for (const Recurrence::Boundary& boundary : core->recurrence->boundaries) inputs += boundary.inputs.size();
+  std::size_t inputs = core->recurrence().inputs.size();
+  for (const Recurrence::Boundary& boundary : core->recurrence().boundaries) inputs += boundary.inputs.size();
   if (inputs != 1) throw ArgumentError(fmt::format("live model: expected rows by name for {} inputs, found rows alone", inputs));
   LiveRows by_name;
-  by_name.emplace(core->recurrence->inputs.front().name, std::move(rows));
+  by_name.emplace(core->recurrence().inputs.front().name, std::move(rows));
   co_return std::move(by_name);
 }
 
@@ -420,8 +461,8 @@ std::vector<Sequence> sequences_of_ids(LiveCore& core, const std::vector<LiveId>
   const LiveCore::Locked lock(core);
   for (const LiveId id : ids) {
     if (!seen.insert(id).second) throw ArgumentError(fmt::format("live model: expected each session once, found {} twice", id));
-    const auto found = core.sequences.find(id);
-    if (found == core.sequences.end()) throw ArgumentError(fmt::format("live model: expected the number of a live session, found {}", id));
+    const auto found = core.sessions.find(id);
+    if (found == core.sessions.end()) throw ArgumentError(fmt::format("live model: expected the number of a live session, found {}", id));
     all.push_back(found->second->shared_from_this());
   }
   return all;
@@ -479,8 +520,8 @@ LiveSession::~LiveSession() {
   if (sequence_ == nullptr) return;
   cancel();
   const LiveCore::Locked lock(*sequence_->core);
-  sequence_->core->ready.erase(sequence_->id);
-  sequence_->core->sequences.erase(sequence_->id);
+  sequence_->core->ready.erase(sequence_->id());
+  sequence_->core->sessions.erase(sequence_->id());
   sequence_->core->changed.raise(sequence_->core->woken);
 }
 
@@ -490,15 +531,15 @@ void LiveSession::cancel() const noexcept {
   sequence_->end_with(std::make_exception_ptr(CancelledError(sequence_->label() + " was cancelled")));
 }
 
-LiveId LiveSession::id() const noexcept { return sequence_ == nullptr ? 0 : sequence_->id; }
+LiveId LiveSession::id() const noexcept { return sequence_ == nullptr ? 0 : sequence_->id(); }
 std::uint64_t LiveSession::steps() const {
   const LiveCore::Locked lock(*sequence_->core);
-  return sequence_->answered;
+  return sequence_->answered();
 }
 Executor& LiveSession::executor() const { return sequence_->core->runtime.executor(); }
 
 Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const {
-  const Recurrence::Input& input = sequence_->core->recurrence->inputs.at(0);
+  const Recurrence::Input& input = sequence_->core->recurrence().inputs.at(0);
   const std::size_t row = static_cast<std::size_t>(input.row.elements()) * size_of(input.dtype);
   if (dtype != input.dtype || row == 0 || bytes.size() % row != 0)
     throw ArgumentError(fmt::format("{}, input '{}': expected whole rows of {}{}, found {} bytes of {}", sequence_->label(), input.name,
@@ -512,6 +553,47 @@ Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const
 task<void> LiveSession::push(LiveRows rows, Limit deadline) const { return limited(deadline, push_alone(sequence_, std::move(rows))); }
 task<void> LiveSession::push(LoDTensor rows, Limit deadline) const { return limited(deadline, push_unnamed(sequence_, std::move(rows))); }
 task<std::optional<LiveRows>> LiveSession::next(Limit deadline) const { return limited(deadline, next_of(sequence_)); }
+bool LiveSession::try_push(const LiveRows& rows) const {
+  for (const auto& [name, value] : rows)
+    if (value.lod().depth() > 0 || !value.ready().reached()) return false;
+  const LiveCore::Locked lock(*sequence_->core);
+  if (sequence_->busy) return false;
+  sequence_->check_goes_on();
+  std::vector<Piece> pieces;
+  pieces.reserve(rows.size());
+  for (const auto& [name, value] : rows) {
+    pieces.push_back(piece_of(*sequence_, name, value.tensor()));
+    if (pieces.back().rows.bytes() > sequence_->room(pieces.back().input)) return false;
+  }
+  ++sequence_->core->gathered;
+  return feed(*sequence_, pieces);
+}
+bool LiveSession::try_push(std::span<const std::byte> rows) const {
+  const LiveCore::Locked lock(*sequence_->core);
+  if (sequence_->busy) return false;
+  sequence_->check_goes_on();
+  if (sequence_->input_count() != 1)
+    throw ArgumentError(
+        fmt::format("{}: expected rows by name for {} inputs, found rows alone", sequence_->label(), sequence_->input_count()));
+  const std::string& name = sequence_->core->recurrence().inputs.at(0).name;
+  const std::size_t row = sequence_->row_bytes(0);
+  if (row == 0 || rows.size() % row != 0)
+    throw ArgumentError(
+        fmt::format("{}, input '{}': expected whole rows of {} bytes, found {} bytes", sequence_->label(), name, row, rows.size()));
+  if (!rows.empty()) check_open(*sequence_, name);
+  if (rows.size() > sequence_->room(0)) return false;
+  ++sequence_->core->gathered;
+  sequence_->feed(0, rows);
+  return true;
+}
+bool LiveSession::try_next(std::optional<LiveRows>& made, const std::shared_ptr<LiveReader>& reader) const {
+  return take_at_once(*sequence_, made, reader, [](const Recurrence& recurrence, std::vector<LiveSessionState::Rows> taken) {
+    return joined(recurrence, {std::move(taken)});
+  });
+}
+bool LiveSession::try_next(std::optional<std::vector<Tensor>>& made, const std::shared_ptr<LiveReader>& reader) const {
+  return take_at_once(*sequence_, made, reader, &tensors_of);
+}
 task<void> LiveSession::open_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::open, level, deadline); }
 task<void> LiveSession::close_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::close, level, deadline); }
 task<std::uint64_t> LiveSession::flush(Limit deadline) const { return limited(deadline, flush_alone(sequence_)); }
@@ -522,18 +604,30 @@ task<void> LiveSession::finish(Limit deadline) const { return marked(sequence_, 
 // ---- LiveModel ----
 
 LiveModel::LiveModel(Runtime& runtime, const Program& program, LiveOptions options)
-    : core_(std::make_shared<LiveCore>(runtime, program, std::move(options))) {}
+    : core_(
+          std::make_shared<LiveCore>(runtime, std::make_shared<const Recurrence>(make_recurrence(program, options.recurrence)), options)) {}
 LiveModel::~LiveModel() { core_->shut_down(); }
 
-const Recurrence& LiveModel::recurrence() const noexcept { return *core_->recurrence; }
+const Recurrence& LiveModel::recurrence() const noexcept { return core_->recurrence(); }
 Executor& LiveModel::executor() const { return core_->runtime.executor(); }
 std::size_t LiveModel::live_sessions() const {
   const LiveCore::Locked lock(*core_);
-  return core_->batcher.live();
+  return core_->batcher().live();
 }
 Batcher::Stats LiveModel::stats() const {
   const LiveCore::Locked lock(*core_);
-  return core_->batcher.stats();
+  return core_->batcher().stats();
+}
+LiveGathering LiveModel::gather() const { return LiveGathering(core_); }
+
+LiveGathering::LiveGathering(std::shared_ptr<LiveCore> core) noexcept : core_(std::move(core)) {
+  const LiveCore::Locked lock(*core_);
+  ++core_->gatherings;
+}
+LiveGathering::~LiveGathering() {
+  if (core_ == nullptr) return;
+  const LiveCore::Locked lock(*core_);
+  --core_->gatherings;
 }
 
 namespace {

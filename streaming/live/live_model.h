@@ -72,9 +72,17 @@ class LiveError : public Error {
   std::exception_ptr cause_;
 };
 
+/// A reader of a session's results that is no task: LiveSession::try_next tells it when to ask again.
+class LiveReader {
+ public:
+  virtual ~LiveReader() = default;
+  /// Results, or the end, may be there. Called on any thread, without a lock of the model's.
+  virtual void on_news() noexcept = 0;
+};
+
 namespace detail {
 class LiveCore;
-class LiveSequence;
+class LiveSessionState;
 }  // namespace detail
 
 /// One live sequence of a LiveModel: rows go in as they arrive, results come out as they are made. A handle: destroying it cancels the session.
@@ -110,6 +118,15 @@ class LiveSession {
   /// The results that are there and were not taken, at least one; nothing when the sequence has ended. Of each output of a step [n, …]; an output of
   /// inner sequences stands there when some have closed, a row each.
   task<std::optional<LiveRows>> next(Limit deadline = {}) const;
+  /// `push` and `next` where they need not wait, for a caller that is no task. False, and nothing has changed, where they would: for room for all of the
+  /// rows, for another operation that says something, for a result. Rows with inner sequences are for `push`. Errors are those of `push` and `next`.
+  bool try_push(const LiveRows& rows) const;
+  /// The same for the bytes of whole rows of the only input, in row-major order.
+  bool try_push(std::span<const std::byte> rows) const;
+  /// Where this gives false, `reader` is told once when something is there; a session has one such reader, the last one given.
+  bool try_next(std::optional<LiveRows>& made, const std::shared_ptr<LiveReader>& reader = nullptr) const;
+  /// The same with a tensor for each output of the recurrence, in its order: of a step, then of each boundary, where no row is there for some.
+  bool try_next(std::optional<std::vector<Tensor>>& made, const std::shared_ptr<LiveReader>& reader = nullptr) const;
   /// An inner sequence of level 1 … levels − 1 begins, or ends.
   task<void> open_level(int level, Limit deadline = {}) const;
   task<void> close_level(int level, Limit deadline = {}) const;
@@ -122,7 +139,7 @@ class LiveSession {
   task<std::string> save(Limit deadline = {}) const;
   /// A second session of the same model from where this one then stands. Its results begin there. OverflowError as `open`.
   task<LiveSession> fork(Limit deadline = {}) const;
-  /// No row follows. What is open closes; `next` gives what is left, then nothing.
+  /// No row follows. Open levels close; `next` gives the rows that are left, then nothing.
   task<void> finish(Limit deadline = {}) const;
   /// The session is over at once: whoever waits for it hears CancelledError.
   void cancel() const noexcept;
@@ -170,11 +187,24 @@ class LiveSession {
 
  private:
   friend class LiveModel;
-  explicit LiveSession(std::shared_ptr<detail::LiveSequence> sequence) noexcept : sequence_(std::move(sequence)) {}
+  explicit LiveSession(std::shared_ptr<detail::LiveSessionState> sequence) noexcept : sequence_(std::move(sequence)) {}
   Executor& executor() const;
   Tensor rows_of(DType dtype, std::span<const std::byte> bytes) const;
 
-  std::shared_ptr<detail::LiveSequence> sequence_;
+  std::shared_ptr<detail::LiveSessionState> sequence_;
+};
+
+/// While one lives, what `LiveSession::try_push` queues begins no step by itself: rows that many sessions push one after the other share a step. It begins when
+/// the last of these objects goes, once half of the sessions have pushed, or behind the step that is under way.
+class [[nodiscard]] LiveGathering {
+ public:
+  explicit LiveGathering(std::shared_ptr<detail::LiveCore> core) noexcept;
+  LiveGathering(LiveGathering&&) noexcept = default;
+  LiveGathering& operator=(LiveGathering&&) = delete;
+  ~LiveGathering();
+
+ private:
+  std::shared_ptr<detail::LiveCore> core_;
 };
 
 /// A program over sequences that are still arriving: any number of live sessions, whose steps are batched as they become ready, on a thread of the
@@ -192,6 +222,7 @@ class LiveModel {
   const Recurrence& recurrence() const noexcept;
   std::size_t live_sessions() const;
   Batcher::Stats stats() const;
+  LiveGathering gather() const;
 
   /// A new sequence. OverflowError when `sessions` live already; ArgumentError names a given value that the program does not take,
   /// or says that there is a state beside it; SavedStateError refuses a state.
@@ -201,7 +232,7 @@ class LiveModel {
   /// of `ids`. ArgumentError for an id that is not live, or stands twice. Done when all are queued; the sequences do not wait for one another.
   task<void> push(std::vector<LiveId> ids, LiveRows rows) const;
   task<void> push(std::vector<LiveId> ids, LoDTensor rows) const;
-  /// What became ready of any of its sequences, at least one row, end or failure; nothing when no session is left. Results are given once, here or by a
+  /// The results that became ready of any of its sequences, at least one row, end or failure; nothing when no session is left. Results are given once, here or by a
   /// session's own `next`.
   task<std::optional<LiveBatch>> next() const;
 

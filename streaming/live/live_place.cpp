@@ -1,100 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/live_place.h>
 
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
-
-#include <millrace/runtime/task/asio.h>
 #include <millrace/tensor/recovery.h>
 #include <millrace/tensor/work_failure.h>
 
 namespace millrace {
 
-class LivePlace::Job final : public Runnable {
- public:
-  Job(std::shared_ptr<LivePlace> place, Tick tick)
-      : place_(std::move(place)), tick_(std::move(tick)), work_(place_->context_.get_executor()) {}
-  void execute() noexcept override {
-    TickResult result;
-    const auto begun = std::chrono::steady_clock::now();
-    try {
-      result = place_->slab_.run(tick_, place_->options_.tracer);
-    } catch (...) {
-      // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
-      result = TickResult::failed(tick_, std::current_exception());
-    }
-    // The context's thread lets go of the place: the last to do so joins the worker, which cannot join itself.
-    asio::io_context& io = place_->context_;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    const std::size_t bytes = place_->slab_.bytes();  // here, where nobody else is at the slab
-    asio::post(io, [place = std::move(place_), work = std::move(work_), made = std::move(result), seconds, bytes]() mutable {
-      place->tick_done(std::move(made), seconds, bytes);
-    });
-    delete this;
-  }
+using Clock = std::chrono::steady_clock;
 
- private:
-  std::shared_ptr<LivePlace> place_;
-  Tick tick_;
-  asio::executor_work_guard<asio::io_context::executor_type> work_;
-};
-
-LivePlace::LivePlace(asio::io_context& context, const std::shared_ptr<const Recurrence>& recurrence, Options options)
-    : context_(context),
-      options_(std::move(options)),
+LivePlace::LivePlace(const std::shared_ptr<const Recurrence>& recurrence, Options options)
+    : options_(std::move(options)),
       batcher_(recurrence, options_.max_rows),
-      slab_(recurrence, options_.device, options_.backend) {}
+      slab_(recurrence, options_.device, options_.backend),
+      worker_(options_.worker ? std::exchange(options_.worker, nullptr) : std::make_shared<ThreadExecutor>(1)) {}
 
-void LivePlace::pump_soon() {
-  if (options_.counts && batcher_.waiting() && waiting_since_ == std::chrono::steady_clock::time_point())
-    waiting_since_ = std::chrono::steady_clock::now();
-  if (!batcher_.ready()) return;
-  if (std::exchange(pump_posted_, true)) return;
-  asio::post(context_, [self = shared_from_this()] {
-    self->pump_posted_ = false;
-    self->pump();
-  });
+void LivePlace::run_tick() noexcept {
+  const auto begun = Clock::now();
+  try {
+    slab_.run(tick_, result_, options_.tracer);
+  } catch (...) {
+    // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
+    result_ = TickResult::failed(tick_, std::current_exception());
+  }
+  seconds_ = std::chrono::duration<double>(Clock::now() - begun).count();
+  state_bytes_out_ = slab_.bytes();  // here, where nobody else is at the slab
+  tick_done();
+}
+
+void LivePlace::count_waiting() {
+  if (options_.counts && batcher_.waiting() && waiting_since_ == Clock::time_point()) waiting_since_ = Clock::now();
 }
 
 void LivePlace::pump() {
-  if (pumping_ || !batcher_.ready()) return;
+  if (finishing_ || stopped_ || !batcher_.ready()) return;
   const auto since = std::exchange(waiting_since_, {});
-  if (options_.counts) count_wait(since);
-  worker_.post(*new Job(shared_from_this(), batcher_.take()));
+  if (options_.counts) {
+    // A sequence that had rows left when its last tick came back is ready only now.
+    const bool waited = since != Clock::time_point();
+    options_.counts->queue_seconds.observe(waited ? std::chrono::duration<double>(Clock::now() - since).count() : 0);
+  }
+  batcher_.take(tick_);
+  tick_taken();
+  worker_->post(job_);
   if (batcher_.waiting()) waiting_since_ = since;  // more were ready than a tick takes
 }
 
-/// A tick is taken. A sequence that had rows left when its last tick came back is ready only now.
-void LivePlace::count_wait(std::chrono::steady_clock::time_point since) {
-  const bool waited = since != std::chrono::steady_clock::time_point();
-  const double seconds = waited ? std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count() : 0;
-  options_.counts->queue_seconds.observe(seconds);
-}
-
-void LivePlace::count_tick(std::size_t rows, double seconds) {
-  options_.counts->tick_rows.observe(static_cast<double>(rows));
-  options_.counts->tick_seconds.observe(seconds);
-}
-
-void LivePlace::tick_done(TickResult result, double seconds, std::size_t state_bytes) {
-  state_bytes_ = state_bytes;
-  if (options_.counts) count_tick(result.slots.size(), seconds);
-  if (const std::size_t rows = result.slots.size(); rows > 0) {
-    // Each tick counts for a sixteenth of what is known, so that one that was held up says little.
-    const double a_row = seconds / static_cast<double>(rows);
-    seconds_a_row_ = seconds_a_row_ > 0 ? seconds_a_row_ + (a_row - seconds_a_row_) / 16 : a_row;
+void LivePlace::count_tick() {
+  const std::size_t rows = tick_.slots.size();
+  state_bytes_ = state_bytes_out_;
+  if (options_.counts) {
+    options_.counts->tick_rows.observe(static_cast<double>(rows));
+    options_.counts->tick_seconds.observe(seconds_);
   }
-  if (result.lost) told_ = batcher_.live();
-  pumping_ = true;
-  batcher_.finish(result);
-  pumping_ = false;
-  if (result.lost) lose(result.lost);
+  if (rows == 0) return;
+  // Each tick counts for a sixteenth of what is known, so that one that was held up says little.
+  const double a_row = seconds_ / static_cast<double>(rows);
+  seconds_a_row_ = seconds_a_row_ > 0 ? seconds_a_row_ + (a_row - seconds_a_row_) / 16 : a_row;
+}
+
+/// Sequences that are ahead of their pace get what a tick may spend on them, and no less than what makes a tick worth its overhead.
+void LivePlace::count_cost(double seconds) {
+  if (options_.ahead.count() == 0 || tick_.slots.empty()) return;
+  const double a_row = seconds / static_cast<double>(tick_.slots.size());
+  cost_a_row_ = cost_a_row_ > 0 ? cost_a_row_ + (a_row - cost_a_row_) / 16 : a_row;
+  constexpr double least = 32;
+  const double rows = std::chrono::duration<double>(options_.ahead).count() / std::max(cost_a_row_, 1e-9);
+  batcher_.limit_ahead(static_cast<std::size_t>(std::max(least, rows)));
+}
+
+void LivePlace::finish() {
+  count_tick();
+  if (result_.lost) told_ = batcher_.live();
+  const auto begun = Clock::now();
+  finishing_ = true;
+  batcher_.finish(result_);
+  finishing_ = false;
+  count_cost(seconds_ + std::chrono::duration<double>(Clock::now() - begun).count());
+  if (result_.lost) lose(result_.lost);
   pump();
-  if (idle() && on_idle) on_idle();
+  if (idle()) became_idle();
 }
 
 void LivePlace::check() {
@@ -108,7 +95,7 @@ void LivePlace::check() {
 void LivePlace::lose(std::exception_ptr error) {
   lost_ = std::move(error);
   batcher_.lose(lost_);
-  if (on_lost) on_lost();
+  became_lost();
 }
 
 }  // namespace millrace

@@ -52,12 +52,13 @@ std::size_t bytes_of(DType dtype, const DDim& dims) { return checked_mul(checked
 
 }  // namespace
 
-StateSeal::StateSeal(std::shared_ptr<const Recurrence> recurrence, StateKey key, std::string also, std::size_t segmenters)
+StateSeal::StateSeal(std::shared_ptr<const Recurrence> recurrence, StateKey key, std::string also, std::size_t segmenters,
+                     std::size_t of_audio)
     : recurrence_(std::move(recurrence)), key_(std::move(key)), also_(std::move(also)), segmenters_(segmenters) {
   sources_ = recurrence_->inputs.size();
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) sources_ += boundary.inputs.size();
   const std::size_t waiting = sources_ > 1 ? waiting_bytes : 0;
-  std::size_t most = head_bytes + count_bytes + StateKey::mac_bytes + segmenters_ * segmenter_bytes +
+  std::size_t most = head_bytes + count_bytes + StateKey::mac_bytes + segmenters_ * segmenter_bytes + of_audio +
                      static_cast<std::size_t>(recurrence_->levels) * sizeof(std::uint64_t);
   const auto add = [&most](std::size_t bytes) { most = checked_add(most, checked_add(bytes, sizeof(std::uint32_t))); };
   for (const Recurrence::State& state : recurrence_->states) add(bytes_of(state.dtype, state.dims));
@@ -121,7 +122,7 @@ SavedState StateSeal::unseal(std::string_view bytes) const {
     throw SavedStateError("saved state: expected one of the model that is served, found one of another model");
   try {
     return decode(bytes.substr(0, body));
-  } catch (const ParseError& error) {
+  } catch (const Error& error) {
     throw SavedStateError(error.what());
   }
 }

@@ -37,8 +37,10 @@ struct SavedState {
 /// Immutable; thread-safe.
 class StateSeal {
  public:
-  /// `also`: what else has to be the same where a sequence goes on, beside the recurrence. `segmenters`: how many a state may hold.
-  StateSeal(std::shared_ptr<const Recurrence> recurrence, StateKey key, std::string also = {}, std::size_t segmenters = 0);
+  /// `also`: what else has to be the same where a sequence goes on, beside the recurrence. `segmenters`: how many a state may hold. `of_audio`: bytes that its
+  /// audio may hold beside rows.
+  StateSeal(std::shared_ptr<const Recurrence> recurrence, StateKey key, std::string also = {}, std::size_t segmenters = 0,
+            std::size_t of_audio = 0);
 
   /// SavedStateError when that would be more than `most_bytes`: too many rows of one input wait for another's.
   std::string seal(const SavedState& state) const;

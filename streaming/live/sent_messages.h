@@ -25,7 +25,7 @@ class SentMessages {
   void acknowledge(std::uint64_t count);
   /// Throws as `take` would.
   void check(std::uint64_t count) const;
-  /// Those that a client which has the first `count` lacks, to be sent again. ProtocolError: bad_message as above; unknown_ticket when some were dropped.
+  /// The messages that a client which has the first `count` lacks, to be sent again. ProtocolError: bad_message as above; unknown_ticket when some were dropped.
   std::list<Message> take(std::uint64_t count);
 
   std::size_t held_bytes() const noexcept { return bytes_; }

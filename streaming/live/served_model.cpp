@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <millrace/streaming/audio/resampler.h>
+
 namespace millrace {
 
 ServedModel::ServedModel(const Program& program, StreamConfig config, std::vector<std::pair<std::string, std::string>> states,
@@ -50,6 +52,8 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
     if (!has(outputs_, label.output))
       throw ArgumentError(fmt::format("label '{}': the program has no live output '{}'", label.name, label.output));
 }
+
+std::size_t ServedModel::saved_audio_bytes() const noexcept { return config_.audio ? Resampler::most_saved_bytes : 0; }
 
 std::string ServedModel::identity() const {
   std::string text;

@@ -30,9 +30,11 @@ class ServedModel {
   const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
   /// Their numbers: those of a step, then those of each level, from the inside.
   const std::vector<std::size_t>& all_outputs() const noexcept { return all_outputs_; }
+  /// Bytes that a saved state may hold of the audio beside rows.
+  std::size_t saved_audio_bytes() const noexcept;
   /// The audio settings and labels as one text; equal settings give equal texts. Empty without any.
   std::string identity() const;
-  /// What the rows of `inputs()[input]` are.
+  /// The kind of the rows of `inputs()[input]`.
   const std::shared_ptr<const RowAssembler::Kind>& rows_of(std::size_t input) const { return rows_.at(input); }
 
  private:

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -18,7 +19,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <millrace/runtime/task/asio.h>
-#include <millrace/streaming/live/live_place.h>
+#include <millrace/runtime/task/thread_executor.h>
+#include <millrace/streaming/live/served_place.h>
 #include <millrace/streaming/live/session.h>
 #include <millrace/streaming/live/ticket.h>
 #include <millrace/streaming/protocol/frame.h>
@@ -30,7 +32,9 @@ namespace millrace {
 namespace {
 
 constexpr std::uint32_t retry_when_full_ms = 1000;
-constexpr std::size_t most_at_once = 16384;  // bytes of replies that are written as one piece, but for the last of them
+constexpr std::chrono::milliseconds time_for_those_ahead{2};  // of a tick
+constexpr std::size_t most_accepted = 32;                     // connections of one turn of the sockets
+constexpr std::size_t most_at_once = 16384;                   // bytes of replies that are written as one piece, but for the last of them
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -46,7 +50,7 @@ Listener::Reach reach_of(const ServerOptions& options) {
   return options.insecure || (options.tls && options.tokens) ? Listener::Reach::any : Listener::Reach::loopback;
 }
 
-// What a newcomer is told for whom there is no descriptor.
+// The answers to a newcomer for whom there is no descriptor.
 constexpr const char* no_descriptor = "no descriptor is left for another connection";
 
 std::string refusal_over_http() {
@@ -59,10 +63,22 @@ std::string refusal_over_tcp() {
   return encode_frame(text_message(to_json(ErrorMessage{ErrorCode::overload, no_descriptor, retry_when_full_ms, {}})));
 }
 
-Admission::Options admission_of(const ServerOptions& options, const ServedModel& model) {
-  Admission::Options own = options.admission;
-  if (own.session_rate <= 0 && model.config().audio) own.session_rate = 1 / model.config().audio->step_seconds();
+Admission::Options admission_of(const ServedRoute& route) {
+  Admission::Options own = route.admission;
+  if (own.session_rate <= 0 && route.model->config().audio) own.session_rate = 1 / route.model->config().audio->step_seconds();
   return own;
+}
+
+/// Of the rows of all places.
+Batcher::Stats sum_of(const std::vector<std::shared_ptr<ServedPlace>>& places) noexcept {
+  Batcher::Stats all;
+  for (const auto& place : places) {
+    const Batcher::Stats& one = place->batcher().stats();
+    all.ticks += one.ticks;
+    all.rows += one.rows;
+    all.largest = std::max(all.largest, one.largest);
+  }
+  return all;
 }
 
 /// Of the calling thread.
@@ -74,15 +90,30 @@ double processor_seconds() noexcept {
 
 }  // namespace
 
-/// What the pending operations share with the server.
+/// The state that the pending operations share with the server.
 class Server::State final : public std::enable_shared_from_this<Server::State> {
  public:
   class Connection;
 
-  State(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
+  /// A model with what is its own.
+  struct Route {
+    std::string name;
+    std::shared_ptr<const ServedModel> model;
+    Admission admission;
+    std::vector<std::shared_ptr<ServedPlace>> places{};  // in the order of the devices
+    std::unique_ptr<const StateSeal> seal{};             // null: why_no_seal
+    std::string why_no_seal{};
+    const std::shared_ptr<ModelCounts> counts = std::make_shared<ModelCounts>();
+    std::size_t sessions = 0;
+    double transport_seconds = 0;  // of the thread of the sockets, for its steps
+  };
+
+  State(asio::io_context& context, std::vector<ServedRoute> routes, ServerOptions options);
 
   void listen();
   void accept();
+  template <class Carrier>
+  void admit(Carrier carrier, const asio::ip::address& peer);
   void drain();
   void pump();
   void hold_ended(Connection& connection);
@@ -92,19 +123,19 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   void shut_down() noexcept;
   Batcher& place_for(const Connection& connection);
   void check_room(const Connection& connection);
+  Route* route_named(std::string_view name) noexcept;
+  double used_beside(const Route* own) const noexcept;
   std::size_t most_newcomers() const noexcept {
     return options.limits.newcomers > 0 ? options.limits.newcomers : std::max<std::size_t>(options.limits.sessions, 256);
   }
 
   asio::io_context& context;
-  std::shared_ptr<const ServedModel> model;
   ServerOptions options;
   Listener listener;
-  std::vector<std::shared_ptr<LivePlace>> places;
-  std::unique_ptr<const StateSeal> seal;  // null: why_no_seal
-  std::string why_no_seal;
-  Admission admission;
-  Batcher::Stats stats() const noexcept;
+  std::vector<std::unique_ptr<Route>> routes;  // the first is the default
+  std::shared_ptr<const std::vector<std::string>> names;
+  std::vector<std::shared_ptr<ServedPlace>> places;  // of all routes
+  std::size_t most_state_bytes = 0;
   std::set<std::shared_ptr<Connection>> connections;
   std::map<std::uint64_t, Connection*> newcomers;  // by number: the oldest first
   std::set<Connection*> sessions;                  // those that have started and are not over
@@ -118,16 +149,19 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   bool draining = false;
 
  private:
-  void make_seal();
+  void add_route(ServedRoute given, const std::vector<std::shared_ptr<ThreadExecutor>>& workers);
+  void make_seal(Route& route);
+  void count_waiting_rows();
   void observe();
-  void admit(asio::ip::tcp::socket socket);
   void lost_place(const LivePlace& gone);
-  double backlog_seconds();
 
   asio::steady_timer drain_timer_;
   std::uint64_t last_number_ = 0;
   std::size_t waiting_rows_ = 0;  // as they were counted last
+  double backlog_seconds_ = 0;    // that they take
   std::chrono::steady_clock::time_point counted_at_{};
+  std::uint64_t steps_seen_ = 0;  // by admission
+  std::optional<double> seconds_seen_;
 };
 
 /// One client: reads while its session wants input, writes what the session says: what waits, and what is about to come, as one piece.
@@ -138,7 +172,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
         address(peer.to_string()),
         is_loopback(peer.is_loopback()),
         server_(std::move(server)),
-        session_(server_->model, static_cast<SessionHost&>(*this), server_->options.limits),
+        route_(server_->routes.front().get()),
+        session_(static_cast<SessionHost&>(*this), server_->options.limits),
         timer_(server_->context) {
     session_.on_change = [this] {
       write();
@@ -146,26 +181,33 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     };
   }
 
-  void begin(asio::ip::tcp::socket socket) {
+  /// `carrier`: a socket, or a ByteStream.
+  template <class Carrier>
+  void begin(Carrier carrier) {
     AcceptOptions accept;
     accept.limits = server_->options.limits;
     accept.origins = server_->options.origins;
     accept.tls = server_->options.tls;
     accept.tokens = server_->options.tokens;
     accept.pages = server_->options.pages;
+    accept.routes = server_->names;
     // The time for the start is counted from here: what the handshake took is gone from it.
     deadline_ = Clock::now() + accept.limits.handshake;
     auto accepted = [self = shared_from_this()](error_code error, std::unique_ptr<MessageStream> stream) {
       if (error) self->count_refusal(error);
       if (error || self->closed_) return self->close_now();
       self->stream_ = std::move(stream);
+      if (const std::string_view asked = self->stream_->route(); !asked.empty()) {
+        self->by_address_ = true;
+        self->route_ = self->server_->route_named(asked);
+      }
       self->stream_->limit(self->session_.most_start_bytes(), self->session_.most_start_bytes());
       self->watch();
       if (self->server_->draining) self->refuse(ErrorCode::draining, "the server is going away", {});
       self->read();
       self->write();
     };
-    async_accept_stream(std::move(socket), accept, asio::bind_cancellation_slot(accepting_.slot(), std::move(accepted)));
+    async_accept_stream(std::move(carrier), accept, asio::bind_cancellation_slot(accepting_.slot(), std::move(accepted)));
   }
   /// Makes room for those who are behind it.
   void displace(bool at_once) {
@@ -204,6 +246,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     info.number = number;
     info.address = address;
     info.label = session_.label();
+    info.model = route_->name;
     info.steps = session_.steps();
     info.waiting_rows = session_.waiting_rows();
     info.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
@@ -211,7 +254,9 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
+  State::Route& route() const noexcept { return *route_; }
   std::size_t waiting_rows() const noexcept { return session_.waiting_rows(); }
+  bool held_up() const noexcept { return session_.held_up(); }
 
   const std::uint64_t number;
   const std::string address;
@@ -227,6 +272,8 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     std::shared_ptr<Connection> to;
   };
 
+  std::shared_ptr<const ServedModel> model_named(const std::string& name) override;
+  std::string model_name() const override { return server_->routes.size() > 1 ? route_->name : std::string(); }
   Batcher& choose() override { return server_->place_for(*this); }
   std::string issue_ticket() override;
   void resume(const std::string& ticket, std::uint64_t acknowledged) override;
@@ -235,14 +282,16 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   void hand_over();
   void take_over();
   void close_finished(error_code error);
-  const StateSeal* seal() const noexcept override { return server_->seal.get(); }
-  std::string why_no_seal() const override { return server_->why_no_seal; }
+  const StateSeal* seal() const noexcept override { return route_->seal.get(); }
+  std::string why_no_seal() const override { return route_->why_no_seal; }
+  std::size_t most_state_bytes() const noexcept override { return server_->most_state_bytes; }
 
   /// Which of the server's counts it is in: a newcomer, then a session, then on its way out.
   void account() {
     if (!counted_ && session_.started()) {
       counted_ = true;
-      ++server_->counts->sessions;
+      ++route_->counts->sessions;
+      ++route_->sessions;
       deadline_ = Clock::now() + server_->options.limits.idle;
       server_->newcomers.erase(number);
       server_->sessions.insert(this);
@@ -251,9 +300,12 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     }
     if (ended_ || !session_.over()) return;
     ended_ = true;
-    (session_.started() ? server_->counts->ended : server_->counts->refused).add(session_.outcome());
+    (session_.started() ? route_->counts->ended : server_->counts->refused).add(session_.outcome());
     server_->newcomers.erase(number);
-    if (server_->sessions.erase(this) > 0 && --server_->by_address[address] == 0) server_->by_address.erase(address);
+    if (server_->sessions.erase(this) > 0) {
+      --route_->sessions;
+      if (--server_->by_address[address] == 0) server_->by_address.erase(address);
+    }
     if (!parked_) deadline_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
     tell_end();
@@ -279,7 +331,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     all.messages_out += messages;
     all.bytes_out += bytes;
     if (const auto since = std::exchange(asked_at_, {}); since != Clock::time_point())
-      all.response_seconds.observe(std::chrono::duration<double>(Clock::now() - since).count());
+      route_->counts->response_seconds.observe(std::chrono::duration<double>(Clock::now() - since).count());
   }
   void tell_end() const {
     const bool silent = !session_.started() && session_.outcome() == "gone";
@@ -288,6 +340,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     end.number = number;
     end.address = address;
     end.label = session_.label();
+    if (session_.started()) end.model = route_->name;
     end.outcome = session_.outcome();
     end.why = session_.why();
     end.steps = session_.steps();
@@ -309,7 +362,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     if (parked_) return take_over();
     if (error && session_.over()) return;
     if (error) {
-      // What breaks the protocol is answered; a client that is gone is not.
+      // A breach of the protocol is answered; a client that is gone is not.
       if (const std::optional<ErrorCode> broken = wire_error(error)) return refuse(*broken, what_broke(error), {});
       return lose_connection();
     }
@@ -403,6 +456,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   }
 
   std::shared_ptr<State> server_;
+  State::Route* route_;  // the default until another is asked for
   Session session_;
   std::unique_ptr<MessageStream> stream_;
   asio::steady_timer timer_;
@@ -412,6 +466,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   Clock::time_point written_by_ = Clock::time_point::max();
   const Clock::time_point begun_ = Clock::now();
   Clock::time_point asked_at_{};  // the epoch while no response is due
+  bool by_address_ = false;       // the address says which route
   bool counted_ = false;          // it was a session
   bool ended_ = false;
   bool armed_ = false;
@@ -433,6 +488,27 @@ void Server::State::Connection::let_go() {
   server_->closed(shared_from_this());
 }
 
+// ---- Models ----
+
+std::shared_ptr<const ServedModel> Server::State::Connection::model_named(const std::string& name) {
+  if (name.empty()) return route_->model;
+  State::Route* const found = server_->route_named(name);
+  if (found == nullptr)
+    throw ProtocolError(ErrorCode::unknown_model,
+                        fmt::format("start.model: expected {}, found '{}'", fmt::join(*server_->names, ", "), name));
+  if (by_address_ && found != route_)
+    throw ProtocolError(ErrorCode::unknown_model,
+                        fmt::format("start.model: expected {}, which the address says, or none, found '{}'", route_->name, name));
+  route_ = found;
+  return route_->model;
+}
+
+Server::State::Route* Server::State::route_named(std::string_view name) noexcept {
+  for (const auto& route : routes)
+    if (route->name == name) return route.get();
+  return nullptr;
+}
+
 // ---- Sessions that outlive their connections ----
 
 std::string Server::State::Connection::issue_ticket() {
@@ -451,11 +527,14 @@ Server::State::Connection& Server::State::holder_of(std::string_view ticket) con
 
 void Server::State::Connection::resume(const std::string& ticket, std::uint64_t acknowledged) {
   Connection& holder = server_->holder_of(ticket);
+  if (by_address_ && holder.route_ != route_)
+    throw ProtocolError(ErrorCode::unknown_ticket,
+                        fmt::format("expected the ticket of a session of {}, which the address says, found another", route_->name));
   holder.session_.check_resume(acknowledged);
   handover_ = std::make_unique<Handover>(Handover{nullptr, acknowledged, holder.shared_from_this()});
 }
 
-/// The session waits for its client, if it may. What it still has to say is held; one that ended is held, too, until its client has read so.
+/// The session waits for its client, if it may. Its remaining messages are held; one that ended is held, too, until its client has read so.
 void Server::State::Connection::lose_connection() {
   const bool wanted = !session_.over() || session_.outcome() == "ended";
   if (session_.ticket().empty() || !wanted || server_->draining) return close_now();
@@ -466,7 +545,7 @@ void Server::State::Connection::lose_connection() {
   if (session_.over()) server_->hold_ended(*this);
 }
 
-/// Those that ended hold no slot, and are as many as there may be slots.
+/// Ended sessions hold no slot, and are as many as there may be slots.
 void Server::State::hold_ended(Connection& connection) {
   ended.emplace(connection.number, &connection);
   if (ended.size() > options.limits.sessions) ended.begin()->second->close_now();
@@ -503,33 +582,56 @@ void Server::State::Connection::close_finished(error_code error) {
   !error && stream_->peer_close_code() != 0 ? close_now() : lose_connection();
 }
 
-Server::State::State(asio::io_context& on, std::shared_ptr<const ServedModel> served, ServerOptions given)
+Server::State::State(asio::io_context& on, std::vector<ServedRoute> given_routes, ServerOptions given)
     : context(on),
-      model(std::move(served)),
       options(std::move(given)),
       listener(context.get_executor(), options.address, options.port, reach_of(options)),
-      admission(admission_of(options, *model), std::chrono::steady_clock::now()),
       drain_timer_(context) {
-  make_seal();
+  if (given_routes.empty()) throw ArgumentError("server: expected a model, found none");
   if (options.devices.empty()) options.devices.push_back(make_cpu_device());
-  for (const auto& device : options.devices) {
+  std::vector<std::shared_ptr<ThreadExecutor>> workers;
+  for (std::size_t i = 0; i < options.devices.size(); ++i) workers.push_back(std::make_shared<ThreadExecutor>(1));
+  std::vector<std::string> all;
+  for (ServedRoute& route : given_routes) {
+    if (!is_route_name(route.name))
+      throw ArgumentError(fmt::format(
+          "server: expected 1 to 64 characters of A-Z a-z 0-9 - _ as a model's name, and neither stream nor now, found '{}'", route.name));
+    if (std::find(all.begin(), all.end(), route.name) != all.end())
+      throw ArgumentError(fmt::format("server: expected a name for each model, found '{}' twice", route.name));
+    all.push_back(route.name);
+    add_route(std::move(route), workers);
+  }
+  names = std::make_shared<const std::vector<std::string>>(std::move(all));
+}
+
+void Server::State::add_route(ServedRoute given, const std::vector<std::shared_ptr<ThreadExecutor>>& workers) {
+  const Admission admission(admission_of(given), std::chrono::steady_clock::now());
+  Route& route = *routes.emplace_back(std::make_unique<Route>(Route{std::move(given.name), std::move(given.model), admission}));
+  make_seal(route);
+  for (std::size_t i = 0; i < options.devices.size(); ++i) {
     LivePlace::Options own;
-    own.device = device;
+    own.device = options.devices[i];
     own.backend = options.backend;
     own.max_rows = options.max_rows;
+    own.ahead = time_for_those_ahead;
     own.tracer = options.tracer;
-    own.counts = counts;
-    places.push_back(std::make_shared<LivePlace>(context, model->recurrence(), std::move(own)));
+    own.counts = route.counts;
+    own.worker = workers[i];
+    route.places.push_back(std::make_shared<ServedPlace>(context, route.model->recurrence(), std::move(own)));
+    places.push_back(route.places.back());
   }
 }
 
-/// A build without the part openssl serves as well, and says so when a client wants to save.
-void Server::State::make_seal() {
+/// A build without the part openssl serves as well, and says so when a client wants to save. Models share a random key: a state names its model.
+void Server::State::make_seal(Route& route) {
+  const ServedModel& model = *route.model;
   try {
-    seal = std::make_unique<const StateSeal>(model->recurrence(), options.state_key ? *options.state_key : StateKey::random(),
-                                             model->identity(), model->config().labels.size());
+    if (!options.state_key) options.state_key = std::make_shared<const StateKey>(StateKey::random());
+    route.seal = std::make_unique<const StateSeal>(model.recurrence(), *options.state_key, model.identity(), model.config().labels.size(),
+                                                   model.saved_audio_bytes());
+    most_state_bytes = std::max(most_state_bytes, route.seal->most_bytes());
   } catch (const UnsupportedError& absent) {
-    why_no_seal = absent.what();
+    route.why_no_seal = absent.what();
   }
 }
 
@@ -545,17 +647,22 @@ void Server::State::listen() {
   accept();
 }
 
-/// How long the rows that wait would take by what ticks have taken. They are counted now and then: starts may come by the thousand.
-double Server::State::backlog_seconds() {
+/// And how long they would take by what ticks have taken. They are counted now and then: starts may come by the thousand. Rows of a client that does not read
+/// its replies wait for that client, and not for the machine; those of one that sends ahead, beyond the first few, for the sessions that keep their pace.
+void Server::State::count_waiting_rows() {
   const auto now = std::chrono::steady_clock::now();
-  if (now - counted_at_ >= std::chrono::milliseconds(50)) {
-    counted_at_ = now;
-    waiting_rows_ = 0;
-    for (const Connection* session : sessions) waiting_rows_ += session->waiting_rows();
+  if (now - counted_at_ < std::chrono::milliseconds(50)) return;
+  counted_at_ = now;
+  waiting_rows_ = 0;
+  backlog_seconds_ = 0;
+  for (const Connection* session : sessions) {
+    if (session->held_up()) continue;
+    const std::size_t rows = std::min(session->waiting_rows(), Batcher::few_rows);
+    waiting_rows_ += rows;
+    double a_row = 0;
+    for (const auto& place : session->route().places) a_row = std::max(a_row, place->seconds_a_row());
+    backlog_seconds_ += static_cast<double>(rows) * a_row / static_cast<double>(options.devices.size());
   }
-  double a_row = 0;
-  for (const auto& place : places) a_row = std::max(a_row, place->seconds_a_row());
-  return static_cast<double>(waiting_rows_) * a_row / static_cast<double>(places.size());
 }
 
 /// Throws `overload` when there is no room for one more session.
@@ -571,7 +678,8 @@ void Server::State::check_room(const Connection& connection) {
   const auto found = by_address.find(connection.address);
   if (found != by_address.end() && found->second >= most)
     refuse(fmt::format("{} sessions of this address are live, the most that this server takes", most), 0);
-  const double backlog = backlog_seconds(), longest = std::chrono::duration<double>(limits.backlog).count();
+  count_waiting_rows();
+  const double backlog = backlog_seconds_, longest = std::chrono::duration<double>(limits.backlog).count();
   if (waiting_rows_ > limits.waiting_rows)
     refuse(fmt::format("about {} rows wait for their step, and this server takes no session while more than {} do", waiting_rows_,
                        limits.waiting_rows),
@@ -581,66 +689,83 @@ void Server::State::check_room(const Connection& connection) {
                        backlog, longest),
            backlog);
   observe();
-  if (const auto refused = admission.refuse(sessions.size()))
+  Route& route = connection.route();
+  if (const auto refused = route.admission.refuse(route.sessions, used_beside(&route)))
     throw ProtocolError(ErrorCode::overload, refused->why, refused->retry_after_ms);
 }
 
-/// Sums over places and the clock of the thread are asked for once a second at most.
+double Server::State::used_beside(const Route* own) const noexcept {
+  double used = 0;
+  for (const auto& route : routes)
+    if (route.get() != own) used += route->admission.share(route->sessions);
+  return used;
+}
+
+/// Sums over places and the clock of the thread are asked for once a second at most. A step costs the thread as much whichever model's it is.
 void Server::State::observe() {
   const auto now = std::chrono::steady_clock::now();
-  if (admission.due(now)) admission.observe(now, stats().rows, processor_seconds());
-}
-
-Batcher::Stats Server::State::stats() const noexcept {
-  Batcher::Stats all;
-  for (const auto& place : places) {
-    const Batcher::Stats& one = place->batcher().stats();
-    all.ticks += one.ticks;
-    all.rows += one.rows;
-    all.largest = std::max(all.largest, one.largest);
+  if (!seconds_seen_) seconds_seen_ = processor_seconds();
+  if (!routes.front()->admission.due(now)) return;
+  const double seconds = processor_seconds();
+  const std::uint64_t steps = sum_of(places).rows;
+  const double a_step = steps > steps_seen_ ? (seconds - *seconds_seen_) / static_cast<double>(steps - steps_seen_) : 0;
+  for (const auto& route : routes) {
+    const std::uint64_t own = sum_of(route->places).rows;
+    route->transport_seconds += a_step * static_cast<double>(own - route->admission.steps());
+    route->admission.observe(now, own, route->transport_seconds);
   }
-  return all;
+  steps_seen_ = steps;
+  seconds_seen_ = seconds;
 }
 
-/// Where a session begins: on the place with the fewest that is not lost.
+/// Where a session begins: of its model's places on the one with the fewest that is not lost.
 Batcher& Server::State::place_for(const Connection& connection) {
   check_room(connection);
+  Route& route = connection.route();
   LivePlace* found = nullptr;
-  for (const auto& place : places)
+  for (const auto& place : route.places)
     if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
-  if (found == nullptr) throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of(places.front()->lost())));
-  admission.started();
+  if (found == nullptr) throw ProtocolError(ErrorCode::lost, fmt::format("no place is left: {}", text_of(route.places.front()->lost())));
+  route.admission.started();
   return found->batcher();
 }
 
 void Server::State::lost_place(const LivePlace& gone) {
   for (const auto& place : places) place->check();  // one that goes may take others along
-  const auto left = std::count_if(places.begin(), places.end(), [](const auto& place) { return !place->lost(); });
-  if (lost) lost(text_of(gone.lost()), gone.told(), static_cast<std::size_t>(left));
+  std::size_t left = 0;
+  for (std::size_t device = 0; device < options.devices.size(); ++device)
+    left += std::none_of(routes.begin(), routes.end(), [&](const auto& route) { return bool(route->places[device]->lost()); }) ? 1 : 0;
+  if (lost) lost(text_of(gone.lost()), gone.told(), left);
 }
 
 void Server::State::accept() {
   listener.async_accept(asio::bind_executor(context, [self = shared_from_this()](error_code error, asio::ip::tcp::socket socket) {
     if (error) return;  // closed: the listener itself waits out what passes
-    self->admit(std::move(socket));
+    // Others that came as well: a connection for each turn of the sockets would let the queue grow while there is much to do. They are few beside those that may
+    // wait, so that who speaks at once is heard before it has to make room.
+    const std::size_t most = std::min(most_accepted, self->most_newcomers() / 8);
+    std::optional<asio::ip::tcp::socket> next(std::move(socket));
+    for (std::size_t taken = 0; next; next = ++taken < most ? self->listener.accept_waiting() : std::nullopt) {
+      error_code gone;
+      const auto peer = next->remote_endpoint(gone);
+      if (!gone) self->admit(*std::move(next), peer.address());
+    }
     self->accept();
   }));
 }
 
-void Server::State::admit(asio::ip::tcp::socket socket) {
-  error_code error;
-  const auto peer = socket.remote_endpoint(error);
-  if (error) return;
+template <class Carrier>
+void Server::State::admit(Carrier carrier, const asio::ip::address& peer) {
   ++counts->connections;
-  // Who says nothing keeps nobody out: the one that has waited longest goes, told so while not too many are being told.
+  // A silent connection keeps nobody out: the one that has waited longest goes, told so while not too many are being told.
   if (newcomers.size() >= most_newcomers()) {
     const auto oldest = newcomers.begin()->second->shared_from_this();
     oldest->displace(connections.size() >= sessions.size() + 2 * most_newcomers());
   }
-  auto connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, peer.address());
+  auto connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, peer);
   connections.insert(connection);
   newcomers.emplace(connection->number, connection.get());
-  connection->begin(std::move(socket));
+  connection->begin(std::move(carrier));
 }
 
 void Server::State::closed(const std::shared_ptr<Connection>& connection) {
@@ -687,8 +812,21 @@ void Server::State::shut_down() noexcept {
   for (const auto& connection : all) connection->close_now();
 }
 
+namespace {
+
+std::vector<ServedRoute> only_route(std::shared_ptr<const ServedModel> model, const Admission::Options& admission) {
+  std::vector<ServedRoute> routes;
+  routes.push_back({default_route, std::move(model), admission});
+  return routes;
+}
+
+}  // namespace
+
 Server::Server(asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options)
-    : state_(std::make_shared<State>(context, std::move(model), std::move(options))) {
+    : Server(context, only_route(std::move(model), options.admission), options) {}
+
+Server::Server(asio::io_context& context, std::vector<ServedRoute> routes, ServerOptions options)
+    : state_(std::make_shared<State>(context, std::move(routes), std::move(options))) {
   state_->stopped = [this] {
     if (on_stopped) on_stopped();
   };
@@ -715,6 +853,9 @@ Server::~Server() {
 
 std::string Server::address() const { return state_->listener.address(); }
 std::uint16_t Server::port() const { return state_->listener.port(); }
+void Server::serve(ByteStream bytes, const asio::ip::address& peer) {
+  if (!state_->draining) state_->admit(std::move(bytes), peer);
+}
 void Server::drain() { state_->drain(); }
 std::size_t Server::newcomers() const noexcept { return state_->newcomers.size(); }
 std::size_t Server::live_sessions() const noexcept {
@@ -723,14 +864,30 @@ std::size_t Server::live_sessions() const noexcept {
   return all;
 }
 
-Batcher::Stats Server::stats() const noexcept { return state_->stats(); }
-Server::Load Server::load() const noexcept { return {state_->admission.capacity(), state_->admission.load(state_->sessions.size())}; }
+Batcher::Stats Server::stats() const noexcept { return sum_of(state_->places); }
+Server::Load Server::load() const noexcept {
+  const State::Route& first = *state_->routes.front();
+  return {first.admission.capacity(), first.admission.load(first.sessions)};
+}
+double Server::used() const noexcept { return state_->used_beside(nullptr); }
 
 std::vector<Server::PlaceStats> Server::places() const {
   std::vector<PlaceStats> all;
-  for (const auto& place : state_->places)
-    all.push_back({place->place(), place->batcher().stats(), place->batcher().live(), place->lost() ? text_of(place->lost()) : "",
-                   place->seconds_a_row(), place->state_bytes()});
+  for (const auto& route : state_->routes)
+    for (const auto& place : route->places)
+      all.push_back({route->name, place->place(), place->batcher().stats(), place->batcher().live(),
+                     place->lost() ? text_of(place->lost()) : "", place->seconds_a_row(), place->state_bytes()});
+  return all;
+}
+
+std::vector<Server::ModelStats> Server::models() const {
+  std::vector<ModelStats> all;
+  for (const auto& route : state_->routes)
+    all.push_back(
+        {route->name, route->sessions, 0, {route->admission.capacity(), route->admission.load(route->sessions)}, route->counts.get()});
+  for (const State::Connection* session : state_->sessions)
+    for (ModelStats& one : all)
+      if (one.name == session->route().name) one.waiting_rows += session->waiting_rows();
   return all;
 }
 

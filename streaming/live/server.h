@@ -13,6 +13,7 @@
 #include <millrace/streaming/live/admission.h>
 #include <millrace/streaming/live/batcher.h>
 #include <millrace/streaming/live/served_model.h>
+#include <millrace/streaming/live/served_route.h>
 #include <millrace/streaming/live/server_counts.h>
 #include <millrace/streaming/live/state_key.h>
 #include <millrace/streaming/protocol/limits.h>
@@ -22,6 +23,7 @@
 
 namespace millrace {
 
+class ByteStream;
 class TlsServer;
 class TokenSet;
 class Tracer;
@@ -39,7 +41,7 @@ struct ServerOptions {
   std::vector<std::shared_ptr<Device>> devices;  ///< a session lives on one of them; none: a CPU device with one thread
   Backend backend = Backend::automatic;          ///< of ticks, as StateSlab takes it
   std::chrono::milliseconds drain_limit{4000};
-  Admission::Options admission;  ///< session_rate 0: that of the model's audio, where it has some
+  Admission::Options admission;  ///< of a server's only model; see ServedRoute
   std::shared_ptr<const StateKey>
       state_key;  ///< seals the states of sessions; none: a key of the server's own, whose states nobody else takes
   Tracer* tracer = nullptr;
@@ -47,22 +49,30 @@ struct ServerOptions {
   ServerOptions() = default;
 };
 
-/// Serves one model to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that
+/// Serves one or several models to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that
 /// what arrives meanwhile joins the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
 /// context's work: destroy it after `on_stopped`, or after the context has stopped.
 ///
-/// Of several devices a session begins on the one with the fewest, each with a thread for its ticks. When a device is lost (a kernel trapped) its
+/// Of several models a client names one in its `start`, or by the address of a WebSocket, /NAME; one that names none gets the first. Each has batchers, states
+/// and a seal of its own. Limits are the server's. Where capacities are known, what the sessions of all models need is at most the whole machine.
+///
+/// Of several devices a session begins on the one with the fewest, each with a thread for its ticks, on which models take turns. When a device is lost (a kernel trapped) its
 /// sessions end with `lost` and the reason, those elsewhere go on, and new ones begin where there is a place left, or are refused with `lost`.
 class Server {
  public:
   /// Listens at once. IoError, ArgumentError: see Listener.
   Server(boost::asio::io_context& context, std::shared_ptr<const ServedModel> model, ServerOptions options);
+  /// The same with several models, of which the first is the default. ArgumentError for none, a name that stands twice, or one that is none (is_route_name).
+  Server(boost::asio::io_context& context, std::vector<ServedRoute> routes, ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   std::string address() const;
   std::uint16_t port() const;
+  /// A connection that somebody else accepted, on the context's executor, from `peer`: it is served as those of the listener are, without `tls`.
+  /// One that comes after `drain` is closed.
+  void serve(ByteStream bytes, const boost::asio::ip::address& peer);
   /// Stops listening, reads no more, answers what has arrived, tells every session that the server goes away, and closes. A second call
   /// closes at once.
   void drain();
@@ -76,6 +86,7 @@ class Server {
     std::uint64_t number = 0;  ///< of the connection, from 1
     std::string address;
     std::string label;         ///< what the client calls it
+    std::string model;         ///< the name of its model; empty before its start
     std::string_view outcome;  ///< "ended", "gone", or the name of an error
     std::string why;           ///< of an error
     std::uint64_t steps = 0;
@@ -97,8 +108,12 @@ class Server {
     double capacity = 0;  ///< 0: not known
     double asked = 0;
   };
+  /// Of the default model.
   Load load() const noexcept;
+  /// The part of the machine that the sessions of all models are taken to need; 1: no other is admitted.
+  double used() const noexcept;
   struct PlaceStats {
+    std::string model;  ///< its name
     Place place;
     Batcher::Stats ticks;
     std::size_t sessions = 0;
@@ -106,8 +121,17 @@ class Server {
     double seconds_a_row = 0;     ///< what a row of a tick took lately; 0 before the first
     std::size_t state_bytes = 0;  ///< of the sessions' states
   };
-  /// In the order of `devices`.
+  /// One for each model and device: the first model's in the order of `devices`, then the next one's.
   std::vector<PlaceStats> places() const;
+  struct ModelStats {
+    std::string name;
+    std::size_t sessions = 0;      ///< that have started and are not over
+    std::size_t waiting_rows = 0;  ///< of them, about
+    Load load;
+    const ModelCounts* counts = nullptr;  ///< the server's
+  };
+  /// In the order of the routes.
+  std::vector<ModelStats> models() const;
   /// Counts since the server began.
   const ServerCounts& counts() const noexcept;
   /// A session that has started and is not over.
@@ -115,6 +139,7 @@ class Server {
     std::uint64_t number = 0;  ///< of the connection
     std::string address;
     std::string label;
+    std::string model;
     std::uint64_t steps = 0;
     std::size_t waiting_rows = 0;
     double seconds = 0;  ///< since the connection was accepted

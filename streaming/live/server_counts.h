@@ -37,7 +37,7 @@ class Histogram {
 /// Counts by how something ended: "ended", "gone", or the name of an ErrorCode.
 class OutcomeCounts {
  public:
-  static constexpr std::size_t codes = static_cast<std::size_t>(ErrorCode::unknown_ticket) + 1;  ///< behind the last ErrorCode
+  static constexpr std::size_t codes = static_cast<std::size_t>(ErrorCode::unknown_model) + 1;  ///< behind the last ErrorCode
   static constexpr std::size_t size = codes + 2;
 
   void add(std::string_view outcome) noexcept { ++counts_[index_of(outcome)]; }
@@ -50,23 +50,27 @@ class OutcomeCounts {
   std::array<std::uint64_t, size> counts_{};
 };
 
-/// Counts of a server since it began. Plain numbers of the one thread that serves: counting costs an addition.
-struct ServerCounts {
-  std::uint64_t connections = 0;        ///< accepted
-  std::uint64_t failed_handshakes = 0;  ///< connections that broke, or spoke another protocol, before they could say `start`
-  std::uint64_t refused_requests = 0;   ///< a token, an origin or a route that is not allowed
-  std::uint64_t pages = 0;              ///< given to browsers
-  std::uint64_t sessions = 0;           ///< started
-  OutcomeCounts ended;                  ///< sessions that had started
-  OutcomeCounts refused;                ///< connections that were refused a session, or ended before their start
-  std::uint64_t messages_in = 0, messages_out = 0;
-  std::uint64_t bytes_in = 0, bytes_out = 0;  ///< of payloads
+/// Counts of one model of a server since the server began.
+struct ModelCounts {
+  std::uint64_t sessions = 0;  ///< started
+  OutcomeCounts ended;         ///< of them
   Histogram tick_rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
   Histogram tick_seconds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1};
   /// From when a session was ready to step to its tick: of each tick, the session that waited longest.
   Histogram queue_seconds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5};
   /// From data of a session that waited for nothing to the replies that it brought about.
   Histogram response_seconds{0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
+};
+
+/// Counts of a server since it began. Plain numbers of the one thread that serves: counting costs an addition.
+struct ServerCounts {
+  std::uint64_t connections = 0;        ///< accepted
+  std::uint64_t failed_handshakes = 0;  ///< connections that broke, or spoke another protocol, before they could say `start`
+  std::uint64_t refused_requests = 0;   ///< a token, an origin or a route that is not allowed
+  std::uint64_t pages = 0;              ///< given to browsers
+  OutcomeCounts refused;                ///< connections that were refused a session, or ended before their start
+  std::uint64_t messages_in = 0, messages_out = 0;
+  std::uint64_t bytes_in = 0, bytes_out = 0;  ///< of payloads
 };
 
 }  // namespace millrace

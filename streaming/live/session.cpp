@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <boost/container/small_vector.hpp>
 
 #include <millrace/streaming/protocol/data.h>
 #include <millrace/streaming/protocol/result.h>
@@ -25,31 +26,33 @@ double element(DType dtype, std::span<const std::byte> row, std::size_t index) {
 }  // namespace
 
 Session::Session(std::shared_ptr<const ServedModel> model, Batcher& batcher, const Limits& limits)
-    : model_(std::move(model)), batcher_(&batcher), limits_(limits) {}
+    : LiveSequence(batcher), model_(std::move(model)), limits_(limits) {}
 
-Session::Session(std::shared_ptr<const ServedModel> model, SessionHost& host, const Limits& limits)
-    : model_(std::move(model)), host_(&host), limits_(limits) {}
+Session::Session(SessionHost& host, const Limits& limits) : host_(&host), limits_(limits) {}
 
 void SessionHost::resume(const std::string&, std::uint64_t) {
   throw ProtocolError(ErrorCode::unknown_ticket, "expected a server that holds sessions without a connection, found one that does not");
 }
 
-Session::~Session() { leave(); }
-
-void Session::leave() {
-  if (started() && !over_) batcher_->close(id_);
-  over_ = true;
-}
-
 // ---- In ----
 
-bool Session::wants_input() const noexcept {
-  if (over_ || end_said_) return false;
+bool Session::wants_input() const noexcept { return has_room() && !far_ahead(); }
+
+bool Session::has_room() const noexcept {
+  if (over() || end_said_) return false;
   return incoming_.empty() || (incoming_.size() < limits_.chunks_in && incoming_bytes_ < limits_.queued_in);
 }
 
+/// Of a client that sends ahead, messages cost something already when they are read. While the session is held up, one row is enough.
+bool Session::far_ahead() const noexcept {
+  if (!started() || over()) return false;
+  const auto end = sources().begin() + batcher().recurrence().inputs.size();
+  const std::size_t enough = held_up() ? 0 : 4 * Batcher::few_rows;
+  return std::all_of(sources().begin(), end, [enough](const auto& source) { return source->rows() > enough; });
+}
+
 bool Session::receive(Message message) {
-  if (over_) return false;
+  if (over()) return false;
   try {
     if (message.kind == MessageKind::binary) return take_data(std::move(message));
     take_control(message);
@@ -89,14 +92,14 @@ void Session::take_control(const Message& message) {
 bool Session::take_data(Message message) {
   if (!started()) throw ProtocolError(ErrorCode::bad_message, "expected start as the first message, found data");
   if (end_said_) throw ProtocolError(ErrorCode::bad_message, "expected nothing after end, found data");
-  const bool named = sources_.size() > 1;
+  const bool named = sources().size() > 1;
   const DataView data = parse_data(message, named);
   Chunk chunk;
   for (const PortSpec& port : model_->inputs()) {
     if (!named || port.name == data.input) break;
     ++chunk.source;
   }
-  if (chunk.source == sources_.size())
+  if (chunk.source == sources().size())
     throw ProtocolError(ErrorCode::bad_input, fmt::format("expected data for an input of the program, found '{}'", data.input));
   const PortSpec& port = model_->inputs()[chunk.source];
   if (const int innermost = model_->recurrence()->levels - 1; !port.level && open_said_ < innermost && !data.bytes.empty())
@@ -113,8 +116,8 @@ bool Session::take_data(Message message) {
 }
 
 std::size_t Session::waiting_rows() const noexcept {
-  if (sources_.size() == 0) return 0;
-  const RowSource& first = **sources_.begin();
+  if (sources().size() == 0) return 0;
+  const RowSource& first = **sources().begin();
   return first.rows() + incoming_bytes_ / std::max<std::size_t>(first.row_bytes(), 1);
 }
 
@@ -164,117 +167,76 @@ void Session::take_mark(const CloseMessage& message) {
 
 /// Works the queue off: bytes go to the sources as far as they take them, in order for each; a mark waits for all before it.
 void Session::feed() {
-  if (feeding_ || over_ || !started()) return;
+  if (feeding_ || over() || !started()) return;
   struct Feeding {
     explicit Feeding(bool& on) : flag(on) { flag = true; }
     ~Feeding() { flag = false; }
     bool& flag;
   } const feeding(feeding_);
   bool moved = false;
-  while (!over_ && !crossing_ && !resetting_ && !saving_) {
-    std::vector<bool> full(sources_.size(), false);
+  while (!over() && !under_way()) {
+    boost::container::small_vector<bool, 8> full(sources().size(), false);
+    std::size_t with_room = sources().size();
     auto at = incoming_.begin();
-    while (at != incoming_.end() && !at->mark) {
+    while (at != incoming_.end() && !at->mark && with_room > 0) {
       if (full[at->source]) {
         ++at;
         continue;
       }
       const std::span<const std::byte> bytes = std::as_bytes(std::span<const char>(at->bytes)).subspan(at->taken);
-      const std::size_t taken = sources_[at->source]->feed(bytes);
+      const std::size_t taken = sources()[at->source]->feed(bytes);
       at->taken += taken;
       incoming_bytes_ -= taken;
       moved = moved || taken > 0;
       full[at->source] = taken < bytes.size();
+      with_room -= full[at->source] ? 1 : 0;
       at = full[at->source] ? std::next(at) : incoming_.erase(at);
     }
     if (incoming_.empty() || !incoming_.front().mark) break;
-    if (moved) batcher_->changed(id_);
+    if (moved) fed();
     moved = false;
     if (!pass(*incoming_.front().mark)) break;
   }
-  if (moved && !over_) batcher_->changed(id_);
+  if (moved && !over()) fed();
   check_not_stuck();
 }
 
 /// Only more rows of another input would help, and no more is read: the inputs are too far apart.
 void Session::check_not_stuck() const {
-  if (over_ || end_said_ || crossing_ || resetting_ || saving_ || incoming_.empty() || incoming_.front().mark || wants_input()) return;
-  if (!batcher_->settled(id_)) return;
+  if (over() || incoming_.empty() || incoming_.front().mark || has_room() || !settled()) return;
   const std::string& ahead = model_->inputs()[incoming_.front().source].name;
-  for (std::size_t i = 0; i < sources_.size(); ++i)
-    if (sources_[i]->rows() == 0 && !model_->inputs()[i].level)
+  for (std::size_t i = 0; i < sources().size(); ++i)
+    if (sources()[i]->rows() == 0 && !model_->inputs()[i].level)
       throw ProtocolError(ErrorCode::bad_input,
                           fmt::format("expected rows of '{}' before more of '{}', of which {} bytes wait", model_->inputs()[i].name, ahead,
-                                      sources_[incoming_.front().source]->held_bytes()));
+                                      sources()[incoming_.front().source]->held_bytes()));
 }
 
-/// The mark at the front of the queue takes effect and goes away. False: not yet.
+/// The mark at the front of the queue takes effect and goes away, or what is open before it closes. False: not yet.
 bool Session::pass(const Mark& front) {
+  if (!settled()) return false;
   const Mark mark = front;
-  if (mark.kind == Mark::Kind::end && open_ == 0) {
-    incoming_.pop_front();
-    for (const auto& source : sources_) source->end();
-    batcher_->changed(id_);
-    return true;
-  }
-  if (!batcher_->settled(id_)) return false;
-  if (mark.kind == Mark::Kind::flush) {
-    incoming_.pop_front();
-    send(text_message(to_json(FlushedMessage{answered_})));
-    return true;
-  }
-  if (mark.kind == Mark::Kind::save || mark.kind == Mark::Kind::leave) {
-    incoming_.pop_front();
-    pass_save(mark);
-    return true;
-  }
-  if ((mark.kind == Mark::Kind::end || mark.kind == Mark::Kind::reset) && open_ > 0) {
-    // What is open closes first, from the inside.
-    pass_boundary({Mark::Kind::close, open_});
+  const bool ends = mark.kind == Mark::Kind::end || mark.kind == Mark::Kind::reset;
+  if (ends && open_levels() > 0) {
+    cross(false, open_levels());
     return true;
   }
   incoming_.pop_front();
-  if (mark.kind == Mark::Kind::reset) {
-    resetting_ = true;
-    for (const auto& source : sources_) source->end();
-    batcher_->changed(id_);
-    return true;
+  switch (mark.kind) {
+    case Mark::Kind::open: cross(true, mark.level); break;
+    case Mark::Kind::close: cross(false, mark.level); break;
+    case Mark::Kind::flush: send(text_message(to_json(FlushedMessage{answered()}))); break;
+    case Mark::Kind::save:
+    case Mark::Kind::leave: pass_save(mark); break;
+    case Mark::Kind::reset: begin_anew(); break;
+    case Mark::Kind::end: end(); break;
   }
-  pass_boundary(mark);
   return true;
-}
-
-void Session::pass_boundary(const Mark& mark) {
-  const Recurrence& recurrence = *model_->recurrence();
-  const bool opens = mark.kind == Mark::Kind::open;
-  check_whole(opens ? "open" : "close");
-  const Recurrence::Boundary& boundary = opens ? recurrence.opening(mark.level) : recurrence.closing(mark.level);
-  const auto index = static_cast<std::size_t>(&boundary - recurrence.boundaries.data());
-  for (const Recurrence::Input& input : boundary.inputs)
-    for (std::size_t i = 0; i < sources_.size(); ++i)
-      if (model_->inputs()[i].name == input.name && sources_[i]->rows() == 0)
-        throw ProtocolError(ErrorCode::bad_input,
-                            fmt::format("expected a row of '{}' before open of level {}, found none", input.name, mark.level));
-  open_ += opens ? 1 : -1;
-  crossing_ = true;
-  batcher_->cross(id_, index);
-}
-
-/// Sequences begin and end between steps: with whole rows, as many of each input.
-void Session::check_whole(const char* at) const {
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    const PortSpec& port = model_->inputs()[i];
-    if (port.level || sources_[i]->held_bytes() == 0) continue;
-    throw ProtocolError(ErrorCode::bad_input,
-                        sources_[i]->rows() > 0 ? fmt::format("{}: expected as many rows of each input, found more of '{}'", at, port.name)
-                                                : fmt::format("{}: expected whole rows of '{}', found {} bytes of one", at, port.name,
-                                                              sources_[i]->held_bytes()));
-  }
 }
 
 // ---- Steps ----
 
-/// What stood behind something that is done now.
+/// The events that stood behind one that is done now.
 void Session::go_on() {
   try {
     feed();
@@ -289,64 +251,49 @@ void Session::go_on() {
 }
 
 /// The outputs of a step, or of an inner sequence of `level` that closed.
-void Session::send_rows(std::uint64_t seq, std::optional<int> level, std::span<const std::span<const std::byte>> rows) {
+void Session::send_rows(std::uint64_t seq, std::optional<int> level, Row row) {
   if (reply_ == ReplyFormat::none) return;
-  std::vector<OutputRows> outputs;
+  boost::container::small_vector<OutputRows, 4> outputs;
   std::size_t first = 0;
   while (first < model_->outputs().size() && model_->outputs()[first].level != level) ++first;
   for (const std::size_t output : wanted())
     if (const PortSpec& port = model_->outputs()[output]; port.level == level)
-      outputs.push_back({port.name, port.dtype, rows[output - first]});
+      outputs.push_back({port.name, port.dtype, row[output - first]});
   // A program whose outputs are all of inner sequences has none at a step, and the other way round.
   if (outputs.empty() && (level || !wanted().empty())) return;
-  send(reply_ == ReplyFormat::json ? json_result(seq, outputs, level) : binary_result(seq, 1, outputs));
+  const std::span<const OutputRows> said(outputs.data(), outputs.size());
+  send(reply_ == ReplyFormat::json ? json_result(seq, said, level) : binary_result(seq, 1, said));
 }
 
-void Session::step(std::uint64_t seq, std::span<const std::span<const std::byte>> rows) {
-  ++answered_;
-  send_rows(seq, std::nullopt, rows);
-  label_step(rows);
+void Session::on_step(std::uint64_t seq, Row row) {
+  send_rows(seq, std::nullopt, row);
+  label_step(row);
   go_on();
 }
 
-void Session::crossed(std::size_t boundary, std::span<const std::span<const std::byte>> rows) {
-  crossing_ = false;
+void Session::on_crossed(std::size_t boundary, std::uint64_t number, Row row) {
   const Recurrence::Boundary& at = model_->recurrence()->boundaries[boundary];
-  if (!at.opens) {
-    std::uint64_t& closed = special_->closed[static_cast<std::size_t>(at.level)];
-    if (!rows.empty()) send_rows(closed, at.level, rows);
-    ++closed;
-  }
+  if (!at.opens && !row.empty()) send_rows(number, at.level, row);
   go_on();
 }
 
-/// The sequence has ended for a reset: the state goes back to its start, and the counts too.
-void Session::begin_anew() {
-  send(text_message(to_json(ResetDoneMessage{answered_})));
-  resetting_ = false;
-  make_special().steps_before += std::exchange(answered_, 0);
-  std::vector<std::unique_ptr<RowSource>> fresh;
-  for (const auto& source : sources_) fresh.push_back(source->anew());
-  // The old sources go only when the batcher has the new ones.
-  const auto old = std::exchange(sources_, OneOrMany(std::move(fresh)));
-  if (special_) special_->closed.assign(special_->closed.size(), 0);
+void Session::on_begun_anew() {
   find_audio();
   if (!special().labels.empty()) make_labels();
-  batcher_->restart(id_, sources(), special().given);
   go_on();
 }
 
-void Session::label_step(std::span<const std::span<const std::byte>> rows) {
+void Session::label_step(Row row) {
   if (!special_) return;
   for (Labelled& label : special_->labels)
-    send_segment(label.segmenter.step(element(model_->outputs()[label.output].dtype, rows[label.output], label.index)));
+    send_segment(label.segmenter.step(element(model_->outputs()[label.output].dtype, row[label.output], label.index)));
 }
 
 void Session::send_segment(const std::optional<Segment>& segment) {
   if (segment) send(text_message(to_json(SegmentMessage{segment->label, segment->start, segment->end})));
 }
 
-void Session::failed(std::uint64_t, std::exception_ptr error) {
+void Session::on_failed(std::uint64_t, std::exception_ptr error) {
   std::string why = "a step failed";
   try {
     std::rethrow_exception(error);
@@ -360,25 +307,31 @@ void Session::failed(std::uint64_t, std::exception_ptr error) {
   end_with(ErrorCode::failed, why, {});
 }
 
-void Session::drained() {
+void Session::on_drained(bool anew) {
   // Sources of several inputs must have ended with the same number of rows.
-  for (const auto& source : sources_)
+  for (const auto& source : sources())
     if (source->rows() > 0) return end_with(ErrorCode::bad_input, "expected as many rows of each input, found more of one", {});
   if (special_)
     for (Labelled& label : special_->labels) send_segment(label.segmenter.end(special_->audio->seconds()));
-  if (resetting_) return begin_anew();
+  if (anew) return send(text_message(to_json(ResetDoneMessage{answered()})));
   leave();
   outcome_ = Outcome::ended;
-  send(text_message(to_json(EndedMessage{answered_})));
+  send(text_message(to_json(EndedMessage{answered()})));
 }
 
 // ---- Out ----
+
+bool Session::held_up() const noexcept {
+  constexpr std::size_t for_those_ahead = 16384;
+  if (outgoing_bytes_ <= std::min(limits_.queued_out, for_those_ahead)) return false;
+  return outgoing_bytes_ > limits_.queued_out || waiting_rows() > Batcher::few_rows;
+}
 
 void Session::send(Message message) {
   outgoing_bytes_ += message.payload.size();
   outgoing_.push_back(std::move(message));
   if (on_change) on_change();
-  if (outgoing_bytes_ > limits_.queued_out && started() && !over_) batcher_->allow(id_, false);
+  if (started() && !over() && held_up()) batcher().allow(id(), false);
 }
 
 Message Session::take_output() {
@@ -390,20 +343,20 @@ Message Session::take_output() {
 
 bool Session::about_to_say_more() const noexcept {
   constexpr std::size_t few_messages = 8, few_bytes = 4096;
-  return !over_ && started() && outgoing_.size() < few_messages && outgoing_bytes_ < std::min(few_bytes, limits_.queued_out) &&
-         batcher_->will_step(id_);
+  return !over() && started() && outgoing_.size() < few_messages && outgoing_bytes_ < std::min(few_bytes, limits_.queued_out) &&
+         batcher().will_step(id());
 }
 
 void Session::written(std::size_t bytes) {
   outgoing_bytes_ -= bytes;
-  if (!over_ && started() && outgoing_bytes_ <= limits_.queued_out) batcher_->allow(id_, true);
+  if (!over() && started() && !held_up()) batcher().allow(id(), true);
 }
 
 void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,
                        std::optional<SavedMessage> saved) {
-  if (over_) return;
+  if (over()) return;
   ErrorMessage message{code, why, retry_after_ms, {}, std::move(saved)};
-  if (started()) message.seq = answered_;
+  if (started()) message.seq = answered();
   outcome_ = Outcome::error;
   error_ = code;
   make_special().why = std::make_unique<std::string>(why);
@@ -416,7 +369,7 @@ void Session::refuse(ErrorCode code, const std::string& why, std::optional<std::
 }
 
 void Session::abandon() {
-  if (!over_) outcome_ = Outcome::gone;
+  if (!over()) outcome_ = Outcome::gone;
   leave();
   outgoing_.clear();
 }

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-/// What a client gave for the start, as the program takes it.
+/// The values that a client gave for the start, as the program takes them.
 Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& values) {
   if (std::cmp_not_equal(values.size(), wanted.dims.elements()))
     throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected {} values for {}, found {}", wanted.name,
@@ -48,29 +48,21 @@ std::unique_ptr<RowSource> Session::make_source(std::size_t input, const StartMe
   return std::make_unique<AudioFrontEnd>(*model_->config().audio, format, limits_.queued_in);
 }
 
-void Session::make_sources(const StartMessage& message) {
+LiveSequence::Sources Session::make_sources(const StartMessage& message) const {
   for (const auto& [name, request] : message.inputs) {
     const bool known = std::any_of(model_->inputs().begin(), model_->inputs().end(),
                                    [&wanted = name](const PortSpec& port) { return port.name == wanted; });
     if (!known) throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an input of the program, found '{}'", name));
   }
-  std::vector<std::unique_ptr<RowSource>> made;
+  Sources made;
   made.reserve(model_->inputs().size());
   for (std::size_t i = 0; i < model_->inputs().size(); ++i) made.push_back(make_source(i, message));
-  sources_ = OneOrMany(std::move(made));
-  find_audio();
+  return made;
 }
 
 void Session::find_audio() {
-  for (std::size_t i = 0; i < sources_.size(); ++i)
-    if (model_->inputs()[i].audio) make_special().audio = static_cast<AudioFrontEnd*>(sources_[i].get());
-}
-
-std::vector<RowSource*> Session::sources() const {
-  std::vector<RowSource*> all;
-  all.reserve(sources_.size());
-  for (const auto& source : sources_) all.push_back(source.get());
-  return all;
+  for (std::size_t i = 0; i < sources().size(); ++i)
+    if (model_->inputs()[i].audio) make_special().audio = static_cast<AudioFrontEnd*>(sources()[i].get());
 }
 
 const Session::Special& Session::special() const noexcept {
@@ -103,7 +95,7 @@ void Session::choose_outputs(const StartMessage& message) {
       throw ProtocolError(ErrorCode::bad_input, fmt::format("expected an output of the program, found '{}'", name));
     chosen.push_back(static_cast<std::size_t>(at - model_->outputs().begin()));
   }
-  // Those of a step first, then those of each level.
+  // The outputs of a step come first, then the outputs of each level.
   std::vector<std::size_t> grouped;
   const int levels = model_->recurrence()->levels;
   for (int level = levels; level > 0; --level)
@@ -113,7 +105,7 @@ void Session::choose_outputs(const StartMessage& message) {
   check();
 }
 
-std::vector<Tensor> Session::take_given(const StartMessage& message) {
+std::vector<Tensor> Session::given_of(const StartMessage& message) const {
   const Recurrence& recurrence = *model_->recurrence();
   for (const auto& [name, values] : message.given) {
     const bool known =
@@ -121,8 +113,8 @@ std::vector<Tensor> Session::take_given(const StartMessage& message) {
     if (!known)
       throw ProtocolError(ErrorCode::bad_input, fmt::format("expected a value that the program takes at the start, found '{}'", name));
   }
-  if (message.given.empty()) return {};
-  std::vector<Tensor>& given = make_special().given;
+  std::vector<Tensor> given;
+  if (message.given.empty()) return given;
   for (const Recurrence::Given& value : recurrence.given) {
     const auto found = message.given.find(value.name);
     given.push_back(found == message.given.end() ? Tensor() : given_tensor(value, found->second));
@@ -148,19 +140,21 @@ SavedState Session::unsealed(const StartMessage& message) const {
   }
 }
 
-/// The sequence stands where the saved one stood; its states go to the batcher.
-void Session::go_on_from(SavedState& saved, const StartMessage& message) {
-  for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i]->load(saved.pending.at(i));
-  answered_ = saved.steps;
-  open_ = open_said_ = saved.open;
-  if (saved.steps_before > 0) make_special().steps_before = saved.steps_before;
-  if (!saved.given.empty()) make_special().given = saved.given;
-  if (!special().closed.empty() && special().closed.size() == saved.closed.size()) make_special().closed = saved.closed;
+/// The parts of a Session beside its sequence continue from the saved state.
+void Session::go_on_from(const SavedState& saved, const StartMessage& message) {
+  open_said_ = saved.open;
   if (!message.segments || special().labels.empty()) return;
   std::vector<Labelled>& labels = make_special().labels;
   if (labels.size() != saved.segmenters.size())
     throw ProtocolError(ErrorCode::bad_input, "expected segments to be wanted from the beginning, found a state of a session without them");
   for (std::size_t i = 0; i < labels.size(); ++i) labels[i].segmenter.load(saved.segmenters[i]);
+}
+
+void Session::choose_model(const std::string& name) {
+  if (host_ != nullptr)
+    model_ = host_->model_named(name);
+  else if (!name.empty())
+    throw ProtocolError(ErrorCode::unknown_model, fmt::format("expected no model's name, as there is one model, found '{}'", name));
 }
 
 void Session::start(const StartMessage& message) {
@@ -169,29 +163,30 @@ void Session::start(const StartMessage& message) {
     if (host_ == nullptr) throw ProtocolError(ErrorCode::unknown_ticket, "expected a ticket of this server's, found another");
     return host_->resume(*message.resume, message.acknowledged);
   }
-  SavedState saved = unsealed(message);
+  choose_model(message.model);
+  SavedState from = unsealed(message);
   reply_ = message.reply;
   choose_outputs(message);
-  make_sources(message);
-  std::vector<Tensor> given = take_given(message);
+  if (!message.state) from.given = given_of(message);
+  prepare(make_sources(message), from);
+  find_audio();
   if (!message.session.empty()) make_special().label = message.session;
-  if (const int levels = model_->recurrence()->levels; levels > 1) make_special().closed.assign(static_cast<std::size_t>(levels), 0);
   if (message.segments) make_labels();
-  if (message.state) go_on_from(saved, message);
-  if (host_ != nullptr) batcher_ = &host_->choose();
-  id_ = batcher_->open(sources(), *this, message.state ? saved.given : std::move(given), {std::move(saved.states), answered_});
+  if (message.state) go_on_from(from, message);
+  begin(host_ != nullptr ? host_->choose() : batcher(), std::move(from.states));
   if (host_ != nullptr)
     if (std::string ticket = host_->issue_ticket(); !ticket.empty())
       make_special().sent = std::make_unique<SentMessages>(std::move(ticket), limits_.held_out);
-  // What stays was made before what goes away again, so that it leaves no gaps.
+  // Lasting objects are made before passing ones, so that no gaps are left.
   send(text_message(to_json(greeting())));
 }
 
 StartedMessage Session::greeting() const {
   StartedMessage answer;
   answer.session = label();
+  if (host_ != nullptr) answer.model = host_->model_name();
   answer.reply = reply_;
-  answer.seq = answered_;
+  answer.seq = answered();
   answer.idle_seconds = std::chrono::duration<double>(limits_.idle).count();
   if (const Special& own = special(); own.sent) {
     answer.ticket = own.sent->ticket();

@@ -10,9 +10,9 @@
 namespace millrace {
 
 std::size_t Session::most_start_bytes() const noexcept {
-  const StateSeal* seal = host_ == nullptr ? nullptr : host_->seal();
+  const std::size_t state = host_ == nullptr ? 0 : host_->most_state_bytes();
   constexpr std::size_t beside = 4096;
-  return seal == nullptr ? limits_.start : std::max(limits_.start, base64_size(seal->most_bytes()) + beside);
+  return state == 0 ? limits_.start : std::max(limits_.start, base64_size(state) + beside);
 }
 
 // ---- Saving ----
@@ -23,7 +23,7 @@ std::string Session::why_not_saved() const {
   if (host_->seal() == nullptr) return host_->why_no_seal();
   try {
     std::string scratch;
-    for (const auto& source : sources_) source->save(scratch);
+    for (const auto& source : sources()) source->save(scratch);
   } catch (const UnsupportedError& error) {
     return error.what();
   }
@@ -40,35 +40,22 @@ void Session::pass_save(const Mark& mark) {
   leaving_ = mark.kind == Mark::Kind::leave;
   if (leaving_ && !why_not_saved().empty()) return end_with(ErrorCode::draining, "the server is going away", {});
   saved_with_ = mark.messages;
-  saving_ = true;
-  batcher_->save(id_);
-}
-
-SavedState Session::state_with(std::vector<Tensor> states) const {
-  SavedState state;
-  state.steps = answered_;
-  state.steps_before = special().steps_before;
-  state.open = open_;
-  state.closed = special().closed;
-  state.given = special().given;
-  state.states = std::move(states);
-  for (const auto& source : sources_) source->save(state.pending.emplace_back());
-  for (const Labelled& label : special().labels) label.segmenter.save(state.segmenters.emplace_back());
-  return state;
+  save();
 }
 
 /// Nothing when there is no state, for which `why` then has the reason.
 std::optional<SavedMessage> Session::seal(std::vector<Tensor> states, std::string& why) {
   try {
-    return SavedMessage{answered_, saved_with_, base64(host_->seal()->seal(state_with(std::move(states))))};
+    SavedState state = state_with(std::move(states));
+    for (const Labelled& label : special().labels) label.segmenter.save(state.segmenters.emplace_back());
+    return SavedMessage{answered(), saved_with_, base64(host_->seal()->seal(state))};
   } catch (const Error& error) {
     why = error.what();
     return std::nullopt;
   }
 }
 
-void Session::saved(std::vector<Tensor> states) {
-  saving_ = false;
+void Session::on_saved(std::vector<Tensor> states) {
   std::string why;
   std::optional<SavedMessage> message = seal(std::move(states), why);
   if (leaving_) return end_with(ErrorCode::draining, "the server is going away", {}, std::move(message));
@@ -78,7 +65,7 @@ void Session::saved(std::vector<Tensor> states) {
 }
 
 void Session::drain() {
-  if (over_ || end_said_) return;  // what has been said to end will
+  if (over() || end_said_) return;  // what has been said to end will
   if (!started()) return refuse(ErrorCode::draining, "the server is going away");
   Chunk chunk;
   chunk.mark = Mark{Mark::Kind::leave, 0, received_};
@@ -106,7 +93,7 @@ void Session::resume(std::uint64_t acknowledged) {
   outgoing_.push_front(text_message(to_json(hello)));
   outgoing_bytes_ = 0;
   for (const Message& message : outgoing_) outgoing_bytes_ += message.payload.size();
-  if (!over_) batcher_->allow(id_, outgoing_bytes_ <= limits_.queued_out);
+  if (!over()) batcher().allow(id(), outgoing_bytes_ <= limits_.queued_out);
 }
 
 }  // namespace millrace

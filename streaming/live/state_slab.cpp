@@ -7,6 +7,7 @@
 #include <millrace/kernels/fill.h>
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/streaming/live/row_buffer.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/recovery.h>
 #include <millrace/tensor/work_failure.h>
@@ -34,7 +35,35 @@ void copy_row(const Tensor& from, const Tensor& to, std::int64_t row) {
   std::memcpy(to.rows(row, row + 1).raw_mutable(), from.raw(), from.bytes());
 }
 
+void gather_host_rows(const Tensor& slab, const std::vector<Slot>& slots, Tensor& rows) {
+  const std::size_t bytes = rows.bytes() / slots.size();
+  auto* to = static_cast<std::byte*>(rows.raw_mutable());
+  for (const Slot slot : slots) {
+    std::memcpy(to, static_cast<const std::byte*>(slab.raw()) + static_cast<std::size_t>(slot) * bytes, bytes);
+    to += bytes;
+  }
+}
+
+void scatter_host_rows(const Tensor& rows, const std::vector<Slot>& slots, const Tensor& slab) {
+  const std::size_t bytes = rows.bytes() / slots.size();
+  const auto* from = static_cast<const std::byte*>(rows.raw());
+  for (const Slot slot : slots) {
+    std::memcpy(static_cast<std::byte*>(slab.raw_mutable()) + static_cast<std::size_t>(slot) * bytes, from, bytes);
+    from += bytes;
+  }
+}
+
 }  // namespace
+
+void TickResult::begin(const Tick& tick) {
+  slots = tick.slots;
+  failures.clear();
+  crossed.clear();
+  crossed.resize(tick.crossings.size());
+  saved.clear();
+  saved.resize(tick.saves.size());
+  lost = nullptr;
+}
 
 TickResult TickResult::failed(const Tick& tick, const std::exception_ptr& error) {
   TickResult result;
@@ -150,7 +179,7 @@ void StateSlab::wait_for_states() const {
   for (std::size_t i = slabs_.size(); capacity_ > 0 && i-- > 0;) slabs_[i].ready().wait();
 }
 
-/// What a tick wrote is known to be there, or who it was written for is known to have lost it; so is what was made before the first tick.
+/// Waits for the writes of the last tick, or for those before the first one. Slots of writes that failed are torn.
 void StateSlab::settle() {
   try {
     for (std::size_t i = 0; !settled_ && i < device_->stream_count(); ++i) device_->stream(i).position().wait();
@@ -336,7 +365,7 @@ std::vector<Tensor> StateSlab::step_in_place(const std::vector<Slot>& slots, con
   return std::move(step.outputs);
 }
 
-/// What failed may have changed the states of slots.
+/// A tick that failed may have changed the states of slots.
 void StateSlab::tear(const std::vector<Slot>& slots) {
   for (const Slot slot : slots) torn_.insert_or_assign(slot, std::current_exception());
 }
@@ -355,12 +384,56 @@ void StateSlab::put_back() {
   }
 }
 
-std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer) {
+bool StateSlab::fits_host_step(const std::vector<Tensor>& inputs, std::size_t rows) const {
+  if (!step_ || !step_->fused() || inputs.size() != recurrence_->inputs.size()) return false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Recurrence::Input& wanted = recurrence_->inputs[i];
+    if (inputs[i].dtype() != wanted.dtype || !inputs[i].is_contiguous() ||
+        inputs[i].dims() != wanted.dims.inserted(0, static_cast<std::int64_t>(rows)))
+      return false;
+  }
+  return true;
+}
+
+/// Between steps nothing is under way on the host: rows are copied as they are.
+void StateSlab::step_on_host(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs) {
+  const auto rows = static_cast<std::int64_t>(slots.size());
+  const std::vector<Recurrence::State>& states = recurrence_->states;
+  on_host_.states.resize(slabs_.size());
+  on_host_.next.resize(slabs_.size());
+  on_host_.from.clear();
+  on_host_.to.clear();
+  outputs.resize(recurrence_->outputs.size());
+  const auto view = [rows](const Tensor& tensor) { return RowView{tensor.raw_mutable(), tensor.elements() / rows}; };
+  for (const Tensor& input : inputs) on_host_.from.push_back(view(input));
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    fit_rows(on_host_.states[i], states[i].dtype, states[i].dims, rows);
+    gather_host_rows(slabs_[i], slots, on_host_.states[i]);
+    on_host_.from.push_back(view(on_host_.states[i]));
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    fit_rows(outputs[i], recurrence_->outputs[i].dtype, recurrence_->outputs[i].dims, rows);
+    on_host_.to.push_back(view(outputs[i]));
+  }
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    if (!states[i].changes) continue;
+    fit_rows(on_host_.next[i], states[i].dtype, states[i].dims, rows);
+    on_host_.to.push_back(view(on_host_.next[i]));
+  }
+  step_->run(on_host_.from, on_host_.to, rows);
+  for (std::size_t i = 0; i < slabs_.size(); ++i)
+    if (states[i].changes) scatter_host_rows(on_host_.next[i], slots, slabs_[i]);
+}
+
+void StateSlab::step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, Tracer* tracer) {
   const StreamRef stream = device_->stream(0);
   check_state(slots);
-  if (on_device_ && (tracer == nullptr || !tracer->records())) {
+  const bool traced = tracer != nullptr && tracer->records();
+  if (!traced && fits_host_step(inputs, slots.size())) return step_on_host(slots, inputs, outputs);
+  if (on_device_ && !traced) {
     try {
-      return step_in_place(slots, inputs);
+      outputs = step_in_place(slots, inputs);
+      return;
     } catch (const UnsupportedError& error) {  // of more rows than before: nothing was enqueued
       if (required_) throw;
       reason_ = error.what();
@@ -371,11 +444,11 @@ std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::v
   for (const Tensor& slab : slabs_) values.push_back(gather_rows(slab, slots, stream));
   const std::vector<Tensor> results = op_by_op().run(values, tracer);
   values.clear();
-  const std::size_t outputs = recurrence_->outputs.size();
+  const std::size_t count = recurrence_->outputs.size();
   std::vector<Tensor> made;
-  for (std::size_t i = 0; i < outputs; ++i) made.push_back(results[i].copy_to(CpuPlace{}));
+  for (std::size_t i = 0; i < count; ++i) made.push_back(results[i].copy_to(CpuPlace{}));
   std::vector<Tensor> next;
-  for (std::size_t i = outputs; i < results.size(); ++i) next.push_back(on_device(results[i]));
+  for (std::size_t i = count; i < results.size(); ++i) next.push_back(on_device(results[i]));
   for (std::size_t i = next.size(); i-- > 0;) next[i].ready().wait();
   commit(slots, [&](std::size_t& changed) {
     for (std::size_t i = 0; i < slabs_.size(); ++i) {
@@ -384,12 +457,13 @@ std::vector<Tensor> StateSlab::step(const std::vector<Slot>& slots, const std::v
       ++changed;
     }
   });
-  return made;
+  outputs = std::move(made);
 }
 
 /// The rows of a tick that failed as a whole, one by one.
 void StateSlab::step_alone(const Tick& tick, TickResult& result, Tracer* tracer) {
   const auto rows = static_cast<std::int64_t>(tick.slots.size());
+  result.outputs.clear();
   for (const Recurrence::Output& output : recurrence_->outputs)
     result.outputs.push_back(host_zeros(output.dtype, output.dims.inserted(0, rows)));
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -397,7 +471,8 @@ void StateSlab::step_alone(const Tick& tick, TickResult& result, Tracer* tracer)
     for (const Tensor& input : tick.inputs) alone.push_back(input.rows(row, row + 1));
     try {
       if (lost_) std::rethrow_exception(lost_);
-      const std::vector<Tensor> outputs = step({tick.slots[static_cast<std::size_t>(row)]}, alone, tracer);
+      std::vector<Tensor> outputs;
+      step({tick.slots[static_cast<std::size_t>(row)]}, alone, outputs, tracer);
       for (std::size_t i = 0; i < outputs.size(); ++i) copy_row(outputs[i], result.outputs[i], row);
     } catch (...) {
       result.failures.push_back({static_cast<std::size_t>(row), std::current_exception()});
@@ -407,22 +482,25 @@ void StateSlab::step_alone(const Tick& tick, TickResult& result, Tracer* tracer)
 }
 
 TickResult StateSlab::run(const Tick& tick, Tracer* tracer) {
-  conclude();
-  return run_to_end(tick, tracer);
+  TickResult result;
+  run(tick, result, tracer);
+  return result;
 }
 
-TickResult StateSlab::run_to_end(const Tick& tick, Tracer* tracer) {
+void StateSlab::run(const Tick& tick, TickResult& result, Tracer* tracer) {
+  conclude();
+  run_to_end(tick, result, tracer);
+}
+
+void StateSlab::run_to_end(const Tick& tick, TickResult& result, Tracer* tracer) {
   const TraceSpan span(tracer, "tick", "tick of " + std::to_string(tick.slots.size()), 0);
-  TickResult result;
-  result.slots = tick.slots;
-  result.crossed.resize(tick.crossings.size());
-  result.saved.resize(tick.saves.size());
+  result.begin(tick);
   if (!lost_) settle();
   if (!lost_) begin(tick.starts);
   if (!lost_) cross(tick, result, tracer);
   if (!lost_ && !tick.slots.empty()) {
     try {
-      result.outputs = step(tick.slots, tick.inputs, tracer);
+      step(tick.slots, tick.inputs, result.outputs, tracer);
     } catch (...) {
       if (tick.slots.size() == 1) result.failures.push_back({0, std::current_exception()});
       recover();
@@ -431,7 +509,6 @@ TickResult StateSlab::run_to_end(const Tick& tick, Tracer* tracer) {
   }
   if (!lost_) save(tick, result);
   if (lost_) tell_lost(result);
-  return result;
 }
 
 /// A state that cannot be read is the failure of its slot alone.
@@ -468,7 +545,8 @@ void StateSlab::start(const Tick& tick) {
     under_way_.pop_back();
   }
   conclude();
-  TickResult result = run_to_end(tick, nullptr);
+  TickResult result;
+  run_to_end(tick, result, nullptr);
   under_way_.push_back({tick, {}, std::move(result)});
 }
 
@@ -495,14 +573,14 @@ bool StateSlab::arrived(UnderWay& one) {
   return true;
 }
 
-/// Every tick that was started has its result. Those that failed are run once the device is good again: torn slots fail, what was not begun is done.
+/// Every tick that was started has its result. Failed ticks are run once the device is good again: torn slots fail, what was not begun is done.
 void StateSlab::conclude() {
   bool failed = false;
   for (UnderWay& one : under_way_) failed = !arrived(one) || failed;
   if (!failed) return;
   recover();
   for (UnderWay& one : under_way_)
-    if (!one.result) one.result = run_to_end(one.tick, nullptr);
+    if (!one.result) run_to_end(one.tick, one.result.emplace(), nullptr);
 }
 
 /// The place is gone: nothing of the tick counts that is not known to be whole, and no state is left to go on from.

@@ -37,6 +37,9 @@ class StateSlab {
   /// Runs one step for the rows of `tick`. When the whole of it fails, each row is tried alone, so that an error stays with the session
   /// that caused it. A start that fails is tried again at the first step of its slot, which it fails otherwise. Ticks that were started come first.
   TickResult run(const Tick& tick, Tracer* tracer = nullptr);
+  /// The same to a `result` whose memory is used again; none of its tensors is held elsewhere. Where `backend` is fused on the CPU, steps allocate nothing
+  /// once as many rows were in a tick.
+  void run(const Tick& tick, TickResult& result, Tracer* tracer = nullptr);
   /// Starts what `run` does, behind the ticks that were started before; `tick.inputs` stay as they are until it is finished. The device goes from one
   /// to the next without the host where `backend` is fused or captured, no value of a step can be wrong, and the tick starts and crosses nothing;
   /// any other tick, and the first that is started, ends here, and so do those before it.
@@ -62,7 +65,7 @@ class StateSlab {
 
   void fuse(Backend backend);
   StepRunner& op_by_op();
-  TickResult run_to_end(const Tick& tick, Tracer* tracer);
+  void run_to_end(const Tick& tick, TickResult& result, Tracer* tracer);
   bool can_follow(const Tick& tick) const;
   bool arrived(UnderWay& one);
   void conclude();
@@ -88,12 +91,20 @@ class StateSlab {
   void step_alone(const Tick& tick, TickResult& result, Tracer* tracer);
   void tell_lost(TickResult& result) const;
   void save(const Tick& tick, TickResult& result);
-  std::vector<Tensor> step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, Tracer* tracer);
+  bool fits_host_step(const std::vector<Tensor>& inputs, std::size_t rows) const;
+  void step_on_host(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs);
+  void step(const std::vector<Slot>& slots, const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, Tracer* tracer);
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::shared_ptr<Device> device_;
 
   std::optional<StepRunner> step_;
+  /// Memory of a step that runs as one kernel on the CPU, kept from step to step.
+  struct HostStep {
+    std::vector<Tensor> states{}, next{};  ///< rows of the slots: before, and of the states that change behind it
+    std::vector<RowView> from{}, to{};
+  };
+  HostStep on_host_;
   std::unique_ptr<DeviceStep> on_device_;  ///< in place of it, on CUDA
   struct Before {
     std::vector<Slot> slots{};

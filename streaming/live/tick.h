@@ -37,17 +37,17 @@ struct Tick {
   std::vector<Slot> saves{};
 };
 
-/// What a tick gave. A row that failed has an error and no outputs; the others are not touched by it.
+/// The results of a tick. A row that failed has an error and no outputs; the others are not touched by it.
 struct TickResult {
   struct Failure {
     std::size_t row = 0;
     std::exception_ptr error;
   };
   std::vector<Slot> slots;
-  std::vector<Tensor> outputs;  ///< one per output of the recurrence: [N, its extents], on the host; rows that failed hold zeros
-  std::vector<Failure> failures;
+  std::vector<Tensor> outputs;    ///< one per output of the recurrence: [N, its extents], on the host; rows that failed hold zeros
+  std::vector<Failure> failures;  ///< in the order of rows
 
-  /// What came of a crossing: the outputs of its boundary, [1, its extents] each, on the host; or why it failed.
+  /// The result of a crossing: the outputs of its boundary, [1, its extents] each, on the host; or why it failed.
   struct Crossed {
     std::vector<Tensor> outputs;
     std::exception_ptr error;
@@ -61,6 +61,8 @@ struct TickResult {
   };
   std::vector<Saved> saved{};  ///< one per save of the tick
 
+  /// Of a tick that is about to run: the memory of `outputs` stays.
+  void begin(const Tick& tick);
   /// No part of the tick was done, by an error that is not that of one row.
   static TickResult failed(const Tick& tick, const std::exception_ptr& error);
 

@@ -23,7 +23,7 @@ inline constexpr int protocol_version = 1;
 enum class ReplyFormat : std::uint8_t { json, binary, none };
 std::string_view name_of(ReplyFormat format);
 
-/// What a client says of one of its inputs; what it leaves out is the server's default.
+/// A client's words about one of its inputs; a field that it leaves out is the server's default.
 struct InputRequest {
   std::optional<DType> dtype;
   std::optional<DDim> shape;           ///< of one row
@@ -44,6 +44,7 @@ struct StartMessage {
   std::optional<std::string> state = std::nullopt;   ///< base64 of a saved state (live/saved_state.h), from which the sequence goes on
   std::optional<std::string> resume = std::nullopt;  ///< the ticket of a session that lost its connection: nothing else may stand beside it
   std::uint64_t acknowledged = 0;                    ///< with `resume`: messages of that session that arrived here
+  std::string model{};                               ///< which one of the server's; empty: that of the address, else the default
 };
 
 /// Client: no more data; the server answers what is left and then `ended`.
@@ -95,6 +96,7 @@ struct StartedMessage {
   std::optional<double> idle_seconds = std::nullopt;    ///< silence that ends the session
   std::optional<std::string> ticket = std::nullopt;     ///< for `resume`
   std::optional<double> resume_seconds = std::nullopt;  ///< how long a session without a connection waits for its ticket
+  std::string model{};                                  ///< where the server has several
 };
 
 /// Server: the outputs of `steps` consecutive steps, the first of them `seq`. Steps count from 0.
@@ -148,7 +150,7 @@ struct ErrorMessage {
 using ServerMessage =
     std::variant<StartedMessage, ResultMessage, SegmentMessage, EndedMessage, ErrorMessage, FlushedMessage, ResetDoneMessage, SavedMessage>;
 
-/// Text of a control message. What an error says is cut at 1 KiB.
+/// Text of a control message. The text of an error is cut at 1 KiB.
 std::string to_json(const StartMessage& message);
 std::string to_json(const EndMessage& message);
 std::string to_json(const OpenMessage& message);

@@ -103,7 +103,8 @@ StartMessage parse_start(const JsonObject& object) {
   const auto version = object.required("version", object.integer("version", 0, std::numeric_limits<int>::max()));
   if (version != protocol_version)
     bad_input("start.version: expected " + std::to_string(protocol_version) + ", found " + std::to_string(version));
-  object.only({"type", "version", "session", "inputs", "outputs", "given", "reply", "segments", "state", "resume", "acknowledged"});
+  object.only(
+      {"type", "version", "session", "inputs", "outputs", "given", "reply", "segments", "state", "resume", "acknowledged", "model"});
   StartMessage start;
   start.session = parse_label(object);
   if (const auto* inputs = object.find("inputs")) {
@@ -118,6 +119,7 @@ StartMessage parse_start(const JsonObject& object) {
   if (const auto reply = object.text("reply")) start.reply = parse_reply_format(*reply, "start.reply");
   start.segments = object.boolean("segments").value_or(false);
   start.state = object.text("state");
+  start.model = object.text("model").value_or("");
   start.resume = object.text("resume");
   if (start.resume) object.only({"type", "version", "session", "resume", "acknowledged"});
   if (!start.resume && object.find("acknowledged") != nullptr) bad_input("start.acknowledged: expected resume beside it, found none");
@@ -137,6 +139,7 @@ std::string to_json(const StartMessage& message) {
   json["reply"] = name_of(message.reply);
   if (message.segments) json["segments"] = true;
   if (message.state) json["state"] = *message.state;
+  if (!message.model.empty()) json["model"] = message.model;
   if (message.resume) json = {{"type", "start"}, {"version", message.version}, {"resume", *message.resume}};
   if (message.resume) json["acknowledged"] = message.acknowledged;
   return text_of(json);
@@ -162,6 +165,7 @@ std::string to_json(const StartedMessage& message) {
   if (message.idle_seconds) json["idle_seconds"] = *message.idle_seconds;
   if (message.ticket) json["ticket"] = *message.ticket;
   if (message.resume_seconds) json["resume_seconds"] = *message.resume_seconds;
+  if (!message.model.empty()) json["model"] = message.model;
   return text_of(json);
 }
 

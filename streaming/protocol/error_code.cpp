@@ -11,7 +11,7 @@ struct Entry {
   std::string_view name;
   std::uint16_t close;
 };
-constexpr std::array<Entry, 13> entries{{{ErrorCode::bad_message, "bad_message", 1002},
+constexpr std::array<Entry, 14> entries{{{ErrorCode::bad_message, "bad_message", 1002},
                                          {ErrorCode::bad_text, "bad_text", 1007},
                                          {ErrorCode::bad_input, "bad_input", 1008},
                                          {ErrorCode::refused, "refused", 1008},
@@ -23,7 +23,8 @@ constexpr std::array<Entry, 13> entries{{{ErrorCode::bad_message, "bad_message",
                                          {ErrorCode::draining, "draining", 1001},
                                          {ErrorCode::lost, "lost", 1011},
                                          {ErrorCode::bad_state, "bad_state", 1008},
-                                         {ErrorCode::unknown_ticket, "unknown_ticket", 1008}}};
+                                         {ErrorCode::unknown_ticket, "unknown_ticket", 1008},
+                                         {ErrorCode::unknown_model, "unknown_model", 1008}}};
 
 }  // namespace
 

@@ -25,6 +25,7 @@ enum class ErrorCode : std::uint8_t {
   lost,            ///< 1011: the device that the session's state was on is gone; a new session may begin elsewhere
   bad_state,       ///< 1008: a saved state that was cut or changed, or is of another model, version or key; a session that cannot be saved
   unknown_ticket,  ///< 1008: a ticket that no session waits for, or whose session holds less than was asked for
+  unknown_model,   ///< 1008: a model that the server does not have; the message names those that it has
 };
 
 /// "bad_message", …

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// What one peer may cost. Every field has a flag of `millrace serve`.
+/// The most that one peer may cost. Every field has a flag of `millrace serve`.
 struct Limits {
   Limits() = default;
 

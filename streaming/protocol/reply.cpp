@@ -90,6 +90,7 @@ StartedMessage parse_started(const JsonObject& object) {
   started.idle_seconds = object.number("idle_seconds");
   started.ticket = object.text("ticket");
   started.resume_seconds = object.number("resume_seconds");
+  started.model = object.text("model").value_or("");
   return started;
 }
 

@@ -20,7 +20,11 @@ void check_fits(const char* what, std::size_t found, std::size_t most) {
 
 Message binary_result(std::uint64_t seq, std::uint32_t steps, std::span<const OutputRows> outputs) {
   check_fits("outputs", outputs.size(), most_named);
+  constexpr std::size_t head = sizeof seq + sizeof steps + 1, head_of_output = 1 + sizeof(std::uint32_t);
+  std::size_t size = head;
+  for (const OutputRows& output : outputs) size += head_of_output + output.name.size() + output.bytes.size();
   std::string payload;
+  payload.reserve(size);
   append_little_endian(payload, seq);
   append_little_endian(payload, steps);
   payload += static_cast<char>(outputs.size());

@@ -40,7 +40,7 @@ class ReplyReader {
  public:
   /// ProtocolError when the message is none of the protocol's, or comes before `started`.
   ServerMessage read(const Message& message);
-  /// What the session was admitted with, once it was.
+  /// The terms that the session was admitted with, once it was.
   const std::optional<StartedMessage>& started() const noexcept { return started_; }
 
  private:

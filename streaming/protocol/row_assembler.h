@@ -29,7 +29,7 @@ class RowAssembler final : public RowSource {
   void save(std::string& to) const override;
   void load(std::string_view bytes) override;
 
-  /// What all assemblers of one input share, so that a session that waits is small.
+  /// The part that all assemblers of one input share, so that a session that waits is small.
   struct Kind {
     Kind(std::string of_input, DType of_dtype, const DDim& of_row);
     std::string input;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/transport/byte_stream.h>
 
+#include <netinet/tcp.h>
+
 #include <boost/asio/append.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/post.hpp>
@@ -25,8 +27,7 @@ struct Socket {
 class SocketCarrier final : public ByteStream::Carrier {
  public:
   explicit SocketCarrier(tcp::socket socket) : shared_(std::make_shared<Socket>(std::move(socket))) {
-    error_code ignored;  // a peer that is gone already is found by the first read
-    shared_->connection.set_option(tcp::no_delay(true), ignored);
+    set_stream_options(shared_->connection);
   }
   ~SocketCarrier() override { close(); }
 
@@ -78,6 +79,14 @@ class PutBack final : public ByteStream::Carrier {
 }  // namespace
 
 void ByteStream::Carrier::handshake(DoneHandler handler) { asio::post(executor(), asio::append(std::move(handler), error_code())); }
+
+void set_stream_options(tcp::socket& socket) noexcept {
+  using UnsentBytes = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
+  constexpr int unsent_bytes = 16384;
+  error_code ignored;  // a peer that is gone already is found by the first read
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(UnsentBytes(unsent_bytes), ignored);
+}
 
 ByteStream make_byte_stream(tcp::socket socket) { return ByteStream(std::make_shared<SocketCarrier>(std::move(socket))); }
 

@@ -47,7 +47,7 @@ class ByteStream {
   using TransferHandler = boost::asio::any_completion_handler<void(error_code, std::size_t)>;
   using DoneHandler = boost::asio::any_completion_handler<void(error_code)>;
 
-  /// What carries the bytes: a socket, or a test.
+  /// The carrier of the bytes: a socket, or a test.
   class Carrier {
    public:
     virtual ~Carrier() = default;
@@ -103,7 +103,11 @@ class ByteStream {
   std::shared_ptr<Carrier> carrier_;
 };
 
-/// A connected socket as a ByteStream, with TCP_NODELAY set.
+/// For a connected socket: nothing is held back to be joined with more, and at most some 16 KiB that the peer has no room for wait in the kernel, where its own choice
+/// would be megabytes; what has been sent and not been acknowledged is not bounded, and so no rate is.
+void set_stream_options(boost::asio::ip::tcp::socket& socket) noexcept;
+
+/// A connected socket as a ByteStream, with these options.
 ByteStream make_byte_stream(boost::asio::ip::tcp::socket socket);
 
 /// `bytes`, of which `first` was already read: it is read once more.

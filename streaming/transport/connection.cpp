@@ -96,11 +96,7 @@ struct AcceptOp {
   void operator()(Self& self) {
     const auto held = shake;  // this op moves away with self
     held->arm();
-    if (!options.tls) {
-      held->carry(make_byte_stream(std::move(held->socket)));
-      return read_first(self);
-    }
-    held->carry(options.tls->accept(std::move(held->socket)));
+    if (!options.tls) return read_first(self);
     stage = agreeing;
     held->bytes->async_handshake(std::move(self));
   }
@@ -131,6 +127,7 @@ struct AcceptOp {
       access.origins = std::move(options.origins);
       access.tokens = options.tokens;
       access.pages = options.pages;
+      access.routes = options.routes;
       access.encrypted = options.tls != nullptr;
       return accept_websocket(std::move(bytes), held->limits, std::move(access), MessageStreamHandler(std::move(self)));
     }
@@ -260,14 +257,28 @@ StreamUrl parse_stream_url(std::string_view text) {
   return url;
 }
 
-void accept_stream(tcp::socket socket, AcceptOptions options, MessageStreamHandler handler) {
+namespace {
+
+void accept_bytes(ByteStream bytes, AcceptOptions options, MessageStreamHandler handler) {
   if (options.limits.message > Limits::message_ceiling)
     throw ArgumentError("limits: expected messages of at most " + std::to_string(Limits::message_ceiling) + " bytes, found " +
                         std::to_string(options.limits.message));
-  const asio::any_io_executor executor = socket.get_executor();
-  const auto shake = std::make_shared<Handshake>(executor, std::move(socket), options.limits);
+  const asio::any_io_executor executor = bytes.get_executor();
+  const auto shake = std::make_shared<Handshake>(executor, tcp::socket(executor), options.limits);
+  shake->carry(std::move(bytes));
   AcceptOp op{shake, std::move(options)};
   asio::async_compose<MessageStreamHandler, void(error_code, Pointer)>(std::move(op), handler, executor);
+}
+
+}  // namespace
+
+void accept_stream(tcp::socket socket, AcceptOptions options, MessageStreamHandler handler) {
+  ByteStream bytes = options.tls ? options.tls->accept(std::move(socket)) : make_byte_stream(std::move(socket));
+  accept_bytes(std::move(bytes), std::move(options), std::move(handler));
+}
+void accept_stream(ByteStream bytes, AcceptOptions options, MessageStreamHandler handler) {
+  options.tls.reset();
+  accept_bytes(std::move(bytes), std::move(options), std::move(handler));
 }
 
 void connect_stream(const asio::any_io_executor& executor, StreamUrl url, ConnectOptions options, MessageStreamHandler handler) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <millrace/streaming/protocol/limits.h>
+#include <millrace/streaming/transport/byte_stream.h>
 #include <millrace/streaming/transport/http_page.h>
 #include <millrace/streaming/transport/message_stream.h>
 #include <millrace/streaming/transport/tls.h>
@@ -34,10 +35,11 @@ StreamUrl parse_stream_url(std::string_view text);
 
 struct AcceptOptions {
   Limits limits;
-  std::vector<std::string> origins;          ///< of browsers that may connect, besides those of the server's own page
-  std::shared_ptr<const TlsServer> tls{};    ///< none: bytes are not encrypted
-  std::shared_ptr<const TokenSet> tokens{};  ///< none: no token is asked for
-  std::shared_ptr<const HttpPages> pages{};  ///< what a browser gets that asks for no WebSocket; none: 404
+  std::vector<std::string> origins;                          ///< of browsers that may connect, besides those of the server's own page
+  std::shared_ptr<const TlsServer> tls{};                    ///< none: bytes are not encrypted
+  std::shared_ptr<const TokenSet> tokens{};                  ///< none: no token is asked for
+  std::shared_ptr<const HttpPages> pages{};                  ///< what a browser gets that asks for no WebSocket; none: 404
+  std::shared_ptr<const std::vector<std::string>> routes{};  ///< /NAME of each is a WebSocket, too; see MessageStream::route
 
   AcceptOptions() = default;
 };
@@ -53,6 +55,7 @@ struct ConnectOptions {
 };
 
 void accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions options, MessageStreamHandler handler);
+void accept_stream(ByteStream bytes, AcceptOptions options, MessageStreamHandler handler);
 void connect_stream(const boost::asio::any_io_executor& executor, StreamUrl url, ConnectOptions options, MessageStreamHandler handler);
 
 /// Server side: agrees on TLS where `tls` says so, tells plain TCP from WebSocket by the first four bytes, asks for a token where there are some,
@@ -67,6 +70,14 @@ auto async_accept_stream(boost::asio::ip::tcp::socket socket, AcceptOptions opti
         accept_stream(std::move(moved), std::move(taken), std::move(handler));
       },
       token, std::move(socket), std::move(options));
+}
+
+/// The same over another carrier than a socket, such as a pipe or a simulated network. Of `options`, `tls` is not looked at.
+template <class Token>
+auto async_accept_stream(ByteStream bytes, AcceptOptions options, Token&& token) {
+  return boost::asio::async_initiate<Token, void(error_code, std::unique_ptr<MessageStream>)>(
+      [](auto handler, ByteStream moved, AcceptOptions taken) { accept_stream(std::move(moved), std::move(taken), std::move(handler)); },
+      token, std::move(bytes), std::move(options));
 }
 
 /// Client side: resolves, connects (agrees on TLS, asks for a WebSocket, shows the token), and completes likewise, within `limits.handshake`. A

@@ -68,7 +68,7 @@ struct Listener::State {
     acceptor.non_blocking(true, ignored);
     held = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
   }
-  // By now it has said how it speaks. What it sent is read, so that closing does not take back what it is told.
+  // By now it has said how it speaks. Its bytes are read, so that closing does not take back what it is told.
   void refuse_held() noexcept {
     if (held >= 0) {
       std::array<char, 4096> first;
@@ -104,6 +104,7 @@ struct AcceptOp {
 
   template <class Self>
   void operator()(Self& self) {
+    if (state->held >= 0) return refuse(self);
     state->acceptor.async_accept(std::move(self));
   }
   template <class Self>
@@ -119,8 +120,13 @@ struct AcceptOp {
       state->hold_one();
     else
       state->held = socket.release(ignored);
-    state->timer.expires_after(std::chrono::milliseconds(100));
-    state->timer.async_wait(std::move(self));
+    refuse(self);
+  }
+  template <class Self>
+  void refuse(Self& self) {
+    const auto at = state;  // this op moves away with self
+    at->timer.expires_after(std::chrono::milliseconds(100));
+    at->timer.async_wait(std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error) {
@@ -151,6 +157,18 @@ std::uint16_t Listener::port() const { return state_->local.port(); }
 void Listener::accept(SocketHandler handler) {
   AcceptOp<State> op{state_};
   asio::async_compose<SocketHandler, void(error_code, tcp::socket)>(std::move(op), handler, state_->acceptor.get_executor());
+}
+
+std::optional<tcp::socket> Listener::accept_waiting() {
+  error_code error;
+  state_->acceptor.non_blocking(true, error);
+  if (error) return std::nullopt;
+  tcp::socket socket = state_->acceptor.accept(error);
+  if (error) return std::nullopt;  // what is no want of a newcomer is found by the next `async_accept`
+  if (!near_limit(socket.native_handle())) return socket;
+  state_->say_scarce("nearly all descriptors are in use");
+  state_->held = socket.release(error);
+  return std::nullopt;
 }
 
 void Listener::refuse_with(std::string over_http, std::string otherwise) {

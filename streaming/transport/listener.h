@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,7 +37,9 @@ class Listener {
     return boost::asio::async_initiate<Token, void(error_code, boost::asio::ip::tcp::socket)>(
         [](auto handler, Listener* self) { self->accept(std::move(handler)); }, token, this);
   }
-  /// What a newcomer is told for which there is no descriptor: one that spoke as HTTP, and any other. Nothing by default.
+  /// One that is there already, without waiting; none: use `async_accept`. While none of those is pending.
+  std::optional<boost::asio::ip::tcp::socket> accept_waiting();
+  /// The answer to a newcomer for which there is no descriptor: one that spoke as HTTP, and any other. Nothing by default.
   void refuse_with(std::string over_http, std::string otherwise);
   /// Called when descriptors ran short, with why; not again before a connection could be accepted.
   void on_scarce(std::function<void(const std::string& why)> call);

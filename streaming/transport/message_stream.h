@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,8 @@ class MessageStream {
   virtual void limit(std::size_t bytes, std::size_t text_bytes) noexcept = 0;
   /// When the peer last sent a WebSocket ping or pong, which no message is; the epoch while it has not, and over TCP.
   virtual std::chrono::steady_clock::time_point last_ping() const noexcept { return {}; }
+  /// The route that a WebSocket asked for beside `websocket_route`, without its slash; empty for that one, and over TCP.
+  virtual std::string_view route() const noexcept { return {}; }
   /// Closes at once; what is pending completes with an error.
   virtual void abort() noexcept = 0;
   /// The close code that the peer sent; 0 while there is none, and over TCP.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,14 +21,33 @@
 namespace millrace {
 namespace {
 
-/// What a stream and its pending operations share.
+/// The state that a stream and its pending operations share.
 struct Framed {
   Framed(ByteStream carried, std::size_t max_payload) : bytes(std::move(carried)), decoder(max_payload) {}
+  /// The bytes that were read, of which the first `count` are good. As many are read next as came now: who says little costs little.
+  void arrived(std::size_t count) {
+    if (count == size && size < most)
+      next = std::min(4 * size, most);
+    else if (size > least && count < size / 8)
+      next = std::max(size / 4, least);
+    unread = {buffer.get(), count};
+  }
+  asio::mutable_buffer room() {
+    next = std::clamp(next, least, most);
+    if (size != next) {
+      buffer = std::make_unique_for_overwrite<std::byte[]>(next);
+      size = next;
+    }
+    return asio::buffer(buffer.get(), size);
+  }
+
+  static constexpr std::size_t least = 1024;
   ByteStream bytes;
   FrameDecoder decoder;
-  std::array<std::byte, 16384> buffer;
-  std::span<const std::byte> unread;  // of buffer
-  std::size_t at_once = buffer.size();
+  std::unique_ptr<std::byte[]> buffer{};
+  std::size_t size = 0, next = least;  // of buffer, now and when it is read into again
+  std::size_t most = 16384;
+  std::span<const std::byte> unread{};  // of buffer
 };
 
 // Moves bytes that were read into the decoder; the message, if one became complete.
@@ -45,12 +65,12 @@ struct ReadOp {
 
   template <class Self>
   void operator()(Self& self) {
-    framed->bytes.async_read_some(asio::buffer(framed->buffer, framed->at_once), std::move(self));
+    framed->bytes.async_read_some(framed->room(), std::move(self));
   }
   template <class Self>
   void operator()(Self& self, error_code error, std::size_t count) {
     if (error == asio::error::eof && framed->decoder.mid_frame()) error = asio::error::connection_reset;
-    framed->unread = std::span<const std::byte>(framed->buffer).first(error ? 0 : count);
+    framed->arrived(error ? 0 : count);
     std::optional<Message> message = error ? std::nullopt : decode(*framed, error);
     if (message || error)
       self.complete(error, message ? *std::move(message) : Message());
@@ -99,8 +119,7 @@ class TcpStream final : public MessageStream {
   executor_type get_executor() override { return framed_->bytes.get_executor(); }
   void limit(std::size_t bytes, std::size_t text_bytes) noexcept override {
     framed_->decoder.limit(bytes, text_bytes);
-    // Who may say little is read in small pieces: a page that was never written to costs nothing.
-    framed_->at_once = std::clamp<std::size_t>(bytes / 4, 1024, framed_->buffer.size());
+    framed_->most = std::clamp<std::size_t>(bytes / 4, Framed::least, 16384);
   }
   void abort() noexcept override { framed_->bytes.close(); }
   std::uint16_t peer_close_code() const noexcept override { return 0; }
@@ -109,7 +128,7 @@ class TcpStream final : public MessageStream {
   void read(ReadHandler handler) override {
     error_code error;
     if (std::optional<Message> message = decode(*framed_, error); message || error) {
-      // What an earlier read brought along: completes through the queue, never inside this call.
+      // Bytes that an earlier read brought along: the operation completes through the queue, never inside this call.
       asio::post(get_executor(), asio::append(std::move(handler), error, message ? *std::move(message) : Message()));
       return;
     }

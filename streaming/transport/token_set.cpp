@@ -43,7 +43,10 @@ bool is_token(std::string_view text) noexcept {
          std::all_of(text.begin(), text.end(), is_token_character);
 }
 
-TokenSet::TokenSet(std::string file) : file_(std::move(file)) { reload(); }
+TokenSet::TokenSet(std::string file) : file_(std::move(file)) {
+  if (file_.empty()) throw IoError("tokens: expected the name of a file, found none");
+  reload();
+}
 
 TokenSet::Padded TokenSet::padded(std::string_view token) noexcept {
   Padded bytes{};
@@ -51,7 +54,21 @@ TokenSet::Padded TokenSet::padded(std::string_view token) noexcept {
   return bytes;
 }
 
+TokenSet TokenSet::of(const std::vector<std::string>& tokens) {
+  if (tokens.empty()) throw ArgumentError("tokens: expected one or more, found none");
+  TokenSet made;
+  for (const std::string& token : tokens) {
+    if (!is_token(token))
+      throw ArgumentError("tokens: token " + std::to_string(made.tokens_.size()) + ": expected " + std::to_string(least_characters) +
+                          " to " + std::to_string(most_characters) + " characters of A-Z a-z 0-9 - . _ ~, found " +
+                          std::to_string(token.size()) + " characters, or others");
+    made.tokens_.push_back(padded(token));
+  }
+  return made;
+}
+
 void TokenSet::reload() {
+  if (file_.empty()) return;
   std::vector<Padded> read;
   for (const std::string& token : read_tokens(file_)) read.push_back(padded(token));
   tokens_ = std::move(read);

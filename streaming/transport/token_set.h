@@ -16,7 +16,9 @@ class TokenSet {
 
   /// `file`: a token a line; empty lines and lines that begin with # are skipped. IoError; ParseError names file and line, and quotes no token.
   explicit TokenSet(std::string file);
-  /// Reads the file again; the tokens in force stay where this throws, with the constructor's errors.
+  /// The tokens that are given. ArgumentError for none, and for text that is no token, which it does not quote.
+  static TokenSet of(const std::vector<std::string>& tokens);
+  /// Reads the file again, where there is one; the tokens in force stay where this throws, with the constructor's errors.
   void reload();
 
   /// Whether it is one of the tokens. The time that this takes depends on their number alone.
@@ -27,6 +29,7 @@ class TokenSet {
   /// Zeros follow the characters: all are compared whole.
   using Padded = std::array<std::uint8_t, most_characters>;
   static Padded padded(std::string_view token) noexcept;
+  TokenSet() = default;
 
   std::string file_;
   std::vector<Padded> tokens_;

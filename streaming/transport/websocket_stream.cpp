@@ -40,7 +40,7 @@ namespace websocket = beast::websocket;
 
 namespace {
 
-/// What one message costs beside its payload: Beast takes fragments without bytes by itself, any number of them.
+/// The cost of one message beside its payload: Beast takes fragments without bytes by itself, any number of them.
 struct Meter {
   explicit Meter(const std::string& of) : payload(of) {}
   static constexpr std::size_t most_beside_payload = 16384;
@@ -134,10 +134,11 @@ struct Web {
   std::shared_ptr<Meter> meter = std::make_shared<Meter>(incoming.payload);
   std::chrono::steady_clock::time_point last_ping{};
   std::size_t max_text = std::numeric_limits<std::size_t>::max();
+  std::string route;
   WebSocket socket;
 };
 
-// What the peer did, in the protocol's words; the network's own errors stay as they are.
+// The peer's doing, in the protocol's words; the network's own errors stay as they are.
 error_code translate(const error_code& error) {
   if (error == websocket::error::closed) return asio::error::eof;
   if (error == websocket::error::message_too_big || error == websocket::error::buffer_overflow) return ErrorCode::too_big;
@@ -259,6 +260,7 @@ class WebStream final : public MessageStream {
     web_->max_text = text_bytes;
   }
   std::chrono::steady_clock::time_point last_ping() const noexcept override { return web_->last_ping; }
+  std::string_view route() const noexcept override { return web_->route; }
   void abort() noexcept override { web_->socket.next_layer().close(); }
   std::uint16_t peer_close_code() const noexcept override { return web_->socket.reason().code; }
 
@@ -317,16 +319,31 @@ struct Request {
     if (request.method() != http::verb::get) return refusal(http::status::method_not_allowed);
     const std::string_view target(request.target().data(), request.target().size());
     if (access.only_pages && !names_an_address(field(http::field::host))) return refusal(http::status::forbidden);
-    if (access.only_pages || target != websocket_route) {
+    const bool is_route = !access.only_pages && (target == websocket_route || is_named(target));
+    // A route that is named has a page at its address as well.
+    if (!is_route || (target != websocket_route && !websocket::is_upgrade(request))) {
       std::optional<HttpPage> found;
       if (access.pages) found = (*access.pages)({target.substr(0, target.find('?')), has_token()});
-      return found ? std::move(found) : refusal(http::status::not_found);
+      if (found || !is_route) return found ? std::move(found) : no_route();
     }
     if (request.count(http::field::origin) > 0 && !is_allowed(field(http::field::origin))) return refusal(http::status::forbidden);
     if (!websocket::is_upgrade(request)) return refusal(http::status::upgrade_required);
     if (buffer.size() > 0) return refusal(http::status::bad_request);  // nothing may follow the request before its answer
     if (!has_token()) return refusal(http::status::unauthorized);
     return std::nullopt;
+  }
+
+  bool is_named(std::string_view target) const {
+    return access.routes && target.starts_with('/') &&
+           std::find(access.routes->begin(), access.routes->end(), target.substr(1)) != access.routes->end();
+  }
+  HttpPage no_route() const {
+    HttpPage page = refusal(http::status::not_found);
+    if (!access.routes || !has_token()) return page;
+    page.body.pop_back();
+    for (const std::string& name : *access.routes) page.body += ", /" + name;
+    page.body += "\n";
+    return page;
   }
 
   bool is_allowed(std::string_view origin) const {
@@ -397,6 +414,7 @@ struct AcceptOp {
     std::optional<HttpPage> page = unreadable ? Request::refusal(status_of(error)) : request->page();
     if (!page) {
       stage = accepted;
+      if (const auto target = request->parser.get().target(); target != websocket_route) request->web->route = target.substr(1);
       if (request->offers_protocol())
         socket.set_option(websocket::stream_base::decorator(
             [](websocket::response_type& response) { response.set(http::field::sec_websocket_protocol, websocket_protocol); }));

@@ -24,6 +24,7 @@ class Category final : public boost::system::error_category {
       case ErrorCode::lost: return "the device of the session is gone";
       case ErrorCode::bad_state: return "a saved state that is not this server's";
       case ErrorCode::unknown_ticket: return "a ticket that no session waits for";
+      case ErrorCode::unknown_model: return "a model that the server does not have";
     }
     return "unknown";
   }

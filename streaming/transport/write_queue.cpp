@@ -31,8 +31,8 @@ struct WriteQueue::State : std::enable_shared_from_this<WriteQueue::State> {
     writing = true;
     const std::size_t size = cost(waiting.front());
     timer.expires_after(stuck);
-    timer.async_wait([self = shared_from_this(), iteration = ++iterations](error_code cancelled) {
-      if (!cancelled && self->writing && self->iterations == iteration) self->fail(ErrorCode::slow_reader);
+    timer.async_wait([self = shared_from_this(), number = ++writes](error_code cancelled) {
+      if (!cancelled && self->writing && self->writes == number) self->fail(ErrorCode::slow_reader);
     });
     Message message = std::move(waiting.front());
     waiting.pop_front();
@@ -78,7 +78,7 @@ struct WriteQueue::State : std::enable_shared_from_this<WriteQueue::State> {
   asio::steady_timer timer;
   std::deque<Message> waiting;
   std::size_t bytes = 0;  // of waiting and of what is being written
-  std::uint64_t iterations = 0;
+  std::uint64_t writes = 0;
   bool writing = false;
   error_code error;
   DoneHandler waiter;
@@ -118,9 +118,9 @@ void WriteQueue::wait(bool flushed, DoneHandler handler) {
   // The slot keeps its handler after the wait, so a late signal must not reach the next waiter: waits are numbered.
   auto slot = asio::get_associated_cancellation_slot(state.waiter);
   if (slot.is_connected())
-    slot.assign([weak = std::weak_ptr<State>(state_), iteration = state.waits](asio::cancellation_type type) {
+    slot.assign([weak = std::weak_ptr<State>(state_), wait = state.waits](asio::cancellation_type type) {
       const auto shared = weak.lock();
-      if (shared && shared->waiter && shared->waits == iteration && type != asio::cancellation_type::none)
+      if (shared && shared->waiter && shared->waits == wait && type != asio::cancellation_type::none)
         shared->finish(asio::error::operation_aborted);
     });
   state.wake();

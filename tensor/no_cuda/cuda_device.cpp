@@ -22,7 +22,7 @@ std::shared_ptr<MemoryResource> pinned_memory() { absent("pinned memory"); }
 namespace cuda {
 
 bool built() noexcept { return false; }
-void copy(const Tensor& src, const Tensor&, ThreadTeam&) { absent("copy of " + src.to_string()); }
+void copy(const Tensor& src, const Tensor&, KernelContext&) { absent("copy of " + src.to_string()); }
 void copy_to_host(const Tensor& src, const Tensor&) { absent("copy of " + src.to_string()); }
 
 }  // namespace cuda

@@ -82,9 +82,9 @@ Tensor host_rows(const Tensor& x) {
 
 bool built() noexcept { return true; }
 
-void copy(const Tensor& src, const Tensor& dst, ThreadTeam& team) {
+void copy(const Tensor& src, const Tensor& dst, KernelContext& context) {
   if (src.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   const bool src_here = lies_on(src, queue.device);
   const bool dst_here = lies_on(dst, queue.device);
   if (src_here && dst_here) return copy_there(queue, src, dst);

@@ -12,7 +12,7 @@ CudaStream::CudaStream(std::shared_ptr<StreamState> state, std::shared_ptr<Memor
       words_(std::move(words)),
       index_(index),
       memory_(std::make_shared<DeviceMemory>(pool_, index)),
-      team_(DeviceQueue{&state_->queue()}) {
+      context_(CudaPlace{state_->queue().device}, team_, memory_, &state_->queue()) {
   state_->queue().memory = &memory_;
   state_->queue().state = state_.get();
 }
@@ -36,7 +36,7 @@ bool CudaStream::enter() noexcept {
 void CudaStream::leave(std::exception_ptr error) noexcept {
   if (--depth_ == 0 && before_ != state_->queue().device) static_cast<void>(cudaSetDevice(before_));
   if (error) {
-    // What the caller got wrong stays with the caller; what CUDA says fails the stream.
+    // An error of the caller stays with the caller; an error of CUDA fails the stream.
     try {
       std::rethrow_exception(error);
     } catch (const CudaError& of_device) {
@@ -120,10 +120,10 @@ void CudaStream::complete(std::exception_ptr error) noexcept {
 }
 
 void CudaStream::run(Work& work) noexcept {
-  if (failed_) return;  // what follows a failure does not run
+  if (failed_) return;  // work behind a failure does not run
   try {
     const OnDevice here(state_->queue().device);
-    work.run(team_);
+    work.run(context_);
   } catch (...) {
     fail(std::current_exception());
   }

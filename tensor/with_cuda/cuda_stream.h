@@ -22,7 +22,7 @@ class CudaStream final : public Stream, private Waiter {
   Place place() const override { return CudaPlace{state_->queue().device}; }
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
   bool enter() noexcept override;
-  ThreadTeam& team() noexcept override { return team_; }
+  KernelContext& context() noexcept override { return context_; }
   void leave(std::exception_ptr error) noexcept override;
   void push(std::unique_ptr<Work> work) override;
   void wait(const Point& point) override;
@@ -53,7 +53,8 @@ class CudaStream final : public Stream, private Waiter {
   std::shared_ptr<MarkWords> words_;
   std::size_t index_;
   std::shared_ptr<MemoryResource> memory_;
-  ThreadTeam team_;
+  ThreadTeam team_{1};
+  KernelContext context_;
   std::recursive_mutex mutex_;  // recursive: work may enqueue work
   std::deque<Item> items_;
   std::uint64_t issued_ = 0;

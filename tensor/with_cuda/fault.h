@@ -7,10 +7,10 @@
 
 namespace millrace::cuda {
 
-/// What a kernel may find wrong in values.
+/// The faults that a kernel may find in values.
 enum class Fault : std::uint8_t { none, index, zero_divisor };
 
-/// The kernel that found it: a code whose names belong to whoever writes kernels, 0 for none. DeviceContext::fault_name tells them.
+/// The kernel that found it: a code whose names belong to the kernels, 0 for none. DeviceContext::fault_name gives them.
 using FaultSource = std::uint8_t;
 
 /// A fault in one word, which a kernel writes to the host at once: kind, source, and the value in 48 bits.

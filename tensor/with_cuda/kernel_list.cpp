@@ -8,7 +8,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Filled before `main` in an order that nobody knows, and only read after.
+/// Filled before `main` in an unspecified order, and only read after.
 std::vector<const void*>& kernels() {
   static std::vector<const void*> all;
   return all;

@@ -12,7 +12,7 @@ namespace millrace::cuda {
 
 MemoryPool::~MemoryPool() { release(); }
 
-/// Whether all that uses a block was handed to CUDA, which can be told to wait for it.
+/// Whether all that uses a block was handed to CUDA, which can wait for it.
 bool MemoryPool::handed(const Uses& uses) const {
   for (std::size_t i = 0; i < streams_.size(); ++i)
     if (!streams_[i]->is_handed(uses[i])) return false;

@@ -17,7 +17,7 @@ inline constexpr std::size_t most_streams = 16;
 inline constexpr std::size_t no_stream = most_streams;
 
 /// The memory of one device, in stream order and within a budget. A block belongs to the stream whose resource it came from (or to none), and
-/// knows which other streams used it. Given back, it serves its stream again at once; another stream, or a caller who names none, gets it
+/// knows which other streams used it. Given back, it serves its stream again at once; another stream, or a caller that names none, gets it
 /// when those that used it are done, or else behind their positions. Thread-safe.
 class MemoryPool {
  public:
@@ -75,7 +75,7 @@ class MemoryPool {
   std::size_t cached_ = 0;
 };
 
-/// The pool as one stream, or nobody in particular, takes from it.
+/// The pool as one stream, or no stream in particular, takes from it.
 class DeviceMemory final : public MemoryResource {
  public:
   DeviceMemory(std::shared_ptr<MemoryPool> pool, std::size_t home) : pool_(std::move(pool)), home_(home) {}

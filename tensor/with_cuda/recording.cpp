@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/with_cuda/recording.h>
 
+#include <optional>
 #include <utility>
 
 #include <millrace/tensor/caching_resource.h>
@@ -45,7 +46,7 @@ void Recording::uses(const std::shared_ptr<Allocation>& storage) {
 }
 
 Tensor Recording::constant(const void* bytes, DType dtype, const DDim& dims) {
-  // Of the stream's memory, not of the recording's: no earlier kernel of the graph has worked there.
+  // The memory is the stream's, not the recording's: no earlier kernel of the graph has worked there.
   Tensor made(dtype, dims, home_.memory());
   if (made.bytes() > 0)
     check(cudaMemcpyAsync(made.raw_mutable(), bytes, made.bytes(), cudaMemcpyHostToDevice, home_queue_.stream), "cudaMemcpyAsync",
@@ -62,7 +63,7 @@ namespace {
 /// Takes what is recorded. Everything runs in the caller.
 class RecordingStream final : public Stream {
  public:
-  RecordingStream(const Queue& home, cudaStream_t stream) : queue_(home), team_(DeviceQueue{&queue_}) {
+  RecordingStream(const Queue& home, cudaStream_t stream) : queue_(home) {
     queue_.stream = stream;
     queue_.state = nullptr;
     queue_.launched = nullptr;  // the graph's launch says what it is
@@ -71,9 +72,11 @@ class RecordingStream final : public Stream {
     recording_ = recording;
     queue_.recording = recording.get();
     queue_.memory = &recording->memory();
+    context_.emplace(place(), team_, recording->memory(), &queue_);
   }
   void end() {
     queue_.recording = nullptr;
+    context_.reset();
     recording_.reset();
   }
   bool records() const noexcept { return recording_ != nullptr; }
@@ -82,7 +85,7 @@ class RecordingStream final : public Stream {
   Place place() const override { return CudaPlace{queue_.device}; }
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return recording_->memory(); }
   bool enter() noexcept override { return true; }
-  ThreadTeam& team() noexcept override { return team_; }
+  KernelContext& context() noexcept override { return *context_; }
   void leave(std::exception_ptr) noexcept override {}  // the caller hears of it, and gives the recording up
   void push(std::unique_ptr<Work>) override {}         // never: `enter` says so
   void wait(const Point& point) override { recording_->wait(point); }
@@ -91,7 +94,8 @@ class RecordingStream final : public Stream {
 
  private:
   Queue queue_;
-  ThreadTeam team_;
+  ThreadTeam team_{1};
+  std::optional<KernelContext> context_;  // while it records
   std::shared_ptr<Recording> recording_;
 };
 

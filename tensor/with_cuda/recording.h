@@ -32,7 +32,7 @@ class RecordingMemory final : public MemoryResource {
   std::map<std::size_t, std::size_t> blocks_;
 };
 
-/// What goes with a recording: its memory, what it reads besides, and numbers of the host that it needs each time.
+/// The resources of a recording: its memory, other storage that it reads, and numbers of the host that it needs each time.
 class Recording {
  public:
   /// `home`: the stream that the graph will run on.

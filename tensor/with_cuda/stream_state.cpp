@@ -28,7 +28,7 @@ WriteValue write_value() {
   return found;
 }
 
-/// That a stream is not ready counts as an error, which the thread's next launch would find.
+/// CUDA counts a stream that is not ready as an error, which the thread's next launch would find.
 cudaError_t queried(cudaStream_t stream) {
   const cudaError_t code = cudaStreamQuery(stream);
   if (code == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
@@ -61,7 +61,7 @@ void StreamTimeline::asked(std::uint64_t value) {
   try {
     stream->ask(value);
   } catch (...) {
-    stream->doom(std::current_exception());  // who waits hears of it
+    stream->doom(std::current_exception());  // the waiters get the error
   }
 }
 
@@ -121,7 +121,7 @@ void StreamState::expect(std::uint64_t value) {
   if (closed_ || handed() < value || recorded(value) != nullptr) return;
   prune();
   Mark made;
-  // What goes wrong shows where somebody waits.
+  // An error shows at the next wait.
   if (record(made) == cudaSuccess) points_.push_back(made);
 }
 
@@ -146,7 +146,7 @@ cudaError_t StreamState::record(Mark& made) {
   return code;
 }
 
-/// What was recorded first at or behind `value`, or null.
+/// The event that was recorded first at or behind `value`, or null.
 const StreamState::Mark* StreamState::recorded(std::uint64_t value) const {
   const Mark* found = nullptr;
   for (const auto* list : {&marks_, &points_}) {
@@ -173,7 +173,7 @@ cudaError_t StreamState::mark(std::uint64_t value) {
   return cudaSuccess;
 }
 
-/// Forgets what nobody asked for: what is reached, and the oldest of many.
+/// Drops marks without a waiter: reached ones, and the oldest of many.
 void StreamState::prune() {
   constexpr std::size_t most_points = 256;
   const std::uint64_t seen = std::atomic_ref(*progress_).load(std::memory_order_acquire);
@@ -229,7 +229,7 @@ void StreamState::keep(std::shared_ptr<Allocation> storage) {
   ask(value);
 }
 
-/// What the stream fails with: what it was doing is named, as far as anybody can know.
+/// The error of the stream: the work in progress is named, as far as it is known.
 std::exception_ptr StreamState::lost(cudaError_t code, const char* call) const {
   return error_of(code, call, queue_.device, launched_.text());
 }

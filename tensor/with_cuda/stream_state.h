@@ -25,8 +25,8 @@ class StreamTimeline final : public Timeline {
   /// The stream, or null once it is closed.
   std::shared_ptr<StreamState> state() const;
   void attach(std::weak_ptr<StreamState> state);
-  /// What the stream has failed with before `value`, or one that it came behind on the device has; else null. Looks at the words of their
-  /// kernels: for who knows from CUDA alone that the device got so far. `asked`: the streams that were looked at, and how far.
+  /// The error with which the stream has failed before `value`, or one that it came behind on the device has; else null. Looks at the words of their
+  /// kernels: for a caller that knows from CUDA alone that the device got so far. `asked`: the streams that were looked at, and how far.
   using Asked = std::vector<std::pair<const StreamState*, std::uint64_t>>;
   std::exception_ptr trouble(std::uint64_t value, Asked& asked) const;
 
@@ -39,14 +39,14 @@ class StreamTimeline final : public Timeline {
   std::weak_ptr<StreamState> state_;
 };
 
-/// What the device side of a stream needs: how far work was handed to CUDA, and who is to hear of its completion. Thread-safe. Its mutex is
+/// The state of the device side of a stream: how far work was handed to CUDA, and the waiters for its completion. Thread-safe. Its mutex is
 /// the innermost of all: nothing is called under it but CUDA.
 class StreamState : public std::enable_shared_from_this<StreamState> {
  public:
   StreamState(int device, Waiters& waiters, std::uint64_t* words_on_host, std::uint64_t* words_on_device);
   ~StreamState();
 
-  /// For who uses the stream: `renew` changes it.
+  /// For users of the stream: `renew` changes it.
   const std::shared_ptr<StreamTimeline>& timeline() const noexcept { return timeline_; }
   const Queue& queue() const noexcept { return queue_; }
   Queue& queue() noexcept { return queue_; }
@@ -69,7 +69,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   void expect(std::uint64_t value);
   /// Makes `other` wait for `value`. False when that was not handed to CUDA yet.
   bool order(std::uint64_t value, cudaStream_t other, int other_device);
-  /// What is enqueued with position `at` and later comes behind `value` of `other`, which CUDA sees to: what that fails with, this fails with.
+  /// Work enqueued with position `at` and later comes behind `value` of `other`, which CUDA sees to: what that fails with, this fails with.
   void follow(std::shared_ptr<StreamTimeline> other, std::uint64_t value, std::uint64_t at);
   /// See StreamTimeline::trouble.
   std::exception_ptr trouble(std::uint64_t value, StreamTimeline::Asked& asked);
@@ -84,12 +84,12 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   /// Keeps memory that is not this device's until what is being handed over is done.
   void keep(std::shared_ptr<Allocation> storage);
   void fail(std::exception_ptr error) noexcept;
-  /// The same, on the waiter's thread: who asks for a value holds locks that those who wait for one take.
+  /// Fails the stream on the waiter's thread: a caller of `asked` holds locks that waiters take.
   void doom(std::exception_ptr error) noexcept;
 
-  /// What kernels of the stream raise: it fails when the stream does.
+  /// A watermark that kernels of the stream raise: it fails when the stream does.
   void add(const std::shared_ptr<CudaWatermark>& watermark);
-  /// Somebody waits for it, and its kernel was started.
+  /// It has a waiter, and its kernel was started.
   void watch(std::shared_ptr<CudaWatermark> watermark);
 
   // For the waiter.
@@ -149,12 +149,12 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::atomic<std::uint64_t> handed_{0};
   std::atomic<bool> handing_{false};
   mutable std::mutex mutex_;
-  std::vector<std::uint64_t> wanted_;  // values that somebody waits for and that were not handed over yet
-  std::deque<Mark> marks_;             // what the waiter looks for, ascending
-  std::deque<Mark> points_;            // what was recorded besides, ascending
+  std::vector<std::uint64_t> wanted_;  // values that have a waiter and were not handed over yet
+  std::deque<Mark> marks_;             // the marks that the waiter looks for, ascending
+  std::deque<Mark> points_;            // other recorded marks, ascending
   std::vector<cudaEvent_t> spare_;
   std::deque<Kept> kept_;
-  std::vector<Followed> followed_;  // what is not known yet to have gone well
+  std::vector<Followed> followed_;  // streams not known yet to have succeeded
   std::vector<std::weak_ptr<CudaWatermark>> watermarks_;
   std::vector<std::shared_ptr<CudaWatermark>> watched_;
   std::exception_ptr doom_;

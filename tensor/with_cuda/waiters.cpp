@@ -27,7 +27,7 @@ void Waiters::watch(std::shared_ptr<StreamState> stream) { streams_.push_back({s
 
 void Waiters::notify() {
   const std::lock_guard lock(mutex_);
-  if (stopped_ || spinning_) return;  // who spins sees it
+  if (stopped_ || spinning_) return;  // the spinning thread sees it
   if (asleep_ > 0) return wake_.notify_one();
   if (threads_.size() <= streams_.size()) threads_.emplace_back([this] { run(); });
 }
@@ -39,12 +39,12 @@ Waiters::Watched* Waiters::waiting() {
   return nullptr;
 }
 
-/// A stream has a watermark that somebody waits for.
+/// A stream has a watermark with a waiter.
 bool Waiters::watching() {
   return std::any_of(streams_.begin(), streams_.end(), [](const Watched& one) { return one.stream->watching(); });
 }
 
-/// Nothing moved for a while, and no event stands behind what is waited for: less and less often, but soon enough for who waits.
+/// Sleeps where nothing moved for a while and the awaited positions have no event: longer each time, up to a limit.
 void Waiters::doze(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   for (Watched& one : streams_) one.stream->check_watched();

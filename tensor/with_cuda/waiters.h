@@ -14,7 +14,7 @@ class StreamState;
 
 /// Notices what a device's streams complete. One thread spins over the words of all streams, for at most 50 µs without progress; then it
 /// blocks on the event of one of them, and if others are still in flight, another thread takes its place, so that no stream's completion
-/// hides behind another's. A watermark has no event to block on: while somebody waits for one that does not move, a thread looks now and then.
+/// hides behind another's. A watermark has no event to block on: while a waiter waits for one that does not move, a thread polls it with growing pauses.
 /// There are never more threads than streams and one, mostly one, and all sleep while nothing is in flight.
 class Waiters {
  public:

@@ -121,7 +121,7 @@ bool CudaWatermark::order(std::uint64_t value, StreamState& other) {
     if (code == cudaErrorNotSupported) return false;
     check(code, "cuStreamWaitValue64", queue.device);
   }
-  // Who waits for that stream does not hear of what happens to this one.
+  // A waiter for that stream does not see a failure of this one.
   if (queue.device != device_) asked(value);
   if (const std::exception_ptr failed = error()) abandon(failed);  // before the follower was known
   return true;

@@ -22,7 +22,7 @@ struct MarkWord {
 };
 
 /// The words of a device's watermarks. One that comes back goes out again with a higher base: a kernel that raises it late, and a stream that
-/// waits for what it was, do no harm, so nobody is asked whether they are through. Thread-safe; lives as long as one of its words is used.
+/// waits for what it was, do no harm, so they need not be awaited. Thread-safe; lives as long as one of its words is used.
 class MarkWords {
  public:
   explicit MarkWords(int device) : device_(device) {}
@@ -66,7 +66,7 @@ class CudaWatermark final : public Watermark, public std::enable_shared_from_thi
   // For the waiter.
   /// Steps by the word.
   std::uint64_t seen() const noexcept;
-  /// The highest value that somebody waits for and a started kernel raises.
+  /// The highest value that has a waiter and a started kernel raises.
   std::uint64_t due() const;
   /// The device is through with the stream: what is not reached by now never will be.
   void end() noexcept;

@@ -44,6 +44,21 @@ TEST_CASE("millrace bench measures ours where a peer cannot be had, and the row 
   CHECK(text.find("no_python: cannot start: No such file or directory") != std::string::npos);
 }
 
+TEST_CASE(
+    "millrace bench lists each network of the family models, and says why none is measured without the Python that writes their graphs") {
+  const ScratchFolder folder;
+  const std::string json = folder / "rows.json";
+  const Ended ended = millrace_command({"bench", "cpu", "--only", "models", "--threads", "1", "--clock", "processor", "--quick", "--python",
+                                        folder / "no_python", "--json", json});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::string text = read_file(json);
+  for (const char* part : {"Silero", "Resemblyzer", "BeatNet", "g2pM", "sleepecg", "CRNN of a line of text", "CRNN of sound",
+                           "attention decoder", "layer-norm LSTM 64", "LSTM 12, a live step"})
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part);
+  CHECK(text.find("no_python: cannot start: No such file or directory") != std::string::npos);
+}
+
 TEST_CASE("millrace bench refuses what it does not know, with the exit codes of the command") {
   check_refused({"bench"}, 2, {"bench: expected cpu or gpu, found nothing"});
   check_refused({"bench", "tpu"}, 2, {"found 'tpu'"});
@@ -51,6 +66,8 @@ TEST_CASE("millrace bench refuses what it does not know, with the exit codes of 
   check_refused({"bench", "gpu", "--device", "first"}, 2, {"--device", "found 'first'"});
   check_refused({"bench", "cpu", "--only", "C1,C99"}, 2, {"--only", "C4", "found 'C99'"});
   check_refused({"bench", "cpu", "--threads", "1,zero"}, 2, {"--threads", "from 1 to 256", "found 'zero'"});
+  check_refused({"bench", "cpu", "--networks", "silero,gold"}, 2, {"--networks", "sleepecg", "found 'gold'"});
+  check_refused({"bench", "cpu", "--clock", "sun"}, 2, {"--clock", "wall or processor", "found 'sun'"});
   check_refused({"bench", "cpu", "--json"}, 2, {"--json", "expected a value"});
   check_refused({"bench", "cpu", "fast"}, 2, {"'fast'"});
   check_refused({"bench", "cpu", "--only", "C2", "--json", "/no/such/folder/rows.json"}, 1, {"/no/such/folder/rows.json"});

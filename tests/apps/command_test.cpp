@@ -7,6 +7,9 @@
 #include <doctest/doctest.h>
 
 #include <apps/process.h>
+#include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/program/storage.h>
@@ -53,6 +56,26 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
+
+TEST_CASE("run --stats tells what a program with gradients keeps for its backward loops") {
+  const Files files;
+  Program program = files.program;
+  VarId loss = no_var;
+  {
+    const build::Guard guard(program);
+    loss = build::sum(build::drop_lod(build::Var::of(program.outputs().at(0).var))).id();
+  }
+  for (const Gradient& each : append_backward(program, loss)) program.add_output("d_" + program.var(each.var).name, each.gradient);
+  save_program(program, files.folder / "listing.mr");
+  const std::vector<std::string> words =
+      files.run_with({"--input", files.x(), "--input", files.boot(), "--lod", "x=[[3,1,2,0]]", "--stats"});
+  const Ended ended = millrace_command(words);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find(" under keep kept ") != std::string::npos);
+  CHECK(ended.out.find("loops fused: 2") != std::string::npos);
+  CHECK(same_bits(read_npy(files.folder / "out" / "y.npy"), files.wanted.tensor()));
+}
 
 TEST_CASE("help and version are no errors") {
   for (const std::vector<std::string>& words :

@@ -55,7 +55,8 @@ TEST_CASE("files streamed to a server give the bits of millrace run, over TCP an
   CHECK(log.find(": ended, 45 steps, ") != std::string::npos);
   const std::string stats = read_file(serving.folder / "stats.json");
   CHECK(stats.find("\"rows\": 150") != std::string::npos);
-  const auto first = stats.find("\"places\": [{\"place\": \"cpu\", "), second = stats.find("{\"place\": \"cpu\", ", first + 30);
+  const std::string place = "{\"model\": \"default\", \"place\": \"cpu\", ";
+  const auto first = stats.find("\"places\": [" + place), second = stats.find(place, first + 30);
   CHECK(first != std::string::npos);
   CHECK(second != std::string::npos);
   CHECK(stats.find("\"lost\": true") == std::string::npos);

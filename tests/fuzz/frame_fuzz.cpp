@@ -7,7 +7,7 @@
 #include <millrace/streaming/protocol/error_code.h>
 #include <millrace/streaming/protocol/frame.h>
 
-// The first byte says in what pieces the rest arrives. What comes out must encode to what went in.
+// The first byte says in what pieces the rest arrives. Frames that come out must encode to the bytes that went in.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::size_t piece = 1 + data[0] % 16;

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const millrace::Error&) {
     return 0;
   }
-  // What was imported is a program that holds together; else this throws, and the run fails.
+  // An imported program holds together; else this throws, and the run fails.
   millrace::check(*program);
   return 0;
 }

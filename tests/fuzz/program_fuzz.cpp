@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const millrace::Error&) {
     return 0;
   }
-  // What was read holds together, and its text reads back to the same text; else this throws or stops, and the run fails.
+  // A program that was read holds together, and its text reads back to the same text; else this throws or stops, and the run fails.
   millrace::check(*program);
   const std::string text = millrace::print(*program);
   if (millrace::print(millrace::parse_program(text, weights)) != text) __builtin_trap();

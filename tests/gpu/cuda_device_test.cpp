@@ -282,7 +282,7 @@ TEST_CASE("memory that work gives back while it is being started is not given to
   const auto device = device_of(2);
   const StreamRef first = device->stream(0), second = device->stream(1);
   ones(DDim{1000}, DType::f32, first).ready().wait();
-  first.enqueue([&](ThreadTeam&) {
+  first.enqueue([&](KernelContext&) {
     const void* given_back = nullptr;
     {
       const Tensor scratch(DType::f32, DDim{5000}, first.memory());

@@ -98,7 +98,7 @@ void trapping_program() {
     INFO("error: ", error);
     CHECK(error.find("on cuda:0") != std::string::npos);
     CHECK(error.find("cudaErrorLaunchFailure") != std::string::npos);
-    // What comes later is told at once, with CUDA's own word for it.
+    // Later work is told at once, with CUDA's own word for it.
     const std::string again = error_of(runtime, good);
     INFO("then: ", again);
     CHECK(again.find("cudaErrorLaunchFailure") != std::string::npos);

@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -21,28 +20,13 @@
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/tensor/cuda_device.h>
-#include <reference/reference.h>
-#include <support/random.h>
+#include <support/random_lstm.h>
 #include <support/test_place.h>
 
 namespace millrace::testing {
 namespace {
 
 using namespace build;
-
-Tensor random_of(Random& random, DType dtype, const DDim& dims, double scale = 1) {
-  reference::Values made{dims, {}};
-  for (std::int64_t i = 0; i < dims.elements(); ++i) made.at.push_back(scale * static_cast<double>(random.real()));
-  return reference::tensor(made, dtype);
-}
-
-layers::LstmWeights weights_of(Random& random, DType dtype, std::int64_t input, std::int64_t hidden) {
-  const double scale = 1 / std::sqrt(static_cast<double>(hidden));
-  layers::LstmWeights made{random_of(random, dtype, DDim{input, 4 * hidden}), random_of(random, dtype, DDim{hidden, 4 * hidden}, scale),
-                           random_of(random, dtype, DDim{4 * hidden}), std::nullopt, std::nullopt};
-  if (random.coin()) made.peepholes = random_of(random, dtype, DDim{3 * hidden});
-  return made;
-}
 
 RunResult run_in(Backend backend, const Program& program, const Feeds& feeds, const std::shared_ptr<Device>& device) {
   ThreadExecutor executor(2);
@@ -88,7 +72,8 @@ TEST_CASE("layers of LSTMs over ragged sequences have the same bits iteration by
       const std::int64_t wide = direction == layers::Direction::bidirectional ? 2 * hidden : hidden;
       std::vector<layers::LstmWeights> weights;
       for (int layer = 0; layer < (two ? 2 : 1); ++layer)
-        for (int d = 0; d < (wide > hidden ? 2 : 1); ++d) weights.push_back(weights_of(random, dtype, layer == 0 ? input : wide, hidden));
+        for (int d = 0; d < (wide > hidden ? 2 : 1); ++d)
+          weights.push_back(random_lstm_weights(random, dtype, layer == 0 ? input : wide, hidden));
       INFO("seed ", seed, ", ", name_of(dtype), ", C ", input, ", H ", hidden, ", ", weights.size(), " loops");
       Program program;
       {
@@ -118,7 +103,7 @@ TEST_CASE("sequences in the caller's order, initial states, ops around the cell 
     Random random(seed);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       constexpr std::int64_t input = 5, hidden = 13;
-      const layers::LstmWeights weights = weights_of(random, dtype, input, hidden);
+      const layers::LstmWeights weights = random_lstm_weights(random, dtype, input, hidden);
       const bool dense = random.coin();
       INFO("seed ", seed, ", ", name_of(dtype), std::string(dense ? ", dense" : ", ragged"));
       Program program;
@@ -170,7 +155,7 @@ TEST_CASE("a mask that holds the states of rows has the same bits in one kernel,
       const std::int64_t input = random.between(1, 9), hidden = random.between(1, 30), n = random.between(1, 12);
       const bool any_rows = random.coin();  // or those before a length, as of ONNX's sequence_lens
       INFO("seed ", seed, ", ", name_of(dtype), ", H ", hidden, ", N ", n);
-      const layers::LstmWeights weights = weights_of(random, dtype, input, hidden);
+      const layers::LstmWeights weights = random_lstm_weights(random, dtype, input, hidden);
       Program program;
       {
         const Guard guard(program);
@@ -214,20 +199,22 @@ TEST_CASE("a mask that holds the states of rows has the same bits in one kernel,
   }
 }
 
-TEST_CASE("a loop that runs iteration by iteration reads the slots of a fused one step by step, with the same bits") {
+TEST_CASE("a loop that runs iteration by iteration, or as a generated kernel, reads the slots of an LSTM's kernel with the same bits") {
   const auto device = make_device(Place::parse(test_place()), 1, 3);
   for (const std::uint64_t seed : seeds(3)) {
     Random random(seed);
-    INFO("seed ", seed);
+    const bool generated = seed % 2 == 0;  // no generated kernel has powers
+    INFO("seed ", seed, std::string(generated ? ", generated" : ""));
     const std::int64_t input = random.between(1, 9), hidden = random.between(1, 30);
-    const layers::LstmWeights weights = weights_of(random, DType::f32, input, hidden);
+    const layers::LstmWeights weights = random_lstm_weights(random, DType::f32, input, hidden);
     Program program;
     {
       const Guard guard(program);
       const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, input}, 1));
       const Var y = layers::lstm({x}, {weights}, {}).y;
-      const layers::Cell decay = [](const Var& row, const std::vector<Var>& state) {
-        const Var next = tanh(add(row, state[0]));
+      const layers::Cell decay = [generated](const Var& row, const std::vector<Var>& state) {
+        const Var sum = tanh(add(row, state[0]));
+        const Var next = generated ? sum : tanh(build::pow(abs(sum), abs(row)));
         return layers::CellStep{next, {next}};
       };
       const layers::Unrolled made = layers::unroll(decay, {y}, {{hidden, Var()}});
@@ -238,7 +225,7 @@ TEST_CASE("a loop that runs iteration by iteration reads the slots of a fused on
     const LoD lod = LoD::from_lengths({lengths_of(random, random.between(1, 20))});
     Feeds feeds;
     feeds.insert_or_assign("x", LoDTensor(random_of(random, DType::f32, DDim{lod.rows(), input}), lod));
-    compare(program, feeds, 1, device);
+    compare(program, feeds, generated ? 2 : 1, device);
   }
 }
 
@@ -249,7 +236,7 @@ TEST_CASE("the trace of a fused loop shows its slots ready one after the other, 
   {
     const Guard guard(program);
     const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 3}, 1));
-    build::output("y", layers::lstm({x}, {weights_of(random, DType::f32, 3, 8)}, {}).y);
+    build::output("y", layers::lstm({x}, {random_lstm_weights(random, DType::f32, 3, 8)}, {}).y);
   }
   constexpr std::int64_t iterations = 300;  // more than a launch
   Feeds feeds;
@@ -272,7 +259,8 @@ TEST_CASE("a layer on another stream of the device works on a step while the ker
   const bool emulated = cuda_devices().front().name == "emulated";
   const std::int64_t iterations = emulated ? 300 : 4000, hidden = emulated ? 8 : 256;
   Random random(3);
-  const std::vector<layers::LstmWeights> weights{weights_of(random, DType::f32, 3, hidden), weights_of(random, DType::f32, hidden, hidden)};
+  const std::vector<layers::LstmWeights> weights{random_lstm_weights(random, DType::f32, 3, hidden),
+                                                 random_lstm_weights(random, DType::f32, hidden, hidden)};
   Program program;
   {
     const Guard guard(program);
@@ -311,7 +299,7 @@ TEST_CASE("a layer on another stream of the device works on a step while the ker
 TEST_CASE("a loop that is more than an LSTM cell between ops on rows says why it stays iteration by iteration on a device") {
   const auto reason = [](const std::function<layers::CellStep(const Var&, const std::vector<Var>&, const layers::Cell&)>& iteration) {
     Random random(1);
-    const layers::LstmWeights weights = weights_of(random, DType::f32, 4, 4);
+    const layers::LstmWeights weights = random_lstm_weights(random, DType::f32, 4, 4);
     Program program;
     {
       const Guard guard(program);

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -22,28 +21,13 @@
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/work_failure.h>
-#include <reference/reference.h>
-#include <support/random.h>
+#include <support/random_lstm.h>
 #include <support/test_place.h>
 
 namespace millrace::testing {
 namespace {
 
 using namespace build;
-
-Tensor random_of(Random& random, DType dtype, const DDim& dims, double scale = 1) {
-  reference::Values made{dims, {}};
-  for (std::int64_t i = 0; i < dims.elements(); ++i) made.at.push_back(scale * static_cast<double>(random.real()));
-  return reference::tensor(made, dtype);
-}
-
-layers::LstmWeights weights_of(Random& random, DType dtype, std::int64_t input, std::int64_t hidden) {
-  const double scale = 1 / std::sqrt(static_cast<double>(hidden));
-  layers::LstmWeights made{random_of(random, dtype, DDim{input, 4 * hidden}), random_of(random, dtype, DDim{hidden, 4 * hidden}, scale),
-                           random_of(random, dtype, DDim{4 * hidden}), std::nullopt, std::nullopt};
-  if (random.coin()) made.peepholes = random_of(random, dtype, DDim{3 * hidden});
-  return made;
-}
 
 enum class Kind { two_layers, between_ops, peeks, no_lstm };
 
@@ -55,7 +39,9 @@ Program program_of(Random& random, Kind kind, DType dtype) {
   const Guard guard(program);
   const Var x = build::input("x", VarType(dtype, {DDim::unknown, input}, 1));
   if (kind == Kind::two_layers) {
-    build::output("y", layers::lstm({x}, {weights_of(random, dtype, input, hidden), weights_of(random, dtype, hidden, hidden)}, {}).y);
+    build::output(
+        "y",
+        layers::lstm({x}, {random_lstm_weights(random, dtype, input, hidden), random_lstm_weights(random, dtype, hidden, hidden)}, {}).y);
     return program;
   }
   if (kind == Kind::no_lstm) {
@@ -66,7 +52,7 @@ Program program_of(Random& random, Kind kind, DType dtype) {
     build::output("y", layers::unroll(decay, {x}, {{input, Var()}}).output);
     return program;
   }
-  const layers::Cell cell = layers::lstm_cell(weights_of(random, dtype, input, hidden));
+  const layers::Cell cell = layers::lstm_cell(random_lstm_weights(random, dtype, input, hidden));
   const layers::Cell around = [&](const Var& row, const std::vector<Var>& state) {
     layers::CellStep next = cell(tanh(row), {state[0], state[1]});
     if (kind == Kind::between_ops) return layers::CellStep{relu(next.output), next.states};

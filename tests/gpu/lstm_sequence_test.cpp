@@ -17,7 +17,7 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
 
-/// Those whose arithmetic is the device's own.
+/// The dtypes whose arithmetic is the device's own.
 std::vector<DType> dtypes_of(const DeviceUnderTest& on) {
   return on.tf32 ? std::vector<DType>{DType::f32} : std::vector<DType>(std::begin(dtypes), std::end(dtypes));
 }
@@ -56,6 +56,10 @@ Case make_case(Random& random, DType dtype, std::int64_t hidden, const std::vect
   made.h = random_tensor(random, dtype, DDim{made.sequences(), hidden});
   made.c = random_tensor(random, dtype, DDim{made.sequences(), hidden});
   return made;
+}
+
+Tensor numbers(std::size_t count, std::int64_t value) {
+  return Tensor::from(std::vector<std::int64_t>(count, value), DDim{static_cast<std::int64_t>(count)});
 }
 
 Tensor random_mask(Random& random, std::int64_t rows) {
@@ -204,6 +208,42 @@ TEST_CASE("wide layers, whose weights do not all stay on chip and whose sums hav
       const Case of = make_case(random, dtype, hidden, {2, 1});
       CHECK(same(run_on(on, of), by_steps(on, of)));
     }
+  });
+}
+
+TEST_CASE("a kernel that takes the time of its phases gives the same bits, and cycles of every phase") {
+  each_backend([](DeviceUnderTest& on) {
+    Random random(9);
+    const Case of = make_case(random, DType::f16, 70, {9, 9, 8, 8, 8, 8, 7, 7, 7, 7, 7, 3, 2});
+    const Found expected = run_on(on, of);
+    const LstmLimits limits = make_lstm_sequence(of.desc, on.stream().place()).limits();
+    std::vector<LstmSchedule> schedules = any_schedules(random, of.desc, limits);
+    schedules.push_back(schedule_lstm(of.desc, of.sequences(), limits));
+    for (const LstmSchedule& schedule : schedules) {
+      INFO(schedule.to_string());
+      OnDevice there = bring(on, of);
+      there.rows.phases = on.up(numbers(lstm_phases.size(), -1));
+      run(there.plan, there.packed, there.rows, on.stream(), &schedule);
+      CHECK(same({on.down(there.rows.y), on.down(there.rows.h_out), on.down(there.rows.c_out)}, expected));
+      for (const std::int64_t cycles : on.down(*there.rows.phases).to_vector<std::int64_t>()) CHECK(cycles >= 0);
+    }
+  });
+}
+
+TEST_CASE("the time of phases is refused for cells that have no kernel for it") {
+  each_backend([](DeviceUnderTest& on) {
+    Random random(9);
+    const auto refused = [&](Case of, const Tensor& phases) {
+      OnDevice there = bring(on, of);
+      there.rows.phases = on.up(phases);
+      run(there.plan, there.packed, there.rows, on.stream());
+    };
+    const Tensor six = numbers(lstm_phases.size(), 0);
+    CHECK_THROWS_WITH_AS(refused(make_case(random, DType::bf16, 8, {2}), six), doctest::Contains("found bf16"), UnsupportedError);
+    Case clipped = make_case(random, DType::f16, 8, {2});
+    clipped.desc.clip = 1;
+    CHECK_THROWS_AS(refused(clipped, six), UnsupportedError);
+    CHECK_THROWS_AS(refused(make_case(random, DType::f16, 8, {2}), numbers(2, 0)), ShapeError);
   });
 }
 

@@ -27,7 +27,7 @@
 #include <runtime/distributed/rank_threads.h>
 #include <support/lstm_stack.h>
 
-// What each rank does is a scenario. NCCL takes one process for a rank where ranks share a device, so a scenario's ranks are processes of
+// The work of each rank is a scenario. NCCL takes one process for a rank where ranks share a device, so a scenario's ranks are processes of
 // this program, each with an NCCL_HOSTID of its own; of the emulated NCCL they are threads.
 namespace millrace::testing {
 namespace {
@@ -205,19 +205,19 @@ void give_up(const RankEnvironment& where) {
 void lost_input(const RankEnvironment& where) {
   NcclOptions options;
   options.deadline = 1500ms;
-  const Rank rank(where, options);
-  const auto timeline = std::make_shared<Timeline>();
-  Tensor value = rank.up(Tensor::from<float>({1}));
-  if (rank.number == 0) value.storage()->set_ready(Point(timeline, 1));
-  const Point done = rank.world->broadcast(value, 0, rank.stream());
-  timeline->fail(std::make_exception_ptr(IoError("the line is dead")));
   std::string said;
   try {
+    const Rank rank(where, options);  // the other rank may have gone by the time that this one's communicator is made
+    const auto timeline = std::make_shared<Timeline>();
+    Tensor value = rank.up(Tensor::from<float>({1}));
+    if (rank.number == 0) value.storage()->set_ready(Point(timeline, 1));
+    const Point done = rank.world->broadcast(value, 0, rank.stream());
+    timeline->fail(std::make_exception_ptr(IoError("the line is dead")));
     done.wait();
   } catch (const std::exception& error) {
     said = error.what();
   }
-  expect(!said.empty() && (rank.number != 0 || said == "the line is dead"), "the producer's error: " + said);
+  expect(!said.empty() && (where.rank != 0 || said == "the line is dead"), "the producer's error: " + said);
 }
 
 /// A program over ranks, whose layers hand on steps, gives rank 0 the bytes of one.
@@ -298,7 +298,7 @@ std::vector<std::string> on_threads(const std::string& scenario, int size, std::
 
 std::string scenario_of(const std::string& ranks_do) { return "one rank over NCCL: " + ranks_do; }
 
-/// Whoever has a process of its own is what RANK and WORLD_SIZE say.
+/// A rank with a process of its own is the one that RANK and WORLD_SIZE say.
 const bool are_scenarios = [] {
   for (const auto& [name, work] : scenarios())
     Scenario(scenario_of(name), [play = work] {
@@ -340,7 +340,7 @@ void run(const std::string& scenario, std::initializer_list<int> sizes) {
   }
 }
 
-/// What ranks_run gives to `millrace run`.
+/// The flags that ranks_run gives to `millrace run`.
 const Scenario stack_as_files("a stack of layers and its rows as files", [] {
   const char* folder = std::getenv("MILLRACE_TEST_FOLDER");
   REQUIRE(folder != nullptr);

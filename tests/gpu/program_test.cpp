@@ -4,9 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/decoding.h>
+#include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/generation.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/builder/sequence_ops.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/copy.h>
@@ -169,6 +172,32 @@ TEST_CASE("every op gives on the device what it gives on the CPU") {
       compare(program, feeds, device);
     }
   }
+}
+
+TEST_CASE("a loop that is to spill what it keeps to files is refused on the device, by name") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 4}, 1));
+    const build::Var w = build::input("w", VarType(DType::f32, {4, 4}));
+    build::DynamicRNN rnn;
+    {
+      const auto block = rnn.block();
+      const build::Var row = rnn.step_input(x);
+      const build::Var h = rnn.memory(DType::f32, {4});
+      const build::Var next = build::tanh(build::matmul(h, w) + row);
+      rnn.update_memory(h, next);
+      rnn.output(next);
+    }
+    build::output("loss", build::sum(build::drop_lod(rnn.outputs()[0])));
+  }
+  BackwardOptions options;
+  options.with_respect_to = {program.find_var("w")};
+  options.memory.kind = MemoryPolicy::Kind::spill;
+  const VarId gradient = append_backward(program, program.outputs().at(0).var, options).at(0).gradient;
+  program.add_output("dw", gradient);
+  CHECK_THROWS_WITH_AS(Executable(program, make_cuda_device()), doctest::Contains("memory policy spill: expected a loop on the host"),
+                       UnsupportedError);
 }
 
 }  // namespace millrace::testing

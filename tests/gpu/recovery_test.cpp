@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes on when something failed on a device: who is told, who is not, and what takes work again.
+// Work goes on after a failure on a device: some are told, others are not, and streams take work again.
 #include <millrace/tensor/recovery.h>
 
 #include <ctime>
@@ -46,7 +46,7 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 
 const std::vector<std::pair<std::string, std::string>> carried{{"sum", "next_sum"}};
 
-/// What a session of live_lookup that asks for row 1 again and again gets, and when.
+/// The answers that a session of live_lookup gets, which asks for row 1 again and again, with their times.
 ClientPlan asking(std::int64_t steps, double rows_per_second) {
   ClientPlan plan;
   plan.start.reply = ReplyFormat::binary;

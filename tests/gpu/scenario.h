@@ -10,7 +10,7 @@
 
 namespace millrace::testing {
 
-/// What a process of its own does for a test: a device whose kernel trapped is lost to its process, and a rank of NCCL is a process. A static
+/// The work of a process of its own for a test: a device whose kernel trapped is lost to its process, and a rank of NCCL is a process. A static
 /// of a file of tests; checks of doctest, and exceptions, fail the process.
 struct Scenario {
   Scenario(const std::string& name, std::function<void()> work);

@@ -64,7 +64,7 @@ struct Steps {
       for (std::int64_t t = first; t < last && lane == 0; ++t) {
         if (t == traps_at) return Trap::end();
         Spin{nanoseconds, stamps + 2 * t, true}(0);
-        if (t < raises) cuda::raise_release(word, base + static_cast<std::uint64_t>(t + 1));
+        if (t < raises) cuda::store_release_system(word, base + static_cast<std::uint64_t>(t + 1));
       }
     });
   }
@@ -74,8 +74,8 @@ Tensor stamped(std::int64_t nanoseconds, const Tensor* after, bool dozes, Stream
   const Tensor stamps(DType::i64, DDim{2}, stream.memory());
   launch(
       TensorRefs<1>{after}, TensorRefs<1>{&stamps},
-      [nanoseconds, stamps, dozes](ThreadTeam& team) {
-        cuda::each_index(cuda::queue_of(team), 1, Spin{nanoseconds, static_cast<std::int64_t*>(stamps.raw_mutable()), dozes});
+      [nanoseconds, stamps, dozes](KernelContext& context) {
+        cuda::each_index(cuda::queue_of(context), 1, Spin{nanoseconds, static_cast<std::int64_t*>(stamps.raw_mutable()), dozes});
       },
       stream);
   return stamps;
@@ -90,7 +90,8 @@ Tensor trap(StreamRef stream) {
   const Tensor made(DType::f32, DDim{2}, stream.memory());
   launch(
       TensorRefs<0>{}, TensorRefs<1>{&made},
-      [made](ThreadTeam& team) { cuda::each_index(cuda::queue_of(team), 2, Trap{static_cast<float*>(made.raw_mutable())}); }, stream);
+      [made](KernelContext& context) { cuda::each_index(cuda::queue_of(context), 2, Trap{static_cast<float*>(made.raw_mutable())}); },
+      stream);
   return made;
 }
 
@@ -100,11 +101,11 @@ Tensor stepped(const SteppedWork& work, const std::shared_ptr<Watermark>& waterm
     const std::int64_t last = std::min(work.steps, first + work.a_launch);
     launch(
         TensorRefs<0>{}, TensorRefs<1>{&stamps},
-        [=](ThreadTeam& team) {
+        [=](KernelContext& context) {
           auto& mark = static_cast<cuda::CudaWatermark&>(*watermark);
           cuda::GridShape shape;
           shape.begun = mark.launching();
-          cuda::run_grid(cuda::queue_of(team), shape,
+          cuda::run_grid(cuda::queue_of(context), shape,
                          Steps{first, last, work.nanoseconds, work.traps_at, work.raises, static_cast<std::int64_t*>(stamps.raw_mutable()),
                                mark.word(), mark.base()});
           mark.launched(static_cast<std::uint64_t>(last));

@@ -10,6 +10,6 @@ const char* test_place() {
   return chosen != nullptr ? chosen : "cuda:0";
 }
 
-const char* tests_left_out() { return "*kernels/row_plan_test.cpp"; }
+const char* tests_left_out() { return "*kernels/row_plan_test.cpp,*kernels/adding_a_kernel_test.cpp"; }
 
 }  // namespace millrace::testing

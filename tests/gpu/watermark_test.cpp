@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever waits for the steps of a kernel that goes on: streams of the device, the host, coroutines, slots of an array.
+// Waiters for the steps of a kernel that goes on: streams of the device, the host, coroutines, slots of an array.
 #include <millrace/tensor/watermark.h>
 
 #include <doctest/doctest.h>

@@ -159,9 +159,12 @@ elseif(RULE STREQUAL "api_page_lists_the_headers")
   elseif(NOT shown STREQUAL page)
     broken("docs/api.md differs from what apps/package/headers.txt says; ./dev format writes it again")
   endif()
+elseif(RULE STREQUAL "kernels_choose_by_lists")
+  # An op's list of implementations chooses between the host and a device (kernels/internal/implementations.h).
+  search("device_queue\\(" EXCEPT "^kernels/internal/implementations\\.h$" kernels)
 elseif(RULE STREQUAL "streaming_names_no_model")
   search("[Ss][Ii][Ll][Ee][Rr][Oo]" streaming)
-elseif(RULE STREQUAL "ops_are_told_by_traits")
+elseif(RULE STREQUAL "ops_are_known_by_traits")
   # A pass asks for a trait of an op (OpTraits), not for its name. Structural ops have names: blocks, arrays, rows that move between them. Files of
   # tests/house/op_names.txt know ops by name for the reason that stands there.
   set(structural "while|if|break_if|constant|tensor_array[a-z_]*|unpack|pack|shrink|reorder|last_rows|constant_rows|reorder_steps|same_steps|(split|restore)_lod_tensor[a-z_]*")
@@ -222,10 +225,10 @@ elseif(RULE STREQUAL "origins_exist")
     broken("docs/origins.md has no row")
   endif()
 elseif(RULE STREQUAL "docs_are_cut_from_tests")
-  # What stands behind `<!-- cut from FILE:NAME -->` is the text of FILE between two lines that end in `[NAME]`. With -D CUT=ON it
+  # The block behind `<!-- cut from FILE:NAME -->` is the text of FILE between two lines that end in `[NAME]`. With -D CUT=ON it
   # is made so. NAME + NAME are two pieces of FILE with an empty line between.
   foreach(doc README.md docs/quickstart.md docs/architecture.md docs/protocol.md docs/import_weights.md docs/layers.md docs/adding_an_op.md
-              docs/adding_a_cell.md docs/python.md docs/training.md docs/embedding.md)
+              docs/adding_a_cell.md docs/adding_a_kernel.md docs/python.md docs/training.md docs/embedding.md docs/scaling.md)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${doc})
       broken("no file ${doc}")
       continue()

@@ -93,7 +93,7 @@ void each_backend(F f) {
   }
 }
 
-/// The same, and the real device once more with tf32: for what is made of products.
+/// Calls `f` as `each_backend` does, and for the real device once more with tf32: kernels of products have both.
 template <class F>
 void each_product_backend(F f) {
   each_backend(f);

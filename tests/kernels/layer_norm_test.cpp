@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <kernels/device_under_test.h>
+#include <support/chained_sum.h>
 
 namespace millrace::testing {
 namespace {
@@ -56,16 +57,6 @@ TEST_CASE("a row has the same bits in any batch, with 1 or 2 threads") {
 }
 
 namespace {
-
-/// The sum of `x` in the chains of layer_norm.h.
-template <class T>
-T chained(const std::vector<T>& x) {
-  T chains[16] = {};
-  for (std::size_t i = 0; i < x.size(); ++i) chains[i % 16] += x[i];
-  for (int half = 8; half > 0; half /= 2)
-    for (int chain = 0; chain < half; ++chain) chains[chain] += chains[chain + half];
-  return chains[0];
-}
 
 template <class T>
 std::vector<T> normed_row(const std::vector<T>& x, const std::vector<T>& scale, T epsilon) {

@@ -87,6 +87,23 @@ TEST_CASE("a sum is one chain over ascending elements, restarted every 512, what
   }
 }
 
+TEST_CASE("sums over rows have the bits of sums along them, on every instruction set") {
+  each_instruction_set([](const std::string& name) {
+    INFO(name);
+    CpuDevice one(1), two(2);
+    Random random(3);
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const std::int64_t rows : {0, 1, 511, 513, 1100})
+        for (const std::int64_t columns : {1, 7, 16, 75, 131}) {
+          const Tensor x = random_tensor(random, dtype, DDim{columns, rows});
+          const Tensor wanted = reduce(Reduction::sum, x, {1}, false, one.stream(0));
+          const Tensor turned = clone(x.permute({1, 0}), one.stream(0));
+          CHECK(same_bits(reduce(Reduction::sum, turned, {0}, false, one.stream(0)), wanted));
+          CHECK(same_bits(reduce(Reduction::sum, turned, {0}, false, two.stream(0)), wanted));
+        }
+  });
+}
+
 TEST_CASE("integers wrap, bool takes max and min alone") {
   CpuDevice device;
   const StreamRef stream = device.stream(0);

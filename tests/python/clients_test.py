@@ -4,9 +4,7 @@ whole; refusals are raised by their code. And the page is served with what it lo
 import asyncio
 import os
 import re
-import shutil
 import ssl
-import subprocess
 import sys
 import tempfile
 import urllib.error
@@ -25,27 +23,9 @@ sys.path.insert(0, os.path.join(ROOT, "apps", "clients"))
 from live_client_test import FEATURES, model, whole
 from millrace_client import ProtocolError, connect
 from oracle import MILLRACE, need, seeds
+from serving import Server, make_certificate
 
 TOKEN = "the-token-of-this-test"
-
-
-class Serving:
-    """A server of the LSTM at `path`, for as long as the context lives."""
-
-    def __init__(self, path, *flags):
-        self.command = [MILLRACE, "serve", path, "--port", "0", *flags]
-
-    def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        return self
-
-    def __exit__(self, *failure):
-        self.process.terminate()
-        assert self.process.wait(timeout=20) == 0
-
-    def url(self, scheme="ws"):
-        return f"{scheme}://localhost:{self.port}/stream"
 
 
 async def results(url, rows, cuts, **how):
@@ -91,7 +71,7 @@ def check_sequences(seed, folder, path):
     async def all_at_once(url):
         return await asyncio.gather(*(results(url, r, c) for r, c in zip(rows, cuts)))
 
-    with Serving(path) as server:
+    with Server(path) as server:
         for i, got in enumerate(asyncio.run(all_at_once(server.url()))):
             if len(rows[i]):
                 assert got.tobytes() == whole(folder, path, rows[i], i).tobytes(), f"session {i} has other bits than the whole"
@@ -103,19 +83,16 @@ def check_tokens(folder, path):
     with open(f"{folder}/tokens", "w", encoding="ascii") as file:
         file.write(TOKEN + "\n")
     rows = np.ones((5, FEATURES), "f4")
-    with Serving(path, "--token-file", f"{folder}/tokens") as server:
+    with Server(path, "--token-file", f"{folder}/tokens") as server:
         assert len(asyncio.run(results(server.url(), rows, [], token=TOKEN))) == 5
         for how in ({}, {"token": TOKEN + "x"}):
             assert asyncio.run(refused(server.url(), **how)) == 401
         assert status(server, "/now") == 401 and status(server, "/now", {"Authorization": f"Bearer {TOKEN}"}) == 200
-    built = subprocess.run([MILLRACE, "info"], capture_output=True, text=True, check=True).stdout
-    if shutil.which("openssl") is None or "openssl" not in built:
+    certificate = make_certificate(folder)
+    if certificate is None:
         print("TLS is not tried: it takes openssl, the program and the part of the build")
         return
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
-    subprocess.run(command, capture_output=True, check=True)
-    with Serving(path, "--token-file", f"{folder}/tokens", "--tls-cert", f"{folder}/cert.pem", "--tls-key", f"{folder}/key.pem") as server:
+    with Server(path, "--token-file", f"{folder}/tokens", *certificate) as server:
         trusted = ssl.create_default_context(cafile=f"{folder}/cert.pem")
         assert len(asyncio.run(results(server.url("wss"), rows, [7], token=TOKEN, ssl=trusted))) == 5
         try:
@@ -139,7 +116,7 @@ def status(server, path, headers={}):
 
 
 def check_page(path):
-    with Serving(path) as server:
+    with Server(path) as server:
         with get(server, "/") as answer:
             page = answer.read().decode()
             policy = answer.headers["Content-Security-Policy"]
@@ -153,7 +130,7 @@ def check_page(path):
                 assert answer.headers["Content-Type"].startswith(kind) and "http://" not in text and "https://" not in text, file
         assert not re.search(r"<script>|<style|\son[a-z]+=|style=", page)
         assert status(server, "/absent") == 404
-    with Serving(path, "--no-page") as server:
+    with Server(path, "--no-page") as server:
         assert status(server, "/") == 404
 
 

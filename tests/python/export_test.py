@@ -157,6 +157,45 @@ def archives(folder):
     assert done.returncode == 1 and "expected a tensor 'y', found in/x, other" in done.stderr, done.stderr
 
 
+def ragged_batches(folder):
+    """An imported model as the graph of one sequence: a ragged batch gives what each sequence gives alone."""
+    rng = np.random.default_rng(1)
+    c, h = 4, 3
+    for layout, direction in ((0, "forward"), (0, "bidirectional"), (1, "bidirectional")):
+        directions = 2 if direction == "bidirectional" else 1
+        weights = [rng.standard_normal((directions, 4 * h, n)).astype(np.float32) for n in (c, h)]
+        shape, batch_first = ([1, "time", c], True) if layout else (["time", 1, c], False)
+        nodes = [onnx.helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2] if batch_first else [0, 1, 2]),
+                 onnx.helper.make_node("LSTM", ["steps", "w", "r"], ["each", "last"], hidden_size=h, direction=direction),
+                 onnx.helper.make_node("Transpose", ["each"], ["moved"], perm=[2, 0, 1, 3] if batch_first else [0, 1, 2, 3]),
+                 onnx.helper.make_node("Mul", ["moved", "gain"], ["y"])]
+        rows = [1, "time", directions, h] if batch_first else ["time", directions, 1, h]
+        graph = onnx.helper.make_graph(
+            nodes, "layer",
+            [onnx.helper.make_tensor_value_info("x", 1, shape), onnx.helper.make_tensor_value_info("gain", 1, [h])],
+            [onnx.helper.make_tensor_value_info("y", 1, rows), onnx.helper.make_tensor_value_info("last", 1, [directions, 1, h])],
+            [onnx.numpy_helper.from_array(value, name) for value, name in zip(weights, "wr")])
+        path = os.path.join(folder, "model.onnx")
+        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+        batch = export(path, os.path.join(folder, "batch.onnx"), "--batch")
+        one, axis = session_of(path), 1 if batch_first else 0
+        gain = rng.standard_normal(h).astype(np.float32)
+        lengths = np.array([3, 1, 5], np.int64)
+        x = rng.standard_normal((1, 9, c) if batch_first else (9, 1, c)).astype(np.float32)
+        found = dict(zip([o.name for o in batch.get_outputs()], batch.run(None, {"x": x, "x.lengths": lengths, "gain": gain})))
+        parts = [one.run(None, {"x": part, "gain": gain}) for part in np.split(x, np.cumsum(lengths)[:-1], axis)]
+        same(found["y"], np.concatenate([part[0] for part in parts], axis), (layout, direction))
+        same(found["last"], np.stack([part[1] for part in parts]), (layout, direction))
+        assert found["y.lengths"].tolist() == lengths.tolist()
+        none = batch.run(["y", "last"], {"x": np.take(x, [], axis), "x.lengths": lengths[:0], "gain": gain})
+        assert none[0].shape[axis] == 0 and none[1].shape == (0, directions, 1, h), [value.shape for value in none]
+    open_batch = onnx.load(path)
+    open_batch.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(open_batch, path)
+    done = subprocess.run([MILLRACE, "export", path, "--batch", "--output", os.path.join(folder, "x.onnx")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "'x': expected one open extent at most" in done.stderr, done.stderr
+
+
 def refusals(folder):
     def refusal(*arguments):
         done = subprocess.run([MILLRACE, "export", *arguments], capture_output=True, text=True, timeout=60)
@@ -171,7 +210,7 @@ def refusals(folder):
 
 
 def main():
-    for part in (refusals, archives, imported, recurrent, silero, built):
+    for part in (refusals, ragged_batches, archives, imported, recurrent, silero, built):
         with tempfile.TemporaryDirectory() as folder:
             part(folder)
     print("every output is within 1e-5")

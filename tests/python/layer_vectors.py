@@ -4,9 +4,8 @@ import json
 import os
 import subprocess
 import struct
-import tempfile
 
-from oracle import TEST_RUNTIME
+from oracle import TEST_RUNTIME, vectors_folder
 
 TYPES = {"float32": "F32", "int64": "I64"}
 
@@ -33,10 +32,11 @@ class Vectors:
         with open(path, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text + data)
 
-    def check(self):
-        with tempfile.TemporaryDirectory() as folder:
+    def check(self, source):
+        """`source`: the oracle's name."""
+        with vectors_folder(f"layers/{source}") as folder:
             path = os.path.join(folder, "vectors.safetensors")
             self.save(path)
-            run = subprocess.run([TEST_RUNTIME, "--test-case=layers give what an oracle*"], env={**os.environ, "MILLRACE_LAYER_VECTORS": path}, capture_output=True, text=True, timeout=250)
+            run = subprocess.run([TEST_RUNTIME, "--test-case=layers give what an oracle*"], env={**os.environ, "MILLRACE_LAYER_VECTORS": folder}, capture_output=True, text=True, timeout=250)
         print(run.stdout, run.stderr)
         assert run.returncode == 0 and "1 passed" in run.stdout, "the layers differ from the oracle"

@@ -86,4 +86,4 @@ if __name__ == "__main__":
     need(TEST_RUNTIME)
     for seed in seeds(range(1, 4)):
         print(f"seed {seed}", flush=True)
-        vectors_of(seed).check()
+        vectors_of(seed).check("onnx")

@@ -43,4 +43,4 @@ for seed in seeds(range(1, 4)):
         for bidirectional in (False, True):
             run(all_of_them, kind, bidirectional)
     run(all_of_them, "LSTM", True, projection=2)
-    all_of_them.check()
+    all_of_them.check("torch")

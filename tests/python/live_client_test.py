@@ -17,21 +17,22 @@ except ImportError as error:
     sys.exit(77)
 
 from oracle import MILLRACE, need, seeds
+from serving import Server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FEATURES, HIDDEN, SESSIONS = 40, 64, 6
 
 
-def model(rng):
-    weights = [("W", (1, 4 * HIDDEN, FEATURES)), ("R", (1, 4 * HIDDEN, HIDDEN)), ("B", (1, 8 * HIDDEN))]
+def model(rng, features=FEATURES, hidden=HIDDEN):
+    weights = [("W", (1, 4 * hidden, features)), ("R", (1, 4 * hidden, hidden)), ("B", (1, 8 * hidden))]
     tensors = [onnx.numpy_helper.from_array((0.2 * rng.standard_normal(shape)).astype("f4"), name) for name, shape in weights]
     nodes = [
-        helper.make_node("LSTM", ["x", "W", "R", "B"], ["all"], hidden_size=HIDDEN),
+        helper.make_node("LSTM", ["x", "W", "R", "B"], ["all"], hidden_size=hidden),
         helper.make_node("Squeeze", ["all", "axis"], ["y"]),
     ]
     tensors.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["time", 1, FEATURES])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["time", 1, HIDDEN])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["time", 1, features])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["time", 1, hidden])
     graph = helper.make_graph(nodes, "lstm", [x], [y], tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -58,14 +59,12 @@ def check(seed):
         onnx.save(model(rng), path)
         rows = [rng.standard_normal((int(rng.integers(1, 120)), FEATURES)).astype("f4") for _ in range(SESSIONS)]
         wanted = [whole(folder, path, r, i) for i, r in enumerate(rows)]
-        server = subprocess.Popen([MILLRACE, "serve", path, "--port", "0"], stdout=subprocess.PIPE, text=True)
-        try:
-            port = int(server.stdout.readline().rsplit(":", 1)[1])
+        with Server(path) as server:
             cuts = [np.sort(rng.integers(0, r.nbytes + 1, int(rng.integers(0, 40)))).tolist() for r in rows]
             replies = [None] * SESSIONS
 
             def talk(i):
-                replies[i] = list(client(port, rows[i], cuts[i]))
+                replies[i] = list(client(server.port, rows[i], cuts[i]))
 
             threads = [threading.Thread(target=talk, args=(i,)) for i in range(SESSIONS)]
             for thread in threads:
@@ -78,9 +77,6 @@ def check(seed):
                 assert [r["seq"] for r in results] == list(range(len(rows[i])))
                 got = np.array([r["outputs"]["y"] for r in results], "f4").reshape(len(rows[i]), HIDDEN)
                 assert got.tobytes() == wanted[i].tobytes(), f"session {i} has other bits than the whole"
-        finally:
-            server.terminate()
-            assert server.wait(timeout=20) == 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import urllib.error
@@ -20,6 +19,7 @@ except ImportError as error:
 
 from live_client_test import FEATURES, model
 from oracle import MILLRACE, need
+from serving import Server
 
 STEPS = 9
 
@@ -55,20 +55,11 @@ def main():
         path = os.path.join(folder, "lstm.onnx")
         with open(path, "wb") as file:
             file.write(model(np.random.default_rng(1)).SerializeToString())
-        command = [MILLRACE, "serve", path, "--port", "0", "--admin", "0", "--max-sessions", "4"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            ports = {}
-            while len(ports) < 2:
-                line = server.stdout.readline()
-                assert line, "the server ended"
-                if line.startswith(("millrace: serving ", "millrace: administration ")):
-                    ports[line.split()[1]] = int(line.rsplit(":", 1)[1])
-            port, admin = ports["serving"], ports["administration"]
+        with Server(path, "--admin", "0", "--max-sessions", "4") as server:
             for _ in range(3):
-                assert talk(port) == {"type": "ended", "steps": STEPS}
+                assert talk(server.port) == {"type": "ended", "steps": STEPS}
             try:
-                answer = urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=10)
+                answer = urllib.request.urlopen(f"http://127.0.0.1:{server.admin}/metrics", timeout=10)
             except urllib.error.HTTPError as error:
                 assert error.code == 501, error
                 print("skipped: this build has no prometheus-cpp")
@@ -76,19 +67,16 @@ def main():
             with answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 values = check_families(answer.read().decode())
-        finally:
-            server.terminate()
-            assert server.wait(timeout=20) == 0
     expected = {
-        ("millrace_sessions_started_total",): 3,
-        ("millrace_sessions_ended_total", "ended"): 3,
-        ("millrace_steps_total", "cpu"): 3 * STEPS,
+        ("millrace_sessions_started_total", "default"): 3,
+        ("millrace_sessions_ended_total", "default", "ended"): 3,
+        ("millrace_steps_total", "cpu", "default"): 3 * STEPS,
         ("millrace_max_sessions",): 4,
-        ("millrace_sessions",): 0,
+        ("millrace_sessions", "default"): 0,
     }
     for key, value in expected.items():
         assert values[key] == value, (key, values.get(key))
-    assert values[("millrace_tick_rows_sum",)] == 3 * STEPS
+    assert values[("millrace_tick_rows_sum", "default")] == 3 * STEPS
     print(f"{len(values)} samples")
 
 

@@ -290,7 +290,7 @@ def built_in_loop(m):
     body = b.graph([scalar("i", INT64), scalar("go", BOOL), info("h", FLOAT, [3]), sequence("out")], [scalar(go, BOOL), info(h, FLOAT, [3]), sequence(out)])
     h, out = loop_of(m, n, m("Cast", m.ints(1), to=BOOL), [m.random("h0", 3), empty], body, 2)
     m.give(info(h), sequence(out), info(m("ConcatFromSequence", out, axis=0, new_axis=1)))
-    # What was stacked has a rank, so that it goes on through a product.
+    # A stack has a rank, so that it goes on through a product.
     m.give(info(m("MatMul", m("ConcatFromSequence", out, axis=0, new_axis=1), m.weights(3, 2))))
 
 

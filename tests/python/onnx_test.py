@@ -183,9 +183,12 @@ def curves(g):
 
 
 def quantized(g):
-    """As dynamic quantizers write a product, and what they write around weights."""
+    """As dynamic quantizers write a product, and what they write around weights.
+
+    Weights have seven bits: on processors without VNNI, ONNX Runtime adds two products of u8 and i8 in 16 bits that saturate.
+    """
     values, scale, zero = g.node("DynamicQuantizeLinear", [g.floats("x", 6, 40)], outputs=3)
-    w = g.weight("w", g.rng.integers(-128, 128, (40, 5)).astype("i1"))
+    w = g.weight("w", g.rng.integers(-64, 64, (40, 5)).astype("i1"))
     sums = g.node("Cast", [g.node("MatMulInteger", [values, w, zero, g.weight("wz", np.array(3, dtype="i1"))])], to=FLOAT)
     g.give(g.node("Mul", [sums, g.node("Mul", [scale, g.weight("ws", np.array(0.01, dtype="f4"))])]))
     per = [g.weight("s", np.abs(g.rng.standard_normal(5)).astype("f4") + 0.1), g.weight("z", g.rng.integers(-9, 9, 5).astype("i1"))]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests against oracles share: the command, the seeds, a run of a model, and what "within 1e-5" means."""
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 
@@ -22,6 +25,20 @@ def need(*paths):
 
 def seeds(usual):
     return [int(os.environ["MILLRACE_SEED"])] if "MILLRACE_SEED" in os.environ else usual
+
+
+@contextlib.contextmanager
+def vectors_folder(name):
+    """An empty folder for values that a suite of C++ reads: kept as MILLRACE_ORACLE_FOLDER/NAME where that is set, for the entry of ctest that reads it once more."""
+    kept = os.environ.get("MILLRACE_ORACLE_FOLDER")
+    if kept is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder
+        return
+    folder = os.path.join(kept, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    yield folder
 
 
 def run(path, feeds, folder):

@@ -21,6 +21,7 @@ except ImportError as error:
 
 from live_client_test import FEATURES, ROOT, model
 from oracle import BIN, MILLRACE, MODELS, need
+from serving import Server
 
 SPEECH = "/usr/share/asterisk/sounds/en_US_f_Allison/demo-congrats.wav"
 SILERO = os.path.join(MODELS, "silero_vad_v6.onnx")
@@ -99,20 +100,9 @@ INK = """(() => { const c = document.getElementById('curves');
   return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.filter((v, i) => i % 4 === 3 && v > 0).length; })()"""
 
 
-def serve(*words):
-    server = subprocess.Popen([MILLRACE, "serve", *words, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return server, f"http://127.0.0.1:{server.stdout.readline().rsplit(':', 1)[1].strip()}/"
-
-
-def stop(server):
-    server.terminate()
-    assert server.wait(timeout=20) == 0, server.stderr.read()
-
-
 def check_rows(browser, path, folder):
-    server, url = serve(path)
-    try:
-        browser.open(url)
+    with Server(path, "--route", f"other={path}") as server:
+        browser.open(server.url("http", ""))
         assert browser.value("document.getElementById('microphone').disabled")
         rows = np.random.default_rng(1).standard_normal((70, FEATURES)).astype("f4")
         np.savetxt(f"{folder}/rows.csv", rows, delimiter=",")
@@ -129,14 +119,15 @@ def check_rows(browser, path, folder):
         np.save(f"{folder}/wrong.npy", rows.astype("f8"))
         browser.give_file(f"{folder}/wrong.npy")
         browser.wait("document.body.dataset.state === 'failed' && document.getElementById('status').textContent.includes('f32')")
-    finally:
-        stop(server)
+        browser.open(server.url("http", "other"))
+        assert browser.value("document.getElementById('model').textContent").startswith("other: x f32")
+        browser.give_file(f"{folder}/rows.npy")
+        browser.wait(f"document.getElementById('status').textContent === 'ended after {len(rows)} steps'")
 
 
 def check_microphone(browser, *model_words, labelled):
-    server, url = serve(*model_words)
-    try:
-        browser.open(url)
+    with Server(*model_words) as server:
+        browser.open(server.url("http", ""))
         browser.value("document.getElementById('microphone').click()")
         browser.wait("Number(document.body.dataset.steps) > 150")
         browser.wait("document.getElementById('rows').textContent === '1.0'")
@@ -151,24 +142,19 @@ def check_microphone(browser, *model_words, labelled):
         browser.value("document.getElementById('stop').click()")
         browser.wait("document.body.dataset.state === 'ended'")
         print("lag", lag, "steps", browser.value("document.body.dataset.steps"))
-    finally:
-        stop(server)
 
 
 def check_token(browser, path, folder):
     """A page whose server asks for a token says so, and goes on once it has one. (Chromium reports the 401 as an error.)"""
     with open(f"{folder}/tokens", "w", encoding="ascii") as file:
         file.write("the-token-of-this-test\n")
-    server, url = serve(path, "--token-file", f"{folder}/tokens")
-    try:
-        browser.open(url, "failed")
+    with Server(path, "--token-file", f"{folder}/tokens") as server:
+        browser.open(server.url("http", ""), "failed")
         assert "token" in browser.value("document.getElementById('status').textContent")
         browser.value("(() => { const t = document.getElementById('token'); t.value = 'the-token-of-this-test'; t.onchange(); })()")
         browser.wait("document.body.dataset.state === 'idle'")
         browser.give_file(f"{folder}/rows.npy")
         browser.wait("document.getElementById('status').textContent === 'ended after 70 steps'")
-    finally:
-        stop(server)
 
 
 def main():

@@ -3,7 +3,6 @@
 client is that of docs/scaling.md, word for word. Prints the seed; MILLRACE_SEED runs one."""
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ except ImportError as error:
     sys.exit(77)
 
 from oracle import MILLRACE, need
+from serving import Server, run_listing, save_listing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
@@ -129,22 +129,6 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def listing():
-    with open(os.path.join(ROOT, "tests", "python", "protocol_test.py"), encoding="utf-8") as file:
-        return re.search(r'LISTING = """(.*?)"""', file.read(), re.S).group(1)
-
-
-def save_safetensors(path, tensors):
-    head, body = {}, b""
-    for name, value in tensors.items():
-        raw = value.astype("<f4").tobytes()
-        head[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [len(body), len(body) + len(raw)]}
-        body += raw
-    text = json.dumps(head).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + body)
-
-
 class Servers:
     """Two servers at ports that stay the same, and HAProxy before them."""
 
@@ -152,7 +136,7 @@ class Servers:
         self.folder, self.model, self.ports = folder, model, [free_port(), free_port()]
         with open(f"{folder}/key", "wb") as file:
             file.write(os.urandom(32).hex().encode())
-        self.processes = [None, None]
+        self.servers = [None, None]
         self.up(0), self.up(1)
         self.port = free_port()
         with open(f"{folder}/haproxy.cfg", "w") as file:
@@ -163,22 +147,12 @@ class Servers:
             self.proxy = subprocess.Popen([HAPROXY, "-f", f"{folder}/haproxy.cfg", "-db"], stderr=log)
 
     def up(self, i):
-        with open(f"{self.folder}/log", "a") as log:
-            command = [MILLRACE, "serve", self.model, "--port", str(self.ports[i]), "--state-key-file", f"{self.folder}/key"]
-            self.processes[i] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        if "serving" in self.processes[i].stdout.readline():
-            return
-        with open(f"{self.folder}/log") as log:
-            said = log.read()
-        if "openssl" in said:
-            print("skipped: this build has no part openssl")
-            sys.exit(77)
-        raise AssertionError(said)
+        flags = ["--state-key-file", f"{self.folder}/key"]
+        self.servers[i] = Server(self.model, *flags, port=self.ports[i], said=f"{self.folder}/log")
 
     def replace(self, i, how):
         begun = time.monotonic()
-        self.processes[i].send_signal(how)
-        code = self.processes[i].wait(20)
+        code = self.servers[i].end(how)
         took = time.monotonic() - begun
         if how == signal.SIGTERM:
             assert code == 0 and took <= 5, f"drained with {code} in {took:.1f} s"
@@ -186,7 +160,7 @@ class Servers:
         return took
 
     def down(self):
-        for process in [self.proxy, *self.processes]:
+        for process in [self.proxy, *(server.process for server in self.servers)]:
             process.kill()
             process.wait()
 
@@ -199,15 +173,8 @@ def main():
     rows = rng.standard_normal((sum(lengths), 40)).astype("f4")
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     with tempfile.TemporaryDirectory() as folder:
-        model = f"{folder}/listing.mr"
-        with open(model, "w") as file:
-            file.write(listing())
-        save_safetensors(f"{folder}/listing.safetensors", {"U": rng.standard_normal((3, 3)), "W": rng.standard_normal((40, 3)) / 6})
-        np.save(f"{folder}/x.npy", rows)
-        np.save(f"{folder}/boot.npy", np.zeros((len(lengths), 3), "f4"))
-        subprocess.run([MILLRACE, "run", model, "--input", f"x={folder}/x.npy", "--input", f"boot={folder}/boot.npy", "--lod",
-                        f"x=[{lengths}]", "--output-dir", folder], check=True)
-        whole = np.load(f"{folder}/y.npy")
+        model = save_listing(folder, rng)
+        whole = run_listing(model, rows, lengths)
         servers = Servers(folder, model)
         sequences, errors = [None] * len(lengths), []
         over = threading.Event()  # of the replacements: a sequence is live until then

@@ -203,7 +203,7 @@ def main():
     for seed in oracle.seeds((1, 2)):
         print(f"seed {seed}", flush=True)
         rng = np.random.default_rng(seed)
-        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as scratch:
+        with oracle.vectors_folder("converted") as folder, tempfile.TemporaryDirectory() as scratch:
             refusals(scratch)
             for kind in GATES:
                 torch_case(rng, folder, scratch, f"torch_{kind}", kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of docs/python.md, in its order. What stands between two lines that end in the same [name] is cut into it."""
+"""The programs of docs/python.md, in its order. The text between two lines that end in the same [name] is cut into it."""
 
 import pathlib
 import tempfile
@@ -234,7 +234,7 @@ assert made["context"].tolist() == [[0.5, 0.5], [2, 2]]
 # [attention]
 
 # [generation]
-def model(tokens, states, step):                # the next token is one more, until 5
+def model(tokens, states, step):                # i64 [hypotheses, 1] to [hypotheses, vocabulary]; here one more, until 5
     candidates = mr.constant(np.arange(8)[None, :])
     return mr.where(mr.equal(tokens + 1, candidates), 0.0, -10.0), states
 

@@ -2,12 +2,14 @@
 """Live models, sessions and programs; a server in one's own event loop, and its client."""
 
 import asyncio
+import contextvars
 import gc
 import os
 import random
 import subprocess
 import sys
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -307,6 +309,112 @@ def test_a_thousand_sessions_cancelled_at_random(seed):
     assert outcomes["ended"] > 100 and outcomes["cancelled"] > 50, (seed, outcomes)
 
 
+def test_several_tasks_wait_for_one_session_and_a_cancelled_one_takes_nothing():
+    async def main():
+        async with mr.LiveModel(recurrent()).session() as session:
+            first, second, third = (asyncio.create_task(session.next()) for _ in range(3))
+            await asyncio.sleep(0.005)
+            assert first.cancel("enough")
+            with pytest.raises(asyncio.CancelledError, match="enough"):
+                await first
+            await session.push(np.ones((2, WIDTH), np.float32))
+            rows = (await second)["y"]
+            assert len(rows) in (1, 2) and (len(rows) == 1 or not third.done())
+            # A task that is cancelled behind its wake-up, before it runs: the results stay for the next one.
+            third.cancel()
+            await asyncio.wait([third])
+            seen = len(rows) + (0 if third.cancelled() else len(third.result()["y"]))
+            waiting = asyncio.create_task(session.next())
+            await asyncio.sleep(0.005)
+            await session.push(np.ones((1, WIDTH), np.float32))
+            await session.flush()
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            seen += 0 if waiting.cancelled() else len(waiting.result()["y"])
+            await session.finish()
+            assert seen + sum([len(made["y"]) async for made in session]) == 3
+
+    asyncio.run(main())
+
+
+def test_a_task_keeps_its_context_while_it_waits():
+    name = contextvars.ContextVar("name")
+
+    async def one(model, number):
+        name.set(number)
+        async with model.session() as session:
+            for _ in range(5):
+                await session.push(np.ones((1, WIDTH), np.float32))
+                assert len((await session.next())["y"]) == 1 and name.get() == number
+                assert asyncio.current_task().get_name() == f"task {number}"
+
+    async def main():
+        model = mr.LiveModel(recurrent())
+        await asyncio.gather(*(asyncio.create_task(one(model, n), name=f"task {n}") for n in range(20)))
+
+    asyncio.run(main())
+
+
+def test_an_exception_that_ends_the_event_loop_leaves_the_other_tasks_their_results():
+    model, made = mr.LiveModel(recurrent()), []
+
+    async def one(number):
+        async with model.session() as session:
+            await session.push(np.ones((1, WIDTH), np.float32))
+            await session.next()
+            if number == 3:
+                raise KeyboardInterrupt
+            await session.push(np.ones((1, WIDTH), np.float32))
+            made.append(len((await session.next())["y"]))
+
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(one(n)) for n in range(8)]
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(asyncio.gather(*tasks))
+    loop.run_until_complete(asyncio.wait([task for n, task in enumerate(tasks) if n != 3]))
+    loop.close()
+    assert made == [1] * 7 and isinstance(tasks[3].exception(), KeyboardInterrupt)
+
+
+def test_a_session_of_another_event_loop_says_so():
+    model = mr.LiveModel(recurrent())
+
+    async def begin():
+        return await model.session().__aenter__()
+
+    loop = asyncio.new_event_loop()
+    session = loop.run_until_complete(begin())
+    with pytest.raises(RuntimeError, match="different loop"):
+        asyncio.run(session.next())
+    session.cancel()
+    loop.close()
+
+
+def test_a_task_that_waits_goes_with_its_event_loop():
+    model, tasks = mr.LiveModel(recurrent()), []
+
+    async def one():
+        async with model.session() as session:
+            await session.next()
+
+    async def main():
+        task = asyncio.get_running_loop().create_task(one())
+        await asyncio.sleep(0.01)
+        gc.collect()
+        tasks.append(weakref.ref(task))
+        assert not task.done()  # the event loop holds it, and nobody else
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    loop.run_until_complete(main())
+    gc.collect()
+    assert tasks[0]() is not None
+    loop.close()
+    del loop
+    gc.collect()
+    assert tasks[0]() is None and model.live_sessions == 0
+
+
 def test_a_model_that_goes_ends_its_sessions():
     async def main():
         model = mr.LiveModel(recurrent())
@@ -342,6 +450,68 @@ def test_a_model_is_used_in_one_event_loop_after_another():
     for _ in range(3):
         lengths = asyncio.run(once())
         assert lengths in ([2], [1])
+
+
+def test_rows_that_wait_for_the_queue_are_not_copied_and_results_share_their_memory():
+    rows, width = 1 << 14, 1 << 10  # 64 MiB, of which the queue holds 256 KiB
+    program = mr.Program("first column")
+    with program:
+        x = mr.input("x", mr.f32, [None, width], lod=1)
+        mr.output("y", x[:, :1] * 2.0)
+    x = np.zeros((rows, width), np.float32)
+    x[:, 0] = np.arange(rows)
+    alive = weakref.ref(x)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    async def main(x):
+        model, made = mr.LiveModel(program), []
+        async with model.session() as session:
+            await session.push(x[:100])
+            await session.flush()
+            made.append((await session.next())["y"])
+            before = resident()
+            pushing = asyncio.ensure_future(session.push(x[100:]))
+            del x
+            rows_seen, highest = 100, 0
+            while rows_seen < rows:
+                made.append((await session.next())["y"])
+                rows_seen += len(made[-1])
+                highest = max(highest, resident() - before)
+            await pushing
+            assert highest < 16 << 20, highest
+        for one in made:
+            assert np.shares_memory(one.numpy(), one.numpy())
+        assert np.concatenate([one.numpy() for one in made])[:, 0].tolist() == [2 * n for n in range(rows)]
+
+    def run():
+        nonlocal x
+        given, x = x, None
+        return main(given)
+
+    asyncio.run(run())
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_array_may_be_filled_again_once_it_was_pushed():
+    program, choose = recurrent(), np.random.default_rng(7)
+    x = some_rows(choose, 60)
+    wanted = program.run(x=[x])["y"].rows.numpy()
+
+    async def main():
+        async with mr.LiveModel(program).session() as session:
+            buffer = np.empty((20, WIDTH), np.float32)
+            for at in range(0, 60, 20):
+                buffer[:] = x[at : at + 20]
+                await session.push(buffer)
+            buffer[:] = np.nan
+            await session.finish()
+            assert (await all_of(session)).tobytes() == wanted.tobytes()
+
+    asyncio.run(main())
 
 
 def test_one_row_without_an_axis_is_refused_by_a_message_that_helps():

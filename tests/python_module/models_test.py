@@ -111,6 +111,16 @@ def test_a_sequential_of_pytorch_and_what_has_no_counterpart():
         mr.from_torch(nn.Linear(1, 1), opset_version=11)
 
 
+def test_activations_of_pytorch():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    x = torch.linspace(-8, 8, 33).reshape(11, 3)
+    for kind in (nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.ELU(0.5), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softsign(), nn.Hardtanh(-2, 3), nn.Tanh(), nn.Sigmoid(), nn.Identity()):
+        module = nn.Sequential(nn.Linear(3, 3), kind).eval()
+        with torch.no_grad():
+            np.testing.assert_allclose(mr.from_torch(module).run(x=[x])["y"].numpy(), module(x).numpy(), atol=1e-5, err_msg=str(kind))
+
+
 def test_an_exported_module_of_pytorch():
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.onnx")

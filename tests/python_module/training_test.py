@@ -3,7 +3,15 @@
 
 import copy
 import gc
+import os
+import shutil
+import signal
+import socket
+import subprocess
 import sys
+import textwrap
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -175,6 +183,128 @@ def test_a_function_of_straight_line_with_several_kinds_of_inputs():
             wrong()
     with pytest.raises(mr.ShapeError):
         function(torch.ones(2, 4), torch.tensor([1, 3]))
+
+
+class Counted:
+    """A compiled program that counts its runs and the iterations of their loops."""
+
+    def __init__(self, compiled):
+        self.compiled, self.runs, self.iterations = compiled, 0, 0
+
+    @property
+    def inputs(self):
+        return self.compiled.inputs
+
+    def __call__(self, feeds):
+        result = self.compiled(feeds)
+        self.runs, self.iterations = self.runs + 1, self.iterations + result.iterations
+        return result
+
+
+def counted(function):
+    """The halves of the one set of gradients that a Function has computed."""
+    ((wanted, pair),) = function._pairs.items()
+    pair = function._pairs[wanted] = pair._replace(forward=Counted(pair.forward), backward=Counted(pair.backward))
+    return pair
+
+
+def test_forward_runs_once_and_backward_does_not_run_it_again():
+    function, sequences = mr.torch.function(mr.from_torch(lstm().eval())), [torch.randn(n, 3) for n in (5, 1, 3)]
+
+    def loss():
+        made = function(sequences)
+        return (made["y"].rows ** 2).sum() + made["h"].sum()
+
+    loss().backward()
+    gradients = [weight.grad.clone() for weight in function.parameters()]
+    pair = counted(function)
+    plain = function._run = Counted(function._run)
+    first = loss()
+    assert (pair.forward.runs, pair.backward.runs, plain.runs) == (1, 0, 0)
+    first.backward()
+    assert (pair.forward.runs, pair.backward.runs, plain.runs) == (1, 1, 0)
+    assert pair.backward.iterations == pair.forward.iterations == 2 * 2 * 5  # 2 layers, 2 directions, 5 steps
+    second = loss()
+    second.backward(retain_graph=True)
+    second.backward()
+    assert (pair.forward.runs, pair.backward.runs) == (2, 3)
+    for weight, one in zip(function.parameters(), gradients):
+        assert torch.allclose(weight.grad, 4 * one, rtol=1e-5)
+    with pytest.raises(RuntimeError, match="second time"):
+        second.backward()
+    with torch.no_grad():
+        assert not loss().requires_grad
+    for weight in function.parameters():
+        weight.requires_grad_(False)
+    assert not loss().requires_grad
+    assert (pair.forward.runs, plain.runs) == (2, 2)
+
+
+def test_kept_values_go_with_the_graph_of_autograd():
+    function, sequences = mr.torch.function(mr.from_torch(lstm().eval()), outputs=["h"]), [torch.randn(n, 3) for n in (5, 1, 3)]
+    function(sequences).sum().backward()
+    kept = []
+
+    class Watching(Counted):
+        def __call__(self, feeds):
+            return Watched(self.compiled(feeds))
+
+    class Watched:
+        def __init__(self, result):
+            self.result = result
+
+        def __getitem__(self, name):
+            return self.result[name]
+
+        def _handed(self, *names):
+            values, sharing = self.result._handed(*names)
+            kept.extend(weakref.ref(value) for value in values.values())
+            return values, sharing
+
+    ((wanted, pair),) = function._pairs.items()
+    function._pairs[wanted] = pair._replace(forward=Watching(pair.forward))
+    loss = function(sequences).sum()
+    assert kept and all(one() is not None for one in kept)
+    loss.backward()  # the loss itself lives on
+    gc.collect()
+    assert all(one() is None for one in kept)
+    loss = function(sequences).sum()
+    del loss
+    gc.collect()
+    assert all(one() is None for one in kept)
+
+
+def test_an_output_that_backward_reads_is_not_changed_unnoticed():
+    program = mr.Program("in place")
+    with program:
+        x = mr.input("x", mr.f32, [None, 2])
+        mr.output("read", mr.sigmoid(x))
+        mr.output("unread", x * 3.0)
+    function = mr.torch.function(program)
+    x = torch.ones(2, 2, requires_grad=True)
+    made = function(x)
+    made["unread"].add_(1)
+    (made["read"].sum() + made["unread"].sum()).backward()
+    expected = torch.sigmoid(torch.ones(())) * (1 - torch.sigmoid(torch.ones(()))) + 3
+    assert torch.allclose(x.grad, expected.expand(2, 2))
+    made = function(x)
+    made["read"].add_(1)
+    with pytest.raises(RuntimeError, match="inplace"):
+        made["read"].sum().backward()
+
+
+@pytest.mark.parametrize("memory", ["keep", "recompute", "recompute(2)"])
+def test_halves_give_the_bits_of_the_whole(memory):
+    rows, target = examples()
+    program = classifier()
+    names = mr.append_backward(program, memory=memory, with_respect_to=[*program.parameters, "x"])
+    whole = program.run(x=rows, target=target)
+    function = mr.torch.function(classifier(), outputs=["loss"], memory=memory)
+    x = torch.from_numpy(np.concatenate(rows)).requires_grad_()
+    function((x, [len(one) for one in rows]), torch.from_numpy(target)).backward()
+    assert x.grad.numpy().tobytes() == whole[names["x"]].rows.numpy().tobytes()
+    for name, fed in function._fed_names.items():
+        assert getattr(function, function._weights[fed]).grad.numpy().tobytes() == whole[names[name]].numpy().tobytes()
 
 
 def test_a_function_is_trained_by_pytorch():
@@ -377,3 +507,155 @@ def test_a_job_beside_its_caller(folder):
         endless.result
     with pytest.raises(OSError):
         list(mr.train_curve(config(folder), data=folder / "nowhere"))
+
+
+# ---- Several processes ----
+
+
+def script(text, **environment):
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), **environment)
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def weights_of(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_ranks_share_a_job_and_report_to_their_caller(folder):
+    seen, notes = [], []
+    made = mr.train(config(folder), data=folder, ranks=2, on_epoch=seen.append, on_note=notes.append, seed=3)
+    assert seen == made.epochs and len(seen) == 6 and notes and made.folder == folder / "out"
+    alone = mr.train(config(folder), data=folder, output=folder / "alone", seed=3)
+    assert np.allclose([one.train.loss for one in made.epochs], [one.train.loss for one in alone.epochs], rtol=1e-3)
+    mr.train(config(folder), data=folder, output=folder / "again", ranks=2, seed=3)
+    assert weights_of(folder / "again") == weights_of(made.folder)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def job(folder, ranks=1):
+    """The text of a rank that others start."""
+    return f"""
+        import millrace as mr
+        from training_test import config
+        import pathlib
+        folder = pathlib.Path({str(folder)!r})
+        made = mr.train(config(folder), data=folder, ranks={ranks}, seed=3, on_epoch=lambda epoch: print(epoch.epoch))
+        """
+
+
+def test_ranks_that_others_started_meet_by_their_environment(folder):
+    port = free_port()
+    ranks = [script(job(folder, 2), RANK=str(rank), WORLD_SIZE="2", MASTER_PORT=port) for rank in range(2)]
+    said = [one.communicate(timeout=300) for one in ranks]
+    assert [one.returncode for one in ranks] == [0, 0], said
+    assert [one[0].split() for one in said] == [["1", "2", "3", "4", "5", "6"], []]
+    mr.train(config(folder), data=folder, output=folder / "spawned", ranks=2, seed=3)
+    assert weights_of(folder / "spawned") == weights_of(folder / "out")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_ranks_that_mpirun_started_share_a_job(folder):
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), MASTER_PORT=free_port())
+    # Open MPI asks for these where root runs it, and where there are fewer cores than ranks.
+    env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+    (folder / "job.py").write_text(textwrap.dedent(job(folder)))
+    command = ["mpirun", "-n", "2", sys.executable, str(folder / "job.py")]
+    made = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert made.stdout.split() == ["1", "2", "3", "4", "5", "6"]  # of rank 0 alone
+    mr.train(config(folder), data=folder, output=folder / "spawned", ranks=2, seed=3)
+    assert weights_of(folder / "spawned") == weights_of(folder / "out")
+
+
+def test_a_job_of_ranks_stops_and_goes_on(folder):
+    whole = mr.train(config(folder), data=folder, output=folder / "whole", ranks=2)
+
+    class Enough(Exception):
+        pass
+
+    def stop(epoch):
+        if epoch.epoch == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        mr.train(config(folder), data=folder, ranks=2, on_epoch=stop)
+    made = mr.train(config(folder), data=folder, ranks=2, resume=True)
+    assert [one.train.loss for one in made.epochs] == [one.train.loss for one in whole.epochs] and weights_of(made.folder) == weights_of(folder / "whole")
+
+
+def test_the_error_of_a_rank_is_that_of_the_job(folder):
+    with pytest.raises(OSError):
+        mr.train(config(folder), data=folder / "nowhere", ranks=2)
+    with pytest.raises(mr.ParseError):
+        mr.train({"epoch": 3}, ranks=2)
+    with pytest.raises(mr.ArgumentError, match="1 rank or more"):
+        mr.train(config(folder), ranks=0)
+
+    def kill(epoch):
+        import millrace._ranks as ranks
+
+        assert ranks
+        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout.split()
+        victims = [int(pid) for pid in children if os.path.exists(f"/proc/{pid}/environ") and b"RANK=1" in open(f"/proc/{pid}/environ", "rb").read()]
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(mr.RankError, match="rank 1 of 2 ended with the exit status -9"):
+        mr.train({**config(folder), "epochs": 100000}, data=folder, ranks=2, on_epoch=kill)
+
+
+# ---- Ctrl-C ----
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_stops_a_job_behind_a_checkpoint(folder, ranks):
+    endless = {**config(folder), "epochs": 1000000}
+    whole = mr.train(endless, epochs=12, data=folder, output=folder / "whole", ranks=ranks)
+    text = f"""
+        import pathlib, time
+        import millrace as mr
+        from training_test import config
+        folder = pathlib.Path({str(folder)!r})
+        try:
+            mr.train({{**config(folder), "epochs": 1000000}}, data=folder, ranks={ranks}, on_epoch=lambda epoch: print(epoch.epoch, flush=True))
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """
+    child = script(text)
+    while child.stdout.readline() != "2\n":
+        assert child.poll() is None, child.stderr.read()
+    child.send_signal(signal.SIGINT)
+    said, wrong = child.communicate(timeout=120)
+    assert child.returncode == 0 and said.split()[-1] == "interrupted", wrong
+    last = int(said.split()[-2]) if len(said.split()) > 1 else 2
+    made = mr.train(endless, epochs=max(12, last + 1), data=folder, ranks=ranks, resume=True)
+    assert [one.train.loss for one in made.epochs[:12]] == [one.train.loss for one in whole.epochs]
+
+
+def test_ctrl_c_reaches_a_run_in_a_child_process_at_once():
+    child = script(
+        """
+        import time
+        import millrace as mr
+        from programs import counting
+        compiled = counting().compile(backend="interpreted")
+        print("begins", flush=True)
+        try:
+            compiled(limit=10**12)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic(), flush=True)
+        assert compiled(limit=3)["i"].item() == 3
+        """
+    )
+    assert child.stdout.readline() == "begins\n"
+    time.sleep(0.2)
+    sent = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    said, wrong = child.communicate(timeout=120)
+    assert child.returncode == 0 and said.startswith("interrupted"), wrong
+    print(f"KeyboardInterrupt after {float(said.split()[1]) - sent:.3f} s")

@@ -98,8 +98,22 @@ def test_indexing_rows_copies_nothing_and_a_copy_may_be_written():
     own = tensor.copy()
     own.numpy()[0] = 7
     assert own[0].tolist() == [7, 7, 7] and array[0, 0] == 0
-    assert tensor.reshape([2, 6]).shape == (2, 6)
+    assert tensor.reshape([2, 6]).shape == (2, 6) and tensor.reshape(2, -1).shape == (2, 6) and tensor.reshape(-1).shape == (12,)
+    for index in ((1, 2), (slice(None), 1), (slice(1, 3), slice(0, 2)), (-1, slice(1, None)), ()):
+        assert np.array_equal(tensor[index].numpy(), array[index]), index
+    for index, error in [((0, 0, 0), IndexError), ("x", mr.ArgumentError), ((..., 0), mr.ArgumentError), (slice(None, None, 2), mr.ArgumentError)]:
+        with pytest.raises(error):
+            tensor[index]
     assert tensor.astype(mr.i32).tolist() == array.astype(int).tolist()
+
+
+def test_one_element_is_a_condition_and_no_other_tensor_is():
+    assert mr.Tensor([0.5]) and not mr.Tensor([0]) and not mr.Tensor(False) and mr.Tensor([[3]])
+    for wrong in ([1, 2], []):
+        with pytest.raises(ValueError, match="one element"):
+            bool(mr.Tensor(wrong))
+    with pytest.raises(TypeError, match="scalar"):
+        list(mr.Tensor(1.0))
 
 
 def test_memory_lives_as_long_as_either_side_holds_it():
@@ -155,8 +169,31 @@ def test_torch_shares_the_memory_both_ways():
     ours = mr.Tensor(shared)
     shared[1] = 4
     assert ours.tolist() == [0, 4, 0]
-    with pytest.raises((BufferError, RuntimeError)):
-        mr.Tensor(torch.zeros(3, requires_grad=True))
+    weight = torch.nn.Parameter(torch.ones(3))
+    assert mr.Tensor(weight).numpy().__array_interface__["data"][0] == weight.data_ptr()
+
+
+def test_dlpack_takes_and_gives_what_pytorch_has():
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    cases = {
+        "bool": torch.tensor([True, False, True]), "bf16": torch.arange(6).to(torch.bfloat16), "scalar": torch.tensor(2.5), "nothing": torch.zeros(0, 3), "no width": torch.zeros(3, 0),
+        "columns": whole[:, 1::2], "transposed": whole.t(), "offset": whole[2:], "expanded": torch.ones(1, 3).expand(4, 3), "grad": torch.ones(3, requires_grad=True),
+    }  # fmt: skip
+    for name, theirs in cases.items():
+        ours = mr.Tensor(theirs)
+        assert ours.shape == tuple(theirs.shape) and ours.read_only and ours.tolist() == theirs.tolist(), name
+        if name != "bf16" and theirs.numel() > 0:
+            assert address(ours.numpy()) == theirs.data_ptr(), name
+        back = torch.from_dlpack(ours.astype("u8")).bool() if name == "bool" else torch.from_dlpack(ours.copy())  # PyTorch 1.13 takes no bools
+        assert back.shape == theirs.shape and torch.equal(back, theirs.detach()), name
+    shut = np.arange(3, dtype=np.float32)
+    shut.flags.writeable = False
+    assert mr.Tensor(shut).read_only and address(mr.Tensor(shut).numpy()) == address(shut) and not mr.Tensor(shut).numpy().flags.writeable
+    back = np.arange(6, dtype=np.float32)[::-1]
+    assert mr.Tensor(back).tolist() == back.tolist()  # a copy: elements that go backwards are no view here
+    with pytest.raises(mr.DTypeError, match="complex|bits"):
+        mr.Tensor(torch.zeros(2, dtype=torch.complex64))
 
 
 def test_torch_memory_is_freed_by_whoever_lets_go_last():
@@ -234,6 +271,7 @@ def test_lod_tensors_over_rows_that_are_there():
     with pytest.raises(mr.LoDError, match="6"):
         mr.LoDTensor(rows, [2, 1])
     assert issubclass(mr.LoDError, ValueError) and issubclass(mr.LoDError, mr.Error)
+    assert np.asarray(mr.LoDTensor(rows, [4, 2])).shape == (6, 1)  # its rows, as numpy() gives them
 
 
 def test_printing_shows_type_and_elements():

@@ -35,7 +35,7 @@ std::vector<Values> expected() {
   return all;
 }
 
-/// What went wrong, or nothing. One schedule in eight is cancelled after a number of decisions that the seed draws.
+/// The error of a run, or nothing. One schedule in eight is cancelled after a number of decisions that the seed draws.
 std::string run_one(const Scenario& scenario, const Values& wanted, Schedule& schedule, std::uint64_t seed) {
   Random random(seed);
   const bool cancel = random.between(0, 7) == 0;

@@ -10,7 +10,7 @@
 
 namespace millrace::soak {
 
-/// What a scenario computes: compared bit for bit with the same scenario on one stream, first in, first out.
+/// The results of a scenario: compared bit for bit with the same scenario on one stream, first in, first out.
 using Values = std::vector<float>;
 
 /// A program of at least 6 tasks over arrays whose work is spread over the streams of `device`. `make` is called once for each schedule.

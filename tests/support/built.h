@@ -13,7 +13,7 @@
 
 namespace millrace::testing {
 
-/// What `building` appends, as a program.
+/// The ops that `building` appends, as a program.
 inline Program built_program(const std::function<void()>& building) {
   Program program;
   const build::Guard guard(program);

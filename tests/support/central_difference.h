@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include <millrace/runtime/lowering/prune.h>
-#include <millrace/runtime/program/text.h>
+#include <millrace/runtime/training/extract.h>
 
 #include "support/program_runs.h"
 #include "support/random.h"
@@ -70,29 +68,8 @@ void expect_gradient(const std::string& name, const Tensor& at, const Tensor& fo
   }
 }
 
-/// The weights of `program` by name.
-inline std::map<std::string, Tensor> weights_by_name(const Program& program) {
-  std::map<std::string, Tensor> weights;
-  for (const auto& [var, held] : program.parameters()) weights.emplace(program.var(var).name, held);
-  return weights;
-}
-
-/// The program with another value of the parameter called `name`.
-inline Program with_parameter(const Program& program, const std::string& name, const Tensor& value) {
-  std::map<std::string, Tensor> weights = weights_by_name(program);
-  weights.at(name) = value;
-  return parse_program(print(program), weights, program.shared_registry());
-}
-
-/// The program with the output `name` alone; one without loops and branches keeps no op that this output does not need.
-inline Program with_output(const Program& program, const std::string& name) {
-  std::istringstream text(print(program));
-  std::string kept;
-  for (std::string line; std::getline(text, line);)
-    if (!line.starts_with("output ") || line.starts_with("output \"" + name + "\" =")) kept += line + "\n";
-  const Program alone = parse_program(kept, weights_by_name(program), program.shared_registry());
-  REQUIRE(alone.outputs().size() == 1);
-  return alone.blocks().size() == 1 ? prune(alone) : alone;
+inline bool has_input(const Program& program, const std::string& name) {
+  return std::any_of(program.inputs().begin(), program.inputs().end(), [&](const Program::Port& port) { return port.name == name; });
 }
 
 /// Runs `program`, whose output `loss` has one element of f64, and compares its outputs `d_NAME` with central differences by the f64 input
@@ -102,36 +79,32 @@ inline void expect_gradients(const Program& program, const Feeds& feeds, const s
   RunOptions run_options;
   run_options.backend = Backend::interpreted;
   const RunResult result = on_cpu(program, feeds, run_options);
-  const Program loss_alone = with_output(program, loss);
-  const Executable executable(loss_alone);
-  const auto loss_of = [&](const Executable& of, const Feeds& fed) {
-    return run_fifo(run(of, fed, run_options))[loss].tensor().to_vector<double>().at(0);
+  // Compiled once, with weights as inputs; the backward half is left out.
+  const Program alone = training::with_fed_weights(training::extract(program, {loss}));
+  const Executable executable(alone);
+  const training::Tensors weights = training::weights_of(program);
+  Feeds fed;
+  for (const Program::Port& port : alone.inputs())
+    if (const auto at = feeds.find(port.name); at != feeds.end()) fed.insert(*at);
+  for (const auto& [name, value] : weights)
+    if (has_input(alone, training::fed_name(name))) fed.insert_or_assign(training::fed_name(name), value);
+  const auto loss_with = [&](const std::string& input, Value moved) {
+    Feeds other = fed;
+    if (has_input(alone, input)) other.at(input) = std::move(moved);  // else the loss does not depend on it
+    return run_fifo(run(executable, other, run_options))[loss].tensor().to_vector<double>().at(0);
   };
   for (const std::string& name : names) {
     const LoDTensor& found = result["d_" + name];
-    const auto fed = feeds.find(name);
-    if (fed == feeds.end()) {
-      const VarId var = program.find_var(name);
-      REQUIRE(program.parameter(var) != nullptr);
+    const auto given = feeds.find(name);
+    if (given == feeds.end()) {
       expect_gradient(
-          name, *program.parameter(var), found.tensor(),
-          [&](const Tensor& moved) {
-            if (loss_alone.find_var(name) == no_var) return loss_of(executable, feeds);  // the loss does not depend on it
-            return loss_of(Executable(with_parameter(loss_alone, name, moved)), feeds);
-          },
-          options);
+          name, weights.at(name), found.tensor(), [&](const Tensor& moved) { return loss_with(training::fed_name(name), moved); }, options);
       continue;
     }
-    const LoDTensor rows = fed->second.tensor();
+    const LoDTensor rows = given->second.tensor();
     CHECK(found.lod() == rows.lod());
     expect_gradient(
-        name, rows.tensor(), found.tensor(),
-        [&](const Tensor& moved) {
-          Feeds other = feeds;
-          other.at(name) = Value(LoDTensor(moved, rows.lod()));
-          return loss_of(executable, other);
-        },
-        options);
+        name, rows.tensor(), found.tensor(), [&](const Tensor& moved) { return loss_with(name, LoDTensor(moved, rows.lod())); }, options);
   }
 }
 

@@ -126,6 +126,8 @@ class Cases {
     add("log_softmax", {fed({a, b, c})}, {{"axis", std::int64_t{-1}}});
     add("layer_norm", {fed({a, b, c}), weight({c}), weight({c})}, {{"axis", std::int64_t{-1}}});
     add("layer_norm", {fed({a, b, c}), weight({b, c}), none()}, {{"axis", std::int64_t{1}}, {"epsilon", 1e-3}});
+    add("layer_norm_gradient", {fed({a, b, c}), weight({c}), fed({a, b, c})}, {{"axis", std::int64_t{-1}}});
+    add("layer_norm_gradient", {fed({a, b, c}), weight({b, c}), fed({a, b, c})}, {{"axis", std::int64_t{1}}, {"epsilon", 1e-3}});
     add("cumsum", {fed({a, b})}, {{"axis", std::int64_t{1}}, {"exclusive", random_.coin()}, {"reverse", random_.coin()}});
   }
 

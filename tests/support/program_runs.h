@@ -71,7 +71,7 @@ inline bool ends_well(const Program& program, const Feeds& feeds, const std::str
     CHECK((dynamic_cast<const DeviceError*>(&error) != nullptr || dynamic_cast<const OutOfMemoryError*>(&error) != nullptr));
     CHECK(std::string(error.what()).find("on sim:0") != std::string::npos);
   }
-  // What failed once may go on failing (a stream whose work did), but never gives anything else than the bits, and memory that was refused
+  // A stream that failed once may go on failing (a stream whose work did), but never gives anything else than the bits, and memory that was refused
   // once is there the next time.
   if (failed && options.fail_work == 0) {
     try {

@@ -125,7 +125,7 @@ class Maker {
   void statements(int depth) {
     const std::size_t before = seen_.size();
     for (std::int64_t left = random_.between(1, 5); left > 0; --left) statement(depth);
-    if (depth < 3) seen_.resize(before);  // what a block made is not seen behind it
+    if (depth < 3) seen_.resize(before);  // values of a block are not seen behind it
   }
   void statement(int depth) {
     switch (random_.between(0, depth > 0 ? 5 : 2)) {

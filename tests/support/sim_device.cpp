@@ -54,12 +54,13 @@ struct SimDevice::Ring {
 
 class SimDevice::SimStream final : public Stream {
  public:
-  SimStream(Ring& ring, std::shared_ptr<MemoryResource> memory, int index) : ring_(ring), memory_(std::move(memory)), index_(index) {}
+  SimStream(Ring& ring, std::shared_ptr<MemoryResource> memory, int index)
+      : ring_(ring), memory_(std::move(memory)), context_(memory_->place(), ring.team, memory_), index_(index) {}
 
   Place place() const override { return memory_->place(); }
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
   bool enter() noexcept override { return false; }
-  ThreadTeam& team() noexcept override { return ring_.team; }
+  KernelContext& context() noexcept override { return context_; }
   void leave(std::exception_ptr) noexcept override {}
   void push(std::unique_ptr<Work> work) override {
     const std::lock_guard lock(ring_.mutex);
@@ -78,7 +79,7 @@ class SimDevice::SimStream final : public Stream {
     return Point(timeline_, issued_);
   }
 
-  /// What is enqueued from now on has a timeline of its own, which begins behind what is queued.
+  /// Work that is enqueued from now on has a timeline of its own, which begins behind queued work.
   void renew() {
     const std::lock_guard lock(ring_.mutex);
     timeline_ = std::make_shared<Timeline>();
@@ -107,7 +108,7 @@ class SimDevice::SimStream final : public Stream {
     if (item.renewed != nullptr) return begin(std::move(item.renewed));
     if (!failed_) run(item);
     const bool late = ring_.late && item.work != nullptr;
-    item.work.reset();  // what the work owned goes back before anybody hears that it is done
+    item.work.reset();  // the work's memory goes back before any waiter hears that it is done
     if (!late) return complete();
     const std::lock_guard lock(ring_.mutex);
     late_ = true;
@@ -146,7 +147,7 @@ class SimDevice::SimStream final : public Stream {
       const bool blows_up = blows();
       if (const std::exception_ptr gone = lost()) throw DeviceError(text_of(gone));  // its own: where it was found is added to it
       if (blows_up) throw DeviceError(place().to_string() + ": work failed, as it was told to");
-      item.work->run(ring_.team);
+      item.work->run(context_);
     } catch (...) {
       failed_ = failure_of_work(std::current_exception(), item.work->origin, place(), index_);
     }
@@ -180,6 +181,7 @@ class SimDevice::SimStream final : public Stream {
 
   Ring& ring_;
   std::shared_ptr<MemoryResource> memory_;
+  KernelContext context_;
   int index_;
   bool late_ = false;  // the work that was taken last has run, and is not complete
   std::deque<Item> items_;

@@ -42,7 +42,7 @@ class SimMemory final : public MemoryResource {
 };
 
 /// A device that completes its work in any order that the points allow. Its streams queue everything (`enter` is always false) and nothing
-/// runs by itself: whoever drives the device asks how many steps could be taken now and takes one of them. A step is the head of one
+/// runs by itself: the driver of the device asks how many steps could be taken now and takes one of them. A step is the head of one
 /// stream: a piece of work, a wait whose point is reached, or, on a `late` device, that work which has run is now complete. Work runs on the CPU, on a team of one thread, in the caller of `take`. Added
 /// to a SeededExecutor as a source, it moves by the same seed as the tasks; alone, `drain` moves it.
 ///
@@ -63,7 +63,7 @@ class SimDevice final : public Device, public Recoverable, public ChoiceSource {
 
   SimDevice() : SimDevice(Options()) {}
   explicit SimDevice(Options options);
-  /// What was enqueued and not taken is thrown away; its points fail.
+  /// Work that was enqueued and not taken is thrown away; its points fail.
   ~SimDevice() override;
 
   Place place() const override { return memory_->place(); }
@@ -77,7 +77,7 @@ class SimDevice final : public Device, public Recoverable, public ChoiceSource {
   std::size_t choices() override;
   /// Takes step `choice` of `choices()`, counted in stream order. IndexError when there are fewer.
   void take(std::size_t choice) override;
-  /// Takes steps, chosen by `seed`, until none is ready; returns how many. What is left then waits for a point from elsewhere.
+  /// Takes steps, chosen by `seed`, until none is ready; returns how many. Work that is left then waits for a point from elsewhere.
   std::size_t drain(std::uint64_t seed);
   /// True when no stream has anything queued.
   bool idle() const;

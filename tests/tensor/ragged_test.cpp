@@ -19,7 +19,7 @@ Steps steps_of(const UnpackPlan& plan) {
   return steps;
 }
 
-/// What packing the unpacked steps of `plan` gives: for each row of the result the input's row.
+/// The packed steps of `plan`, which were unpacked: for each row of the result the input's row.
 PackPlan packed(const UnpackPlan& plan) {
   Numbers rows;
   for (std::int64_t step = 0; step < plan.steps(); ++step) rows.push_back(static_cast<std::int64_t>(plan.step_rows(step).size()));

@@ -20,13 +20,13 @@ Numbers counted(std::int64_t rows) {
   std::iota(values.begin(), values.end(), std::int64_t{0});
   return values;
 }
-/// What a plan makes of the rows `from`.
+/// A plan's result for the rows `from`.
 Numbers gathered(const Numbers& from, const Numbers& rows) {
   Numbers made;
   for (const std::int64_t row : rows) made.push_back(row < 0 ? -1 : from[static_cast<std::size_t>(row)]);
   return made;
 }
-/// What a plan makes of the rows of several inputs.
+/// A plan's result for the rows of several inputs.
 Numbers joined(const std::vector<Numbers>& inputs, const JoinPlan& plan) {
   Numbers made(static_cast<std::size_t>(plan.rows), -7);
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -101,15 +101,6 @@ TEST_CASE("a slice that does not lie in its sequence is an error that names sequ
   CHECK_THROWS_AS(slice({0, 0}, {-1, 1}), ArgumentError);
   CHECK_THROWS_AS(slice({1, 0}, {std::numeric_limits<std::int64_t>::max(), 1}), ArgumentError);
   CHECK_THROWS_WITH_AS(slice({0}, {1}), doctest::Contains("each of 2 sequences, found 1 and 1"), ArgumentError);
-}
-
-TEST_CASE("the first and the last row of a sequence, and -1 for one without rows") {
-  const LoD lod = lod_of("[[2,1,0],[3,0,2]]");
-  CHECK(make_edge_plan(lod, -1, false).rows == Numbers{0, -1, 3});
-  CHECK(make_edge_plan(lod, -1, true).rows == Numbers{2, -1, 4});
-  CHECK(make_edge_plan(lod, -1, true).lod == lod_of("[[2,1,0]]"));
-  CHECK(make_edge_plan(lod, 0, true).rows == Numbers{2, 4, -1});
-  CHECK(make_edge_plan(lod, 0, true).lod == LoD());
 }
 
 TEST_CASE("repeated sequences keep their inside, and rows without levels are repeated as they are") {

@@ -77,11 +77,15 @@ TEST_CASE("any lists made of each other hold what vectors would") {
       const std::size_t from = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(lists.size()) - 1));
       Ints values = wanted[from];
       const auto size = static_cast<std::int64_t>(values.size());
-      const std::int64_t what = random.between(0, 3);
+      const std::int64_t what = random.between(0, 4);
       if (what == 0 && size > 0) {
         const std::int64_t at = random.between(0, size - 1);
         values.erase(values.begin() + at);
         lists.push_back(lists[from].erase(random.coin() ? at : at - size));
+      } else if (what == 4 && size > 0) {
+        const std::int64_t at = random.between(0, size - 1);
+        values[static_cast<std::size_t>(at)] = step;
+        lists.push_back(lists[from].erase(at).insert(at, Tensor::scalar(step)));
       } else {
         const std::int64_t at = what == 1 ? random.between(0, size) : size;
         values.insert(values.begin() + at, step);
@@ -91,6 +95,25 @@ TEST_CASE("any lists made of each other hold what vectors would") {
     }
     for (std::size_t i = 0; i < lists.size(); ++i) CHECK(values_of(lists[i]) == wanted[i]);
   }
+}
+
+TEST_CASE("each element of a long list is replaced, and the lists before it keep theirs") {
+  Ints values(200);
+  std::vector<Tensor> elements;
+  for (std::int64_t i = 0; i < 200; ++i) elements.push_back(Tensor::scalar(values[static_cast<std::size_t>(i)] = i));
+  std::vector<TensorList> lists{TensorList(elements)};
+  for (std::int64_t at = 199; at >= 0; --at) lists.push_back(lists.back().erase(at).insert(at, Tensor::scalar(-at)));
+  CHECK(values_of(lists.front()) == values);
+  for (std::size_t made = 1; made < lists.size(); ++made) {
+    values[200 - made] = -values[200 - made];
+    CHECK(lists[made].at(static_cast<std::int64_t>(200 - made)).item_int() == values[200 - made]);
+    CHECK(values_of(lists[made]) == values);
+  }
+  const TensorList lacking = lists.back().erase(130);
+  CHECK(lacking.at(129).item_int() == -129);
+  CHECK(lacking.at(130).item_int() == -131);
+  CHECK(lacking.size() == 199);
+  CHECK(lacking.append(Tensor::scalar<std::int64_t>(7)).at(199).item_int() == 7);
 }
 
 TEST_CASE("several threads may make longer lists of one") {

@@ -128,7 +128,7 @@ int bench_command(const Bench& bench, const std::vector<std::string>& words) {
     fmt::print("{}", table_line(row));
     std::fflush(stdout);
     rows.push_back(std::move(row));
-    if (!flags.json.empty()) write_file(flags.json, rows_as_json(device, rows));  // what is cut short leaves what it has
+    if (!flags.json.empty()) write_file(flags.json, rows_as_json(device, rows));  // a run that is cut short leaves its rows so far
   };
   fmt::print("{}\n{}", device, table_heading());
   int code = 0;

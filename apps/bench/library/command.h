@@ -18,7 +18,7 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// What `millrace bench NAME` measures, and the flags that it takes besides those of all: --only, --json, --plot, --quick, --python.
+/// The rows of `millrace bench NAME`, and the flags that it takes besides those of all: --only, --json, --plot, --quick, --python.
 struct Bench {
   const char* usage;      ///< above the list of families
   const char* usage_end;  ///< below it
@@ -36,7 +36,7 @@ int bench_command(const Bench& bench, const std::vector<std::string>& words);
 int number_of(const std::string& flag, const std::string& text, int least, int most);
 /// The parts between commas.
 std::vector<std::string> parts_of(const std::string& text);
-/// What stands in the build folder of `./dev`, seen from the programs (build/release/bin) or from the root of the tree; else "".
+/// A path in the build folder of `./dev`, seen from the programs (build/release/bin) or from the root of the tree; else "".
 std::string in_build(const std::string& programs, const std::string& name);
 
 }  // namespace millrace::bench

@@ -11,7 +11,7 @@ namespace millrace::bench {
 /// Normally distributed numbers of this deviation, of a seed.
 Tensor random_tensor(const DDim& dims, std::uint64_t seed, float deviation = 1);
 
-/// What all LSTMs of a row compute: one layer of H units over rows of H features, f32, from states of zeros.
+/// The problem of all LSTMs of a row: one layer of H units over rows of H features, f32, from states of zeros.
 struct LstmProblem {
   std::int64_t hidden = 0;
   std::vector<std::int64_t> lengths;

@@ -20,13 +20,13 @@ std::shared_ptr<Runtime> make_runtime(int threads, std::shared_ptr<Device> devic
 task<double> runs_for(Executable executable, Feeds feeds, Backend backend, double seconds) {
   RunOptions options;
   options.backend = backend;
-  const auto start = std::chrono::steady_clock::now();
+  const double start = timer_seconds();
   std::int64_t runs = 0;
   double passed = 0;
   while (passed < seconds) {
     RunResult result = co_await run(executable, feeds, options);
     ++runs;
-    passed = seconds_since(start);
+    passed = timer_seconds() - start;
   }
   co_return passed / static_cast<double>(runs);
 }

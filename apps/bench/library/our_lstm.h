@@ -20,7 +20,7 @@ class OurProgram {
   OurProgram(Program program, Feeds feeds, int threads, Backend backend = Backend::automatic);
   /// On `device`, which feeds may lie on already.
   OurProgram(Program program, Feeds feeds, std::shared_ptr<Device> device, Backend backend = Backend::automatic);
-  /// Of one run.
+  /// The timer of one run.
   Timer timer() const;
   RunResult run_once() const;
   /// The output `name` of one run.

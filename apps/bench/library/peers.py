@@ -2,8 +2,9 @@
 """Peers in Python, asked through lines on stdin and answered on stdout.
 
 set_up:  "NAME ARGUMENT..."  ->  "ok NAME VERSION" or "no REASON"
-"time SECONDS"               ->  seconds a call
+"time SECONDS [processor]"   ->  seconds a call, on the wall's clock or in processor time of all threads
 "result FILE"                ->  "ok", once FILE holds what a call gives, as f32
+The set_ups of model_graphs.py, which stands in front of this text, are among them.
 FOLDER holds w, r, bias, x, h, c and lengths as raw f32 or i64, and what a set_up needs besides; weights are [C, 4H] with gates i f g o.
 """
 import sys
@@ -204,17 +205,17 @@ def torch_cuda_tick(device, sessions, rows, hidden, layers):
 
 
 SET_UPS = {"torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed,
-           "torch_train": torch_train, "torch_backward": torch_backward}
+           "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
 
 
-def seconds_a_call(call, seconds):
+def seconds_a_call(call, seconds, clock):
     call()
-    calls, start = 0, time.perf_counter()
+    calls, start = 0, clock()
     passed = 0.0
     while passed < seconds:
         call()
         calls += 1
-        passed = time.perf_counter() - start
+        passed = clock() - start
     return passed / calls
 
 
@@ -223,7 +224,8 @@ def main():
     for line in sys.stdin:
         what, *arguments = line.rstrip("\n").split("\t")
         if what == "time":
-            answer = f"{seconds_a_call(call, float(arguments[0])):.9g}"
+            wanted, clock = float(arguments[0]), time.process_time if arguments[1:] == ["processor"] else time.perf_counter
+            answer = f"{call.seconds(wanted, clock) if hasattr(call, 'seconds') else seconds_a_call(call, wanted, clock):.9g}"
         elif what == "result":
             result = call.result() if hasattr(call, "result") else call()
             numpy.ascontiguousarray(result, "<f4").tofile(arguments[0])

@@ -10,8 +10,9 @@
 #include <millrace/runtime/files/file.h>
 
 namespace millrace::scripts {
+extern const char* const model_graphs;
 extern const char* const peers;
-}
+}  // namespace millrace::scripts
 
 namespace millrace::bench {
 namespace {
@@ -21,14 +22,15 @@ struct Talk {
   std::shared_ptr<const app::ScratchFolder> scratch;
   app::Child child;
   Talk(const std::string& python, std::shared_ptr<const app::ScratchFolder> folder)
-      : scratch(std::move(folder)), child({python, "-u", "-c", scripts::peers}, true) {}
+      : scratch(std::move(folder)), child({python, "-u", "-c", std::string(scripts::model_graphs) + scripts::peers}, true) {}
 
   std::string ask(const std::string& line) {
     child.write_line(line);
     return child.read_line();
   }
   double seconds(double wanted) {
-    const double taken = std::atof(ask("time\t" + std::to_string(wanted)).c_str());
+    const double taken =
+        std::atof(ask("time\t" + std::to_string(wanted) + (timer_clock() == TimerClock::processor ? "\tprocessor" : "")).c_str());
     if (!(taken > 0)) throw IoError("a peer in Python ended while it was measured");
     return taken;
   }

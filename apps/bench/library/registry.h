@@ -25,6 +25,7 @@ struct Context {
   int device = 0;                                          ///< of bench gpu
   std::set<std::pair<std::int64_t, std::int64_t>> shapes;  ///< of bench gpu: (H, rows) that are measured; empty: all
   std::string programs;                                    ///< the folder of millrace and millrace-bench
+  std::set<std::string> networks;                          ///< of bench cpu: those of the models that are measured; empty: all
   std::string models;                                      ///< the folder of the Silero models
   std::string python;                                      ///< the interpreter that has ONNX Runtime and PyTorch, if any has
   Machine* machine = nullptr;                              ///< of bench cpu

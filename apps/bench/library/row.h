@@ -7,7 +7,7 @@
 
 namespace millrace::bench {
 
-/// What `ours`, `peer` and `floor` of a row are. Of seconds and bytes less is better, of streams more.
+/// The unit of `ours`, `peer` and `floor` of a row. Of seconds and bytes less is better, of streams more.
 enum class Unit : std::uint8_t { seconds, bytes, streams };
 
 /// One line of the speed table (docs/performance.md): ours beside one peer, on one shape, for one clause of one goal.
@@ -19,7 +19,7 @@ struct Row {
   Unit unit = Unit::seconds;
   std::optional<double> ours = {};
   std::optional<double> peer = {};
-  std::optional<double> floor = {};  ///< what this machine cannot go below, where it is known
+  std::optional<double> floor = {};  ///< the time below which this machine cannot go, where it is known
   std::string note = {};             ///< why a figure is missing, or what it was measured with
   /// Where the row stands in the plot: nowhere when `panel` is empty.
   std::string panel = {};

@@ -71,7 +71,7 @@ class TrainedLayer {
     backward_.execute(stream_, of_backward_);
     stream_.wait();
   }
-  /// Of the last run.
+  /// The gradient of the last run.
   Tensor recurrent_gradient() {
     memory plain(memory::desc({1, 1, hidden_, 4, hidden_}, f32, Tag::ldigo), engine_, dr_.mutable_data<float>());
     dnnl::reorder(sums_[1], plain).execute(stream_, sums_[1], plain);

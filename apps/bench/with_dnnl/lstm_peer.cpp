@@ -21,7 +21,7 @@ struct Layer {
   dnnl::stream stream{engine};
   dnnl::lstm_forward primitive;
   std::unordered_map<int, memory> arguments;
-  Tensor x, y, h, c;  // what the memories lie in
+  Tensor x, y, h, c;  // the storage of the memories
   int threads;
 
   Layer(const LstmProblem& problem, const Tensor& input, bool stateful, int thread_count)

@@ -71,7 +71,7 @@ class Forward {
   Tensor last() const { return last_step(y_); }
 
  private:
-  /// What comes next may throw: an object that is made so far is destroyed.
+  /// The calls in the body may throw: an object that is made so far is destroyed.
   Forward(GpuMachine& machine, const GpuLstm& problem) : device_(machine.device()), problem_(problem) {}
 
   static void call(Cudnn::Status status, const char* what) {

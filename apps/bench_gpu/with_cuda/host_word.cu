@@ -50,13 +50,13 @@ void HostWord::set(std::int64_t value) noexcept {
 }
 
 void HostWord::written_after(std::int64_t nanoseconds, std::int64_t value, StreamRef stream) {
-  stream.enqueue([=, word = word_](ThreadTeam& team) {
-    cuda::each_index(cuda::queue_of(team), 1, WriteAfter{nanoseconds, value, static_cast<std::int64_t*>(word.raw_mutable())});
+  stream.enqueue([=, word = word_](KernelContext& context) {
+    cuda::each_index(cuda::queue_of(context), 1, WriteAfter{nanoseconds, value, static_cast<std::int64_t*>(word.raw_mutable())});
   });
 }
 
 void HostWord::nothing(StreamRef stream) {
-  stream.enqueue([](ThreadTeam& team) { cuda::each_index(cuda::queue_of(team), 1, Nothing{}); });
+  stream.enqueue([](KernelContext& context) { cuda::each_index(cuda::queue_of(context), 1, Nothing{}); });
 }
 
 }  // namespace millrace::bench

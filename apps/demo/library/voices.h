@@ -18,7 +18,7 @@ struct Voice {
 /// `height`, several stand beside each other; those for which there is no room are left out. Never more than `height` lines.
 std::string draw_voices(const std::vector<Voice>& voices, std::size_t width, std::size_t height);
 
-/// A block for a value: a space below 1/16, then eight heights. What is no number is '?'.
+/// A block for a value: a space below 1/16, then eight heights. A NaN is '?'.
 std::string block_of(float value);
 
 }  // namespace millrace::demo

@@ -4,7 +4,8 @@ import {Session, describe, listen} from "/millrace.js";
 
 const mostCurves = 16, shownSteps = 600, pieceSeconds = 0.02;
 const byId = (id) => document.getElementById(id);
-const url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/stream`;
+const model = location.pathname.slice(1);  // none: the default
+const url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/${model || "stream"}`;
 const token = () => byId("token").value.trim();
 
 let server = null;    // what it takes and gives
@@ -207,7 +208,7 @@ async function refresh() {
   try {
     server = await describe(url, {token: token()});
     const named = (ports) => ports.map((port) => `${port.name} ${port.dtype}[${port.shape.join(", ")}]`).join(", ");
-    byId("model").textContent = `${named(server.inputs)} → ${named(server.outputs)}`;
+    byId("model").textContent = `${model ? `${model}: ` : ""}${named(server.inputs)} → ${named(server.outputs)}`;
     if (server.inputs.length > 1) throw new Error("this page feeds models of one input; millrace stream feeds any");
     say("idle", "ready");
   } catch (error) {
@@ -218,7 +219,7 @@ async function refresh() {
 let last = null;
 async function poll() {
   try {
-    const answer = await fetch("/now", {headers: token() ? {Authorization: `Bearer ${token()}`} : {}});
+    const answer = await fetch(model ? `/now/${model}` : "/now", {headers: token() ? {Authorization: `Bearer ${token()}`} : {}});
     if (!answer.ok) return;
     const now = await answer.json();
     const ticks = last ? now.ticks - last.ticks : 0;

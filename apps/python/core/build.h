@@ -27,6 +27,8 @@ VarType type_from(nb::handle dtype, nb::handle shape, int lod);
 /// The outputs of a run as a Result.
 nb::object result_object(RunResult made);
 
+/// The axes of a reduction: None for all, a number, or several.
+std::vector<std::int64_t> axes_from(nb::handle axes);
 /// A Var, or a literal, tensor or array as a constant. ArgumentError else.
 Var var_from(nb::handle x);
 /// A Var alone, or several in a list or tuple.

@@ -142,6 +142,11 @@ bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
 
 Tensor copy_of(const Tensor& x) { return x.copy_to(CpuPlace{}); }
 
+std::vector<std::int64_t> extents_from(const nb::args& shape) {
+  if (shape.size() == 1 && PyIndex_Check(shape[0].ptr()) == 0) return nb::cast<std::vector<std::int64_t>>(shape[0]);
+  return nb::cast<std::vector<std::int64_t>>(shape);
+}
+
 DType dtype_from(nb::handle x) {
   if (nb::isinstance<DType>(x)) return nb::cast<DType>(x);
   std::string name;
@@ -239,6 +244,7 @@ Value value_from(nb::handle x, const std::string& name, const VarType& wanted) {
     return value.tensor().is_contiguous() ? value : LoDTensor(copy_of(value.tensor()), value.lod());
   }
   if (x.is_none()) return {};
+  if (nb::isinstance<ValueObject>(x)) return nb::cast<const ValueObject&>(x).value;
   const VarType held = wanted.is_optional() ? wanted.held() : wanted;
   try {
     if (held.is_list()) {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "errors.h"
+
 #include <map>
 #include <string>
 #include <typeindex>
+#include <typeinfo>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include <millrace/runtime/array/errors.h>
 #include <millrace/runtime/distributed/errors.h>
@@ -27,16 +32,18 @@ Classes& classes() {
   return *made;
 }
 
-/// `name` as a subclass of millrace.Error and of the built-in exception that a Python program expects in such a case.
-void add(nb::module_& module, const std::type_info& type, const char* name, PyObject* builtin, const char* doc) {
+/// `name` as a subclass of millrace.Error, or of its subclass `base`, and of the built-in exception that a Python program expects in such a case; or of a
+/// subclass of millrace.Error.
+void add(nb::module_& module, const std::type_info& type, const char* name, PyObject* builtin, const char* doc,
+         const std::type_info& base = typeid(Error)) {
   const std::string full = std::string("millrace.") + name;
   nb::object bases;
-  if (type == typeid(Error))
+  if (type == typeid(Error) || (builtin != nullptr && PyObject_IsSubclass(builtin, classes().at(typeid(Error))) == 1))
     bases = nb::make_tuple(nb::handle(builtin));
   else if (builtin == nullptr)
     bases = nb::make_tuple(nb::handle(classes().at(typeid(Error))));
   else
-    bases = nb::make_tuple(nb::handle(classes().at(typeid(Error))), nb::handle(builtin));
+    bases = nb::make_tuple(nb::handle(classes().at(base)), nb::handle(builtin));
   PyObject* made = PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.ptr(), nullptr);
   if (made == nullptr) throw nb::python_error();
   classes()[type] = made;
@@ -48,12 +55,23 @@ nb::object python_class(const std::type_info& type) {
   return nb::borrow(found != classes().end() ? found->second : classes().at(typeid(Error)));
 }
 
+/// The guard of C++ is the `with` statement of Python.
+std::string in_words_of_python(std::string text) {
+  const std::string guard = "an open build::Guard on this thread";
+  if (const std::size_t at = text.find(guard); at != std::string::npos)
+    text.replace(at, guard.size(), "an open program on this thread (with program:)");
+  return text;
+}
+
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error&) {
     const nb::object raised = exception_of(pointer);
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
+  } catch (const std::bad_cast&) {
+    PyErr_SetString(PyExc_TypeError,
+                    "millrace: expected another type of an argument, or of what is in it: help() of the function names them");
   }
 }
 
@@ -79,6 +97,8 @@ nb::object exception_of(const std::exception_ptr& pointer) {
     made.attr("session") = error.session();
     made.attr("step") = error.step();
     return made;
+  } catch (const ProgramError& error) {
+    return python_class(typeid(error))(in_words_of_python(error.what()));
   } catch (const Error& error) {
     return python_class(typeid(error))(error.what());
   } catch (const std::exception& error) {
@@ -86,6 +106,10 @@ nb::object exception_of(const std::exception_ptr& pointer) {
   } catch (...) {
     return nb::borrow(PyExc_RuntimeError)("an error of another library");
   }
+}
+
+void expect_there(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) throw FileNotFoundError(fmt::format("{}: cannot open: No such file or directory", path.string()));
 }
 
 void bind_errors(nb::module_& m) {
@@ -117,11 +141,24 @@ void bind_errors(nb::module_& m) {
       "Tasks that wait for each other, or for what nobody will do. `waiters`: (task, what it waits for) of each.");
   add(m, typeid(DeviceError), "DeviceError", PyExc_RuntimeError, "Work on a device that did not run to its end.");
   add(m, typeid(ProtocolError), "ProtocolError", PyExc_ConnectionError,
-      "A session with a server that ended early. `code`: why, as docs/protocol.md names it; `retry_after_ms`, where the server said it.");
+      "A session with a server that ended early. `code`: why, as docs/protocol.md names it; `retry_after_ms`, where the server said it; "
+      "`state`, of a "
+      "server that went away: where the sequence stood.");
+  for (const char* name : {"code", "retry_after_ms", "state"}) m.attr("ProtocolError").attr(name) = nb::none();
+  add(m, typeid(SavedStateError), "SavedStateError", classes().at(typeid(ParseError)),
+      "A saved state of a session that is of another program or another key, or was changed.");
+  add(m, typeid(CommunicationError), "CommunicationError", PyExc_ConnectionError,
+      "Work between the ranks of a job that did not come about.");
+  add(m, typeid(RankError), "RankError", classes().at(typeid(CommunicationError)), "A rank of a job that has left, or whose work failed.");
+  classes()[typeid(MismatchError)] = classes()[typeid(AbortedError)] = classes()[typeid(CommunicationError)];
+  classes()[typeid(PeerError)] = classes()[typeid(RankError)];
   add(m, typeid(training::TrainingError), "TrainingError", PyExc_ArithmeticError,
       "Training that cannot go on: a loss or a gradient that is not finite, a checkpoint of another job, a job that was stopped.");
   add(m, typeid(LiveError), "LiveError", PyExc_RuntimeError,
       "A step that failed, and with it its live session. `session`: its number; `step`: the first step without a result.");
+  add(m, typeid(FileNotFoundError), "FileNotFoundError", PyExc_FileNotFoundError, "A file that is not there.", typeid(IoError));
+  add(m, typeid(KeyError), "KeyError", PyExc_KeyError, "A name that a mapping lacks.", typeid(IndexError));
+  m.attr("KeyError").attr("__str__") = nb::handle(PyExc_Exception).attr("__str__");  // KeyError's own puts quotes around the message
   nb::register_exception_translator(translate);
 }
 

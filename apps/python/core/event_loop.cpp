@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <iterator>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -32,6 +33,18 @@ void LoopExecutor::post(Runnable& runnable) noexcept {
   queue_.push(runnable);
   if (driving_) return;  // seen before `run_posted` returns
   posted_.notify_all();
+  signal();
+}
+
+void LoopExecutor::post(std::shared_ptr<LoopNews> news) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  news_.push_back(std::move(news));
+  if (!driving_) signal();
+}
+
+/// Makes the descriptor readable. With the mutex held.
+void LoopExecutor::signal() noexcept {
   if (std::exchange(signalled_, true)) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(event_, &one, sizeof one);
@@ -69,9 +82,26 @@ void LoopExecutor::run_posted() {
   }
   const std::lock_guard lock(mutex_);
   driving_ = false;
-  if (queue_.empty() || std::exchange(signalled_, true)) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(event_, &one, sizeof one);
+  if (!queue_.empty() || !news_.empty()) signal();
+}
+
+void LoopExecutor::on_readable() {
+  News due;
+  {
+    const std::lock_guard lock(mutex_);
+    due.swap(news_);
+  }
+  run_posted();
+  for (auto next = due.begin(); next != due.end(); ++next) {
+    try {
+      (*next)->deliver();
+    } catch (...) {  // the others have their turn when the event loop goes on
+      const std::lock_guard lock(mutex_);
+      news_.insert(news_.begin(), std::make_move_iterator(next), std::make_move_iterator(due.end()));
+      signal();
+      throw;
+    }
+  }
 }
 
 void LoopExecutor::close() {
@@ -85,6 +115,10 @@ void LoopExecutor::close() {
     }
     run_posted();
   }
+  News dropped;
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  dropped.swap(news_);
 }
 
 Operation::Operation(std::shared_ptr<LoopExecutor> loop, std::string name) : loop_(std::move(loop)), run_(new Run(std::move(name))) {}

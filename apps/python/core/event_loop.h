@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <millrace/runtime/task/executor.h>
 #include <millrace/runtime/task/run.h>
@@ -21,8 +22,16 @@ namespace millrace::python {
 
 class Operation;
 
+/// Something that tasks of an event loop wait for.
+class LoopNews {
+ public:
+  virtual ~LoopNews() = default;
+  /// Wakes those tasks, which may run inside. With the GIL held, by the event loop itself. Throws an error of Python that ends the event loop's run.
+  virtual void deliver() = 0;
+};
+
 /// An event loop of asyncio as an executor: tasks run on the loop's thread, with the GIL held, inside `run_posted`. Whatever other threads post until
-/// then comes with one wake-up: the descriptor `fileno` becomes readable, and the loop, which watches it, calls `run_posted`. So many results cost the
+/// then comes with one wake-up: the descriptor `fileno` becomes readable, and the loop, which watches it, calls `on_readable`. So many results cost the
 /// loop one pass, and no thread of the library ever waits for the GIL.
 ///
 /// Thread safety: `post` and the timers from any thread, all else on the loop's thread.
@@ -33,12 +42,16 @@ class LoopExecutor final : public Executor {
   ~LoopExecutor() override;
 
   int fileno() const noexcept { return event_; }
+  /// `run_posted`, and delivers the news that were posted. For a callback of the event loop, where none of its tasks runs.
+  void on_readable();
   /// Runs what was posted; what is posted meanwhile as well, within reason.
   void run_posted();
   /// Cancels the operations that have not ended, and runs what they need for their end. The loop does not call `run_posted` any more.
   void close();
 
   void post(Runnable& runnable) noexcept override;
+  /// Any thread. Nothing behind `close`.
+  void post(std::shared_ptr<LoopNews> news) noexcept;
   bool running_in_this_thread() const noexcept override { return RuntimeThread::current() == this; }
   bool serial() const noexcept override { return true; }
   TimePoint now() const noexcept override;
@@ -50,15 +63,19 @@ class LoopExecutor final : public Executor {
 
  private:
   friend class Operation;
+  using News = std::vector<std::shared_ptr<LoopNews>>;
   bool run_queue();
+  void signal() noexcept;
 
   Executor& clock_;  ///< of the engine, which fires timers
   int event_;
   std::mutex mutex_;
   std::condition_variable posted_;
   RunnableQueue queue_;
+  News news_;
   bool driving_ = false;  // with the mutex held
   bool signalled_ = false;
+  bool closed_ = false;
   std::set<Operation*> live_;
 };
 

@@ -143,15 +143,29 @@ DType dtype_of(const dlpack::DataType& type) {
                   type.code, type.bits, type.lanes));
 }
 
+/// The tensor that an exporter gives. PyTorch before 2.2 has no bools for DLPack: their bytes, and `bytes_are_bools`.
+nb::object capsule_of(nb::handle exporter, bool& bytes_are_bools) {
+  try {
+    return exporter.attr("__dlpack__")();
+  } catch (const nb::python_error&) {
+    if (nb::cast<std::string>(nb::str(nb::getattr(exporter, "dtype", nb::none()))) != "torch.bool") throw;
+    bytes_are_bools = true;
+    return exporter.attr("view")(nb::module_::import_("torch").attr("uint8")).attr("__dlpack__")();
+  }
+}
+
 Tensor from_dlpack(nb::handle exporter) {
-  const nb::object capsule = exporter.attr("__dlpack__")();
+  // PyTorch exports no tensor that gradients flow through: weights of a module are taken as they are.
+  if (nb::getattr(exporter, "requires_grad", nb::none()).is(nb::handle(Py_True))) return from_dlpack(exporter.attr("detach")());
+  bool bytes_are_bools = false;
+  const nb::object capsule = capsule_of(exporter, bytes_are_bools);
   auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
   const dlpack::Array& array = managed->array;
   if (array.device.type != dlpack::cpu && array.device.type != dlpack::cuda_host)
     throw PlaceError(
         fmt::format("tensor: expected memory of the host, found DLPack's device type {}: copy it to the host first", array.device.type));
-  const DType dtype = dtype_of(array.dtype);
+  const DType dtype = bytes_are_bools ? DType::boolean : dtype_of(array.dtype);
   std::vector<std::int64_t> dims(array.shape, array.shape + array.rank);
   const DDim row_major = extents(dims).row_major();
   std::vector<std::int64_t> strides(row_major.begin(), row_major.end());
@@ -176,6 +190,22 @@ Tensor from_dlpack(nb::handle exporter) {
 bool exports_memory(nb::handle x) {
   if (PyObject_CheckBuffer(x.ptr()) != 0) return true;
   return !PyType_Check(x.ptr()) && PyObject_HasAttrString(x.ptr(), "__dlpack__") != 0;
+}
+
+PlainRows::PlainRows(nb::handle x, DType dtype, const DDim& dims) noexcept {
+  if (PyObject_CheckBuffer(x.ptr()) == 0) return;
+  held_ = PyObject_GetBuffer(x.ptr(), &buffer_, PyBUF_ND | PyBUF_FORMAT) == 0;
+  if (!held_) PyErr_Clear();
+  if (!held_ || buffer_.ndim != dims.rank()) return;
+  for (int axis = 0; axis < buffer_.ndim; ++axis)
+    if (dims[axis] != DDim::unknown && dims[axis] != buffer_.shape[axis]) return;
+  try {
+    valid_ = dtype_of_format(buffer_, false) == dtype;
+  } catch (const DTypeError&) {  // `tensor_from` says so
+  }
+}
+PlainRows::~PlainRows() {
+  if (held_) PyBuffer_Release(&buffer_);
 }
 
 Tensor tensor_sharing(nb::handle x) { return PyObject_CheckBuffer(x.ptr()) != 0 ? from_buffer(x, false) : from_dlpack(x); }

@@ -15,6 +15,7 @@
 #include <millrace/runtime/models/import/onnx.h>
 
 #include "build.h"
+#include "errors.h"
 
 namespace millrace::python {
 namespace {
@@ -47,6 +48,7 @@ nb::object load(const fs::path& path, const std::map<std::string, Tensor>& const
   const std::string ending = path.extension().string();
   if (!constants.empty() && ending != ".onnx")
     throw ArgumentError(fmt::format("load: constants go with an ONNX model, found {}", path.string()));
+  expect_there(path);
   if (fs::is_directory(path)) return fluid_folder(path);
   if (ending == ".safetensors") return safetensors(path);
   if (ending == ".npy") return nb::cast(read_npy(path));
@@ -77,8 +79,12 @@ void bind_files(nb::module_& m) {
         "Fluid's parameters (one file for each variable) a dict of them. `constants`: inputs of an ONNX graph that are the same in every "
         "run.");
   m.def(
-      "load_program", [](const fs::path& path) { return shared(load_model(path)); }, "path"_a,
-      "A model file, NAME.onnx or NAME.mr, as a Program.");
+      "load_program",
+      [](const fs::path& path) {
+        expect_there(path);
+        return shared(load_model(path));
+      },
+      "path"_a, "A model file, NAME.onnx or NAME.mr, as a Program.");
   m.def(
       "parse_onnx",
       [](nb::bytes bytes, const std::string& name) { return shared(parse_onnx(std::string_view(bytes.c_str(), bytes.size()), name)); },
@@ -86,6 +92,7 @@ void bind_files(nb::module_& m) {
   m.def(
       "load_fluid",
       [](const fs::path& path) {
+        expect_there(path);
         nb::list made;
         for (const LoDTensor& tensor : read_fluid_tensors(path)) made.append(object_from(tensor));
         return made;

@@ -114,6 +114,17 @@ void bind_lstm(nb::module_& m) {
       "Activations are names of operations, or (name, alpha, beta). `narrow`: weights as bf16 or i8.");
 }
 
+layers::GruReset reset_from(const std::string& name) {
+  if (name == "after") return layers::GruReset::after;
+  if (name == "before") return layers::GruReset::before;
+  throw ArgumentError(fmt::format("gru: expected the reset after or before, found '{}'", name));
+}
+layers::GruKeeps keeps_from(const std::string& name) {
+  if (name == "z") return layers::GruKeeps::z;
+  if (name == "complement") return layers::GruKeeps::complement;
+  throw ArgumentError(fmt::format("gru: expected keeps z or complement, found '{}'", name));
+}
+
 void bind_gru(nb::module_& m) {
   nb::class_<layers::GruWeights>(m, "GruWeights", "Weights of one direction of one GRU layer of H units: gates r z n.")
       .def(
@@ -141,14 +152,10 @@ void bind_gru(nb::module_& m) {
       [](const Var& x, nb::handle weights, const std::optional<Var>& lengths, const std::string& direction, nb::handle h,
          const std::string& reset, const std::string& keeps, nb::handle gate, nb::handle candidate, double clip, nb::handle narrow,
          const std::string& name) {
-        if (reset != "after" && reset != "before")
-          throw ArgumentError(fmt::format("gru: expected the reset after or before, found '{}'", reset));
-        if (keeps != "z" && keeps != "complement")
-          throw ArgumentError(fmt::format("gru: expected keeps z or complement, found '{}'", keeps));
         layers::GruOptions options;
         options.direction = direction_from(direction);
-        options.reset = reset == "after" ? layers::GruReset::after : layers::GruReset::before;
-        options.keeps = keeps == "z" ? layers::GruKeeps::z : layers::GruKeeps::complement;
+        options.reset = reset_from(reset);
+        options.keeps = keeps_from(keeps);
         options.gate = activation_from(gate);
         options.candidate = activation_from(candidate);
         options.clip = clip;
@@ -214,7 +221,22 @@ CellState state_from(nb::handle x) {
   return CellState{(*shape)[-1], initial};
 }
 
-layers::Cell cell_from(nb::callable f) {
+/// One step of a built-in layer.
+struct BuiltInCell {
+  layers::Cell cell;
+  std::size_t states;
+
+  CellStep operator()(const Var& x, const std::vector<Var>& of) const {
+    if (of.size() != states)
+      throw ArgumentError(
+          fmt::format("cell: expected {}, found {} states", states == 1 ? "one state, h" : "two states, (h, c)", of.size()));
+    return cell(x, of);
+  }
+};
+
+layers::Cell cell_from(nb::object f) {
+  if (nb::isinstance<BuiltInCell>(f)) return nb::cast<const BuiltInCell&>(f);
+  if (!nb::isinstance<nb::callable>(f)) throw ArgumentError("unroll: expected a function (x, states) as the cell");
   return [f = std::move(f)](const Var& x, const std::vector<Var>& states) {
     const CallDepth depth("unroll");
     const nb::object made = f(x, tuple_from(states));
@@ -226,10 +248,54 @@ layers::Cell cell_from(nb::callable f) {
   };
 }
 
+void bind_built_in_cells(nb::module_& m) {
+  nb::class_<BuiltInCell>(m, "Cell",
+                          "One step of a built-in layer, for a loop of one's own: `h = cell(x, h)`, of an LSTM `h, c = cell(x, (h, c))`, "
+                          "as cells of torch.nn.\n"
+                          "x [B, C]. Its weights belong to the program in which it was made: make it before the loop, and call it in the "
+                          "frame. `unroll` takes it too.")
+      .def(
+          "__call__",
+          [](const BuiltInCell& self, const Var& x, nb::handle states) { return object_from(self(x, vars_from(states)).states); }, "x"_a,
+          "states"_a, nb::sig("def __call__(self, x: VarLike, states: VarLike | collections.abc.Sequence[VarLike]) -> typing.Any"));
+  m.def(
+      "lstm_cell",
+      [](const layers::LstmWeights& weights, double forget_bias, const std::string& name) {
+        layers::LstmOptions options;
+        options.forget_bias = forget_bias;
+        options.name = name;
+        return BuiltInCell{layers::lstm_cell(weights, options), 2};
+      },
+      "weights"_a, nb::kw_only(), "forget_bias"_a = 0.0, "name"_a = "lstm", "`h, c = cell(x, (h, c))`: h [B, P], c [B, H].");
+  m.def(
+      "gru_cell",
+      [](const layers::GruWeights& weights, const std::string& reset, const std::string& keeps, const std::string& name) {
+        layers::GruOptions options;
+        options.reset = reset_from(reset);
+        options.keeps = keeps_from(keeps);
+        options.name = name;
+        return BuiltInCell{layers::gru_cell(weights, options), 1};
+      },
+      "weights"_a, nb::kw_only(), "reset"_a = "after", "keeps"_a = "z", "name"_a = "gru",
+      "`h = cell(x, h)`: h [B, H]; arguments as for `gru`.");
+  m.def(
+      "rnn_cell",
+      [](const layers::RnnWeights& weights, nb::handle activation, const std::string& name) {
+        layers::RnnOptions options;
+        options.activation = activation_from(activation);
+        options.name = name;
+        return BuiltInCell{layers::rnn_cell(weights, options), 1};
+      },
+      "weights"_a, nb::kw_only(), "activation"_a = "tanh", "name"_a = "rnn",
+      nb::sig("def rnn_cell(weights: RnnWeights, *, activation: typing.Any = 'tanh', name: str = 'rnn') -> Cell"),
+      "`h = cell(x, h)`: h [B, H].");
+}
+
 void bind_cells(nb::module_& m) {
+  bind_built_in_cells(m);
   m.def(
       "unroll",
-      [](nb::callable cell, const Var& x, nb::handle states, const std::optional<Var>& lengths, bool reverse) {
+      [](nb::object cell, const Var& x, nb::handle states, const std::optional<Var>& lengths, bool reverse) {
         std::vector<CellState> begin;
         if (nb::isinstance<nb::list>(states) || nb::isinstance<nb::tuple>(states))
           for (const nb::handle state : states) begin.push_back(state_from(state));

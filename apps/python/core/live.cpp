@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Live models, sessions and programs: the side of C++ of millrace.live.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <millrace/runtime/program/storage.h>
@@ -10,15 +12,11 @@
 #include "build.h"
 #include "engine.h"
 #include "event_loop.h"
+#include "live_arguments.h"
+#include "results_wait.h"
 
 namespace millrace::python {
 namespace {
-
-Backend backend_named(const std::string& name) {
-  const std::optional<Backend> chosen = backend_of(name);
-  if (!chosen) throw ArgumentError(fmt::format("live model: expected the backend auto, interpreted, captured or fused, found '{}'", name));
-  return *chosen;
-}
 
 // ---- Models and sessions ----
 
@@ -26,7 +24,6 @@ Backend backend_named(const std::string& name) {
 class Model {
  public:
   Model(const Program& program, LiveOptions options, int threads) : forks_(forks()) {
-    if (threads < 1) throw ArgumentError(fmt::format("live model: expected 1 thread or more, found {}", threads));
     const nb::gil_scoped_release released;
     const SignalsBlocked blocked;
     RuntimeOptions how;
@@ -34,8 +31,16 @@ class Model {
     how.kernel_threads = static_cast<std::size_t>(threads);
     runtime_ = std::make_unique<Runtime>(how);
     model_ = std::make_unique<LiveModel>(*runtime_, program, std::move(options));
+    const auto add = [this](const Recurrence::Input& input, int levels) {
+      arriving_.push_back({input.name, VarType(input.dtype, input.row.inserted(0, DDim::unknown), levels)});
+    };
+    for (const Recurrence::Input& input : recurrence().inputs) add(input, recurrence().levels - 1);
+    for (const Recurrence::Boundary& boundary : recurrence().boundaries)
+      for (const Recurrence::Input& input : boundary.inputs) add(input, boundary.level - 1);
   }
   ~Model() {
+    if (!nb::is_alive())
+      for (nb::str& name : outputs_) static_cast<void>(name.release());
     if (forks_ != forks()) {  // threads that are not here cannot be waited for
       static_cast<void>(model_.release());
       static_cast<void>(runtime_.release());
@@ -56,10 +61,44 @@ class Model {
   }
   const Recurrence& recurrence() const { return model_->recurrence(); }
 
+  /// An input that takes rows, and the type of several rows of one session.
+  struct Arriving {
+    std::string name;
+    VarType type;
+  };
+  const std::vector<Arriving>& arriving() const noexcept { return arriving_; }
+
+  /// The names of the outputs of a step, then of each boundary. With the GIL held.
+  const std::vector<nb::str>& outputs() const {
+    if (!outputs_.empty()) return outputs_;
+    const auto add = [this](const std::vector<Recurrence::Output>& of) {
+      for (const Recurrence::Output& output : of) outputs_.emplace_back(output.name.c_str());
+    };
+    add(recurrence().outputs);
+    for (const Recurrence::Boundary& boundary : recurrence().boundaries) add(boundary.outputs);
+    return outputs_;
+  }
+
+  /// The gathered pushes, which an event loop ends behind the callbacks that are due now.
+  struct Gathering {
+    std::shared_ptr<LiveGathering> rows;
+  };
+  /// `try_push` of a session of this model: False; True; or the first push's Gathering. With the GIL held.
+  template <class Rows>
+  nb::object try_push(const LiveSession& session, const Rows& rows) const {
+    std::shared_ptr<LiveGathering> made;
+    if (gathering_.expired()) gathering_ = made = std::make_shared<LiveGathering>(get().gather());
+    if (!session.try_push(rows)) return nb::bool_(false);
+    return made ? nb::cast(Gathering{std::move(made)}) : nb::bool_(true);
+  }
+
  private:
   int forks_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<LiveModel> model_;
+  std::vector<Arriving> arriving_;
+  mutable std::vector<nb::str> outputs_;
+  mutable std::weak_ptr<LiveGathering> gathering_;
 };
 
 struct ModelObject {
@@ -69,29 +108,24 @@ struct ModelObject {
 struct SessionObject {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const LiveSession> session;
+  std::shared_ptr<ResultsNews> news;  // for the event loop that opened it
 };
 
 /// Arriving values by the name of their input: rows, of which `outer` more levels of sequences say whose they are.
-LiveRows rows_of(const Recurrence& recurrence, nb::handle alone, const nb::dict& named, int outer) {
-  struct Known {
-    const Recurrence::Input* input;
-    int levels;
-  };
-  std::vector<Known> inputs;
-  for (const Recurrence::Input& input : recurrence.inputs) inputs.push_back({&input, recurrence.levels - 1});
-  for (const Recurrence::Boundary& boundary : recurrence.boundaries)
-    for (const Recurrence::Input& input : boundary.inputs) inputs.push_back({&input, boundary.level - 1});
+LiveRows rows_of(const Model& model, nb::handle alone, const nb::dict& named, int outer) {
+  using Arriving = Model::Arriving;
+  const std::vector<Arriving>& inputs = model.arriving();
   LiveRows made;
-  const auto add = [&](const Known& known, nb::handle rows) {
-    const VarType type(known.input->dtype, known.input->row.inserted(0, DDim::unknown), known.levels + outer);
-    const Value value = value_from(rows, known.input->name, type);
-    if (!value.is_tensor())
-      throw ArgumentError(fmt::format("live session, input '{}': expected rows of {}", known.input->name, type.to_string()));
-    const Tensor& tensor = value.tensor().tensor();
-    if (tensor.rank() == known.input->row.rank())
-      throw ShapeError(fmt::format("live session, input '{}': expected rows, {}, found {}: one row is rows[None]", known.input->name,
+  const auto add = [&](const Arriving& input, nb::handle rows) {
+    VarType type = input.type;
+    type.lod_depth += outer;
+    const Value value = value_from(rows, input.name, type);
+    if (!value.is_tensor()) throw ArgumentError(fmt::format("live session, input '{}': expected rows of {}", input.name, type.to_string()));
+    if (value.tensor().tensor().rank() == type.rank() - 1)
+      throw ShapeError(fmt::format("live session, input '{}': expected rows, {}, found {}: one row is rows[None]", input.name,
                                    type.to_string(), value.tensor().to_string()));
-    made.insert_or_assign(known.input->name, value.tensor());
+    if (!made.emplace(input.name, value.tensor()).second)
+      throw ArgumentError(fmt::format("live session: expected the rows of '{}' once, found them twice", input.name));
   };
   if (!alone.is_none()) {
     if (inputs.size() != 1)
@@ -100,14 +134,12 @@ LiveRows rows_of(const Recurrence& recurrence, nb::handle alone, const nb::dict&
   }
   for (const auto& [key, rows] : named) {
     const auto name = nb::cast<std::string>(key);
-    std::string names;
-    const Known* found = nullptr;
-    for (const Known& known : inputs) {
-      names += (names.empty() ? "" : ", ") + known.input->name;
-      if (known.input->name == name) found = &known;
+    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const Arriving& input) { return input.name == name; });
+    if (found == inputs.end()) {
+      std::string names;
+      for (const Arriving& input : inputs) names += (names.empty() ? "" : ", ") + input.name;
+      throw ArgumentError(fmt::format("live session: expected rows of {}, found '{}'", names, name));
     }
-    if (found == nullptr) throw ArgumentError(fmt::format("live session: expected rows of {}, found '{}'", names, name));
-    if (made.count(name) > 0) throw ArgumentError(fmt::format("live session: expected the rows of '{}' once, found them twice", name));
     add(*found, rows);
   }
   if (made.empty()) throw ArgumentError("live session: expected rows, found none");
@@ -116,12 +148,28 @@ LiveRows rows_of(const Recurrence& recurrence, nb::handle alone, const nb::dict&
 
 nb::object none() { return nb::none(); }
 
-/// Of one sequence: its rows are all there are.
-nb::object rows_object(std::optional<LiveRows> rows) {
-  if (!rows) return nb::none();
-  nb::dict made;
-  for (auto& [name, value] : *rows) made[name.c_str()] = nb::cast(value.tensor());
-  return made;
+nb::object take_results(nb::handle session) {
+  const SessionObject& self = *nb::inst_ptr<SessionObject>(session);
+  self.model->get();
+  std::optional<std::vector<Tensor>> made;
+  if (!self.session->try_next(made, self.news)) return {};
+  if (!made) return nb::none();
+  nb::dict rows;
+  for (std::size_t i = 0; i < made->size(); ++i)
+    if (i < self.model->recurrence().outputs.size() || (*made)[i].dim(0) > 0)
+      rows[self.model->outputs()[i]] = nb::cast(std::move((*made)[i]));
+  return rows;
+}
+
+/// Rows that lie as the session's queue takes them, of a model with one input, need no tensor.
+nb::object try_push(const SessionObject& self, nb::handle rows, const nb::dict& named) {
+  const Model& model = *self.model;
+  model.get();
+  if (model.arriving().size() == 1 && model.recurrence().levels == 1 && named.size() == 0) {
+    const PlainRows plain(rows, model.arriving().front().type.dtype, *model.arriving().front().type.shape);
+    if (plain.valid()) return model.try_push(*self.session, plain.bytes());
+  }
+  return model.try_push(*self.session, rows_of(model, rows, named, 0));
 }
 
 nb::object batch_object(std::optional<LiveBatch> batch) {
@@ -133,10 +181,18 @@ nb::object batch_object(std::optional<LiveBatch> batch) {
   return nb::make_tuple(nb::cast(batch->ids), outputs, nb::cast(batch->ended), failed);
 }
 
+/// The Python object of a session that was opened, or forked from another.
+auto session_object(std::shared_ptr<const Model> model, const LoopObject& loop) {
+  return [model = std::move(model), executor = loop.executor](LiveSession session) {
+    return nb::cast(SessionObject{model, std::make_shared<const LiveSession>(std::move(session)), std::make_shared<ResultsNews>(executor)});
+  };
+}
+
 OperationObject open_session(const ModelObject& self, const LoopObject& loop, const std::string& name,
-                             const std::map<std::string, nb::object>& given) {
+                             const std::map<std::string, nb::object>& given, const std::optional<nb::bytes>& state) {
   LiveStart start;
   start.name = name;
+  if (state) start.state.assign(state->c_str(), state->size());
   // Copied: the thread of the ticks lets go of them, without the GIL.
   for (const auto& [called, value] : given) {
     std::optional<DType> dtype;
@@ -144,10 +200,7 @@ OperationObject open_session(const ModelObject& self, const LoopObject& loop, co
       if (wanted.name == called) dtype = wanted.dtype;
     start.given.emplace(called, copy_of(tensor_from(value, dtype)));
   }
-  const auto convert = [model = self.model](LiveSession session) {
-    return nb::cast(SessionObject{model, std::make_shared<const LiveSession>(std::move(session))});
-  };
-  return start_on(loop, self.model->get().open(std::move(start)), "open", convert);
+  return start_on(loop, self.model->get().open(std::move(start)), "open", session_object(self.model, loop));
 }
 
 /// A session lives while one of its operations is under way.
@@ -159,78 +212,50 @@ OperationObject say(const SessionObject& self, const LoopObject& loop, task<T> w
     return start_on(loop, std::move(work), name, [kept = self.session](T made) { return nb::cast(made); });
 }
 
-nb::dict ports(const Recurrence& recurrence, bool inputs) {
-  nb::dict made;
-  const auto add = [&](const std::string& name, DType dtype, const DDim& row) {
-    made[name.c_str()] = std::string(name_of(dtype)) + row.to_string();
-  };
-  const auto add_all = [&](const auto& of) {
-    if (inputs)
-      for (const auto& port : of.inputs) add(port.name, port.dtype, port.row);
-    else
-      for (const auto& port : of.outputs) add(port.name, port.dtype, port.row);
-  };
-  add_all(recurrence);
-  for (const Recurrence::Boundary& boundary : recurrence.boundaries) add_all(boundary);
-  return made;
-}
-
-ModelObject make_model(const SharedProgram& program, int threads, const std::string& backend, std::size_t max_rows, std::size_t sessions,
-                       std::size_t queued_in, std::size_t queued_out, const std::map<std::string, std::string>& states,
-                       const std::map<std::string, nb::object>& constants, const std::map<std::string, std::vector<std::int64_t>>& rows) {
+ModelObject make_model(const SharedProgram& program, LiveArguments live, std::size_t queued_in, std::size_t queued_out) {
   LiveOptions options;
-  options.backend = backend_named(backend);
-  options.max_rows = max_rows;
-  options.sessions = sessions;
+  options.backend = live.backend;
+  options.max_rows = live.max_rows;
+  options.sessions = live.sessions;
   options.queued_in = queued_in;
   options.queued_out = queued_out;
-  options.recurrence.states.assign(states.begin(), states.end());
-  for (const auto& [name, value] : constants) options.recurrence.constants.emplace(name, copy_of(tensor_from(value)));
-  for (const auto& [name, row] : rows) options.recurrence.rows.emplace(name, DDim(std::span<const std::int64_t>(row)));
-  return {std::make_shared<const Model>(*program.program, std::move(options), threads)};
+  options.recurrence.states = std::move(live.states);
+  options.recurrence.constants = std::move(live.constants);
+  options.recurrence.rows = std::move(live.rows);
+  options.state_key = std::move(live.state_key);
+  return {std::make_shared<const Model>(*program.program, std::move(options), live.threads)};
 }
 
 void bind_model(nb::module_& m) {
-  nb::class_<ModelObject>(m, "_LiveModel", "The side of C++ of millrace.live.LiveModel.")
+  nb::class_<ModelObject> model(m, "_LiveModel", "The side of C++ of millrace.live.LiveModel.");
+  model
       .def(
           "__init__",
-          [](ModelObject* self, const SharedProgram& program, int threads, const std::string& backend, std::size_t max_rows,
-             std::size_t sessions, std::size_t queued_in, std::size_t queued_out, const std::map<std::string, std::string>& states,
-             const std::map<std::string, nb::object>& constants, const std::map<std::string, std::vector<std::int64_t>>& rows) {
-            new (self)
-                ModelObject(make_model(program, threads, backend, max_rows, sessions, queued_in, queued_out, states, constants, rows));
+          [](ModelObject* self, const SharedProgram& program, const nb::dict& live, std::size_t queued_in, std::size_t queued_out) {
+            new (self) ModelObject(make_model(program, live_arguments("live model", live), queued_in, queued_out));
           },
-          "program"_a, "threads"_a, "backend"_a, "max_rows"_a, "sessions"_a, "queued_in"_a, "queued_out"_a, "states"_a, "constants"_a,
-          "rows"_a)
-      .def("open", &open_session, "loop"_a, "name"_a, "given"_a)
+          "program"_a, "live"_a, "queued_in"_a, "queued_out"_a)
+      .def("open", &open_session, "loop"_a, "name"_a, "given"_a, "state"_a.none())
       .def(
           "push",
           [](const ModelObject& self, const LoopObject& loop, std::vector<std::uint64_t> ids, nb::handle rows, nb::dict named) {
-            LiveRows all = rows_of(self.model->recurrence(), rows, named, 1);
+            LiveRows all = rows_of(*self.model, rows, named, 1);
             return start_on(loop, self.model->get().push(std::move(ids), std::move(all)), "push", &none);
           },
           "loop"_a, "ids"_a, "rows"_a.none(), "named"_a)
       .def(
           "next",
           [](const ModelObject& self, const LoopObject& loop) { return start_on(loop, self.model->get().next(), "next", &batch_object); },
-          "loop"_a)
-      .def_prop_ro("live_sessions", [](const ModelObject& self) { return self.model->get().live_sessions(); })
-      .def_prop_ro("stats",
-                   [](const ModelObject& self) {
-                     const Batcher::Stats stats = self.model->get().stats();
-                     return std::map<std::string, std::uint64_t>{{"ticks", stats.ticks}, {"rows", stats.rows}, {"largest", stats.largest}};
-                   })
-      .def_prop_ro(
-          "inputs", [](const ModelObject& self) { return ports(self.model->recurrence(), true); },
-          nb::sig("def inputs(self) -> dict[str, str]"))
-      .def_prop_ro(
-          "outputs", [](const ModelObject& self) { return ports(self.model->recurrence(), false); },
-          nb::sig("def outputs(self) -> dict[str, str]"))
-      .def_prop_ro("levels", [](const ModelObject& self) { return self.model->recurrence().levels; })
-      .def("__str__", [](const ModelObject& self) { return self.model->recurrence().to_string(); });
+          "loop"_a);
+  bind_live_figures(
+      model, [](const ModelObject& self) -> const Recurrence& { return self.model->recurrence(); },
+      [](const ModelObject& self) { return self.model->get().live_sessions(); },
+      [](const ModelObject& self) { return self.model->get().stats(); });
 }
 
 void bind_session(nb::module_& m) {
+  nb::class_<Model::Gathering>(m, "_Gathering", "Rows of sessions of a model share a step until it ends.")
+      .def("end", [](Model::Gathering& self) { self.rows.reset(); });
   nb::class_<SessionObject>(m, "_LiveSession", "The side of C++ of millrace.live.LiveSession.")
       .def_prop_ro("id", [](const SessionObject& self) { return self.session->id(); })
       .def_prop_ro("steps", [](const SessionObject& self) { return self.session->steps(); })
@@ -238,14 +263,22 @@ void bind_session(nb::module_& m) {
           "push",
           [](const SessionObject& self, const LoopObject& loop, nb::handle rows, nb::dict named) {
             self.model->get();
-            LiveRows all = rows_of(self.model->recurrence(), rows, named, 0);
+            LiveRows all = rows_of(*self.model, rows, named, 0);
             return say(self, loop, self.session->push(std::move(all)), "push");
           },
           "loop"_a, "rows"_a.none(), "named"_a)
+      .def("try_push", &try_push, "rows"_a.none(), "named"_a,
+           nb::sig("def try_push(self, rows: typing.Any, named: dict[str, typing.Any]) -> bool | _Gathering"),
+           "Whether all rows were queued at once; else none.")
       .def(
           "next",
-          [](const SessionObject& self, const LoopObject& loop) { return start_on(loop, self.session->next(), "next", &rows_object); },
-          "loop"_a)
+          [](nb::handle_t<SessionObject> self, nb::handle loop, nb::handle waits, bool anext) {
+            return nb::inst_ptr<SessionObject>(self)->news->next(self, &take_results, loop, waits, anext);
+          },
+          "loop"_a, "waits"_a, "anext"_a,
+          nb::sig("def next(self, loop: typing.Any, waits: set[typing.Any], anext: bool) -> collections.abc.Coroutine[typing.Any, "
+                  "typing.Any, typing.Any]"),
+          "The coroutine that gives the next results.")
       .def(
           "open_level",
           [](const SessionObject& self, const LoopObject& loop, int level) {
@@ -263,6 +296,19 @@ void bind_session(nb::module_& m) {
           "loop"_a)
       .def(
           "reset", [](const SessionObject& self, const LoopObject& loop) { return say(self, loop, self.session->reset(), "reset"); },
+          "loop"_a)
+      .def(
+          "save",
+          [](const SessionObject& self, const LoopObject& loop) {
+            return start_on(loop, self.session->save(), "save",
+                            [kept = self.session](const std::string& made) { return nb::bytes(made.data(), made.size()); });
+          },
+          "loop"_a)
+      .def(
+          "fork",
+          [](const SessionObject& self, const LoopObject& loop) {
+            return start_on(loop, self.session->fork(), "fork", session_object(self.model, loop));
+          },
           "loop"_a)
       .def(
           "finish", [](const SessionObject& self, const LoopObject& loop) { return say(self, loop, self.session->finish(), "finish"); },
@@ -385,6 +431,7 @@ void bind_any_program(nb::module_& m) {
 }  // namespace
 
 void bind_live(nb::module_& m) {
+  make_results_types();
   bind_model(m);
   bind_session(m);
   bind_any_program(m);

@@ -2,6 +2,7 @@
 // The functions that append operations.
 #include <fmt/format.h>
 
+#include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/ops.h>
 
 #include "build.h"
@@ -31,15 +32,32 @@ Attribute attribute_from(const std::string& name, nb::handle x) {
   return copy_of(tensor_from(x));
 }
 
+Var operand_from(nb::handle x) {
+  if (x.is_none()) return {};
+  if (nb::isinstance<build::ArrayVar>(x)) return nb::cast<const build::ArrayVar&>(x).var();
+  if (nb::isinstance<build::Order>(x)) return nb::cast<const build::Order&>(x).var();
+  return var_from(x);
+}
+
+nb::object operand_object(const Var& var) {
+  if (var.type().is_array()) return nb::cast(build::ArrayVar::of(var));
+  if (var.type().kind == VarKind::order) return nb::cast(build::Order(var));
+  return nb::cast(var);
+}
+
 nb::object call(const std::string& op, nb::args inputs, const std::vector<std::string>& names, nb::kwargs attributes) {
   std::vector<Var> vars;
-  for (const nb::handle input : inputs) vars.push_back(input.is_none() ? Var() : var_from(input));
+  for (const nb::handle input : inputs) vars.push_back(operand_from(input));
   Attributes made;
   for (const auto& [key, value] : attributes) {
     const auto name = nb::cast<std::string>(key);
     made.set(name, attribute_from(name, value));
   }
-  return object_from(build::call(op, vars, made, names));
+  const std::vector<Var> outputs = build::call(op, vars, made, names);
+  if (outputs.size() == 1) return operand_object(outputs.front());
+  nb::list all;
+  for (const Var& output : outputs) all.append(operand_object(output));
+  return nb::tuple(all);
 }
 
 using Unary = Var (*)(const Var&);
@@ -77,6 +95,75 @@ void bind_elementwise(nb::module_& m) {
   m.def("where", &build::where, "condition"_a, "a"_a, "b"_a, "a where `condition` (bool) holds, else b.");
 }
 
+void bind_activations(nb::module_& m) {
+  const auto unary = [&](const char* op, const char* doc) { m.def(op, [op](const Var& x) { return build::call1(op, {x}); }, "x"_a, doc); };
+  unary("erf", "The error function.");
+  unary("floor", "The greatest whole number that is not above.");
+  unary("ceil", "The least whole number that is not below.");
+  unary("round", "The nearest whole number; of two the even one.");
+  unary("sign", "-1, 0 or 1.");
+  unary("sin", "Of each element, in radians.");
+  unary("cos", "Of each element, in radians.");
+  unary("reciprocal", "1 / x");
+  unary("softplus", "log(1 + exp(x))");
+  unary("softsign", "x / (1 + |x|)");
+  unary("mish", "x * tanh(softplus(x))");
+  m.def(
+      "gelu",
+      [](const Var& x, const std::string& approximate) { return build::call1("gelu", {x}, Attributes{{"approximate", approximate}}); },
+      "x"_a, "approximate"_a = "none", "x times the normal distribution at x; `approximate`: none, or tanh.");
+  const auto slope = [&](const char* op, double alpha, const char* doc) {
+    m.def(
+        op, [op](const Var& x, double value) { return build::call1(op, {x}, Attributes{{"alpha", value}}); }, "x"_a, "alpha"_a = alpha,
+        doc);
+  };
+  slope("leaky_relu", 0.01, "x where it is positive, else alpha * x.");
+  slope("elu", 1.0, "x where it is positive, else alpha * (exp(x) - 1).");
+  m.def(
+      "clip",
+      [](const Var& x, nb::handle min, nb::handle max) {
+        const auto bound = [](nb::handle of, DType dtype) {
+          return of.is_none() ? Var() : nb::isinstance<Var>(of) ? var_from(of) : build::constant(tensor_from(of, dtype));
+        };
+        return build::call1("clip", {x, bound(min, x.type().dtype), bound(max, x.type().dtype)});
+      },
+      "x"_a, "min"_a = nb::none(), "max"_a = nb::none(),
+      nb::sig("def clip(x: VarLike, min: VarLike | None = None, max: VarLike | None = None) -> Var"),
+      "min where x is less, max where it is greater.");
+  m.def(
+      "stack",
+      [](nb::handle xs, int axis) {
+        std::vector<Var> parts;
+        for (const Var& x : vars_from(xs)) parts.push_back(build::unsqueeze(x, {axis}));
+        return build::concat(parts, axis);
+      },
+      "xs"_a, "axis"_a = 0, nb::sig("def stack(xs: collections.abc.Sequence[VarLike], axis: int = 0) -> Var"),
+      "Side by side along a new `axis`.");
+  m.def(
+      "one_hot",
+      [](const Var& index, std::int64_t depth, nb::handle dtype) {
+        const DType of = dtype_from(dtype);
+        const Var values = build::cast(build::constant(Tensor::from<float>({0, 1})), of);
+        return build::call1("one_hot", {index, build::constant(depth), values}, Attributes{{"axis", std::int64_t{-1}}});
+      },
+      "index"_a, "depth"_a, "dtype"_a = "f32", nb::sig("def one_hot(index: VarLike, depth: int, dtype: DTypeLike = 'f32') -> Var"),
+      "index [..] gives [.., depth]: 1 at `index`, else 0.");
+}
+
+void reduction(nb::module_& m, const std::string& kind, const char* doc) {
+  m.def(
+      kind.c_str(), [kind](const Var& x, nb::handle axis, bool keepdims) { return build::reduce(x, kind, axes_from(axis), keepdims); },
+      "x"_a, "axis"_a = nb::none(), "keepdims"_a = false,
+      nb::sig(
+          ("def " + kind + "(x: VarLike, axis: int | collections.abc.Sequence[int] | None = None, keepdims: bool = False) -> Var").c_str()),
+      doc);
+}
+
+Var with_axis(const char* op, const Var& x, int axis, Attributes attributes) {
+  attributes.set("axis", std::int64_t{axis});
+  return build::call1(op, {x}, attributes);
+}
+
 void bind_rows(nb::module_& m) {
   m.def("softmax", &build::softmax, "x"_a, "axis"_a = -1, "Along `axis`: positive, with the sum 1.");
   m.def("log_softmax", &build::log_softmax, "x"_a, "axis"_a = -1, "The logarithm of softmax.");
@@ -87,12 +174,17 @@ void bind_rows(nb::module_& m) {
         "a [.., n, k] times b [.., k, m]: [.., n, m]. Rows are the batch: matmul(x, W).");
   m.def("reduce", &build::reduce, "x"_a, "kind"_a, "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false,
         "`kind`: sum, mean, max, min, prod, …, along `axes`; none: all.");
+  reduction(m, "sum", "Along `axis`, a number or several; None: all.");
+  reduction(m, "mean", "Along `axis`, a number or several; None: all.");
+  reduction(m, "max", "The greatest along `axis`, a number or several; None: of all.");
+  reduction(m, "min", "The least along `axis`, a number or several; None: of all.");
+  reduction(m, "prod", "The product along `axis`, a number or several; None: of all.");
   m.def(
-      "sum", [](const Var& x, const std::vector<std::int64_t>& axes, bool keepdims) { return build::sum(x, axes, keepdims); }, "x"_a,
-      "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false, "Along `axes`; none: all.");
+      "argmin", [](const Var& x, int axis, bool keepdims) { return with_axis("argmin", x, axis, {{"keepdims", keepdims}}); }, "x"_a,
+      "axis"_a = -1, "keepdims"_a = false, "The place of the least, the first of equal ones: i64.");
   m.def(
-      "mean", [](const Var& x, const std::vector<std::int64_t>& axes, bool keepdims) { return build::mean(x, axes, keepdims); }, "x"_a,
-      "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false, "Along `axes`; none: all.");
+      "cumsum", [](const Var& x, int axis, bool reverse) { return with_axis("cumsum", x, axis, {{"reverse", reverse}}); }, "x"_a, "axis"_a,
+      nb::kw_only(), "reverse"_a = false, "The sums of all up to each element along `axis`; `reverse`: from the end.");
   m.def(
       "cast", [](const Var& x, nb::handle to) { return build::cast(x, dtype_from(to)); }, "x"_a, "to"_a,
       nb::sig("def cast(x: VarLike, to: DTypeLike) -> Var"), "Another dtype.");
@@ -143,14 +235,14 @@ void bind_ops(nb::module_& m) {
   m.def(
       "constant", [](nb::handle value) { return var_from(value); }, "value"_a.none(), nb::sig("def constant(value: VarLike) -> Var"),
       "A literal: a number, or a small tensor.");
-  m.def(
-      "call", &call, "op"_a, "inputs"_a, nb::kw_only(), "names"_a = std::vector<std::string>{}, "attributes"_a,
-      nb::sig(
-          "def call(op: str, *inputs: VarLike | None, names: collections.abc.Sequence[str] = ..., **attributes: typing.Any) -> typing.Any"),
-      "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One "
-      "output\n"
-      "alone, several as a tuple.");
+  m.def("call", &call, "op"_a, "inputs"_a, nb::kw_only(), "names"_a = std::vector<std::string>{}, "attributes"_a,
+        nb::sig("def call(op: str, *inputs: VarLike | TensorArray | Order | None, names: collections.abc.Sequence[str] = ..., "
+                "**attributes: typing.Any) -> typing.Any"),
+        "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One "
+        "output\n"
+        "alone, several as a tuple. Arrays and orders are TensorArrays and Orders.");
   bind_elementwise(m);
+  bind_activations(m);
   bind_rows(m);
 }
 

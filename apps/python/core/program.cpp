@@ -115,6 +115,23 @@ nb::object extents_of(const Var& var) {
 
 using Binary = Var (*)(const Var&, const Var&);
 
+/// A number beside a Var takes its dtype; a float beside whole numbers does not.
+Var beside(const Var& x, nb::handle other) {
+  const bool number = PyLong_Check(other.ptr()) != 0 || (PyFloat_Check(other.ptr()) != 0 && is_floating(x.type().dtype));
+  return number && PyBool_Check(other.ptr()) == 0 ? build::constant(tensor_from(other, x.type().dtype)) : var_from(other);
+}
+Var mod(const Var& a, const Var& b) { return build::call1("mod", {a, b}); }
+/// The whole number below the quotient, as Python has it.
+Var floor_div(const Var& a, const Var& b) {
+  return is_floating(a.type().dtype) ? build::call1("floor", {build::div(a, b)}) : build::div(build::sub(a, mod(a, b)), b);
+}
+void whole_division(nb::class_<Var>& c, const std::string& name, Var (*f)(const Var&, const Var&)) {
+  c.def(("__" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(a, beside(a, b)); },
+        nb::sig(("def __" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
+  c.def(("__r" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(beside(a, b), a); },
+        nb::sig(("def __r" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
+}
+
 /// `a op b`, `b op a` and, where Python has one, `a op= b`, which updates a.
 void arithmetic(nb::class_<Var>& c, const std::string& name, Binary f, bool in_place = true) {
   c.def(("__" + name + "__").c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator());
@@ -140,7 +157,7 @@ void comparison(nb::class_<Var>& c, const std::string& name, Binary f, bool type
 void bind_var(nb::module_& m) {
   nb::class_<Var> var(m, "Var",
                       "A value of the program that is being built: it has a dtype and a shape, and elements only when the program runs. `+ "
-                      "- * / @ ** < <= > >= == !=`\n"
+                      "- * / // % @ ** < <= > >= == !=`\n"
                       "append operations. A number is a literal: i64, f32 or bool without axes. In a loop's frame `step.update(step + 1)` "
                       "(or `step += 1`)\n"
                       "says what the next iteration sees.");
@@ -183,6 +200,8 @@ void bind_var(nb::module_& m) {
   arithmetic(var, "sub", &build::sub);
   arithmetic(var, "mul", &build::mul);
   arithmetic(var, "truediv", &build::div);
+  whole_division(var, "mod", &mod);
+  whole_division(var, "floordiv", &floor_div);
   arithmetic(var, "pow", &build::pow, false);
   arithmetic(var, "matmul", static_cast<Binary>(&build::matmul), false);
   arithmetic(var, "and", &build::logical_and, false);

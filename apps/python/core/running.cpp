@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled programs and their runs.
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -21,6 +22,7 @@
 
 #include "build.h"
 #include "engine.h"
+#include "errors.h"
 #include "event_loop.h"
 
 namespace millrace::python {
@@ -232,6 +234,36 @@ Compiled compile(const SharedProgram& program, int threads, const std::string& b
   return Compiled(*program.program, threads, backend, backend_required, deadline);
 }
 
+/// The storages that a value has its elements in.
+void add_storages(const Value& value, std::set<const Allocation*>& to) {
+  const auto add = [&](const Tensor& tensor) { to.insert(tensor.storage().get()); };
+  if (value.is_tensor()) add(value.tensor().tensor());
+  if (value.is_list())
+    for (const Tensor& element : value.list().elements()) add(element);
+  if (!value.is_array()) return;
+  for (std::int64_t i = 0; i < value.array().size(); ++i)
+    if (const std::optional<LoDTensor> slot = value.array().peek(i)) add(slot->tensor());
+}
+
+/// The outputs `handed` as they are, for another run; and those of `outputs` whose elements are also theirs.
+nb::tuple handed_values(const Result& self, const std::vector<std::string>& handed, const std::vector<std::string>& outputs) {
+  nb::dict values;
+  std::set<const Allocation*> storages;
+  std::vector<std::string> sharing;
+  for (const auto& [name, value] : self.outputs) {
+    if (std::find(handed.begin(), handed.end(), name) == handed.end()) continue;
+    values[name.c_str()] = nb::cast(ValueObject{value});
+    add_storages(value, storages);
+  }
+  for (const auto& [name, value] : self.outputs) {
+    if (std::find(outputs.begin(), outputs.end(), name) == outputs.end()) continue;
+    std::set<const Allocation*> own;
+    add_storages(value, own);
+    if (std::any_of(own.begin(), own.end(), [&](const Allocation* each) { return storages.contains(each); })) sharing.push_back(name);
+  }
+  return nb::make_tuple(values, sharing);
+}
+
 #define MILLRACE_PYTHON_FEEDS "feeds: collections.abc.Mapping[str, typing.Any] | None = None, /, **named: typing.Any)"
 
 void bind_result(nb::module_& m) {
@@ -240,6 +272,7 @@ void bind_result(nb::module_& m) {
       if (held == name) return &value;
     return nullptr;
   };
+  nb::class_<ValueObject>(m, "_Value", "A value of a run for another run.", nb::is_weak_referenceable());
   nb::class_<Result>(
       m, "Result", "The outputs of a run by name: `result['y']` is a Tensor, or a LoDTensor where there are sequences. Nothing is copied.")
       .def(
@@ -249,7 +282,7 @@ void bind_result(nb::module_& m) {
             if (value != nullptr) return object_from(*value);
             std::string names;
             for (const auto& [held, of] : self.outputs) names += (names.empty() ? "" : ", ") + held;
-            throw IndexError(fmt::format("run result: expected one of the outputs {}, found '{}'", names, name));
+            throw KeyError(fmt::format("run result: expected one of the outputs {}, found '{}'", names, name));
           },
           "name"_a, nb::sig("def __getitem__(self, name: str) -> typing.Any"))
       .def(
@@ -285,6 +318,8 @@ void bind_result(nb::module_& m) {
             return nb::iter(made);
           },
           nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
+      .def("_handed", &handed_values, "handed"_a, "outputs"_a,
+           nb::sig("def _handed(self, handed: list[str], outputs: list[str]) -> tuple[dict[str, _Value], list[str]]"))
       .def_ro("iterations", &Result::iterations, "Iterations of all loops together.")
       .def_ro("fused_loops", &Result::fused_loops, "Loops that ran in one piece.")
       .def_ro("captured_loops", &Result::captured_loops, "Loops that ran as graphs of a device.")
@@ -314,7 +349,7 @@ void bind_compiled(nb::module_& m) {
   nb::class_<LoopObject>(m, "_EventLoop", "The side of an event loop that millrace._async has it watch.")
       .def("__init__", [](LoopObject* self) { new (self) LoopObject{std::make_shared<LoopExecutor>()}; })
       .def("fileno", [](const LoopObject& self) { return self.executor->fileno(); })
-      .def("drive", [](const LoopObject& self) { self.executor->run_posted(); })
+      .def("drive", [](const LoopObject& self) { self.executor->on_readable(); })
       .def("close", [](const LoopObject& self) { self.executor->close(); });
   nb::class_<Compiled>(m, "Compiled",
                        "A program made ready to run, by `program.compile()`. `compiled(x=…)` runs it, with the GIL released, from any "

@@ -9,9 +9,15 @@ namespace millrace::python {
 namespace {
 
 void bind_pooling(nb::module_& m) {
-  m.def("sequence_pool", &build::sequence_pool, "x"_a, "kind"_a, "empty"_a = 0.0, "level"_a = -1,
-        "One row for each sequence: average, sum, sqrt, max, first or last of its rows; `empty` for one without rows. x [rows, ...] with "
-        "levels.");
+  m.def(
+      "sequence_pool",
+      [](const Var& x, const std::string& kind, double empty, int level) {
+        return build::sequence_pool(x, kind == "mean" ? "average" : kind, empty, level);
+      },
+      "x"_a, "kind"_a, "empty"_a = 0.0, "level"_a = -1,
+      "One row for each sequence: mean (or average), sum, sqrt, max, first or last of its rows; `empty` for one without rows. x [rows, "
+      "...] "
+      "with levels.");
   m.def(
       "sequence_first_step", [](const Var& x, double empty, int level) { return build::sequence_first_step(x, empty, level); }, "x"_a,
       "empty"_a = 0.0, "level"_a = -1, "The first row of each sequence.");

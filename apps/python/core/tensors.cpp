@@ -212,15 +212,36 @@ std::int64_t checked_index(std::int64_t index, std::int64_t size, const char* wh
   return index < 0 ? index + size : index;
 }
 
-Tensor element(const Tensor& x, nb::handle index) {
-  if (x.rank() == 0) throw IndexError("tensor: a scalar has no rows");
-  if (PySlice_Check(index.ptr()) == 0) return x.select(0, checked_index(nb::cast<std::int64_t>(index), x.dim(0), "tensor"));
+/// One axis cut by a number, and gone, or by a slice of elements side by side.
+Tensor cut(const Tensor& x, int& axis, nb::handle index) {
+  if (axis >= x.rank())
+    throw IndexError(fmt::format("tensor: expected at most as many indices as axes, found one more, of {}", x.to_string()));
+  if (index.ptr() == Py_Ellipsis || index.is_none() || PyBool_Check(index.ptr()) != 0 ||
+      (PySlice_Check(index.ptr()) == 0 && PyIndex_Check(index.ptr()) == 0))
+    throw ArgumentError(fmt::format("tensor: expected numbers and slices as indices, found a {}: numpy() has the others",
+                                    nb::cast<std::string>(nb::str(index.type().attr("__name__")))));
+  if (PySlice_Check(index.ptr()) == 0)
+    return x.select(axis, checked_index(nb::cast<std::int64_t>(nb::steal(PyNumber_Index(index.ptr()))), x.dim(axis), "tensor"));
   Py_ssize_t begin = 0, end = 0, stride = 0;
   if (PySlice_Unpack(index.ptr(), &begin, &end, &stride) != 0) throw nb::python_error();
-  PySlice_AdjustIndices(x.dim(0), &begin, &end, stride);
+  PySlice_AdjustIndices(x.dim(axis), &begin, &end, stride);
   if (stride != 1)
-    throw ArgumentError(fmt::format("tensor: expected rows side by side, found a slice with the stride {}: use numpy()", stride));
-  return x.rows(begin, std::max(begin, end));
+    throw ArgumentError(fmt::format("tensor: expected elements side by side, found a slice with the stride {}: use numpy()", stride));
+  return x.slice(axis++, begin, std::max(begin, end));
+}
+
+Tensor element(const Tensor& x, nb::handle index) {
+  int axis = 0;
+  if (PyTuple_Check(index.ptr()) == 0) return cut(x, axis, index);
+  Tensor made = x;
+  for (const nb::handle one : nb::borrow<nb::tuple>(index)) made = cut(made, axis, one);
+  return made;
+}
+
+bool truth(const Tensor& x) {
+  if (x.elements() != 1)
+    throw ArgumentError(fmt::format("tensor: expected one element as a condition, found {}: numpy() has any() and all()", x.to_string()));
+  return nb::cast<double>(nb::float_(number(x, 0))) != 0;
 }
 
 nb::object numpy_of(nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); }
@@ -240,16 +261,29 @@ nb::object sequences_as_lists(const LoDTensor& x) {
   return made;
 }
 
+/// Lengths of one level: a list of integers, or an array of them.
+bool is_level(nb::handle x) {
+  return nb::isinstance<nb::list>(x) || nb::isinstance<nb::tuple>(x) || (exports_memory(x) && tensor_from(x).rank() == 1);
+}
+LoD::Level level_from(nb::handle x) {
+  const Tensor lengths = tensor_from(x);
+  if (lengths.rank() != 1 || (is_floating(lengths.dtype()) && lengths.elements() > 0))
+    throw LoDError(fmt::format("LoDTensor: expected integers as the lengths of a level, found {}", lengths.to_string()));
+  return converted(lengths, DType::i64).to_vector<std::int64_t>();
+}
+
 LoDTensor make_lod_tensor(nb::handle rows, nb::handle lengths) {
   const Tensor tensor = tensor_from(rows);
   if (nb::isinstance<nb::str>(lengths)) return LoDTensor(tensor, LoD::parse(nb::cast<std::string>(lengths)));
   std::vector<LoD::Level> levels;
-  bool nested_lists = nb::len(lengths) > 0;
-  for (const nb::handle level : lengths) nested_lists = nested_lists && nb::isinstance<nb::sequence>(level);
+  const bool one_array = exports_memory(lengths);
+  bool nested_lists = !one_array && nb::len(lengths) > 0;
   if (nested_lists)
-    levels = nb::cast<std::vector<LoD::Level>>(lengths);
+    for (const nb::handle level : lengths) nested_lists = nested_lists && is_level(level);
+  if (nested_lists)
+    for (const nb::handle level : lengths) levels.push_back(level_from(level));
   else
-    levels.push_back(nb::cast<LoD::Level>(lengths));
+    levels.push_back(level_from(lengths));
   return LoDTensor(tensor, LoD::from_lengths(levels));
 }
 
@@ -334,15 +368,25 @@ void bind_tensor(nb::module_& m) {
              if (x.rank() == 0) throw DTypeError("tensor: a scalar has no length");
              return x.dim(0);
            })
-      .def("__getitem__", &element, "index"_a, nb::sig("def __getitem__(self, index: int | Slice) -> Tensor"),
-           "A row, or rows side by side: views.")
+      .def(
+          "__iter__",
+          [](const Tensor& x) {
+            if (x.rank() == 0) throw DTypeError("tensor: a scalar has no rows to iterate over");
+            nb::list made;
+            for (std::int64_t i = 0; i < x.dim(0); ++i) made.append(x.select(0, i));
+            return nb::iter(made);
+          },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[Tensor]"))
+      .def("__bool__", &truth, "Of one element: whether it is not zero.")
+      .def("__getitem__", &element, "index"_a, nb::sig("def __getitem__(self, index: int | Slice | tuple[int | Slice, ...]) -> Tensor"),
+           "Numbers, and slices of elements side by side, for each axis: views.")
       .def("copy", &copy_of, "One's own elements, row-major; they may be written.")
       .def(
           "astype", [](const Tensor& x, nb::handle dtype) { return converted(x, dtype_from(dtype)); }, "dtype"_a,
           nb::sig("def astype(self, dtype: DTypeLike) -> Tensor"), "A copy of another dtype.")
       .def(
-          "reshape", [](const Tensor& x, const std::vector<std::int64_t>& shape) { return x.reshape(make_ddim(shape)); }, "shape"_a,
-          "A view with other extents; one may be -1.")
+          "reshape", [](const Tensor& x, nb::args shape) { return x.reshape(make_ddim(extents_from(shape))); }, "shape"_a,
+          nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Tensor"), "A view with other extents; one may be -1.")
       .def("__repr__", [](const Tensor& x) { return "Tensor " + x.to_string() + elements_shown(x); });
   nb::implicitly_convertible<TensorLike, Tensor>();
 }
@@ -357,8 +401,9 @@ void bind_lod_tensor(nb::module_& m) {
           "__init__", [](LoDTensor* self, nb::object rows, nb::object lengths) { new (self) LoDTensor(make_lod_tensor(rows, lengths)); },
           "rows"_a, "lengths"_a,
           nb::sig("def __init__(self, rows: TensorLike, lengths: str | collections.abc.Sequence[int] | "
-                  "collections.abc.Sequence[collections.abc.Sequence[int]]) -> None"),
-          "`rows`: [rows, ...]; `lengths`: one level, [2, 1, 3]; several, [[2, 1], [3, 1, 2]]; or their text. LoDError when they do not "
+                  "collections.abc.Sequence[collections.abc.Sequence[int]] | typing.Any) -> None"),
+          "`rows`: [rows, ...]; `lengths`: one level, [2, 1, 3], or an array of integers; several, [[2, 1], [3, 1, 2]]; or their text. "
+          "LoDError when they do not "
           "describe\n"
           "exactly the rows.")
       .def_prop_ro(
@@ -382,6 +427,11 @@ void bind_lod_tensor(nb::module_& m) {
       .def(
           "numpy", [](const LoDTensor& x) { return numpy_of(nb::cast(x.tensor())); }, nb::sig("def numpy(self) -> ArrayOfNumPy"),
           "The rows as a NumPy array, without a copy.")
+      .def(
+          "__array__",
+          [](const LoDTensor& x, nb::handle dtype, nb::handle copy) { return nb::cast(x.tensor()).attr("__array__")(dtype, copy); },
+          "dtype"_a = nb::none(), "copy"_a = nb::none(),
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> ArrayOfNumPy"), "The same: np.asarray(x).")
       .def("tolist", &sequences_as_lists, nb::sig("def tolist(self) -> typing.Any"), "Lists of lists: levels, then rows.")
       .def("__len__", [](const LoDTensor& x) { return x.lod().empty() ? x.rows() : x.lod().sequences(0); })
       .def("__getitem__", &sequence_at, "index"_a, nb::sig("def __getitem__(self, index: int) -> typing.Any"),

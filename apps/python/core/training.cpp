@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <memory>
 #include <set>
 
 #include <nanobind/stl/set.h>
@@ -10,8 +11,11 @@
 #include <fmt/format.h>
 
 #include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/builder/losses.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/distributed/rank_environment.h>
+#include <millrace/runtime/distributed/rank_world.h>
 #include <millrace/runtime/executor/feeds.h>
 #include <millrace/runtime/training/clipping.h>
 #include <millrace/runtime/training/extract.h>
@@ -30,51 +34,9 @@ using training::Tensors;
 
 // ---- Gradients ----
 
-/// "keep", "spill", "recompute", "recompute(32)", "truncate(20)", "truncate(20, 20)".
-MemoryPolicy memory_from(const std::string& text) {
-  const auto refuse = [&] {
-    return ArgumentError(
-        fmt::format("memory: expected keep, spill, recompute, recompute(iterations) or truncate(k1, k2), found '{}'", text));
-  };
-  const std::size_t open = text.find('(');
-  const std::string kind = text.substr(0, open);
-  std::vector<std::int64_t> numbers;
-  if (open != std::string::npos) {
-    if (text.back() != ')') throw refuse();
-    std::size_t at = open + 1;
-    while (at < text.size()) {
-      const std::size_t end = text.find_first_of(",)", at);
-      std::string number = text.substr(at, end - at);
-      std::erase(number, ' ');
-      if (number.empty() || number.size() > 15 || !std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; }))
-        throw refuse();
-      numbers.push_back(std::stoll(number));
-      at = end + 1;
-    }
-  }
-  MemoryPolicy policy;
-  if (kind == "keep" && numbers.empty() && open == std::string::npos) return policy;
-  if (kind == "spill" && numbers.empty() && open == std::string::npos) {
-    policy.kind = MemoryPolicy::Kind::spill;
-    return policy;
-  }
-  if (kind == "recompute" && numbers.size() <= 1) {
-    policy.kind = MemoryPolicy::Kind::recompute;
-    if (!numbers.empty()) policy.every = numbers[0];
-    return policy;
-  }
-  if (kind == "truncate" && !numbers.empty() && numbers.size() <= 2) {
-    policy.kind = MemoryPolicy::Kind::truncate;
-    policy.k1 = numbers[0];
-    policy.k2 = numbers.back();
-    return policy;
-  }
-  throw refuse();
-}
-
 std::map<int, MemoryPolicy> policies_from(const std::map<int, std::string>& texts) {
   std::map<int, MemoryPolicy> made;
-  for (const auto& [block, text] : texts) made.emplace(block, memory_from(text));
+  for (const auto& [block, text] : texts) made.emplace(block, parse_memory_policy(text));
   return made;
 }
 
@@ -108,7 +70,7 @@ std::map<std::string, std::string> append_outputs(const SharedProgram& self, con
   if (output == no_var)
     throw ArgumentError(fmt::format("append_backward: expected an output of program '{}', found '{}'", program.title(), loss));
   BackwardOptions options;
-  options.memory = memory_from(memory);
+  options.memory = parse_memory_policy(memory);
   options.per_loop = policies_from(per_loop);
   if (with_respect_to)
     for (const std::string& name : *with_respect_to) options.with_respect_to.push_back(source_named(program, name));
@@ -125,7 +87,7 @@ std::map<std::string, std::string> append_outputs(const SharedProgram& self, con
 
 nb::list gradients(const Var& loss, nb::handle of, nb::handle stop, const std::optional<Var>& seed, const std::string& memory) {
   BackwardOptions options;
-  options.memory = memory_from(memory);
+  options.memory = parse_memory_policy(memory);
   for (const Var& var : vars_from(of)) options.with_respect_to.push_back(var.id());
   for (const Var& var : vars_from(stop)) options.stop_gradient.push_back(var.id());
   if (seed) options.seed = seed->id();
@@ -145,29 +107,27 @@ nb::tuple with_fed_weights(const SharedProgram& self) {
   return nb::make_tuple(SharedProgram{std::make_shared<Program>(fed)}, names);
 }
 
-/// From a program, and a gradient of each of its floating outputs as an input `seed/NAME`, the gradients of `sources` as outputs. Sum of products:
-/// its gradient with respect to an output is that output's seed, to the bit.
+/// Two programs: one gives the outputs of `self`, and the values that the other takes as inputs, beside a gradient of each output of `floating` as the input
+/// `seed/NAME`, for the gradients of `sources`.
 nb::tuple with_gradients(const SharedProgram& self, const std::vector<std::string>& sources, const std::vector<std::string>& outputs,
-                         const std::string& memory) {
+                         const std::vector<std::string>& floating, const std::string& memory) {
   auto made = std::make_shared<Program>(*self.program);
   std::vector<std::string> found;
   {
     const build::Guard guard(*made);
-    Var total;
-    for (const std::string& name : outputs) {
+    std::vector<Seed> seeds;
+    for (const std::string& name : floating) {
       const VarId output = port_named(made->outputs(), name);
       const VarType type = made->var(output).type;
       const VarType plain = type.shape ? VarType(type.dtype, *type.shape) : VarType::unranked(type.dtype);
-      const Var seed = build::input("seed/" + name, plain);
-      const Var plain_output = type.lod_depth > 0 ? build::drop_lod(Var::of(output)) : Var::of(output);
-      const Var product = build::sum(build::mul(plain_output, seed));
-      const Var term = build::cast(product, DType::f32);
-      total = total.defined() ? build::add(total, term) : term;
+      seeds.push_back({output, build::input("seed/" + name, plain).id()});
     }
     BackwardOptions options;
-    options.memory = memory_from(memory);
+    options.memory = parse_memory_policy(memory);
     for (const std::string& name : sources) options.with_respect_to.push_back(source_named(*made, name));
-    const std::vector<Gradient> all = append_backward(*made, total.id(), options);
+    options.seed = seeds.at(0).seed;
+    options.more_seeds.assign(seeds.begin() + 1, seeds.end());
+    const std::vector<Gradient> all = append_backward(*made, seeds[0].var, options);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (all[i].gradient == no_var) continue;
       made->add_output("gradient/" + sources[i], all[i].gradient);
@@ -176,7 +136,9 @@ nb::tuple with_gradients(const SharedProgram& self, const std::vector<std::strin
   }
   std::vector<std::string> names;
   for (const std::string& name : found) names.push_back("gradient/" + name);
-  return nb::make_tuple(SharedProgram{std::make_shared<Program>(training::extract(*made, names))}, found);
+  training::Halves halves = training::split(*made, outputs, names);
+  return nb::make_tuple(SharedProgram{std::make_shared<Program>(std::move(halves.first))},
+                        SharedProgram{std::make_shared<Program>(std::move(halves.second))}, found, halves.handed);
 }
 
 // ---- Optimizers ----
@@ -389,7 +351,7 @@ void bind_trainer(nb::module_& m) {
                             "    trained = trainer.trained(['scores'])\n\n"
                             "`learning_rate`: a number or a Schedule; `frozen`: weights that stay; `memory`: how backward loops get what "
                             "their forward loops computed:\n"
-                            "keep, recompute, recompute(iterations), truncate(k1, k2). The optimizer's state begins anew.")
+                            "keep, spill, recompute, recompute(iterations), truncate(k1, k2). The optimizer's state begins anew.")
       .def(
           "__init__",
           [](TrainerObject* self, const SharedProgram& program, const training::Optimizer& optimizer, nb::object learning_rate,
@@ -405,7 +367,7 @@ void bind_trainer(nb::module_& m) {
             options.clipping.norm = clip_norm;
             options.clipping.value = clip_value;
             options.frozen = frozen;
-            options.memory = memory_from(memory);
+            options.memory = parse_memory_policy(memory);
             if (threads < 1) throw ArgumentError(fmt::format("trainer: expected 1 thread or more, found {}", threads));
             options.threads = threads;
             new (self) TrainerObject(program, options);
@@ -566,6 +528,12 @@ nb::tuple run_job(const std::string& text, const std::string& name, const std::o
   {
     const nb::gil_scoped_release released;
     try {
+      std::unique_ptr<RankWorld> ranks;
+      {
+        const SignalsBlocked blocked;  // for the threads between ranks
+        ranks = RankWorld::join();
+      }
+      if (ranks != nullptr) options.ranks = &ranks->communicator();
       made = training::run_train_job(config, options, observer);
     } catch (...) {
       error = std::current_exception();
@@ -602,7 +570,7 @@ void bind_training(nb::module_& m) {
         "and weights\n"
         "that are named (all weights), each as an output. Gives the names of these outputs by the names of the inputs and weights; one on "
         "which the\n"
-        "loss does not depend has none. `memory`: how backward loops get what their forward loops computed: keep, recompute, "
+        "loss does not depend has none. `memory`: how backward loops get what their forward loops computed: keep, spill, recompute, "
         "recompute(iterations),\n"
         "truncate(k1, k2); `per_loop`: the same for single loops, by the number of their body block.");
   m.def(
@@ -631,10 +599,15 @@ void bind_training(nb::module_& m) {
         "threads"_a, "tell"_a,
         nb::sig("def _train(text: str, name: str, data: str | os.PathLike[str] | None, output: str | None, resume: bool, seed: int | None, "
                 "epochs: int | None, threads: int, tell: typing.Any) -> typing.Any"));
+  m.def("_in_ranks", [] {
+    const std::optional<RankEnvironment> where = rank_environment();
+    return where && where->world_size > 1;
+  });
   m.def("_with_fed_weights", &with_fed_weights, "program"_a,
         nb::sig("def _with_fed_weights(program: Program) -> tuple[Program, dict[str, str]]"));
-  m.def("_with_gradients", &with_gradients, "program"_a, "sources"_a, "outputs"_a, "memory"_a,
-        nb::sig("def _with_gradients(program: Program, sources: list[str], outputs: list[str], memory: str) -> tuple[Program, list[str]]"));
+  m.def("_with_gradients", &with_gradients, "program"_a, "sources"_a, "outputs"_a, "floating"_a, "memory"_a,
+        nb::sig("def _with_gradients(program: Program, sources: list[str], outputs: list[str], floating: list[str], memory: str) -> "
+                "tuple[Program, Program, list[str], list[str]]"));
 }
 
 }  // namespace millrace::python

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <millrace/runtime/program/value.h>
@@ -20,6 +22,24 @@ bool exports_memory(nb::handle x);
 /// A view of the memory that `x` exports, which lives as long as the view; frozen. Copied only where the layout says so: negative strides,
 /// or elements that are not aligned. DTypeError, PlaceError.
 Tensor tensor_sharing(nb::handle x);
+/// The memory of an array of rows that are C-contiguous, of that dtype and those extents, read where they lie: neither copied nor checked further. Not valid
+/// for anything else, whatever `tensor_from` would make of it.
+class PlainRows {
+ public:
+  PlainRows(nb::handle x, DType dtype, const DDim& dims) noexcept;
+  ~PlainRows();
+  PlainRows(const PlainRows&) = delete;
+  PlainRows& operator=(const PlainRows&) = delete;
+  bool valid() const noexcept { return valid_; }
+  std::span<const std::byte> bytes() const noexcept {
+    return {static_cast<const std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+  }
+
+ private:
+  Py_buffer buffer_;
+  bool held_ = false;
+  bool valid_ = false;
+};
 /// A Tensor, exported memory (shared), numbers, or nested lists of them. Lists give `wanted`, or f32, i64 or bool by their contents.
 /// ShapeError for lists of different lengths.
 Tensor tensor_from(nb::handle x, std::optional<DType> wanted = {});
@@ -33,6 +53,14 @@ Value value_from(nb::handle x, const std::string& name, const VarType& wanted);
 nb::object object_from(const Value& value);
 /// A Tensor, or with levels a LoDTensor.
 nb::object object_from(const LoDTensor& value);
+
+/// A value of any kind, as a run gave it, for another run: Python sees nothing of it.
+struct ValueObject {
+  Value value;
+};
+
+/// The arguments of `reshape`: extents, or a sequence of them.
+std::vector<std::int64_t> extents_from(const nb::args& shape);
 
 /// A tensor of one's own with the elements in row-major order.
 Tensor copy_of(const Tensor& x);

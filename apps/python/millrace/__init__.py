@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .live import LiveProgram as LiveProgram
     from .live import LiveSession as LiveSession
     from .live import RemoteSession as RemoteSession
+    from .live import Served as Served
     from .live import Server as Server
     from .live import connect as connect
     from .live import serve as serve
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from .training import train_curve as train_curve
 
 _LAZY = {
-    **dict.fromkeys(["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Server", "connect", "serve"], "live"),
+    **dict.fromkeys(["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Served", "Server", "connect", "serve"], "live"),
     **dict.fromkeys(["Epoch", "Score", "TrainCurve", "TrainResult", "train", "train_curve"], "training"),
 }
 _MODULES = ("live", "torch", "training")
@@ -92,7 +93,7 @@ def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragg
     """A module of PyTorch as a Program.
 
     Of nn.LSTM, nn.GRU, nn.RNN, nn.Linear, nn.Embedding, nn.LayerNorm, activations, and nn.Sequential of them: input `x`, with `ragged` the rows
-    [rows, C] of sequences of any lengths (lod=1), else dense [T, N, C], time first (also for a module with batch_first). Output `y` [.., H]; of a
+    [rows, C] of sequences of any lengths (lod=1), else dense [T, N, C], or [N, T, C] of a module with batch_first. Output `y` [.., H]; of a
     single recurrent module also `h` (and `c`): the last state of each sequence, as PyTorch stacks them, [layers * directions, N, H].
 
     With `example_inputs` any module that `torch.onnx.export` takes; `export_options` go there (`input_names`, `dynamic_axes`, …). Weights are

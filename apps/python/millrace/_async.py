@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import weakref
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from ._core import Compiled, Result, _EventLoop, _Operation
 
@@ -18,7 +18,7 @@ class Side:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.core = _EventLoop()
-        self.waits: set[asyncio.Future[None]] = set()
+        self.waits: set[Any] = set()
         loop.add_reader(self.core.fileno(), self.drive)
         weakref.finalize(self, self.core.close)
 
@@ -29,19 +29,33 @@ class Side:
 _sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Side]] = weakref.WeakKeyDictionary()
 
 
+_last: tuple[Callable[[], asyncio.AbstractEventLoop | None], Callable[[], Side | None]] = (lambda: None, lambda: None)
+"""The loop that asked last, and its side: nearly always the one that asks next. Weak references."""
+
+
 def _side() -> Side:
+    global _last
     loop = asyncio.get_running_loop()
+    last, its = _last
+    if last() is loop and (found := its()) is not None:
+        return found
     known = _sides.get(loop)
     found = known() if known is not None else None
     if found is None:
         found = Side(loop)
         _sides[loop] = weakref.ref(found)
+    _last = (weakref.ref(loop), weakref.ref(found))
     return found
 
 
 def side() -> _EventLoop:
     """The side of C++ of the running loop."""
     return _side().core
+
+
+def waits() -> set[Any]:
+    """The set that keeps what tasks of the running loop wait for, and so those tasks, alive."""
+    return _side().waits
 
 
 async def ended(operation: _Operation) -> Any:

@@ -31,7 +31,15 @@ def _directions(module: Any, names: Sequence[str]) -> list[list[Any]]:
 
 
 def _recurrent(module: Any, x: Var, name: str) -> tuple[Var, dict[str, list[Var]]]:
-    """Appends nn.LSTM, nn.GRU or nn.RNN: y, and the last states of each layer and direction by name."""
+    """Appends nn.LSTM, nn.GRU or nn.RNN: y, and the last states of each layer and direction by name. Dense rows of a module with batch_first are
+    [N, T, C]."""
+    if module.batch_first and x.lod == 0:
+        y, states = _time_first(module, _core.transpose(x, [1, 0, 2]), name)
+        return _core.transpose(y, [1, 0, 2]), states
+    return _time_first(module, x, name)
+
+
+def _time_first(module: Any, x: Var, name: str) -> tuple[Var, dict[str, list[Var]]]:
     direction = "bidirectional" if module.bidirectional else "forward"
     if module.dropout and module.training and module.num_layers > 1:
         raise UnsupportedError(f"from_torch: expected a module in evaluation mode, found {type(module).__name__} with dropout {module.dropout}: call module.eval()")
@@ -48,7 +56,20 @@ def _recurrent(module: Any, x: Var, name: str) -> tuple[Var, dict[str, list[Var]
 
 def _apply(module: Any, x: Var, name: str) -> Var:
     """Appends one module of a Sequential; recurrent ones give their rows."""
-    simple: dict[str, Callable[[Var], Var]] = {"ReLU": _core.relu, "Tanh": _core.tanh, "Sigmoid": _core.sigmoid, "Identity": _core.identity}
+    simple: dict[str, Callable[[Var], Var]] = {
+        "ReLU": _core.relu,
+        "ReLU6": lambda x: _core.clip(x, 0, 6),
+        "LeakyReLU": lambda x: _core.leaky_relu(x, module.negative_slope),
+        "ELU": lambda x: _core.elu(x, module.alpha),
+        "GELU": lambda x: _core.gelu(x, module.approximate),
+        "SiLU": lambda x: x * _core.sigmoid(x),
+        "Mish": _core.mish,
+        "Softsign": _core.softsign,
+        "Hardtanh": lambda x: _core.clip(x, module.min_val, module.max_val),
+        "Tanh": _core.tanh,
+        "Sigmoid": _core.sigmoid,
+        "Identity": _core.identity,
+    }
     for kind, function in simple.items():
         if _is(module, kind):
             return function(x)

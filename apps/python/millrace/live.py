@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import collections
 import json
 import os
 import struct
 from types import TracebackType
-from typing import Any, AsyncIterator, Awaitable, Callable, Mapping, NamedTuple, Sequence, TypeVar
+from typing import Any, AsyncIterator, Callable, Coroutine, Literal, Mapping, NamedTuple, Sequence, TypeVar
 
-from ._async import ended, ended_or_cancelled, side
+from ._async import ended, ended_or_cancelled, side, waits
 from ._core import (
     ArgumentError,
     CancelledError,
@@ -21,18 +22,18 @@ from ._core import (
     ProtocolError,
     Result,
     Tensor,
-    _bytes_of,
     _connect,
     _Connection,
     _LiveModel,
     _LiveProgram,
     _LiveSession,
     _Operation,
+    _rows_of,
     _Server,
     _tensor_of,
 )
 
-__all__ = ["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Server", "connect", "serve"]
+__all__ = ["LiveBatch", "LiveModel", "LiveProgram", "LiveSession", "RemoteSession", "Served", "Server", "connect", "serve"]
 
 Rows = Any
 """Rows of an input: a Tensor, a LoDTensor, an array of NumPy or PyTorch, nested lists."""
@@ -72,7 +73,6 @@ class _Session:
 
     def __init__(self) -> None:
         self._saying = asyncio.Lock()
-        self._reading = asyncio.Lock()
         self._left = False
 
     async def _open(self) -> None:
@@ -106,6 +106,11 @@ class _Session:
 
     async def reset(self) -> None:
         """Ends the sequence, answers each of its steps, and begins it anew."""
+        raise NotImplementedError
+
+    async def save(self) -> bytes:
+        """The state of the sequence behind all that was pushed and can be answered, sealed: `model.session(state=…)` and `mr.connect(url, state=…)` go on
+        from it, to the same bits, where the program and the `state_key` are the same. The session itself goes on, too."""
         raise NotImplementedError
 
     async def finish(self) -> None:
@@ -156,17 +161,24 @@ class LiveSession(_Session):
     or by turns. Several tasks may use one session: what they say takes effect one after the other. Leaving the `async with` cancels the session.
     """
 
-    def __init__(self, model: LiveModel, name: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, model: LiveModel, name: str, given: Mapping[str, Any], state: bytes | None) -> None:
         super().__init__()
-        self._model, self._name, self._given = model, name, given
+        self._model, self._name, self._given, self._state = model, name, given, state
         self._core: _LiveSession | None = None
+        self._forked = False
         self._said: _Operation | None = None
-        self._pending = _Pending()
+        self._speakers = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waits: set[Any] = set()
 
     async def _open(self) -> None:
+        if self._forked:
+            self._forked = False
+            return
         if self._core is not None:
             raise ArgumentError("live session: expected one that was not opened yet; model.session() makes another")
-        self._core = await ended_or_cancelled(self._model._core.open(side(), self._name, dict(self._given)))
+        self._loop, self._waits = asyncio.get_running_loop(), waits()
+        self._core = await ended_or_cancelled(self._model._core.open(side(), self._name, dict(self._given), self._state))
 
     def _opened(self) -> _LiveSession:
         if self._core is None:
@@ -184,24 +196,34 @@ class LiveSession(_Session):
         return self._opened().steps
 
     async def _say(self, start: Callable[[], _Operation]) -> Any:
-        async with self._saying:
-            if self._said is not None and not self._said.ended:
-                try:  # one that was cancelled still comes to its end
-                    await ended(self._said)
-                except Exception:
-                    pass
-            self._said = start()
-            return await ended_or_cancelled(self._said)
+        self._speakers += 1
+        try:
+            async with self._saying:
+                if self._said is not None and not self._said.ended:
+                    try:  # one that was cancelled still comes to its end
+                        await ended(self._said)
+                    except Exception:
+                        pass
+                self._said = start()
+                return await ended_or_cancelled(self._said)
+        finally:
+            self._speakers -= 1
 
     async def push(self, rows: Rows = None, /, **named: Rows) -> None:
-        core = self._opened()
+        core = self._core or self._opened()
+        if self._speakers or not (queued := core.try_push(rows, named)):
+            await self._push_slowly(core, rows, named)
+        elif queued is not True:  # what the other tasks that are due now push goes into the same step
+            asyncio.get_running_loop().call_soon(queued.end)
+
+    async def _push_slowly(self, core: _LiveSession, rows: Rows, named: dict[str, Rows]) -> None:
         await self._say(lambda: core.push(side(), rows, named))
 
-    async def next(self) -> dict[str, Tensor] | None:
-        core = self._opened()
-        async with self._reading:
-            rows: dict[str, Tensor] | None = await self._pending.result(lambda: core.next(side()))
-            return rows
+    def next(self) -> Coroutine[Any, Any, dict[str, Tensor] | None]:
+        return (self._core or self._opened()).next(self._loop, self._waits, False)
+
+    def __anext__(self) -> Coroutine[Any, Any, dict[str, Tensor]]:
+        return (self._core or self._opened()).next(self._loop, self._waits, True)
 
     async def open_level(self, level: int = 1) -> None:
         core = self._opened()
@@ -219,6 +241,19 @@ class LiveSession(_Session):
     async def reset(self) -> None:
         core = self._opened()
         await self._say(lambda: core.reset(side()))
+
+    async def save(self) -> bytes:
+        core = self._opened()
+        state: bytes = await self._say(lambda: core.save(side()))
+        return state
+
+    async def fork(self) -> LiveSession:
+        """A second session that goes on from where this one stands; its results begin there. It is open: `async with await session.fork() as other`."""
+        core = self._opened()
+        made = LiveSession(self._model, self._name, {}, None)
+        made._loop, made._waits = self._loop, self._waits
+        made._core, made._forked = await self._say(lambda: core.fork(side())), True
+        return made
 
     async def finish(self) -> None:
         core = self._opened()
@@ -242,38 +277,10 @@ class LiveBatch(NamedTuple):
     """Likewise, and why there will be no more."""
 
 
-class LiveModel:
-    """A program over sequences that are still arriving: any number of live sessions, whose steps are batched as they become ready.
+class _Live:
+    """The base of LiveModel and Server: a program that is kept live."""
 
-    A sequence has the bits of one run of the whole, however its rows were cut and whoever shared its steps. UnsupportedError names the operation that
-    keeps a program from being fed live (a reversed RNN, a pooling to the end, …).
-
-    program:  over whole sequences (inputs with lod=1), or of one step with `states`
-    threads:  how many one operation may split over; results do not depend on it
-    states:   of a program that is one step already: {input: output} of each state
-    constants, rows: inputs that never change; extents of one row of a live input that the program leaves open
-    max_rows: of one step of all sessions; sessions: that live at once
-    queued_in, queued_out: bytes of each input of a session that wait for their step, and of its results that wait to be taken
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        *,
-        threads: int = 1,
-        backend: str = "auto",
-        states: Mapping[str, str] | None = None,
-        constants: Mapping[str, Any] | None = None,
-        rows: Mapping[str, Sequence[int]] | None = None,
-        max_rows: int = 4096,
-        sessions: int = 65536,
-        queued_in: int = 256 << 10,
-        queued_out: int = 256 << 10,
-    ) -> None:
-        extents = {name: list(row) for name, row in (rows or {}).items()}
-        self._core = _LiveModel(program, threads, backend, max_rows, sessions, queued_in, queued_out, dict(states or {}), dict(constants or {}), extents)
-        self._reading = asyncio.Lock()
-        self._pending = _Pending()
+    _core: _LiveModel | _Server
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -300,10 +307,75 @@ class LiveModel:
         """Ticks (batches of steps of sessions) so far, rows in them, and the largest."""
         return self._core.stats
 
-    def session(self, name: str = "", given: Mapping[str, Any] | None = None) -> LiveSession:
+    def __str__(self) -> str:
+        """A text that lists the states of the model, and the inputs and outputs of each step."""
+        return str(self._core)
+
+
+def _arguments(
+    threads: int,
+    backend: str,
+    states: Mapping[str, str] | None,
+    constants: Mapping[str, Any] | None,
+    rows: Mapping[str, Sequence[int]] | None,
+    max_rows: int,
+    sessions: int,
+    state_key: bytes | None,
+) -> dict[str, Any]:
+    """The arguments that a LiveModel and a Server share, for the side of C++."""
+    extents = {name: list(row) for name, row in (rows or {}).items()}
+    return {
+        "threads": threads,
+        "backend": backend,
+        "states": dict(states or {}),
+        "constants": dict(constants or {}),
+        "rows": extents,
+        "max_rows": max_rows,
+        "sessions": sessions,
+        "state_key": state_key,
+    }
+
+
+class LiveModel(_Live):
+    """A program over sequences that are still arriving: any number of live sessions, whose steps are batched as they become ready.
+
+    A sequence has the bits of one run of the whole, however its rows were cut and whoever shared its steps. UnsupportedError names the operation that
+    keeps a program from being fed live (a reversed RNN, a pooling to the end, …).
+
+    program:  over whole sequences (inputs with lod=1), or of one step with `states`
+    threads:  how many one operation may split over; results do not depend on it
+    states:   of a program that is one step already: {input: output} of each state
+    constants, rows: inputs that never change; extents of one row of a live input that the program leaves open
+    max_rows: of one step of all sessions; sessions: that live at once
+    queued_in, queued_out: bytes of each input of a session that wait for their step, and of its results that wait to be taken
+    state_key: the secret (32 bytes or more) by which models and servers know the states that `save` gave; default: one of this model's own
+    """
+
+    _core: _LiveModel
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        threads: int = 1,
+        backend: str = "auto",
+        states: Mapping[str, str] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        rows: Mapping[str, Sequence[int]] | None = None,
+        max_rows: int = 4096,
+        sessions: int = 65536,
+        queued_in: int = 256 << 10,
+        queued_out: int = 256 << 10,
+        state_key: bytes | None = None,
+    ) -> None:
+        self._core = _LiveModel(program, _arguments(threads, backend, states, constants, rows, max_rows, sessions, state_key), queued_in, queued_out)
+        self._reading = asyncio.Lock()
+        self._pending = _Pending()
+
+    def session(self, name: str = "", given: Mapping[str, Any] | None = None, state: bytes | None = None) -> LiveSession:
         """A new sequence: `async with model.session() as session`. `name`: what errors call it; `given`: values that the program takes at the start, such
-        as a first state; those left out are zeros."""
-        return LiveSession(self, name, given or {})
+        as a first state; those left out are zeros. `state`: what `save` gave, from which the sequence goes on instead."""
+        return LiveSession(self, name, given or {}, state)
 
     async def push(self, sessions: Sequence[LiveSession | int], rows: Rows = None, /, **named: Rows) -> None:
         """Rows of several sessions in one call: a list with an element for each, or a LoDTensor of as many sequences. Done when all are queued."""
@@ -316,10 +388,6 @@ class LiveModel:
         async with self._reading:
             made = await self._pending.result(lambda: self._core.next(side()))
             return None if made is None else LiveBatch(*made)
-
-    def __str__(self) -> str:
-        """A text that lists the states of the model, and the inputs and outputs of each step."""
-        return str(self._core)
 
 
 class LiveProgram:
@@ -372,22 +440,45 @@ class LiveProgram:
 # ---- Over a network ----
 
 
-class Server:
-    """Serves a program to live sessions over TCP and WebSocket (docs/protocol.md), on threads of the library. It listens when it is made.
+class Served(NamedTuple):
+    """A model among several of a Server, with what is its own; the arguments are as Server has them."""
+
+    program: Program
+    states: Mapping[str, str] | None = None
+    constants: Mapping[str, Any] | None = None
+    rows: Mapping[str, Sequence[int]] | None = None
+    config: str | os.PathLike[str] | None = None
+
+
+class Server(_Live):
+    """Serves a program to live sessions over TCP and WebSocket (docs/protocol.md). It listens when it is made.
 
         async with mr.Server(program, port=0) as server:
             print(server.port)
             await server.stopped()
 
-    port: 0 takes a free one; address: a loopback address; origins: of browsers that may connect
-    config: a TOML file beside the model (audio, states, labels)
-    idle:   seconds of silence that end a session
-    The others are as LiveModel has them. Leaving the `async with` drains the server and waits for its end.
+    The network has one thread of the library for all servers and connections of the process, which ends with the last of them. Leaving the
+    `async with` drains the server and waits for its end; its threads have ended then. Any number of servers, each with models of its own.
+
+    program: or several, by name: `mr.Server({"vad": vad, "words": mr.Served(words, config="words.toml")})`. A client names one (`mr.connect(url,
+             model="words")`, ws://HOST:PORT/words); one that names none gets the first, whose inputs and outputs are those of this object
+    port:    0 takes a free one; address: another than a loopback address takes TLS and tokens, or `insecure`
+    config:  a TOML file beside the model (audio, states, labels)
+    idle:    seconds of silence that end a session; resume: seconds that a session which lost its connection waits for its ticket
+    origins: of browsers that may connect
+    tls_cert, tls_key: PEM files of the certificate and of its private key: clients come by tcps:// and wss://
+    tokens:  a client shows one of them: 16 to 128 characters of A-Z a-z 0-9 - . _ ~; token_file: a file with one a line
+    capacity: steps a second that are admitted: a number, or 'measure' (a second of ticks); default: no bound
+    session_rate: steps a second that a session is taken to need; default: those of the model's audio
+    limits:  further bounds by name, such as {'sessions_per_address': 8, 'waiting_rows': 4096, 'handshake': 2.5} (bytes, counts, seconds)
+    The others are as LiveModel has them.
     """
+
+    _core: _Server
 
     def __init__(
         self,
-        program: Program,
+        program: Program | Mapping[str, Program | Served],
         *,
         port: int = 0,
         address: str = "127.0.0.1",
@@ -400,13 +491,47 @@ class Server:
         max_rows: int = 4096,
         sessions: int = 1024,
         idle: float = 60.0,
+        resume: float = 0.0,
         origins: Sequence[str] = (),
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        tokens: Sequence[str] | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+        capacity: float | Literal["measure"] | None = None,
+        session_rate: float = 0.0,
+        state_key: bytes | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> None:
-        path = "" if config is None else os.fspath(config)
-        extents = {name: list(row) for name, row in (rows or {}).items()}
+        if isinstance(tokens, (str, bytes)):
+            raise ArgumentError("serve: expected a list of tokens, found one text: token_file takes the name of a file")
+        if isinstance(program, Mapping):
+            if states or constants or rows or config:
+                raise ArgumentError("serve: expected states, constants, rows and config of each model in its Served, found some beside several models")
+            models = {name: one if isinstance(one, Served) else Served(one) for name, one in program.items()}
+        else:
+            models = {"default": Served(program, states, constants, rows, config)}
+        self._models = list(models)
         self._core = _Server(
-            program, address, port, path, threads, backend, max_rows, sessions, idle, list(origins), dict(states or {}), dict(constants or {}), extents
+            [
+                (name, one.program, _arguments(threads, backend, one.states, one.constants, one.rows, max_rows, sessions, state_key), _path(one.config) or "")
+                for name, one in models.items()
+            ],
+            address,
+            port,
+            idle,
+            list(origins),
+            _path(tls_cert),
+            _path(tls_key),
+            None if tokens is None else list(tokens),
+            _path(token_file),
+            insecure,
+            capacity,
+            session_rate,
+            resume,
+            dict(limits or {}),
         )
+        self._encrypted = tls_cert is not None
 
     @property
     def address(self) -> str:
@@ -419,26 +544,31 @@ class Server:
         return self._core.port
 
     @property
+    def models(self) -> list[str]:
+        """The names of its models, the default first."""
+        return list(self._models)
+
+    @property
     def url(self) -> str:
         """For `mr.connect`."""
-        return f"tcp://[{self.address}]:{self.port}" if ":" in self.address else f"tcp://{self.address}:{self.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{'tcps' if self._encrypted else 'tcp'}://{host}:{self.port}"
 
     @property
-    def live_sessions(self) -> int:
-        """Sessions that have started and are not over."""
-        return self._core.live_sessions
+    def load(self) -> dict[str, float]:
+        """Steps a second: the `capacity` that is held (0: not known), and those that the sessions are taken to ask for (`asked`)."""
+        return self._core.load
 
-    @property
-    def stats(self) -> dict[str, int]:
-        """Ticks (batches of steps of sessions) so far, rows in them, and the largest."""
-        return self._core.stats
+    def reload(self) -> None:
+        """Reads the certificate, its key and the file of tokens again, for connections from now on. After an error those in force stay."""
+        self._core.reload()
 
     def drain(self) -> None:
         """Stops listening, answers what has arrived, tells every session that the server goes away, and closes. A second call closes at once."""
         self._core.drain()
 
     async def stopped(self) -> None:
-        """Waits until everything is closed."""
+        """Waits until everything is closed; raises the error by which the server stopped by itself."""
         await ended_or_cancelled(self._core.stopped(side()))
 
     async def __aenter__(self) -> Server:
@@ -453,10 +583,15 @@ class Server:
             raise
 
 
-async def serve(program: Program, *, port: int = 0, started: Callable[[Server], object] | None = None, **options: Any) -> None:
-    """Serves a program until the task is cancelled, then drains: `task = asyncio.create_task(mr.serve(program, port=8080))`.
+def _path(name: str | os.PathLike[str] | None) -> str | None:
+    return None if name is None else os.fspath(name)
 
-    `started` is called with the Server once it listens; `options` are those of Server.
+
+async def serve(program: Program | Mapping[str, Program | Served], *, port: int = 0, started: Callable[[Server], object] | None = None, **options: Any) -> None:
+    """Serves a program, or several by name, until the task is cancelled, then drains: `task = asyncio.create_task(mr.serve(program, port=8080))`.
+
+    `started` is called with the Server once it listens; `options` are those of Server. The errors of Server, and the one by which a server stops by
+    itself, are those of the task.
     """
     async with Server(program, port=port, **options) as server:
         if started is not None:
@@ -481,12 +616,20 @@ class RemoteSession(_Session):
     An audio input takes samples, in the format that `inputs` tells.
     """
 
-    _MOST_BYTES = 256 << 10  # of results that wait to be taken, before no more is read
-    _PIECE = 64 << 10
+    _MOST_BYTES = 256 << 10  # of results that wait to be taken, before no more is read, and of rows that are written at once
 
-    def __init__(self, url: str, outputs: Sequence[str] | None, given: Mapping[str, Any] | None, name: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        outputs: Sequence[str] | None,
+        given: Mapping[str, Any] | None,
+        name: str,
+        state: bytes | None,
+        model: str,
+        access: tuple[str, str, bool],
+    ) -> None:
         super().__init__()
-        self._url = url
+        self._url, self._access = url, access
         start: dict[str, Any] = {"type": "start", "version": 1, "reply": "binary"}
         if name:
             start["session"] = name
@@ -494,28 +637,31 @@ class RemoteSession(_Session):
             start["outputs"] = list(outputs)
         if given:
             start["given"] = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in given.items()}
+        if model:
+            start["model"] = model
+        if state is not None:
+            start["state"] = base64.b64encode(state).decode()
         self._start = start
         self._connection: _Connection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._inputs: list[_Port] = []
         self._outputs: list[_Port] = []
-        self._results: list[tuple[str, bytes]] = []
-        self._steps = 0
+        self._results: list[tuple[str, memoryview]] = []
         self._waiting = 0
         self._news = asyncio.Condition()
-        self._answers: collections.deque[asyncio.Future[int]] = collections.deque()
+        self._answers: collections.deque[asyncio.Future[dict[str, Any]]] = collections.deque()
         self._over = False
         self._error: Exception | None = None
         self.segments: list[dict[str, Any]] = []
         """Labelled spans of time that the server told, where its model has labels."""
 
     async def _open(self) -> None:
-        if self._connection is not None:
+        if self._connection is not None or self._error is not None:
             raise ArgumentError("connect: expected a session that was not opened yet")
-        connection: _Connection = await ended_or_cancelled(_connect(side(), self._url))
+        connection: _Connection = await ended_or_cancelled(_connect(side(), self._url, *self._access))
         self._connection = connection
         try:
-            await self._write(json.dumps(self._start).encode(), text=True)
+            await self._write_text(self._start)
             text, payload = await ended_or_cancelled(connection.read(side()))
             told = json.loads(payload) if text else {}
             if told.get("type") == "error":
@@ -538,16 +684,19 @@ class RemoteSession(_Session):
         """The outputs of the server: names, with the type of one row."""
         return {port.name: f"{port.dtype.name}{port.row}" for port in self._outputs}
 
-    async def _write(self, *messages: bytes, text: bool) -> None:
+    def _opened(self) -> _Connection:
         if self._connection is None:
             raise ArgumentError("connect: expected an open session: async with mr.connect(url) as session")
+        return self._connection
+
+    async def _write_text(self, message: dict[str, Any]) -> None:
         # Not cut off in the middle of a message when the task is cancelled.
-        await asyncio.shield(ended(self._connection.write(side(), [(text, one) for one in messages])))
+        await asyncio.shield(ended(self._opened().write_text(side(), json.dumps(message))))
 
     async def _say(self, message: dict[str, Any]) -> None:
         async with self._saying:
             self._goes_on()
-            await self._write(json.dumps(message).encode(), text=True)
+            await self._write_text(message)
 
     def _goes_on(self) -> None:
         if self._error is not None:
@@ -563,18 +712,19 @@ class RemoteSession(_Session):
             named = {names[0]: rows, **named}
         if not named:
             raise ArgumentError("live session: expected rows, found none")
-        messages: list[bytes] = []
+        arriving: list[tuple[bytes, Tensor]] = []
         for name, fed in named.items():
             if name not in names:
                 raise ArgumentError(f"live session: expected rows of {', '.join(names)}, found '{name}'")
             port = self._inputs[names.index(name)]
-            data = _bytes_of(fed, name, port.dtype, port.row)
             head = b"" if len(names) == 1 else bytes([len(name.encode())]) + name.encode()
-            messages += [head + data[at : at + self._PIECE] for at in range(0, len(data), self._PIECE)]
+            arriving.append((head, _rows_of(fed, name, port.dtype, port.row)))
         async with self._saying:
             self._goes_on()
-            for message in messages:
-                await self._write(message, text=False)
+            connection = self._opened()
+            for head, data in arriving:
+                for at in range(0, data.nbytes, self._MOST_BYTES):
+                    await asyncio.shield(ended(connection.write_rows(side(), head, data, at, self._MOST_BYTES)))
 
     async def open_level(self, level: int = 1) -> None:
         await self._say({"type": "open", "level": level})
@@ -582,16 +732,19 @@ class RemoteSession(_Session):
     async def close_level(self, level: int = 1) -> None:
         await self._say({"type": "close", "level": level})
 
-    async def _ask(self, what: str) -> int:
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async def _ask(self, what: str) -> dict[str, Any]:
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         async with self._saying:
             self._goes_on()
             self._answers.append(answer)
-            await self._write(json.dumps({"type": what}).encode(), text=True)
+            await self._write_text({"type": what})
         return await answer
 
     async def flush(self) -> int:
-        return await self._ask("flush")
+        return int((await self._ask("flush"))["steps"])
+
+    async def save(self) -> bytes:
+        return base64.b64decode((await self._ask("save"))["state"])
 
     async def reset(self) -> None:
         await self._ask("reset")
@@ -613,8 +766,11 @@ class RemoteSession(_Session):
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.cancel()
-        if self._reader is not None:
-            await asyncio.wait([self._reader])
+        try:
+            if self._reader is not None:
+                await asyncio.wait([self._reader])
+        finally:
+            self._connection = None
 
     async def next(self) -> dict[str, Tensor] | None:
         async with self._news:
@@ -627,13 +783,13 @@ class RemoteSession(_Session):
             self._news.notify_all()
         made: dict[str, Tensor] = {}
         for port in self._outputs:
-            data = b"".join(rows for name, rows in results if name == port.name)
+            pieces = [rows for name, rows in results if name == port.name]
             row = port.dtype.itemsize
             for extent in port.row:
                 row *= extent
-            count = len(data) // row if row else sum(1 for name, _ in results if name == port.name)
+            count = sum(map(len, pieces)) // row if row else len(pieces)
             if count or port.level is None:
-                made[port.name] = _tensor_of(port.dtype, [count, *port.row], data)
+                made[port.name] = _tensor_of(port.dtype, [count, *port.row], pieces)
         return made
 
     async def _read(self) -> None:
@@ -664,10 +820,10 @@ class RemoteSession(_Session):
 
     def _hear(self, told: dict[str, Any]) -> None:
         kind = told.get("type")
-        if kind in ("flushed", "reset") and self._answers:
+        if kind in ("flushed", "reset", "saved") and self._answers:
             answer = self._answers.popleft()
             if not answer.done():
-                answer.set_result(int(told["steps"]))
+                answer.set_result(told)
         elif kind == "segment":
             self.segments.append(told)
         elif kind == "ended":
@@ -682,26 +838,43 @@ def _refusal(told: Mapping[str, Any]) -> ProtocolError:
     error = ProtocolError(str(told.get("message", "the server refused")))
     error.code = str(told.get("code", "failed"))
     error.retry_after_ms = told.get("retry_after_ms")
+    error.state = base64.b64decode(told["state"]) if "state" in told else None
     return error
 
 
-def _outputs_of(payload: bytes) -> list[tuple[str, bytes]]:
-    """The outputs of a binary result, as docs/protocol.md has it."""
-    made, at = [], 13
+def _outputs_of(payload: bytes) -> list[tuple[str, memoryview]]:
+    """The outputs of a binary result, as docs/protocol.md has it, without a copy of their rows."""
+    whole, made, at = memoryview(payload), [], 13
     for _ in range(payload[12]):
         size = payload[at]
         name = payload[at + 1 : at + 1 + size].decode()
         at += 1 + size
         (count,) = struct.unpack_from("<I", payload, at)
-        made.append((name, payload[at + 4 : at + 4 + count]))
+        made.append((name, whole[at + 4 : at + 4 + count]))
         at += 4 + count
     return made
 
 
-def connect(url: str, *, outputs: Sequence[str] | None = None, given: Mapping[str, Any] | None = None, name: str = "") -> RemoteSession:
-    """A live sequence on a server, tcp://HOST:PORT or ws://HOST:PORT/stream: `async with mr.connect(url) as session`.
+def connect(
+    url: str,
+    *,
+    outputs: Sequence[str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    name: str = "",
+    state: bytes | None = None,
+    model: str = "",
+    token: str = "",
+    tls_ca: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+) -> RemoteSession:
+    """A live sequence on a server, tcp://HOST:PORT or ws://HOST:PORT/stream, with TLS tcps:// and wss://: `async with mr.connect(url) as session`.
 
     outputs: those that results hold; default: all. given: values that the program takes at the start. name: a label for the server's log.
-    ProtocolError says why the server ended the session: `code`, and `retry_after_ms` for a server that is full.
+    state:   what `save`, or a ProtocolError of a server that goes away, gave: the sequence goes on from it
+    model:   which one of the server's; default: that of the address ws://HOST:PORT/NAME, else the server's first
+    token:   that the server is shown
+    tls_ca:  PEM file of the authorities that may have given the server's certificate; default: the system's
+    insecure: trusts any certificate, and lets the token go to another machine without TLS
+    ProtocolError says why the server ended the session: `code`, `retry_after_ms` for a server that is full, and `state` where it goes away.
     """
-    return RemoteSession(url, outputs, given, name)
+    return RemoteSession(url, outputs, given, name, state, model, (token, _path(tls_ca) or "", insecure))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Sequence
 import torch
 from torch.autograd.function import once_differentiable
 
-from ._core import ArgumentError, Compiled, LoDTensor, Program, Tensor, _with_fed_weights, _with_gradients
+from ._core import ArgumentError, Compiled, LoDTensor, Program, Result, Tensor, _with_fed_weights, _with_gradients
 
 __all__ = ["Function", "Ragged", "function"]
 
@@ -29,12 +29,33 @@ def _lengths(value: LoDTensor) -> Any:
     return value.lengths if value.levels == 1 else value.lod
 
 
+class _Pair(NamedTuple):
+    """A program in two halves, for the gradients of some of its inputs."""
+
+    forward: Compiled
+    """Gives the outputs, and the values that `backward` takes."""
+    backward: Compiled
+    found: set[str]
+    """Inputs whose gradient `backward` gives; those of the others are zero."""
+    handed: list[str]
+
+
 class _Call:
     """The context of one call of a Function, beside its tensors."""
 
     def __init__(self, function: Function, names: list[str], fixed: dict[str, Any], lengths: dict[str, Any]) -> None:
         self.function, self.names, self.fixed, self.lengths = function, names, fixed, lengths
-        self.made: dict[str, Any] = {}
+        self.made: dict[str, Any] = {}  # the lengths of outputs that have levels
+
+    def outputs(self, result: Result) -> list[torch.Tensor]:
+        made = []
+        for name in self.function._outputs:
+            value = result[name]
+            if isinstance(value, LoDTensor):
+                self.made[name] = _lengths(value)
+                value = value.rows
+            made.append(_as_torch(value))
+        return made
 
     def feeds(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         fed = dict(self.fixed)
@@ -45,18 +66,19 @@ class _Call:
 
 
 class _Run(torch.autograd.Function):
+    """Forward runs once, and hands its values to backward. They are kept by a tensor that autograd saves, so that they go when autograd lets go of what
+    it has saved: behind the last backward. Outputs that share memory with them are saved too, since autograd knows when they were changed."""
+
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
-        result = call.function._run(call.feeds(tensors))
-        made = []
-        for name in call.function._outputs:
-            value = result[name]
-            if isinstance(value, LoDTensor):
-                call.made[name] = _lengths(value)
-                value = value.rows
-            made.append(_as_torch(value))
-        ctx.call = call
-        ctx.save_for_backward(*tensors)
+    def forward(ctx: Any, call: _Call, pair: _Pair, *tensors: torch.Tensor) -> Any:
+        result = pair.forward(call.feeds(tensors))
+        made = call.outputs(result)
+        values, sharing = result._handed(pair.handed, call.function._outputs)
+        keeper = torch.empty(0)
+        keeper._millrace_values = values  # type: ignore[attr-defined]
+        ctx.call, ctx.pair, ctx.count = call, pair, len(tensors)
+        shared = [one for name, one in zip(call.function._outputs, made) if name in sharing]
+        ctx.save_for_backward(*tensors, *shared, keeper)
         ctx.mark_non_differentiable(*[one for one in made if not one.is_floating_point()])
         return tuple(made)
 
@@ -64,15 +86,16 @@ class _Run(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *seeds: torch.Tensor) -> Any:
         call: _Call = ctx.call
-        wanted = tuple(name for name, needed in zip(call.names, ctx.needs_input_grad[1:]) if needed)
-        compiled, found = call.function._gradients(wanted)
-        feeds = call.feeds(ctx.saved_tensors)
+        pair: _Pair = ctx.pair
+        *saved, keeper = ctx.saved_tensors
+        tensors = saved[: ctx.count]
+        feeds: dict[str, Any] = {**call.feeds(tensors), **keeper._millrace_values}
         for name, seed in zip(call.function._outputs, seeds):
             feeds["seed/" + name] = seed.detach().contiguous()
-        result = compiled({name: value for name, value in feeds.items() if name in compiled.inputs})
-        gradients: list[torch.Tensor | None] = [None]
-        for name, tensor in zip(call.names, ctx.saved_tensors):
-            if name not in found:
+        result = pair.backward({name: value for name, value in feeds.items() if name in pair.backward.inputs})
+        gradients: list[torch.Tensor | None] = [None, None]
+        for name, tensor in zip(call.names, tensors):
+            if name not in pair.found:
                 gradients.append(None)  # zero, or not wanted
                 continue
             value = result["gradient/" + name]
@@ -92,9 +115,10 @@ class Function(torch.nn.Module):
         for name in self._outputs:
             if name not in program.outputs:
                 raise ArgumentError(f"function: expected outputs of program '{program.title}' ({', '.join(program.outputs)}), found '{name}'")
+        self._floating = [name for name in self._outputs if self._fed.outputs[name].startswith(("f", "bf"))]
         self._inputs = {name: _Input.of(kind) for name, kind in program.inputs.items()}
         self._run: Compiled = fed.compile(threads=threads)
-        self._compiled: dict[tuple[str, ...], tuple[Compiled, set[str]]] = {}
+        self._pairs: dict[tuple[str, ...], _Pair] = {}
         self._weights: dict[str, str] = {}  # the attribute of each fed weight
         for name, value in program.parameters.items():
             attribute = name.replace(".", "_").replace("/", "_") or "weight"
@@ -107,13 +131,13 @@ class Function(torch.nn.Module):
             else:
                 self.register_buffer(attribute, weight)
 
-    def _gradients(self, wanted: tuple[str, ...]) -> tuple[Compiled, set[str]]:
-        """The program of these gradients, compiled when they are first wanted."""
-        made = self._compiled.get(wanted)
+    def _pair(self, wanted: tuple[str, ...]) -> _Pair:
+        """The halves for these gradients, compiled when they are first wanted."""
+        made = self._pairs.get(wanted)
         if made is None:
-            floating = [name for name in self._outputs if self._fed.outputs[name].startswith(("f", "bf"))]
-            program, found = _with_gradients(self._fed, list(wanted), floating, self._memory)
-            made = self._compiled[wanted] = program.compile(threads=self._threads), set(found)
+            forward, backward, found, handed = _with_gradients(self._fed, list(wanted), self._outputs, self._floating, self._memory)
+            made = _Pair(forward.compile(threads=self._threads), backward.compile(threads=self._threads), set(found), handed)
+            self._pairs[wanted] = made
         return made
 
     def forward(self, *args: Any, **named: Any) -> Any:
@@ -141,7 +165,9 @@ class Function(torch.nn.Module):
             else:
                 fixed[name] = value
         call = _Call(self, names, fixed, lengths)
-        made = _Run.apply(call, *tensors)
+        differentiable = torch.is_grad_enabled() and self._floating
+        wanted = tuple(name for name, tensor in zip(names, tensors) if tensor.requires_grad) if differentiable else ()
+        made = _Run.apply(call, self._pair(wanted), *tensors) if wanted else call.outputs(self._run(call.feeds(tensors)))
         outputs = {name: Ragged(one, call.made[name]) if name in call.made else one for name, one in zip(self._outputs, made)}
         return outputs[self._outputs[0]] if len(outputs) == 1 else outputs
 
@@ -178,8 +204,8 @@ def function(program: Program, *, outputs: Sequence[str] | None = None, threads:
 
     The program's weights are the module's Parameters (those that are no floats are buffers); `module.program()` gives them back in a program. Inputs go
     by position or by name, as tensors on the CPU, which are not copied where they are contiguous. An input with levels takes a list of tensors, or
-    (rows, lengths). One output comes alone, several in a dict; one with levels as Ragged(rows, lengths). Backward computes the outputs once more: nothing
-    but inputs and weights is kept between. Gradients of gradients are refused by PyTorch's own error.
+    (rows, lengths). One output comes alone, several in a dict; one with levels as Ragged(rows, lengths). Values that backward reads are kept from the
+    forward run until autograd frees its graph; under `torch.no_grad()` nothing is kept. Gradients of gradients are refused by PyTorch's own error.
 
     outputs: those that the module gives; default: all. memory: how backward loops get what their forward loops computed (mr.append_backward).
     """

@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
-from ._core import _train
+from ._core import ArgumentError, _in_ranks, _train
 
 __all__ = ["Epoch", "Score", "TrainCurve", "TrainResult", "train", "train_curve"]
 
@@ -89,6 +89,7 @@ def train(
     seed: int | None = None,
     epochs: int | None = None,
     threads: int = 1,
+    ranks: int = 1,
     on_epoch: Callable[[Epoch], object] | None = None,
     on_note: Callable[[str], object] | None = None,
 ) -> TrainResult:
@@ -99,6 +100,9 @@ def train(
     output:   the job's folder, in the place of the configuration's; seed, epochs: likewise
     resume:   goes on from the newest whole checkpoint of that folder
     threads:  results do not depend on it
+    ranks:    processes on this machine that share each batch, as `millrace train --ranks`; they are started for the job. Processes that `mpirun`, or
+              others by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, have started share it without this argument: each calls `mr.train` with the same
+              arguments, rank 0 writes the files, and it alone calls `on_epoch` and `on_note`
     on_epoch: called after each epoch; what it raises ends the job, as Ctrl-C does, behind a checkpoint
     on_note:  called with lines for people
     """
@@ -114,7 +118,15 @@ def train(
         elif said[0] != "epoch" and on_note is not None:
             on_note(said[1])
 
-    made = _train(text, name, data, None if output is None else os.fspath(output), resume, seed, epochs, threads, tell)
+    if ranks < 1:
+        raise ArgumentError(f"train: expected 1 rank or more, found {ranks}")
+    arguments = (text, name, data, None if output is None else os.fspath(output), resume, seed, epochs, threads)
+    if ranks > 1 and not _in_ranks():
+        from ._ranks import train_in_ranks
+
+        made = train_in_ranks(ranks, arguments, tell)
+    else:
+        made = _train(*arguments, tell)
     return TrainResult([_epoch(one) for one in made[0]], made[1], _score(made[2]), _score(made[3]), pathlib.Path(made[4]), list(made[5]))
 
 

@@ -14,23 +14,25 @@ namespace {
 
 }  // namespace
 
-void ctc_greedy(const Tensor&, const LoD&, const CtcGreedy&, const CtcLabels&, ThreadTeam&) { absent("ctc_greedy"); }
-void ctc_beam_search(const Tensor&, const LoD&, const CtcBeam&, const CtcLabels&, ThreadTeam&) { absent("ctc_beam_search"); }
-void ctc_loss(const Tensor&, const LoD&, const Tensor&, const LoD&, const CtcLoss&, const Tensor&, ThreadTeam&) { absent("ctc_loss"); }
-void crf_viterbi(const Tensor&, const Tensor&, const LoD&, const Tensor&, const Tensor&, ThreadTeam&) { absent("crf_viterbi"); }
-void crf_likelihood(const Tensor&, const Tensor&, const Tensor*, bool, const LoD&, const Tensor&, ThreadTeam&) { absent("crf_likelihood"); }
+void ctc_greedy(const Tensor&, const LoD&, const CtcGreedy&, const CtcLabels&, KernelContext&) { absent("ctc_greedy"); }
+void ctc_beam_search(const Tensor&, const LoD&, const CtcBeam&, const CtcLabels&, KernelContext&) { absent("ctc_beam_search"); }
+void ctc_loss(const Tensor&, const LoD&, const Tensor&, const LoD&, const CtcLoss&, const Tensor&, KernelContext&) { absent("ctc_loss"); }
+void crf_viterbi(const Tensor&, const Tensor&, const LoD&, const Tensor&, const Tensor&, KernelContext&) { absent("crf_viterbi"); }
+void crf_likelihood(const Tensor&, const Tensor&, const Tensor*, bool, const LoD&, const Tensor&, KernelContext&) {
+  absent("crf_likelihood");
+}
 void edit_distance(const Tensor&, const LoD&, const Tensor&, const LoD&, bool, const std::vector<std::int64_t>&, const Tensor&,
-                   ThreadTeam&) {
+                   KernelContext&) {
   absent("edit_distance");
 }
-void gather_tree(const Tensor&, const Tensor&, const Tensor*, std::optional<std::int64_t>, const Tensor&, ThreadTeam&) {
+void gather_tree(const Tensor&, const Tensor&, const Tensor*, std::optional<std::int64_t>, const Tensor&, KernelContext&) {
   absent("gather_tree");
 }
-void sample_tokens(const Tensor&, const Tensor&, const Tensor&, const SampleOptions&, const Sampled&, ThreadTeam&) {
+void sample_tokens(const Tensor&, const Tensor&, const Tensor&, const SampleOptions&, const Sampled&, KernelContext&) {
   absent("sample_tokens");
 }
 void sequence_top_k_average(const Tensor&, const std::vector<std::int64_t>&, const std::vector<std::int64_t>&,
-                            const std::vector<std::int64_t>&, const SequenceTopKAverage&, const Tensor&, ThreadTeam&) {
+                            const std::vector<std::int64_t>&, const SequenceTopKAverage&, const Tensor&, KernelContext&) {
   absent("sequence_top_k_average");
 }
 

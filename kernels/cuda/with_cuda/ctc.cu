@@ -157,7 +157,7 @@ struct Prefix {
   std::int32_t filling = 0;  // so that no copy of a prefix reads what nobody wrote
 };
 
-/// What one sequence's search works with.
+/// The buffers of one sequence's search.
 struct Search {
   Node* nodes;
   Prefix *beam, *next;
@@ -262,7 +262,7 @@ struct BeamSearch {
     return (prefix.node != 0 && label == search.nodes[prefix.node].label ? prefix.blank : prefix.total) + said;
   }
 
-  /// What prefix `place` of the beam is after frame t when nothing new is said, or its last label is behind the rest of it.
+  /// Prefix `place` of the beam after frame t without a new label: a blank, or its last label again.
   MILLRACE_HD Prefix stay(const Search& search, std::int64_t t, std::int32_t frame, std::int32_t place) const {
     const Prefix& prefix = search.beam[place];
     Prefix same{-1, prefix.total + at(t, blank), -infinite<double>(), 0, prefix.node};
@@ -367,8 +367,8 @@ Tensor room_of(const Queue& queue, std::int64_t count) {
 
 }  // namespace
 
-void ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, const CtcLabels& to, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, const CtcLabels& to, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor bounds = uploaded(queue, bounds_of(lod));
   const Tensor best = scratch(queue, DType::i64, DDim{scores.dim(0)});
   visit_floats(scores.dtype(), [&](auto wide) {
@@ -381,8 +381,8 @@ void ctc_greedy(const Tensor& scores, const LoD& lod, const CtcGreedy& options, 
 }
 
 void ctc_loss(const Tensor& scores, const LoD& lod, const Tensor& labels, const LoD& label_lod, const CtcLoss& options, const Tensor& to,
-              ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+              KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor bounds = uploaded(queue, bounds_of(lod));
   const Tensor label_bounds = uploaded(queue, bounds_of(label_lod));
   const Tensor checked = scratch(queue, DType::i64, DDim{labels.dim(0)});
@@ -397,8 +397,8 @@ void ctc_loss(const Tensor& scores, const LoD& lod, const Tensor& labels, const 
   });
 }
 
-void ctc_beam_search(const Tensor& scores, const LoD& lod, const CtcBeam& options, const CtcLabels& to, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void ctc_beam_search(const Tensor& scores, const LoD& lod, const CtcBeam& options, const CtcLabels& to, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const std::int64_t classes = scores.dim(1);
   const Indices offsets = bounds_of(lod);
   const BeamRoom plan(offsets, classes, options.width);

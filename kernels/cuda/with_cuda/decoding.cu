@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows a network: fields, distances, trees and draws, each sequence (row, beam) in one thread.
+// Ops behind a network: fields, distances, trees and draws, each sequence (row, beam) in one thread.
 #include <millrace/kernels/cuda/decoding.h>
 
 #include <millrace/kernels/cpu/philox.h>
@@ -232,7 +232,7 @@ struct Tree {
 
 // ---- Draws ----
 
-/// What may be drawn of each row, over the temperature: what is not among the best is impossible.
+/// The scores of each row over the temperature; an element that is not among the best cannot be drawn.
 template <class T>
 struct Allowed {
   Matrix<T> scores;
@@ -324,8 +324,8 @@ struct TopAverage {
 }  // namespace
 
 void crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lod, const Tensor& tags, const Tensor& scores,
-                 ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+                 KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor bounds = uploaded(queue, bounds_of(lod));
   const Tensor room = crf_room(queue, emission, scores.dim(0));
   const Tensor backs = scratch(queue, DType::i32, emission.dims());
@@ -338,8 +338,8 @@ void crf_viterbi(const Tensor& emission, const Tensor& weights, const LoD& lod, 
 }
 
 void crf_likelihood(const Tensor& emission, const Tensor& weights, const Tensor* tags, bool normalised, const LoD& lod, const Tensor& out,
-                    ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+                    KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor bounds = uploaded(queue, bounds_of(lod));
   const Tensor room = crf_room(queue, emission, out.dim(0));
   const FaultSink fault = fault_sink(queue, normalised ? FaultyOp::crf_log_likelihood : FaultyOp::crf_score);
@@ -352,8 +352,8 @@ void crf_likelihood(const Tensor& emission, const Tensor& weights, const Tensor*
 }
 
 void edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const Tensor& references, const LoD& reference_lod, bool normalised,
-                   const std::vector<std::int64_t>& ignored, const Tensor& out, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+                   const std::vector<std::int64_t>& ignored, const Tensor& out, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor left = uploaded(queue, bounds_of(hypothesis_lod));
   const Tensor right = uploaded(queue, bounds_of(reference_lod));
   const Tensor dropped = uploaded(queue, ignored);
@@ -368,8 +368,8 @@ void edit_distance(const Tensor& hypotheses, const LoD& hypothesis_lod, const Te
 }
 
 void gather_tree(const Tensor& ids, const Tensor& parents, const Tensor* lengths, std::optional<std::int64_t> end_token, const Tensor& out,
-                 ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+                 KernelContext& context) {
+  const Queue& queue = queue_of(context);
   each_index(queue, ids.dim(1) * ids.dim(2),
              Tree{elements<std::int64_t>(ids), elements<std::int64_t>(parents), elements<std::int64_t>(out),
                   lengths != nullptr ? column(*lengths) : Column{}, ids.dim(0), ids.dim(1), ids.dim(2), end_token.value_or(-1),
@@ -377,8 +377,8 @@ void gather_tree(const Tensor& ids, const Tensor& parents, const Tensor* lengths
 }
 
 void sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step, const SampleOptions& options, const Sampled& to,
-                   ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+                   KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor room = scratch(queue, DType::f64, scores.dims());
   auto* const rows = static_cast<double*>(room.raw_mutable());
   const std::int64_t top = options.top >= scores.dim(1) ? 0 : options.top;
@@ -393,9 +393,9 @@ void sample_tokens(const Tensor& scores, const Tensor& keys, const Tensor& step,
 
 void sequence_top_k_average(const Tensor& x, const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& firsts,
                             const std::vector<std::int64_t>& columns, const SequenceTopKAverage& options, const Tensor& out,
-                            ThreadTeam& team) {
+                            KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   std::vector<std::int64_t> rows;
   for (std::size_t i = 0; i + 1 < firsts.size(); ++i) rows.resize(static_cast<std::size_t>(firsts[i + 1]), static_cast<std::int64_t>(i));
   const Tensor ks = uploaded(queue, options.ks);

@@ -64,6 +64,11 @@ struct Elements<float> {
     if (dtype == DType::bf16) return widened(static_cast<const bfloat16*>(data)[i]);
     return widened(static_cast<const float16*>(data)[i]);
   }
+  /// `value` as `get` finds it behind `set`.
+  MILLRACE_HD float rounded(float value) const {
+    if (dtype == DType::f32) return value;
+    return dtype == DType::bf16 ? widened(narrowed<bfloat16>(value)) : widened(narrowed<float16>(value));
+  }
   MILLRACE_HD void set(std::int64_t i, float value) const {
     if (dtype == DType::f32) {
       static_cast<float*>(data)[i] = value;

@@ -246,35 +246,35 @@ struct Where {
 
 }  // namespace
 
-void cast(const Tensor& x, const Tensor& out, ThreadTeam& team) {
+void cast(const Tensor& x, const Tensor& out, KernelContext& context) {
   visit_wide(x.dtype(), [&](auto from) {
     visit_wide(out.dtype(), [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
-      each_index(queue_of(team), out.elements(), Cast<From, To>{walk_of(x, out), elements<From>(x), elements<To>(out)});
+      each_index(queue_of(context), out.elements(), Cast<From, To>{walk_of(x, out), elements<From>(x), elements<To>(out)});
     });
   });
 }
 
-void fill(const Tensor& value, const Tensor& out, ThreadTeam& team) {
+void fill(const Tensor& value, const Tensor& out, KernelContext& context) {
   visit_bytes(out.dtype(), [&](auto unit) {
     using U = decltype(unit);
     U element;
     std::memcpy(&element, value.raw(), sizeof element);
     const DDim* const strides[1] = {&out.strides()};
-    each_index(queue_of(team), out.elements(), Fill<U>{Walk<1>(out.dims(), strides), element, static_cast<U*>(out.raw_mutable())});
+    each_index(queue_of(context), out.elements(), Fill<U>{Walk<1>(out.dims(), strides), element, static_cast<U*>(out.raw_mutable())});
   });
 }
 
-void arange(double start, double step, const Tensor& out, ThreadTeam& team) {
+void arange(double start, double step, const Tensor& out, KernelContext& context) {
   visit_wide(out.dtype(), [&](auto wide) {
     using T = decltype(wide);
-    each_index(queue_of(team), out.elements(), Arange<T>{start, step, elements<T>(out)});
+    each_index(queue_of(context), out.elements(), Arange<T>{start, step, elements<T>(out)});
   });
 }
 
-void unary(Unary kind, const UnaryParams& params, const Tensor& x, const Tensor& out, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void unary(Unary kind, const UnaryParams& params, const Tensor& x, const Tensor& out, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   visit_wide(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
     if constexpr (std::is_same_v<T, std::int64_t>) {
@@ -292,8 +292,8 @@ void unary(Unary kind, const UnaryParams& params, const Tensor& x, const Tensor&
   });
 }
 
-void binary(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void binary(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   visit_wide(a.dtype(), [&](auto wide) {
     using T = decltype(wide);
     if (kind >= Binary::equal) {
@@ -309,11 +309,11 @@ void binary(Binary kind, const Tensor& a, const Tensor& b, const Tensor& out, Th
   });
 }
 
-void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& out, ThreadTeam& team) {
+void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& out, KernelContext& context) {
   visit_bytes(a.dtype(), [&](auto unit) {
     using U = decltype(unit);
     const DDim* const strides[4] = {&condition.strides(), &a.strides(), &b.strides(), &out.strides()};
-    each_index(queue_of(team), out.elements(),
+    each_index(queue_of(context), out.elements(),
                Where<U>{Walk<4>(out.dims(), strides), static_cast<const std::uint8_t*>(condition.raw()), static_cast<const U*>(a.raw()),
                         static_cast<const U*>(b.raw()), static_cast<U*>(out.raw_mutable())});
   });

@@ -193,7 +193,7 @@ void multiply(const Request& request, const Queue& queue) {
 
 }  // namespace
 
-void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, ThreadTeam& team) {
+void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Tensor& c, KernelContext& context) {
   Request request;
   const int axes = c.rank() - 2;
   request.batch = c.dims().slice(0, axes);
@@ -215,10 +215,10 @@ void gemm(double alpha, const Tensor& a, const Tensor& b, double beta, const Ten
   request.k = a.dim(-1);
   request.alpha = alpha;
   request.beta = beta;
-  multiply(request, queue_of(team));
+  multiply(request, queue_of(context));
 }
 
-void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, KernelContext& context) {
   Request request;
   request.dtype = x.dtype();
   request.a = x.raw();
@@ -234,12 +234,12 @@ void linear(const Tensor& x, const Tensor& weights, const Tensor* bias, const Te
   request.n = out.dim(1);
   request.k = x.dim(1);
   request.bias = bias;
-  multiply(request, queue_of(team));
+  multiply(request, queue_of(context));
 }
 
-void conv1d(const Conv1dDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, ThreadTeam& team) {
+void conv1d(const Conv1dDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   const std::int64_t channels = desc.in_channels / desc.groups;
   const std::int64_t columns = desc.out_channels / desc.groups;
   const std::int64_t k = channels * desc.kernel;
@@ -288,7 +288,7 @@ Elements<T> or_none(const Tensor& x, bool used) {
 }  // namespace
 
 void lstm_gates(const LstmDesc& desc, const PackedLstm& weights, const Tensor& input, const Tensor& recurrent, const Tensor& c,
-                const Tensor& h_out, const Tensor& c_out, ThreadTeam& team) {
+                const Tensor& h_out, const Tensor& c_out, KernelContext& context) {
   if (h_out.elements() == 0) return;
   const auto run = [&](auto wide) {
     using T = decltype(wide);
@@ -306,7 +306,7 @@ void lstm_gates(const LstmDesc& desc, const PackedLstm& weights, const Tensor& i
                                   h_out.strides()[0],
                                   c_out.strides()[0],
                                   LstmFunctions<T>(desc)};
-    each_index(queue_of(team), h_out.elements(), kernel);
+    each_index(queue_of(context), h_out.elements(), kernel);
   };
   desc.dtype == DType::f64 ? run(double{}) : run(float{});
 }

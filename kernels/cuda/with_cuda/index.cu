@@ -12,10 +12,10 @@ namespace {
 /// Row-major indices; what lies otherwise is copied first.
 class Places {
  public:
-  Places(const Tensor& index, ThreadTeam& team) : held_(index) {
+  Places(const Tensor& index, KernelContext& context) : held_(index) {
     if (!index.is_contiguous()) {
-      held_ = scratch(queue_of(team), index.dtype(), index.dims());
-      copy(index, held_, team);
+      held_ = scratch(queue_of(context), index.dtype(), index.dims());
+      copy(index, held_, context);
     }
   }
   Elements<std::int64_t> elements() const { return cuda::elements<std::int64_t>(held_); }
@@ -283,9 +283,10 @@ struct SequenceScatter {
 
 DDim erased_front(const DDim& dims) { return dims.erased(0); }
 
-void gather_rows_from(const Tensor& x, const Elements<std::int64_t>& index, const Tensor* otherwise, const Tensor& out, ThreadTeam& team) {
+void gather_rows_from(const Tensor& x, const Elements<std::int64_t>& index, const Tensor* otherwise, const Tensor& out,
+                      KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   const DDim from = erased_front(x.strides());
   const DDim to = erased_front(out.strides());
   const DDim& rest = otherwise == nullptr ? to : otherwise->strides();
@@ -299,8 +300,8 @@ void gather_rows_from(const Tensor& x, const Elements<std::int64_t>& index, cons
   });
 }
 
-void scatter_rows_from(const Tensor& x, const Elements<std::int64_t>& index, const Tensor& out, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void scatter_rows_from(const Tensor& x, const Elements<std::int64_t>& index, const Tensor& out, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const DDim from = erased_front(x.strides());
   const DDim to = erased_front(out.strides());
   const DDim* const strides[2] = {&from, &to};
@@ -313,12 +314,12 @@ void scatter_rows_from(const Tensor& x, const Elements<std::int64_t>& index, con
 }
 
 /// Blocks of `dims` behind the first batch_axes + r axes.
-Tensor blocks_of(FaultyOp op, const Tensor& index, int batch_axes, const DDim& dims, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+Tensor blocks_of(FaultyOp op, const Tensor& index, int batch_axes, const DDim& dims, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const std::int64_t entries = index.dims().slice(0, index.rank() - 1).elements();
   const std::int64_t batches = dims.slice(0, batch_axes).elements();
   Tensor made = scratch(queue, DType::i64, DDim{entries});
-  const Places places(index, team);
+  const Places places(index, context);
   Blocks kernel{places.elements(),
                 static_cast<std::int64_t*>(made.raw_mutable()),
                 {},
@@ -331,20 +332,20 @@ Tensor blocks_of(FaultyOp op, const Tensor& index, int batch_axes, const DDim& d
 }
 
 void scatter_at(const Tensor& updates, const Tensor& blocks, std::int64_t block, ScatterReduction reduction, const Tensor& out,
-                ThreadTeam& team) {
+                KernelContext& context) {
   visit_wide(out.dtype(), [&](auto wide) {
     using T = decltype(wide);
-    each_index(queue_of(team), updates.elements(),
+    each_index(queue_of(context), updates.elements(),
                ScatterBlocks<T>{elements<T>(updates), elements<T>(out), integers(blocks), blocks.elements(), block, reduction});
   });
 }
 
 }  // namespace
 
-void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
+void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
-  const Places places(index, team);
+  const Queue& queue = queue_of(context);
+  const Places places(index, context);
   const Walk<1> outer = walk_along(x.dims().slice(0, axis), x.strides().slice(0, axis));
   const Walk<1> inner = walk_along(x.dims().slice(axis + 1, x.rank()), x.strides().slice(axis + 1, x.rank()));
   visit_bytes(x.dtype(), [&](auto unit) {
@@ -355,9 +356,9 @@ void gather(const Tensor& x, const Tensor& index, int axis, const Tensor& out, T
   });
 }
 
-void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
-  const Places places(index, team);
+void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tensor& out, KernelContext& context) {
+  const Queue& queue = queue_of(context);
+  const Places places(index, context);
   DDim from = x.strides();
   from[axis] = 0;
   const DDim* const strides[2] = {&from, &out.strides()};
@@ -369,65 +370,65 @@ void gather_elements(const Tensor& x, const Tensor& index, int axis, const Tenso
   });
 }
 
-void gather_rows(const Tensor& x, const Indices& index, const Tensor& out, ThreadTeam& team) {
-  const Tensor plan = uploaded(queue_of(team), index);
-  gather_rows_from(x, elements<std::int64_t>(plan), nullptr, out, team);
+void gather_rows(const Tensor& x, const Indices& index, const Tensor& out, KernelContext& context) {
+  const Tensor plan = uploaded(queue_of(context), index);
+  gather_rows_from(x, elements<std::int64_t>(plan), nullptr, out, context);
 }
 
-void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out, ThreadTeam& team) {
-  const Places places(index, team);
-  gather_rows_from(x, places.elements(), nullptr, out, team);
+void gather_rows(const Tensor& x, const Tensor& index, const Tensor& out, KernelContext& context) {
+  const Places places(index, context);
+  gather_rows_from(x, places.elements(), nullptr, out, context);
 }
 
-void gather_rows_or(const Tensor& x, const Indices& index, const Tensor& otherwise, const Tensor& out, ThreadTeam& team) {
-  const Tensor plan = uploaded(queue_of(team), index);
-  gather_rows_from(x, elements<std::int64_t>(plan), &otherwise, out, team);
+void gather_rows_or(const Tensor& x, const Indices& index, const Tensor& otherwise, const Tensor& out, KernelContext& context) {
+  const Tensor plan = uploaded(queue_of(context), index);
+  gather_rows_from(x, elements<std::int64_t>(plan), &otherwise, out, context);
 }
 
-void scatter_rows(const Tensor& x, const Indices& index, const Tensor& out, ThreadTeam& team) {
-  const Tensor plan = uploaded(queue_of(team), index);
-  scatter_rows_from(x, elements<std::int64_t>(plan), out, team);
+void scatter_rows(const Tensor& x, const Indices& index, const Tensor& out, KernelContext& context) {
+  const Tensor plan = uploaded(queue_of(context), index);
+  scatter_rows_from(x, elements<std::int64_t>(plan), out, context);
 }
 
-void scatter_rows(const Tensor& x, const Tensor& index, const Tensor& out, ThreadTeam& team) {
-  const Places places(index, team);
-  scatter_rows_from(x, places.elements(), out, team);
+void scatter_rows(const Tensor& x, const Tensor& index, const Tensor& out, KernelContext& context) {
+  const Places places(index, context);
+  scatter_rows_from(x, places.elements(), out, context);
 }
 
-void gather_nd(const Tensor& x, const Tensor& index, int batch_axes, const Tensor& out, ThreadTeam& team) {
+void gather_nd(const Tensor& x, const Tensor& index, int batch_axes, const Tensor& out, KernelContext& context) {
   if (index.dims().slice(0, index.rank() - 1).elements() == 0) return;
-  const Tensor blocks = blocks_of(FaultyOp::gather_nd, index, batch_axes, x.dims(), team);
+  const Tensor blocks = blocks_of(FaultyOp::gather_nd, index, batch_axes, x.dims(), context);
   if (out.elements() == 0 || x.elements() == 0) return;
   visit_bytes(x.dtype(), [&](auto unit) {
     using U = decltype(unit);
-    each_index(queue_of(team), out.elements(),
+    each_index(queue_of(context), out.elements(),
                GatherBlocks<U>{from_of<U>(x), to_of<U>(out), integers(blocks), out.elements() / blocks.elements()});
   });
 }
 
-void scatter_nd(const Tensor& updates, const Tensor& index, ScatterReduction reduction, const Tensor& out, ThreadTeam& team) {
+void scatter_nd(const Tensor& updates, const Tensor& index, ScatterReduction reduction, const Tensor& out, KernelContext& context) {
   if (updates.elements() == 0) return;
-  const Tensor blocks = blocks_of(FaultyOp::scatter_nd, index, 0, out.dims(), team);
-  if (out.elements() > 0) scatter_at(updates, blocks, updates.elements() / blocks.elements(), reduction, out, team);
+  const Tensor blocks = blocks_of(FaultyOp::scatter_nd, index, 0, out.dims(), context);
+  if (out.elements() > 0) scatter_at(updates, blocks, updates.elements() / blocks.elements(), reduction, out, context);
 }
 
 void scatter_elements(const Tensor& updates, const Tensor& index, int axis, ScatterReduction reduction, const Tensor& out,
-                      ThreadTeam& team) {
+                      KernelContext& context) {
   if (updates.elements() == 0) return;
-  const Queue& queue = queue_of(team);
-  const Places places(index, team);
+  const Queue& queue = queue_of(context);
+  const Places places(index, context);
   const Tensor targets = scratch(queue, DType::i64, DDim{index.elements()});
   DDim strides = out.strides();
   strides[axis] = 0;
   each_index(queue, index.elements(),
              ElementTargets{walk_along(index.dims(), strides), places.elements(), static_cast<std::int64_t*>(targets.raw_mutable()),
                             out.dim(axis), out.strides()[axis], fault_sink(queue, FaultyOp::scatter_elements)});
-  if (out.elements() > 0) scatter_at(updates, targets, 1, reduction, out, team);
+  if (out.elements() > 0) scatter_at(updates, targets, 1, reduction, out, context);
 }
 
-void mapped_copy(const Tensor& x, const std::vector<Indices>& maps, const Tensor* otherwise, const Tensor& out, ThreadTeam& team) {
+void mapped_copy(const Tensor& x, const std::vector<Indices>& maps, const Tensor* otherwise, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   Indices all;
   for (const Indices& map : maps) all.insert(all.end(), map.begin(), map.end());
   const Tensor tables = uploaded(queue, all);
@@ -443,22 +444,22 @@ void mapped_copy(const Tensor& x, const std::vector<Indices>& maps, const Tensor
   });
 }
 
-void one_hot(const Tensor& index, int axis, const Tensor& values, const Tensor& out, ThreadTeam& team) {
+void one_hot(const Tensor& index, int axis, const Tensor& values, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Places places(index, team);
+  const Places places(index, context);
   visit_bytes(out.dtype(), [&](auto unit) {
     using U = decltype(unit);
     U both[2];
     std::memcpy(both, values.raw(), sizeof both);
-    each_index(queue_of(team), out.elements(),
+    each_index(queue_of(context), out.elements(),
                OneHot<U>{both[0], both[1], to_of<U>(out), places.elements(), out.dim(axis), out.strides()[axis]});
   });
 }
 
-void reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, const Tensor& out, ThreadTeam& team) {
+void reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
-  const Places places(lengths, team);
+  const Queue& queue = queue_of(context);
+  const Places places(lengths, context);
   const int batch = 1 - time_axis;
   const DDim from = x.strides().slice(2, x.rank());
   const DDim to = out.strides().slice(2, out.rank());
@@ -473,10 +474,10 @@ void reverse_sequence(const Tensor& x, const Tensor& lengths, int time_axis, con
 }
 
 void sequence_scatter(const Tensor& x, const Tensor& ids, const Tensor& updates, const Indices& offsets, const Tensor& out,
-                      ThreadTeam& team) {
+                      KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
-  const Places places(ids, team);
+  const Queue& queue = queue_of(context);
+  const Places places(ids, context);
   const Tensor bounds = uploaded(queue, offsets);
   visit_wide(x.dtype(), [&](auto wide) {
     using T = decltype(wide);

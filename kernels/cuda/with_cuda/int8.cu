@@ -61,8 +61,8 @@ struct Int8Product {
 
 }  // namespace
 
-void quantize_rows(const Tensor& x, const Tensor& values, const Tensor& scales, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void quantize_rows(const Tensor& x, const Tensor& values, const Tensor& scales, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   const Tensor factors = scratch(queue, DType::f32, scales.dims());
   const auto* from = static_cast<const float*>(x.raw());
   auto* const room = static_cast<float*>(factors.raw_mutable());
@@ -72,11 +72,11 @@ void quantize_rows(const Tensor& x, const Tensor& values, const Tensor& scales, 
 }
 
 void matmul_int8(const Tensor& x, const Tensor& row_scales, const Tensor& weights, const Tensor& column_scales, const Tensor& out,
-                 ThreadTeam& team) {
+                 KernelContext& context) {
   const std::int64_t n = out.dim(-1);
   const std::int64_t rows = row_scales.elements();
   const std::int64_t tiles = (rows + Int8Product::rows_each - 1) / Int8Product::rows_each;
-  each_index(queue_of(team), tiles * n,
+  each_index(queue_of(context), tiles * n,
              Int8Product{static_cast<const std::int8_t*>(x.raw()), static_cast<const std::int8_t*>(weights.raw()),
                          static_cast<const float*>(row_scales.raw()), static_cast<const float*>(column_scales.raw()),
                          static_cast<float*>(out.raw_mutable()), rows, x.dim(-1), n});

@@ -6,10 +6,10 @@
 
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 
-/// What library_products.cu does on the device beside the library's own kernels.
+/// The device code of library_products.cu beside the library's own kernels.
 namespace millrace::cuda::library {
 
-/// What follows the sums, as in gemm.cu.
+/// The operations behind the sums, as in gemm.cu.
 template <class T>
 struct Finish {
   const T* sums;

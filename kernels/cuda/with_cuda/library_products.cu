@@ -195,7 +195,7 @@ class Probe {
   }
 
  private:
-  /// What is fast for few rows is not what is fast for many.
+  /// The fastest algorithm for few rows is not the fastest for many.
   std::vector<blas::Proposal> proposals() const {
     std::vector<blas::Proposal> all;
     for (const std::int64_t rows : {most_rows, std::int64_t{128}, std::int64_t{16}})

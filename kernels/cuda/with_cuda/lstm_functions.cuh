@@ -18,7 +18,7 @@ MILLRACE_HD MILLRACE_APART T apply_apart(Unary kind, T alpha, T beta, T x) {
   return apply(kind, alpha, beta, x);
 }
 
-/// What follows the sums of one unit in one row, by kernels/lstm_cell.h.
+/// The pointwise part of one unit in one row, behind its sums, by kernels/lstm_cell.h.
 template <class T>
 struct LstmFunctions {
   Unary kinds[3];  // gate, candidate, output
@@ -42,6 +42,14 @@ struct LstmFunctions {
     if (kinds[which] == Unary::sigmoid) return sigmoid_of(a);
     if (kinds[which] == Unary::tanh) return tanh_of(a);
     return apply_apart(kinds[which], alphas[which], betas[which], a);
+  }
+  /// Sigmoids and hyperbolic tangents, gates of their own, no peepholes, no clipping: `usual` below.
+  bool is_usual() const {
+    return kinds[0] == Unary::sigmoid && kinds[1] == Unary::tanh && kinds[2] == Unary::tanh && !coupled && !peepholes && !(clip > T{0});
+  }
+  MILLRACE_HD static T usual(const T (&a)[4], T& c) {
+    c = sigmoid_of(a[1]) * c + sigmoid_of(a[0]) * tanh_of(a[2]);
+    return sigmoid_of(a[3]) * tanh_of(c);
   }
   /// `a`: i f g o; `p`: the peepholes of i f o, where there are any. Gives h; `c` becomes the next one.
   MILLRACE_HD T step(T (&a)[4], const T (&p)[3], T& c) const {

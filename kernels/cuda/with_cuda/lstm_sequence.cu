@@ -10,10 +10,12 @@
 namespace millrace::cuda {
 namespace {
 
-template <class T, int TILES>
+template <class T, int TILES, bool USUAL, bool TIMED = false>
 struct LstmSequence {
+  /// Four tiles take the registers that a ninth warp would.
+  static constexpr bool ninth_warp = TILES == 1;
   LstmArguments arguments;
-  MILLRACE_DEVICE void operator()(Warp& warp) const { LstmWorker<T, TILES>(arguments, warp).run(); }
+  MILLRACE_DEVICE void operator()(Warp& warp) const { LstmWorker<T, TILES, USUAL, TIMED>(arguments, warp).run(); }
 };
 
 template <class Word>
@@ -22,42 +24,13 @@ struct Zeros {
   MILLRACE_HD void operator()(std::int64_t i) const { to[i] = 0; }
 };
 
-/// R as lstm_worker.cuh reads it; `place` is one element of the packed form.
-template <class T>
-struct PackRecurrent {
-  const typename Arithmetic<T>::Stored* from;
-  T* to;
-  std::int64_t hidden, chunks;
-
-  MILLRACE_HD void operator()(std::int64_t i) const {
-    constexpr int k_of_chunk = Arithmetic<T>::chunk;
-    // i counts [unit block][chunk][k][unit][gate].
-    const auto gate = static_cast<int>(i % 4);
-    const auto unit = static_cast<int>(i / 4 % 8);
-    const auto k = static_cast<int>(i / 32 % k_of_chunk);
-    const std::int64_t piece = i / (32 * k_of_chunk);
-    const std::int64_t row = piece % chunks * k_of_chunk + k;
-    const std::int64_t column = piece / chunks * 8 + unit;
-    const T value = row < hidden && column < hidden ? factor_of<T>(from[row * 4 * hidden + gate * hidden + column]) : T{};
-    to[piece * 32 * k_of_chunk + place(gate, unit, k)] = value;
-  }
-  MILLRACE_HD static std::int64_t place(int gate, int unit, int k) {
-    if constexpr (!Arithmetic<T>::by_mma) return (k * 8 + unit) * 4 + gate;
-    return gate / 2 * 16 * Arithmetic<T>::chunk + place_in_a<T>(gate % 2 * 8 + unit, k);
-  }
-};
-
 template <class T>
 void pack_as(const LstmDesc& desc, const Tensor& r, const Tensor& packed, const Queue& queue) {
   using Stored = typename Arithmetic<T>::Stored;
   each_index(queue, packed.elements() / static_cast<std::int64_t>(sizeof(T)),
-             PackRecurrent<T>{static_cast<const Stored*>(r.raw()), static_cast<T*>(packed.raw_mutable()), desc.hidden,
-                              lstm_pieces(desc.hidden, lstm_chunk(desc.dtype))});
+             PackWeights<T>{static_cast<const Stored*>(r.raw()), static_cast<T*>(packed.raw_mutable()), desc.hidden, desc.hidden, 4,
+                            lstm_pieces(desc.hidden, lstm_chunk(desc.dtype))});
 }
-
-}  // namespace
-
-namespace {
 
 /// Weights are packed for one arithmetic; the kernel of another one would read nonsense, or give bits that no other backend has.
 void check_arithmetic(const LstmDesc& desc, bool tf32, const Queue& queue) {
@@ -68,8 +41,8 @@ void check_arithmetic(const LstmDesc& desc, bool tf32, const Queue& queue) {
 
 }  // namespace
 
-void pack_lstm_sequence(const LstmDesc& desc, bool tf32, const Tensor& r, const Tensor& packed, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void pack_lstm_sequence(const LstmDesc& desc, bool tf32, const Tensor& r, const Tensor& packed, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   check_arithmetic(desc, tf32, queue);
   if (tf32) return pack_as<TensorFloat32>(desc, r, packed, queue);
   if (desc.dtype == DType::f32) return pack_as<float>(desc, r, packed, queue);
@@ -79,13 +52,13 @@ void pack_lstm_sequence(const LstmDesc& desc, bool tf32, const Tensor& r, const 
 
 namespace {
 
-/// What one launch works in, for as long as it runs.
+/// The memory that one launch works in, for as long as it runs.
 struct Room {
   Tensor exchange, words;
 
   Room(const LstmArguments& a, const Queue& queue)
       : exchange(scratch(queue, DType::u8, DDim{2 * std::int64_t{a.tiles} * a.chunks * lstm_state_bytes})),
-        words(scratch(queue, DType::i32, DDim{std::int64_t{a.groups} * words_a_line + a.steps})) {
+        words(scratch(queue, DType::i32, DDim{group_words(a.group.groups)})) {
     each_index(queue, words.elements(), Zeros<std::uint32_t>{static_cast<std::uint32_t*>(words.raw_mutable())});
   }
 };
@@ -98,15 +71,16 @@ void describe(LstmArguments& a, const LstmDesc& desc, const LstmSchedule& schedu
   a.hidden = static_cast<int>(desc.hidden);
   a.unit_blocks = static_cast<int>(lstm_pieces(desc.hidden, 8));
   a.chunks = static_cast<int>(lstm_pieces(desc.hidden, lstm_chunk(desc.dtype)));
-  a.group = schedule.group;
-  a.blocks = schedule.blocks;
-  a.groups = schedule.groups;
+  a.group.kind = static_cast<int>(schedule.group);
+  a.group.blocks = schedule.blocks;
+  a.group.groups = schedule.groups;
+  a.group.warps = schedule.warps;
   a.ways = schedule.ways;
   a.staged = schedule.staged;
   a.resident = static_cast<int>(schedule.resident);
-  // To publish may take a warp as long as a short step: the host's memory is far away. Who waits hears of a step some microseconds later.
+  // A fence of the device for each closed step would be dear beside a short one. A waiter sees a step some microseconds later.
   constexpr double most_ns = 4000;
-  a.published = schedule.step_ns > 0 ? std::max(1, static_cast<int>(std::min(most_ns, most_ns / schedule.step_ns))) : 1;
+  a.group.published = schedule.step_ns > 0 ? std::max(1, static_cast<int>(std::min(most_ns, most_ns / schedule.step_ns))) : 1;
 }
 
 void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& weights, const LstmSequenceRows& rows) {
@@ -132,36 +106,48 @@ void point_at(LstmArguments& a, const LstmDesc& desc, const PackedLstmSequence& 
   a.y_row = rows.y.strides()[0];
 }
 
+bool is_usual(const LstmArguments& a) { return a.functions.is_usual() && a.projection.dtype == DType::f32; }
+
+/// Cells of other functions take one tile at a time, whatever the schedule says: so no bit changes, and half of the code need not be compiled.
+template <class T>
+void start_as(const LstmArguments& a, const GridShape& shape, bool wide, const Queue& queue) {
+  if (!is_usual(a)) return run_grid(queue, shape, LstmSequence<T, 1, false>{a});
+  if constexpr (Arithmetic<T>::by_mma)
+    if (wide) return run_grid(queue, shape, LstmSequence<T, 4, true>{a});
+  run_grid(queue, shape, LstmSequence<T, 1, true>{a});
+}
+
 void start(const LstmDesc& desc, bool tf32, const LstmArguments& a, const GridShape& shape, bool wide, const Queue& queue) {
-  if (tf32 && wide) return run_grid(queue, shape, LstmSequence<TensorFloat32, 4>{a});
-  if (tf32) return run_grid(queue, shape, LstmSequence<TensorFloat32, 1>{a});
-  if (desc.dtype == DType::f32) return run_grid(queue, shape, LstmSequence<float, 1>{a});
-  if (desc.dtype == DType::f16 && wide) return run_grid(queue, shape, LstmSequence<float16, 4>{a});
-  if (desc.dtype == DType::f16) return run_grid(queue, shape, LstmSequence<float16, 1>{a});
-  if (wide) return run_grid(queue, shape, LstmSequence<bfloat16, 4>{a});
-  run_grid(queue, shape, LstmSequence<bfloat16, 1>{a});
+  if (a.phases != nullptr) {
+    if (wide) return run_grid(queue, shape, LstmSequence<float16, 4, true, true>{a});
+    return run_grid(queue, shape, LstmSequence<float16, 1, true, true>{a});
+  }
+  if (tf32) return start_as<TensorFloat32>(a, shape, wide, queue);
+  if (desc.dtype == DType::f32) return start_as<float>(a, shape, wide, queue);
+  if (desc.dtype == DType::f16) return start_as<float16>(a, shape, wide, queue);
+  start_as<bfloat16>(a, shape, wide, queue);
 }
 
 }  // namespace
 
 void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule, const PackedLstmSequence& weights,
-                   const LstmSequenceRows& rows, std::int64_t first, std::int64_t last, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+                   const LstmSequenceRows& rows, std::int64_t first, std::int64_t last, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   check_arithmetic(desc, tf32, queue);
   LstmArguments a = {};
   a.functions = LstmFunctions<float>(desc);
+  if (rows.phases) a.phases = static_cast<std::int64_t*>(rows.phases->raw_mutable());
   describe(a, desc, schedule);
   point_at(a, desc, weights, rows);
   const auto at = [&](std::int64_t step) { return rows.offsets[static_cast<std::size_t>(step)]; };
   a.tiles = static_cast<int>(lstm_pieces(at(first + 1) - at(first), 8));
-  a.steps = static_cast<int>(last - first);
+  a.group.steps = static_cast<int>(last - first);
   auto* const watermark = static_cast<CudaWatermark*>(rows.watermark.get());
-  a.watermark = watermark == nullptr ? nullptr : watermark->word();
-  a.done_before = (watermark == nullptr ? 0 : watermark->base()) + static_cast<std::uint64_t>(rows.steps_before + first);
+  a.group.watermark = watermark == nullptr ? nullptr : watermark->word();
+  a.group.done_before = (watermark == nullptr ? 0 : watermark->base()) + static_cast<std::uint64_t>(rows.steps_before + first);
   const Room room(a, queue);
   a.exchange = static_cast<std::byte*>(room.exchange.raw_mutable());
-  a.arrived = static_cast<std::uint32_t*>(room.words.raw_mutable());
-  a.closed = a.arrived + a.groups * words_a_line;
+  a.group.words = static_cast<std::uint32_t*>(room.words.raw_mutable());
   const Tensor offsets = rows.offsets_there ? *rows.offsets_there : from(queue, rows.offsets, first, last + 1);
   const Tensor places = uploaded(queue, rows.places);
   const Tensor slots = rows.slots_there ? *rows.slots_there : uploaded(queue, rows.slots);
@@ -175,6 +161,8 @@ void lstm_sequence(const LstmDesc& desc, bool tf32, const LstmSchedule& schedule
   shape.cluster = schedule.group == LstmSchedule::Group::cluster ? schedule.blocks : 1;
   shape.meets = schedule.group == LstmSchedule::Group::grid;
   shape.shared_bytes = lstm_shared_bytes(schedule, desc.dtype, tf32, desc.hidden);
+  shape.publishes = watermark != nullptr;
+  if (shape.publishes && schedule.wide > 1) shape.warps = a.group.warps = std::min(schedule.warps, 7);
   if (watermark != nullptr) shape.begun = watermark->launching();
   start(desc, tf32, a, shape, schedule.wide > 1, queue);
   if (watermark != nullptr) watermark->launched(static_cast<std::uint64_t>(rows.steps_before + last));
@@ -196,11 +184,11 @@ LstmLimits lstm_limits(int device, DType) {
   const OnDevice here(device);
   LstmLimits made;
   made.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
-  made.shared_bytes = most_shared_bytes<LstmSequence<float16, 4>>(device);
+  made.shared_bytes = most_shared_bytes<LstmSequence<float16, 4, true>>(device);
   made.cooperative = attribute(cudaDevAttrCooperativeLaunch, device) != 0;
   if (attribute(cudaDevAttrComputeCapabilityMajor, device) < 9) return made;
   for (const int blocks : {2, 4, 8, 16})
-    if (const int most = most_clusters<LstmSequence<float16, 4>>(blocks, 8, made.shared_bytes, device); most > 0)
+    if (const int most = most_clusters<LstmSequence<float16, 4, true>>(blocks, 8, made.shared_bytes, device); most > 0)
       made.clusters.emplace_back(blocks, most);
   return made;
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr int tile_columns = 64, tile_rows = 32, tile_k = 32, tile_warps = 4;
 constexpr int row_tiles = tile_rows / 8;
 
-/// A block makes `tile_columns` by `tile_rows` outputs, a warp 16 columns of them. What lies outside is zeros, and is not stored.
+/// A block makes `tile_columns` by `tile_rows` outputs, a warp 16 columns of them. Elements outside are zeros, and are not stored.
 template <class T>
 struct NarrowProduct {
   using Stored = typename Arithmetic<T>::Stored;

@@ -230,6 +230,32 @@ struct LayerNorm {
   }
 };
 
+/// kernels/layer_norm_gradient.h; all rows are contiguous.
+template <class T>
+struct LayerNormGradientRow {
+  std::int64_t n;
+  const T *x, *scale, *g;
+  T epsilon;
+  T *dx, *rows;
+  MILLRACE_HD void operator()(std::int64_t row) const {
+    const T *from = x + row * n, *slope = g + row * n;
+    const T count = static_cast<T>(n);
+    const T mean = chained_sum<T>(n, [&](std::int64_t i) { return from[i]; }) / count;
+    const T square = chained_sum<T>(n, [&](std::int64_t i) {
+      const T v = from[i] - mean;
+      return v * v;
+    });
+    const T factor = T{1} / std::sqrt(square / count + epsilon);
+    const T total = chained_sum<T>(n, [&](std::int64_t i) { return slope[i] * scale[i]; }) / count;
+    const T along = chained_sum<T>(n, [&](std::int64_t i) { return (slope[i] * scale[i]) * ((from[i] - mean) * factor); }) / count;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T normal = (from[i] - mean) * factor;
+      rows[row * n + i] = slope[i] * normal;
+      dx[row * n + i] = factor * ((slope[i] * scale[i] - total) - normal * along);
+    }
+  }
+};
+
 template <class T>
 struct Cumsum {
   Walk<2> lanes;
@@ -338,7 +364,7 @@ struct Split {
 
 }  // namespace
 
-void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, ThreadTeam& team) {
+void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
   const Split dims(x.dims(), axes);
   const Split strides(x.strides(), axes);
@@ -346,17 +372,17 @@ void reduce(Reduction kind, const Tensor& x, int axes, const Tensor& out, Thread
     using T = decltype(wide);
     using Kernel = std::conditional_t<std::is_same_v<T, std::int64_t>, ReduceIntegers,
                                       ReduceFloats<std::conditional_t<std::is_same_v<T, double>, double, float>>>;
-    each_index(queue_of(team), out.elements(),
+    each_index(queue_of(context), out.elements(),
                Kernel{walk_along(out.dims(), strides.outer, out.strides()), walk_along(dims.inner, strides.inner), elements<T>(x),
                       elements<T>(out), kind});
   });
 }
 
-void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, ThreadTeam& team) {
+void arg_extreme(const Tensor& x, bool greatest, bool select_last, const Tensor& out, KernelContext& context) {
   const Split strides(x.strides(), 1);
   visit_wide(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
-    each_index(queue_of(team), out.elements(),
+    each_index(queue_of(context), out.elements(),
                ArgExtreme<T>{walk_along(out.dims(), strides.outer, out.strides()), x.dim(-1), x.strides()[-1], elements<T>(x),
                              static_cast<std::int64_t*>(out.raw_mutable()), greatest, select_last});
   });
@@ -371,20 +397,20 @@ SoftmaxRow<T> softmax_row(const Tensor& x, const Tensor& out, bool logarithm) {
 
 }  // namespace
 
-void softmax(const Tensor& x, bool logarithm, const Tensor& out, ThreadTeam& team) {
+void softmax(const Tensor& x, bool logarithm, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
   const Split dims(x.dims(), 1);
   visit_floats(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
     each_index(
-        queue_of(team), dims.outer.elements(),
+        queue_of(context), dims.outer.elements(),
         Softmax<T>{walk_along(dims.outer, Split(x.strides(), 1).outer, Split(out.strides(), 1).outer), softmax_row<T>(x, out, logarithm)});
   });
 }
 
-void sequence_softmax(const Tensor& x, const Indices& offsets, const Tensor& out, ThreadTeam& team) {
+void sequence_softmax(const Tensor& x, const Indices& offsets, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   const Split dims(x.dims(), 1);
   const Tensor bounds = uploaded(queue, offsets);
   const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
@@ -396,21 +422,40 @@ void sequence_softmax(const Tensor& x, const Indices& offsets, const Tensor& out
   });
 }
 
-void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axes, double epsilon, const Tensor& out, ThreadTeam& team) {
+void layer_norm(const Tensor& x, const Tensor& scale, const Tensor* bias, int axes, double epsilon, const Tensor& out,
+                KernelContext& context) {
   if (out.elements() == 0) return;
   const Split dims(x.dims(), axes);
   const Split from(x.strides(), axes);
   const Split to(out.strides(), axes);
   visit_floats(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
-    each_index(queue_of(team), dims.outer.elements(),
+    each_index(queue_of(context), dims.outer.elements(),
                LayerNorm<T>{walk_along(dims.outer, from.outer, to.outer), walk_along(dims.inner, from.inner, to.inner), elements<T>(x),
                             elements<T>(out), static_cast<const T*>(scale.raw()),
                             bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()), static_cast<T>(epsilon)});
   });
 }
 
-void cumsum(const Tensor& x, int axis, bool exclusive, bool reverse, const Tensor& out, ThreadTeam& team) {
+namespace {
+
+template <class T>
+void run_norm_gradient(const NormGradientCall& call, std::int64_t n, KernelContext& context) {
+  const auto data = [](const Tensor& x) { return static_cast<const T*>(x.raw()); };
+  const auto to = [](const Tensor& x) { return static_cast<T*>(x.raw_mutable()); };
+  each_index(
+      queue_of(context), call.x.elements() / n,
+      LayerNormGradientRow<T>{n, data(call.x), data(call.scale), data(call.g), static_cast<T>(call.epsilon), to(call.dx), to(call.rows)});
+}
+
+}  // namespace
+
+void layer_norm_gradient(const NormGradientCall& call, std::int64_t n, KernelContext& context) {
+  if (call.x.elements() == 0) return;
+  call.x.dtype() == DType::f64 ? run_norm_gradient<double>(call, n, context) : run_norm_gradient<float>(call, n, context);
+}
+
+void cumsum(const Tensor& x, int axis, bool exclusive, bool reverse, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
   const std::int64_t n = x.dim(axis);
   const std::int64_t sign = reverse ? -1 : 1;
@@ -418,15 +463,15 @@ void cumsum(const Tensor& x, int axis, bool exclusive, bool reverse, const Tenso
   const Tensor to = reverse ? out.slice(axis, n - 1, n) : out.slice(axis, 0, 1);
   visit_wide(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
-    each_index(queue_of(team), from.elements(),
+    each_index(queue_of(context), from.elements(),
                Cumsum<T>{walk_along(x.dims().erased(axis), x.strides().erased(axis), out.strides().erased(axis)), elements<T>(from),
                          elements<T>(to), n, sign * x.strides()[axis], sign * out.strides()[axis], exclusive});
   });
 }
 
-void sequence_pool(SequencePool kind, const Tensor& x, const Indices& offsets, const Tensor& out, ThreadTeam& team) {
+void sequence_pool(SequencePool kind, const Tensor& x, const Indices& offsets, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   const Tensor bounds = uploaded(queue, offsets);
   visit_wide(x.dtype(), [&](auto wide) {
     using T = decltype(wide);
@@ -434,9 +479,9 @@ void sequence_pool(SequencePool kind, const Tensor& x, const Indices& offsets, c
   });
 }
 
-void row_conv(const Tensor& x, const Tensor& w, const Indices& offsets, const Tensor& out, ThreadTeam& team) {
+void row_conv(const Tensor& x, const Tensor& w, const Indices& offsets, const Tensor& out, KernelContext& context) {
   if (out.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   Indices ends;
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) ends.resize(static_cast<std::size_t>(offsets[i + 1]), offsets[i + 1]);
   const Tensor bounds = uploaded(queue, ends);
@@ -447,9 +492,9 @@ void row_conv(const Tensor& x, const Tensor& w, const Indices& offsets, const Te
 }
 
 void sequence_top_k(const Tensor& x, const Indices& offsets, bool largest, const Tensor& values, const Tensor& places, const Indices& made,
-                    ThreadTeam& team) {
+                    KernelContext& context) {
   if (values.elements() == 0) return;
-  const Queue& queue = queue_of(team);
+  const Queue& queue = queue_of(context);
   Indices owners;
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
     owners.resize(static_cast<std::size_t>(offsets[i + 1]), static_cast<std::int64_t>(i));

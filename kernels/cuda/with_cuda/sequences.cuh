@@ -10,7 +10,7 @@
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
 #include <millrace/kernels/cuda/with_cuda/functions.cuh>
 
-/// What folds and kernels over whole sequences share.
+/// Functions that folds and kernels over whole sequences share.
 namespace millrace::cuda {
 
 using Indices = std::vector<std::int64_t>;

@@ -91,7 +91,7 @@ struct WideProduct {
     across = along_k ? i / depth : i % tile;
     x = along_k ? i % depth : i / tile;
   }
-  /// What lies outside is zeros; sums of it are not stored, and no k beyond the last is multiplied.
+  /// Elements outside are zeros; sums of them are not stored, and no k beyond the last is multiplied.
   MILLRACE_DEVICE void fetch(const Warp& warp, const Place& place, std::int64_t begin, PerLane<Fetched>& next) const {
     warp.each_lane([&](int lane) {
       const int first = warp.warp() * warp_lanes + lane;

@@ -63,7 +63,7 @@ struct WideNarrowProduct {
   struct Place {
     std::int64_t row, column;
   };
-  /// What a thread fetches of the rows: a chunk of one.
+  /// The part of the rows that a thread fetches: a chunk of one.
   struct OfRows {
     int row, chunk;
     MILLRACE_DEVICE OfRows(const Warp& warp, int lane) : row(warp.warp() * 16 + lane / 2), chunk(lane % 2) {}

@@ -11,7 +11,8 @@ namespace {
 
 /// Ops whose outputs depend on no element of their inputs.
 bool reads_no_element(const Op& op) {
-  return op.type == "stop_gradient" || op.type == "tensor_array_size" || op.type == "list_length" || op.type == "shape";
+  return op.type == "stop_gradient" || op.type == "tensor_array_size" || op.type == "list_length" || op.type == "shape" ||
+         op.type == "no_slot_gradients";
 }
 
 class Activity {

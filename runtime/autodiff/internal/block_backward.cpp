@@ -132,24 +132,31 @@ VarId BlockBackward::list(VarId array) {
   VarId total = no_var;
   for (const ArrayGradient& term : terms) {
     if (term.kind == Kind::slot) {
-      if (total == no_var) total = emit1(program(), "no_slot_gradients", {array}, {}, "d_" + name(array));
+      if (total == no_var) total = no_gradients(array);
       total = emit1(program(), "add_slot_gradient", {total, term.index, term.var}, {}, "d_" + name(array));
       continue;
     }
     const VarId next = list_of(term);
     total = total == no_var ? next : emit1(program(), "sum_slot_gradients", {total, next}, {}, "d_" + name(array));
   }
-  if (total == no_var) total = emit1(program(), "no_slot_gradients", {array}, {}, "d_" + name(array));
+  if (total == no_var) total = no_gradients(array);
   set_list(array, total);
   return total;
 }
 
-/// The gradient of an array as an array like it.
-VarId BlockBackward::as_array(VarId array) {
-  const VarType type = program().var(array).type;
+/// A list of gradients as an array like `like`.
+VarId BlockBackward::as_array(VarId gradients, VarId like) {
+  const VarType type = program().var(like).type;
   Attributes slot{{"dtype", type.dtype}};
   if (type.shape) slot.set("shape", std::vector<std::int64_t>(type.shape->begin(), type.shape->end()));
-  return emit1(program(), "slot_gradients_to_array", {list(array), array}, std::move(slot));
+  return emit1(program(), "slot_gradients_to_array", {gradients, like}, std::move(slot));
+}
+
+VarId BlockBackward::no_gradients(VarId array) {
+  const VarType type = program().var(array).type;
+  if (type.is_array()) return emit1(program(), "no_slot_gradients", {array}, {}, "d_" + name(array));
+  const std::int64_t rank = type.shape ? type.rank() : -1;
+  return emit1(program(), "no_slot_gradients", {}, {{"dtype", type.dtype}, {"rank", rank}}, "d_" + name(array));
 }
 
 /// True: the op works on arrays, and is done.
@@ -184,11 +191,53 @@ bool BlockBackward::visit_array(const Op& op) {
     }
     return true;
   }
+  if (visit_list(op)) return true;
   const VarId written = written_array(program(), op);
   if (written != no_var && active(written_value(program(), op)) && has_array(written)) refuse(op, "has no gradient rule");
   for (const VarId output : op.outputs)
-    if (program().var(output).type.is_array() && has_array(output)) refuse(op, "has no gradient rule");
+    if (!program().var(output).type.is_tensor() && has_list(output)) refuse(op, "has no gradient rule");
   return written != no_var;
+}
+
+bool BlockBackward::visit_list(const Op& op) {
+  if (op.type == "no_slot_gradients") return true;
+  if (op.type == "slot_gradient") {
+    const VarId given = sum(op.outputs[0]);
+    if (given != no_var && active(op.inputs[0]))
+      set_list(op.inputs[0],
+               emit1(program(), "add_slot_gradient", {list(op.inputs[0]), op.inputs[1], given}, {}, "d_" + name(op.inputs[0])));
+    return true;
+  }
+  if (op.type == "unstack_gradient") {
+    if (has(op.outputs[0]))
+      add_array(op.inputs[0], {Kind::slots, emit1(program(), "tensor_array_unstack", {sum(op.outputs[0])}, op.attributes)});
+    return true;
+  }
+  if (op.type == "boot_gradient") {
+    const VarId given = sum(op.outputs[0]);
+    if (given == no_var || !active(op.inputs[0])) return true;
+    if (program().var(op.inputs[1]).type.ordered) refuse(op, "has no gradient rule for rows of sequences");
+    // Element 0 of a list is the gradient where the read was in front of slot 0; elsewhere it is missing.
+    const auto constant = [&](std::int64_t value) { return emit1(program(), "constant", {}, {{"value", Tensor::scalar(value)}}); };
+    const VarId place = emit1(program(), "minimum", {emit1(program(), "add", {op.inputs[2], constant(1)}), constant(1)});
+    const VarId held = emit1(program(), "add_slot_gradient", {no_gradients(op.inputs[1]), place, given});
+    add(op.inputs[0], emit1(program(), "slot_gradient", {held, constant(0), op.inputs[0]}));
+    return true;
+  }
+  const bool lists = op.type == "add_slot_gradient" || op.type == "sum_slot_gradients" || op.type == "slot_gradients_of" ||
+                     op.type == "slot_gradients_to_array" || op.type == "concat_gradient";
+  if (!lists) return false;
+  if (!has_list(op.outputs[0])) return true;
+  const VarId given = list(op.outputs[0]);
+  if (op.type == "concat_gradient") {
+    if (active(op.inputs[0])) add(op.inputs[0], emit1(program(), "tensor_array_concat", {as_array(given, op.inputs[1])}));
+    return true;
+  }
+  if (op.type == "add_slot_gradient" && active(op.inputs[2]))
+    add(op.inputs[2], emit1(program(), "slot_gradient", {given, op.inputs[1], op.inputs[2]}));
+  add_array(op.inputs[0], {Kind::list, given});
+  if (op.type == "sum_slot_gradients") add_array(op.inputs[1], {Kind::list, given});
+  return true;
 }
 
 /// The gradient of `tensor_array_unstack` where that of the array is one of all slots. False, with nothing done, where it is not.
@@ -319,6 +368,8 @@ void BlockBackward::visit_while(const Op& op) {
   const int body = body_of(op);
   if (!wanted(op, body) || visit_recurrence(op, body)) return;
   const MemoryPolicy memory = policy_of(op);
+  if (memory.kind == MemoryPolicy::Kind::truncate && memory.k1 != memory.k2)
+    refuse(op, "memory policy truncate with other k2 than k1 is there for recurrences over ragged rows");
   if (memory.kind != MemoryPolicy::Kind::recompute || op.attributes.has("segment")) return visit_any_while(op, body);
   const Op outer = segment_loop(program(), body, memory.every, transform_.active);
   visit_any_while(outer, body_of(outer));
@@ -349,7 +400,7 @@ BlockBackward::Inner BlockBackward::take_inner() {
 }
 
 void BlockBackward::visit_any_while(const Op& op, int body) {
-  ForwardLoop forward(program(), body, transform_.active);
+  ForwardLoop forward(program(), body, transform_.active, policy_of(op));
   const int back = program().add_block(block_);
   BlockBackward inside(transform_, back, this);
   inside.in_loop_ = true;
@@ -374,6 +425,12 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     const VarId given = sum(op.outputs[i]);
     carried[i] = add_param(varying(program(), given == no_var ? zeros_like(program(), op.outputs[i]) : given), "d_" + name(op.inputs[i]));
   }
+  std::vector<std::pair<std::size_t, VarId>> lists;  // carried, and what stands for their gradients in the backward loop
+  for (std::size_t i = 0; i < carried.size(); ++i) {
+    const VarId param = program().block(body).params[i];
+    if (program().var(param).type.is_list() && active(param) && !forward.invariant(i))
+      lists.emplace_back(i, add_param(list(op.outputs[i]), "d_" + name(op.inputs[i])));
+  }
   VarId iteration = no_var;
   std::vector<VarId> values;  // the parameters of the forward body in this iteration
   std::map<VarId, VarId> copies;
@@ -391,6 +448,7 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     const auto here = [&](VarId var) { return copies.contains(var) ? copies.at(var) : var; };
     for (std::size_t i = 0; i < carried.size(); ++i)
       if (carried[i] != no_var) inside.add(here(next[i]), carried[i]);
+    for (const auto& [i, gradient] : lists) inside.add_array(here(next[i]), {Kind::list, gradient});
     inside.walk(ops);
     results.push_back(iteration);
     for (std::size_t i = 0; i < carried.size(); ++i) {
@@ -398,6 +456,7 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
       const VarId given = inside.cut(inside.sum(values[i]), values[i]);
       results.push_back(given == no_var ? zeros_like(program(), values[i]) : given);
     }
+    for (const auto& [i, gradient] : lists) results.push_back(inside.list(values[i]));
     made = inside.take_inner();
   });
   // Imports were given parameters as they came up; the other sums over the iterations follow them.
@@ -416,6 +475,7 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
     results.push_back(in_block(back, [&, term = gradient] { return emit1(program(), "add", {total, term}); }));
   }
   program().block(back).results = results;
+  forward.take_list_reads(back, copies);
   drop_dead_ops(program(), back);
   forward.give_values(back, left, iteration, values);
   Op loop{
@@ -423,9 +483,8 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
   std::vector<std::string> names;
   for (const VarId var : program().block(back).params) names.push_back(name(var));
   const std::vector<VarId> last = emit(program(), std::move(loop), names);
-  std::size_t at = 1;
-  for (std::size_t i = 0; i < carried.size(); ++i)
-    if (carried[i] != no_var) add(op.inputs[i], last[at++]);
+  const auto tensors = static_cast<std::size_t>(std::count_if(carried.begin(), carried.end(), [](VarId var) { return var != no_var; }));
+  std::size_t at = 1 + tensors + lists.size();
   for (const Import& each : inside.imports_) {
     if (each.sum)
       end_sum(each.var, last[at++]);
@@ -434,10 +493,15 @@ void BlockBackward::visit_any_while(const Op& op, int body) {
   }
   for (const auto& [var, gradient] : made.tensors)
     if (inside.find_import(var) == nullptr) end_sum(var, last[at++]);
+  // Behind the sums: the end of a sum replaces what there was of it when it began.
+  at = 1;
+  for (std::size_t i = 0; i < carried.size(); ++i)
+    if (carried[i] != no_var) add(op.inputs[i], last[at++]);
+  for (const auto& [i, gradient] : lists) add_array(op.inputs[i], {Kind::list, last[at++]});
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!forward.invariant(i)) continue;
     add(op.inputs[i], sum(op.outputs[i]));
-    if (program().var(op.inputs[i]).type.is_array() && arrays_.contains(op.outputs[i]) && has_array(op.outputs[i]))
+    if (!program().var(op.inputs[i]).type.is_tensor() && arrays_.contains(op.outputs[i]) && has_array(op.outputs[i]))
       add_array(op.inputs[i], {Kind::list, list(op.outputs[i])});
   }
 }
@@ -453,6 +517,7 @@ BlockBackward::Inner BlockBackward::branch(const Op& op, const char* attribute) 
     for (std::size_t i = 0; i < results.size(); ++i) {
       const VarId here = copies.contains(results[i]) ? copies.at(results[i]) : results[i];
       if (has(op.outputs[i])) inside.add(here, sum(op.outputs[i]));
+      if (has_list(op.outputs[i])) inside.add_array(here, {Kind::list, list(op.outputs[i])});
     }
     inside.walk(ops);
     return inside.take_inner();
@@ -462,7 +527,10 @@ BlockBackward::Inner BlockBackward::branch(const Op& op, const char* attribute) 
 void BlockBackward::visit_if(const Op& op) {
   if (!wanted(op, op.attributes.get<BlockId>("then_block").index) && !wanted(op, op.attributes.get<BlockId>("else_block").index)) return;
   for (const VarId output : op.outputs)
-    if (has(output)) sum(output);  // once, in front of both branches
+    if (has(output))
+      sum(output);  // once, in front of both branches
+    else if (has_list(output))
+      list(output);
   Inner made[] = {branch(op, "then_block"), branch(op, "else_block")};
   std::vector<VarId> tensors;
   std::vector<VarId> lists;

@@ -14,7 +14,7 @@
 
 namespace millrace::autodiff {
 
-/// What the backward of all blocks shares.
+/// State that the backward of all blocks shares.
 struct Transform {
   Program& program;
   std::set<VarId> active;
@@ -39,7 +39,7 @@ class BlockBackward {
   void walk(const std::vector<Op>& ops);
 
  private:
-  /// What a block of an op gives the block around it.
+  /// The gradients that a block of an op gives the block around it.
   struct Inner {
     int block = 0;
     std::vector<std::pair<VarId, VarId>> tensors;  ///< outer var, gradient in the block
@@ -70,9 +70,15 @@ class BlockBackward {
   const Import* find_import(VarId var) const;
   VarId import_param(VarId var, const VarType& type);
   void import_list(VarId array);
-  VarId as_array(VarId array);
+  VarId as_array(VarId gradients, VarId like);
+  VarId as_array(VarId array) { return as_array(list(array), array); }
+  /// The gradient of an array or list without terms.
+  VarId no_gradients(VarId array);
+  bool has_list(VarId var) const { return arrays_.contains(var) && has_array(var); }
 
   bool visit_array(const Op& op);
+  /// Ops that backward loops are made of, for second derivatives.
+  bool visit_list(const Op& op);
   bool stacked_gradient(const Op& unstack);
   void visit_write(const Op& op);
   void visit_read(const Op& op);

@@ -7,12 +7,20 @@
 
 #include <millrace/runtime/autodiff/internal/activity.h>
 #include <millrace/runtime/autodiff/internal/clone_block.h>
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
 #include <millrace/runtime/program/op_registry.h>
 
 namespace millrace::autodiff {
+namespace {
 
-ForwardLoop::ForwardLoop(Program& program, int body, std::set<VarId>& active) : program_(program), body_(body), active_(active) {
+/// Slots that are read from files before the backward loop comes to them.
+constexpr std::int64_t slots_ahead = 8;
+
+}  // namespace
+
+ForwardLoop::ForwardLoop(Program& program, int body, std::set<VarId>& active, MemoryPolicy memory)
+    : program_(program), body_(body), active_(active), memory_(std::move(memory)) {
   block_ = lowering::find_loop(program, body).first;
   check();
 }
@@ -37,9 +45,9 @@ void ForwardLoop::check() const {
     throw UnsupportedError("append_backward: op while, the loop of block " + std::to_string(body_) + ": " + why);
   };
   for (std::size_t i = 0; i < body.params.size(); ++i)
-    if (!program_.var(body.params[i]).type.is_tensor() && !invariant(i))
+    if (program_.var(body.params[i]).type.is_array() && !invariant(i))
       refuse("'" + program_.var(body.params[i]).name + "' of " + program_.var(body.params[i]).type.to_string() +
-             " is carried, and changes: only tensors have gradients through what a loop carries");
+             " is carried, and changes: only tensors and lists have gradients through what a loop carries");
   bool stored = false;
   for (const Op& op : body.ops) {
     stored = stored || active_.contains(written_array(program_, op));
@@ -109,6 +117,8 @@ std::vector<bool> ForwardLoop::live_carried(const std::function<bool(VarId)>& ha
   const std::set<VarId> read = arrays_read();
   std::set<VarId> live;
   std::vector<bool> made(body.params.size(), false);
+  for (std::size_t i = 0; i < body.params.size(); ++i)
+    if (program_.var(body.params[i]).type.is_list() && active_.contains(body.params[i]) && !invariant(i)) live.insert(body.results[i]);
   for (bool changed = true; changed;) {
     changed = false;
     for (std::size_t i = 0; i < body.params.size(); ++i) {
@@ -190,11 +200,33 @@ std::vector<Op> ForwardLoop::value_of(std::size_t carried, int back, VarId itera
     made.push_back(Op{"add", {loop().inputs[carried], made.back().outputs[0]}, {value}, {}, {}});
     return made;
   }
-  const std::string called = "kept." + param.name;
-  const VarId array = before(Op{"tensor_array", {}, {}, {{"growable", true}, {"name", called}}, {}}, called).at(0);
-  program_.append(body_, Op{"tensor_array_write", {array, iteration_, program_.block(body_).params[carried]}, {}, {{"share", true}}, {}});
-  made.push_back(Op{"tensor_array_read", {array, iteration}, {value}, {}, {}});
+  if (param.type.is_list())
+    throw UnsupportedError("append_backward: op while, the loop of block " + std::to_string(body_) + ": '" + param.name + "' of " +
+                           param.type.to_string() + " is carried, changes, and is read in an inner loop or branch");
+  made.push_back(kept_value({program_.block(body_).params[carried], value}, iteration));
   return made;
+}
+
+Op ForwardLoop::kept_value(const Kept& kept, VarId iteration) {
+  const std::string called = "kept." + program_.var(kept.var).name;
+  const VarId array = before(Op{"tensor_array", {}, {}, {{"growable", true}, {"name", called}}, {}}, called).at(0);
+  program_.append(body_, Op{"tensor_array_write", {array, iteration_, kept.var}, {}, kept_attributes(memory_, {{"share", true}}), {}});
+  Attributes read;
+  if (memory_.kind == MemoryPolicy::Kind::spill) read.set("read_ahead", slots_ahead);
+  return Op{"tensor_array_read", {array, iteration}, {kept.here}, std::move(read), {}};
+}
+
+void ForwardLoop::take_list_reads(int back, const std::map<VarId, VarId>& copies) {
+  std::vector<Op>& ops = program_.block(back).ops;
+  for (const Op& op : program_.block(body_).ops) {
+    if (op.type != "slot_gradient" || program_.var(op.inputs[0]).block != body_) continue;
+    const auto params = program_.block(body_).params;
+    const auto param = std::find(params.begin(), params.end(), op.inputs[0]);
+    if (param != params.end() && invariant(static_cast<std::size_t>(param - params.begin()))) continue;
+    const Kept kept{op.outputs[0], copies.at(op.outputs[0])};
+    std::erase_if(ops, [&](const Op& each) { return !each.outputs.empty() && each.outputs[0] == kept.here; });
+    list_reads_.push_back(kept);
+  }
 }
 
 void ForwardLoop::give_values(int back, VarId left, VarId iteration, const std::vector<VarId>& values) {
@@ -219,6 +251,8 @@ void ForwardLoop::give_values(int back, VarId left, VarId iteration, const std::
     if (program_.var(values[i]).block != back || !read.contains(values[i])) continue;
     for (Op& op : value_of(i, back, iteration, values[i])) front.push_back(std::move(op));
   }
+  for (const Kept& kept : list_reads_)
+    if (read.contains(kept.here)) front.push_back(kept_value(kept, iteration));
   for (Op& op : rest) front.push_back(std::move(op));
   program_.block(back).ops = std::move(front);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/program/program.h>
 
 namespace millrace::autodiff {
@@ -18,7 +19,8 @@ namespace millrace::autodiff {
 class ForwardLoop {
  public:
   /// UnsupportedError when the loop carries arrays or lists that change, or is left in the middle of an iteration with values of that iteration.
-  ForwardLoop(Program& program, int body, std::set<VarId>& active);
+  /// `memory` says how values are kept.
+  ForwardLoop(Program& program, int body, std::set<VarId>& active, MemoryPolicy memory);
 
   /// The number of iterations, in the loop's block. Adds a count to the loop when it is first asked for.
   VarId trips();
@@ -33,28 +35,40 @@ class ForwardLoop {
 
   /// Vars of block `back` for the parameters of the body, in `copies` too. An invariant parameter is the initial value.
   std::vector<VarId> stand_ins(int back, std::map<VarId, VarId>& copies);
+  /// Takes out of `back` the copies of ops that read slots of lists which the loop carries and changes: `give_values` gives their values. `copies`: of
+  /// the vars of the body.
+  void take_list_reads(int back, const std::map<VarId, VarId>& copies);
   /// Puts in front of the ops of `back`: the stop at `left` = 0, and what gives the stand-ins that its ops read their values in iteration
   /// `iteration`.
   void give_values(int back, VarId left, VarId iteration, const std::vector<VarId>& values);
 
  private:
+  /// A value of the body that is kept, and what stands for it in the backward loop.
+  struct Kept {
+    VarId var = no_var;
+    VarId here = no_var;
+  };
+
   Op& loop();
   const Op& loop() const;
   void check() const;
   void collect_arrays(int block, bool written, std::set<VarId>& arrays) const;
   std::vector<Op> value_of(std::size_t carried, int back, VarId iteration, VarId value);
+  Op kept_value(const Kept& kept, VarId iteration);
   Op loose(int back, const std::string& type, std::vector<VarId> inputs, Attributes attributes, DType dtype);
   /// Inserts ops in front of the loop.
   std::vector<VarId> before(Op op, const std::string& name);
-  /// What the carried var grows by in each iteration; nothing when it is no counter.
+  /// The number that the carried var grows by in each iteration; null when it is no counter.
   const Tensor* stride(std::size_t carried) const;
 
   Program& program_;
   const int body_;
   std::set<VarId>& active_;
+  const MemoryPolicy memory_;
   int block_ = 0;
   VarId iteration_ = no_var;  ///< of the body
   VarId trips_ = no_var;
+  std::vector<Kept> list_reads_;
 };
 
 }  // namespace millrace::autodiff

@@ -176,8 +176,9 @@ class BodyWalk {
     if (!any || !passes_gradient(program_, op)) return;
     expect_row_wise(op);
     bool weights = false;
-    for (const VarId input : op.inputs) weights = weights || (input != no_var && outside(input) && sums_.active(input));
-    if (weights && !sum_rows_behind(op)) {
+    for (const VarId input : op.inputs) weights = weights || is_weight(input);
+    if (weights && visit_with_row_sums(op)) return;
+    if (weights) {
       Deferred later{op, {}};
       for (const VarId output : op.outputs)
         if (sums_.has(output)) later.gradients[output] = stage_.output(sums_.sum(output));
@@ -186,24 +187,26 @@ class BodyWalk {
     sums_.visit(op, [this](VarId input) { return !outside(input); });
   }
 
-  /// Gradients of vectors that all rows share are sums over rows. The rows are computed in the loop, beside the rest of the rule, and summed behind
-  /// it. False for other weights, and for a rule that ends in something else than such sums.
-  bool sum_rows_behind(const Op& op) {
-    const auto wants = [&](std::size_t input) {
-      return op.inputs[input] != no_var && outside(op.inputs[input]) && sums_.active(op.inputs[input]);
-    };
-    for (std::size_t i = 0; i < op.inputs.size(); ++i)
-      if (wants(i) && program_.var(op.inputs[i]).type.rank() != 1) return false;
+  bool is_weight(VarId input) const { return input != no_var && outside(input) && sums_.active(input); }
+
+  /// Gradients of vectors that all rows share are sums over rows. The rows are computed in the loop, by the rule that gives the gradients of the
+  /// op's rows, and summed behind it. False, without an effect that anything reads, for other weights, and for a rule that ends in something else
+  /// than such sums.
+  bool visit_with_row_sums(const Op& op) {
+    for (const VarId input : op.inputs)
+      if (is_weight(input) && program_.var(input).type.rank() != 1) return false;
     const int block = build::Guard::current().block();
     const std::size_t begin = program_.block(block).ops.size();
     const std::vector<VarId> found = GradientSums::call_rule(
-        program_, op, wants, [this](VarId var) { return stage_.value(var); }, [this](VarId output) { return sums_.sum_with_lod(output); },
-        where_);
+        program_, op, [&](std::size_t input) { return sums_.active(op.inputs[input]); }, [this](VarId var) { return stage_.value(var); },
+        [this](VarId output) { return sums_.sum_with_lod(output); }, where_);
     std::vector<RowSum> made;
     for (std::size_t i = 0; i < found.size(); ++i)
-      if (found[i] != no_var && wants(i)) made.push_back({op.inputs[i], found[i]});
+      if (found[i] != no_var && is_weight(op.inputs[i])) made.push_back({op.inputs[i], found[i]});
     if (!std::all_of(made.begin(), made.end(), [&](RowSum& each) { return take_row_sum(block, begin, each); })) return false;
     for (const RowSum& each : made) row_sums.push_back({each.var, stage_.output(each.rows)});
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (op.inputs[i] != no_var && !outside(op.inputs[i])) sums_.add(op.inputs[i], found[i]);
     return true;
   }
 

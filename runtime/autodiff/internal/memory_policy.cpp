@@ -4,15 +4,16 @@
 #include <string>
 #include <vector>
 
+#include <millrace/runtime/autodiff/memory_policy_text.h>
+
 namespace millrace::autodiff {
 namespace {
 
 using Kind = MemoryPolicy::Kind;
 constexpr const char* attribute = "backward_memory";
+constexpr const char* folder_attribute = "backward_folder";
 
 void check(const MemoryPolicy& policy) {
-  if (policy.kind == Kind::spill)
-    throw UnsupportedError("append_backward: memory policy spill: expected keep, recompute or truncate; values are not written to files");
   if (policy.kind == Kind::recompute && policy.every < 0)
     throw ArgumentError("append_backward: memory policy recompute: expected a checkpoint every 1 or more iterations, or 0, found " +
                         std::to_string(policy.every));
@@ -20,9 +21,6 @@ void check(const MemoryPolicy& policy) {
   if (policy.k1 < 1 || policy.k2 < 1)
     throw ArgumentError("append_backward: memory policy truncate: expected k1 and k2 of 1 or more, found " + std::to_string(policy.k1) +
                         " and " + std::to_string(policy.k2));
-  if (policy.k1 != policy.k2)
-    throw UnsupportedError("append_backward: memory policy truncate: expected k1 and k2 to be equal, found " + std::to_string(policy.k1) +
-                           " and " + std::to_string(policy.k2));
 }
 
 template <class F>
@@ -42,20 +40,33 @@ void set_policies(Program& program, const BackwardOptions& options) {
     const MemoryPolicy& policy = own == options.per_loop.end() ? options.memory : own->second;
     if (policy.kind == Kind::keep) return;
     loop.attributes.set(attribute, std::vector<std::int64_t>{static_cast<std::int64_t>(policy.kind), policy.every, policy.k1, policy.k2});
+    if (!policy.folder.empty()) loop.attributes.set(folder_attribute, policy.folder);
   });
 }
 
 MemoryPolicy policy_of(const Op& loop) {
   if (!loop.attributes.has(attribute)) return {};
   const auto& numbers = loop.attributes.get<std::vector<std::int64_t>>(attribute);
-  return {static_cast<Kind>(numbers.at(0)), numbers.at(1), numbers.at(2), numbers.at(3)};
+  return {static_cast<Kind>(numbers.at(0)), numbers.at(1), numbers.at(2), numbers.at(3),
+          loop.attributes.get_or(folder_attribute, std::string())};
+}
+
+void copy_policy(const Op& from, Op& to) {
+  for (const char* name : {attribute, folder_attribute})
+    if (from.attributes.has(name)) to.attributes.set(name, *from.attributes.find(name));
+}
+
+Attributes kept_attributes(const MemoryPolicy& policy, Attributes attributes) {
+  attributes.set("kept", to_string(policy));
+  if (policy.kind == Kind::spill) attributes.set("spill", policy.folder);
+  return attributes;
 }
 
 void clear_policies(Program& program) {
   for_each_loop(program, [](Op& loop) {
     Attributes kept;
     for (const auto& [name, value] : loop.attributes)
-      if (name != attribute && name != "segment") kept.set(name, value);
+      if (name != attribute && name != folder_attribute && name != "segment") kept.set(name, value);
     loop.attributes = std::move(kept);
   });
 }

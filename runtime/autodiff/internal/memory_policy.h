@@ -6,11 +6,14 @@
 
 namespace millrace::autodiff {
 
-/// Writes the policy of each loop to its op, so that copies of the loop have it too. ArgumentError for numbers that no policy takes, UnsupportedError for
-/// a policy that is not built.
+/// Writes the policy of each loop to its op, so that copies of the loop have it too. ArgumentError for numbers that no policy takes.
 void set_policies(Program& program, const BackwardOptions& options);
-/// What `set_policies` wrote; `keep` for loops that the backward made.
+/// The policy that `set_policies` wrote; `keep` for loops that the backward made.
 MemoryPolicy policy_of(const Op& loop);
+/// Gives `to` the policy of another loop.
+void copy_policy(const Op& from, Op& to);
+/// Attributes of an op that writes kept values: `kept`, the text of the policy, and under spill `spill`, the folder.
+Attributes kept_attributes(const MemoryPolicy& policy, Attributes attributes);
 /// Takes away what `set_policies` wrote.
 void clear_policies(Program& program);
 

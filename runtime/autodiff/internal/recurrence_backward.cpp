@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <millrace/runtime/autodiff/internal/iteration_backward.h>
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/autodiff/internal/recurrent_loop.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
@@ -126,14 +127,22 @@ class LoopStage : public Stage {
   std::map<std::size_t, VarId> row_sums_;
 };
 
+/// Windows of a truncation that overlap one another.
+std::int64_t truncation_phases(const MemoryPolicy& memory) {
+  return memory.kind == MemoryPolicy::Kind::truncate ? (memory.k2 + memory.k1 - 1) / memory.k1 : 1;
+}
+
 /// Over ragged rows: a DynamicRNN in the other direction.
 class RaggedStage : public LoopStage {
  public:
-  RaggedStage(Program& program, const RecurrentLoop& loop, const ArrayGradients& arrays, const Kept& kept, const MemoryPolicy& memory)
+  /// `phase`: of a truncation.
+  RaggedStage(Program& program, const RecurrentLoop& loop, const ArrayGradients& arrays, const Kept& kept, const MemoryPolicy& memory,
+              std::int64_t phase)
       : LoopStage(program, loop, memory.kind == MemoryPolicy::Kind::recompute),
         program_(program),
         kept_(kept),
         memory_(memory),
+        phase_(phase),
         rnn_({.level = static_cast<int>(loop.level), .reverse = !loop.reverse}) {
     for (const auto& [array, value] : loop.written) {
       const auto found = arrays.find(array);
@@ -148,26 +157,26 @@ class RaggedStage : public LoopStage {
 
   void run(const std::function<void()>& walk) override {
     first_rows_ = first_rows();
-    const VarId flows = memory_.kind == MemoryPolicy::Kind::truncate ? flow_rows() : no_var;
+    const bool cuts = memory_.kind == MemoryPolicy::Kind::truncate;
+    const VarId flows = cuts ? window_rows(false) : no_var;
+    // Where windows do not overlap, all rows feed theirs.
+    const VarId feeds = cuts && memory_.k1 != memory_.k2 ? window_rows(true) : no_var;
+    if (feeds != no_var) feed_last(feeds);
     const auto block = rnn_.block();
     rnn_.step_input(Var::of(first_rows_));
     if (flows != no_var) flows_ = rnn_.step_input(Var::of(flows)).id();
+    if (feeds != no_var) feeds_ = rnn_.step_input(Var::of(feeds)).id();
     walk();
     for (const VarId rows : outputs_) rnn_.output(Var::of(rows));
   }
 
   VarId held(VarId forward) override { return like_kept(forward, rnn_.step_slot(build::ArrayVar::of(Var::of(slots_of(forward)))).id()); }
   VarId flat_held(VarId forward) override { return like_kept(forward, emit1(program_, "tensor_array_concat", {slots_of(forward)})); }
-  VarId cut(VarId gradient) override {
-    if (flows_ == no_var) return gradient;
-    const VarId none = emit1(program_, "constant", {}, {{"value", number(program_.var(gradient).type.dtype, 0)}});
-    const VarId flows = build::greater(Var::of(flows_), Var::of(none)).id();
-    return emit1(program_, "where", {flows, gradient, none});
-  }
+  VarId cut(VarId gradient) override { return masked(flows_, gradient); }
   VarId incoming(VarId array) override {
     const auto found = incoming_.find(array);
     if (found == incoming_.end()) return no_var;
-    return rnn_.step_input(Var::of(found->second)).id();
+    return masked(feeds_, rnn_.step_input(Var::of(found->second)).id());
   }
   VarId memory(std::size_t state) override {
     if (const auto known = memories_.find(state); known != memories_.end()) return known->second.id();
@@ -227,20 +236,52 @@ class RaggedStage : public LoopStage {
     const auto [at, first] = slots_.emplace(kept.array, no_var);
     if (first) {
       const build::BlockGuard outside(build::Guard::current(), loop_.block);
-      at->second = emit1(program_, "reorder_steps", {kept.array, kept.order, rnn_.order().var().id()}, {}, program_.var(kept.array).name);
+      at->second = emit1(program_, "reorder_steps", {kept.array, kept.order, rnn_.order().var().id()}, kept_attributes(memory_, {}),
+                         program_.var(kept.array).name);
     }
     return at->second;
   }
-  /// 0 in the first row of each run of iterations, 1 elsewhere.
-  VarId flow_rows() {
-    return emit1(program_, "run_rows", {first_rows_}, {{"every", memory_.k1}, {"level", loop_.level}, {"reverse", loop_.reverse}});
+  /// The op run_rows for the windows of the phase.
+  VarId window_rows(bool feeds) {
+    return emit1(program_, "run_rows", {first_rows_},
+                 {{"every", memory_.k1},
+                  {"reach", memory_.k2},
+                  {"phase", phase_},
+                  {"phases", truncation_phases(memory_)},
+                  {"level", loop_.level},
+                  {"reverse", loop_.reverse},
+                  {"feeds", feeds}});
+  }
+  /// `gradient` where `rows` are not 0; all of it without rows.
+  VarId masked(VarId rows, VarId gradient) {
+    if (rows == no_var) return gradient;
+    const VarId none = emit1(program_, "constant", {}, {{"value", number(program_.var(gradient).type.dtype, 0)}});
+    const VarId zero = emit1(program_, "constant", {}, {{"value", number(program_.var(rows).type.dtype, 0)}});
+    VarId truth = build::greater(Var::of(rows), Var::of(zero)).id();
+    if (const int rank = program_.var(gradient).type.rank(); rank != 2) {
+      std::vector<std::int64_t> extents(static_cast<std::size_t>(rank), 1);
+      extents[0] = 0;  // as many rows as there are
+      truth = emit1(program_, "reshape", {truth}, {{"shape", extents}});
+    }
+    return emit1(program_, "where", {truth, gradient, none});
+  }
+  /// A last state belongs to the run of the last iteration of its sequence.
+  void feed_last(VarId feeds) {
+    if (last_.empty()) return;
+    const std::string end = loop_.reverse ? "first" : "last";
+    const double empty = phase_ == 0 ? 1 : 0;  // the boot of a sequence without rows
+    const VarId pooled = emit1(program_, "sequence_pool", {feeds}, {{"kind", end}, {"level", loop_.level}, {"empty", empty}});
+    const VarId fed = without_lod(program_, pooled);
+    for (auto& [array, gradient] : last_) gradient = masked(fed, without_lod(program_, gradient));
   }
 
   Program& program_;
   const Kept& kept_;
   const MemoryPolicy memory_;
+  const std::int64_t phase_;
   VarId first_rows_ = no_var;
   VarId flows_ = no_var;
+  VarId feeds_ = no_var;
   build::DynamicRNN rnn_;
   std::map<VarId, VarId> incoming_;
   std::map<VarId, VarId> last_;
@@ -372,7 +413,7 @@ void check_kinds(const Program& program, const RecurrentLoop& loop, const ArrayG
 }
 
 /// The values that the forward loop has to keep, and those that it reads.
-Kept kept_slots(Program& program, const RecurrentLoop& loop, const std::vector<VarId>& needed) {
+Kept kept_slots(Program& program, const RecurrentLoop& loop, const std::vector<VarId>& needed, const MemoryPolicy& memory) {
   Kept all;
   std::vector<std::string> names;
   for (const VarId var : needed) {
@@ -393,13 +434,11 @@ Kept kept_slots(Program& program, const RecurrentLoop& loop, const std::vector<V
       if (!op.outputs.empty() && op.outputs[0] == value.array && op.inputs.size() > 1) order = op.inputs[1];
     if (order == no_var && !loop.dense) refuse_recurrence("the values that are kept have no order");
     all[value.var] = {value.array, order};
+    for (Op& op : program.block(loop.body).ops)
+      if (op.type == "tensor_array_write" && op.inputs[0] == value.array) op.attributes = kept_attributes(memory, std::move(op.attributes));
   }
   return all;
 }
-
-}  // namespace
-
-namespace {
 
 /// While it lives, the types of a dense loop's values do not say how many rows an iteration has: rules are asked for the rows of all iterations, too.
 class OpenRows {
@@ -423,6 +462,23 @@ class OpenRows {
   Program& program_;
   std::vector<std::pair<VarId, std::int64_t>> extents_;
 };
+
+/// One backward loop of the recurrence, and what stands behind it.
+void add_gradients(Program& program, const std::set<VarId>& active, const RecurrentLoop& loop, const std::vector<bool>& live,
+                   LoopStage& stage, LoopGradients& made) {
+  BodyWalk walk(program, active, loop, live, stage);
+  stage.run([&] { walk.run(); });
+  for (const auto& [array, output] : walk.inputs) made.arrays.emplace_back(array, stage.source_gradient(array, output));
+  for (std::size_t i = 0; i < loop.states.size(); ++i)
+    if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage.boot_gradient(i));
+  for (const auto& [var, sum] : stage.sums()) made.tensors.emplace_back(loop.statics.at(var), stage.total(var));
+  for (const auto& [var, output] : walk.row_sums) made.tensors.emplace_back(var, stage.sum_of_rows(output));
+  for (const Deferred& later : walk.deferred)
+    add_weights(
+        program, active, later, loop.body, [&](VarId var) { return stage.flat_value(var); },
+        [&](std::size_t output) { return stage.flat_output(output); }, made.tensors);
+  stage.finish();
+}
 
 }  // namespace
 
@@ -455,25 +511,16 @@ LoopGradients recurrence_backward(Program& program, const std::set<VarId>& activ
       stable = false;
     }
   }
-  const Kept kept = kept_slots(program, loop, needed);
-  std::unique_ptr<LoopStage> stage;
-  if (loop.dense)
-    stage = std::make_unique<DenseStage>(program, loop, arrays, kept, memory);
-  else
-    stage = std::make_unique<RaggedStage>(program, loop, arrays, kept, memory);
-  BodyWalk walk(program, active, loop, live, *stage);
-  stage->run([&] { walk.run(); });
+  const Kept kept = kept_slots(program, loop, needed, memory);
   LoopGradients made;
-  for (const auto& [array, output] : walk.inputs) made.arrays.emplace_back(array, stage->source_gradient(array, output));
-  for (std::size_t i = 0; i < loop.states.size(); ++i)
-    if (live[i] && active.contains(loop.states[i].boot)) made.tensors.emplace_back(loop.states[i].boot, stage->boot_gradient(i));
-  for (const auto& [var, sum] : stage->sums()) made.tensors.emplace_back(loop.statics.at(var), stage->total(var));
-  for (const auto& [var, output] : walk.row_sums) made.tensors.emplace_back(var, stage->sum_of_rows(output));
-  for (const Deferred& later : walk.deferred)
-    add_weights(
-        program, active, later, loop.body, [&](VarId var) { return stage->flat_value(var); },
-        [&](std::size_t output) { return stage->flat_output(output); }, made.tensors);
-  stage->finish();
+  for (std::int64_t phase = 0; phase < truncation_phases(memory); ++phase) {
+    std::unique_ptr<LoopStage> stage;
+    if (loop.dense)
+      stage = std::make_unique<DenseStage>(program, loop, arrays, kept, memory);
+    else
+      stage = std::make_unique<RaggedStage>(program, loop, arrays, kept, memory, phase);
+    add_gradients(program, active, loop, live, *stage, made);
+  }
   return made;
 }
 

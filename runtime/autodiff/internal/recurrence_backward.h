@@ -24,8 +24,8 @@ struct LoopGradients {
 /// on the rows of all iterations: for a product that is dW = Xᵀ·dY.
 ///
 /// `memory`: under `recompute` the forward loop keeps the states that an iteration begins with, and the backward computes the rest of the iteration
-/// again. Under `truncate` nothing flows from the first row of a run of k1 to the row before it, boots keep their gradients; runs begin with the first iteration of each
-/// sequence.
+/// again. Under `truncate` there is a backward loop for each of ⌈k2 / k1⌉ phases, whose windows do not overlap: the gradients of the runs of a phase go in, and nothing
+/// flows from the first row of a window to the row before it. Boots keep their gradients; runs begin with the first iteration of each sequence.
 ///
 /// `arrays`: gradients of the arrays that the loop writes. UnsupportedError when the loop is no recurrence over ragged rows, or an op of it is
 /// not row-wise. Changes `program` even when it throws: call it with a copy.

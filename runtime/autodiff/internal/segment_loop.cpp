@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <millrace/runtime/autodiff/internal/clone_block.h>
+#include <millrace/runtime/autodiff/internal/memory_policy.h>
 #include <millrace/runtime/lowering/internal/loop_place.h>
 
 namespace millrace::autodiff {
@@ -67,21 +68,30 @@ Op segment_loop(Program& program, int body, std::int64_t every, std::set<VarId>&
     program.block(outer).results.push_back(results[i] == params[i] ? inner.inputs[i] : inner.outputs[i]);
   // Runs of 1, 2, 3 … iterations are as many as the longest of them has: the square root of twice the number of all.
   const bool growing = every == 0;
-  const VarId whole = growing ? program.add_var("limit", VarType(DType::i64, DDim{}), outer) : no_var;
-  if (growing)
-    stop_at(program, run, whole);
-  else
+  const std::int64_t most = loop.attributes.get_or<std::int64_t>("max_trips", -1);
+  const VarType whole(DType::i64, DDim{}), truth(DType::boolean, DDim{});
+  const VarId limit = growing ? program.add_var("limit", whole, outer) : constant(outer, Tensor::scalar<std::int64_t>(every), "every");
+  const VarId left = most < 0 ? no_var : program.add_var("trips_left", whole, outer);
+  // The trip limit is one of all runs together.
+  VarId room = limit;
+  if (left != no_var) room = program.append(outer, Op{"minimum", {limit, left}, {}, {}, {}}, {"room"}).at(0);
+  if (growing || left != no_var) {
+    stop_at(program, run, room);
+    inner.attributes.set("max_trips", std::int64_t{-1});
+  } else {
     inner.attributes.set("max_trips", every);
+  }
   program.append_raw(outer, std::move(inner));
-  const VarId limit = growing ? whole : constant(outer, Tensor::scalar<std::int64_t>(every), "every");
-  const VarType truth(DType::boolean, DDim{});
   program.block(outer).params.push_back(program.add_var("more", truth, outer));
   program.block(outer).results.push_back(program.append(outer, Op{"equal", {count, limit}, {}, {}, {}}, {"more"}).at(0));
-
   if (growing) {
     program.block(outer).params.push_back(limit);
     const VarId one = constant(outer, Tensor::scalar<std::int64_t>(1), "one");
     program.block(outer).results.push_back(program.append(outer, Op{"add", {limit, one}, {}, {}, {}}, {"limit"}).at(0));
+  }
+  if (left != no_var) {
+    program.block(outer).params.push_back(left);
+    program.block(outer).results.push_back(program.append(outer, Op{"sub", {left, count}, {}, {}, {}}, {"trips_left"}).at(0));
   }
 
   std::vector<Op> begins;
@@ -96,13 +106,18 @@ Op segment_loop(Program& program, int body, std::int64_t every, std::set<VarId>&
   runs.outputs.push_back(program.add_var("more", truth, block));
   if (growing) {
     runs.inputs.push_back(begin(Tensor::scalar<std::int64_t>(1), "limit"));
-    runs.outputs.push_back(program.add_var("limit", VarType(DType::i64, DDim{}), block));
+    runs.outputs.push_back(program.add_var("limit", whole, block));
+  }
+  if (left != no_var) {
+    runs.inputs.push_back(begin(Tensor::scalar(most), "trips_left"));
+    runs.outputs.push_back(program.add_var("trips_left", whole, block));
   }
   runs.attributes = {{"sub_block", BlockId{outer}},
                      {"condition", static_cast<std::int64_t>(params.size())},
                      {"max_trips", std::int64_t{-1}},
                      {"parallel_iterations", std::int64_t{1}},
                      {"segment", true}};
+  copy_policy(loop, runs);
 
   std::vector<Op>& ops = program.block(block).ops;
   ops[place] = runs;

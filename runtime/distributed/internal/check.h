@@ -6,12 +6,12 @@
 #include <millrace/tensor/stream.h>
 #include <millrace/tensor/tensor.h>
 
-/// What every communicator asks of tensors before anything is ordered; `what` begins the message.
+/// Checks that every communicator makes of tensors before anything is ordered; `what` begins the message.
 namespace millrace::detail {
 
 /// ArgumentError unless contiguous, PlaceError unless where the stream is.
 void check_exchanged(const Tensor& tensor, const std::string& what, StreamRef stream);
-/// The same, and ReadOnlyError.
+/// Checks as `check_exchanged` does; ReadOnlyError for a tensor that is frozen.
 void check_result(const Tensor& tensor, const std::string& what, StreamRef stream);
 /// DTypeError, ShapeError.
 void check_reduced(const Tensor& in, const Tensor& out, const std::string& what);

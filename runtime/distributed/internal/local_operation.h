@@ -18,7 +18,7 @@ namespace millrace::detail {
 
 enum class Call : std::uint8_t { all_reduce, broadcast, all_gather, message };
 
-/// What a rank asks for, as far as all must ask for the same.
+/// The part of a request that all ranks must have alike.
 struct Asked {
   Call call = Call::message;
   Reduce reduce = Reduce::sum;
@@ -34,19 +34,19 @@ struct Asked {
 /// The values of all ranks, one after the other in their order, on the host.
 Tensor reduced(Reduce reduce, const std::vector<Tensor>& values);
 
-/// What one rank brings to an operation.
+/// The part of one rank in an operation.
 struct LocalPart {
   Asked asked;
   Tensor in;                  ///< nothing when `gives` is false
-  std::optional<Tensor> out;  ///< what the operation writes here
+  std::optional<Tensor> out;  ///< the result that the operation writes here
   bool gives = false;
   Point begin;                      ///< the end of what was on its stream before
   std::optional<StreamRef> device;  ///< its stream, where the host cannot reach its tensors
 };
 
 /// One collective or message: waits for its ranks, then for what their streams must do before, and then copies and adds, in the thread that
-/// brought the last of it about. Nothing stands in the streams of the ranks for it, so that none is held up by another rank. Whatever ends it
-/// ends it once, for all its ranks. Kept alive by whoever has yet to call it.
+/// brought the last of it about. Nothing stands in the streams of the ranks for it, so that none is held up by another rank. It ends
+/// once, for all its ranks. Ranks that have yet to call it keep it alive.
 class LocalOperation final : public std::enable_shared_from_this<LocalOperation>, private Timer {
  public:
   /// `title`: "on communicator 'x' of 3 ranks". `over` is called when it has ended, `late` at the deadline, both with nothing locked.
@@ -64,7 +64,7 @@ class LocalOperation final : public std::enable_shared_from_this<LocalOperation>
   bool has(int rank) const;
   /// "all_reduce (sum) of f32[4] on communicator 'x' of 3 ranks".
   std::string describe() const;
-  /// Who came, who did not: "rank 0 came, ranks 1, 2 did not".
+  /// The ranks that came, and those that did not: "rank 0 came, ranks 1, 2 did not".
   std::string attendance() const;
 
   /// Once all have come, with nothing locked.

@@ -23,13 +23,13 @@
 
 namespace millrace::detail {
 
-/// What a world ends with, or a message.
+/// The failure with which a world or a message ends.
 enum class TcpFailure : std::uint32_t { aborted, deadline, mismatch, rank, communication };
 
 /// One end of a message. Its members belong to the world's thread.
 struct TcpMessage {
   std::string channel;
-  std::string asked;  ///< what both ends must agree on: "message of f32[2, 3]"
+  std::string asked;  ///< the request, on which both ends must agree: "message of f32[2, 3]"
   std::string what;   ///< for errors: "send to rank 1 of f32[2, 3] by rank 0 on communicator 'x' of 2 ranks"
   int peer = 0;
   bool sends = false;
@@ -37,7 +37,7 @@ struct TcpMessage {
   std::optional<StreamRef> device;  ///< when the elements go over a device's way
   std::shared_ptr<Timeline> done = std::make_shared<Timeline>();
 
-  bool ready = false;  ///< what it comes behind is decided
+  bool ready = false;  ///< the points before it are decided
   bool over = false;
   std::exception_ptr lost;  ///< why there are no elements to send
   std::uint64_t index = 0;  ///< of those that were asked for on its way
@@ -127,7 +127,7 @@ class TcpWorld final : public std::enable_shared_from_this<TcpWorld> {
   std::optional<std::string> reason_;    // why the world has ended
   std::optional<std::string> departed_;  // the first rank that has left
 
-  // Of the thread.
+  // Used by the thread alone.
   std::map<int, TcpLinkPtr> links_;
   std::vector<TcpLinkPtr> strangers_;
   std::map<Way, std::deque<TcpMessagePtr>> sends_;   // not yet wanted

@@ -25,7 +25,7 @@ struct ValueLink {
 };
 
 /// Tensors with levels, order and iteration; lists; orders; optionals that hold nothing; arrays, whose slots `rest` goes on to carry in the order of
-/// their numbers. UnsupportedError for an array of no fixed size. What `link` names must outlive the task and `rest`.
+/// their numbers. UnsupportedError for an array of no fixed size. The objects that `link` names must outlive the task and `rest`.
 task<void> send_value(ValueLink link, Value value, Scope* rest);
 /// CommunicationError for what is no such message.
 task<Value> receive_value(ValueLink link, Scope* rest);

@@ -37,7 +37,7 @@ MPI_Datatype unit_of(DType dtype) {
   }
 }
 
-/// What MPI itself adds, where no order shows in the bits; MPI_DATATYPE_NULL elsewhere.
+/// The type of sums that MPI itself makes, where no order shows in the bits; MPI_DATATYPE_NULL elsewhere.
 MPI_Datatype summed_by_mpi(DType dtype, Reduce reduce, int ranks) {
   switch (dtype) {
     case DType::i64: return MPI_INT64_T;

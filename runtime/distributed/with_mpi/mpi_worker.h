@@ -112,7 +112,7 @@ class MpiWorker final {
   std::optional<std::string> reason_;
   bool abort_told_ = false;
 
-  // Of the thread.
+  // Used by the thread alone.
   std::map<int, MPI_Comm> comms_;
   std::set<int> open_;  ///< channels whose communicator is made
   MPI_Comm control_ = MPI_COMM_NULL;

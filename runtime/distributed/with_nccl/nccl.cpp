@@ -188,16 +188,16 @@ class NcclCommunicator final : public Communicator {
   /// The values of all, and then one after the other into the result: as the other communicators do it, bit for bit.
   Point reduce_in_order(const std::string& what, const Tensor& in, const Tensor& out, Reduce reduce, StreamRef stream) {
     const Tensor all(in.dtype(), DDim{world_size_, in.elements()}, stream.memory());
-    const auto add = [all, out, reduce, ranks = world_size_](ThreadTeam& team) {
+    const auto add = [all, out, reduce, ranks = world_size_](KernelContext& context) {
       const auto of_rank = [&](int rank) { return Tensor(out.dtype(), out.dims(), out.strides(), rank * out.elements(), all.storage()); };
-      cuda::binary(binary_of(reduce), of_rank(0), of_rank(1), out, team);
-      for (int rank = 2; rank < ranks; ++rank) cuda::binary(binary_of(reduce), out, of_rank(rank), out, team);
+      cuda::binary(binary_of(reduce), of_rank(0), of_rank(1), out, context);
+      for (int rank = 2; rank < ranks; ++rank) cuda::binary(binary_of(reduce), out, of_rank(rank), out, context);
     };
     return ask(what, {&in, &out, &all}, &out, gathering(in, all), stream, add);
   }
 
   Point ask(const std::string& what, const std::vector<const Tensor*>& used, const Tensor* result, NcclCall call, StreamRef stream,
-            std::function<void(ThreadTeam&)> after = nullptr) {
+            std::function<void(KernelContext&)> after = nullptr) {
     NcclOperation alone;
     NcclOperation& operation = group_ ? *group_ : alone;
     if (operation.what.empty()) operation.what = group_ ? "a group that begins with " + what : what;

@@ -42,7 +42,7 @@ struct NcclArrival final : Waiter {
   explicit NcclArrival(NcclWorker& w) : worker(w) {}
   void complete(std::exception_ptr) noexcept override {
     NcclWorker& woken = worker;
-    const std::lock_guard lock(woken.mutex_);  // who waits sees it under the same
+    const std::lock_guard lock(woken.mutex_);  // the waiter sees it under the same
     came = true;
     ++woken.wakes_;
     woken.changed_.notify_all();
@@ -154,7 +154,7 @@ void NcclWorker::end_by(std::exception_ptr error) noexcept {
     text = said.what();
   } catch (...) {
   }
-  family_->abort(text, this, error);  // known to be aborted before anybody hears of it
+  family_->abort(text, this, error);  // known to be aborted before any waiter gets the error
   fail(std::move(error));
 }
 
@@ -167,7 +167,7 @@ void NcclWorker::work() {
       comm_ = std::exchange(adopted_, nullptr);
       return comm_ != nullptr || (leaving_ && waiting_.empty());
     };
-    iteration_until(come, false, std::nullopt, "a duplicate " + title_);
+    work_until(come, false, std::nullopt, "a duplicate " + title_);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -185,7 +185,7 @@ void NcclWorker::work() {
       waiting_.pop_front();
       return true;
     };
-    iteration_until(due, false, std::nullopt, title_);
+    work_until(due, false, std::nullopt, title_);
     if (!next) break;
     next->duplicate ? split(*next) : begin(std::move(*next));
   }
@@ -193,7 +193,7 @@ void NcclWorker::work() {
   if (std::exception_ptr error = unfinished()) fail(std::move(error));  // of this communicator alone
 }
 
-/// What stands for all that this rank leaves behind, or null.
+/// The error of the operations that this rank leaves unfinished, or null.
 std::exception_ptr NcclWorker::unfinished() const {
   const std::lock_guard lock(mutex_);
   if (waiting_.empty() && flying_.empty()) return nullptr;
@@ -201,8 +201,8 @@ std::exception_ptr NcclWorker::unfinished() const {
   return std::make_exception_ptr(RankError(first + ": this rank has left before it was done"));
 }
 
-void NcclWorker::iteration_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
-                                 const std::string& what) {
+void NcclWorker::work_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
+                            const std::string& what) {
   constexpr auto spinning = std::chrono::microseconds(50);
   constexpr auto longest = std::chrono::microseconds(1000);
   const Clock::time_point start = Clock::now();
@@ -235,7 +235,7 @@ void NcclWorker::iteration_until(const std::function<bool()>& done, bool polls, 
   }
 }
 
-/// What the communicator is about to become; its own state when it cannot say.
+/// The asynchronous state of the communicator; the error of the query when it fails.
 ncclResult_t NcclWorker::state_of(ncclComm_t comm) const {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t code = ncclCommGetAsyncError(comm, &state);
@@ -251,7 +251,7 @@ void NcclWorker::check(ncclResult_t code, ncclComm_t comm, const char* call, con
   throw NcclError(text, static_cast<int>(code));
 }
 
-/// Until the communicator takes the next call.
+/// Waits until the communicator takes the next call.
 void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::milliseconds limit, const std::string& what, bool meets) {
   // A rank that gives up first may be heard of through NCCL before the rank that it gave up for is, by name.
   constexpr auto patience = std::chrono::seconds(1);
@@ -266,7 +266,7 @@ void NcclWorker::settle(ncclComm_t comm, const char* call, std::chrono::millisec
     if (!failed) failed = Clock::now();
     return Clock::now() - *failed > patience;
   };
-  iteration_until(settled, true, limit, what);
+  work_until(settled, true, limit, what);
   check(state, comm, call, what);
 }
 
@@ -296,7 +296,7 @@ bool NcclWorker::order(const Point& point, const std::string& what) {
     return true;
   }
   try {
-    iteration_until([&] { return arrival.seen(); }, false, std::nullopt, what);
+    work_until([&] { return arrival.seen(); }, false, std::nullopt, what);
   } catch (...) {
     if (!point.timeline()->remove(arrival))
       while (!arrival.seen()) std::this_thread::yield();
@@ -323,14 +323,16 @@ void NcclWorker::begin(NcclOperation operation) {
   check(code, comm_, "the call", here.what);
   check(ended, comm_, "ncclGroupEnd", here.what);
   settle(comm_, "ncclGroupEnd", options_.deadline, here.what);  // before that the stream may not know of them yet
-  ThreadTeam team(DeviceQueue{&queue_});
-  for (const auto& kernel : here.after) kernel(team);
+  ThreadTeam alone(1);
+  const std::shared_ptr<MemoryResource> no_scratch;  // the kernels of `after` need none
+  KernelContext context(CudaPlace{options_.device}, alone, no_scratch, &queue_);
+  for (const auto& kernel : here.after) kernel(context);
   cuda::check(cudaEventRecord(here.ends, queue_.stream), "cudaEventRecord", options_.device);
   here.recorded = true;
 }
 
 void NcclWorker::split(const NcclOperation& operation) {
-  iteration_until([this] { return flying_.empty(); }, false, std::nullopt, operation.what);
+  work_until([this] { return flying_.empty(); }, false, std::nullopt, operation.what);
   ncclConfig_t wanted = config();
   // NCCL writes the result when its job ends, which may be after this call has given up: into the worker, which lives until the communicator
   // is gone.
@@ -402,7 +404,7 @@ void NcclWorker::finish() noexcept {
       check(ncclCommFinalize(comm_), comm_, "ncclCommFinalize", what);
       settle(comm_, "ncclCommFinalize", options_.leaving, what);
       orderly = true;
-    } catch (...) {  // there is nobody left to tell: what was under way has its error already
+    } catch (...) {  // no waiter is left: operations under way have their error already
     }
     static_cast<void>(orderly ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
     comm_ = nullptr;
@@ -413,7 +415,7 @@ void NcclWorker::finish() noexcept {
 
 void NcclWorker::drop() noexcept {
   reserve_.reset();
-  // What NCCL's kernels read and write stays until they have left it.
+  // Memory that NCCL's kernels read and write stays until they have ended.
   if (queue_.stream != nullptr) static_cast<void>(cudaStreamSynchronize(queue_.stream));
   for (const NcclOperation& one : flying_)
     for (const cudaEvent_t event : {one.begins, one.ends})

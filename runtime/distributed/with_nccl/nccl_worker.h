@@ -40,15 +40,15 @@ class NcclFamily {
   std::optional<std::string> reason_;
 };
 
-/// What a rank asks of NCCL in one go: a call, or a group of them.
+/// A call of NCCL, or a group of calls.
 struct NcclOperation {
   std::string what;             ///< "all_gather of f32[3] by rank 0 on communicator 'nccl' of 2 ranks"
-  std::vector<Point> behind;    ///< what must be done before
+  std::vector<Point> behind;    ///< points that the operation comes behind
   std::vector<Point> unseen{};  ///< of these, what CUDA alone waits for
   std::vector<Tensor> kept;
   std::vector<std::function<ncclResult_t(ncclComm_t, cudaStream_t)>> calls;
-  std::vector<std::function<void(ThreadTeam&)>> after;  ///< kernels that follow the calls
-  std::shared_ptr<NcclWorker> duplicate;                ///< or: the communicator is split for this one
+  std::vector<std::function<void(KernelContext&)>> after;  ///< kernels that follow the calls
+  std::shared_ptr<NcclWorker> duplicate;                   ///< or: the communicator is split for this one
 
   std::uint64_t number = 0;
   cudaEvent_t begins = nullptr;
@@ -93,8 +93,7 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
   void adopt(ncclComm_t comm);
   /// Iterations until `done()`, seeing to what is in flight meanwhile; sleeps in between, and without a limit where nothing is polled. Throws what
   /// ends the worker, and DeadlineError `limit` after now.
-  void iteration_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit,
-                       const std::string& what);
+  void work_until(const std::function<bool()>& done, bool polls, std::optional<std::chrono::milliseconds> limit, const std::string& what);
   void begin(NcclOperation operation);
   void split(const NcclOperation& operation);
   bool order(const Point& point, const std::string& what);
@@ -128,7 +127,7 @@ class NcclWorker final : public std::enable_shared_from_this<NcclWorker> {
   ncclComm_t adopted_ = nullptr;
   std::uint64_t wakes_ = 0;  // how often there was something new
 
-  // Of the thread.
+  // Used by the thread alone.
   ncclComm_t comm_ = nullptr;
   ncclComm_t splitting_ = nullptr;                // a duplicate that is being made
   std::optional<MultiprocessorReserve> reserve_;  // while the communicator lives

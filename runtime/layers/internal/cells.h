@@ -11,7 +11,7 @@
 #include <millrace/runtime/layers/recurrent.h>
 #include <millrace/tensor/tensor.h>
 
-/// What the recurrent layers share with one another and with the import of recurrent networks.
+/// Helpers of the recurrent layers and of the import of recurrent networks.
 namespace millrace::layers::internal {
 
 /// A parameter of the program; undefined for none.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <millrace/tensor/spill_memory.h>
+
 namespace millrace {
 
 FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(find_loop_form(program, block, loop)) {
@@ -39,6 +41,12 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
   behind_ = part_of(phases.behind);
   outputs_ = phases.outputs;
   step_outputs_ = phases.step.program.outputs().size();
+  output_memory_.resize(form_.outputs.size());
+  const Block& body = program.block(loop.attributes.get<BlockId>("sub_block").index);
+  for (const Op& op : body.ops)
+    for (std::size_t i = 0; i < form_.outputs.size() && op.type == "tensor_array_write"; ++i)
+      if (op.inputs[0] == form_.outputs[i].array && op.attributes.has("spill"))
+        output_memory_[i] = std::make_shared<SpillMemory>(op.attributes.get<std::string>("spill"));
 }
 
 FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {

@@ -46,6 +46,7 @@ class FusedLoop {
   Part ahead_, step_, behind_;
   std::vector<passes::Source> outputs_;  ///< of the form, then the next states that change
   std::size_t step_outputs_ = 0;
+  std::vector<std::shared_ptr<MemoryResource>> output_memory_;  ///< of the form's outputs; null: the stream's
 };
 
 /// One run of a fused loop. Nothing is written before `finish`, except by `publish`.
@@ -85,7 +86,7 @@ class FusedRun final : public LoopRun {
 };
 
 /// How many iterations loops that pass slots on, and run one behind the other, go at a time. A run of K iterations costs its messages and tasks
-/// (c), T / K times; whoever waits for it begins K iterations (of w each) later. T c / K + K w is least where K = sqrt(T c / w); a run has rows enough
+/// (c), T / K times; a loop that waits for it begins K iterations (of w each) later. T c / K + K w is least where K = sqrt(T c / w); a run has rows enough
 /// for a product all the same.
 std::int64_t iterations_of_a_run(const std::vector<const FusedRun*>& runs);
 

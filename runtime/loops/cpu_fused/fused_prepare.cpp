@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fused loop works on: values that fit, and room for what it makes.
+// The operands of a fused loop: values that fit, and room for its results.
 #include <algorithm>
 #include <numeric>
 
@@ -13,9 +13,8 @@ namespace {
 using passes::Source;
 using From = Source::From;
 
-/// What comes ahead of the iterations of a run should stay in the second cache until they take it.
+/// Bytes of a run's values ahead of its iterations: they should stay in the second cache until the iterations take them.
 constexpr std::int64_t run_bytes = 256 << 10;
-/// Rows of a part.
 constexpr std::int64_t part_rows = 64;
 /// Multiply-adds below which a second thread costs more than it saves.
 constexpr std::int64_t thread_work = 1 << 20;
@@ -225,11 +224,13 @@ void FusedRun::State::make_outputs(StreamRef stream) {
     if (target.whole < 0) {
       target.whole = static_cast<std::int64_t>(whole.size());
       target.falls = operands.written[i].stride < 0;
-      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.iterations)), stream.memory());
+      const std::shared_ptr<MemoryResource>& own = loop->output_memory_[i];
+      whole.emplace_back(dtype, part.kernel->outputs()[place].dims.inserted(0, offset(operands.iterations)),
+                         own != nullptr ? own : stream.memory());
       whole.back().storage()->mark_written();
     }
   }
-  // What `behind` reads of the iterations is kept for a run of them.
+  // Values of the iterations that `behind` reads are kept for a run of them.
   for (const Source& from : loop->behind_.inputs)
     if (from.from == From::step) step_targets[from.place].state = -1;
 }
@@ -259,7 +260,7 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
   for (int k = 0; k < 3; ++k) {
     if (!all[k]->kernel) continue;
     kernels[k] = &*all[k]->kernel;
-    workspace = std::max(workspace, kernels[k]->plan().workspace_bytes());
+    if (all[k] != &loop->step_) workspace = std::max(workspace, kernels[k]->plan().workspace_bytes());
   }
   for (const std::int64_t at : dealt) {
     Part part;
@@ -268,6 +269,10 @@ void FusedRun::State::make_parts(int threads, StreamRef stream) {
     const std::int64_t count = part.last - part.first;
     const std::int64_t room = std::max(run_rows, count);
     part.workspace.resize(workspace, stream);
+    if (loop->step_.kernel) {
+      part.step_workspace.resize(loop->step_.kernel->plan().workspace_bytes(), stream);
+      loop->step_.kernel->place(step_weights, part.step_workspace.data());
+    }
     part.held.resize(2 * operands.states.size());
     part.side.assign(operands.states.size(), 0);
     for (std::size_t i = 0; i < operands.states.size(); ++i) {

@@ -2,6 +2,7 @@
 // How a fused loop runs: its rows in parts, its iterations in runs.
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include <millrace/runtime/loops/cpu_fused/internal/fused_state.h>
 #include <millrace/tensor/ragged.h>
@@ -61,15 +62,94 @@ RowView FusedRun::State::target(Part& part, const Target& target, std::size_t po
   return {part.held[2 * state + static_cast<std::size_t>(1 - part.side[state])].data(), width};
 }
 
+void FusedRun::State::gather_views(const FusedLoop::Part& what, Part& part, const std::vector<Target>& targets,
+                                   std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row) const {
+  part.in.resize(what.inputs.size());
+  part.out.resize(targets.size());
+  for (std::size_t i = 0; i < what.inputs.size(); ++i) part.in[i] = source(part, what.inputs[i], iteration, row);
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    part.out[i] = target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, iteration, row);
+}
+
 void FusedRun::State::launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
                              std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count) {
   if (!what.kernel || count == 0) return;
-  part.in.clear();
-  part.out.clear();
-  for (const Source& from : what.inputs) part.in.push_back(source(part, from, iteration, row));
-  for (std::size_t i = 0; i < targets.size(); ++i)
-    part.out.push_back(target(part, targets[i], i, buffers, what.kernel->outputs()[i].width, iteration, row));
+  gather_views(what, part, targets, buffers, iteration, row);
   what.kernel->run(weights, part.in, part.out, count, part.workspace.data(), part.helper);
+}
+
+void FusedRun::State::launch_step(Part& part, std::int64_t iteration, std::int64_t row, std::int64_t count) {
+  if (!loop->step_.kernel) return;
+  gather_views(loop->step_, part, step_targets, part.step, iteration, row);
+  loop->step_.kernel->run_placed(step_weights, part.in, part.out, count, part.step_workspace.data(), part.helper);
+}
+
+/// Where iterations [begin, end) read and write, each of them `count` rows: false where that is no line. The states are those before `begin`, left by
+/// the iteration before it.
+bool FusedRun::State::find_tracks(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count) const {
+  const FusedLoop::Part& what = loop->step_;
+  const auto between = [](const RowView& from, const RowView& to) {
+    return static_cast<const std::byte*>(to.first) - static_cast<const std::byte*>(from.first);
+  };
+  const auto held = [&](std::int64_t state) {
+    const auto at = static_cast<std::size_t>(state);
+    const auto now = static_cast<std::size_t>(part.side[at]);
+    return std::pair<void*, void*>(part.held[2 * at + now].data(), part.held[2 * at + 1 - now].data());
+  };
+  // Iterations whose slots stand in a line, from `first` on.
+  const auto line = [&](const Source& from, std::int64_t first, std::int64_t first_row) -> std::optional<RowTrack> {
+    const RowView view = source(part, from, first, first_row);
+    const std::int64_t step = between(view, source(part, from, first + 1, first_row + count));
+    if (from.from == From::input)
+      for (std::int64_t t = first + 1; t + 1 < end; ++t)
+        if (inputs[from.place].first[static_cast<std::size_t>(t + 1)] - inputs[from.place].first[static_cast<std::size_t>(t)] != step)
+          return std::nullopt;
+    return RowTrack{view, step};
+  };
+  part.tracks_in.clear();
+  part.tracks_out.clear();
+  for (const Source& input : what.inputs) {
+    if (input.from != From::state) {
+      const auto track = line(input, begin, row);
+      if (!track) return false;
+      part.tracks_in.push_back(*track);
+      continue;
+    }
+    RowTrack track{part.states[input.place]};
+    if (loop->form().states[input.place].changes) {
+      const Source& from = loop->outputs_[next_of[input.place]];
+      if (from.from == From::state) return false;
+      if (const std::int64_t state = from.from == From::step ? step_targets[from.place].state : -1; state >= 0) {
+        std::tie(track.view.first, track.other) = held(state);
+      } else {
+        const auto after = line(from, begin - 1, row - count);
+        if (!after || after->view.first != track.view.first) return false;
+        track.step = after->step;
+      }
+    }
+    part.tracks_in.push_back(track);
+  }
+  for (std::size_t i = 0; i < step_targets.size(); ++i) {
+    const std::int64_t width = what.kernel->outputs()[i].width;
+    RowTrack track{target(part, step_targets[i], i, part.step, width, begin, row)};
+    if (step_targets[i].whole < 0 && step_targets[i].state >= 0)
+      std::tie(track.other, track.view.first) = held(step_targets[i].state);
+    else
+      track.step = between(track.view, target(part, step_targets[i], i, part.step, width, begin + 1, row + count));
+    part.tracks_out.push_back(track);
+  }
+  return true;
+}
+
+/// Iterations [begin, end) of the part in one call, where they can be.
+bool FusedRun::State::launch_steps(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count) {
+  if (!loop->step_.kernel || count > loop->step_.kernel->plan().block_rows() || !find_tracks(part, begin, end, row, count)) return false;
+  loop->step_.kernel->run_tracks(step_weights, part.tracks_in, part.tracks_out, count, end - begin, part.step_workspace.data(),
+                                 part.helper);
+  for (const Target& target : step_targets)
+    if (target.state >= 0 && (end - begin) % 2 == 0) part.side[static_cast<std::size_t>(target.state)] ^= 1;
+  take_states(part, end - 1, row + (end - 1 - begin) * count);
+  return true;
 }
 
 /// Whether the part's rows of the iterations stand one behind the other, in order.
@@ -159,7 +239,7 @@ void FusedRun::State::keep_states(Part& part, std::int64_t count) {
   }
 }
 
-/// What the iteration left becomes what the next one takes.
+/// The states that the iteration left become those that the next one takes.
 void FusedRun::State::take_states(Part& part, std::int64_t iteration, std::int64_t row) {
   const auto held_now = [&](std::size_t state) { return part.held[2 * state + static_cast<std::size_t>(1 - part.side[state])].data(); };
   for (const std::size_t state : changing) {
@@ -185,6 +265,9 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
   };
   const bool ahead = joined(loop->ahead_, ahead_targets);
   const bool behind = joined(loop->behind_, behind_targets);
+  // Where every iteration has the same rows, those of other parts too, all but the first go on in a line.
+  bool together = (ahead || !loop->ahead_.kernel) && (behind || !loop->behind_.kernel) && end - begin > 2;
+  for (std::int64_t t = begin + 1; together && !rows.empty() && t < end; ++t) together = rows_of(t) == rows_of(begin);
   std::int64_t row = 0;
   std::int64_t count = 0;
   if (ahead) launch_run(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, part.ahead_aside, begin, end, total);
@@ -193,8 +276,9 @@ void FusedRun::State::run_iterations(Part& part, std::int64_t begin, std::int64_
     if (count == 0) continue;
     if (moves && t > 0) move_rows(part, t);
     if (!ahead) launch(loop->ahead_, ahead_weights, part, ahead_targets, part.ahead, t, row, count);
-    launch(loop->step_, step_weights, part, step_targets, part.step, t, row, count);
+    launch_step(part, t, row, count);
     take_states(part, t, row);
+    if (together && t == begin && launch_steps(part, t + 1, end, row + count, count)) break;
     if (!behind) launch(loop->behind_, behind_weights, part, behind_targets, part.step, t, row, count);
     row += count;
   }
@@ -262,7 +346,6 @@ bool FusedRun::advance(std::int64_t limit) {
 
 // ---- The end ----
 
-/// Where output `output` of the loop goes.
 const FusedRun::State::Target& FusedRun::State::target_of(std::size_t output) const {
   const Source& from = loop->outputs_[output];
   if (from.from == From::ahead) return ahead_targets[from.place];

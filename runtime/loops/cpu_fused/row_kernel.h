@@ -22,7 +22,7 @@ class RowKernel {
   enum class Truth : std::uint8_t { refused, numbers };  ///< numbers: in the dtype of the plan, truth as 1 or 0
   explicit RowKernel(const Program& program, Truth truth = Truth::refused);
 
-  /// What one row of an input or output is; of a shared input, all of it.
+  /// One row of an input or output; of a shared input, all of it.
   struct Port {
     bool shared = false;
     DDim dims;
@@ -34,6 +34,16 @@ class RowKernel {
   /// Weights that are no inputs, and the plans of those that are.
   const RowWeights& known() const noexcept { return known_; }
 
+  /// The matrix of each product as it stands in the program, before it is packed: a value, or a shared input; and whether it is multiplied turned
+  /// around. `rows`: the dtype of what it multiplies.
+  struct MatrixSource {
+    std::optional<Tensor> value;
+    std::optional<std::size_t> input;  ///< among the shared ones
+    bool transposed = false;
+    DType rows = DType::f32;
+  };
+  const std::vector<MatrixSource>& matrices() const noexcept { return matrices_; }
+
   /// Weights that are shared inputs, such as a matrix that the program computes, are packed once they are known: before the first run, and
   /// again when they change. `shared` holds the shared inputs in order.
   RowWeights weights(std::span<const Tensor> shared) const;
@@ -44,6 +54,17 @@ class RowKernel {
   void run(const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows, void* workspace,
            SpinHelper* helper = nullptr) const {
     millrace::run(*plan_, weights, inputs, outputs, rows, workspace, helper);
+  }
+  /// `run` in two steps, for many runs of few rows (kernels/row_plan.h).
+  void place(const RowWeights& weights, void* workspace) const { millrace::place(*plan_, weights, workspace); }
+  void run_placed(const RowWeights& weights, std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows,
+                  void* workspace, SpinHelper* helper = nullptr) const {
+    millrace::run_placed(*plan_, weights, inputs, outputs, rows, workspace, helper);
+  }
+  /// `runs` times `run_placed`, with views that go on.
+  void run_tracks(const RowWeights& weights, std::span<const RowTrack> inputs, std::span<const RowTrack> outputs, std::int64_t rows,
+                  std::int64_t runs, void* workspace, SpinHelper* helper = nullptr) const {
+    millrace::run_tracks(*plan_, weights, inputs, outputs, rows, runs, workspace, helper);
   }
 
  private:
@@ -60,12 +81,15 @@ class RowKernel {
     std::optional<std::size_t> input[4];
     std::optional<Tensor> constant[4];
   };
+  /// The last two axes of `value`, whose others have extent 1; k first.
+  static Tensor matrix_of(const Tensor& value, bool transposed);
   static PackedLstm packed_cell(const LateCell& late, std::span<const Tensor> shared);
 
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
   std::optional<RowPlan> plan_;
   RowWeights known_;
+  std::vector<MatrixSource> matrices_;
   std::vector<LateMatrix> late_matrices_;
   std::vector<LateCell> late_cells_;
 };

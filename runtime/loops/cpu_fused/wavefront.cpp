@@ -15,7 +15,7 @@ constexpr std::int64_t few_rows = 16;
 /// A run of iterations: enough rows for its products, and enough runs for all threads to be at work most of the time.
 constexpr std::int64_t piece_rows = 16;
 constexpr std::int64_t pieces_of_thread = 8;
-/// Looks at what another thread has done before the core is offered to somebody else.
+/// Looks at another thread's progress before the core is yielded.
 constexpr int spins = 2000;
 
 }  // namespace
@@ -112,7 +112,7 @@ Wavefront::~Wavefront() = default;
 
 bool Wavefront::advance(std::int64_t limit) {
   const std::int64_t iterations = std::min(stages_->iterations(), limit);
-  // Those before the first that is not at its end are.
+  // The runs before the first one that is not at its end have ended.
   const auto left = std::find_if(runs_.begin(), runs_.end(), [](const auto& run) { return run->iterations_done() < run->iterations(); });
   const std::int64_t begin = left == runs_.end() ? iterations : (*left)->iterations_done();
   if (begin >= iterations || stages_->target(*stages_->all[static_cast<std::size_t>(left - runs_.begin())], iterations) <= begin)
@@ -121,7 +121,7 @@ bool Wavefront::advance(std::int64_t limit) {
   for (std::int64_t sum = 0; end < iterations && sum < slice_work * stages_->workers; ++end)
     for (const auto& stage : stages_->all)
       if (end < stage->run->operands.iterations) sum += stage->run->rows_of(end) * stage->run->work;
-  // A thread that has all of the workers takes them in order: whoever is waited for has come to `end` by then.
+  // A thread that has all of the workers takes them in order: a worker that others wait for has come to `end` by then.
   runs_.front()->stream_.enqueue([kept = stages_, end](ThreadTeam& team) {
     team.parallel(kept->workers, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t worker = first; worker < last; ++worker) kept->work(static_cast<int>(worker), end);

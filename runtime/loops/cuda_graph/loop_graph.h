@@ -16,7 +16,7 @@
 /// the slot that the counter names to and from these. Addresses are looked up in a table on the device, so that a run changes no graph.
 namespace millrace::cuda {
 
-/// What an iteration works on. Extents are those of a whole iteration; with `ragged`, axis 0 is the rows of the first iteration, and no later iteration has more.
+/// The operands of an iteration. Extents are those of a whole iteration; with `ragged`, axis 0 is the rows of the first iteration, and no later iteration has more.
 struct LoopIteration {
   struct Place {
     DType dtype = DType::f32;
@@ -63,9 +63,9 @@ class LoopGraph {
   virtual std::size_t nodes() const noexcept = 0;
   virtual std::int64_t iterations_at_once() const noexcept = 0;
   /// Enqueues a run behind what makes its tensors, on the stream of the recording device; returns at once, with a number for `cancel`. Runs
-  /// follow one another. What the kernels find wrong fails that stream, as everywhere.
+  /// follow one another. A fault of a kernel fails that stream, as everywhere.
   virtual std::int64_t run(LoopSlots slots) = 0;
-  /// The run ends early, at an iteration that the device chooses: nobody wants what it makes any more. No matter when it is over.
+  /// Ends the run early, at an iteration that the device chooses. No effect on a run that is over.
   virtual void cancel(std::int64_t run) noexcept = 0;
 };
 

@@ -15,7 +15,7 @@
 /// by slot, the kernels of the step follow, next states go back to the slots, and one copy brings what came out to the host.
 namespace millrace::cuda {
 
-/// What a step works on.
+/// The operands of a step.
 struct TickStep {
   /// State `slab` [slots, …], contiguous, on the device: its address is part of the graph.
   struct State {
@@ -23,8 +23,8 @@ struct TickStep {
     bool gathered = true;             ///< `run` wants its rows; else it finds them in the slab, by slot
     std::optional<std::size_t> next;  ///< the next value among the results of `run`; none: it stays, or `run` writes the slab itself
   };
-  /// What `run` gets. Rows beyond those of a tick are copies of its first one, and nothing of them is kept; `slots` names that one's slot for
-  /// them too, so who writes by slot looks at `bounds`.
+  /// The arguments of `run`. Rows beyond those of a tick are copies of its first one, and nothing of them is kept; `slots` names that one's slot for
+  /// them too, so a kernel that writes by slot looks at `bounds`.
   struct Values {
     std::vector<Tensor> inputs;  ///< [rows, …]
     std::vector<Tensor> states;  ///< by state: [rows, …]; an empty tensor where it is not gathered

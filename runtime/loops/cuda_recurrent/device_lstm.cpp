@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <millrace/kernels/gather.h>
-#include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
+#include <millrace/runtime/loops/cuda_recurrent/internal/whole_run.h>
 
 namespace millrace {
 
@@ -71,14 +71,14 @@ PackedLstmSequence DeviceLstm::packed(const Values& values, StreamRef stream) co
   return pack(*plan_, value(values, loop_.r), bias ? &*bias : nullptr, peepholes ? &*peepholes : nullptr, stream);
 }
 
-/// What the kernel takes of each step: x·W, and which rows step.
+/// Sets the kernel's inputs of each step: x·W, and which rows step.
 void DeviceLstm::take_steps(LstmSequenceRows& sequence, const Values& values, StreamRef stream) const {
   sequence.projection = project(values, stream);
   if (loop_.live != no_var) sequence.live = contiguous(value(values, loop_.live), stream);
 }
 
 /// All but that.
-LstmSequenceRows DeviceLstm::sequence(const Rows& rows, StreamRef stream) const {
+LstmSequenceRows DeviceLstm::sequence(const DeviceRows& rows, StreamRef stream) const {
   LstmSequenceRows made;
   made.offsets = rows.offsets;
   made.places = rows.places;
@@ -94,43 +94,24 @@ LstmSequenceRows DeviceLstm::sequence(const Rows& rows, StreamRef stream) const 
   return made;
 }
 
-/// What the kernel itself writes step by step.
+/// Whether the kernel itself writes `var` step by step.
 bool DeviceLstm::of_cell(VarId var) const { return var == loop_.h_next || (loop_.keeps_c && var == loop_.c_next); }
 
-/// Null where nobody but the ops behind the kernel sees what it writes, or the last iterations have no rows, of which it says nothing.
-std::shared_ptr<Watermark> DeviceLstm::watermark(const Rows& rows, StreamRef stream) const {
+/// Null where only the ops behind the kernel read its outputs, or where the last iterations have no rows, which raise no watermark.
+std::shared_ptr<Watermark> DeviceLstm::watermark(const DeviceRows& rows, StreamRef stream) const {
   const bool seen = std::any_of(loop_.outputs().begin(), loop_.outputs().end(), [this](VarId var) { return of_cell(var); });
   if (!seen || rows.counts.back() == 0) return nullptr;
   return stream.watermark(static_cast<std::uint64_t>(rows.counts.size()));
 }
 
-/// All iterations by one `advance`, which writes the arrays too; none of it is awaited.
-class DeviceLstm::WholeRun final : public LoopRun {
+class DeviceLstm::Run final : public WholeRun {
  public:
-  WholeRun(const DeviceLstm& loop, LoopOperands operands, StreamRef stream)
-      : loop_(loop), operands_(std::move(operands)), stream_(stream), rows_{operands_, loop.loop_, stream, {}, {}, {}, {}, {}, {}, {}, {}} {
-    rows_.read();
-  }
+  Run(const DeviceLstm& loop, LoopOperands operands, StreamRef stream) : WholeRun(loop.form(), std::move(operands), stream), loop_(loop) {}
 
-  const LoopForm& form() const noexcept override { return loop_.form(); }
-  std::int64_t iterations() const noexcept override { return operands_.iterations; }
-  std::int64_t iterations_done() const noexcept override { return done_ ? iterations() : 0; }
-  std::vector<std::pair<TensorArray, LoopOperands::Slots>> marked_slots() const override { return written_slots(operands_); }
-  std::string reason() const override { return reason_; }
-
-  bool advance(std::int64_t) override {
-    if (done_ || failed_) return false;
-    done_ = unless_refused(reason_, [this] {
-      enqueue();
-      return true;
-    });
-    failed_ = !done_;
-    return done_;
-  }
   std::vector<SlotValue> finish() override { return loop_.last_states(rows_, sequence_, iterations(), stream_); }
 
  private:
-  void enqueue() {
+  void enqueue() override {
     Values values;
     const LstmLoop& loop = loop_.loop_;
     const std::vector<Program::Port>& ports = loop.step().inputs();
@@ -147,44 +128,26 @@ class DeviceLstm::WholeRun final : public LoopRun {
     values[loop.h_made] = sequence_.y;
     if (loop.keeps_c) values[loop.c_next] = values[loop.c_made] = *sequence_.c_steps;
     loop_.run_piece(loop.behind(), loop_.behind_, values);
-    for (std::size_t i = 0; i < operands_.outputs.size(); ++i) write(i, values.at(loop.outputs()[i]));
-  }
-
-  void write(std::size_t output, const Tensor& whole) {
-    const TensorArray& array = operands_.outputs[output];
-    const std::int64_t first = operands_.written[output].first;
-    const bool of_cell = loop_.of_cell(loop_.loop_.outputs()[output]);
-    const detail::FilledSlots slots{whole, rows_.offsets, false, of_cell ? sequence_.watermark : nullptr};
-    if (array.is_fixed() && first == 0 && array.size() == operands_.iterations) {
-      array.fill(slots.whole, slots.offsets, slots.watermark);
-      return;
+    for (std::size_t i = 0; i < operands_.outputs.size(); ++i) {
+      const VarId output = loop.outputs()[i];
+      write(i, values.at(output), loop_.of_cell(output) ? sequence_.watermark : nullptr);
     }
-    for (std::int64_t t = 0; t < operands_.iterations; ++t) array.write(first + t, LoDTensor(slots.slot(t)));
   }
 
   const DeviceLstm& loop_;
-  LoopOperands operands_;
-  StreamRef stream_;
-  Rows rows_;
   LstmSequenceRows sequence_;
-  bool done_ = false, failed_ = false;
-  std::string reason_;
 };
 
 std::unique_ptr<LoopRun> DeviceLstm::prepare(LoopOperands operands, StreamRef stream) const {
   if (passes(operands)) return begin_passing(std::move(operands), stream);
-  return std::make_unique<WholeRun>(*this, std::move(operands), stream);
+  return std::make_unique<Run>(*this, std::move(operands), stream);
 }
 
-std::vector<SlotValue> DeviceLstm::last_states(const Rows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,
+std::vector<SlotValue> DeviceLstm::last_states(const DeviceRows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,
                                                StreamRef stream) const {
   std::vector<SlotValue> last(2);
-  const std::vector<std::int64_t> places = rows.stayed(iterations - 1);
-  const std::int64_t count = rows.counts[static_cast<std::size_t>(iterations - 1)];
-  for (const auto& [state, tensor] : {std::pair{loop_.h, sequence.h_out}, {loop_.c, sequence.c_out}}) {
-    const Tensor stayed = places.empty() ? tensor.rows(0, count) : gather_rows(tensor, places, stream);
-    last[state] = SlotValue(LoDTensor(stayed), rows.order, iterations - 1);
-  }
+  last[loop_.h] = last_state(rows, sequence.h_out, iterations - 1, stream);
+  last[loop_.c] = last_state(rows, sequence.c_out, iterations - 1, stream);
   return last;
 }
 

@@ -16,6 +16,8 @@
 
 namespace millrace {
 
+struct DeviceRows;
+
 /// An LstmLoop on one CUDA device. Immutable but for what is packed once; runs may go on at the same time.
 class DeviceLstm {
  public:
@@ -31,9 +33,8 @@ class DeviceLstm {
   std::unique_ptr<LoopRun> prepare(LoopOperands operands, StreamRef stream) const;
 
  private:
-  class WholeRun;
+  class Run;
   class PassingRun;
-  struct Rows;
   using Values = std::map<VarId, Tensor>;
   /// Whether the loop may go some iterations at a time: nothing stands behind the cell, and all that is written the cell makes.
   bool may_pass() const;
@@ -42,11 +43,12 @@ class DeviceLstm {
   void run_piece(const LstmLoop::Piece& piece, const std::optional<StraightProgram>& program, Values& values) const;
   Tensor value(const Values& values, VarId var) const;
   bool of_cell(VarId var) const;
-  std::shared_ptr<Watermark> watermark(const Rows& rows, StreamRef stream) const;
+  std::shared_ptr<Watermark> watermark(const DeviceRows& rows, StreamRef stream) const;
   Tensor project(const Values& values, StreamRef stream) const;
-  LstmSequenceRows sequence(const Rows& rows, StreamRef stream) const;
+  LstmSequenceRows sequence(const DeviceRows& rows, StreamRef stream) const;
   void take_steps(LstmSequenceRows& sequence, const Values& values, StreamRef stream) const;
-  std::vector<SlotValue> last_states(const Rows& rows, const LstmSequenceRows& sequence, std::int64_t iterations, StreamRef stream) const;
+  std::vector<SlotValue> last_states(const DeviceRows& rows, const LstmSequenceRows& sequence, std::int64_t iterations,
+                                     StreamRef stream) const;
   PackedLstmSequence packed(const Values& values, StreamRef stream) const;
 
   LstmLoop loop_;

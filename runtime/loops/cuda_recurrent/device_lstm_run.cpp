@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 #include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
 
 namespace millrace {
 namespace {
 
-/// What a run of iterations costs besides its iterations: a product, a kernel and a wait begin, and R comes on chip again. Of the first, an estimate.
+/// The cost of a run of iterations besides its iterations: the start of a product, a kernel and a wait (an estimate), and R comes on chip again.
 constexpr double pass_ns = 20'000, bytes_a_ns = 1000;
 
 }  // namespace
@@ -41,7 +42,7 @@ class DeviceLstm::PassingRun final : public LoopRun {
   const DeviceLstm& loop_;
   LoopOperands operands_;
   StreamRef stream_;
-  Rows rows_;
+  DeviceRows rows_;
   Values shared_;
   std::optional<PackedLstmSequence> weights_;  // of all runs of iterations
   LstmSequenceRows whole_;                     // all rows
@@ -77,7 +78,7 @@ std::unique_ptr<LoopRun> DeviceLstm::begin_passing(LoopOperands operands, Stream
 }
 
 DeviceLstm::PassingRun::PassingRun(const DeviceLstm& of, LoopOperands given, StreamRef where)
-    : loop_(of), operands_(std::move(given)), stream_(where), rows_{operands_, of.loop_, where, {}, {}, {}, {}, {}, {}, {}, {}} {
+    : loop_(of), operands_(std::move(given)), stream_(where), rows_{operands_, of.form(), where, {}, {}, {}, {}, {}, {}, {}, {}} {
   rows_.read(true);
   const std::vector<Program::Port>& ports = loop_.loop_.step().inputs();
   const std::size_t before = operands_.inputs.size() + operands_.states.size();
@@ -116,7 +117,7 @@ std::vector<std::pair<TensorArray, std::int64_t>> DeviceLstm::PassingRun::next_s
   return made;
 }
 
-/// What the kernel works on for the iterations from `done` on that have rows, as if there were no others.
+/// The kernel's operands for the iterations from `done` on that have rows, as if there were no others.
 LstmSequenceRows DeviceLstm::PassingRun::rows_of(Values& values, std::int64_t end) {
   const std::int64_t from = rows_.offsets[at(done_)], until = rows_.offsets[at(end)];
   LstmSequenceRows made = whole_;

@@ -150,7 +150,7 @@ struct DeviceStepForm::Reader {
     add_ops(between);
   }
 
-  /// A stage of ops, which gives what anybody else wants of them.
+  /// A stage of ops, whose outputs are those that other stages or the caller read.
   void add_ops(const std::vector<const Op*>& own) {
     if (own.empty()) return;
     Stage& stage = made.stages_.emplace_back();

@@ -30,7 +30,7 @@ class DeviceStepForm {
     bool keeps_c = false;      ///< others look at its next c
     LstmDesc desc;
   };
-  /// What is run one after the other: a cell, or a program whose inputs and outputs are vars of `step()`.
+  /// A part of the step, run one after the other: a cell, or a program whose inputs and outputs are vars of `step()`.
   struct Stage {
     std::optional<Cell> cell;
     std::optional<Program> program;

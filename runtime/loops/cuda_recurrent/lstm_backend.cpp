@@ -2,40 +2,10 @@
 #include <millrace/runtime/loops/cuda_recurrent/lstm_backend.h>
 
 #include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
-#include <millrace/tensor/cuda_device.h>
+#include <millrace/runtime/loops/cuda_recurrent/internal/kernel_backend.h>
 
 namespace millrace {
-namespace {
 
-class LstmBackend final : public LoopBackend {
- public:
-  using LoopBackend::LoopBackend;
-
-  Backend kind() const noexcept override { return Backend::fused; }
-
- private:
-  const LoopForm& analyse() override {
-    try {
-      loop_ = std::make_unique<const DeviceLstm>(*site().program, site().block, *site().op, site().device);
-    } catch (const Error& error) {
-      throw UnsupportedError("there is no fused kernel for it on " + site().device->place().to_string() + ": " + error.what());
-    }
-    return loop_->form();
-  }
-  std::unique_ptr<LoopRun> make_run(LoopOperands operands, StreamRef stream) override {
-    return loop_->prepare(std::move(operands), stream);
-  }
-  /// A kernel that the device does not start is a reason to do without it; a device that is lost is not.
-  bool is_fatal(const Error& error) const noexcept override {
-    const auto* of_device = dynamic_cast<const CudaError*>(&error);
-    return of_device != nullptr && of_device->is_sticky();
-  }
-
-  std::unique_ptr<const DeviceLstm> loop_;
-};
-
-}  // namespace
-
-std::shared_ptr<LoopBackend> make_lstm_backend(LoopSite site) { return std::make_shared<LstmBackend>(std::move(site)); }
+std::shared_ptr<LoopBackend> make_lstm_backend(LoopSite site) { return std::make_shared<KernelBackend<DeviceLstm>>(std::move(site)); }
 
 }  // namespace millrace

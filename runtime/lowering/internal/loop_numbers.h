@@ -29,7 +29,7 @@ std::optional<std::int64_t> iterations_until(const LoopForm::Stop& stop, std::in
 /// number for all who ask for the size of an array.
 class OuterNumbers {
  public:
-  /// What `loop`, which stands in `block`, has before it.
+  /// The integers in front of `loop`, which stands in `block`.
   OuterNumbers(const Program& program, int block, const Op& loop);
   /// Nothing where `var` is no integer scalar.
   std::optional<LoopForm::Index> find(VarId var) const;
@@ -45,7 +45,7 @@ class OuterNumbers {
   std::map<VarId, const Op*> makers_;
 };
 
-/// What an op makes of integers that `at` knows: sums, differences and products with numbers. Nothing where it is no such op.
+/// The result of an op on integers that `at` knows: sums, differences and products with numbers. Nothing where it is no such op.
 std::optional<LoopForm::Index> linear(const Program& program, const Op& op, const std::function<std::optional<LoopForm::Index>(VarId)>& at);
 
 }  // namespace millrace::lowering

@@ -64,7 +64,6 @@ Recurrence StepBuilder::build() {
   return std::move(made_);
 }
 
-/// What the states become in this phase.
 void StepBuilder::add_next(int phase) {
   for (std::size_t i = 0; i < state_vars_.size(); ++i) {
     const auto found = next_[i].find(phase);
@@ -201,7 +200,7 @@ void StepBuilder::add_output(const Program::Port& port, const Symbol& symbol) {
     row = dims.erased(symbol.rows);
   else if (dims.rank() > 0 && dims[0] == 1)
     row = dims.erased(0);
-  // What has a row for each sequence of a level is given when that sequence closes.
+  // A value with a row for each sequence of a level is given when that sequence closes.
   const int phase = sequence_closes(symbol.clock);
   (phase == depth_ ? made_.outputs : boundary(phase).outputs).push_back({port.name, type_of(symbol).dtype, row, dims});
   programs_[static_cast<std::size_t>(phase)].add_output(port.name, var_in(phase, symbol));

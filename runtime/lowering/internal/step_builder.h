@@ -12,8 +12,8 @@
 
 namespace millrace::lowering {
 
-/// Evaluates a whole program symbolically for one step of one sequence. What is constant is folded, what is known at the start goes into
-/// the start program, the rest into the step program; loops over time become states, other loops are unrolled, branches are chosen.
+/// Evaluates a whole program symbolically for one step of one sequence. Constants are folded, values known at the start go into
+/// the start program, the others into the step program; loops over time become states, other loops are unrolled, branches are chosen.
 class StepBuilder {
  public:
   /// `axis`: along which axis the rows of live inputs lie when no input has LoD (−1: the graph is one step already).
@@ -100,7 +100,7 @@ class StepBuilder {
   std::map<VarId, Symbol> symbols_;
   std::vector<std::vector<VarId>> state_vars_;              // by phase
   std::vector<Symbol> initial_;                             // constant or session
-  std::vector<std::map<int, Symbol>> next_;                 // what the state becomes, in which phases
+  std::vector<std::map<int, Symbol>> next_;                 // the next value of the state, by phase
   std::map<std::pair<int, VarId>, std::size_t> kept_;       // phase and var → the state that carries it
   std::map<std::pair<int, std::string>, VarId> constants_;  // by phase
   std::vector<Tensor> alive_;                               // keeps the storage that the map names by its address

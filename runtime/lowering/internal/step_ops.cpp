@@ -25,7 +25,7 @@ bool on_arrays(const Program& program, const Op& op) {
 
 }  // namespace
 
-/// Exporters leave ops behind that nobody reads, such as the shape of live rows: what they would refuse stops nobody.
+/// Exporters leave unread ops behind, such as the shape of live rows: an op that is refused matters only where it is read.
 void StepBuilder::find_used() {
   used_.assign(program_.vars().size(), false);
   const auto mark = [&](VarId var) {
@@ -169,7 +169,7 @@ void StepBuilder::eval_generic(const Op& op, int block) {
   }
 }
 
-/// What is made of something that only the end of the sequence tells is known only then.
+/// A value that depends on the end of the sequence is known only then.
 void StepBuilder::bind_final(const Op& op, const Symbol& input) {
   for (const VarId output : op.outputs) bind(output, Symbol{.kind = Kind::final, .origin = input.origin});
 }
@@ -354,7 +354,7 @@ bool StepBuilder::eval_ordered(const Op& op) {
   return true;
 }
 
-/// What step + offset holds in the array of the live rows: only the present can be read.
+/// The slot step + offset of the array of the live rows: only the present can be read.
 Symbol StepBuilder::row_of(const ArrayModel& array, std::int64_t offset) {
   if (offset > 0) throw UnsupportedError(fmt::format("reads {} steps ahead in '{}'", offset, array.name));
   if (offset < 0)
@@ -364,7 +364,7 @@ Symbol StepBuilder::row_of(const ArrayModel& array, std::int64_t offset) {
   return apply("squeeze", {array.source}, {{"axes", Ints{array.axis}}}, -1)[0];
 }
 
-/// What a loop over time wrote `lag` ≥ 1 iterations ago: a chain of states.
+/// The value that a loop over time wrote `lag` ≥ 1 iterations ago: a chain of states.
 Symbol StepBuilder::earlier(ArrayModel& array, std::int64_t lag, const Symbol& boot) {
   while (std::cmp_less(array.lags.size(), lag)) {
     const auto back = static_cast<std::int64_t>(array.lags.size()) + 1;

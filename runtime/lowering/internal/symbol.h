@@ -14,7 +14,7 @@ namespace millrace::lowering {
 
 struct ArrayModel;
 
-/// What is known of a var of the whole program while its one step is being built.
+/// A var of the whole program, as far as it is known while its one step is being built.
 struct Symbol {
   enum class Kind : std::uint8_t {
     none,
@@ -26,7 +26,7 @@ struct Symbol {
     running,   ///< a condition that only says whether the sequence of `level` goes on
     array,
     order,  ///< of the sequences of `level`
-    final   ///< what a loop over time leaves: known only at the end
+    final   ///< a result of a loop over time: known only at the end
   };
   Kind kind = Kind::none;
   Tensor value{};
@@ -62,7 +62,7 @@ struct ArrayModel {
   /// Written once an iteration by a loop over the items of `level`, at step + `write_at`.
   bool over_time = false;
   std::int64_t write_at = 0;
-  Symbol latest;                  ///< what this iteration writes; none before it has
+  Symbol latest;                  ///< the value that this iteration writes; none before it has
   std::vector<std::size_t> lags;  ///< states that hold what was written 1, 2, … iterations ago
 };
 

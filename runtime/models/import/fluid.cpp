@@ -72,7 +72,7 @@ std::vector<LoD::Level> read_levels(ByteReader& bytes) {
     if (size % sizeof(std::uint64_t) != 0) bytes.fail("a level of whole offsets", std::to_string(size) + " bytes");
     const std::string_view offsets = bytes.take(size, "offsets");
     LoD::Level& made = levels.emplace_back(offsets.size() / sizeof(std::int64_t));
-    if (!offsets.empty()) std::memcpy(made.data(), offsets.data(), offsets.size());  // what is no i64 is negative then, and refused
+    if (!offsets.empty()) std::memcpy(made.data(), offsets.data(), offsets.size());  // other offsets are negative then, and refused
   }
   return levels;
 }

@@ -18,7 +18,7 @@ namespace millrace {
 ///     u32 version of the tensor, i32 bytes of its description, the protobuf TensorDesc {1: type, 2: extents}, elements
 ///
 /// all little-endian. Read: FP64 FP32 FP16 BF16 INT64 INT32 INT8 UINT8 BOOL; another type is a DTypeError that names its
-/// number. What is not so, is too short or too long, or has offsets that do not describe the rows, is a ParseError that
+/// number. A file of another form or length, or with offsets that do not describe the rows, is a ParseError that
 /// says where. A declared size is compared with the bytes that are there before anything is allocated.
 LoDTensor read_fluid_tensor(const std::filesystem::path& path);
 /// The same from bytes; `where` opens each error.

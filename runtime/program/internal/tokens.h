@@ -7,7 +7,7 @@
 
 namespace millrace::internal {
 
-/// The words, quoted strings and single punctuation marks of a program's text, one ahead. What does not fit is a ParseError that begins
+/// The words, quoted strings and single punctuation marks of a program's text, one ahead. Other text is a ParseError that begins
 /// with "program text, line N".
 class Tokens {
  public:

@@ -40,7 +40,7 @@ void expect_place(const InferContext& context, std::size_t input) {
   expect_scalar(context, input);
 }
 
-/// What `slot` holds, as a tensor.
+/// The content of `slot`, as a tensor.
 VarType value_type(const VarType& slot) {
   VarType type = tensor_type(slot.dtype, slot.shape);
   type.lod_depth = slot.lod_depth;
@@ -68,15 +68,19 @@ void expect_extents(const InferContext& context) {
   if (context.has(1)) throw ProgramError("expected an order or the extents of a slot, found both");
 }
 
+std::optional<std::int64_t> window_of(const Attributes& attributes) {
+  return attributes.has("window") ? std::optional(attributes.get<std::int64_t>("window")) : std::nullopt;
+}
+
 void infer_tensor_array(InferContext& context) {
   const Attributes& attributes = context.attributes();
-  const std::int64_t window = attributes.get_or("window", std::int64_t{0});
+  const auto window = window_of(attributes);
   const bool growable = attributes.get_or("growable", false);
-  const int kinds = (context.has(0) ? 1 : 0) + (growable ? 1 : 0) + (window != 0 ? 1 : 0);
-  if (kinds != 1 || window < 0)
-    throw ProgramError("expected a size, or growable, or a window of 1 or more slots, found " +
+  const int kinds = (context.has(0) ? 1 : 0) + (growable ? 1 : 0) + (window ? 1 : 0);
+  if (kinds != 1 || window.value_or(0) < 0)
+    throw ProgramError("expected a size, or growable, or a window of 0 or more slots, found " +
                        std::string(context.has(0) ? "a size, " : "no size, ") + (growable ? "growable, " : "not growable, ") +
-                       "a window of " + std::to_string(window));
+                       (window ? "a window of " + std::to_string(*window) : "no window"));
   if (context.has(0)) expect_place(context, 0);
   if (context.has(1)) expect_order(context, 1);
   if (context.has(1) && !context.has(0)) throw ProgramError("expected a size for an array that is made with an order, found none");
@@ -87,13 +91,13 @@ void infer_tensor_array(InferContext& context) {
   context.result(VarType::array_of(attributes.get<DType>("dtype"), slot, context.has(1)));
 }
 
-TensorArray make_array(const OpContext& context, std::int64_t window) {
-  if (window > 0) return TensorArray::window(window);
+TensorArray make_array(const OpContext& context, std::optional<std::int64_t> window) {
+  if (window) return TensorArray::window(*window);
   if (!context.has(0)) return TensorArray::growable();
   return context.has(1) ? TensorArray(SlotIndex(context.tensor(0)), context.in(1).order()) : TensorArray(context.tensor(0));
 }
 
-/// What is known of a slot; where no slot will say more, with the given extents.
+/// The known type of a slot; where no slot will say more, with the given extents.
 DDim slot_dims(const OpContext& run, const TensorArray& array, DDim dims) {
   if (!run.has(2) || !array.is_fixed() || array.size() > 0) return dims;
   const std::vector<std::int64_t> given = run.integers(2);
@@ -108,7 +112,7 @@ DDim slot_dims(const OpContext& run, const TensorArray& array, DDim dims) {
 OpKernel prepare_tensor_array(const PrepareContext& context) {
   const Attributes& attributes = context.attributes();
   const auto& var = context.program().var(context.op().outputs.at(0));
-  const std::int64_t window = attributes.get_or("window", std::int64_t{0});
+  const auto window = window_of(attributes);
   // By now all writes are known, and with them what a slot is: an array that nobody writes in this run still has a
   // dtype and a shape.
   return [name = attributes.get_or("name", var.name), type = var.type, window](OpContext& run) {

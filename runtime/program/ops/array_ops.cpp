@@ -11,6 +11,8 @@
 #include <millrace/runtime/array/reorder_steps.h>
 #include <millrace/runtime/program/ops/internal/beams.h>
 #include <millrace/runtime/task/await_point.h>
+#include <millrace/tensor/copy.h>
+#include <millrace/tensor/spill_memory.h>
 
 namespace millrace {
 namespace {
@@ -30,15 +32,42 @@ task<void> run_read(OpContext& context) {
   SlotRead read = array.read(index);
   SlotValue slot = co_await read;
   context.set(0, std::move(slot));
+  const std::int64_t ahead = context.op().attributes.get_or("read_ahead", std::int64_t{0});
+  if (ahead < 1 || index.value() < ahead) co_return;
+  if (const std::optional<LoDTensor> next = array.peek(index.value() - ahead)) read_ahead(next->tensor());
 }
 
-/// What is written as the op's last input. A window is waited for until it has room; elsewhere the value has its place
+/// The file that the slot before lies in, where there is one: an array has few files.
+std::shared_ptr<MemoryResource> spill_memory(const TensorArray& array, std::int64_t index, const std::string& folder) {
+  if (const std::optional<LoDTensor> before = index > 0 ? array.peek(index - 1) : std::nullopt) {
+    const std::shared_ptr<MemoryResource>& memory = before->tensor().storage()->shared_resource();
+    if (std::dynamic_pointer_cast<SpillMemory>(memory) != nullptr) return memory;
+  }
+  return std::make_shared<SpillMemory>(folder);
+}
+
+void expect_host(const TensorArray& array, StreamRef stream) {
+  if (stream.place() != Place(CpuPlace{}))
+    throw UnsupportedError(array.to_string() + ": expected values on the host to spill to files, found " + stream.place().to_string());
+}
+
+LoDTensor spilled(const TensorArray& array, std::int64_t index, const LoDTensor& value, const std::string& folder, StreamRef stream) {
+  expect_host(array, stream);
+  const Tensor& x = value.tensor();
+  const Tensor made(x.dtype(), x.dims(), spill_memory(array, index, folder));
+  copy(x, made, stream);
+  return LoDTensor(made, value.lod());
+}
+
+/// Writes the op's last input. A window is waited for until it has room; elsewhere the value has its place
 /// at once.
 task<void> run_write(OpContext& context) {
   const TensorArray& array = context.in(0).array();
   const bool shared = context.op().attributes.get_or("share", true);
   const SlotIndex index(context.tensor(1));
   LoDTensor value = value_of(context, 2);
+  if (context.op().attributes.has("spill"))
+    value = spilled(array, index.value(), value, context.op().attributes.get<std::string>("spill"), context.stream());
   SlotWrite written = array.write(index, std::move(value), shared ? TensorArray::share : TensorArray::copy, context.stream());
   if (array.is_window()) co_await written;
 }
@@ -49,7 +78,7 @@ task<void> run_append(OpContext& context) {
   if (array.is_window()) co_await written;
 }
 
-/// Until it is known how many slots there are. In a program nobody closes a growable array: it ends when the last op
+/// Waits until the number of slots is known. In a program no op closes a growable array: it ends when the last op
 /// that may write it is done.
 task<void> await_end(TensorArray array) {
   if (array.is_window()) throw UnsupportedError(array.to_string() + ": a window has no size: its slots leave as they are read");
@@ -73,7 +102,7 @@ task<void> run_size(OpContext& context) {
   context.set(0, Tensor::scalar(array.size()));
 }
 
-/// Of an array that nobody closes the end is known once nobody can write to it any more.
+/// The end of an array that no op closes is known once no op can write to it any more.
 task<void> run_has(OpContext& context) {
   const TensorArray array = context.in(0).array();
   const SlotIndex index(context.tensor(1));
@@ -154,7 +183,12 @@ task<void> run_reorder_steps(OpContext& context) {
   const SequenceOrder from = context.in(1).order();
   const SequenceOrder to = context.in(2).order();
   co_await await_end(array);
-  TensorArray made = co_await reorder_steps(array, from, to, context.stream());
+  std::shared_ptr<MemoryResource> memory;
+  if (context.op().attributes.has("spill")) {
+    expect_host(array, context.stream());
+    memory = std::make_shared<SpillMemory>(context.op().attributes.get<std::string>("spill"));
+  }
+  TensorArray made = co_await reorder_steps(array, from, to, context.stream(), std::move(memory));
   context.set(0, std::move(made));
 }
 

@@ -34,7 +34,7 @@ struct State {
   Term h, c;
 };
 
-/// What kernels/lstm_cell.h computes from the sums of all gates. `cell`: where the attributes are.
+/// The part of kernels/lstm_cell.h behind the sums of all gates. `cell`: where the attributes are.
 State lstm_state(const GradientContext& cell, const Term& sums, const Term& before, const Term& peepholes, std::int64_t units) {
   const LstmDesc form = lstm_form(cell.op(), 0);
   const bool coupled = cell.op().attributes.get_or("input_forget", false);
@@ -90,7 +90,7 @@ void lstm_rule(GradientContext& c, std::size_t products) {
 
 // ---- conv1d ----
 
-/// What each output sees of X, [N, group, C/group·K, L]: one slice for each place of the kernel.
+/// The part of X that each output reads, [N, group, C/group·K, L]: one slice for each place of the kernel.
 Term windows_of(const Term& x, const Attributes& form, std::int64_t kernel, std::int64_t group, std::int64_t channels) {
   const Ints pads = form.get_or("pads", Ints{0, 0});
   const std::int64_t stride = form.get_or("stride", std::int64_t{1}), dilation = form.get_or("dilation", std::int64_t{1});

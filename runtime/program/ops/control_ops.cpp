@@ -90,7 +90,7 @@ class Changes {
   std::set<VarId> changing_;
 };
 
-/// What `var` is a copy of, as far back as ops of the body only hand it on.
+/// The var that `var` is a copy of, as far back as ops of the body only hand it on.
 VarId copied_from(const Program& program, const Block& body, VarId var) {
   for (auto op = body.ops.rbegin(); op != body.ops.rend(); ++op) {
     const OpTraits& traits = program.registry().at(op->type).traits;

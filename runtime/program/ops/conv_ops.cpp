@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
@@ -97,6 +98,66 @@ void vectorize_conv1d(Vectorizer& v, const Op& op) {
   v.bind(op.outputs[0], split_leading(v, made, x), true);
 }
 
+// ---- conv: along several axes, made when a program is compiled (lowering/join_windows.h)
+
+ConvDesc conv_of(const Attributes& attributes) {
+  const Ints strides = attributes.get<Ints>("strides"), dilations = attributes.get<Ints>("dilations"), pads = attributes.get<Ints>("pads");
+  if (strides.empty() || dilations.size() != strides.size() || pads.size() != 2 * strides.size())
+    throw ProgramError("expected as many strides and dilations, and twice as many pads, found " + list_text(strides) + ", " +
+                       list_text(dilations) + " and " + list_text(pads));
+  ConvDesc desc;
+  for (std::size_t axis = 0; axis < strides.size(); ++axis)
+    desc.axes.push_back({strides[axis], dilations[axis], pads[axis], pads[axis + strides.size()]});
+  desc.groups = attributes.get_or("group", std::int64_t{1});
+  desc.relu = attributes.get_or("relu", false);
+  return desc;
+}
+
+void infer_conv(InferContext& context) {
+  const ConvDesc desc = conv_of(context.attributes());
+  const int rank = static_cast<int>(desc.axes.size()) + 2;
+  expect_float(context, 0);
+  expect_same_dtype(context, 0, 1);
+  expect_rank(context, 0, rank);
+  expect_rank(context, 1, rank);
+  const std::int64_t units = extent(context, 1, 0), channels = extent(context, 1, 1);
+  if (channels != DDim::unknown) expect_extent(context, 0, 1, channels * desc.groups);
+  if (context.has(2)) {
+    expect_same_dtype(context, 0, 2);
+    expect_rank(context, 2, 1);
+    expect_extent(context, 2, 0, units);
+  }
+  DDim shape{extent(context, 0, 0), units};
+  for (int axis = 2; axis < rank; ++axis) {
+    const std::int64_t length = extent(context, 0, axis), kernel = extent(context, 1, axis);
+    const bool known = length != DDim::unknown && kernel != DDim::unknown;
+    shape =
+        shape.inserted(axis, known ? ConvDesc::out_extent(desc.axes[static_cast<std::size_t>(axis - 2)], length, kernel) : DDim::unknown);
+  }
+  context.result(VarType(context.tensor(0).dtype, shape));
+}
+
+OpKernel prepare_conv(const PrepareContext& context) {
+  return [desc = conv_of(context.attributes())](OpContext& run) {
+    run.set(0, conv(desc, run.tensor(0), run.tensor(1), run.has(2) ? &run.tensor(2) : nullptr, run.stream()));
+  };
+}
+
+int follow_conv(const InferContext&, int axis) {
+  if (axis == 0) return 0;
+  refuse_rows(axis == 1 ? "sums over the rows" : "a convolution along the rows reads several of them for each result");
+}
+
+void vectorize_conv(Vectorizer& v, const Op& op) {
+  expect_shared(v, op, 1, "weights");
+  expect_shared(v, op, 2, "a bias");
+  const VarId x = v.get(op.inputs[0]);
+  std::vector<VarId> inputs{merge_leading(v, x, op.inputs[0]), v.get(op.inputs[1])};
+  if (op.inputs.size() > 2) inputs.push_back(v.get(op.inputs[2]));
+  const VarId made = v.emit("conv", inputs, op.attributes).at(0);
+  v.bind(op.outputs[0], split_leading(v, made, x), true);
+}
+
 }  // namespace
 
 void add_conv_ops(OpRegistry& registry) {
@@ -109,6 +170,16 @@ void add_conv_ops(OpRegistry& registry) {
   def.follow_rows = follow_first(follow_conv1d);
   def.vectorize = vectorize_conv1d;
   registry.add(std::move(def));
+
+  OpDef several;
+  several.name = "conv";
+  several.inputs = {"X", "W", "B?"};
+  several.outputs = {"Out"};
+  several.infer = infer_conv;
+  several.prepare = prepare_conv;
+  several.follow_rows = follow_first(follow_conv);
+  several.vectorize = vectorize_conv;
+  registry.add(std::move(several));
 }
 
 }  // namespace millrace::ops

@@ -2,7 +2,7 @@
 #include <millrace/runtime/program/ops/internal/families.h>
 #include <millrace/runtime/program/ops/internal/gradients.h>
 
-/// Gradients of what is picked by place. What was picked several times gets several gradients, one after the other in the order of the index.
+/// Gradients of elements picked by place. An element picked several times gets several gradients, one after the other in the order of the index.
 namespace millrace::ops {
 namespace {
 

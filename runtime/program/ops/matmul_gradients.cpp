@@ -34,7 +34,7 @@ int rank_of(const GradientContext& c, std::size_t input) {
   return rank;
 }
 
-/// Of one matrix of weights under any number of rows: one product over all rows.
+/// Whether one matrix of weights stands under any number of rows: then one product over all rows.
 bool rows_by_matrix(const GradientContext& c) {
   const int left = rank_of(c, 0);
   if (rank_of(c, 1) != 2 || left < 2) return false;

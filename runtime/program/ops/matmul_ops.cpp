@@ -23,7 +23,7 @@ void expect_factors(const InferContext& context) {
   if (context.tensor(0).dtype != DType::f32 || context.tensor(1).dtype != DType::bf16) expect_same_dtype(context, 0, 1);
 }
 
-/// What the attribute `to` asks for, or the dtype of the operands.
+/// The dtype that the attribute `to` names, or the dtype of the operands.
 DType asked_dtype(const InferContext& context, DType dtype) {
   const Attribute* asked = context.attributes().find("to");
   if (asked == nullptr) return dtype;
@@ -185,6 +185,44 @@ OpDef matmul_op() {
   def.prepare = prepare_matmul;
   def.follow_rows = follow_matmul;
   def.vectorize = vectorize_matmul;
+  return def;
+}
+
+// ---- matmul_bias: a product with known weights and a known bias behind it, made when a program is compiled (lowering/join_windows.h)
+
+OpKernel prepare_matmul_bias(const PrepareContext& context) {
+  const Tensor* weights = context.constant(1);
+  const Tensor* bias = context.constant(2);
+  if (weights == nullptr || bias == nullptr) throw ProgramError("expected weights and a bias that are known");
+  const DType dtype = context.type(0).dtype;
+  const GemmPlan plan = make_gemm_plan({weights->dim(0), weights->dim(1), dtype, dtype, weights->dtype()}, context.place());
+  const auto packed_weights = [plan, held = *weights] {
+    PackingStream stream;
+    return pack(plan, held, stream);
+  };
+  const auto place = [](PackedMatrix& made, const PrepareContext& where) { made.data = where.placed(made.data); };
+  return [plan, packed = PackedOnce<PackedMatrix>(context, packed_weights, place), added = context.placed(*bias)](OpContext& run_context) {
+    const Tensor& x = run_context.tensor(0);
+    DDim dims = x.dims();
+    dims[-1] = plan.desc().n;
+    Tensor out(plan.desc().out, dims, run_context.stream().memory());
+    run(plan, packed.get(), x, added, out, run_context.stream());
+    run_context.set(0, std::move(out));
+  };
+}
+
+OpDef matmul_bias_op() {
+  OpDef def;
+  def.name = "matmul_bias";
+  def.inputs = {"A", "B", "C"};
+  def.outputs = {"Out"};
+  def.infer = infer_matmul;
+  def.prepare = prepare_matmul_bias;
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) {
+    if (axes[1] >= 0 || axes[2] >= 0) refuse_rows("rows in its weights");
+    return follow_matmul(context, axes);
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) { vectorize_with(v, op, op.attributes); };
   return def;
 }
 
@@ -354,6 +392,7 @@ OpDef gemm_op() {
 
 void add_matmul_ops(OpRegistry& registry) {
   registry.add(matmul_op());
+  registry.add(matmul_bias_op());
   registry.add(gemm_op());
   add_matmul_gradients(registry);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/cumsum.h>
 #include <millrace/kernels/layer_norm.h>
+#include <millrace/kernels/layer_norm_gradient.h>
 #include <millrace/kernels/softmax.h>
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
@@ -96,6 +97,49 @@ OpDef layer_norm_op() {
   return def;
 }
 
+OpDef layer_norm_gradient_op() {
+  OpDef def;
+  def.name = "layer_norm_gradient";
+  def.inputs = {"X", "Scale", "Gradient"};
+  def.outputs = {"Out", "Rows"};
+  def.infer = [](InferContext& context) {
+    expect_float(context, 0);
+    expect_same_dtype(context, 0, 1);
+    expect_same_dtype(context, 0, 2);
+    const VarType &x = context.tensor(0), &g = context.tensor(2);
+    if (x.shape) checked_axis(axis_of(context.attributes(), -1), x.rank());
+    if (x.shape && g.shape) {
+      expect_rank(context, 2, x.rank());
+      for (int axis = 0; axis < x.rank(); ++axis) expect_extent(context, 2, axis, (*x.shape)[axis]);
+    }
+    same_type(context);
+    same_type(context);
+  };
+  def.prepare = [](const PrepareContext& context) -> OpKernel {
+    const int axis = static_cast<int>(axis_of(context.attributes(), -1));
+    const double epsilon = context.attributes().get_or("epsilon", 1e-5);
+    return [axis, epsilon](OpContext& run) {
+      LayerNormGradient made = layer_norm_gradient(run.tensor(0), run.tensor(1), run.tensor(2), axis, epsilon, run.stream());
+      run.set(0, std::move(made.x));
+      run.set(1, std::move(made.rows));
+    };
+  };
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[0] < 0 && axes[1] < 0 && axes[2] < 0) return {-1, -1};
+    if (axes[1] >= 0 || axes[0] != axes[2]) refuse_rows("has rows that are not those of both inputs");
+    if (axes[0] >= checked_axis(axis_of(context.attributes(), -1), known_rank(context, 0))) refuse_rows("normalises over the rows");
+    return {axes[0], axes[0]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) {
+    expect_shared(v, op, 1, "a scale");
+    const VarId like = any_batched_var(v, op);
+    const VarId x = batched_var(v, op.inputs[0], like), g = batched_var(v, op.inputs[2], like);
+    Attributes moved = with(op.attributes, "axis", moved_axis(axis_of(op.attributes, -1), v.rank(op.inputs[0])));
+    v.bind_all(op.outputs, v.emit(op.type, {x, v.get(op.inputs[1]), g}, std::move(moved)), true);
+  };
+  return def;
+}
+
 OpDef cumsum_op() {
   OpDef def;
   def.name = "cumsum";
@@ -125,6 +169,7 @@ void add_normalize_ops(OpRegistry& registry) {
   registry.add(softmax_op("softmax", softmax));
   registry.add(softmax_op("log_softmax", log_softmax));
   registry.add(layer_norm_op());
+  registry.add(layer_norm_gradient_op());
   registry.add(cumsum_op());
   add_normalize_gradients(registry);
 }

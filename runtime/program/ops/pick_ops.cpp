@@ -10,7 +10,7 @@
 #include <millrace/runtime/program/ops/internal/rows.h>
 #include <millrace/tensor/copy.h>
 
-/// What picks elements by their places or their values.
+/// Ops that pick elements by their places or their values.
 namespace millrace::ops {
 namespace {
 

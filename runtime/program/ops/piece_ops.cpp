@@ -161,7 +161,7 @@ Cut cut_of(const Attributes& attributes) {
 
 bool has_input(const Op& op, std::size_t input) { return input < op.inputs.size() && op.inputs[input] != no_var; }
 
-/// What `slice_by` cuts, when none of it is computed.
+/// The ranges of `slice_by`, when none of them is computed.
 std::optional<Cut> constant_cut(const Program& program, const Op& op) {
   Ints lists[4];
   for (std::size_t input = 1; input <= 4; ++input) {

@@ -10,7 +10,7 @@
 #include <millrace/runtime/program/vectorize.h>
 #include <millrace/tensor/copy.h>
 
-/// What recurrent sugar needs beside loops and arrays.
+/// Ops of recurrent sugar, besides loops and arrays.
 namespace millrace::ops {
 namespace {
 

@@ -111,25 +111,53 @@ void log_softmax_rule(GradientContext& c) {
   set(c, 0, cast_to(g - call("exp", {y}) * reduced("sum", g, axis_of(c), true), c.input_type(0).dtype));
 }
 
-/// With x̂ = (x − mean) / √(variance + epsilon) and s = g·scale: (s − mean(s) − x̂·mean(s·x̂)) / √(variance + epsilon).
+Ints normed_axes(const GradientContext& c, int rank) {
+  Ints axes;
+  for (int axis = checked_axis(axis_of(c)[0], rank); axis < rank; ++axis) axes.push_back(axis);
+  return axes;
+}
+
 void layer_norm_rule(GradientContext& c) {
   const int rank = c.input_type(0).rank();
   if (rank < 0) throw UnsupportedError("op layer_norm: the gradient of an input of unknown rank");
-  Ints axes;
-  for (int axis = checked_axis(axis_of(c)[0], rank); axis < rank; ++axis) axes.push_back(axis);
   const DType given = c.input_type(0).dtype, dtype = summing(given);
-  const Term g = cast_to(gradient(c), dtype), x = cast_to(value(c, 0), dtype);
+  const Term g = cast_to(gradient(c), dtype);
   if (c.has(2)) set_summed(c, 2, cast_to(g, given));
   if (!c.wants(0) && !c.wants(1)) return;
-  const Term distance = x - reduced("mean", x, axes, true);
-  const Term variance = reduced("mean", distance * distance, axes, true);
-  const Term factor = 1.0 / call("sqrt", {variance + c.op().attributes.get_or("epsilon", 1e-5)});
-  const Term normal = distance * factor;
-  if (c.wants(1)) set_summed(c, 1, cast_to(g * normal, given));
-  if (!c.wants(0)) return;
-  const Term scaled = g * cast_to(value(c, 1), dtype);
-  const Term along = normal * reduced("mean", scaled * normal, axes, true);
-  set(c, 0, cast_to(factor * (scaled - reduced("mean", scaled, axes, true) - along), given));
+  const std::vector<Term> made =
+      call_all("layer_norm_gradient", {cast_to(value(c, 0), dtype), cast_to(value(c, 1), dtype), g}, Attributes(c.op().attributes));
+  if (c.wants(1)) set_summed(c, 1, cast_to(made[1], given));
+  if (c.wants(0)) set(c, 0, cast_to(made[0], given));
+}
+
+/// With f = 1 / √(variance + epsilon), x̂ = (x − mean)·f and J(u) = f·(u − mean(u) − x̂·mean(u·x̂)), which is its own transpose, the op gives J(s) of
+/// s = g·scale, and g·x̂. J(v) is also what x̂ changes by along v, and f changes by −f·x̂·f·v / n. So, for gradients u of J(s) and r of g·x̂,
+///   s: J(u);  g: J(u)·scale + r·x̂;  scale: Σ J(u)·g;  x: J(r·g) − f·(x̂·mean(u·J(s)) + mean(s·x̂)·J(u) + mean(u·x̂)·J(s)).
+void layer_norm_gradient_rule(GradientContext& c) {
+  const int rank = c.input_type(0).rank();
+  if (rank < 0) throw UnsupportedError("op layer_norm_gradient: the gradient of an input of unknown rank");
+  const Ints axes = normed_axes(c, rank);
+  const auto mean = [&axes](const Term& of) { return reduced("mean", of, axes, true); };
+  const Term x = value(c, 0), scale = value(c, 1), g = value(c, 2);
+  const Term distance = x - mean(x);
+  const Term f = 1.0 / call("sqrt", {mean(distance * distance) + c.op().attributes.get_or("epsilon", 1e-5)});
+  const Term normal = distance * f;
+  const auto j = [&](const Term& of) { return f * (of - mean(of) - normal * mean(of * normal)); };
+  const Term u = gradient(c, 0), r = gradient(c, 1);
+  Term by_x, by_g;
+  const auto add = [](Term& to, const Term& term) { to = to.defined() ? to + term : term; };
+  if (u.defined()) {
+    const Term s = g * scale, ju = j(u);
+    add(by_g, ju * scale);
+    if (c.wants(1)) set_summed(c, 1, ju * g);
+    if (c.wants(0)) add(by_x, -(f * (normal * mean(u * j(s)) + mean(s * normal) * ju + mean(u * normal) * j(s))));
+  }
+  if (r.defined()) {
+    add(by_g, r * normal);
+    if (c.wants(0)) add(by_x, j(r * g));
+  }
+  if (c.wants(2)) set(c, 2, by_g);
+  if (c.wants(0)) set(c, 0, by_x);
 }
 
 void cumsum_rule(GradientContext& c) {
@@ -149,6 +177,7 @@ void add_normalize_gradients(OpRegistry& registry) {
   registry.set_gradient("softmax", softmax_rule);
   registry.set_gradient("log_softmax", log_softmax_rule);
   registry.set_gradient("layer_norm", layer_norm_rule);
+  registry.set_gradient("layer_norm_gradient", layer_norm_gradient_rule);
   registry.set_gradient("cumsum", cumsum_rule);
 }
 

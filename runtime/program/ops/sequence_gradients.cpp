@@ -67,7 +67,7 @@ void split_by_mask_rule(GradientContext& c) {
   set(c, 0, sum);
 }
 
-/// Of an op that joins the rows of inputs [0, count): those of each input behind those of the one before.
+/// The gradient of an op that joins the rows of inputs [0, count), each input behind the one before.
 void joined_rows_rule(GradientContext& c, std::size_t count) {
   std::vector<Term> inputs;
   std::vector<Term> ends{number(c, 0, DType::i64)};

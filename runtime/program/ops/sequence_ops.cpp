@@ -16,7 +16,6 @@
 namespace millrace::ops {
 namespace {
 
-/// Row offsets of the innermost sequences.
 Ints inner_offsets(const LoD& lod) { return row_offsets(lod, sequence_level(lod, -1)); }
 
 // ---- sequence_pool ----

@@ -47,7 +47,7 @@ void transpose_by_rule(GradientContext& c) {
   set(c, 0, call("transpose_by", {gradient(c), inverse}));
 }
 
-/// Of a squeeze without axes only a run may know which go away.
+/// The axes of a squeeze without axes may be known to the run alone.
 void squeeze_rule(GradientContext& c) {
   const Ints axes = c.op().attributes.get_or("axes", Ints{});
   if (axes.empty()) return reshaped_rule(c);

@@ -73,10 +73,17 @@ VarType gradients_type(const VarType& slot) {
 }
 
 OpDef no_slot_gradients_op() {
-  OpDef def = plain_op(
-      "no_slot_gradients", {"Array"}, [](InferContext& context) { context.result(gradients_type(slot_type(context, 0))); },
+  return plain_op(
+      "no_slot_gradients", {"Array?"},
+      [](InferContext& context) {
+        if (context.has(0)) return context.result(gradients_type(slot_type(context, 0)));
+        const Attributes& attributes = context.attributes();
+        const std::int64_t rank = attributes.get_or("rank", std::int64_t{-1});
+        VarType element = VarType::unranked(attributes.get<DType>("dtype"));
+        if (rank >= 0) element = VarType(element.dtype, DDim(Ints(static_cast<std::size_t>(rank), DDim::unknown)));
+        context.result(VarType::list_of(element));
+      },
       [](OpContext& run) { run.set(0, TensorList()); });
-  return def;
 }
 
 OpDef add_slot_gradient_op() {
@@ -93,10 +100,9 @@ OpDef add_slot_gradient_op() {
         const TensorList& list = run.in(0).list();
         const Tensor& x = run.tensor(2);
         if (index < 0) return run.set(0, list);  // a boot
-        std::vector<Tensor> all = elements_of(list, index + 1, x.dtype());
-        Tensor& slot = all[static_cast<std::size_t>(index)];
-        slot = is_missing(list, index) ? x : sum_of(slot, x, run.stream());
-        run.set(0, TensorList(std::move(all)));
+        const Tensor total = is_missing(list, index) ? x : sum_of(list.at(index), x, run.stream());
+        const TensorList all = index < list.size() ? list : TensorList(elements_of(list, index + 1, x.dtype()));
+        run.set(0, all.erase(index).insert(index, total));  // shares the other elements
       });
   def.host_inputs = {1};
   return def;
@@ -179,7 +185,7 @@ OpDef concat_gradient_op() {
       nullptr);
 }
 
-/// Of tensor_array_unstack: the slots' gradients where the slots were in X.
+/// The gradient of tensor_array_unstack: the slots' gradients where the slots were in X.
 OpDef unstack_gradient_op() {
   OpDef def = plain_op(
       "unstack_gradient", {"List", "X"},
@@ -259,7 +265,7 @@ OpDef reorder_gradient_op() {
       });
 }
 
-/// Of the boot of tensor_array_read: zeros, unless the read was in front of slot 0.
+/// The gradient of the boot of tensor_array_read: zeros, unless the read was in front of slot 0.
 OpDef boot_gradient_op() {
   OpDef def = plain_op(
       "boot_gradient", {"Gradient", "Array", "Index", "Boot"},
@@ -315,19 +321,42 @@ OpDef last_rows_gradient_op() {
   return def;
 }
 
-/// [rows, 1] of the dtype of X: 0 in the first row of each run of `every` items of a sequence of `level` but the first run, 1 elsewhere.
-/// Reversed, runs begin at the ends of the sequences.
+/// The windows of one phase of a truncation: run j of `every` items has the window of the last `reach` items up to its end, and belongs to phase
+/// j mod `phases`.
+struct RunWindows {
+  std::int64_t every, reach, phases, phase;
+
+  explicit RunWindows(const Attributes& attributes)
+      : every(attributes.get<std::int64_t>("every")),
+        reach(attributes.get_or("reach", every)),
+        phases(attributes.get_or("phases", std::int64_t{1})),
+        phase(attributes.get_or("phase", std::int64_t{0})) {}
+  /// Whether a window begins at the item, and items come before it.
+  bool begins(std::int64_t item) const {
+    const std::int64_t end = item + reach;  // of its run
+    return item > 0 && end % every == 0 && (end / every - 1) % phases == phase;
+  }
+  /// Whether the item belongs to a run of the phase, and to that run's window.
+  bool feeds(std::int64_t item) const {
+    const std::int64_t run = item / every;
+    return run % phases == phase && (run + 1) * every - item <= reach;
+  }
+};
+
+/// [rows, 1] of the dtype of X: 0 in the first row of each window of a sequence of `level` but those that begin with the sequence, 1 elsewhere; with
+/// `feeds`, 1 in the rows of the runs of the phase, as far as they are in their windows, 0 elsewhere. Reversed, runs begin at the ends of the
+/// sequences.
 void run_run_rows(OpContext& run) {
   const Attributes& attributes = run.op().attributes;
-  const auto every = attributes.get<std::int64_t>("every");
-  const bool reverse = attributes.get_or("reverse", false);
+  const RunWindows windows(attributes);
+  const bool reverse = attributes.get_or("reverse", false), feeds = attributes.get_or("feeds", false);
   const LoDTensor& x = run.in(0).tensor();
   const std::vector<std::int64_t> lengths = x.lod().lengths(static_cast<int>(attributes.get<std::int64_t>("level")));
   Rows rows;
   for (const std::int64_t length : lengths)
     for (std::int64_t i = 0; i < length; ++i) {
       const std::int64_t item = reverse ? length - 1 - i : i;
-      rows.push_back(item > 0 && item % every == 0 ? -1 : 0);
+      rows.push_back((feeds ? windows.feeds(item) : !windows.begins(item)) ? 0 : -1);
     }
   const Tensor one = full(DDim{1, 1}, 1, x.dtype(), run.stream());
   run.set(0, LoDTensor(gather_rows(one, rows, run.stream()), x.lod()));
@@ -340,13 +369,15 @@ OpDef run_rows_op() {
         const auto level = context.attributes().get<std::int64_t>("level");
         if (level < 0 || level + 1 != context.tensor(0).lod_depth)
           throw ProgramError("expected the last level of LoD, found level " + std::to_string(level) + " for " + context.describe(0));
-        if (context.attributes().get<std::int64_t>("every") < 1) throw ProgramError("attribute 'every': expected 1 or more");
+        const RunWindows windows(context.attributes());
+        if (windows.every < 1 || windows.reach < 1 || windows.phase < 0 || windows.phase >= windows.phases)
+          throw ProgramError("attributes 'every' and 'reach': expected 1 or more, and 'phase' below 'phases'");
         context.result(VarType(context.tensor(0).dtype, DDim{extent(context, 0, 0), 1}, context.tensor(0).lod_depth));
       },
       run_run_rows);
 }
 
-/// Says that slot Index of the array has the value X already; does nothing.
+/// Marks slot Index of the array as one that has the value X already; does nothing.
 OpDef written_op() {
   OpDef def =
       plain_op("tensor_array_written", {"Array", "Index", "X"}, [](InferContext& context) { array_type(context, 0); }, [](OpContext&) {});

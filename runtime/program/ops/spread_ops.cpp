@@ -55,7 +55,7 @@ void run_pads(OpContext& context, const Ints& pads, PadMode mode, double value) 
   context.set(0, pad(x, Ints(pads.begin(), middle), Ints(middle, pads.end()), mode, value, context.stream()));
 }
 
-/// Of integers that f64 cannot hold: `value` where nothing of x lies.
+/// Pads integers that f64 cannot hold: `value` outside x.
 void run_exact_pads(OpContext& context, const Ints& pads, std::int64_t value) {
   const Tensor& x = context.tensor(0);
   expect_pads(pads, x.rank());
@@ -190,7 +190,7 @@ void infer_expand(InferContext& context) {
   if (const auto wanted = constant_integers(context, 1)) return context.result(VarType(x.dtype, expanded(context, *x.shape, *wanted)));
   DDim shape = *x.shape;
   while (shape.rank() < length) shape = shape.inserted(0, 1);
-  // What a run asks for may stretch an axis of 1; any other extent stays.
+  // The extents of a run may stretch an axis of 1; any other extent stays.
   for (int axis = shape.rank() - static_cast<int>(length); axis < shape.rank(); ++axis)
     if (shape[axis] == 1) shape[axis] = DDim::unknown;
   context.result(VarType(x.dtype, shape));

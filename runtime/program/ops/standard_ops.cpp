@@ -20,6 +20,7 @@ std::shared_ptr<const OpRegistry> standard_ops() {
     ops::add_gather_ops(*registry);
     ops::add_pick_ops(*registry);
     ops::add_conv_ops(*registry);
+    ops::add_pool_ops(*registry);
     ops::add_cell_ops(*registry);
     ops::add_lod_ops(*registry);
     ops::add_sequence_ops(*registry);

@@ -8,7 +8,7 @@
 
 namespace millrace::training::internal {
 
-/// What elements are computed in: themselves, or f32 for narrower ones.
+/// The type that elements are computed in: their own, or f32 for narrower ones.
 template <class T>
 using ComputeType = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/files/with_toml/toml_table.h>
 
 namespace millrace::training {
@@ -32,8 +33,44 @@ void read_choice(const Table& table, std::string_view key, std::initializer_list
   if (table.has(key)) to = static_cast<E>(table.one_of(key, names));
 }
 
+/// A text, or an array of texts.
+void read_texts(const Table& table, std::string_view key, std::vector<std::string>& to) {
+  if (!table.has(key)) return;
+  const toml::node& node = table.required(key);
+  const std::string expected = std::string(key) + ": expected a text or an array of texts, found ";
+  if (node.is_string()) {
+    to = {table.text(key)};
+    return;
+  }
+  if (!node.is_array()) table.fail(node, expected + Table::kind(node));
+  to.clear();
+  for (const toml::node& each : *node.as_array()) {
+    if (!each.is_string()) table.fail(each, expected + Table::kind(each) + " in an array");
+    to.push_back(each.as_string()->get());
+  }
+}
+
+void read_csv_form(const Table& table, TrainConfig& config) {
+  CsvForm& form = config.csv;
+  for (const char* key : {"sequence_column", "target_columns", "feature_columns", "separator", "series"})
+    config.has_csv = config.has_csv || table.has(key);
+  read_text(table, "sequence_column", form.sequence);
+  read_texts(table, "target_columns", form.targets);
+  read_texts(table, "feature_columns", form.features);
+  read_flag(table, "series", form.series);
+  if (form.series && table.has("sequence_column"))
+    table.fail(table.required("series"), "series: expected no sequence_column with it, found one");
+  if (!table.has("separator")) return;
+  const std::string separator = table.text("separator");
+  if (separator.size() != 1 || separator == "\"" || separator == "\n")
+    table.fail(table.required("separator"), "separator: expected one character, found '" + separator + "'");
+  form.separator = separator[0];
+}
+
 void read_data(const Table& table, TrainConfig& config) {
-  table.only({"train", "test", "validation", "format", "targets", "standardize", "length"});
+  table.only({"train", "test", "validation", "format", "targets", "standardize", "length", "sequence_column", "target_columns",
+              "feature_columns", "separator", "series"});
+  read_csv_form(table, config);
   config.train = table.text("train");
   read_text(table, "test", config.test);
   if (table.has("validation")) {
@@ -43,10 +80,24 @@ void read_data(const Table& table, TrainConfig& config) {
       config.validation = table.number("validation", 0, 0.9);
   }
   if (table.has("format") && table.one_of("format", {"auto", "text"}) == 1) config.format = TrainConfig::Format::text;
-  config.per_row = table.has("targets") && table.one_of("targets", {"sequence", "row"}) == 1;
+  read_choice(table, "targets", {"sequence", "row", "tokens"}, config.targets);
   read_flag(table, "standardize", config.standardize);
   read_integer(table, "length", 1, most_units, config.length);
-  if (config.format == TrainConfig::Format::text) config.per_row = true;
+  if (config.format != TrainConfig::Format::text) return;
+  if (table.has("targets") && config.targets != Targets::row)
+    table.fail(table.required("targets"), "targets: expected \"row\" of a text, whose targets are the bytes that follow");
+  config.targets = Targets::row;
+}
+
+DecoderSpec decoder_of(const Table& table) {
+  table.only({"units", "embedding", "beam", "max_length", "length_penalty"});
+  DecoderSpec decoder;
+  decoder.units = table.integer("units", 1, most_units);
+  decoder.embedding = table.integer("embedding", 1, most_units);
+  read_integer(table, "beam", 1, most_units, decoder.beam);
+  read_integer(table, "max_length", 1, most_units, decoder.max_length);
+  read_number(table, "length_penalty", 0, most_number, decoder.length_penalty);
+  return decoder;
 }
 
 LayerSpec layer_of(const Table& table) {
@@ -70,8 +121,10 @@ void read_init(const Table& table, std::string_view key, std::optional<Initialis
   read_number(table, "init_scale", 0, most_number, to->scale);
 }
 
-void read_model(const Table& table, ModelSpec& model) {
-  table.only({"loss", "pooling", "init", "recurrent_init", "init_scale", "forget_bias"});
+void read_model(const Table& table, TrainConfig& config) {
+  ModelSpec& model = config.model;
+  table.only({"loss", "pooling", "init", "recurrent_init", "init_scale", "forget_bias", "start"});
+  read_text(table, "start", config.start);
   read_choice(table, "loss", {"cross_entropy", "mse"}, model.loss);
   read_choice(table, "pooling", {"last", "average", "max"}, model.pooling);
   read_init(table, "init", model.init.input);
@@ -116,11 +169,16 @@ void read_training(const Table& table, TrainConfig& config) {
   read_number(table, "clip_norm", 0, most_number, config.clipping.norm);
   read_number(table, "clip_value", 0, most_number, config.clipping.value);
   config.narrow = table.has("weights") && table.one_of("weights", {"f32", "bf16"}) == 1;
-  config.recompute = table.has("memory") && table.one_of("memory", {"keep", "recompute"}) == 1;
+  if (!table.has("memory")) return;
+  try {
+    config.memory = parse_memory_policy(table.text("memory"));
+  } catch (const ArgumentError& error) {
+    table.fail(table.required("memory"), error.what());
+  }
 }
 
 TrainConfig config_of(const Table& root, std::string_view text, const std::string& name) {
-  root.only({"seed", "epochs", "data", "layer", "model", "training", "checkpoint", "output"});
+  root.only({"seed", "epochs", "data", "layer", "model", "decoder", "training", "checkpoint", "output"});
   TrainConfig config;
   config.name = name;
   config.text = text;
@@ -128,7 +186,18 @@ TrainConfig config_of(const Table& root, std::string_view text, const std::strin
   config.epochs = root.integer("epochs", 1, most_steps);
   read_data(Table(root.table_at("data"), name, "[data]"), config);
   root.each_table("layer", [&](const Table& layer) { config.model.layers.push_back(layer_of(layer)); });
-  if (root.has("model")) read_model(Table(root.table_at("model"), name, "[model]"), config.model);
+  if (root.has("model")) read_model(Table(root.table_at("model"), name, "[model]"), config);
+  if (root.has("decoder")) config.model.decoder = decoder_of(Table(root.table_at("decoder"), name, "[decoder]"));
+  if (config.model.decoder && config.targets != Targets::tokens)
+    root.fail(root.required("decoder"), "[decoder]: expected targets = \"tokens\" in [data] with it");
+  if (config.model.decoder && root.has("model")) {
+    const Table model(root.table_at("model"), name, "[model]");
+    if (model.has("pooling")) model.fail(model.required("pooling"), "pooling: expected none beside [decoder], which sees all rows");
+  }
+  if (config.targets == Targets::tokens && !config.model.decoder) {
+    const Table data(root.table_at("data"), name, "[data]");
+    data.fail(data.required("targets"), "targets: expected a table [decoder] with \"tokens\", found none");
+  }
   config.schedule.decay_steps = 0;
   if (root.has("training")) read_training(Table(root.table_at("training"), name, "[training]"), config);
   if (root.has("checkpoint")) {

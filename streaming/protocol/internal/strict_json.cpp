@@ -51,7 +51,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     open_.back()->push_back(std::forward<T>(value));
     return &open_.back()->back();
   }
-  // What is open stays where it is: an array grows only behind what closed.
+  // An open value stays where it is: an array grows only behind closed ones.
   bool open(Json empty) {
     if (open_.size() == static_cast<std::size_t>(max_json_depth))
       bad_message("expected JSON at most " + std::to_string(max_json_depth) + " deep");

@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// What one text may hold. A peer that talks to a server gets these; what a server says is bounded by the message that carries it.
+/// The most that one text may hold. A peer of a server gets these; a server's text is bounded by the message that carries it.
 struct JsonBounds {
   std::size_t bytes = std::size_t{64} << 10;
   std::size_t keys = 1024;        ///< of all objects together

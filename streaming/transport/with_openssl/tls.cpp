@@ -2,9 +2,8 @@
 #include <millrace/streaming/transport/tls.h>
 
 #include <boost/asio/compose.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
-#include <boost/asio/ssl/error.hpp>
-#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <utility>
@@ -15,6 +14,7 @@
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/internal/socket_drain.h>
+#include <millrace/streaming/transport/with_openssl/tls_engine.h>
 #include <millrace/tensor/error.h>
 
 namespace millrace {
@@ -36,81 +36,93 @@ const boost::system::error_category& certificate_category() noexcept {
   return category;
 }
 
-/// A stream of TLS and the timer of its shutdown, shared with the operations that are pending, which refer to it.
+/// A socket, the TLS on it, and the timer of its shutdown, shared with the operations that are pending.
 struct TlsSocket {
-  TlsSocket(tcp::socket connected, std::shared_ptr<ssl::context> with, ssl::stream_base::handshake_type its_role)
-      : context(std::move(with)), stream(std::move(connected), *context), timer(stream.get_executor()), role(its_role) {}
-  tcp::socket& socket() noexcept { return stream.next_layer(); }
+  TlsSocket(tcp::socket connected, std::shared_ptr<ssl::context> context, TlsEngine::Role its_role)
+      : connection(std::move(connected)),
+        engine(connection, std::move(context), its_role),
+        timer(connection.get_executor()),
+        role(its_role) {}
+  tcp::socket& socket() noexcept { return connection; }
 
-  std::shared_ptr<ssl::context> context;
-  ssl::stream<tcp::socket> stream;
+  tcp::socket connection;
+  TlsEngine engine;
   asio::steady_timer timer;
-  const ssl::stream_base::handshake_type role;
+  const TlsEngine::Role role;
 };
 
-// A peer that goes without a word of TLS is one whose connection broke: who trusts no message but a whole one need not tell them apart.
-error_code plain(error_code error) { return error == ssl::error::stream_truncated ? error_code(asio::error::connection_reset) : error; }
-
-struct HandshakeOp {
+/// Tries `Attempt` whenever the socket is ready for it, until it is done. Completes through the queue, never inside the call that began it.
+template <class Attempt>
+struct TlsOp {
+  using Wants = TlsEngine::Wants;
   std::shared_ptr<TlsSocket> shared;
+  Attempt attempt;
+  TlsEngine::Outcome outcome{};
+  enum { beginning, waiting, done } stage = beginning;
 
   template <class Self>
-  void operator()(Self& self) {
+  void operator()(Self& self, error_code error = {}) {
+    if (stage == done) return attempt.complete(self, outcome);
     const auto held = shared;  // this op moves away with self
-    held->stream.async_handshake(held->role, std::move(self));
-  }
-  template <class Self>
-  void operator()(Self& self, error_code error) {
-    const long found = ::SSL_get_verify_result(shared->stream.native_handle());
-    if (error && shared->role == ssl::stream_base::client && found != X509_V_OK)
-      error = error_code(static_cast<int>(found), certificate_category());
-    self.complete(plain(error));
+    if (error)
+      outcome = {Wants::nothing, error};
+    else if (stage == beginning && attempt.waits_first(held->engine))
+      outcome = {Wants::to_read};
+    else
+      outcome = attempt.start(held->engine);
+    if (outcome.wants != Wants::nothing) {
+      const auto ready = outcome.wants == Wants::to_read ? tcp::socket::wait_read : tcp::socket::wait_write;
+      stage = waiting;
+      return held->connection.async_wait(ready, std::move(self));
+    }
+    if (stage == waiting) return attempt.complete(self, outcome);
+    stage = done;
+    asio::post(held->connection.get_executor(), std::move(self));
   }
 };
 
-/// A read or a write: `Start` begins it on the stream.
-template <class Buffers, class Start>
-struct TransferOp {
+struct HandshakeAttempt {
   std::shared_ptr<TlsSocket> shared;
-  Buffers buffers;
-
+  bool waits_first(const TlsEngine&) const noexcept { return shared->role == TlsEngine::Role::server; }
+  TlsEngine::Outcome start(TlsEngine& engine) const { return engine.handshake(); }
   template <class Self>
-  void operator()(Self& self) {
-    const auto held = shared;
-    const Buffers list = buffers;
-    Start()(held->stream, list, std::move(self));
-  }
-  template <class Self>
-  void operator()(Self& self, error_code error, std::size_t count) {
-    self.complete(plain(error), count);
-  }
-};
-struct StartRead {
-  template <class Self>
-  void operator()(ssl::stream<tcp::socket>& stream, const ReadBuffers& buffers, Self&& self) const {
-    stream.async_read_some(buffers, std::forward<Self>(self));
-  }
-};
-struct StartWrite {
-  template <class Self>
-  void operator()(ssl::stream<tcp::socket>& stream, const WriteBuffers& buffers, Self&& self) const {
-    stream.async_write_some(buffers, std::forward<Self>(self));
+  void complete(Self& self, const TlsEngine::Outcome& outcome) const {
+    error_code error = outcome.error;
+    const long found = shared->role == TlsEngine::Role::client ? ::SSL_get_verify_result(shared->engine.native()) : X509_V_OK;
+    if (error && found != X509_V_OK) error = error_code(static_cast<int>(found), certificate_category());
+    self.complete(error);
   }
 };
 
-/// Says close_notify, and then does as a plain socket does. An answer is not insisted on: the protocol has its own end.
-struct ShutDownOp {
+struct ReadAttempt {
+  ReadBuffers buffers;
+  bool waits_first(const TlsEngine& engine) const noexcept { return !engine.holds_input(); }
+  TlsEngine::Outcome start(TlsEngine& engine) const { return engine.read(buffers); }
+  template <class Self>
+  void complete(Self& self, const TlsEngine::Outcome& outcome) const {
+    self.complete(outcome.error, outcome.bytes);
+  }
+};
+
+struct WriteAttempt {
+  WriteBuffers buffers;
+  bool waits_first(const TlsEngine&) const noexcept { return false; }
+  TlsEngine::Outcome start(TlsEngine& engine) const { return engine.write(buffers); }
+  template <class Self>
+  void complete(Self& self, const TlsEngine::Outcome& outcome) const {
+    self.complete(outcome.error, outcome.bytes);
+  }
+};
+
+/// Says close_notify, and then does as a plain socket does.
+struct ShutDownAttempt {
   std::shared_ptr<TlsSocket> shared;
-  bool told = false;
-
+  bool drained = false;
+  bool waits_first(const TlsEngine&) const noexcept { return false; }
+  TlsEngine::Outcome start(TlsEngine& engine) const { return engine.shut_down(); }
   template <class Self>
-  void operator()(Self& self) {
-    const auto held = shared;
-    held->stream.async_shutdown(std::move(self));
-  }
-  template <class Self>
-  void operator()(Self& self, error_code) {
-    if (std::exchange(told, true)) return self.complete(error_code());
+  void complete(Self& self, const TlsEngine::Outcome&) {
+    if (std::exchange(drained, true)) return self.complete(error_code());
     auto held = shared;
     ByteStream::DoneHandler next(std::move(self));
     drain_socket(std::move(held), next);
@@ -119,37 +131,34 @@ struct ShutDownOp {
 
 class TlsCarrier final : public ByteStream::Carrier {
  public:
-  explicit TlsCarrier(std::shared_ptr<TlsSocket> shared) : shared_(std::move(shared)) {
-    error_code ignored;
-    shared_->socket().set_option(tcp::no_delay(true), ignored);
-  }
+  explicit TlsCarrier(std::shared_ptr<TlsSocket> shared) : shared_(std::move(shared)) { set_stream_options(shared_->connection); }
   ~TlsCarrier() override { close(); }
 
-  ByteStream::executor_type executor() override { return shared_->stream.get_executor(); }
-  void handshake(ByteStream::DoneHandler handler) override {
-    HandshakeOp op{shared_};
-    asio::async_compose<ByteStream::DoneHandler, void(error_code)>(std::move(op), handler, shared_->socket());
-  }
+  ByteStream::executor_type executor() override { return shared_->connection.get_executor(); }
+  void handshake(ByteStream::DoneHandler handler) override { begin<void(error_code)>(HandshakeAttempt{shared_}, handler); }
   void read_some(const ReadBuffers& buffers, ByteStream::TransferHandler handler) override {
-    TransferOp<ReadBuffers, StartRead> op{shared_, buffers};
-    asio::async_compose<ByteStream::TransferHandler, void(error_code, std::size_t)>(std::move(op), handler, shared_->socket());
+    begin<void(error_code, std::size_t)>(ReadAttempt{buffers}, handler);
   }
   void write_some(const WriteBuffers& buffers, ByteStream::TransferHandler handler) override {
-    TransferOp<WriteBuffers, StartWrite> op{shared_, buffers};
-    asio::async_compose<ByteStream::TransferHandler, void(error_code, std::size_t)>(std::move(op), handler, shared_->socket());
+    begin<void(error_code, std::size_t)>(WriteAttempt{buffers}, handler);
   }
   void shut_down(ByteStream::DoneHandler handler) override {
     close_in_a_second(shared_);
-    ShutDownOp op{shared_};
-    asio::async_compose<ByteStream::DoneHandler, void(error_code)>(std::move(op), handler, shared_->socket());
+    begin<void(error_code)>(ShutDownAttempt{shared_}, handler);
   }
   void close() noexcept override {
     error_code ignored;
-    shared_->socket().close(ignored);
+    shared_->connection.close(ignored);
     shared_->timer.cancel();
   }
 
  private:
+  template <class Signature, class Attempt>
+  void begin(Attempt attempt, asio::any_completion_handler<Signature>& handler) {
+    TlsOp<Attempt> op{shared_, std::move(attempt)};
+    asio::async_compose<asio::any_completion_handler<Signature>, Signature>(std::move(op), handler, shared_->connection);
+  }
+
   std::shared_ptr<TlsSocket> shared_;
 };
 
@@ -160,7 +169,8 @@ std::shared_ptr<ssl::context> make_context(ssl::context::method method) {
   ::SSL_CTX_set_options(native, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   ::SSL_CTX_set_num_tickets(native, 0);
   ::SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
-  ::SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);  // an idle connection holds no buffers of OpenSSL's
+  // An idle connection holds no buffers of OpenSSL's; a write that was held up is tried again from another place.
+  ::SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   return context;
 }
 
@@ -195,8 +205,7 @@ TlsServer::TlsServer(const std::string& certificate_file, const std::string& key
 }
 void TlsServer::reload() { state_->context = state_->load(); }
 ByteStream TlsServer::accept(tcp::socket socket) const {
-  return ByteStream(
-      std::make_shared<TlsCarrier>(std::make_shared<TlsSocket>(std::move(socket), state_->context, ssl::stream_base::server)));
+  return ByteStream(std::make_shared<TlsCarrier>(std::make_shared<TlsSocket>(std::move(socket), state_->context, TlsEngine::Role::server)));
 }
 
 struct TlsClient::State {
@@ -222,12 +231,12 @@ TlsClient TlsClient::trusting_anyone() {
   return TlsClient(std::move(state));
 }
 ByteStream TlsClient::connect(tcp::socket socket, const std::string& host) const {
-  auto shared = std::make_shared<TlsSocket>(std::move(socket), state_->context, ssl::stream_base::client);
-  SSL* native = shared->stream.native_handle();
+  auto shared = std::make_shared<TlsSocket>(std::move(socket), state_->context, TlsEngine::Role::client);
+  SSL* native = shared->engine.native();
   error_code no_address;
   asio::ip::make_address(host, no_address);
   if (no_address) SSL_set_tlsext_host_name(native, host.c_str());  // the extension takes no address
-  shared->stream.set_verify_mode(state_->verifies ? ssl::verify_peer : ssl::verify_none);
+  ::SSL_set_verify(native, state_->verifies ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
   if (state_->verifies && no_address) ::SSL_set1_host(native, host.c_str());
   if (state_->verifies && !no_address) ::X509_VERIFY_PARAM_set1_ip_asc(::SSL_get0_param(native), host.c_str());
   return ByteStream(std::make_shared<TlsCarrier>(std::move(shared)));

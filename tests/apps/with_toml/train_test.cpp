@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // millrace train as a person starts it: what it writes, that it writes it again, that it goes on after a kill, and what it says when it cannot.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -11,6 +13,7 @@
 #include <millrace/runtime/files/npy.h>
 #include <millrace/runtime/files/npz.h>
 #include <millrace/runtime/files/safetensors.h>
+#include <millrace/runtime/training/checkpoint.h>
 #include <millrace/runtime/training/metrics.h>
 
 #include <apps/process.h>
@@ -104,10 +107,17 @@ TEST_CASE("a job learns, tells how, and writes the same bits again, whatever the
     INFO(name);
     CHECK(job.file("b/" + name) == job.file("a/" + name));
   }
-  Job recomputed;
-  recomputed.config.replace(recomputed.config.find("[training]"), 10, "[training]\nmemory = \"recompute\"");
-  REQUIRE(millrace_command(recomputed.command("a", {"--quiet"})).code == 0);
-  CHECK(recomputed.file("a/model.safetensors") == job.file("a/model.safetensors"));
+  for (const std::string memory : {"recompute", "spill"}) {
+    Job other;
+    other.config.replace(other.config.find("[training]"), 10, "[training]\nmemory = \"" + memory + "\"");
+    REQUIRE(millrace_command(other.command("a", {"--quiet"})).code == 0);
+    CHECK(other.file("a/model.safetensors") == job.file("a/model.safetensors"));
+  }
+  const Ended spilled = millrace_command(job.command("s", {"--memory", "spill", "--stats"}));
+  REQUIRE(spilled.code == 0);
+  CHECK(job.file("s/model.safetensors") == job.file("a/model.safetensors"));
+  CHECK(spilled.out.find(" under spill kept 0 bytes, and ") != std::string::npos);
+  check_refused(job.command("s", {"--memory", "forget"}), 2, {"--memory", "expected keep, spill", "found 'forget'"});
   REQUIRE(millrace_command(job.command("c", {"--seed", "2", "--quiet"})).code == 0);
   CHECK(job.file("c/model.safetensors") != job.file("a/model.safetensors"));
 }
@@ -136,34 +146,70 @@ TEST_CASE("what was trained is run and streamed with the figures that the job ga
   }
 }
 
-TEST_CASE("a job that is killed again and again ends with the bits of one that never was") {
-  const Job job;
+namespace {
+
+/// The newest step of which the job's folder has a checkpoint; 0: none.
+std::int64_t newest_checkpoint(const fs::path& out) {
+  const std::vector<std::int64_t> steps = training::CheckpointFolder(out / "checkpoints").steps();
+  return steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end());
+}
+
+/// Starts the job again and again, each time with a kill behind one of `steps` or, where that step is over, while it starts. Then the job runs to
+/// its end. Gives the number of processes that were killed.
+int train_with_kills(const Job& job, const std::string& out, const std::vector<std::int64_t>& steps, Random& random) {
+  int kills = 0;
+  const auto start = [&] {
+    const bool resumed = newest_checkpoint(job.folder / out) > 0;
+    return job.command(out, resumed ? std::vector<std::string>{"--quiet", "--resume"} : std::vector<std::string>{"--quiet"});
+  };
+  for (const std::int64_t step : steps) {
+    const bool over = newest_checkpoint(job.folder / out) >= step;
+    Process process(start());
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (newest_checkpoint(job.folder / out) < step && std::chrono::steady_clock::now() < late)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, over ? 60'000 : 5'000)));
+    process.signal(SIGKILL);
+    const int code = process.wait();
+    INFO("stderr ", process.err());
+    REQUIRE((code == -SIGKILL || code == 0));
+    kills += code == -SIGKILL;
+  }
+  const Ended ended = millrace_command(start());
+  INFO("stderr ", ended.err);
+  REQUIRE(ended.code == 0);
+  return kills;
+}
+
+}  // namespace
+
+// MILLRACE_KILLS: how many.
+TEST_CASE("a job of 200 steps that is killed at random instants ends with the bits of one that never was") {
+  Job job;
+  job.config.replace(job.config.find("epochs = 12"), 11, "epochs = 50");
+  job.config.replace(job.config.find("every_steps = 3"), 15, "every_steps = 4");
   REQUIRE(millrace_command(job.command("whole", {"--quiet"})).code == 0);
-  for (const std::uint64_t seed : seeds(3)) {
+  const char* wanted = std::getenv("MILLRACE_KILLS");
+  for (const std::uint64_t seed : seeds(1)) {
     INFO("seed ", seed);
     Random random(seed);
-    const std::string out = "killed" + std::to_string(seed);
-    int kills = 0;
-    for (bool over = false; !over;) {
-      REQUIRE(kills < 200);
-      const bool resumed = fs::exists(job.folder / (out + "/checkpoints")) && !fs::is_empty(job.folder / (out + "/checkpoints"));
-      Process process(job.command(out, resumed ? std::vector<std::string>{"--quiet", "--resume"} : std::vector<std::string>{"--quiet"}));
-      std::this_thread::sleep_for(std::chrono::milliseconds(random.between(5, 250)));
-      process.signal(SIGKILL);
-      const int code = process.wait();
-      INFO("stderr ", process.err());
-      over = code == 0;
-      if (!over) {
-        const bool nothing_yet = process.err().find("expected a checkpoint to resume from") != std::string::npos;
-        REQUIRE((code == -SIGKILL || nothing_yet));
-        if (nothing_yet) fs::remove_all(job.folder / out);
-        ++kills;
-      }
-    }
-    for (const std::string& name : results) {
+    std::vector<std::int64_t> steps(wanted == nullptr ? 8 : std::strtoull(wanted, nullptr, 10));
+    for (std::int64_t& step : steps) step = random.between(0, 195);
+    std::sort(steps.begin(), steps.end());
+    const int kills = train_with_kills(job, "killed", steps, random);
+    MESSAGE(kills, " kills");
+    CHECK(kills > 0);
+    const std::string state = "checkpoints/step-200/";
+    for (const char* name : {"weights", "optimizer", "best", "history"})
+      CHECK(fs::exists(job.folder / ("whole/" + state + name + ".safetensors")));
+    std::vector<std::string> files = results;
+    for (const auto& file : fs::directory_iterator(job.folder / ("whole/" + state)))
+      files.push_back(state + file.path().filename().string());
+    for (const std::string& name : files) {
       INFO(name, " after ", kills, " kills");
-      CHECK(job.file(out + "/" + name) == job.file("whole/" + name));
+      CHECK(job.file("killed/" + name) == job.file("whole/" + name));
     }
+    fs::remove_all(job.folder / "killed");
   }
 }
 
@@ -243,6 +289,75 @@ TEST_CASE("what drops out is a function of seed, epoch and sequence, and nothing
   CHECK(job.file("a/model.safetensors") == job.file("b/model.safetensors"));
 }
 
+namespace {
+
+/// Sentences of 1 to 8 words out of three lists, whose places in them are their tags.
+std::string tagged(std::uint64_t seed, std::int64_t sentences) {
+  const std::vector<std::vector<std::string>> words{{"the", "a"}, {"mill", "race", "water"}, {"turns", "runs", "\"stops, then\""}};
+  const char* const tags[] = {"D", "N", "V"};
+  Random random(seed);
+  std::string text = "sentence,word,tag\n";
+  for (std::int64_t i = 0; i < sentences; ++i)
+    for (std::int64_t k = random.between(1, 8); k > 0; --k) {
+      const auto tag = static_cast<std::size_t>(random.between(0, 2));
+      const auto word = static_cast<std::size_t>(random.between(0, std::ssize(words[tag]) - 1));
+      text += fmt::format("s{},{},{}\n", i, words[tag][word], tags[tag]);
+    }
+  return text;
+}
+
+constexpr const char* tagging_config = R"(# [tagging]
+epochs = 12
+[data]
+train = "train.csv"
+test = "test.csv"
+targets = "row"                # a tag for each word
+sequence_column = "sentence"
+target_columns = "tag"
+[[layer]]
+kind = "embedding"
+units = 8
+[[layer]]
+kind = "gru"
+units = 16
+direction = "bidirectional"
+[training]
+learning_rate = 0.02
+# [tagging]
+)";
+
+}  // namespace
+
+TEST_CASE("words of a CSV file are tagged, and a series of numbers is continued") {
+  Job job;
+  job.config = tagging_config;
+  write_text(job.folder / "train.csv", tagged(1, 100));
+  write_text(job.folder / "test.csv", tagged(2, 30) + "s99,unheard,N\n");
+  const Ended ended = millrace_command(job.command("a", {"--quiet"}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(std::stod(ended.out.substr(ended.out.find('=') + 1)) > 0.95);
+  CHECK(job.file("a/classes.txt") == "D\nN\nV\n");
+  CHECK(job.file("a/words.txt") == "\na\nmill\nrace\nruns\nstops, then\nthe\nturns\nwater\n");
+  write_text(job.folder / "test.csv", tagged(2, 30) + "s99,mill,X\n");
+  check_refused(job.command("a", {"--quiet"}), 1, {"test.csv:", "expected a class of the training data, found 'X'"});
+
+  std::string series = "x;next\n";
+  for (int i = 0; i < 600; ++i) series += fmt::format("{:.5f};{:.5f}\n", std::sin(i / 5.0), std::sin((i + 1) / 5.0));
+  write_text(job.folder / "wave.csv", series);
+  job.config =
+      "epochs = 30\n[data]\ntrain = \"wave.csv\"\ntest = \"wave.csv\"\nseries = true\nlength = 50\ntargets = \"row\"\ntarget_columns = "
+      "\"next\"\n"
+      "separator = \";\"\n[model]\nloss = \"mse\"\n[[layer]]\nkind = \"rnn\"\nunits = 16\n[training]\nbatch_sequences = 4\nlearning_rate = "
+      "0.01\n";
+  const Ended continued = millrace_command(job.command("wave", {"--quiet"}));
+  INFO(continued.err);
+  REQUIRE(continued.code == 0);
+  CHECK(std::stod(continued.out.substr(continued.out.find('=') + 1)) < 0.02);  // 0.5 is that of the mean
+  job.config.replace(job.config.find("wave.csv"), 8, "train.npz");
+  check_refused(job.command("wave", {"--quiet"}), 1, {"expected a .csv or .tsv file for the keys of columns", "train.npz"});
+}
+
 TEST_CASE("values are learned with the mean square") {
   Job job;
   NpzTensors tensors = problem(1, 60);
@@ -259,6 +374,201 @@ TEST_CASE("values are learned with the mean square") {
   CHECK(std::stod(ended.out.substr(17)) < 0.55);  // 0.67 is that of the mean
   job.config.replace(job.config.find("\"mse\""), 5, "\"cross_entropy\"");
   check_refused(job.command("a", {"--quiet"}), 1, {"train.npz", "expected classes, i64, for cross_entropy"});
+}
+
+namespace {
+
+/// Sequences of letters 0 … 5; each one's tokens are its letters from the last to the first, less letter 5.
+NpzTensors turned(std::uint64_t seed, std::int64_t sequences) {
+  Random random(seed);
+  std::vector<std::int64_t> rows, lengths, labels, label_lengths;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    lengths.push_back(random.between(0, 5));
+    for (std::int64_t k = 0; k < lengths.back(); ++k) rows.push_back(random.between(0, 5));
+    label_lengths.push_back(0);
+    for (std::int64_t k = 1; k <= lengths.back(); ++k)
+      if (rows[rows.size() - static_cast<std::size_t>(k)] != 5)
+        labels.push_back(rows[rows.size() - static_cast<std::size_t>(k)]), ++label_lengths.back();
+  }
+  const auto tensor = [](const std::vector<std::int64_t>& values) {
+    return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
+  };
+  return {{"rows", tensor(rows)}, {"lengths", tensor(lengths)}, {"labels", tensor(labels)}, {"label_lengths", tensor(label_lengths)}};
+}
+
+double figure(const std::string& line, const std::string& name) {
+  const auto at = line.find(name + "=");
+  INFO(line);
+  REQUIRE(at != std::string::npos);
+  return std::stod(line.substr(at + name.size() + 1));
+}
+
+}  // namespace
+
+TEST_CASE("a decoder with attention learns to turn sequences around, and its beam search runs from the file") {
+  Job job;
+  write_npz(job.folder / "train.npz", turned(1, 400));
+  write_npz(job.folder / "test.npz", turned(2, 60));
+  job.config = R"(epochs = 30
+[data]
+train = "train.npz"
+test = "test.npz"
+targets = "tokens"
+[[layer]]
+kind = "embedding"
+units = 8
+[[layer]]
+kind = "gru"
+units = 16
+direction = "bidirectional"
+dropout = 0.05
+[decoder]
+units = 24
+embedding = 8
+beam = 3
+max_length = 8
+[training]
+batch_sequences = 20
+learning_rate = 0.02
+schedule = "cosine"
+clip_norm = 1.0
+)";
+  const Ended ended = millrace_command(job.command("a", {"--quiet"}));
+  INFO(ended.out, ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(figure(ended.out, "test_accuracy") > 0.95);
+  CHECK(figure(ended.out, "test_token_error_greedy") < 0.06);
+  CHECK(figure(ended.out, "test_token_error_beam") < 0.06);
+  CHECK(job.file("a/metrics.jsonl").find("\"test_token_error_beam\": ") != std::string::npos);
+  CHECK(!fs::exists(job.folder / "a/live.mr"));
+
+  write_npy(job.folder / "x.npy", Tensor::from<std::int64_t>({0, 1, 2, 4, 5, 3}));
+  const Ended run = millrace_command({"run", (job.folder / "a/model.mr").string(), "--input", "x=" + (job.folder / "x.npy").string(),
+                                      "--lod", "x=[[3,0,3]]", "--output-dir", (job.folder / "out").string()});
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  // The best of three hypotheses of the first sequence comes first.
+  const std::vector<std::int64_t> tokens = read_npy(job.folder / "out/tokens.npy").to_vector<std::int64_t>();
+  REQUIRE(tokens.size() > 4);
+  CHECK(std::vector<std::int64_t>(tokens.begin(), tokens.begin() + 4) == std::vector<std::int64_t>{2, 1, 0, 5});
+
+  // A job that stops and goes on, and one of two threads, have the same bits.
+  REQUIRE(millrace_command(job.command("b", {"--quiet", "--threads", "2"})).code == 0);
+  CHECK(job.file("b/model.safetensors") == job.file("a/model.safetensors"));
+  const auto wrong = [&](const std::string& from, const std::string& to, const std::vector<std::string>& words) {
+    const std::string good = job.config;
+    job.config.replace(job.config.find(from), from.size(), to);
+    check_refused(job.command("c", {"--quiet"}), 1, words);
+    job.config = good;
+  };
+  wrong("\"tokens\"", "\"row\"", {"c.toml", "[decoder]: expected targets = \"tokens\" in [data] with it"});
+  wrong("beam = 3", "beams = 3", {"[decoder]: expected the keys units, embedding, beam", "found 'beams'"});
+  wrong("kind = \"gru\"\nunits = 16\ndirection = \"bidirectional\"", "kind = \"linear\"\nunits = 16",
+        {"decoder: expected a recurrent layer in front of it, found none"});
+  NpzTensors broken = turned(1, 400);
+  broken.erase("label_lengths");
+  write_npz(job.folder / "train.npz", broken);
+  check_refused(job.command("c", {"--quiet"}), 1, {"train.npz: expected a tensor 'label_lengths', found labels, lengths, rows"});
+}
+
+TEST_CASE("a language model writes on, the same text for a seed, from each of the files that its job exports") {
+  Job job;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "abcd.\n";
+  write_text(job.folder / "text", text);
+  job.config = R"(epochs = 6
+[data]
+train = "text"
+format = "text"
+length = 30
+[[layer]]
+kind = "embedding"
+units = 6
+[[layer]]
+kind = "gru"
+units = 16
+[training]
+batch_sequences = 6
+learning_rate = 0.02
+clip_norm = 1.0
+)";
+  REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
+  const auto sample = [&](const std::string& model, std::vector<std::string> more) {
+    std::vector<std::string> words{"sample", (job.folder / model).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ended ended = millrace_command(words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended.out;
+  };
+  CHECK(sample("a", {"--length", "11", "--top-k", "1"}) == "\nabcd.\nabcd.\n");
+  CHECK(sample("a", {"--length", "4", "--top-k", "1", "--prompt", "d.\nab"}) == "d.\nabcd.\n\n");
+  // A temperature that makes bytes nearly equal shows the draws.
+  const std::vector<std::string> hot{"--length", "60", "--temperature", "8", "--seed", "5"};
+  const std::string drawn = sample("a/live.mr", hot);
+  CHECK(drawn.size() == 62);
+  CHECK(sample("a", hot) == drawn);
+  CHECK(sample("a/model.mr", hot) == drawn);
+  CHECK(sample("a", {"--length", "60", "--temperature", "8", "--seed", "6"}) != drawn);
+  const std::string narrow = sample("a", {"--length", "40", "--temperature", "8", "--top-k", "2", "--prompt", "a"});
+  CHECK(narrow != sample("a", {"--length", "40", "--temperature", "8", "--prompt", "a"}));
+  if (fs::exists(job.folder / "a/model.onnx")) CHECK(sample("a/model.onnx", hot) == drawn);
+  check_refused({"sample", (job.folder / "a").string(), "--prompt", "abx"}, 1,
+                {"--prompt, byte 2: expected a byte of", "alphabet.npy, found 120"});
+  check_refused({"sample", (job.folder / "no").string()}, 1, {"alphabet.npy: cannot open"});
+  check_refused({"sample", (job.folder / "a").string(), "--temperature", "0"}, 2, {"--temperature"});
+}
+
+TEST_CASE("a job begins with the weights of another, and says which one does not fit") {
+  Job job;
+  REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
+  const std::string alone = job.config;
+  job.config += "[model]\nstart = \"a/model.safetensors\"\n";
+  job.config.replace(job.config.find("learning_rate = 0.02"), 20, "learning_rate = 0.0");
+  REQUIRE(millrace_command(job.command("b", {"--quiet"})).code == 0);
+  CHECK(job.file("b/model.safetensors") == job.file("a/model.safetensors"));
+  job.config.replace(job.config.find("units = 8"), 9, "units = 7");
+  check_refused(job.command("b", {"--quiet"}), 1, {"a/model.safetensors: expected 'lstm1_0_bias' of f32[28]", "found f32[32]"});
+  job.config.replace(job.config.find("kind = \"lstm\""), 13, "kind = \"rnn\"");
+  check_refused(job.command("b", {"--quiet"}), 1, {"a/model.safetensors: expected a tensor 'rnn1_0_bias'", "found none"});
+  job.config.replace(job.config.find("a/model.safetensors"), 19, "no.safetensors");
+  check_refused(job.command("b", {"--quiet"}), 1, {"no.safetensors: cannot open"});
+}
+
+TEST_CASE("a disk that fills up while a job trains leaves a checkpoint to go on from") {
+  const Job job;
+  job.command("a");
+  fs::create_directory(job.folder / "disk");
+  write_text(job.folder / "fill.sh", R"sh(cd "$1" || exit 77
+mount -t tmpfs -o size=1m none disk || exit 77
+program=$2
+train() { "$program" train c.toml --output disk/a --quiet "$@" >log 2>&1; }
+manifests() { cat disk/a/checkpoints/step-*[0-9]/manifest.json | cksum; }
+train --epochs 2 || exit 3
+before=$(manifests)
+dd if=/dev/zero of=disk/rest bs=1k 2>/dev/null
+train --resume --epochs 6
+test $? = 1 || exit 4
+cp log full
+test "$before" = "$(manifests)" || exit 5
+rm disk/rest
+train --resume --epochs 6 || exit 6
+)sh");
+  const char* bin = std::getenv("MILLRACE_BIN");
+  const std::string program = fs::absolute(bin == nullptr ? "build/release/bin" : bin).string() + "/millrace";
+  const int code = WEXITSTATUS(std::system(
+      fmt::format("unshare -m sh '{}' '{}' '{}' 2>/dev/null", (job.folder / "fill.sh").string(), job.folder.path().string(), program)
+          .c_str()));
+  if (code == 77 || code == 1) {
+    MESSAGE("skipped: a disk of its own cannot be mounted here");
+    return;
+  }
+  INFO("log ", job.file("log"));
+  CHECK(code == 0);
+  const std::string full = job.file("full");
+  CHECK(full.find("cannot write: No space left on device") != std::string::npos);
+  CHECK(full.find("disk/a/") != std::string::npos);
+  CHECK(std::count(full.begin(), full.end(), '\n') == 1);
 }
 
 TEST_CASE("whatever is wrong is one line that names the place, and an old checkpoint stays") {
@@ -284,7 +594,14 @@ TEST_CASE("whatever is wrong is one line that names the place, and an old checkp
   broken["rows"] = rows;
   write_npz(job.folder / "train.npz", broken);
   job.config.erase(job.config.find("standardize = true\n"), 19);
-  check_refused(job.command("nan", {"--quiet"}), 1, {"expected a finite loss, found nan", "epoch 1, batch ", "c.toml"});
+  check_refused(job.command("nan", {"--quiet"}), 1, {"train.npz, rows: row 100 (row ", "element 1: expected a finite number, found nan"});
+
+  NpzTensors great = problem(1, 60);
+  great["labels"] = Tensor::from(std::vector<float>(60, 1e30f), {60, 1});
+  write_npz(job.folder / "train.npz", great);
+  write_npz(job.folder / "test.npz", great);
+  job.config = good + "[model]\nloss = \"mse\"\n";
+  check_refused(job.command("nan", {"--quiet"}), 1, {"expected a finite loss, found inf", "epoch 1, batch 1 of ", "c.toml"});
 
   // A disk that is full.
   const char* bin = std::getenv("MILLRACE_BIN");

@@ -23,7 +23,7 @@
 
 namespace {
 
-// What the product believes of cuBLASLt, whose header it does not see.
+// The product's belief about cuBLASLt, whose header it does not see.
 namespace blas = millrace::cuda::blas;
 static_assert(sizeof(blas::Algorithm) == sizeof(cublasLtMatmulAlgo_t) && sizeof(blas::Proposal) == sizeof(cublasLtMatmulHeuristicResult_t));
 static_assert(offsetof(blas::Proposal, workspace_bytes) == offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) &&

@@ -35,7 +35,7 @@ std::string message_of(task<T> work) {
   return "no error";
 }
 
-/// What the listings leave open: parameters, and one stream of the CPU.
+/// The values that the listings leave open: parameters, and one stream of the CPU.
 struct Model {
   CpuDevice cpu;
   Tensor W = Tensor::from<float>({-.3f}).reshape({1, 1});

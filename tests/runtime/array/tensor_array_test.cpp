@@ -107,6 +107,13 @@ TEST_CASE("stack of three of extents 0 and 1, concat of 3 + 2 + 1 rows, split by
   CHECK(contains(message_of([&] { TensorArray::split(x, {1}); }), "a sum of 1"));
 }
 
+TEST_CASE("stack of no slots has the shape that was given, and without one is an error") {
+  CpuDevice cpu;
+  CHECK(run_fifo(TensorArray(0).of(DType::i64, DDim{3, DDim::unknown}).stack(cpu.stream(0))).dims() == DDim{0, 3, 0});
+  CHECK(contains(message_of([&] { run_fifo(TensorArray(0).named("steps").stack(cpu.stream(0))); }),
+                 "array 'steps' of 0 slots: stack expected"));
+}
+
 TEST_CASE("gather stacks the named slots and scatter writes them") {
   CpuDevice cpu;
   const TensorArray array(3);
@@ -295,7 +302,7 @@ task<void> circle(bool* stop) {
   co_await scope.join();
 }
 
-/// What the run of `circle` fails with, found while the clock stands still and a third task never stops.
+/// The error of a run of `circle`, found while the clock stands still and a third task never stops.
 std::string deadlock_of_circle(std::size_t* waiters) {
   bool stop = false;
   SeededExecutor executor(1);

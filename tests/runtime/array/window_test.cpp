@@ -135,7 +135,7 @@ task<void> read_twice(TensorArray window) {
 TEST_CASE("a slot leaves its window after as many readings as it has readers") {
   CHECK_THROWS_AS(run_fifo(read_twice(TensorArray::window(2))), WindowError);
   run_fifo(read_twice(TensorArray::window(2, 2)));
-  CHECK_THROWS_AS(TensorArray::window(0), ArgumentError);
+  CHECK_THROWS_AS(TensorArray::window(-1), ArgumentError);
   CHECK_THROWS_AS(TensorArray::window(1, 0), ArgumentError);
 }
 
@@ -189,6 +189,67 @@ TEST_CASE("a writer that waits for room can be cancelled") {
   run_fifo(cancelled_pump(window));
   CHECK(window.state(1) == SlotState::written);
   CHECK(window.state(2) == SlotState::empty);
+  CHECK(live_frames() == 0);
+}
+
+/// Both sides count what they have done, and each finds where the other one is.
+task<void> offer(TensorArray window, std::int64_t items, std::int64_t* offered, const std::int64_t* taken, bool* apart) {
+  for (std::int64_t i = 0; i < items; ++i) {
+    co_await window.append(Tensor::scalar(static_cast<float>(i)));
+    *apart = *apart || *taken < i + 1;  // a write is done when its slot was read
+    *offered = i + 1;
+  }
+  window.close();
+}
+
+task<void> accept(TensorArray window, std::int64_t* taken, const std::int64_t* offered, bool* apart) {
+  for (;; ++*taken) {
+    const bool more = co_await window.has(*taken);
+    if (!more) break;
+    *apart = *apart || *offered < *taken;  // no write runs ahead
+    SlotValue value = co_await window.read(*taken);
+    *apart = *apart || value.tensor().item() != static_cast<double>(*taken);
+  }
+}
+
+task<void> meet(TensorArray window, std::int64_t items, std::int64_t* offered, std::int64_t* taken, bool* apart) {
+  TaskInfo& me = co_await this_task::info();
+  Scope scope(me);
+  scope.spawn(offer(window, items, offered, taken, apart), "producer");
+  scope.spawn(accept(window, taken, offered, apart), "consumer");
+  co_await scope.join();
+}
+
+TEST_CASE("a window of capacity 0 is a rendezvous: each write is done when its slot was read, under every schedule") {
+  for (const std::uint64_t seed : testing::seeds(200)) {
+    INFO("seed ", seed);
+    Schedule schedule(seed);
+    std::int64_t offered = 0;
+    std::int64_t taken = 0;
+    bool apart = false;
+    schedule.run(meet(TensorArray::window(0), 20, &offered, &taken, &apart));
+    CHECK(offered == 20);
+    CHECK(taken == 20);
+    CHECK_FALSE(apart);
+  }
+  CHECK(live_frames() == 0);
+}
+
+TEST_CASE("a rendezvous that nobody reads is a deadlock that names the slot") {
+  std::string what;
+  try {
+    run_fifo(fill_only(TensorArray::window(0).named("audio")), "producer");
+  } catch (const DeadlockError& error) {
+    what = error.what();
+  }
+  INFO(what);
+  CHECK(what.find("slot 0 in window 'audio' (capacity 0") != std::string::npos);
+}
+
+TEST_CASE("a rendezvous whose writer is cancelled withdraws its offer") {
+  const TensorArray window = TensorArray::window(0);
+  run_fifo(cancelled_pump(window));
+  CHECK(window.state(0) == SlotState::empty);
   CHECK(live_frames() == 0);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numbered cases of gradients through arrays and loops.
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ Tensor scalar(double value) { return Tensor::from(Values{value}, DDim{}); }
 Tensor column(const Values& values) { return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()), 1}); }
 Var number(double value) { return constant(scalar(value)); }
 
-/// What `build` makes as `loss`, with its gradients by all inputs (but `dy`) as outputs d_NAME. A gradient of zero is an empty tensor.
+/// The result of `build` as `loss`, with its gradients by all inputs (but `dy`) as outputs d_NAME. A gradient of zero is an empty tensor.
 RunResult gradients(const std::function<Var()>& build, const Feeds& feeds, const std::string& seed = {}) {
   Program program;
   BackwardOptions options;
@@ -212,38 +213,58 @@ TEST_CASE("case 18: nested loops double and square") {
   CHECK(of(found, "d_v") == Values{4.0 * 65536 * 8});
 }
 
-TEST_CASE("case 19: a value that is overwritten in the loop has the gradient of what it was") {
-  const RunResult product = gradients(
+TEST_CASE("a value around two loops that the inner loop both begins with and reads has both gradients") {
+  const RunResult found = gradients(
       [] {
-        Var i = Var::of(fed("i", {}).id());
-        Var x = Var::of(fed("x", {}).id());
-        WhileLoop loop = while_loop({i, x});
+        const Var a = fed("a", {});
+        Var total = number(0);
+        Var i = constant(0);
+        WhileLoop outer = while_loop({i, total});
         {
-          const auto frame = loop.frame();
-          loop.break_if(greater_equal(i, number(3)));
-          x.update(x * i);
-          i.update(i + number(1));
+          const auto frame = outer.frame();
+          outer.break_if(equal(i, constant(3)));
+          Var state = Var::of(a.id());
+          Var j = constant(0);
+          WhileLoop inner = while_loop({j, state});
+          {
+            const auto inside = inner.frame();
+            inner.break_if(equal(j, constant(2)));
+            state.update(state * a);
+            j.update(j + 1);
+          }
+          total.update(total + state);
+          i.update(i + 1);
         }
-        return x;
+        return total;
       },
-      {{"i", scalar(1)}, {"x", scalar(1)}});
+      {{"a", scalar(2)}});
+  CHECK(of(found, "loss") == Values{24});  // 3·a³
+  CHECK(of(found, "d_a") == Values{36});
+}
+
+TEST_CASE("case 19: a value that is overwritten in the loop has the gradient of what it was") {
+  /// x and i + 1 in place of x and i until `last`, from ones.
+  const auto overwritten = [](double last, const std::function<Var(Var i, Var x)>& next) {
+    return gradients(
+        [&] {
+          Var i = Var::of(fed("i", {}).id());
+          Var x = Var::of(fed("x", {}).id());
+          WhileLoop loop = while_loop({i, x});
+          {
+            const auto frame = loop.frame();
+            loop.break_if(equal(i, number(last)));
+            x.update(next(i, x));
+            i.update(i + number(1));
+          }
+          return x;
+        },
+        {{"i", scalar(1)}, {"x", scalar(1)}});
+  };
+  const RunResult product = overwritten(3, [](Var i, Var x) { return x * i; });
   CHECK(of(product, "loss") == Values{2});
   CHECK(of(product, "d_i") == Values{3});
   CHECK(of(product, "d_x") == Values{2});
-  const RunResult square = gradients(
-      [] {
-        Var i = Var::of(fed("i", {}).id());
-        Var x = Var::of(fed("x", {}).id());
-        WhileLoop loop = while_loop({i, x});
-        {
-          const auto frame = loop.frame();
-          loop.break_if(equal(i, number(11)));
-          x.update(i * i);
-          i.update(i + number(1));
-        }
-        return x;
-      },
-      {{"i", scalar(1)}, {"x", scalar(1)}});
+  const RunResult square = overwritten(11, [](Var i, Var) { return i * i; });
   CHECK(of(square, "loss") == Values{100});
   CHECK(of(square, "d_i") == Values{20});
   const Values dx = of(square, "d_x");
@@ -333,6 +354,56 @@ TEST_CASE("case 22: the gradient of a decay over four steps") {
   const RunResult found = gradients(build, feeds);
   CHECK(of(found, "loss") == Values{6.125});
   CHECK(of(found, "d_w") == Values{5.75});
+}
+
+TEST_CASE("case 24: a training step has a step scope for each iteration of both loops, and none is alive behind them") {
+  Program program;
+  VarId next = no_var;
+  {
+    const Guard guard(program);
+    const Var x = fed("x", {DDim::unknown, 1}, 1);
+    const Var w = fed("w", {1, 1});
+    DynamicRNN rnn;
+    {
+      const auto block = rnn.block();
+      const Var x_t = rnn.step_input(x);
+      const Var h = rnn.memory(DType::f64, {1});
+      const Var made = matmul(h, w) + x_t;
+      next = made.id();
+      rnn.update_memory(h, made);
+      rnn.output(made);
+    }
+    const Var loss = sum(drop_lod(rnn.outputs()[0]));
+    output("loss", loss);
+    const VarId dw = append_backward(program, loss.id(), {.with_respect_to = {w.id()}}).at(0).gradient;
+    program.add_output("d_w", dw);
+  }
+  const int forward = program.var(next).block;
+  const auto run_of = [&](const LoD::Level& lengths, bool keep) {
+    RunOptions options;
+    options.backend = Backend::interpreted;
+    options.keep_step_scopes = keep;
+    const LoD lod = LoD::from_lengths({lengths});
+    const Feeds feeds{{"x", LoDTensor(column(Values(static_cast<std::size_t>(lod.rows()), 1)), lod)}, {"w", column({.5})}};
+    return on_cpu(program, feeds, options);
+  };
+  const RunResult kept = run_of({4, 3, 2, 1}, true);
+  std::map<int, std::int64_t> scopes;
+  for (const auto& scope : kept.step_scopes()) ++scopes[scope->block()];
+  REQUIRE(scopes.size() == 2);
+  for (const auto& [block, count] : scopes) CHECK(count == 4);
+  for (std::int64_t iteration = 0; iteration < 4; ++iteration) {
+    const Value* state = kept.step_value(forward, iteration, program.var(next).name);
+    REQUIRE(state != nullptr);
+    CHECK(state->tensor().rows() == 4 - iteration);
+  }
+  CHECK(kept.live_step_scopes() == 0);
+  const RunResult some = run_of(LoD::Level{64, 3}, false), many = run_of(LoD::Level{256, 3}, false);
+  CHECK(some.step_scopes().empty());
+  CHECK(some.live_step_scopes() == 0);
+  CHECK(many.live_step_scopes() == 0);
+  CHECK(many.peak_step_scopes() == some.peak_step_scopes());
+  CHECK(some.peak_step_scopes() < 64);
 }
 
 TEST_CASE("a branch that was taken has gradients, the other has none") {

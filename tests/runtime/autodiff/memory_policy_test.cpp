@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the backward of a loop gets the values of its iterations.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -10,6 +16,7 @@
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/tensor/caching_resource.h>
@@ -27,6 +34,7 @@ namespace {
 using Values = std::vector<double>;
 using Kind = MemoryPolicy::Kind;
 
+const MemoryPolicy spill{Kind::spill, 0, 0, 0, std::filesystem::temp_directory_path().string()};
 MemoryPolicy recompute(std::int64_t every) { return {Kind::recompute, every}; }
 MemoryPolicy truncate(std::int64_t run) { return {Kind::truncate, 0, run, run}; }
 
@@ -124,6 +132,7 @@ TEST_CASE("case 22: a ragged recurrence under each policy") {
     CHECK(dw(ragged_decay({}, reverse), lod) == 5.75);
     CHECK(dw(ragged_decay(recompute(0), reverse), lod) == 5.75);
     CHECK(dw(ragged_decay(recompute(2), reverse), lod) == 5.75);
+    CHECK(dw(ragged_decay(spill, reverse), lod) == 5.75);
     CHECK(dw(ragged_decay(truncate(2), reverse), lod) == 5.0);
     CHECK(dw(ragged_decay(truncate(1), reverse), lod) == 4.25);
   }
@@ -133,13 +142,156 @@ TEST_CASE("case 22: a loop that carries its state, and one that writes it to slo
   for (const bool by_array : {false, true}) {
     CAPTURE(by_array);
     CHECK(dw(plain_decay({}, by_array), {}) == 5.75);
+    CHECK(dw(plain_decay(spill, by_array), {}) == 5.75);
     for (const std::int64_t every : {0, 1, 2, 3, 4, 5}) CHECK(dw(plain_decay(recompute(every), by_array), {}) == 5.75);
     CHECK(dw(plain_decay(truncate(2), by_array), {}) == 5.0);
     CHECK(dw(plain_decay(truncate(1), by_array), {}) == 4.25);
   }
 }
 
-TEST_CASE("an LSTM under recompute has the bits of keep, fused and interpreted") {
+/// h = h·w + h for as long as nothing but the trip limit ends the loop; L = Σh.
+Program limited_loop(const MemoryPolicy& memory, std::int64_t limit) {
+  Program program;
+  VarId loss = no_var;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f64, {2}));
+    const Var w = input("w", VarType(DType::f64, {2}));
+    Var h = Var::of(x.id());
+    WhileLoop loop = while_loop({h}, {.max_trips = limit});
+    {
+      const auto frame = loop.frame();
+      loop.break_if(less(sum(h), constant(Tensor::from(Values{-100}, DDim{}))));
+      h.update(h * w + h);
+    }
+    const Var made = sum(h);
+    output("loss", made);
+    loss = made.id();
+  }
+  with_gradients(program, loss, memory);
+  return program;
+}
+
+TEST_CASE("a loop that its trip limit ends has as many iterations, and the bits of keep, under recompute") {
+  const Feeds feeds{{"x", Tensor::from(Values{1, 2}, DDim{2})}, {"w", Tensor::from(Values{.5, .25}, DDim{2})}};
+  RunOptions interpreted;
+  interpreted.backend = Backend::interpreted;
+  for (const std::int64_t limit : {0, 1, 2, 3, 5, 6, 7}) {
+    CAPTURE(limit);
+    const RunResult kept = on_cpu(limited_loop({}, limit), feeds);
+    double loss = 0;
+    for (const auto& [x, w] : {std::pair(1.0, .5), std::pair(2.0, .25)}) loss += x * std::pow(1 + w, limit);
+    CHECK(kept["loss"].tensor().item() == doctest::Approx(loss).epsilon(1e-14));
+    for (const std::int64_t every : {0, 1, 2, 3, 6, 8}) {
+      CAPTURE(every);
+      const Program program = limited_loop(recompute(every), limit);
+      CHECK(bits(on_cpu(program, feeds)) == bits(kept));
+      CHECK(bits(on_cpu(program, feeds, interpreted)) == bits(kept));
+    }
+  }
+}
+
+/// dL/dw, dL/dx and dL/dboot of h_t = w·h_{t−1} + x_t, L = Σ_t a_t·h_t, for one sequence, where the losses of each run of k1 iterations reach the
+/// last k2 iterations up to the end of the run.
+struct Decay {
+  double dw = 0, dboot = 0;
+  Values dx;
+};
+Decay truncated_decay(const Values& x, const Values& a, double w, double boot, std::int64_t k1, std::int64_t k2) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  const auto at = [](const Values& of, std::int64_t i) { return of[static_cast<std::size_t>(i)]; };
+  Values h{boot};  // h[t + 1] is behind iteration t
+  for (const double each : x) h.push_back(w * h.back() + each);
+  Decay made;
+  made.dx.resize(x.size());
+  for (std::int64_t run = 0; run * k1 < n; ++run) {
+    const std::int64_t first = std::max<std::int64_t>(0, (run + 1) * k1 - k2);
+    for (std::int64_t loss = std::max(run * k1, first); loss < std::min(n, (run + 1) * k1); ++loss) {
+      double flows = at(a, loss);
+      for (std::int64_t t = loss; t >= first; --t, flows *= w) {
+        made.dw += flows * at(h, t);
+        made.dx[static_cast<std::size_t>(t)] += flows;
+        if (t == 0) made.dboot += flows * w;
+      }
+    }
+  }
+  return made;
+}
+
+/// h = w·h + x over ragged rows from a boot for each sequence; L = Σ a·h + Σ (last h).
+Program booted_decay(const MemoryPolicy& memory, bool reverse, bool last) {
+  Program program;
+  VarId loss = no_var;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f64, {DDim::unknown, 1}, 1)), a = input("a", VarType(DType::f64, {DDim::unknown, 1}, 1));
+    const Var w = input("w", VarType(DType::f64, {1, 1})), boot = input("boot", VarType(DType::f64, {DDim::unknown, 1}));
+    DynamicRNN rnn({.reverse = reverse});
+    Var state;
+    {
+      const auto block = rnn.block();
+      const Var x_t = rnn.step_input(x);
+      const Var h = rnn.memory(boot);
+      state = h;
+      const Var next = matmul(h, w) + x_t;
+      rnn.update_memory(h, next);
+      rnn.output(next);
+    }
+    const Var all = sum(drop_lod(rnn.outputs()[0] * a));
+    const Var made = last ? all + sum(rnn.last(state)) : all;
+    output("loss", made);
+    loss = made.id();
+  }
+  with_gradients(program, loss, memory);
+  return program;
+}
+
+TEST_CASE("truncation with any k1 and k2 has the gradients of its windows, ragged, in both directions, with last states") {
+  const std::vector<std::pair<std::int64_t, std::int64_t>> numbers{{1, 1}, {1, 3}, {2, 3},  {2, 4}, {2, 5},
+                                                                   {3, 2}, {4, 1}, {5, 20}, {30, 2}};
+  const std::vector<std::int64_t> lengths{7, 0, 12, 1, 4};
+  const LoD lod = LoD::from_lengths({lengths});
+  Random random(17);
+  const auto draw = [&](std::int64_t rows) { return random_tensor(random, {rows, 1}, 1, DType::f64); };
+  const Tensor x = draw(lod.rows()), a = draw(lod.rows()), boot = draw(static_cast<std::int64_t>(lengths.size()));
+  const double w = .7;
+  for (const auto& [k1, k2] : numbers)
+    for (const bool reverse : {false, true})
+      for (const bool last : {false, true}) {
+        CAPTURE(k1);
+        CAPTURE(k2);
+        CAPTURE(reverse);
+        CAPTURE(last);
+        const Program program = booted_decay({Kind::truncate, 0, k1, k2}, reverse, last);
+        const Feeds feeds{{"x", LoDTensor(x, lod)}, {"a", LoDTensor(a, lod)}, {"w", column({w})}, {"boot", boot}};
+        const RunResult found = on_cpu(program, feeds);
+        RunOptions interpreted;
+        interpreted.backend = Backend::interpreted;
+        CHECK(bits(on_cpu(program, feeds, interpreted)) == bits(found));
+        double dw = 0;
+        Values dx, dboot;
+        std::int64_t row = 0;
+        for (std::size_t sequence = 0; sequence < lengths.size(); ++sequence) {
+          const std::int64_t end = row + lengths[sequence];
+          Values xs = x.rows(row, end).to_vector<double>(), as = a.rows(row, end).to_vector<double>();
+          if (reverse) std::reverse(xs.begin(), xs.end()), std::reverse(as.begin(), as.end());
+          if (last && !as.empty()) as.back() += 1;
+          Decay made = truncated_decay(xs, as, w, boot.to_vector<double>()[sequence], k1, k2);
+          if (reverse) std::reverse(made.dx.begin(), made.dx.end());
+          if (last && as.empty()) made.dboot = 1;
+          dw += made.dw;
+          dx.insert(dx.end(), made.dx.begin(), made.dx.end());
+          dboot.push_back(made.dboot);
+          row = end;
+        }
+        CHECK(found["d_w"].tensor().item() == doctest::Approx(dw).epsilon(1e-12));
+        const Values found_dx = found["d_x"].tensor().to_vector<double>(), found_boot = found["d_boot"].tensor().to_vector<double>();
+        for (std::size_t i = 0; i < dx.size(); ++i) CHECK(found_dx[i] == doctest::Approx(dx[i]).epsilon(1e-12));
+        for (std::size_t i = 0; i < dboot.size(); ++i) CHECK(found_boot[i] == doctest::Approx(dboot[i]).epsilon(1e-12));
+      }
+}
+
+TEST_CASE("an LSTM under recompute and under spill has the bits of keep, fused and interpreted") {
   Random random(9);
   const auto w = [&](const DDim& dims) { return random_tensor(random, dims); };
   const layers::LstmWeights weights{w({3, 16}), w({4, 16}), w({16}), {}, {}};
@@ -158,14 +310,16 @@ TEST_CASE("an LSTM under recompute has the bits of keep, fused and interpreted")
   const LoD lod = LoD::from_lengths({{3, 0, 20, 1}});
   const Feeds feeds{{"x", LoDTensor(w({lod.rows(), 3}), lod)}};
   const RunResult kept = on_cpu(program_of({}), feeds);
-  const Program again = program_of(recompute(0));
-  const RunResult made = on_cpu(again, feeds);
   CHECK(kept.fused_loops == 2);
-  CHECK(made.fused_loops == 2);
-  CHECK(bits(made) == bits(kept));
-  RunOptions interpreted;
-  interpreted.backend = Backend::interpreted;
-  CHECK(bits(on_cpu(again, feeds, interpreted)) == bits(kept));
+  for (const MemoryPolicy& memory : {recompute(0), spill}) {
+    const Program again = program_of(memory);
+    const RunResult made = on_cpu(again, feeds);
+    CHECK(made.fused_loops == 2);
+    CHECK(bits(made) == bits(kept));
+    RunOptions interpreted;
+    interpreted.backend = Backend::interpreted;
+    CHECK(bits(on_cpu(again, feeds, interpreted)) == bits(kept));
+  }
 }
 
 /// v ← tanh(v·w + v) for `steps` iterations over rows of 64.
@@ -202,7 +356,7 @@ std::size_t peak_bytes(const Program& program, const Feeds& feeds, std::string& 
   return memory->statistics().peak;
 }
 
-TEST_CASE("a loop of 10000 iterations under recompute takes a few percent of the memory of keep, with the same bits") {
+TEST_CASE("a loop of 10000 iterations under recompute, or under spill, takes a few percent of the memory of keep, with the same bits") {
   Random random(3);
   constexpr std::int64_t steps = 10000;
   const Feeds feeds{{"v", random_tensor(random, {64, 64}, 1, DType::f64)}, {"w", random_tensor(random, {64}, .1, DType::f64)}};
@@ -213,15 +367,110 @@ TEST_CASE("a loop of 10000 iterations under recompute takes a few percent of the
   CHECK(made == kept);
   const std::size_t growing = peak_bytes(long_loop(recompute(0), steps), feeds, made);
   CHECK(made == kept);
-  INFO("keep takes ", keep, " bytes, recompute ", recomputed, ", in runs that grow ", growing);
+  const std::size_t in_files = peak_bytes(long_loop(spill, steps), feeds, made);
+  CHECK(made == kept);
+  INFO("keep takes ", keep, " bytes, recompute ", recomputed, ", in runs that grow ", growing, ", spill ", in_files);
+  CHECK(in_files * 20 < keep);
   CHECK(growing * 20 < keep);
   CHECK(keep > std::size_t{64} * 64 * 8 * steps);
   CHECK(recomputed * 20 < keep);
 }
 
-TEST_CASE("policies that are not built and numbers that no policy takes are refused by name") {
-  CHECK_THROWS_WITH_AS(ragged_decay({Kind::spill}), doctest::Contains("spill"), UnsupportedError);
-  CHECK_THROWS_WITH_AS(ragged_decay({Kind::truncate, 0, 2, 4}), doctest::Contains("k1 and k2"), UnsupportedError);
+/// The bytes that loops kept in a run, by loop and policy.
+std::map<std::string, KeptMemory::Bytes> kept_by_loops(const Program& program, const Feeds& feeds) {
+  const auto kept = std::make_shared<KeptMemory>();
+  Tracer counter(KeptMemory::counting(kept));
+  RunOptions options;
+  options.tracer = &counter;
+  const RunResult counted = on_cpu(program, feeds, options);
+  CHECK(bits(counted) == bits(on_cpu(program, feeds)));
+  return kept->loops();
+}
+
+TEST_CASE("the bytes that loops keep are counted by loop and policy") {
+  Random random(3);
+  constexpr std::int64_t steps = 100;
+  constexpr std::size_t state = std::size_t{64} * 64 * 8;
+  const Feeds feeds{{"v", random_tensor(random, {64, 64}, 1, DType::f64)}, {"w", random_tensor(random, {64}, .1, DType::f64)}};
+  const auto count = [&](const MemoryPolicy& memory) { return kept_by_loops(long_loop(memory, steps), feeds); };
+  const auto kept = count({});
+  REQUIRE(kept.size() == 1);
+  CHECK(kept.begin()->first.ends_with(" under keep"));
+  CHECK(kept.begin()->second.memory == steps * state);
+  CHECK(kept.begin()->second.files == 0);
+  const auto spilled = count(spill);
+  REQUIRE(spilled.size() == 1);
+  CHECK(spilled.begin()->first.ends_with(" under spill"));
+  CHECK(spilled.begin()->second.memory == 0);
+  CHECK(spilled.begin()->second.files >= steps * state);
+  // Ten runs, and the ten iterations of one of them.
+  const auto recomputed = count(recompute(10));
+  REQUIRE(recomputed.size() == 2);
+  for (const auto& [loop, bytes] : recomputed) {
+    INFO(loop);
+    CHECK(loop.ends_with(" under recompute(10)"));
+    CHECK(bytes.memory >= 10 * state);
+    CHECK(bytes.memory <= 12 * state);
+  }
+}
+
+TEST_CASE("a fused recurrence tells what it keeps, and stays fused") {
+  const Program program = ragged_decay({});
+  const Feeds feeds{{"x", LoDTensor(column({1, 1, 1, 1}), LoD::from_lengths({{4}}))}, {"w", column({.5})}};
+  const auto kept = kept_by_loops(program, feeds);
+  REQUIRE(kept.size() == 1);
+  CHECK(kept.begin()->second.memory > 0);
+  const auto counts = std::make_shared<KeptMemory>();
+  Tracer counter(KeptMemory::counting(counts));
+  RunOptions options;
+  options.tracer = &counter;
+  CHECK(on_cpu(program, feeds, options).fused_loops == on_cpu(program, feeds).fused_loops);
+}
+
+TEST_CASE("spill on a device that is not the host is refused by the name of the loop") {
+  const auto device = std::make_shared<SimDevice>();
+  for (const Program& program : {ragged_decay(spill), plain_decay(spill, false)})
+    CHECK_THROWS_WITH_AS(Executable(program, device), doctest::Contains("memory policy spill: expected a loop on the host"),
+                         UnsupportedError);
+}
+
+TEST_CASE("kept values of a fused recurrence under spill lie in files: memory holds less than half of keep's") {
+  Random random(4);
+  const layers::LstmWeights weights{
+      random_tensor(random, {8, 256}), random_tensor(random, {64, 256}), random_tensor(random, {256}), {}, {}};
+  const auto program_of = [&](const MemoryPolicy& memory) {
+    Program program;
+    VarId loss = no_var;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {DDim::unknown, 8}, 1));
+      loss = sum(layers::lstm({x}, {weights}).h[0]).id();
+    }
+    with_gradients(program, loss, memory);
+    return program;
+  };
+  const LoD lod = LoD::from_lengths({{300, 0, 200, 1}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 8}), lod)}};
+  std::string kept, made;
+  const std::size_t keep = peak_bytes(program_of({}), feeds, kept);
+  const std::size_t in_files = peak_bytes(program_of(spill), feeds, made);
+  CHECK(made == kept);
+  INFO("keep takes ", keep, " bytes, spill ", in_files);
+  CHECK(in_files * 2 < keep);
+}
+
+TEST_CASE("a spill folder that is not there is one error that names it, fused and interpreted") {
+  const Program program = ragged_decay({Kind::spill, 0, 0, 0, "/no/such/folder"});
+  const Feeds feeds{{"x", LoDTensor(column({1, 1, 1, 1}), LoD::from_lengths({{4}}))}, {"w", column({.5})}};
+  for (const Backend backend : {Backend::fused, Backend::interpreted}) {
+    RunOptions options;
+    options.backend = backend;
+    CHECK_THROWS_WITH_AS(on_cpu(program, feeds, options), doctest::Contains("'/no/such/folder'"), OutOfMemoryError);
+  }
+}
+
+TEST_CASE("numbers that no policy takes are refused by name, and two numbers of a truncation for a loop that is no ragged recurrence") {
+  CHECK_THROWS_WITH_AS(plain_decay({Kind::truncate, 0, 2, 4}, false), doctest::Contains("recurrences over ragged rows"), UnsupportedError);
   CHECK_THROWS_WITH_AS(ragged_decay({Kind::truncate, 0, 0, 0}), doctest::Contains("k1 and k2"), ArgumentError);
   CHECK_THROWS_WITH_AS(ragged_decay({Kind::recompute, -1}), doctest::Contains("recompute"), ArgumentError);
 }

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/builder/losses.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/files/npz.h>
 #include <millrace/runtime/layers/gru.h>
@@ -23,8 +25,14 @@ using namespace millrace::build;
 
 namespace {
 
-/// The layers' outputs over x. `inputs` gets the vars of weights in torch's layout, by name.
-Var build_net(const NpzTensors& tensors, const std::string& title, const Var& x) {
+/// Outputs of layers, and the last states of each layer and direction.
+struct Net {
+  Var y;
+  std::vector<Var> h, c;
+};
+
+/// The layers over x.
+Net build_net(const NpzTensors& tensors, const std::string& title, const Var& x) {
   const auto direction = title.find("bidirectional") != std::string::npos ? layers::Direction::bidirectional : layers::Direction::forward;
   std::vector<layers::LstmWeights> lstm;
   std::vector<layers::GruWeights> gru;
@@ -43,16 +51,20 @@ Var build_net(const NpzTensors& tensors, const std::string& title, const Var& x)
   if (!lstm.empty()) {
     layers::LstmOptions options;
     options.direction = direction;
-    return layers::lstm({x}, lstm, options).y;
+    const layers::LstmResult made = layers::lstm({x}, lstm, options);
+    return {made.y, made.h, made.c};
   }
   if (!gru.empty()) {
     layers::GruOptions options;
     options.direction = direction;
-    return layers::gru({x}, gru, options).y;
+    if (title.find("before") != std::string::npos) options.reset = layers::GruReset::before;
+    const layers::GruResult made = layers::gru({x}, gru, options);
+    return {made.y, made.h, {}};
   }
   layers::RnnOptions options;
   options.direction = direction;
-  return layers::rnn({x}, rnn, options).y;
+  const layers::RnnResult made = layers::rnn({x}, rnn, options);
+  return {made.y, made.h, {}};
 }
 
 /// Element [i, j] of a gradient of ours is element [j, i] of torch's.
@@ -76,35 +88,37 @@ void expect_near(const std::string& name, const std::vector<float>& found, const
     CHECK(std::abs(static_cast<double>(found[i]) - static_cast<double>(wanted[i])) <= 1e-5 * greatest);
 }
 
-void check_case(const std::filesystem::path& path) {
-  const std::string title = path.filename().string();
-  INFO("case ", title);
-  const NpzTensors tensors = read_npz(path);
-  Program program;
-  BackwardOptions options;
-  VarId loss = no_var;
-  {
-    const Guard guard(program);
-    const Var x = input("x", VarType(DType::f32, {DDim::unknown, tensors.at("x").dim(1)}, 1));
-    const Var dy = input("dy", VarType(DType::f32, {DDim::unknown, tensors.at("dy").dim(1)}));
-    const Var y = drop_lod(build_net(tensors, title, x));
-    output("y", y);
-    loss = sum(y * dy).id();
-    options.with_respect_to.push_back(x.id());
-  }
-  for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
-  for (const Gradient& each : append_backward(program, loss, options)) {
-    REQUIRE(each.gradient != no_var);
-    program.add_output("d_" + program.var(each.var).name, each.gradient);
-  }
-  const LoD lod = LoD::from_lengths({tensors.at("lens").to_vector<std::int64_t>()});
-  const RunResult found = on_cpu(program, {{"x", LoDTensor(tensors.at("x"), lod)}, {"dy", tensors.at("dy")}});
-  CHECK(found.iteration_by_iteration.empty());
-  expect_near("y", found["y"].tensor().to_vector<float>(), tensors.at("want_y").to_vector<float>());
-  expect_near("x", found["d_x"].tensor().to_vector<float>(), tensors.at("want_x").to_vector<float>());
+LoD lod_of(const NpzTensors& tensors, const std::string& lengths) {
+  return LoD::from_lengths({tensors.at(lengths).to_vector<std::int64_t>()});
+}
+
+Var input_like(const NpzTensors& tensors, Feeds& feeds, const std::string& name) {
+  feeds.emplace(name, tensors.at(name));
+  return input(name, VarType(DType::f32, tensors.at(name).dims()));
+}
+
+/// Σ y·dy, and the same of the last states.
+Var sums_loss(const NpzTensors& tensors, Feeds& feeds, const Net& net) {
+  Var loss = sum(net.y * input_like(tensors, feeds, "dy"));
+  for (const auto& [name, states] : {std::pair{"dh.", net.h}, std::pair{"dc.", net.c}})
+    for (std::size_t k = 0; k < states.size(); ++k) loss = loss + sum(states[k] * input_like(tensors, feeds, name + std::to_string(k)));
+  return loss;
+}
+
+/// CTC's loss of a product of y.
+Var ctc_loss_of(const NpzTensors& tensors, Feeds& feeds, const std::string& title, const Var& y) {
+  const Var labels = input("labels", VarType(DType::i64, {DDim::unknown}, 1));
+  feeds.emplace("labels", LoDTensor(tensors.at("labels"), lod_of(tensors, "label_lens")));
+  const Var said = log_softmax(matmul(y, parameter("product", tensors.at("weight"))));
+  return mean_ctc_loss(said, labels, 0, title.find("zero") != std::string::npos);
+}
+
+/// The gradients d_KIND_K_NAME of `found` are those of torch, which has several of them in one tensor. Gives how many there are.
+int expect_weights(const RunResult& found, const NpzTensors& tensors) {
   const std::map<std::string, std::string> names{{"input", "weight_ih"},
                                                  {"recurrent", "weight_hh"},
                                                  {"bias", "bias_ih"},
+                                                 {"recurrent_bias", "bias_hh"},
                                                  {"projection", "weight_hr"},
                                                  {"recurrent_gates", "weight_hh"},
                                                  {"recurrent_gates_bias", "bias_hh"},
@@ -116,20 +130,51 @@ void check_case(const std::filesystem::path& path) {
     const std::size_t begin = name.find('_', 2);
     if (name.rfind("d_", 0) != 0 || begin == std::string::npos) continue;
     const std::size_t end = name.find('_', begin + 1);
+    INFO(name);
     const auto known = names.find(name.substr(end + 1));
-    if (known == names.end()) continue;
-    const auto wanted = tensors.find("want_" + known->second + "." + name.substr(begin + 1, end - begin - 1));
-    if (wanted == tensors.end()) continue;
+    REQUIRE(known != names.end());
     // Gates r z of a GRU stand before its candidate n.
     const std::vector<float> mine = transposed(value.tensor().tensor());
-    std::vector<float> theirs = wanted->second.to_vector<float>();
+    std::vector<float> theirs = tensors.at("want_" + known->second + "." + name.substr(begin + 1, end - begin - 1)).to_vector<float>();
     REQUIRE(mine.size() <= theirs.size());
     if (name.find("candidate") != std::string::npos) theirs.erase(theirs.begin(), theirs.end() - static_cast<std::ptrdiff_t>(mine.size()));
     if (name.find("gates") != std::string::npos) theirs.resize(mine.size());
     expect_near(name, mine, theirs);
     ++compared;
   }
-  CHECK(compared >= 3);
+  return compared;
+}
+
+void check_case(const std::filesystem::path& path) {
+  const std::string title = path.filename().string();
+  INFO("case ", title);
+  const NpzTensors tensors = read_npz(path);
+  const bool ctc = title.find("ctc") != std::string::npos;
+  Program program;
+  BackwardOptions options;
+  VarId loss = no_var;
+  Feeds feeds{{"x", LoDTensor(tensors.at("x"), lod_of(tensors, "lens"))}};
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, tensors.at("x").dim(1)}, 1));
+    Net net = build_net(tensors, title, x);
+    const Var ragged = std::exchange(net.y, drop_lod(net.y));
+    const Var total = ctc ? ctc_loss_of(tensors, feeds, title, ragged) : sums_loss(tensors, feeds, net);
+    output("loss", total);
+    if (!ctc) output("y", net.y);
+    loss = total.id();
+    options.with_respect_to.push_back(x.id());
+  }
+  for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
+  for (const Gradient& each : append_backward(program, loss, options)) {
+    REQUIRE(each.gradient != no_var);
+    program.add_output("d_" + program.var(each.var).name, each.gradient);
+  }
+  const RunResult found = on_cpu(program, feeds);
+  CHECK(found.iteration_by_iteration.empty());
+  for (const auto& [ours, theirs] : {std::pair{"y", "want_y"}, {"loss", "want_loss"}, {"d_x", "want_x"}, {"d_product", "want_weight"}})
+    if (tensors.contains(theirs)) expect_near(ours, found[ours].tensor().to_vector<float>(), tensors.at(theirs).to_vector<float>());
+  CHECK(expect_weights(found, tensors) >= 3);
 }
 
 TEST_CASE("gradients of layers are those that another library found") {

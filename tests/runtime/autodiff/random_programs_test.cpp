@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of programs drawn at random: loops in loops, arrays, branches, ragged rows of two levels.
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/autodiff/append_backward.h>
+#include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/dynamic_rnn.h>
 #include <millrace/runtime/builder/loop.h>
@@ -26,6 +29,12 @@ using namespace millrace::build;
 namespace {
 
 constexpr std::int64_t width = 3;
+
+/// `seeds`, or MILLRACE_SEEDS of them where that is set: `MILLRACE_SEEDS=5000 test_runtime -tc="*under each policy*"`.
+std::vector<std::uint64_t> many_seeds(std::uint64_t count) {
+  const char* wanted = std::getenv("MILLRACE_SEEDS");
+  return seeds(wanted == nullptr ? count : std::strtoull(wanted, nullptr, 10));
+}
 
 /// Statements over values of f64 [width]; smooth, so that differences tell the truth.
 class RandomStatements {
@@ -176,7 +185,7 @@ Feeds random_feeds(std::uint64_t seed) {
 }
 
 TEST_CASE("gradients of random programs of loops, arrays and branches equal central differences") {
-  for (const std::uint64_t seed : seeds(60)) {
+  for (const std::uint64_t seed : many_seeds(60)) {
     INFO("seed ", seed);
     Drawn drawn = random_drawn(seed);
     const std::vector<std::string> names = with_gradients(drawn);
@@ -185,6 +194,7 @@ TEST_CASE("gradients of random programs of loops, arrays and branches equal cent
     CHECK(print(parse_program(printed, {}, drawn.program.shared_registry())) == printed);
     DifferenceOptions options;
     options.tolerance = 1e-5;
+    options.step = 1e-6;  // the loss jumps where a condition on values changes
     expect_gradients(drawn.program, random_feeds(seed), names, options);
     const RunResult whole = on_cpu(drawn.program, random_feeds(seed));
     RunOptions interpreted;
@@ -194,15 +204,79 @@ TEST_CASE("gradients of random programs of loops, arrays and branches equal cent
   }
 }
 
+MemoryPolicy recompute(std::int64_t every) { return {MemoryPolicy::Kind::recompute, every}; }
+MemoryPolicy truncate(std::int64_t iterations) { return {MemoryPolicy::Kind::truncate, 0, iterations, iterations}; }
+MemoryPolicy spill() { return {MemoryPolicy::Kind::spill, 0, 0, 0, std::filesystem::temp_directory_path().string()}; }
+
+/// The bits of the program with its gradients in the backend that the runtime takes, which are those of the interpreted run.
+std::string bits_under(Drawn drawn, const Feeds& feeds, const MemoryPolicy& memory) {
+  INFO("policy ", to_string(memory));
+  CHECK(!with_gradients(drawn, memory).empty());
+  RunOptions interpreted;
+  interpreted.backend = Backend::interpreted;
+  const std::string found = bits(on_cpu(drawn.program, feeds));
+  CHECK(bits(on_cpu(drawn.program, feeds, interpreted)) == found);
+  return found;
+}
+
+/// Under each of `policies` the program has the bits that it has under keep.
+void expect_bits_of_keep(const Drawn& drawn, const Feeds& feeds, const std::vector<MemoryPolicy>& policies) {
+  const std::string kept = bits_under(drawn, feeds, {});
+  for (const MemoryPolicy& memory : policies) {
+    INFO("policy ", to_string(memory));
+    CHECK(bits_under(drawn, feeds, memory) == kept);
+  }
+}
+
+/// Policies that compute the gradients of `keep` for loops of fewer than 100 iterations.
+std::vector<MemoryPolicy> exact_policies() { return {spill(), recompute(0), recompute(1), recompute(2), recompute(3), truncate(100)}; }
+
+TEST_CASE("gradients of random programs under each policy have the bits of keep, truncated ones the same bits in each backend") {
+  for (const std::uint64_t seed : many_seeds(8)) {
+    INFO("seed ", seed);
+    expect_bits_of_keep(random_drawn(seed), random_feeds(seed), exact_policies());
+    for (const std::int64_t run : {1, 2}) bits_under(random_drawn(seed), random_feeds(seed), truncate(run));
+  }
+}
+
+TEST_CASE("gradients of random programs with loops that their trip limits end have the bits of keep under recompute") {
+  for (const std::uint64_t seed : {1255, 1328, 1406, 1409, 1411}) {
+    INFO("seed ", seed);
+    expect_bits_of_keep(random_drawn(seed), random_feeds(seed), {recompute(0), recompute(1), recompute(3)});
+  }
+}
+
+TEST_CASE("second derivatives of random programs equal central differences of the first") {
+  for (const std::uint64_t seed : many_seeds(8)) {
+    INFO("seed ", seed);
+    Drawn drawn = random_drawn(seed);
+    BackwardOptions options;
+    options.with_respect_to = drawn.inputs;
+    const std::vector<Gradient> first = append_backward(drawn.program, drawn.loss, options);
+    {
+      const Guard guard(drawn.program);
+      Var total = Var::of(drawn.loss);
+      for (const Gradient& each : first)
+        if (each.gradient != no_var) total = total + sum(Var::of(each.gradient) * Var::of(each.gradient));
+      output("squares", total);
+      drawn.loss = total.id();
+    }
+    const std::vector<std::string> names = with_gradients(drawn);
+    DifferenceOptions difference;
+    difference.tolerance = 1e-5;
+    difference.step = 1e-6;
+    expect_gradients(drawn.program, random_feeds(seed), names, difference, "squares");
+  }
+}
+
 /// Two levels: sentences of words of rows. An inner RNN over the rows of a word, an outer one over the words of a sentence.
-Drawn two_levels(Random& random, bool sorted, bool reverse) {
+Drawn two_levels(bool sorted, bool reverse) {
   Drawn drawn;
   const Guard guard(drawn.program);
   const Var x = input("x", VarType(DType::f64, {DDim::unknown, width}, 2));
   const Var w = input("w", VarType(DType::f64, {width, width}));
   const Var u = input("u", VarType(DType::f64, {width, width}));
   drawn.inputs = {x.id(), w.id(), u.id()};
-  static_cast<void>(random);
   DynamicRNN outer({.level = 0, .sort_by_length = sorted, .reverse = reverse});
   {
     const auto block = outer.block();
@@ -231,20 +305,34 @@ Drawn two_levels(Random& random, bool sorted, bool reverse) {
   return drawn;
 }
 
+Feeds two_level_feeds(Random& random) {
+  const LoD lod = random_lod(random, 2, 3);
+  return {{"x", LoDTensor(random_tensor(random, {lod.rows(), width}, 1, DType::f64), lod)},
+          {"w", random_tensor(random, {width, width}, .7, DType::f64)},
+          {"u", random_tensor(random, {width, width}, .7, DType::f64)}};
+}
+
 TEST_CASE("gradients of an RNN in an RNN over two levels equal central differences") {
-  for (const std::uint64_t seed : seeds(12)) {
+  for (const std::uint64_t seed : many_seeds(12)) {
     INFO("seed ", seed);
     Random random(seed);
-    Drawn drawn = two_levels(random, random.coin(), random.coin());
+    const bool sorted = random.coin();
+    Drawn drawn = two_levels(sorted, random.coin());
     const std::vector<std::string> names = with_gradients(drawn);
     CHECK(names.size() == 3);
-    const LoD lod = random_lod(random, 2, 3);
-    const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), width}, 1, DType::f64), lod)},
-                      {"w", random_tensor(random, {width, width}, .7, DType::f64)},
-                      {"u", random_tensor(random, {width, width}, .7, DType::f64)}};
     DifferenceOptions options;
     options.at_most = 9;
-    expect_gradients(drawn.program, feeds, names, options);
+    expect_gradients(drawn.program, two_level_feeds(random), names, options);
+  }
+}
+
+TEST_CASE("gradients of an RNN in an RNN over two levels under each policy have the bits of keep") {
+  for (const std::uint64_t seed : many_seeds(12)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const bool sorted = random.coin();
+    const Drawn drawn = two_levels(sorted, random.coin());
+    expect_bits_of_keep(drawn, two_level_feeds(random), exact_policies());
   }
 }
 

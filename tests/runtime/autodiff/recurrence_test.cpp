@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward of recurrences over ragged rows.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -95,10 +96,23 @@ CellCase tanh_cell(std::uint64_t seed, std::int64_t c, std::int64_t h, DType dty
           }};
 }
 
+/// A cell with two layer norms, one of them over a product.
+CellCase norm_cell(std::uint64_t seed, std::int64_t c, std::int64_t h, DType dtype) {
+  return {"layer norms", c, {h}, [=](const Var& x, const std::vector<Var>& states) {
+            Weights weights(seed, dtype);
+            const Var sum = layer_norm(matmul(states[0], weights({h, h})), weights({h}), weights({h})) + matmul(x, weights({c, h}));
+            const Var next = layer_norm(tanh(sum), weights({h}), weights({h}));
+            return CellStep{next, {next}};
+          }};
+}
+
 TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, with the bits of the interpreted one") {
   Random random(5);
-  const CellCase each = tanh_cell(3, 3, 4, DType::f32);
-  for (const bool reverse : {false, true}) {
+  for (const auto& [each, reverse] : std::vector<std::pair<CellCase, bool>>{{tanh_cell(3, 3, 4, DType::f32), false},
+                                                                            {tanh_cell(3, 3, 4, DType::f32), true},
+                                                                            {norm_cell(4, 3, 37, DType::f32), false},
+                                                                            {norm_cell(4, 3, 37, DType::f32), true}}) {
+    INFO(each.name);
     Loss made = loss_over(each, DType::f32, reverse);
     with_gradients(made.program, made.loss);
     expect_round_trip(made.program);

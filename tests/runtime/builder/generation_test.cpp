@@ -122,7 +122,7 @@ Program program_of(const Toy& toy, const Plan& plan) {
   return program;
 }
 
-/// What each of N sources starts from.
+/// The starts of N sources.
 struct Sources {
   Sources(const Toy& toy, std::uint64_t seed, std::int64_t n) {
     Random random(seed);

@@ -58,7 +58,7 @@ class RankProcess {
   pid_t process_;
 };
 
-/// What ranks 0 and 1, threads here, hear after `act` was done to rank 2, a process.
+/// The errors that ranks 0 and 1, threads here, hear after `act` was done to rank 2, a process.
 std::vector<std::string> heard_after(int number) {
   const std::uint16_t port = free_port();
   const RankProcess third(2, 3, port);

@@ -9,7 +9,7 @@
 
 namespace millrace::testing {
 
-/// What layer r of a stack reads and writes on rank r: rank 0 reads `first`, the others what the rank below writes. The last one's output stays.
+/// The arrays that layer r of a stack reads and writes on rank r: rank 0 reads `first`, the others what the rank below writes. The last one's output stays.
 struct LayerArrays {
   TensorArray in, out;
 

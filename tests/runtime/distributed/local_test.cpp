@@ -57,7 +57,7 @@ struct World {
   Ranks ranks;
 };
 
-/// What the point ends with: "done", or the text of its error, whose type must be E.
+/// The end of the point: "done", or the text of its error, whose type must be E.
 template <class E>
 std::string error_of(const Point& point) {
   try {
@@ -305,7 +305,7 @@ TEST_CASE("a rank that does not come in time is named, and the communicator is a
   CHECK(error_of<DeadlineError>(reduced) ==
         "all_reduce (sum) of f32[1] on communicator 'local' of 3 ranks: not done within 5000000000 ns: rank 0 came, ranks 1, 2 did not");
   CHECK(has(error_of<AbortedError>(received), "was aborted: all_reduce (sum) of f32[1]"));
-  // What was done in time has no deadline any more.
+  // An operation that was done in time has no deadline any more.
   World punctual(2, 1, options);
   std::vector<Tensor> values{punctual.put(0, {1}), punctual.put(1, {2})};
   for (int r = 0; r < 2; ++r) {

@@ -185,7 +185,7 @@ TEST_CASE(
     loop_over(n, [&](const Var& step) { third.write(step, steps.read(step) * 3.0); });
     output("z", pack(third, 1, order));
     output("read", second.read(0));
-    // What the second and third loop both need is made once, and crosses.
+    // A value that the second and third loop both need is made once, and crosses.
     const Var list = appended("list_of", {boot + 1.0, boot + 2.0}), held = appended("optional_of", {boot - 1.0});
     for (const char* name : {"fourth", "fifth"}) {
       const build::ArrayVar out = build::ArrayVar::typed(constant(2), VarType(DType::f32, {DDim::unknown, 3}), name);
@@ -197,10 +197,10 @@ TEST_CASE(
   const LoD lod = LoD::from_lengths({{2, 0, 1}, {3, 0, 4}});
   const Feeds feeds{{"x", LoDTensor(random_tensor(random, {7, 3}), lod)}, {"boot", random_tensor(random, {3, 3})}};
   for (const int ranks : {2, 3, 5, 6}) CHECK(same_on(ranks, program, feeds) == static_cast<std::size_t>(std::min(ranks, 5)));
-  std::set<std::string> crossing;
-  for (const Partition::Crossing& each : partition_over_ranks(program, 5).crossings) crossing.insert(each.name);
+  std::set<std::string> transfer;
+  for (const Partition::Transfer& each : partition_over_ranks(program, 5).transfers) transfer.insert(each.name);
   for (const char* name : {"list_of of rank 0", "optional_of of rank 0", "order of rank 0", "first of rank 0"})
-    CHECK(crossing.contains(name));
+    CHECK(transfer.contains(name));
 }
 
 TEST_CASE("what cannot be shared out stays together, on rank 0 where it is fed, and says why") {

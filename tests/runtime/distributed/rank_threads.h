@@ -31,7 +31,7 @@ inline RankEnvironment member(int rank, int size, std::uint16_t port) {
   return made;
 }
 
-/// What each rank's thread ended with: "done", or its error.
+/// The end of each rank's thread: "done", or its error.
 inline std::vector<std::string> on_threads(const std::vector<int>& ranks, const std::function<void(int)>& work) {
   std::vector<std::string> said(ranks.size(), "done");
   std::vector<std::thread> threads;

@@ -30,7 +30,7 @@ using testing::seeds, testing::SimDevice;
 
 namespace {
 
-/// What ran when: (layer, step), in the order of running, and as spans of a tracer.
+/// The runs of steps: (layer, step), in the order of running, and as spans of a tracer.
 struct Log {
   Tracer tracer;
   std::mutex mutex;

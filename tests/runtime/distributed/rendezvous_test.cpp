@@ -36,7 +36,7 @@ RendezvousOptions within(std::chrono::milliseconds deadline) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Whoever speaks to rank 0 without being a rank.
+/// A stranger that speaks to rank 0 without being a rank.
 struct Stranger {
   explicit Stranger(std::uint16_t port) : socket(io) {
     boost::system::error_code error = boost::asio::error::would_block;

@@ -43,7 +43,7 @@ struct Rank {
   std::unique_ptr<Communicator> world;
 };
 
-/// What ranks 0 … size − 1 ended with.
+/// The ends of ranks 0 … size − 1.
 std::vector<std::string> ranks(int size, const std::function<void(Rank&)>& work, std::chrono::milliseconds deadline = 20s) {
   const std::uint16_t port = free_port();
   std::vector<int> numbers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loops, nested and with branches, compute: on the CPU and, with the same bits, under any schedule of `sim:0`.
+// Results of loops, nested and with branches: on the CPU and, with the same bits, under any schedule of `sim:0`.
 #include <millrace/runtime/executor/run_program.h>
 
 #include <doctest/doctest.h>

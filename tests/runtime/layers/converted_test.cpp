@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What apps/convert/weights.py made just now of weights of PyTorch and Keras, in the folder that MILLRACE_CONVERTED_WEIGHTS names: see
+// Files that apps/convert/weights.py made just now of weights of PyTorch and Keras, in the folder that MILLRACE_CONVERTED_WEIGHTS names: see
 // tests/python/weights_test.py.
 #include <cstdlib>
 #include <cstring>
@@ -97,8 +97,8 @@ build::Var rnn_of(const Converted& one, const layers::Sequences& x) {
 
 TEST_CASE("weights that the script converted have the bits of our conversions, and give what their source gives") {
   const char* folder = std::getenv("MILLRACE_CONVERTED_WEIGHTS");
-  if (folder == nullptr) {
-    MESSAGE("skipped: MILLRACE_CONVERTED_WEIGHTS names no folder; the test python.weights makes one");
+  if (folder == nullptr || !std::filesystem::exists(folder)) {
+    MESSAGE("skipped: MILLRACE_CONVERTED_WEIGHTS names no folder; the test python.weights fills one");
     return;
   }
   std::size_t files = 0;

@@ -44,7 +44,7 @@ struct Keeping {
   }
 };
 
-/// Those values of a loop's body that can be kept.
+/// The values of a loop's body that can be kept.
 std::vector<std::string> all_values(const Program& program, int body) {
   std::vector<std::string> names;
   for (const VarDef& var : program.vars()) {

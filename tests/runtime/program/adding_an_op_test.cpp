@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 // [headers]
+#include <cmath>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +51,21 @@ OpKernel prepare_hard_shrink(const PrepareContext& context) {
 }
 // [launch]
 
+// [rows]
+/// The same for rows that lie in memory, as a fused loop has them.
+RowFunction hard_shrink_of_rows(const PrepareContext& context, const RowForm& form) {
+  const auto lambda = static_cast<float>(context.attributes().get_or("lambda", 0.5));
+  const std::int64_t width = form.inputs[0].elements();
+  return [=](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const float* x = inputs[0].row<float>(i);
+      float* y = outputs[0].row<float>(i);
+      for (std::int64_t j = 0; j < width; ++j) y[j] = std::abs(x[j]) > lambda ? x[j] : 0.0f;
+    }
+  };
+}
+// [rows]
+
 // [definition]
 OpDef hard_shrink() {
   OpDef def;
@@ -56,6 +74,7 @@ OpDef hard_shrink() {
   def.outputs = {"Out"};
   def.infer = infer_hard_shrink;
   def.prepare = prepare_hard_shrink;
+  def.prepare_rows = hard_shrink_of_rows;
   // A row of the output needs that row of the input alone.
   def.follow_rows = [](const InferContext&, const std::vector<int>& axes) { return std::vector<int>{axes.at(0)}; };
   // With one more axis in front it is the same op.
@@ -115,6 +134,17 @@ TEST_CASE("an op of a page: a sequence has the same bits alone and among others"
   const LoDTensor all = run_shrinking(program, rows, {3, 0, 6});
   CHECK(same_bits(run_shrinking(program, rows.rows(0, 3), {3}).tensor(), all.tensor().rows(0, 3)));
   CHECK(same_bits(run_shrinking(program, rows.rows(3, 9), {6}).tensor(), all.tensor().rows(3, 9)));
+}
+
+TEST_CASE("an op of a page: a loop with it is fused, and has the bits of its iterations one by one") {
+  Random random(3);
+  const Program program = shrinking(random_tensor(random, DDim{4, 4}));
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, DDim{9, 4}), LoD::from_lengths({{3, 0, 6}}))}};
+  RunOptions interpreted;
+  interpreted.backend = Backend::interpreted;
+  const RunResult fused = run_fifo(run(program, feeds));
+  CHECK(fused.fused_loops == 1);
+  CHECK(same_bits(fused["y"].tensor(), run_fifo(run(program, feeds, interpreted))["y"].tensor()));
 }
 
 TEST_CASE("an op of a page: a loop with it can be fed live") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `check` refuses of programs that were put together by hand, as rewriting does; text_test.cpp has those that were read.
+// Refusals of `check`, of programs that were put together by hand, as rewriting does; text_test.cpp has those that were read.
 #include <millrace/runtime/program/check.h>
 
 #include <doctest/doctest.h>

@@ -21,7 +21,7 @@ using testing::Random;
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Parses, and gives the error's text. What is no error of these kinds, or names no line of the text, fails.
+/// Parses, and gives the error's text. An error of another kind, or one that names no line of the text, fails.
 std::string refusal(const std::string& text, const std::map<std::string, Tensor>& weights = {}) {
   std::string what;
   try {

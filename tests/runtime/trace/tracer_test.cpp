@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is recorded, and what it shows of programs that run.
+// The records of a tracer, of programs that run.
 #include <millrace/runtime/trace/tracer.h>
 
 #include <doctest/doctest.h>

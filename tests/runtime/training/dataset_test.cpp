@@ -32,6 +32,18 @@ TEST_CASE("chosen sequences bring their rows and targets along") {
   CHECK_THROWS_AS(small(true).select(std::vector<std::int64_t>{3}), IndexError);
 }
 
+TEST_CASE("chosen sequences bring their target tokens along, and each counts one end more") {
+  Dataset data = small(false);
+  data.targets = Tensor::from<std::int64_t>({7, 8, 9, 5});
+  data.target_lod = LoD::from_lengths({{1, 3, 0}});
+  data.validate();
+  CHECK(data.terms() == 7);
+  const Dataset chosen = data.select(std::vector<std::int64_t>{2, 1});
+  CHECK(chosen.target_lod.to_string() == "[[0,3]]");
+  CHECK(chosen.targets.to_vector<std::int64_t>() == std::vector<std::int64_t>{8, 9, 5});
+  CHECK(chosen.terms() == 5);
+}
+
 TEST_CASE("parts that do not fit are refused by source") {
   Dataset data = small(false);
   data.validate();
@@ -53,4 +65,15 @@ TEST_CASE("features are measured over all rows, and one that never changes has d
   CHECK(scale.mean == std::vector<double>{2, 5});
   CHECK(scale.deviation[0] == doctest::Approx(std::sqrt(0.8)));
   CHECK(scale.deviation[1] == 1);
+}
+
+TEST_CASE("a number that is not finite is refused by source, row, sequence and place") {
+  Dataset data = small(false);
+  data.expect_finite();
+  data.x = LoDTensor(Tensor::from<float>({0, 1, 2, 3, 4, 5, std::nanf(""), 7, 8, 9}).reshape({5, 2}), data.x.lod());
+  CHECK_THROWS_WITH_AS(data.expect_finite(), "data, rows: row 3 (row 1 of sequence 2), element 0: expected a finite number, found nan",
+                       ArgumentError);
+  data = small(false);
+  data.targets = Tensor::from<double>({1, INFINITY, 0}).reshape({3, 1});
+  CHECK_THROWS_WITH_AS(data.expect_finite(), "data, targets: row 1, element 0: expected a finite number, found inf", ArgumentError);
 }

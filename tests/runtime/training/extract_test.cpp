@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/autodiff/append_backward.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/layers/linear.h>
 #include <millrace/runtime/layers/lstm.h>
@@ -80,4 +81,53 @@ TEST_CASE("an output or a weight that is not there is refused by name") {
   CHECK_THROWS_WITH_AS(extract(program, {"scores"}, {{"none", Tensor::from<float>({1})}}), doctest::Contains("'none'"), ArgumentError);
   CHECK_THROWS_AS(extract(program, {"scores"}, {{"linear_bias", Tensor::from<float>({1})}}), ShapeError);
   CHECK_THROWS_AS(extract(program, {"scores"}, {{"linear_bias", Tensor::from<double>({1, 2})}}), DTypeError);
+}
+
+TEST_CASE("two halves give the bits of the whole, and the second may run again without the first") {
+  Program program = model();
+  BackwardOptions options;
+  const VarId scores = program.outputs()[0].var, rows = program.outputs()[1].var;
+  const VarId of_scores = program.add_input("of scores", VarType(DType::f32, {DDim::unknown, 2}));
+  const VarId of_rows = program.add_input("of rows", VarType(DType::f32, {DDim::unknown, 4}));
+  options.seed = of_scores;
+  options.more_seeds = {{rows, of_rows}};
+  std::vector<std::string> gradients;
+  for (const Gradient& each : append_backward(program, scores, options)) {
+    gradients.push_back("gradient/" + program.var(each.var).name);
+    program.add_output(gradients.back(), each.gradient);
+  }
+  REQUIRE(gradients.size() == 5);
+  const Halves halves = split(program, {"scores", "rows"}, gradients);
+  check(halves.first);
+  check(halves.second);
+  CHECK(halves.first.inputs().size() == 1);
+  CHECK_FALSE(halves.handed.empty());
+  Random random(4);
+  const Feeds seeds{{"of scores", random_tensor(random, {3, 2})}, {"of rows", random_tensor(random, {8, 4})}};
+  Feeds all = feeds(true);
+  all.insert(seeds.begin(), seeds.end());
+  const RunResult whole = on_cpu(program, all);
+  const RunResult first = on_cpu(halves.first, feeds(false));
+  CHECK(first["scores"].tensor().to_vector<float>() == whole["scores"].tensor().to_vector<float>());
+  CHECK(first["rows"].tensor().to_vector<float>() == whole["rows"].tensor().to_vector<float>());
+  for (int time = 0; time < 2; ++time) {
+    Feeds rest;
+    for (const Program::Port& port : halves.second.inputs())
+      rest[port.name] = all.contains(port.name) ? all.at(port.name) : first.value(port.name);
+    const RunResult second = on_cpu(halves.second, rest);
+    for (const std::string& name : gradients) CHECK(second[name].tensor().to_vector<float>() == whole[name].tensor().to_vector<float>());
+    CHECK(first.iterations + second.iterations == whole.iterations);
+    CHECK(first.fused_loops + second.fused_loops == whole.fused_loops);
+  }
+}
+
+TEST_CASE("a half whose outputs the other one makes takes them as they are") {
+  const Program program = model();
+  const Halves halves = split(program, {"scores", "rows"}, {"rows", "sum"});
+  CHECK(halves.handed.size() == 2);
+  for (const Op& op : halves.second.block(0).ops) CHECK(op.type != "while");
+  const Halves apart = split(program, {}, {"sum"});
+  CHECK(apart.handed.empty());
+  CHECK(apart.first.block(0).ops.empty());
+  CHECK_THROWS_WITH_AS(split(program, {"score"}, {}), doctest::Contains("'score'"), ArgumentError);
 }

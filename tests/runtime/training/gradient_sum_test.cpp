@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/training/gradient_sum.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 
 #include <doctest/doctest.h>
 
+#include <millrace/runtime/builder/losses.h>
+#include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/distributed/local.h>
+#include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/runtime/trace/tracer.h>
+#include <millrace/runtime/training/initialiser.h>
+#include <millrace/runtime/training/trainer.h>
 
 #include "runtime/distributed/rank_threads.h"
-#include "support/random.h"
+#include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -84,4 +92,49 @@ TEST_CASE("gradients that come in any order are summed by shares, and a rank wit
 TEST_CASE("a share that is none is refused") {
   const auto alone = make_self_communicator();
   CHECK_THROWS_WITH_AS(GradientSum(*alone, {}, 1.5), "gradient sum: expected a share from 0 to 1, found 1.5", ArgumentError);
+}
+
+TEST_CASE("gradients of the upper layers of four leave while loops of the layers below still run") {
+  constexpr std::int64_t units = 100, layers_count = 4;  // the gradients of a layer fill a bucket
+  Program model;
+  {
+    const build::Guard guard(model);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, units}, 1));
+    const LayerInit init(1);
+    build::Var y = x;
+    for (int i = 0; i < layers_count; ++i) {
+      const std::string name = "lstm" + std::to_string(i);
+      y = layers::lstm({y}, {init.lstm(name, units, units)}, {.name = name}).y;
+    }
+    const build::Var plain = build::drop_lod(y);
+    build::output("loss", build::mean_loss(plain * plain));
+  }
+  Random random(4);
+  const LoD lod = LoD::from_lengths({{200, 150, 0, 180}});
+  const LoDTensor x(random_tensor(random, {lod.rows(), units}), lod);
+  Tracer tracer;
+  LocalOptions local;
+  local.tracer = &tracer;
+  const auto communicators = make_local_communicators(2, local);
+  const auto said = on_threads({0, 1}, [&](int rank) {
+    TrainerOptions options;
+    options.run.tracer = &tracer;
+    Trainer trainer(model, options);
+    static_cast<void>(trainer.compute({{"x", x}}, *communicators[static_cast<std::size_t>(rank)], 0.5));
+  });
+  for (const std::string& each : said) CHECK(each == "done");
+  const std::vector<Tracer::Event> sums = tracer.events("collective");
+  REQUIRE(std::ssize(sums) >= layers_count + 1);  // the last is that of the loss
+  // Four loops forwards, four backwards. The slower rank has loops to go when it has sent the gradients of the uppermost layer.
+  std::map<std::uint64_t, std::int64_t> ends;
+  for (const Tracer::Event& event : tracer.events("iteration")) {
+    std::int64_t& end = ends[event.track];
+    end = std::max(end, event.end_ns);
+  }
+  std::vector<std::int64_t> last;
+  for (const auto& [track, end] : ends) last.push_back(end);
+  std::sort(last.begin(), last.end());
+  REQUIRE(last.size() == 2 * layers_count);
+  CHECK(sums[0].end_ns < last.back());
+  for (std::size_t layer = 0; layer + 1 < layers_count; ++layer) CHECK(sums[layer].begin_ns < last.back());
 }

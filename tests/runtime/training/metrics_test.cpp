@@ -43,6 +43,10 @@ TEST_CASE("lines of JSON hold what is there, with all its bits") {
   FinalMetrics final{3, 30, 2, std::nullopt, Score{0.25, 0.9541}};
   CHECK(json_line(final) == R"({"final": true, "epoch": 3, "step": 30, "best_epoch": 2, "test_loss": 0.25, "test_accuracy": 0.9541})");
   CHECK(final_line(final) == "final: test_accuracy=0.9541 test_loss=0.2500");
+  final.test_tokens = TokenErrors{0.125, 0.0625};
+  CHECK(json_line(final).ends_with(R"("test_accuracy": 0.9541, "test_token_error_greedy": 0.125, "test_token_error_beam": 0.0625})"));
+  CHECK(final_line(final) == "final: test_accuracy=0.9541 test_loss=0.2500 test_token_error_greedy=0.1250 test_token_error_beam=0.0625");
+  final.test_tokens.reset();
   final.test->accuracy.reset();
   CHECK(final_line(final) == "final: test_loss=0.2500");
   final.test.reset();

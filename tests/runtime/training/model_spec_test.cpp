@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/program/check.h>
@@ -89,8 +91,106 @@ TEST_CASE("layers that cannot be where they are are refused by number") {
   };
   refused(of({layer(Kind::lstm, 0)}), data(2, 3), ModelUse::train, "layer 1 (lstm): expected at least 1 unit");
   refused(of({layer(Kind::lstm, 2), layer(Kind::embedding, 2)}), data(2, 3), ModelUse::train, "layer 2 (embedding)");
+  LayerSpec unknown = layer(Kind::linear, 2);
+  unknown.activation = "rleu";
+  refused(of({unknown}), data(2, 3), ModelUse::train, "layer 1 (linear): activation: op registry: expected a registered op, found 'rleu'");
   refused(of({layer(Kind::lstm, 2, layers::Direction::bidirectional)}), data(2, 3), ModelUse::live, "go forward");
   DataShape words = data(9, 3);
   words.dtype = DType::i64;
   refused(of({layer(Kind::lstm, 2)}), words, ModelUse::train, "an embedding as the first layer");
+}
+
+namespace {
+
+ModelSpec of_decoder(std::int64_t beam) {
+  ModelSpec spec = of({layer(Kind::embedding, 3), layer(Kind::gru, 4, layers::Direction::bidirectional)});
+  spec.decoder = DecoderSpec{5, 3, beam, 6, 0.0};
+  return spec;
+}
+
+DataShape of_tokens() {
+  DataShape shape = data(6, 4);
+  shape.dtype = DType::i64;
+  shape.tokens = true;
+  return shape;
+}
+
+/// Sequences of 3, 0, 1 and 5 rows, with 2, 3, 0 and 1 tokens.
+Dataset words_and_tokens() {
+  Dataset made;
+  made.x = LoDTensor(Tensor::from<std::int64_t>({0, 5, 2, 3, 1, 1, 4, 0, 5}), LoD::from_lengths({{3, 0, 1, 5}}));
+  made.targets = Tensor::from<std::int64_t>({2, 0, 1, 1, 3, 2});
+  made.target_lod = LoD::from_lengths({{2, 3, 0, 1}});
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("a decoder reads the token before each target, the end at first, and the end is its last target") {
+  const DecoderFeeds feeds = decoder_feeds(words_and_tokens(), 4);
+  CHECK(feeds.before.lod().to_string() == "[[3,4,1,2]]");
+  CHECK(feeds.before.tensor().to_vector<std::int64_t>() == std::vector<std::int64_t>{4, 2, 0, 4, 1, 1, 3, 4, 4, 2});
+  CHECK(feeds.target.to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 0, 4, 1, 1, 3, 4, 4, 2, 4});
+}
+
+TEST_CASE("hypotheses of a decoder score as much as the same tokens do when they are given, whatever the lengths") {
+  const Dataset words = words_and_tokens();
+  for (const std::int64_t beam : {1, 3}) {
+    const RunResult found = on_cpu(build_model(of_decoder(beam), of_tokens(), ModelUse::infer), {{"x", words.x}});
+    const LoD lod = found["tokens"].lod();
+    const std::vector<std::int64_t> tokens = found["tokens"].tensor().to_vector<std::int64_t>();
+    const std::vector<float> totals = found["totals"].tensor().to_vector<float>();
+    // Hypothesis k of each source, as its targets.
+    for (std::int64_t k = 0; k < beam; ++k) {
+      Dataset given = words;
+      std::vector<std::int64_t> targets;
+      LoD::Level lengths;
+      std::vector<float> wanted;
+      std::vector<bool> ended;
+      for (std::int64_t source = 0; source < 4; ++source) {
+        const std::int64_t hypothesis = lod.offsets(0)[static_cast<std::size_t>(source)] + k;
+        REQUIRE(hypothesis < lod.offsets(0)[static_cast<std::size_t>(source) + 1]);
+        const auto [begin, end] = lod.row_range(1, hypothesis, hypothesis + 1);
+        ended.push_back(tokens[static_cast<std::size_t>(end - 1)] == 4);
+        targets.insert(targets.end(), tokens.begin() + begin, tokens.begin() + end - (ended.back() ? 1 : 0));
+        lengths.push_back(end - begin - (ended.back() ? 1 : 0));
+        wanted.push_back(totals[static_cast<std::size_t>(hypothesis)]);
+      }
+      given.targets = Tensor::from(targets, {static_cast<std::int64_t>(targets.size())});
+      given.target_lod = LoD::from_lengths({lengths});
+      const DecoderFeeds feeds = decoder_feeds(given, 4);
+      const Tensor scores = on_cpu(build_model(of_decoder(beam), of_tokens(), ModelUse::score),
+                                   {{"x", words.x}, {"before", feeds.before}, {"target", feeds.target}})["scores"]
+                                .tensor();
+      const std::vector<float> all = scores.to_vector<float>();
+      const std::vector<std::int64_t> target = feeds.target.to_vector<std::int64_t>();
+      std::size_t row = 0;
+      for (std::size_t source = 0; source < 4; ++source) {
+        double total = 0;
+        for (std::int64_t at = 0; at <= lengths[source]; ++at, ++row) {
+          if (at == lengths[source] && !ended[source]) continue;  // cut at the greatest length
+          double sum = 0;
+          for (std::size_t i = 0; i < 5; ++i) sum += std::exp(static_cast<double>(all[row * 5 + i]));
+          total += static_cast<double>(all[row * 5 + static_cast<std::size_t>(target[row])]) - std::log(sum);
+        }
+        CHECK(total == doctest::Approx(wanted[source]).epsilon(1e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("a decoder belongs to targets that are tokens, behind a recurrent layer, and is not fed live") {
+  const auto refused = [](const ModelSpec& spec, const DataShape& shape, ModelUse use, const char* why) {
+    CHECK_THROWS_WITH_AS(build_model(spec, shape, use), doctest::Contains(why), Error);
+  };
+  DataShape classes = of_tokens();
+  classes.tokens = false;
+  refused(of_decoder(1), classes, ModelUse::train, "expected targets that are tokens with a decoder");
+  ModelSpec spec = of_decoder(1);
+  refused(spec, of_tokens(), ModelUse::live, "a decoder, which reads the whole sequence first");
+  spec.layers.pop_back();
+  refused(spec, of_tokens(), ModelUse::train, "decoder: expected a recurrent layer in front of it, found none");
+  spec = of_decoder(1);
+  spec.decoder.reset();
+  refused(spec, of_tokens(), ModelUse::train, "expected a decoder of targets that are tokens, found none");
 }

@@ -62,14 +62,14 @@ TEST_CASE("metrics agree with what clients sent and got") {
   REQUIRE(refused == 1);
   const auto values = values_of(served.ask([&] { return metrics_of(*served.server); }));
   CHECK(values.at("millrace_connections_total") == 3);
-  CHECK(values.at("millrace_sessions_started_total") == 2);
+  CHECK(values.at("millrace_sessions_started_total{default}") == 2);
   CHECK(values.at("millrace_sessions_ended_total{ended}") == 2);
   CHECK(values.at("millrace_refusals_total{overload}") == 1);
   CHECK(values.at("millrace_sessions_ended_total{failed}") == 0);
   CHECK(values.at("millrace_steps_total{cpu}") == static_cast<double>(steps));
-  CHECK(values.at("millrace_tick_rows") == values.at("millrace_ticks_total{cpu}"));
-  CHECK(values.at("millrace_queue_seconds") == values.at("millrace_ticks_total{cpu}"));
-  CHECK(values.at("millrace_response_seconds") >= 2);
+  CHECK(values.at("millrace_tick_rows{default}") == values.at("millrace_ticks_total{cpu}"));
+  CHECK(values.at("millrace_queue_seconds{default}") == values.at("millrace_ticks_total{cpu}"));
+  CHECK(values.at("millrace_response_seconds{default}") >= 2);
   CHECK(values.at("millrace_received_bytes_total") > static_cast<double>(steps * features * sizeof(float)));
   CHECK(values.at("millrace_sent_bytes_total") > 0);
   CHECK(values.at("millrace_state_bytes{cpu}") > 0);
@@ -122,10 +122,14 @@ TEST_CASE("sessions are listed while they live, and capacity is known once ticks
   }
   REQUIRE(sessions.size() == 1);
   CHECK(sessions[0]["session"] == "kitchen");
+  CHECK(sessions[0]["model"] == "default");
   CHECK(sessions[0]["steps"] == 2);
   CHECK(sessions[0]["address"] == "127.0.0.1");
   CHECK(capacity()["rows_per_second"].get<double>() > 0);
   CHECK(capacity()["sessions"] == 1);
   CHECK(capacity()["steps_per_second"].is_null());  // nobody said or measured what this server holds
   CHECK(capacity()["steps_asked"].is_number());
+  REQUIRE(capacity()["models"].size() == 1);
+  CHECK(capacity()["models"][0]["model"] == "default");
+  CHECK(capacity()["models"][0]["rows_per_second"] == capacity()["rows_per_second"]);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/client/stream_client.h>
 
+#include <array>
+#include <atomic>
 #include <memory_resource>
 #include <thread>
 
@@ -24,6 +26,7 @@
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>
+#include <streaming/live/whole_clients.h>
 #include <support/completion_tokens.h>
 
 using namespace millrace;
@@ -38,11 +41,8 @@ struct Fixture {
   Fixture()
       : random(1), program(live_listing(random, features, hidden)), whole(program, random, 2, 30, features, hidden), served(program) {}
   std::vector<ClientPlan> plans(double units_per_second = 0) const {
-    std::vector<ClientPlan> made(2);
+    std::vector<ClientPlan> made{plan_for(whole, 0), plan_for(whole, 1)};
     for (std::size_t i = 0; i < 2; ++i) {
-      made[i].start.reply = ReplyFormat::binary;
-      for (const float value : whole.boots[i].to_vector<float>()) made[i].start.given["boot"].push_back(value);
-      made[i].bytes = WholeRun::bytes(whole.rows[i]);
       made[i].unit_bytes = features * sizeof(float);
       made[i].units_per_second = units_per_second;
     }
@@ -61,6 +61,112 @@ struct Fixture {
   WholeRun whole;
   Served served;
 };
+
+/// A port before a server that may change, whose connections break. On a thread of its own.
+class Relay {
+ public:
+  explicit Relay(std::uint16_t target)
+      : acceptor_(context_, {asio::ip::make_address("127.0.0.1"), 0}), target_(target), thread_([this] {
+          accept();
+          context_.run();
+        }) {}
+  ~Relay() {
+    asio::post(context_, [this] {
+      acceptor_.close();
+      cut();
+    });
+    thread_.join();
+  }
+  StreamUrl url() const {
+    StreamUrl url;
+    url.host = "127.0.0.1";
+    url.port = acceptor_.local_endpoint().port();
+    return url;
+  }
+  /// Each of the next `times` connections breaks when so many bytes came back through it, both from the server's and the client's view.
+  void break_after(std::size_t bytes, int times) {
+    asio::post(context_, [this, bytes, times] {
+      bytes_ = bytes;
+      times_ = times;
+    });
+  }
+  void lead_to(std::uint16_t target) {
+    asio::post(context_, [this, target] { target_ = target; });
+  }
+  /// Breaks all connections, after which new ones lead to `target`.
+  void switch_to(std::uint16_t target) {
+    asio::post(context_, [this, target] {
+      target_ = target;
+      cut();
+    });
+  }
+  int broken() const { return broken_; }
+
+ private:
+  struct Pair {
+    explicit Pair(asio::io_context& context) : near(context), far(context) {}
+    void cut() {
+      boost::system::error_code ignored;
+      for (auto* one : {&near, &far}) {
+        one->set_option(asio::socket_base::linger(true, 0), ignored);
+        one->close(ignored);
+      }
+    }
+    asio::ip::tcp::socket near, far;
+    std::array<char, 512> there{}, back{};
+    std::size_t came_back = 0;
+  };
+  void accept() {
+    auto pair = std::make_shared<Pair>(context_);
+    acceptor_.async_accept(pair->near, [this, pair](boost::system::error_code error) {
+      if (error) return;
+      pair->far.connect({asio::ip::make_address("127.0.0.1"), target_}, error);
+      if (!error) {
+        pairs_.push_back(pair);
+        carry(pair, pair->near, pair->far, pair->there);
+        carry(pair, pair->far, pair->near, pair->back);
+      }
+      accept();
+    });
+  }
+  void carry(const std::shared_ptr<Pair>& pair, asio::ip::tcp::socket& from, asio::ip::tcp::socket& to, std::array<char, 512>& buffer) {
+    from.async_read_some(asio::buffer(buffer), [this, pair, &from, &to, &buffer](boost::system::error_code error, std::size_t count) {
+      boost::system::error_code ignored;
+      if (error) {
+        to.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+        return;
+      }
+      if (&from == &pair->far) pair->came_back += count;
+      if (times_ > 0 && pair->came_back >= bytes_) {
+        --times_;
+        ++broken_;
+        return pair->cut();
+      }
+      asio::write(to, asio::buffer(buffer, count), ignored);
+      carry(pair, from, to, buffer);
+    });
+  }
+  void cut() {
+    for (const auto& pair : pairs_) pair->cut();
+    pairs_.clear();
+  }
+
+  asio::io_context context_{1};
+  asio::ip::tcp::acceptor acceptor_;
+  std::uint16_t target_;
+  std::size_t bytes_ = 0;
+  int times_ = 0;
+  std::atomic<int> broken_{0};
+  std::vector<std::shared_ptr<Pair>> pairs_;
+  std::thread thread_;
+};
+
+ClientOptions reconnecting() {
+  ClientOptions options;
+  options.piece_bytes = 50;
+  options.reconnect = std::chrono::seconds(60);
+  return options;
+}
 
 asio::awaitable<std::vector<ClientRecord>> stream_in_coroutine(StreamUrl url, std::vector<ClientPlan> plans) {
   const auto executor = co_await asio::this_coro::executor;
@@ -227,4 +333,132 @@ TEST_CASE("a server that breaks the protocol or goes away is named in the record
   CHECK(against(encode_frame(text_message("{}"))).find("does not have") != std::string::npos);
   CHECK(against(started + started).find("does not have") != std::string::npos);
   CHECK(against(encode_frame(text_message(to_json(EndedMessage{3})))) != "");
+}
+
+TEST_CASE("sessions whose connections break go on by their tickets, and each result comes once") {
+  Random random(1);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 2, 400, features, hidden);
+  ServerOptions options;
+  options.limits.resume = std::chrono::seconds(60);
+  options.limits.held_out = 4096;  // less than all: the client has to acknowledge
+  Served served(program, options);
+  Relay relay(served.url().port);
+  relay.break_after(1500, 4);
+  std::vector<ClientPlan> plans{plan_for(whole, 0), plan_for(whole, 1)};
+  ClientOptions how = reconnecting();
+  std::vector<std::uint64_t> told(2, 0);
+  how.on_result = [&told](std::size_t session, const ResultMessage& result, double) {
+    CHECK(result.seq == told[session]);
+    told[session] += result.steps;
+  };
+  const std::vector<ClientRecord> records = stream_plans(relay.url(), plans, how);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(records[i].error == "");
+    CHECK(records[i].outputs.at(0) == WholeRun::bytes(whole.outputs[i]));
+    CHECK(records[i].restarted == 0);
+    CHECK(told[i] == static_cast<std::uint64_t>(whole.rows[i].dim(0)));
+  }
+  CHECK(relay.broken() > 0);
+  CHECK(records[0].resumed + records[1].resumed == static_cast<std::size_t>(relay.broken()));
+}
+
+TEST_CASE("a session goes on at another server when its own drains, and starts over when its own is lost") {
+  for (const bool drains : {true, false}) {
+    INFO("drains ", drains);
+    Random random(1);
+    const Program program = live_listing(random, features, hidden);
+    const WholeRun whole(program, random, 1, 400, features, hidden);
+    ServerOptions options;
+    bool saves = true;
+    try {
+      options.state_key = std::make_shared<const StateKey>(std::string(32, 'k'));
+    } catch (const UnsupportedError&) {
+      saves = false;
+    }
+    Served first(program, options), second(program, options);
+    Relay relay(first.url().port);
+    ClientPlan plan = plan_for(whole, 0);
+    plan.unit_bytes = features * sizeof(float);
+    plan.units_per_second = 400;
+    ClientOptions how = reconnecting();
+    how.speed = 1;
+    std::uint64_t told = 0;
+    std::thread leaving;
+    how.on_result = [&](std::size_t, const ResultMessage& result, double) {
+      CHECK(result.seq == told);
+      ++told;
+      if (told != 20) return;
+      drains ? relay.lead_to(second.url().port) : relay.switch_to(second.url().port);
+      if (drains) leaving = std::thread([&first] { first.stop(); });
+    };
+    const ClientRecord record = stream_plans(relay.url(), {plan}, how).at(0);
+    if (leaving.joinable()) leaving.join();
+    CHECK(record.error == "");
+    CHECK(record.outputs.at(0) == WholeRun::bytes(whole.outputs[0]));
+    CHECK(record.restarted == 1);
+    CHECK(record.resumed == 0);
+    const std::uint64_t elsewhere = second.ask([&] { return second.server->stats().rows; });
+    const auto rows = static_cast<std::uint64_t>(whole.rows[0].dim(0));
+    CHECK(elsewhere == (drains && saves ? rows - first.server->stats().rows : rows));
+  }
+}
+
+TEST_CASE("a plan that is saved gives the state from which another plan goes on") {
+  Fixture fixture;
+  std::vector<ClientPlan> plans = fixture.plans();
+  std::vector<ClientPlan> rest(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::size_t cut = plans[i].bytes.size() / 2 + 1;  // inside a row
+    rest[i].start.reply = ReplyFormat::binary;
+    rest[i].bytes = plans[i].bytes.substr(cut);
+    plans[i].bytes.resize(cut);
+    plans[i].save = true;
+  }
+  const std::vector<ClientRecord> before = stream_plans(fixture.served.url(), plans);
+  if (before[0].error.find("openssl") != std::string::npos) {
+    MESSAGE("skipped: ", before[0].error);
+    return;
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    REQUIRE(before[i].error == "");
+    REQUIRE(before[i].state);
+    rest[i].start.state = before[i].state;
+  }
+  const std::vector<ClientRecord> after = stream_plans(fixture.served.url(), rest);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(after[i].error == "");
+    CHECK(before[i].outputs.at(0) + after[i].outputs.at(0) == WholeRun::bytes(fixture.whole.outputs[i]));
+    CHECK(before[i].steps == before[i].received.size());
+  }
+}
+
+TEST_CASE("a server that takes a session again and again and never gets further is given up") {
+  asio::io_context context;
+  asio::ip::tcp::acceptor acceptor(context, {asio::ip::make_address("127.0.0.1"), 0});
+  std::atomic<int> connections{0};
+  std::thread server([&] {
+    StartedMessage started;
+    PortSpec input;
+    input.name = "x";
+    input.shape = {1};
+    started.inputs = {input};
+    for (;;) {
+      boost::system::error_code error;
+      asio::ip::tcp::socket socket(context);
+      acceptor.accept(socket, error);
+      if (error || ++connections == 100) return;
+      asio::write(socket, asio::buffer(encode_frame(text_message(to_json(started)))), error);
+    }
+  });
+  StreamUrl url;
+  url.host = "127.0.0.1";
+  url.port = acceptor.local_endpoint().port();
+  const ClientRecord record = stream_plans(url, std::vector<ClientPlan>(1), reconnecting()).at(0);
+  CHECK(record.error != "");
+  CHECK(connections < 20);
+  connections = 99;
+  boost::system::error_code ignored;
+  asio::ip::tcp::socket(context).connect(acceptor.local_endpoint(), ignored);
+  server.join();
 }

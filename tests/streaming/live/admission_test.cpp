@@ -79,6 +79,22 @@ TEST_CASE("what the sockets cost a step lowers a capacity that was measured, and
   }
 }
 
+TEST_CASE("what sessions of other models need is gone from the capacity, until nothing is left") {
+  Admission first(options(1000, 25), begin), second(options(200, 10), begin);
+  CHECK(admitted(first, 20) == 20);
+  CHECK(first.share(20) == 0.5);
+  std::size_t in = 0;
+  for (; !second.refuse(in, first.share(20)); ++in) second.started();
+  CHECK(in == 10);
+  CHECK(first.share(20) + second.share(10) == 1.0);
+  const auto refused = first.refuse(20, second.share(10));
+  REQUIRE(refused);
+  CHECK(refused->why ==
+        "with another session about 525 steps a second would be asked for, and this server holds 500 beside its other models");
+  CHECK(first.refuse(0, 1.5));  // more than there is: a capacity that was measured lower than before
+  CHECK(Admission(options(0, 25), begin).share(1000) == 0.0);
+}
+
 TEST_CASE("without a capacity or a rate nobody is refused") {
   Admission none(options(0, 25), begin), rates(options(100, 0), begin);
   CHECK(admitted(none, 5000) == 5000);

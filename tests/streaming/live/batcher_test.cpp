@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t features = 3, hidden = 4;
 
-/// What one sequence is told.
+/// The results that one sequence is told.
 struct Ledger : Batcher::Sink {
   std::string bytes;
   std::uint64_t next = 0;
@@ -154,6 +154,82 @@ TEST_CASE("when more are ready than a tick takes, they take turns") {
   CHECK_FALSE(batcher.ready());
   for (std::size_t i = 0; i < 3; ++i) CHECK(ledgers[i].next == 2);
   CHECK(batcher.stats().largest == 2);
+}
+
+TEST_CASE("sequences that are ahead of their pace share what the limit leaves them, those that keep theirs are in every tick") {
+  Random random(1);
+  Batcher batcher(recurrence_of(live_listing(random, features, hidden)), 8);
+  batcher.limit_ahead(2);
+  constexpr std::size_t many = Batcher::few_rows + 20;
+  std::vector<RowAssembler> sources;
+  std::vector<Ledger> ledgers(6);
+  for (int i = 0; i < 6; ++i) sources.emplace_back("x", DType::f32, DDim{features});
+  const auto feed = [&](std::size_t i, std::size_t rows) {
+    sources[i].feed(std::as_bytes(std::span<const float>(std::vector<float>(rows * features, 1))));
+  };
+  std::vector<LiveId> ids;
+  for (std::size_t i = 0; i < 6; ++i) {
+    if (i < 4) feed(i, many);
+    ids.push_back(batcher.open({&sources[i]}, ledgers[i]));
+  }
+  const auto tick = [&] {
+    const Tick taken = batcher.take();
+    const auto rows = static_cast<std::int64_t>(taken.slots.size());
+    batcher.finish({taken.slots, {make_darray(DDim{rows, 1, hidden}, 0.0f)}, {}});
+    return rows;
+  };
+  CHECK(tick() == 2);
+  for (std::uint64_t step = 0; step < 10; ++step) {
+    for (const std::size_t i : {4, 5}) {
+      feed(i, 1);
+      batcher.changed(ids[i]);
+    }
+    CHECK(tick() == 4);
+    CHECK(ledgers[4].next == step + 1);
+    CHECK(ledgers[5].next == step + 1);
+  }
+  for (std::size_t i = 0; i < 4; ++i) CHECK((ledgers[i].next == 5 || ledgers[i].next == 6));
+  while (batcher.ready()) tick();
+  for (std::size_t i = 0; i < 4; ++i) CHECK(ledgers[i].next == many);
+  batcher.close(ids[4]);
+  batcher.close(ids[5]);
+  for (std::size_t i = 0; i < 4; ++i) {
+    feed(i, many);
+    batcher.changed(ids[i]);
+  }
+  CHECK(tick() == 4);  // nobody else lives
+}
+
+TEST_CASE("a tick that is too small takes sequences that keep their pace and those that are ahead") {
+  for (const std::size_t most : {1, 3}) {
+    INFO("rows of a tick ", most);
+    Random random(1);
+    Batcher batcher(recurrence_of(live_listing(random, features, hidden)), most);
+    constexpr std::size_t each = 5;
+    std::vector<RowAssembler> sources;
+    std::vector<Ledger> ledgers(2 * each);
+    std::vector<LiveId> ids;
+    for (std::size_t i = 0; i < 2 * each; ++i) sources.emplace_back("x", DType::f32, DDim{features});
+    const auto feed = [&](std::size_t i, std::size_t rows) {
+      sources[i].feed(std::as_bytes(std::span<const float>(std::vector<float>(rows * features, 1))));
+    };
+    for (std::size_t i = 0; i < 2 * each; ++i) {
+      feed(i, i < each ? 1 : 1000);
+      ids.push_back(batcher.open({&sources[i]}, ledgers[i]));
+    }
+    for (int tick = 0; tick < 200; ++tick) {
+      const Tick taken = batcher.take();
+      const auto rows = static_cast<std::int64_t>(taken.slots.size());
+      CHECK(taken.slots.size() == most);
+      batcher.finish({taken.slots, {make_darray(DDim{rows, 1, hidden}, 0.0f)}, {}});
+      for (std::size_t i = 0; i < each; ++i) {
+        if (sources[i].rows() > 0) continue;
+        feed(i, 1);
+        batcher.changed(ids[i]);
+      }
+    }
+    for (const Ledger& ledger : ledgers) CHECK(ledger.next == 200 * most / (2 * each));
+  }
 }
 
 TEST_CASE("a slot is used again only after the tick that holds it came back, and starts anew") {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one client costs the others: the limits of docs/protocol.md, seen from outside.
+// The cost of one client to the others: the limits of docs/protocol.md, seen from outside.
 #include <millrace/streaming/live/server.h>
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -218,6 +219,138 @@ TEST_CASE("a message in fragments without end is refused, one in many with bytes
   CHECK(thousands < 20000);
 }
 
+TEST_CASE("a request for a WebSocket that ends at any of its bytes leaves nothing behind") {
+  Served served(listing_of());
+  const std::string request = handshake();
+  for (std::size_t cut = 0; cut <= request.size(); ++cut) {
+    INFO("bytes ", cut);
+    Raw client(served);
+    CHECK((cut == 0 || client.say(request.substr(0, cut))));
+    client.socket.shutdown(tcp::socket::shutdown_send);
+    CHECK(client.to_end().starts_with("HTTP/1.1 101") == (cut == request.size()));
+  }
+  for (int i = 0; i < 2000 && served.ask([&] { return served.server->newcomers(); }) > 0; ++i) std::this_thread::sleep_for(10ms);
+  CHECK(served.ask([&] { return served.server->newcomers(); }) == 0);
+  CHECK(stream_plans(served.url(), std::vector<ClientPlan>(1)).at(0).error == "");
+}
+
+TEST_CASE("a client that ends its half of the connection before its sequence is gone") {
+  for (const bool web : {false, true}) {
+    INFO("web ", web);
+    Ends ends;
+    Served served(listing_of());
+    ends.listen_to(served);
+    Raw client(served);
+    if (web) client.upgrade();
+    CHECK(client.say(web ? web_frame(0x81, plain_start) : control(plain_start)));
+    while (served.ask([&] { return served.server->live_sessions(); }) == 0) std::this_thread::sleep_for(1ms);
+    client.socket.shutdown(tcp::socket::shutdown_send);
+    CHECK(client.to_end().find("\"type\":\"started\"") != std::string::npos);
+    CHECK(ends.saw("gone"));
+    CHECK(served.ask([&] { return served.server->live_sessions(); }) == 0);
+  }
+}
+
+TEST_CASE("frames that no WebSocket has are answered with their close code, and end that session alone") {
+  struct Broken {
+    const char* what;
+    std::string bytes;
+    const char* outcome;
+    std::string close;  // the code, as it is sent
+  };
+  const std::string violation = "\x03\xea", bad_text = "\x03\xef", too_big = "\x03\xf1";
+  const std::string mask(4, '\0');
+  const std::vector<Broken> all{
+      {"no mask", "\x81\x05hello", "bad_message", violation},
+      {"a reserved bit", web_frame(0xc1, "hello"), "bad_message", violation},
+      {"a reserved opcode", web_frame(0x83, "hello"), "bad_message", violation},
+      {"a ping in fragments", web_frame(0x09, "hello"), "bad_message", violation},
+      {"a ping of 126 bytes", "\x89\xfe" + std::string("\0\x7e", 2) + mask + std::string(126, 'x'), "bad_message", violation},
+      {"a continuation of nothing", web_frame(0x80, "hello"), "bad_message", violation},
+      {"a message within another", web_frame(0x01, "{") + web_frame(0x81, "}"), "bad_message", violation},
+      {"a close of one byte", web_frame(0x88, "x"), "bad_message", violation},
+      {"text that is not UTF-8", web_frame(0x81, "\xff\xfe"), "bad_text", bad_text},
+      {"half of a character", web_frame(0x81, "\xe2\x82"), "bad_text", bad_text},
+      {"2^62 bytes", "\x82\xff" + std::string("\x40\0\0\0\0\0\0\0", 8) + mask, "too_big", too_big},
+  };
+  Ends ends;
+  Served served(listing_of());
+  ends.listen_to(served);
+  Raw beside(served);
+  CHECK(beside.say(control(plain_start)));
+  std::map<std::string, std::size_t> wanted;
+  std::vector<std::unique_ptr<Raw>> clients;
+  for (const Broken& broken : all) {
+    clients.push_back(std::make_unique<Raw>(served));
+    clients.back()->upgrade();
+    CHECK(clients.back()->say(web_frame(0x81, plain_start) + broken.bytes));
+    ++wanted[broken.outcome];
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Broken& broken = all[i];
+    INFO(broken.what);
+    const std::string said = clients[i]->to_end();
+    const std::size_t close = said.rfind('\x88');
+    REQUIRE(close != std::string::npos);
+    CHECK(said.substr(close + 2, 2) == broken.close);
+  }
+  for (const auto& [outcome, count] : wanted) {
+    INFO(outcome);
+    for (int i = 0; i < 2000 && ends.count(outcome) < count; ++i) std::this_thread::sleep_for(10ms);
+    CHECK(ends.count(outcome) == count);
+  }
+  CHECK(beside.say(encode_frame(binary_message(std::string(12, '\1'))) + control(R"({"type":"end"})")));
+  const std::string answered = beside.to_end();
+  CHECK(answered.find("\"type\":\"ended\"") != std::string::npos);
+  CHECK(answered.find("\"steps\":1") != std::string::npos);
+}
+
+TEST_CASE("starts that a stranger would try are refused by name") {
+  ServerOptions options;
+  options.limits.resume = 10s;
+  Served served(listing_of(), options);
+  const auto answer = [&](const std::string& bytes) {
+    Raw client(served);
+    CHECK(client.say(bytes));
+    return client.to_end();
+  };
+  const auto start_with = [](const std::string& more) { return control(R"({"type":"start","version":1,)" + more + "}"); };
+  const auto refused = [&](const std::string& bytes, const std::string& code) {
+    INFO(bytes);
+    CHECK(answer(bytes).find("\"code\":\"" + code + "\"") != std::string::npos);
+  };
+  refused(control(plain_start) + control(plain_start), "bad_message");
+  refused(start_with(R"("model":"nobody")"), "unknown_model");
+  for (const std::string& ticket : {std::string(32, '0'), std::string("a"), std::string(8000, 'f')})
+    refused(start_with(R"("resume":")" + ticket + "\""), "unknown_ticket");
+  for (const std::string& state : {std::string("AAAA"), std::string("no base64"), std::string(4000, 'A')})
+    refused(start_with(R"("state":")" + state + "\""), "bad_state");
+  refused(control(R"({"type":"end"})"), "bad_message");
+  refused(encode_frame(binary_message("x")), "bad_message");
+  refused(control("\xff"), "bad_text");
+  CHECK(served.ask([&] { return served.server->live_sessions(); }) == 0);
+  CHECK(stream_plans(served.url(), std::vector<ClientPlan>(1)).at(0).error == "");
+}
+
+TEST_CASE("pings without end whose answers nobody reads end as silence does") {
+  ServerOptions options;
+  options.limits.idle = 1000ms;
+  options.limits.stuck_writer = 500ms;
+  Ends ends;
+  Served served(listing_of(), options);
+  ends.listen_to(served);
+  Raw client(served);
+  client.upgrade();
+  CHECK(client.say(web_frame(0x81, plain_start)));
+  std::string pings;
+  for (int i = 0; i < 500; ++i) pings += web_frame(0x89, std::string(120, 'x'));
+  std::size_t said = 0;
+  while (client.say(pings)) said += pings.size();  // until the server lets it go
+  CHECK(said < std::size_t{256} << 20);
+  CHECK(ends.saw("idle"));
+  CHECK(served.ask([&] { return served.server->live_sessions(); }) == 0);
+}
+
 TEST_CASE("while more rows wait than the bound nobody else may start, and is told when to come back") {
   Program sum;
   {
@@ -230,10 +363,14 @@ TEST_CASE("while more rows wait than the bound nobody else may start, and is tol
   ServerOptions options;
   options.limits.waiting_rows = 100;
   Served served(sum, options);
-  Raw ahead(served);
-  const auto rows = encode_data("a", std::as_bytes(std::span<const char>(std::string(4 * 101, '\0'))));
-  CHECK(ahead.say(control(plain_start) + encode_frame(rows)));
+  Raw one(served), other(served);
+  const auto rows = encode_data("a", std::as_bytes(std::span<const char>(std::string(4 * 1000, '\0'))));
+  CHECK(one.say(control(plain_start) + encode_frame(rows)));
+  while (served.ask([&] { return served.server->waiting_rows(); }) < 1000) std::this_thread::sleep_for(1ms);
+  // Rows beyond the first of one that sends ahead are not in anybody's way.
+  CHECK(stream_plans(served.url(), std::vector<ClientPlan>(1)).at(0).error == "");
+  CHECK(other.say(control(plain_start) + encode_frame(rows)));
   std::string error;
   for (int i = 0; i < 500 && error.empty(); ++i) error = stream_plans(served.url(), std::vector<ClientPlan>(1)).at(0).error;
-  CHECK(error.starts_with("overload: about 101 rows wait for their step"));
+  CHECK(error.starts_with("overload: about 128 rows wait for their step"));
 }

@@ -14,6 +14,7 @@
 #include <millrace/streaming/protocol/result.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/table.h>
+#include <streaming/live/whole_clients.h>
 #include <support/pieces.h>
 
 using namespace millrace;
@@ -145,8 +146,6 @@ struct Whole {
   std::map<std::string, LoDTensor> fed, outputs;
 };
 
-Message said(const auto& message) { return text_message(to_json(message)); }
-
 /// One client: what it sends, and what it has read.
 struct Client {
   Client(Table& table, const Program& program) : session(table.sit_hosted()) {
@@ -163,7 +162,7 @@ struct Client {
   }
   /// A dialogue of the whole run.
   void say(const Whole& whole, std::int64_t dialogue, Random& random) { say_inside(whole, 0, dialogue, random); }
-  /// What is inside sequence `at` of a level.
+  /// The rows inside sequence `at` of a level.
   void say_inside(const Whole& whole, int level, std::int64_t at, Random& random) {
     if (level == whole.levels - 1) return say_rows(whole, at, random);
     const auto items = whole.lod.offsets(level);
@@ -329,7 +328,7 @@ int check_live(void (*building)(Random&), std::uint64_t seed, bool movable = fal
   return moves;
 }
 
-/// What a session answers to these messages, while another goes on.
+/// A session's answers to these messages, while another goes on.
 ErrorMessage refusal(const std::vector<Message>& messages) {
   Random random(11);
   const Program program = built(sentences_alone, random);

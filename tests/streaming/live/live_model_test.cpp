@@ -160,7 +160,7 @@ task<void> many(const LiveModel* model, const WholeRun* whole, std::uint64_t see
   for (const auto& [id, i] : index) CHECK(got[id] == WholeRun::bytes(whole->outputs[i]));
 }
 
-/// What an error of `work` says.
+/// The text of an error of `work`.
 template <class E, class T>
 std::string error_of(task<T> work) {
   try {
@@ -273,6 +273,114 @@ TEST_CASE("a session may be reset, told levels, cancelled, and given a deadline"
   const LiveSession left = sync_wait(threads().executor(), model->open());
   model.reset();
   CHECK(error_of<CancelledError>(left.next()).find("its model is gone") != std::string::npos);
+}
+
+TEST_CASE("a caller that is no task pushes and takes where nothing has to wait, with the bits of the whole run") {
+  for (const std::uint64_t seed : seeds(6)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const Program program = live_listing(random, features, hidden);
+    const WholeRun whole(program, random, 1, 60, features, hidden);
+    LiveOptions options;
+    const std::int64_t room = random.between(1, 6);
+    options.queued_in = static_cast<std::size_t>(room * features) * sizeof(float);
+    const LiveModel model(threads(), program, options);
+    Executor& on = threads().executor();
+    LiveStart start;
+    start.given["boot"] = whole.boots[0];
+    const LiveSession session = sync_wait(on, model.open(std::move(start)));
+    std::optional<LiveRows> made;
+    CHECK(!session.try_next(made));
+    CHECK(!session.try_push({{"x", LoDTensor(random_tensor(random, {room + 1, features}))}}));  // more than the queue ever holds
+    std::string bytes;
+    const auto keep = [&] {
+      if (made) bytes += WholeRun::bytes(made->at("y").tensor());
+      return made.has_value();
+    };
+    for (std::int64_t at = 0; at < whole.rows[0].dim(0);) {
+      const std::int64_t to = std::min(whole.rows[0].dim(0), at + random.between(1, room));
+      const Tensor rows = whole.rows[0].rows(at, to);
+      const std::span<const std::byte> bytes_of_rows(static_cast<const std::byte*>(rows.raw()), rows.bytes());
+      const bool by_bytes = random.between(0, 1) == 0;
+      while (!(by_bytes ? session.try_push(bytes_of_rows) : session.try_push({{"x", LoDTensor(rows)}}))) {  // nothing of it is queued
+        made = sync_wait(on, session.next());
+        REQUIRE(keep());
+      }
+      at = to;
+    }
+    sync_wait(on, session.finish());
+    while (session.try_next(made) ? keep() : (made = sync_wait(on, session.next()), keep())) {
+    }
+    CHECK(bytes == WholeRun::bytes(whole.outputs[0]));
+    CHECK_THROWS_AS(session.try_push({{"x", LoDTensor(random_tensor(random, {1, features}))}}), ArgumentError);
+  }
+}
+
+namespace {
+
+class CountingReader final : public LiveReader {
+ public:
+  void on_news() noexcept override {
+    if (++news == 1) told.set_value();
+  }
+  std::promise<void> told;
+  std::atomic<int> news{0};
+};
+
+}  // namespace
+
+TEST_CASE("a reader of a session is told once behind each question that had no answer: of results, of the end, and of a model that goes") {
+  Random random(9);
+  auto model = std::make_unique<LiveModel>(threads(), live_listing(random, features, hidden));
+  const LiveSession session = sync_wait(threads().executor(), model->open());
+  const Tensor row = random_tensor(random, {1, features});
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(row.raw()), row.bytes());
+  std::optional<LiveRows> made;
+  const auto asked = [&] {
+    auto reader = std::make_shared<CountingReader>();
+    CHECK(!session.try_next(made, reader));
+    return reader;
+  };
+  const auto replaced = asked();
+  for (int n = 0; n < 3; ++n) {
+    const auto reader = asked();
+    CHECK(reader->news == 0);
+    CHECK(session.try_push(bytes));
+    reader->told.get_future().wait();
+    REQUIRE(session.try_next(made, reader));
+    CHECK(made->at("y").rows() == 1);
+    CHECK(session.try_push(bytes));  // nobody has asked for this row
+    CHECK(sync_wait(threads().executor(), session.flush()) == static_cast<std::uint64_t>(2 * n + 2));
+    CHECK(reader->news == 1);
+    REQUIRE(session.try_next(made, reader));
+  }
+  CHECK(replaced->news == 0);
+  CHECK_THROWS_WITH_AS(session.try_push(bytes.first(1)), doctest::Contains("whole rows of 12 bytes, found 1"), ArgumentError);
+  const auto reader = asked();
+  model.reset();
+  reader->told.get_future().wait();
+  CHECK_THROWS_WITH_AS(session.try_next(made, reader), doctest::Contains("its model is gone"), CancelledError);
+}
+
+TEST_CASE("rows that sessions push while they are gathered share a step, which begins with half of the sessions or at the end") {
+  Random random(8);
+  const LiveModel model(threads(), live_listing(random, features, hidden));
+  Executor& on = threads().executor();
+  std::vector<LiveSession> sessions;
+  for (int i = 0; i < 8; ++i) sessions.push_back(sync_wait(on, model.open()));
+  const LiveRows row{{"x", LoDTensor(random_tensor(random, {1, features}))}};
+  std::optional<LiveGathering> gathering(model.gather());
+  for (std::size_t i = 0; i < 3; ++i) CHECK(sessions[i].try_push(row));
+  CHECK(model.stats().ticks == 0);
+  gathering.reset();
+  for (std::size_t i = 0; i < 3; ++i) CHECK(sync_wait(on, sessions[i].flush()) == 1);
+  CHECK(model.stats().ticks == 1);
+  CHECK(model.stats().largest == 3);
+  gathering.emplace(model.gather());
+  for (std::size_t i = 0; i < 4; ++i) CHECK(sessions[i].try_push(row));
+  for (std::size_t i = 0; i < 4; ++i) CHECK(sync_wait(on, sessions[i].flush()) == (i < 3 ? 2 : 1));
+  CHECK(model.stats().ticks == 2);
+  CHECK(model.stats().largest == 4);
 }
 
 TEST_CASE("a session that is forked at any row has a second self with the bits of the whole run, and a bound on sessions counts both") {

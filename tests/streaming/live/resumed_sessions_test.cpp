@@ -18,6 +18,7 @@
 #include <millrace/streaming/protocol/result.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>
+#include <streaming/live/whole_clients.h>
 #include <support/pieces.h>
 
 using namespace millrace;
@@ -26,8 +27,6 @@ using namespace millrace::testing;
 namespace {
 
 constexpr std::int64_t features = 3, hidden = 4;
-
-Message said(const auto& message) { return text_message(to_json(message)); }
 
 /// A connection that blocks.
 class Line {
@@ -89,13 +88,6 @@ struct Sequence {
  private:
   std::string rows_;
 };
-
-StartMessage start_of(const WholeRun& whole, std::size_t i) {
-  StartMessage start;
-  start.reply = ReplyFormat::binary;
-  for (const float value : whole.boots[i].to_vector<float>()) start.given["boot"].push_back(value);
-  return start;
-}
 
 ErrorMessage refusal(const Served& served, const StartMessage& start) {
   Line line(served);

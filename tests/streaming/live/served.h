@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -21,6 +22,8 @@ class Served {
   explicit Served(const Program& program, ServerOptions options = {})
       : server(std::make_unique<Server>(context_, std::make_shared<const ServedModel>(program, StreamConfig()), std::move(options))),
         thread_([this] { context_.run(); }) {}
+  explicit Served(std::vector<ServedRoute> routes, ServerOptions options = {})
+      : server(std::make_unique<Server>(context_, std::move(routes), std::move(options))), thread_([this] { context_.run(); }) {}
   ~Served() { stop(); }
 
   /// Runs `f` on the server's thread.

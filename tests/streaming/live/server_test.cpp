@@ -17,6 +17,7 @@
 #include <millrace/streaming/protocol/frame.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/served.h>
+#include <streaming/live/whole_clients.h>
 #include <support/driven_device.h>
 
 using namespace millrace;
@@ -25,14 +26,6 @@ using namespace millrace::testing;
 namespace {
 
 constexpr std::int64_t features = 3, hidden = 4;
-
-ClientPlan plan_for(const WholeRun& whole, std::size_t i, ReplyFormat reply) {
-  ClientPlan plan;
-  plan.start.reply = reply;
-  for (const float value : whole.boots[i].to_vector<float>()) plan.start.given["boot"].push_back(value);
-  plan.bytes = WholeRun::bytes(whole.rows[i]);
-  return plan;
-}
 
 std::string read_to_end(asio::ip::tcp::socket& socket) {
   std::string all;
@@ -50,7 +43,7 @@ void vanish(const Served& served) {
   asio::write(socket, asio::buffer(text));
 }
 
-/// What `who` sequences of a run get from the server, binary; how long each is does not matter.
+/// The results that `who` sequences of a run get from the server, binary; how long each is does not matter.
 std::vector<ClientRecord> lived(const Served& served, const WholeRun& whole, std::size_t who) {
   std::vector<ClientPlan> plans;
   for (std::size_t i = 0; i < who; ++i) plans.push_back(plan_for(whole, i, ReplyFormat::binary));
@@ -254,7 +247,7 @@ TEST_CASE("draining answers what arrived, tells the sessions, and stops") {
   plan.unit_bytes = 12;
   plan.units_per_second = 1;
   ClientOptions options;
-  options.speed = 20;
+  options.speed = 0.05;  // the second row is due long after the drain
   bool told = false;
   options.on_progress = [&](const ClientProgress& progress) {
     if (progress.steps == 1 && !told) {

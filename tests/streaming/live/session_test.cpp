@@ -9,6 +9,7 @@
 #include <millrace/streaming/protocol/result.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/table.h>
+#include <streaming/live/whole_clients.h>
 #include <support/pieces.h>
 
 using namespace millrace;
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::int64_t features = 3, hidden = 4;
 
-/// What a client has read of one session.
+/// The messages that a client has read of one session.
 struct Reader {
   ReplyReader replies;
   std::string bytes;
@@ -108,10 +109,7 @@ TEST_CASE(
     std::vector<std::size_t> sent(sequences, 0);
     for (std::size_t i = 0; i < sequences; ++i) {
       sessions.push_back(table.sit());
-      StartMessage first;
-      first.reply = random.coin() ? ReplyFormat::binary : ReplyFormat::json;
-      for (const float value : whole.boots[i].to_vector<float>()) first.given["boot"].push_back(value);
-      messages[i].push_back(text_message(to_json(first)));
+      messages[i].push_back(said(start_of(whole, i, random.coin() ? ReplyFormat::binary : ReplyFormat::json)));
       const std::string bytes = WholeRun::bytes(whole.rows[i]);
       for (const auto piece : cut_anywhere(bytes_of(bytes), random)) messages[i].push_back(encode_data({}, piece));
       messages[i].push_back(end());
@@ -231,6 +229,56 @@ TEST_CASE("a session whose replies are not read stops stepping and then stops re
   CHECK(reader.steps == static_cast<std::uint64_t>(sent));
 }
 
+TEST_CASE("a session is held up by replies that wait, and sooner where it sends ahead of them") {
+  Random random(1);
+  constexpr std::size_t rows = 1000, enough_ahead = 16384;
+  Table table(live_listing(random, features, hidden), Limits());
+  const auto paced = table.sit(), ahead = table.sit();
+  paced->receive(start(ReplyFormat::json));
+  ahead->receive(start(ReplyFormat::json));
+  Reader reader;
+  reader.read_all(*ahead);
+  ahead->receive(floats(std::vector<float>(rows * features, 0.5f)));
+  for (std::size_t row = 0; row < rows; ++row) {
+    paced->receive(floats({0.5f, 0.5f, 0.5f}));
+    table.tick_all();
+  }
+  // Both have replies of the same length, of which nobody read one.
+  CHECK_FALSE(paced->held_up());
+  CHECK(paced->steps() == rows);
+  CHECK(ahead->held_up());
+  CHECK(paced->wants_input());
+  CHECK_FALSE(ahead->wants_input());
+  CHECK(ahead->waiting_rows() == rows - ahead->steps());
+  const std::uint64_t stepped = ahead->steps();
+  std::size_t bytes = 0, taken = 0;
+  while (ahead->held_up()) {
+    CHECK_FALSE(table.batcher.ready());
+    taken = ahead->take_output().payload.size();
+    bytes += taken;
+    ahead->written(taken);
+  }
+  CHECK(bytes < 2 * taken);                   // one step more than there was room for
+  CHECK(stepped * taken > enough_ahead / 2);  // lengths of numbers differ
+  CHECK(stepped * taken < enough_ahead * 2);
+  table.tick();
+  CHECK(ahead->steps() == stepped + 1);
+}
+
+TEST_CASE("a session that has rows for many steps is not read, one that lacks rows of one input is") {
+  Table table(two_inputs(), {}, {}, {{"sum", "next_sum"}});
+  constexpr std::size_t many = 4 * Batcher::few_rows + 1;
+  const auto session = table.sit();
+  const std::vector<float> rows(2 * many, 1.0f);
+  session->receive(start());
+  session->receive(encode_data("a", std::as_bytes(std::span<const float>(rows))));
+  CHECK(session->wants_input());
+  session->receive(encode_data("b", std::as_bytes(std::span<const float>(rows))));
+  CHECK_FALSE(session->wants_input());
+  table.tick();
+  CHECK(session->wants_input());
+}
+
 TEST_CASE("more is about to be said while rows wait for their step, until enough waits or the last of them was stepped") {
   Random random(1);
   Table table(live_listing(random, features, hidden), Limits());
@@ -282,6 +330,23 @@ TEST_CASE("inputs arrive each at its own stride, and must end with as many rows"
   CHECK(refusal(table, {start(), data("a", {1, 2}), end()}).code == ErrorCode::bad_input);
   CHECK(refusal(table, {start(), data("z", {1, 2})}).message.find("'z'") != std::string::npos);
   CHECK(refusal(table, {start(), binary_message(std::string(9, '\0'))}).message.find("''") != std::string::npos);
+}
+
+TEST_CASE("a session that ends while more of one input waits than it holds gets an error that names the input without rows") {
+  Limits limits;
+  limits.queued_in = 16;
+  Table table(two_inputs(), limits, {}, {{"sum", "next_sum"}});
+  const auto session = table.sit();
+  Reader reader;
+  session->receive(start());
+  const std::vector<float> values(100, 1.0f);
+  session->receive(encode_data("a", std::as_bytes(std::span<const float>(values))));
+  session->receive(end());
+  table.tick_all();
+  reader.read_all(*session);
+  REQUIRE(reader.error);
+  CHECK(reader.error->code == ErrorCode::bad_input);
+  CHECK(reader.error->message.find("expected rows of 'b' before more of 'a'") != std::string::npos);
 }
 
 TEST_CASE("a step that failed ends its session with the reason, and no other") {

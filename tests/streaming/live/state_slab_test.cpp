@@ -24,7 +24,7 @@ Tensor gathered(const WholeRun& whole, const std::vector<std::size_t>& who, cons
   return made;
 }
 
-/// What became of six live sequences of a listing whose ticks a seed draws: the bytes of each, up to its end or to the step that failed.
+/// The results of six live sequences of a listing whose ticks a seed draws: the bytes of each, up to its end or to the step that failed.
 struct Lived {
   std::vector<std::string> wanted, got;
   std::vector<bool> ended = std::vector<bool>(6);  // by a failure
@@ -123,7 +123,7 @@ struct Counted {
   }
 };
 
-/// What was answered is right, also of sequences that failed later.
+/// Each answer is right, also of sequences that failed later.
 void check_answers(const Lived& lived) {
   for (std::size_t i = 0; i < 6; ++i) {
     CHECK(lived.wanted[i].starts_with(lived.got[i]));

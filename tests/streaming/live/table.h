@@ -26,9 +26,9 @@ struct Table : private SessionHost {
 
   std::unique_ptr<Session> sit() { return std::make_unique<Session>(model, batcher, limits); }
   /// One whose host seals states by this key, if the build can, and gives tickets.
-  std::unique_ptr<Session> sit_hosted() { return std::make_unique<Session>(model, static_cast<SessionHost&>(*this), limits); }
+  std::unique_ptr<Session> sit_hosted() { return std::make_unique<Session>(static_cast<SessionHost&>(*this), limits); }
   bool take_key(const std::string& secret) try {
-    sealing.emplace(model->recurrence(), StateKey(secret), model->identity(), model->config().labels.size());
+    sealing.emplace(model->recurrence(), StateKey(secret), model->identity(), model->config().labels.size(), model->saved_audio_bytes());
     return true;
   } catch (const UnsupportedError&) {
     return false;
@@ -48,6 +48,8 @@ struct Table : private SessionHost {
   std::string ticket;  ///< of each session
 
  private:
+  std::shared_ptr<const ServedModel> model_named(const std::string&) override { return model; }
+  std::size_t most_state_bytes() const noexcept override { return sealing ? sealing->most_bytes() : 0; }
   Batcher& choose() override { return batcher; }
   const StateSeal* seal() const noexcept override { return sealing ? &*sealing : nullptr; }
   std::string issue_ticket() override { return ticket; }

@@ -68,3 +68,22 @@ TEST_CASE("reload takes the tokens that are in the file now, and keeps the old o
   CHECK_FALSE(tokens.holds(before));
   CHECK(tokens.holds(after));
 }
+
+TEST_CASE("tokens may be given without a file, and stay as they are") {
+  const std::string one = "0123456789abcdef", two = "another-token-of-characters";
+  TokenSet tokens = TokenSet::of({one, two});
+  tokens.reload();
+  CHECK(tokens.size() == 2);
+  CHECK(tokens.holds(one));
+  CHECK(tokens.holds(two));
+  CHECK_FALSE(tokens.holds(one + "0"));
+  CHECK_THROWS_WITH_AS(TokenSet::of({}), doctest::Contains("expected one or more, found none"), ArgumentError);
+  try {
+    TokenSet::of({one, "secret"});
+    FAIL("expected an ArgumentError");
+  } catch (const ArgumentError& error) {
+    CHECK(std::string(error.what()).find("token 1: expected 16 to 128 characters") != std::string::npos);
+    CHECK(std::string(error.what()).find("secret") == std::string::npos);
+  }
+  CHECK_THROWS_AS(TokenSet{std::string()}, IoError);
+}

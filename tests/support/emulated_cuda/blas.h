@@ -20,7 +20,7 @@ enum class BlasAlgorithm {
   up_to_256,  ///< ours; refuses 300 rows
 };
 
-/// What is proposed from now on, in this order, for any product; with a workspace or without.
+/// Sets the algorithms that are proposed from now on, in this order, for any product; with a workspace or without.
 void offer_blas(const std::vector<BlasAlgorithm>& algorithms, std::size_t workspace_bytes = 0);
 
 struct BlasUse {

@@ -138,12 +138,12 @@ void add_node(cudaGraph_t graph, std::function<void()> work);
 /// How many graphs were instantiated so far, and how many nodes of graphs have run.
 std::size_t instantiated();
 std::size_t nodes_run();
-/// What the next launches of graphs give, and those of kernels whose blocks meet.
+/// Sets the result of the next launches of graphs, and of kernels whose blocks meet.
 void fail_launches(cudaError_t code);
 void refuse_grids(cudaError_t code);
 cudaError_t grids_give();
 
-/// What a kernel's launch is here.
+/// A kernel's launch on the emulated runtime.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// The same for one that says, by the function it is given, when all of its blocks run: the launch-completion event.
 void enqueue(cudaStream_t stream, cudaEvent_t begun, std::function<void(const std::function<void()>&)> work);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be asked of the emulated runtime alone: how often graphs are made, and what becomes of those that do not start.
+// Tests of the emulated runtime alone: how often graphs are made, and the end of those that do not start.
 #include <cuda_runtime_api.h>
 
 #include <cmath>

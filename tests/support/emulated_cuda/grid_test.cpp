@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the emulated grids make visible of kernels that a device would not run as their author thinks.
+// Emulated grids show errors of kernels that a device would not run as their author thinks.
 #include <cuda.h>
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ void start(const F& f) {
   const auto device = make_cuda_device({});
   const StreamRef stream = device->stream(0);
   const Tensor made(DType::i64, DDim{1}, stream.memory());
-  launch(TensorRefs<0>{}, TensorRefs<1>{&made}, [&](ThreadTeam& team) { f(cuda::queue_of(team)); }, stream);
+  launch(TensorRefs<0>{}, TensorRefs<1>{&made}, [&](KernelContext& context) { f(cuda::queue_of(context)); }, stream);
   made.ready().wait();
 }
 

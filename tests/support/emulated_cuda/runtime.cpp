@@ -25,7 +25,7 @@ thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 constexpr int multiprocessors = 2;
 constexpr int devices = 4;
-/// What every call answers once a kernel trapped.
+/// The answer of every call once a kernel trapped.
 std::atomic<cudaError_t> lost[devices] = {};
 
 std::mutex streams_mutex;
@@ -129,7 +129,7 @@ struct EmulatedEvent {
   std::uint64_t reached = 0;
 
   void reach(std::uint64_t value) {
-    // Under the lock, so that who waits may destroy the event.
+    // Under the lock, so that the waiter may destroy the event.
     const std::lock_guard lock(mutex);
     reached = std::max(reached, value);
     changed.notify_all();
@@ -248,7 +248,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
-  given_back(pointer);  // nothing says that it waits for anybody
+  given_back(pointer);  // CUDA does not say that it waits for other streams
   return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {

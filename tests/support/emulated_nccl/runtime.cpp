@@ -34,7 +34,7 @@ struct Message {
   bool taken = false;
 };
 
-/// What the ranks of one communicator share.
+/// The state that the ranks of one communicator share.
 struct World {
   explicit World(int n) : ranks(static_cast<std::size_t>(n)) {}
   const std::size_t ranks;
@@ -75,7 +75,7 @@ struct EmulatedComm {
   std::uint64_t calls = 0;
   std::uint64_t splits = 0;
   Clock::time_point busy_until{};
-  // Of a split: where the new communicator goes once this one is settled.
+  // The destination of a split's new communicator, once this one is settled.
   ncclComm_t* to = nullptr;
   ncclComm_t made = nullptr;
 };

@@ -56,9 +56,11 @@ struct FusedRun::State {
     std::vector<LineBuffer> step;   // outputs of `step` for `behind`
     // Rows of a run in the order of its iterations, where they lie in another one; by port of `ahead` and of `behind`.
     std::vector<LineBuffer> ahead_aside, behind_aside;
-    LineBuffer workspace;
+    LineBuffer workspace;          // of `ahead` and `behind`
+    LineBuffer step_workspace;     // of the iteration: placed once
     SpinHelper* helper = nullptr;  // while iterations run, where the part's products are shared with another thread
     std::vector<RowView> in, out;
+    std::vector<RowTrack> tracks_in, tracks_out;
   };
   /// Where an output of a part of the iteration goes.
   struct Target {
@@ -132,8 +134,13 @@ struct FusedRun::State {
   RowView source(const Part& part, const passes::Source& from, std::int64_t iteration, std::int64_t row) const;
   RowView target(Part& part, const Target& target, std::size_t port, std::vector<LineBuffer>& buffers, std::int64_t width,
                  std::int64_t iteration, std::int64_t row) const;
+  void gather_views(const FusedLoop::Part& what, Part& part, const std::vector<Target>& targets, std::vector<LineBuffer>& buffers,
+                    std::int64_t iteration, std::int64_t row) const;
   void launch(const FusedLoop::Part& what, const RowWeights& weights, Part& part, const std::vector<Target>& targets,
               std::vector<LineBuffer>& buffers, std::int64_t iteration, std::int64_t row, std::int64_t count);
+  void launch_step(Part& part, std::int64_t iteration, std::int64_t row, std::int64_t count);
+  bool find_tracks(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count) const;
+  bool launch_steps(Part& part, std::int64_t begin, std::int64_t end, std::int64_t row, std::int64_t count);
   bool in_line(const passes::Source& from, std::int64_t begin, std::int64_t end) const;
   bool in_line(const Target& target) const { return target.whole < 0 || (parts.size() == 1 && !target.falls); }
   void make_room_aside(const FusedLoop::Part& what, const std::vector<Target>& targets, std::vector<LineBuffer> Part::* room,

@@ -69,7 +69,7 @@ bool is_contiguous(const RowCompiler::View& view) {
 
 bool is_number(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
-/// Ops that give of bf16 what they take: a register holds it widened. What computes would have to narrow each result.
+/// Ops that move bf16 elements: a register holds them widened. An op that computes would have to narrow each result.
 bool moves(const std::string& type) {
   static const std::set<std::string> all{"cast",      "identity", "reshape", "squeeze", "unsqueeze", "flatten", "reshape_to",
                                          "transpose", "split",    "slice",   "concat",  "expand",    "gather"};
@@ -98,7 +98,8 @@ void RowCompiler::refuse(const Op& op, const std::string& why) {
 void RowCompiler::eval(const Op& op) {
   if (op.type == "constant") return;
   const RowRule rule = find_row_rule(op.type);
-  if (rule == nullptr) refuse(op, "has no rule for rows in a fused loop");
+  const OpDef& def = program_.registry().at(op.type);
+  if (rule == nullptr && !def.prepare_rows) refuse(op, "has no rule for rows in a fused loop");
   for (const VarId output : op.outputs) {
     const VarType& type = program_.var(output).type;
     const bool widened = type.dtype == DType::bf16 && desc_.dtype == DType::f32 && moves(op.type);
@@ -109,7 +110,31 @@ void RowCompiler::eval(const Op& op) {
     for (int axis = 1; axis < type.rank(); ++axis)
       if ((*type.shape)[axis] == DDim::unknown) refuse(op, "gives rows whose extents nobody knows yet: " + type.to_string());
   }
-  rule(*this, op);
+  if (rule != nullptr) return rule(*this, op);
+  function(op, def);
+}
+
+void RowCompiler::function(const Op& op, const OpDef& def) {
+  RowOp made;
+  made.kind = RowOp::Kind::function;
+  made.weights = made_.known_.functions.size();
+  RowForm form;
+  form.dtype = desc_.dtype;
+  for (const VarId input : op.inputs) {
+    if (input == no_var || program_.constant(input) != nullptr) continue;
+    if (form.inputs.size() == std::size(made.in)) refuse(op, "has more than three inputs that are not constant");
+    const View view = contiguous(at(input));
+    made.in[form.inputs.size()] = operand(view);
+    form.inputs.push_back(view.dims);
+  }
+  if (op.outputs.size() > 2) refuse(op, "has more than two outputs");
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+    const View out = make(op.outputs[i]);
+    (i == 0 ? made.out : made.out2) = operand(out);
+    form.outputs.push_back(out.dims);
+  }
+  made_.known_.functions.push_back(def.prepare_rows(PrepareContext(program_, op), form));
+  emit(made);
 }
 
 // ---- Inputs and outputs ----
@@ -260,10 +285,6 @@ std::optional<RowCompiler::View> stretched(const RowCompiler::View& view, const 
   return made;
 }
 
-}  // namespace
-
-namespace {
-
 /// The axes in the order in which a view's elements lie, when they lie side by side in some order; else as they come.
 std::vector<int> lying_order(const RowCompiler::View& view) {
   std::vector<int> axes(static_cast<std::size_t>(view.dims.rank()));
@@ -352,21 +373,27 @@ void RowCompiler::matmul(const Op& op, VarId x, VarId weights, bool transposed, 
   const VarType& type = program_.var(weights).type;
   const std::optional<std::size_t> late = shared_input(weights);
   const Tensor* value = program_.constant(weights);
-  if (type.rank() != 2 || (!late && value == nullptr)) refuse(op, "multiplies rows by what is no matrix of weights");
-  const std::int64_t k = (*type.shape)[transposed ? 1 : 0];
-  const std::int64_t n = (*type.shape)[transposed ? 0 : 1];
+  // Axes of extent 1 in front of the matrix meet axes of a row: the memory that a decoder of one sequence looks at.
+  const int leading = type.rank() - 2;
+  bool matrix = leading >= 0 && leading < std::max(1, from.dims.rank()) && (late || value != nullptr);
+  for (int axis = 0; matrix && axis < leading; ++axis) matrix = (*type.shape)[axis] == 1;
+  if (!matrix) refuse(op, "multiplies rows by what is no matrix of weights");
+  const std::int64_t k = (*type.shape)[transposed ? -1 : -2];
+  const std::int64_t n = (*type.shape)[transposed ? -2 : -1];
   if (type.dtype != desc_.dtype && (type.dtype != DType::bf16 || desc_.dtype != DType::f32))
     refuse(op, fmt::format("has weights of {}, and the loop computes in {}", name_of(type.dtype), name_of(desc_.dtype)));
   made_.known_.matrices.push_back({make_gemm_plan({k, n, desc_.dtype, desc_.dtype, type.dtype}), {}});
+  made_.matrices_.push_back({value != nullptr ? std::optional(*value) : std::nullopt, late, transposed, program_.var(x).type.dtype});
   if (late)
     made_.late_matrices_.push_back({made_.known_.matrices.size() - 1, *late, transposed});
   else
-    pack_last(transposed ? value->permute({1, 0}) : *value);
+    pack_last(RowKernel::matrix_of(*value, transposed));
   emit_product(from, k, n, out);
 }
 
 void RowCompiler::product(const View& from, const Tensor& weights, const View& out) {
   made_.known_.matrices.push_back({make_gemm_plan({weights.dim(0), weights.dim(1), desc_.dtype, desc_.dtype}), {}});
+  made_.matrices_.push_back({weights, std::nullopt, false, desc_.dtype});
   pack_last(weights);
   emit_product(from, weights.dim(0), weights.dim(1), out);
 }
@@ -484,12 +511,17 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
 
 RowKernel::RowKernel(const Program& program, Truth truth) { RowCompiler(program, *this, truth).compile(); }
 
+Tensor RowKernel::matrix_of(const Tensor& value, bool transposed) {
+  Tensor matrix = value;
+  while (matrix.rank() > 2) matrix = matrix.select(0, 0);
+  return transposed ? matrix.permute({1, 0}) : matrix;
+}
+
 RowWeights RowKernel::weights(std::span<const Tensor> shared) const {
   RowWeights made = known_;
   ops::PackingStream stream;
   for (const LateMatrix& late : late_matrices_) {
-    const Tensor& value = shared[late.input];
-    made.matrices[late.place].packed = pack(made.matrices[late.place].plan, late.transposed ? value.permute({1, 0}) : value, stream);
+    made.matrices[late.place].packed = pack(made.matrices[late.place].plan, matrix_of(shared[late.input], late.transposed), stream);
   }
   for (const LateCell& late : late_cells_) made.cells[late.place].packed = packed_cell(late, shared);
   return made;

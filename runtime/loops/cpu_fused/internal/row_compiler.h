@@ -55,6 +55,8 @@ class RowCompiler {
   void matmul_int8(const Op& op);
   /// `weights`: W, R, bias, peepholes, or none. Without W the first input is x·W, and without R the second h·R.
   void lstm_cell(const Op& op, LstmDesc desc, const std::vector<VarId>& weights);
+  /// An op that brings its own arithmetic (OpDef::prepare_rows).
+  void function(const Op& op, const OpDef& def);
   /// The operand of a view that is contiguous, or whose axes but the last merge.
   RowOperand rows_of(const View& view) const;
   RowOperand operand(const View& view) const { return {view.reg, view.begin, 0, 1}; }

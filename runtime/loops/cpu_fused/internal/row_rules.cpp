@@ -211,6 +211,22 @@ void layer_norm_rule(RowCompiler& c, const Op& op) {
   norm(c, op, RowOp::Kind::layer_norm, c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{-1})));
 }
 
+void layer_norm_gradient_rule(RowCompiler& c, const Op& op) {
+  const int axis = c.axis_of(op, op.inputs[0], op.attributes.get_or("axis", std::int64_t{-1}));
+  const View x = c.contiguous(c.at(op.inputs[0]));
+  const View g = c.contiguous(c.at(op.inputs[2]));
+  if (!g.rows || g.dims != x.dims) RowCompiler::refuse(op, "expected a gradient for each row");
+  RowOp made = along(RowOp::Kind::layer_norm_gradient, x, axis);
+  const View scale = c.at(op.inputs[1]);
+  if (scale.rows || scale.elements() != made.inner) RowCompiler::refuse(op, "expected a scale for each element, the same for all rows");
+  made.epsilon = op.attributes.get_or("epsilon", 1e-5);
+  made.in[1] = c.operand(scale);
+  made.in[2] = {g.reg, g.begin, made.inner, 1};
+  made.out = {c.make(op.outputs[0]).reg, 0, made.inner, 1};
+  made.out2 = {c.make(op.outputs[1]).reg, 0, made.inner, 1};
+  c.emit(made);
+}
+
 // ---- Shapes ----
 
 /// The same view when only axes of one element come or go.
@@ -476,6 +492,7 @@ RowRule find_row_rule(const std::string& type) {
                                                     {"concat", concat_rule},
                                                     {"expand", expand_rule},
                                                     {"layer_norm", layer_norm_rule},
+                                                    {"layer_norm_gradient", layer_norm_gradient_rule},
                                                     {"logical_not", logical_not_rule}};
   const auto rule = rules.find(type);
   if (rule != rules.end()) return rule->second;

@@ -165,7 +165,7 @@ class RecordedLoop final : public LoopGraph, public std::enable_shared_from_this
   void record_iteration(const LoopIteration& iteration, cudaGraphConditionalHandle handle, bool last, const Queue& queue, StreamRef stream);
   std::vector<Tensor> results_of(const LoopIteration& iteration, StreamRef stream);
   Piece piece(const Tensor& place, std::int64_t word) const;
-  void launch(const LoopSlots& slots, std::int64_t run, ThreadTeam& team);
+  void launch(const LoopSlots& slots, std::int64_t run, KernelContext& context);
   void fill_table(const LoopSlots& slots, std::int64_t run, const Queue& queue, Tensor& lists);
 
   std::shared_ptr<RecordingDevice> device_;
@@ -204,7 +204,7 @@ void RecordedLoop::record(const LoopIteration& iteration, std::int64_t iteration
   RecordingScope scope(*device_, recording_, body);
   for (std::int64_t i = 0; i < iterations; ++i)
     scope.stream().enqueue(
-        [&](ThreadTeam& team) { record_iteration(iteration, handle, i + 1 == iterations, queue_of(team), scope.stream()); });
+        [&](KernelContext& context) { record_iteration(iteration, handle, i + 1 == iterations, queue_of(context), scope.stream()); });
   scope.end();
   check(cudaGraphGetNodes(body, nullptr, &nodes_), "cudaGraphGetNodes", device);
   iterations_at_once_ = iterations;
@@ -317,12 +317,12 @@ void RecordedLoop::fill_table(const LoopSlots& slots, std::int64_t run, const Qu
   upload(table_, words);
 }
 
-void RecordedLoop::launch(const LoopSlots& slots, std::int64_t run, ThreadTeam& team) {
-  const Queue& queue = queue_of(team);
+void RecordedLoop::launch(const LoopSlots& slots, std::int64_t run, KernelContext& context) {
+  const Queue& queue = queue_of(context);
   Tensor lists;
   fill_table(slots, run, queue, lists);
-  for (std::size_t i = 0; i < slots.states.size(); ++i) copy(slots.states[i], places_[inputs_ + i], team);
-  for (std::size_t i = 0; i < slots.shared.size(); ++i) copy(slots.shared[i], places_[inputs_ + slots.states.size() + i], team);
+  for (std::size_t i = 0; i < slots.states.size(); ++i) copy(slots.states[i], places_[inputs_ + i], context);
+  for (std::size_t i = 0; i < slots.shared.size(); ++i) copy(slots.shared[i], places_[inputs_ + slots.states.size() + i], context);
   if (queue.launched != nullptr) queue.launched->add("F = graph of a loop");
   check(cudaGraphLaunch(exec_.get(), queue.stream), "cudaGraphLaunch", queue.device);
 }
@@ -340,7 +340,8 @@ std::int64_t RecordedLoop::run(LoopSlots slots) {
     if (next_[i]) made.push_back(slots.last[i]);
   for (const Tensor& tensor : made) detail::order_write(tensor, stream);
   const std::int64_t number = ++runs_;
-  stream.enqueue([self = shared_from_this(), slots = std::move(slots), number](ThreadTeam& team) { self->launch(slots, number, team); });
+  stream.enqueue(
+      [self = shared_from_this(), slots = std::move(slots), number](KernelContext& context) { self->launch(slots, number, context); });
   const Point done = stream.position();
   for (const Tensor& tensor : made) {
     tensor.storage()->set_ready(done);

@@ -10,7 +10,7 @@
 #include <millrace/tensor/with_cuda/recording.h>
 #include <millrace/tensor/with_cuda/each_index.cuh>
 
-/// What graphs of loops and of live steps share: kernels that move pieces of memory, and CUDA's objects owned.
+/// The common parts of graphs of loops and of live steps: kernels that move pieces of memory, and CUDA's objects owned.
 namespace millrace::cuda {
 
 /// Pieces of memory that a kernel moves between an iteration's places and the slots. Elements are counted in units of their size.

@@ -37,7 +37,7 @@ struct LeaveNext {
   }
 };
 
-/// What came out, side by side.
+/// Collects the outputs, side by side.
 struct Collect {
   Pieces all = {};
   MILLRACE_HD void operator()(std::int64_t i) const {
@@ -49,7 +49,7 @@ struct Collect {
 /// Tensors one behind the other in a block of bytes, each on a line.
 class Layout {
  public:
-  /// Where it begins.
+  /// Gives the offset of the new piece.
   std::int64_t add(DType dtype, const DDim& dims) {
     const std::int64_t begin = bytes_;
     const std::int64_t size = dims.elements() * static_cast<std::int64_t>(size_of(dtype));
@@ -99,14 +99,14 @@ class RecordedTick final : public TickGraph, public std::enable_shared_from_this
   void leave(const std::vector<Tensor>& results, const Queue& queue);
   Tensor checked(const Tensor& result, StreamRef stream) const;
   void fill(const Tensor& staged, const std::vector<std::int64_t>& slots, const std::vector<Tensor>& inputs) const;
-  void launch(const Tensor& staged, const Tensor& out, ThreadTeam& team) const;
+  void launch(const Tensor& staged, const Tensor& out, KernelContext& context) const;
   std::int64_t* bounds_in(const Tensor& block) const { return static_cast<std::int64_t*>(block.raw_mutable()); }
   std::int64_t* slots_in(const Tensor& block) const { return bounds_in(block) + slots_at_ / 8; }
 
   std::shared_ptr<RecordingDevice> device_;
   std::shared_ptr<Recording> recording_;
   TickStep step_;
-  Tensor arrived_, made_;  // what came, what goes
+  Tensor arrived_, made_;  // the inputs, the outputs
   std::int64_t slots_at_ = 0;
   std::vector<std::int64_t> inputs_at_, outputs_at_;
   std::vector<LoopIteration::Place> outputs_;
@@ -130,7 +130,7 @@ void RecordedTick::record() {
   check(cudaGraphCreate(&graph, 0), "cudaGraphCreate", device);
   graph_.reset(graph);
   RecordingScope scope(*device_, recording_, graph);
-  scope.stream().enqueue([&](ThreadTeam& team) { record_step(queue_of(team), scope.stream()); });
+  scope.stream().enqueue([&](KernelContext& context) { record_step(queue_of(context), scope.stream()); });
   scope.end();
   held_.clear();
   check(cudaGraphGetNodes(graph, nullptr, &nodes_), "cudaGraphGetNodes", device);
@@ -213,8 +213,8 @@ void RecordedTick::fill(const Tensor& staged, const std::vector<std::int64_t>& s
   }
 }
 
-void RecordedTick::launch(const Tensor& staged, const Tensor& out, ThreadTeam& team) const {
-  const Queue& queue = queue_of(team);
+void RecordedTick::launch(const Tensor& staged, const Tensor& out, KernelContext& context) const {
+  const Queue& queue = queue_of(context);
   queue.state->keep(staged.storage());
   queue.state->keep(out.storage());
   check(cudaMemcpyAsync(arrived_.raw_mutable(), staged.raw(), staged.bytes(), cudaMemcpyHostToDevice, queue.stream), "cudaMemcpyAsync",
@@ -233,9 +233,9 @@ TickGraph::Started RecordedTick::start(const std::vector<std::int64_t>& slots, c
   fill(staged, slots, inputs);
   const auto begun = std::make_shared<std::atomic<bool>>(false);
   for (const TickStep::State& state : step_.states) detail::order_write(state.slab, stream);
-  stream.enqueue([self = shared_from_this(), staged, out, begun](ThreadTeam& team) {
+  stream.enqueue([self = shared_from_this(), staged, out, begun](KernelContext& context) {
     begun->store(true);
-    self->launch(staged, out, team);
+    self->launch(staged, out, context);
   });
   Started made{{}, stream.position(), begun};
   out.storage()->set_ready(made.done);

@@ -12,14 +12,13 @@
 #include <millrace/kernels/concat.h>
 #include <millrace/runtime/array/slab.h>
 #include <millrace/runtime/loops/binder.h>
-#include <millrace/runtime/loops/cuda_recurrent/device_lstm.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/ragged.h>
 
 namespace millrace {
 
-/// So many iterations are one launch: others get the device in between.
+/// Iterations of one launch: others get the device in between.
 inline constexpr std::int64_t iterations_a_launch = 256;
 
 inline std::vector<std::pair<TensorArray, LoopOperands::Slots>> written_slots(const LoopOperands& operands) {
@@ -49,9 +48,9 @@ bool unless_refused(std::string& reason, const F& work) {
 }
 
 /// The rows of all iterations, and which sequence stands where.
-struct DeviceLstm::Rows {
+struct DeviceRows {
   const LoopOperands& operands;
-  const LstmLoop& loop;
+  const LoopForm& form;
   StreamRef stream;
   std::optional<SequenceOrder> order;
   std::vector<std::int64_t> counts;            // by iteration
@@ -64,7 +63,7 @@ struct DeviceLstm::Rows {
 
   /// With `arriving`, of the inputs only how many rows they will have. UnsupportedError says which values do not fit.
   void read(bool arriving = false) {
-    LoopBinder binder(loop.form(), operands, stream);
+    LoopBinder binder(form, operands, stream);
     std::vector<std::vector<std::int64_t>> all;
     for (std::size_t i = 0; i < operands.inputs.size(); ++i) all.push_back(arriving ? binder.expected_rows(i) : read_input(binder, i));
     binder.set_rows(all);
@@ -93,7 +92,7 @@ struct DeviceLstm::Rows {
       throw UnsupportedError("iterations have more rows than those before");
   }
 
-  const VarType& type_of(std::size_t i) const { return loop.form().step.var(loop.form().step.inputs()[i].var).type; }
+  const VarType& type_of(std::size_t i) const { return form.step.var(form.step.inputs()[i].var).type; }
 
   /// Slots one behind the other are one tensor.
   std::vector<std::int64_t> read_input(const LoopBinder& binder, std::size_t i) {

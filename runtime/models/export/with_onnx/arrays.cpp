@@ -4,7 +4,7 @@
 #include <millrace/runtime/models/export/with_onnx/exporter.h>
 #include <millrace/tensor/error.h>
 
-/// What an array is at a place of the graph.
+/// The form of an array at a place of the graph.
 namespace millrace::exporting {
 
 using Form = ArrayState::Form;
@@ -21,7 +21,7 @@ ArrayState& Exporter::array(VarId var) {
       if (scope->scanned.contains(of)) throw UnsupportedError("reads '" + program_.var(of).name + "' in the loop that writes it");
       return found->second;
     }
-  name(of);  // what could not be exported says so
+  name(of);  // an array that could not be exported is an error
   throw UnsupportedError("reads an array that an op gives which has no counterpart");
 }
 

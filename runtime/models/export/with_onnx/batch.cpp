@@ -2,6 +2,7 @@
 #include <millrace/runtime/models/export/with_onnx/batch.h>
 
 #include <algorithm>
+#include <optional>
 
 #include <millrace/runtime/models/export/with_onnx/exporter.h>
 #include <millrace/runtime/program/op_def.h>
@@ -89,7 +90,7 @@ void RowsOfSequences::mark(VarId var, int axis) {
   changed_ = true;
 }
 
-/// What is asked for a row for each sequence was computed from such, or is an input that has them.
+/// A value with a row for each sequence was computed from such values, or is an input that has them.
 void RowsOfSequences::ask_back() {
   for (const Block& block : program_.blocks()) {
     for (auto op = block.ops.rbegin(); op != block.ops.rend(); ++op) {
@@ -182,13 +183,50 @@ void RowsOfSequences::refuse(const Op& op, const std::string& reason) const {
 
 // ---- The model
 
+/// Which ports hold values of several sequences, and along which axis.
+class Exporter::SequencePorts {
+ public:
+  explicit SequencePorts(const Program& program) : program_(program) {
+    for (const Program::Port& port : program.inputs()) ragged_ = ragged_ || program.var(port.var).type.lod_depth > 0;
+    if (ragged_) rows_.emplace(program);
+  }
+
+  /// A program without LoD works on one sequence, whose rows lie along the one open extent of a value. −1: no rows of sequences.
+  int axis(const Program::Port& port) const {
+    if (ragged_) return rows_->axis(port.var);
+    const VarType& of = program_.var(port.var).type;
+    if (!of.is_tensor() || !of.shape) refuse(port, "expected a tensor of known rank");
+    int open = -1;
+    for (int axis = 0; axis < of.rank(); ++axis) {
+      if ((*of.shape)[axis] != DDim::unknown) continue;
+      if (open >= 0) refuse(port, "expected one open extent at most, that of a sequence's rows, with a batch of 1");
+      open = axis;
+    }
+    return open;
+  }
+  /// Whether sequences have rows of different numbers there, as against one value each.
+  bool has_lengths(const Program::Port& port) const { return ragged_ ? program_.var(port.var).type.lod_depth > 0 : axis(port) >= 0; }
+  bool ragged() const noexcept { return ragged_; }
+
+ private:
+  [[noreturn]] void refuse(const Program::Port& port, const std::string& expected) const {
+    throw UnsupportedError("program '" + program_.title() + "': '" + port.name + "': " + expected + ", found " +
+                           program_.var(port.var).type.to_string());
+  }
+
+  const Program& program_;
+  bool ragged_ = false;
+  std::optional<RowsOfSequences> rows_;
+};
+
 /// Where one sequence lies in rows and lengths that are given.
 struct Exporter::Given {
   const Program::Port* port;
+  int axis;
   std::string rows, lengths, begins;
 };
 
-std::vector<Exporter::Given> Exporter::batch_inputs(const RowsOfSequences& known) {
+std::vector<Exporter::Given> Exporter::batch_inputs(const SequencePorts& ports) {
   std::vector<Given> given;
   for (const Program::Port& port : program_.inputs()) {
     const VarType& of = type(port.var);
@@ -196,12 +234,12 @@ std::vector<Exporter::Given> Exporter::batch_inputs(const RowsOfSequences& known
       throw UnsupportedError("program '" + program_.title() + "': input '" + port.name +
                              "': expected a tensor of at most one level of LoD, found " + of.to_string());
     describe(scope().graph->add_input(), port.name, of, port.name);
-    if (of.lod_depth == 0 && known.axis(port.var) < 0) {
+    if (ports.axis(port) < 0) {
       bind(port.var, port.name);
       continue;
     }
-    Given each{&port, port.name, {}, {}};
-    if (of.lod_depth > 0) {
+    Given each{&port, ports.axis(port), port.name, {}, {}};
+    if (ports.has_lengths(port)) {
       each.lengths = claimed(port.name + ".lengths");
       VarType lengths(DType::i64, DDim{DDim::unknown});
       describe(scope().graph->add_input(), each.lengths, lengths, "sequences");
@@ -217,7 +255,8 @@ void Exporter::bind_sequence(const Given& given, const std::string& iteration) {
   const std::string at = node("Reshape", {iteration, ints({1})});
   const std::string begin = given.lengths.empty() ? at : gathered(given.begins, at);
   const std::string count = given.lengths.empty() ? ints({1}) : gathered(given.lengths, at);
-  bind(given.port->var, node("Slice", {given.rows, begin, node("Add", {begin, count}), ints({0})}, {}, given.port->name + "_of_one"));
+  bind(given.port->var,
+       node("Slice", {given.rows, begin, node("Add", {begin, count}), ints({given.axis})}, {}, given.port->name + "_of_one"));
 }
 
 namespace {
@@ -242,30 +281,39 @@ std::string Exporter::no_rows(const VarType& rows, int axis) {
 }
 
 void Exporter::batch() {
-  const RowsOfSequences known(program_);
-  const std::vector<Given> given = batch_inputs(known);
+  const SequencePorts ports(program_);
+  const std::vector<Given> given = batch_inputs(ports);
   const auto ragged = std::find_if(given.begin(), given.end(), [](const Given& each) { return !each.lengths.empty(); });
   if (ragged == given.end())
-    throw UnsupportedError("program '" + program_.title() + "': expected an input with LoD to make a batch of, found none");
+    throw UnsupportedError(
+        "program '" + program_.title() +
+        "': expected an input with LoD, or with an open extent for the rows of a sequence, to make a batch of, found none");
   Names lists;
   std::vector<VarType> carried, scanned;
+  std::vector<VarType> given_back;
   for (const Program::Port& port : program_.outputs()) {
-    if (!type(port.var).is_tensor() || known.axis(port.var) < 0)
+    VarType of = type(port.var);
+    if (!of.is_tensor() || (ports.ragged() && ports.axis(port) < 0))
       throw UnsupportedError("program '" + program_.title() + "': output '" + port.name +
-                             "': expected one that the sequences decide, found " + type(port.var).to_string() + " that they do not");
-    lists.push_back(no_rows(type(port.var), known.axis(port.var)));
-    carried.push_back(list_of_rows(type(port.var)));
-    if (type(port.var).lod_depth > 0) scanned.emplace_back(DType::i64, DDim{});
+                             "': expected one that the sequences decide, found " + of.to_string() + " that they do not");
+    // One value for each sequence gets an axis of sequences.
+    if (ports.axis(port) < 0) of.shape = of.shape->inserted(0, DDim::unknown);
+    lists.push_back(no_rows(of, std::max(ports.axis(port), 0)));
+    carried.push_back(list_of_rows(of));
+    if (ports.has_lengths(port)) scanned.emplace_back(DType::i64, DDim{});
+    given_back.push_back(std::move(of));
   }
   const Names made = repeat(length_of(ragged->lengths), lists, carried, scanned, [&](const std::string& iteration, const Names& before) {
     for (const Given& each : given) bind_sequence(each, iteration);
     block(0);
     Names next, lengths;
     for (std::size_t i = 0; i < program_.outputs().size(); ++i) {
-      const VarId var = program_.outputs()[i].var;
-      const std::string value = exported(var);
+      const Program::Port& port = program_.outputs()[i];
+      std::string value = exported(port.var);
+      const int axis = ports.axis(port);
+      if (!value.empty() && axis < 0) value = node("Unsqueeze", {value, ints({0})});
       next.push_back(value.empty() ? before[i] : node("SequenceInsert", {before[i], value}));
-      if (type(var).lod_depth > 0) lengths.push_back(value.empty() ? iteration : length_of(value));
+      if (ports.has_lengths(port)) lengths.push_back(value.empty() ? iteration : length_of(value, axis));
     }
     next.insert(next.end(), lengths.begin(), lengths.end());
     return next;
@@ -273,9 +321,9 @@ void Exporter::batch() {
   std::size_t next_lengths = program_.outputs().size();
   for (std::size_t i = 0; i < program_.outputs().size(); ++i) {
     const Program::Port& port = program_.outputs()[i];
-    const VarType& of = type(port.var);
-    give_port(port.name, node("ConcatFromSequence", {made[i]}, {{"axis", std::int64_t{known.axis(port.var)}}}), of);
-    if (of.lod_depth > 0) give_port(claimed(port.name + ".lengths"), made[next_lengths++], VarType(DType::i64, DDim{DDim::unknown}));
+    const std::int64_t axis = std::max(ports.axis(port), 0);
+    give_port(port.name, node("ConcatFromSequence", {made[i]}, {{"axis", axis}}), given_back[i]);
+    if (ports.has_lengths(port)) give_port(claimed(port.name + ".lengths"), made[next_lengths++], VarType(DType::i64, DDim{DDim::unknown}));
   }
 }
 

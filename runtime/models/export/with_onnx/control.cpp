@@ -111,7 +111,7 @@ void Exporter::loop(const Op& op) {
     emit_loop(op, iteration);
 }
 
-/// What goes in: the carried tensors, boots of what is read a step back, arrays.
+/// The inputs of a loop: the carried tensors, boots of arrays that are read a step back, arrays.
 Names Exporter::loop_inputs(const Op& op, Iteration& iteration) {
   Names initial;
   for (const std::size_t i : iteration.carried) initial.push_back(name(op.inputs[i]));
@@ -233,7 +233,7 @@ bool Exporter::surely_steps(const Iteration& iteration) {
   });
 }
 
-/// What a loop without iterations gives: what went in, and no slots.
+/// The results of a loop without iterations: its inputs, and no slots.
 void Exporter::no_steps(const Iteration& iteration, const Names& initial) {
   onnx::GraphProto* graph = scope().graph;
   std::size_t next = 0;

@@ -29,7 +29,7 @@ std::string with_room(Exporter& to, const std::string& x, std::int64_t axes) {
   return to.node("Pad", {x, to.ints(pads)});
 }
 
-/// What both uses of a conditional random field begin with.
+/// The inputs of both uses of a conditional random field.
 struct Crf {
   Crf(Exporter& exporter, const Op& op) : to(exporter), dtype(exporter.type(op, 0).dtype) {
     wide = dtype == DType::f64 ? dtype : DType::f32;
@@ -46,7 +46,7 @@ struct Crf {
   }
   std::string plus(const std::string& a, const std::string& b) const { return to.node("Add", {a, b}); }
   std::string next(const std::string& iteration) const { return plus(iteration, to.whole(1)); }
-  /// Of all ways from a tag (axis 0) to a tag: [K, K].
+  /// The scores of all ways from a tag (axis 0) to a tag: [K, K].
   std::string ways(const std::string& scores) const { return plus(to.node("Unsqueeze", {scores, to.ints({1})}), between); }
   /// One number for the sequence: 0 where it has no rows.
   void give(VarId var, const std::string& score) const {
@@ -124,7 +124,7 @@ void ctc_greedy(Exporter& to, const Op& op, const char*) {
   to.bind(op.outputs[2], to.reshaped(reduced(to, "ReduceSum", most, 0), {1, 1}));
 }
 
-/// A row of the table per token of the hypothesis. What comes from the left, min over k ≤ j of candidate[k] + (j − k), is one reduction.
+/// A row of the table per token of the hypothesis. The term from the left, min over k ≤ j of candidate[k] + (j − k), is one reduction.
 void edit_distance(Exporter& to, const Op& op, const char*) {
   expect_one_level(to, op);
   const Ints ignored = op.attributes.get_or("ignored_tokens", Ints{});

@@ -342,8 +342,8 @@ std::string Exporter::scalar(VarId var) {
   return type(var).rank() == 0 ? value : node("Reshape", {value, ints({})});
 }
 
-std::string Exporter::length_of(const std::string& tensor) {
-  const std::string extent = node("Shape", {tensor}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
+std::string Exporter::length_of(const std::string& tensor, int axis) {
+  const std::string extent = node("Shape", {tensor}, {{"start", std::int64_t{axis}}, {"end", std::int64_t{axis} + 1}});
   return node("Reshape", {extent, ints({})}, {}, "length");
 }
 

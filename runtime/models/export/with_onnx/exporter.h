@@ -25,7 +25,7 @@ using Names = std::vector<std::string>;
 using Setting = std::variant<std::int64_t, double, std::string, Ints, Tensor>;
 using Settings = std::vector<std::pair<std::string, Setting>>;
 
-/// What an array is at a place of the graph.
+/// The form of an array at a place of the graph.
 struct ArrayState {
   enum class Form : std::uint8_t {
     unwritten,  ///< nothing was written yet
@@ -36,18 +36,18 @@ struct ArrayState {
   Form form = Form::unwritten;
   std::string value = {};  ///< the tensor or sequence
   std::string size = {};   ///< of an array that was made with a size: i64, one element; else empty
-  std::string last = {};   ///< what the loop that wrote it carried out of it: the last slot, or `boot` where there is none
+  std::string last = {};   ///< carried out of the loop that wrote it: the last slot, or `boot` where there is none
   VarId boot = no_var;
 };
 
-/// What is known inside one graph, beside what is known around it.
+/// Names and types known inside one graph, beside those known around it.
 struct Scope {
   onnx::GraphProto* graph = nullptr;
   std::map<VarId, std::string> names;
   std::map<VarId, ArrayState> arrays;    ///< by root
   std::map<VarId, std::string> slices;   ///< of a scanned array: its slot of this step
   std::map<VarId, std::string> lags;     ///< of an array that the iteration writes: its slot of the step before
-  std::map<VarId, std::string> written;  ///< what the iteration wrote to an array that becomes a scanned output
+  std::map<VarId, std::string> written;  ///< by array that becomes a scanned output: the value that the iteration wrote
   std::set<VarId> scanned;               ///< those arrays
   VarId counter = no_var;                ///< the loop's number of the step
 };
@@ -103,7 +103,7 @@ class Exporter {
   /// i64, one element → rank 0 (what `index` is already, or a reshape of it).
   std::string scalar(VarId var);
   /// How many rows along axis 0, rank 0.
-  std::string length_of(const std::string& tensor);
+  std::string length_of(const std::string& tensor, int axis = 0);
   std::string flipped(const std::string& tensor, std::int64_t axis);
   std::string cast(const std::string& tensor, DType to);
   /// A list of numbers, or one number.
@@ -117,7 +117,7 @@ class Exporter {
   VarId root(VarId array) const;
   ArrayState& array(VarId var);
   void set_array(VarId var, ArrayState state) { scopes_.back().arrays[root(var)] = std::move(state); }
-  /// What is written now and then: a slab or a list.
+  /// Makes an array that is written out of order a slab or a list.
   void make_general(VarId var);
   /// The number of the step plus an offset, when `index` is that.
   std::optional<Place> place_of(VarId index) const;
@@ -148,12 +148,13 @@ class Exporter {
     std::string proceed;
   };
 
+  class SequencePorts;
   struct Given;
 
   void inputs();
   void outputs();
   void batch();
-  std::vector<Given> batch_inputs(const RowsOfSequences& known);
+  std::vector<Given> batch_inputs(const SequencePorts& ports);
   void bind_sequence(const Given& given, const std::string& iteration);
   std::string no_rows(const VarType& rows, int axis);
   std::string input_name(const Program::Port& port) const;

@@ -6,7 +6,7 @@
 #include <millrace/runtime/program/op_registry.h>
 #include <millrace/tensor/error.h>
 
-/// What a loop is in ONNX: where its test ends, what its arrays become, whether it scans.
+/// The form of a loop in ONNX: the end of its test, the forms of its arrays, whether it scans.
 namespace millrace::exporting {
 
 using Form = ArrayState::Form;
@@ -130,7 +130,7 @@ bool Exporter::becomes_output(const Iteration& iteration, VarId of, VarId& boot)
 
 // ---- Scan ----
 
-/// What has as many rows as `var`, as far as ops say so.
+/// The var that stands for all with as many rows as `var`, as far as ops say so.
 VarId Exporter::length_key(VarId var, int depth) const {
   const Op* made = maker(var);
   if (made == nullptr || depth > 64) return var;
@@ -139,7 +139,7 @@ VarId Exporter::length_key(VarId var, int depth) const {
   return var;
 }
 
-/// What has as many slots as an array, or as many as `n` says.
+/// Vars with as many slots as an array, or as many as `n` says.
 std::set<VarId> Exporter::slot_keys(VarId var, int depth) const {
   const Op* made = maker(type(var).is_tensor() ? var : root(var));
   if (made == nullptr || depth > 64) return {};

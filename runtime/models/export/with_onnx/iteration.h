@@ -19,7 +19,7 @@ struct Exporter::Iteration {
   bool leaves_late = false;                     ///< a break_if behind them
   VarId counter = no_var;                       ///< the parameter that is 0, 1, 2, …
   std::set<VarId> outputs;                      ///< arrays written once an iteration, at the counter: scanned outputs
-  std::vector<std::pair<VarId, VarId>> lagged;  ///< those of them whose slot of the step before is read, with its boot
+  std::vector<std::pair<VarId, VarId>> lagged;  ///< the arrays whose slot of the step before is read, with its boot
   std::set<VarId> general;                      ///< other arrays that the body writes
   bool scan = false;                            ///< as many iterations as the arrays `sliced` have slots
   std::set<VarId> sliced;

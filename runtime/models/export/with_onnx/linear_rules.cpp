@@ -94,7 +94,7 @@ struct Cell {
   }
 };
 
-/// What the projected cell and the gates have not, W or W and R, is missing in front of the bias.
+/// Inputs of the projected cell and the gates lack W, or W and R, in front of the bias.
 void lstm_cell(Exporter& to, const Op& op, const char*) {
   const Cell cell{to, op, to.type(op, 0).dtype};
   const bool projected = op.type != "lstm_cell";

@@ -49,7 +49,7 @@ VarId root_of_scale(Importer& to, const Node& node, VarId q, const Formula& f) {
   return f.op("reciprocal", f.op("sqrt", f.op("sqrt", f.taken(extent_of(to, q, 3)))));
 }
 
-/// What is added to the scores: 0 where a query looks, −∞ where it does not.
+/// The term added to the scores: 0 where a query looks, −∞ where it does not.
 class Bias {
  public:
   Bias(Importer& to, const Formula& f, VarId q, VarId k)

@@ -51,14 +51,14 @@ void branch(Importer& to, const Node& node, const char* op) {
 struct While {
   const onnx::GraphProto& graph;
   std::size_t states = 0;                             ///< values that the node hands in and gets back
-  std::vector<VarId> initial;                         ///< what goes in: the step, perhaps the condition, the states
+  std::vector<VarId> initial;                         ///< the inputs: the step, perhaps the condition, the states
   std::vector<Importer::Param> carried;               ///< their names and types in the body
-  std::vector<const onnx::ValueInfoProto*> declared;  ///< what the graph says of each, or null
+  std::vector<const onnx::ValueInfoProto*> declared;  ///< the graph's declaration of each, or null
   std::int64_t condition = -1;                        ///< index of the carried condition
   std::int64_t max_trips = -1;
 
   int block = -1;
-  std::vector<VarId> params;    ///< what is carried, in the body
+  std::vector<VarId> params;    ///< the carried vars, in the body
   std::vector<VarId> results;   ///< the outputs of the graph, in the body
   std::set<std::size_t> given;  ///< states that are optionals, and that every iteration gives a value
 
@@ -127,8 +127,8 @@ bool widen(Importer& to, std::vector<Importer::Param>& params, const std::vector
   return changed;
 }
 
-/// Of a list that is empty when the loop begins, nothing is known but what the graph declares: takes the ranks from
-/// there. False when that tells nothing new.
+/// Takes the ranks of a list that is empty when the loop begins from the graph's declaration, the one place that has
+/// them. False when that tells nothing new.
 bool take_declared(While& loop) {
   bool changed = false;
   for (std::size_t i = 0; i < loop.carried.size(); ++i) {
@@ -254,7 +254,7 @@ Ints directions(const Node& node, const std::string& name, std::size_t count) {
   return values;
 }
 
-/// What is scanned, as an array of steps.
+/// A scanned input, as an array of steps.
 VarId steps_of(Importer& to, VarId x, std::int64_t axis, bool backwards) {
   if (backwards) x = to.emit1("reverse", {x}, {{"axis", axis}});
   return to.emit1("tensor_array_unstack", {x}, {{"axis", axis}}, "steps");
@@ -269,7 +269,7 @@ std::vector<VarId> scan_iteration(Importer& to, While& loop, const std::vector<V
   return end_iteration(to, loop, no_var, loop.next_states(0));
 }
 
-/// What a scan over `n` steps leaves: its states, and arrays of its other outputs.
+/// The results of a scan over `n` steps: its states, and arrays of its other outputs.
 struct Scanned {
   std::vector<VarId> last;
   std::vector<VarId> arrays;
@@ -343,7 +343,7 @@ VarId padded_rows(Importer& to, VarId x, VarId rows, VarId total) {
   return to.emit1("pad_by", {x, to.emit1("concat", pads, {{"axis", std::int64_t{0}}})});
 }
 
-/// What sequence `at` of the batch gives: its last states, then its other outputs as rows.
+/// The results of sequence `at` of the batch: its last states, then its other outputs as rows.
 std::vector<VarId> scan_sequence(Importer& to, const Node& node, std::size_t states, VarId at) {
   const VarId lengths = to.in_or_none(node, 0);
   const auto own = [&](VarId x) { return to.emit1("gather", {x, at}, {{"axis", std::int64_t{0}}}); };

@@ -8,7 +8,7 @@
 namespace millrace::importing {
 namespace {
 
-/// What a node gives, computed in f64.
+/// A node's result, computed in f64.
 template <class F>
 void in_f64(Importer& to, const Node& node, F&& curve) {
   const VarId x = to.in(node, 0);

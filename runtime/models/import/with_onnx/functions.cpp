@@ -15,7 +15,7 @@ namespace {
 using internal::printable;
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
-/// What the calls of a file may become, whatever its size.
+/// The most nodes that the calls of a file may become.
 constexpr std::int64_t most_nodes = 1 << 17;
 constexpr std::size_t most_bytes = std::size_t{128} << 20;
 constexpr int deepest_call = 64;

@@ -298,7 +298,7 @@ std::vector<VarId> Importer::outputs(const onnx::GraphProto& graph) {
     if (found == no_var) fail("output " + printable(output.name()) + ": expected a node that gives it, found none");
     if (scopes_.size() > 1 && element(found) != nullptr)
       throw UnsupportedError("output " + printable(output.name()) + ": expected elements that have a dtype, found " + element(found)->name);
-    // What comes from outside the block, or straight from its inputs, is given on by an op of the block.
+    // A result from outside the block, or straight from its inputs, gets an op of the block.
     const bool made_here =
         program_.var(found).block == block() && program_.constant(found) == nullptr &&
         std::none_of(program_.inputs().begin(), program_.inputs().end(), [&](const auto& port) { return port.var == found; });

@@ -36,9 +36,8 @@ class Importer {
 
   /// The var of an input. ProgramError when it is absent or nothing before the node defines it.
   VarId in(const Node& node, std::size_t input);
-  /// The same, `no_var` when absent.
+  /// The var of an input; `no_var` when it is absent.
   VarId in_or_none(const Node& node, std::size_t input) { return node.has(input) ? in(node, input) : no_var; }
-  /// All inputs.
   std::vector<VarId> all_in(const Node& node);
   /// The value of an input that the file itself holds (an initializer, a Constant), or that small ops make of such values and of known
   /// extents; else null.

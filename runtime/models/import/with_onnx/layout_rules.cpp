@@ -6,7 +6,7 @@
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
-/// What goes the other way: transposed convolutions, channels that become places, and sums over neighbouring channels.
+/// The reverse directions: transposed convolutions, channels that become places, and sums over neighbouring channels.
 namespace millrace::importing {
 namespace {
 
@@ -17,7 +17,7 @@ constexpr std::int64_t most_places = std::int64_t{1} << 30;
 /// One axis of a transposed convolution.
 struct Spread {
   Window window;            ///< kernel, stride, dilation
-  std::int64_t before = 0;  ///< what is cut off
+  std::int64_t before = 0;  ///< elements that are cut off
   std::int64_t after = 0;
   std::int64_t more = 0;  ///< output_padding
 };

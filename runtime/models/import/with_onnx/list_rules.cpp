@@ -92,7 +92,7 @@ void optional_of(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {}, {{"dtype", held.dtype}, {"list", held.is_list()}});
 }
 
-/// What is no optional is always there.
+/// A value that is no optional is always there.
 void optional_get(Importer& to, const Node& node, const char* op) {
   const VarId x = to.in(node, 0);
   to.give(node, to.type(x).is_optional() ? op : "identity", {x});

@@ -14,8 +14,8 @@ namespace millrace::importing {
 
 using Ints = std::vector<std::int64_t>;
 
-/// One node of a graph, read with defaults. What it throws is completed with file and node by the importer. Remembers which attributes were
-/// asked for: those that no rule reads are refused, since they say what nobody does.
+/// One node of a graph, read with defaults. The importer adds file and node to its errors. Remembers which attributes were
+/// asked for: those that no rule reads are refused, since they would have no effect.
 class Node {
  public:
   explicit Node(const onnx::NodeProto& proto);

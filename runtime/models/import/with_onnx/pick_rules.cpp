@@ -65,7 +65,7 @@ VarId along(Importer& to, VarId list, int axis, int rank) {
 
 VarId count_up(Importer& to, VarId limit) { return to.emit1("range", {number(to, 0), limit, number(to, 1)}); }
 
-/// What lies above or below a diagonal becomes zero: column − row is compared with k.
+/// Elements above or below a diagonal become zero: column − row is compared with k.
 void trilu(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   VarId k = node.has(1) ? to.in(node, 1) : number(to, 0);

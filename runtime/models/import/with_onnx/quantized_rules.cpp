@@ -11,7 +11,7 @@
 namespace millrace::importing {
 namespace {
 
-/// So many products of two 8-bit numbers sum up exactly in f32.
+/// The most products of two 8-bit numbers that sum up exactly in f32.
 constexpr std::int64_t most_in_f32 = 256;
 
 bool is_byte(DType dtype) { return dtype == DType::i8 || dtype == DType::u8; }

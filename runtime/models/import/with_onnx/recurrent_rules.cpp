@@ -14,7 +14,7 @@
 namespace millrace::importing {
 namespace {
 
-/// What tells RNN, GRU and LSTM apart.
+/// The differences between RNN, GRU and LSTM.
 struct Kind {
   std::size_t gates;
   std::size_t states;
@@ -98,7 +98,7 @@ void expect_dims(Importer& to, const Node& node, std::size_t input, const char* 
                        ", found '" + to.program().var(var).name + "' of " + to.type(var).to_string());
 }
 
-/// What the shapes of the inputs must be.
+/// Checks the shapes of the inputs.
 void check_inputs(Importer& to, const Node& node, const Kind& kind, const Form& form, VarId x) {
   const auto d = static_cast<std::int64_t>(form.directions);
   const std::int64_t gates = static_cast<std::int64_t>(kind.gates) * form.hidden;
@@ -313,13 +313,13 @@ VarType state_type(Importer& to, const Form& form, VarId x, VarId given) {
   return VarType(to.type(x).dtype, DDim{batch, form.hidden});
 }
 
-/// What one direction goes over: x [T, B, C]; where lengths differ `mask`, bool [T, B, 1], and else `no_var`.
+/// The input of one direction: x [T, B, C]; where lengths differ `mask`, bool [T, B, 1], and else `no_var`.
 struct Steps {
   VarId x;
   VarId mask = no_var;
 };
 
-/// What one direction gives: Y [T, B, H], then the last states, [B, H].
+/// The results of one direction: Y [T, B, H], then the last states, [B, H].
 using Results = std::vector<VarId>;
 
 VarId unstacked(Importer& to, VarId x, const char* name) {

@@ -120,7 +120,7 @@ void constant_of_shape(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, {{"value", value.read_only()}});
 }
 
-/// What PyTorch wrote below opset 9 for states with a row for each sequence of its input; it never was in the standard.
+/// The op that PyTorch wrote below opset 9 for states with a row for each sequence of its input; it never was in the standard.
 void constant_fill(Importer& to, const Node& node, const char* op) {
   if (!node.integers("extra_shape").value_or(Ints{}).empty()) throw UnsupportedError("attribute extra_shape: expected none, found some");
   const DType dtype = dtype_of_onnx(static_cast<int>(node.integer("dtype", onnx::TensorProto::FLOAT)), "attribute dtype");

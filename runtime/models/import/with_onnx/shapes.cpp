@@ -12,7 +12,7 @@ namespace {
 
 /// Beyond this nothing is a window; sums and products of two such numbers fit.
 constexpr std::int64_t largest_window = std::int64_t{1} << 30;
-/// What is unfolded names each element of a window.
+/// The most elements of a window, each of which is named when it is unfolded.
 constexpr std::int64_t largest_kernel = 1 << 16;
 /// Windows of so many elements are joined out of slices, which move blocks; larger ones are gathered.
 constexpr std::int64_t most_slices = 32;
@@ -131,7 +131,7 @@ VarId reshaped(Importer& to, VarId x, const std::vector<Extent>& extents) {
     parts.push_back(extent.known >= 0 ? to.literal(Ints{extent.known}) : to.emit1("reshape", {extent.var}, {{"shape", Ints{1}}}));
   const VarId made = to.emit1("reshape_to", {x, to.emit1("concat", parts, {{"axis", std::int64_t{0}}})}, {{"allowzero", true}});
   if (count(0) > 0) return made;
-  // What is known is said, for the inference of what follows: 0 copies.
+  // Known extents stay, for later inference: 0 copies.
   std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{0});
   return to.emit1("reshape", {made}, {{"shape", shape}});
 }
@@ -182,9 +182,14 @@ VarId settled(Importer& to, VarId x, int axis, Window& window, double pad) {
   return wide;
 }
 
-std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& asked, double pad) {
-  if (asked.ceiling || asked.kernel > most_slices) return {};
+std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& asked, double pad, double beyond) {
   Window window = asked;
+  // Where no window begins in the pads behind, a last one that reaches beyond them is one of wider pads.
+  if (window.ceiling && pad == beyond && !window.same_upper && !window.same_lower && window.after + window.stride <= window.span()) {
+    window.after += window.stride - 1;
+    window.ceiling = false;
+  }
+  if (window.ceiling || window.kernel > most_slices) return {};
   const VarId settled_x = settled(to, x, axis, window, pad);  // which changes the window
   const VarId wide = padded(to, settled_x, axis, window.before, window.after, pad);
   std::vector<VarId> slices;
@@ -201,7 +206,7 @@ std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& 
 }
 
 VarId unfold(Importer& to, VarId x, int axis, const Window& asked, double pad, double beyond) {
-  if (const std::vector<VarId> slices = window_slices(to, x, axis, asked, pad); !slices.empty()) {
+  if (const std::vector<VarId> slices = window_slices(to, x, axis, asked, pad, beyond); !slices.empty()) {
     std::vector<VarId> apart;
     for (const VarId slice : slices) apart.push_back(to.emit1("unsqueeze", {slice}, {{"axes", Ints{axis + 1}}}));
     return apart.size() == 1 ? apart[0] : to.emit1("concat", apart, {{"axis", std::int64_t{axis + 1}}});

@@ -17,7 +17,7 @@ VarId whole_numbers(Importer& to, VarId x);
 VarId extent_of(Importer& to, VarId x, int axis);
 /// An axis counted from 0. ProgramError where there is none.
 int axis_of(const std::string& what, std::int64_t axis, int rank);
-/// What an attribute with ONNX's number of an element type says.
+/// The dtype that an attribute names by ONNX's number of an element type.
 DType dtype_attribute(const Node& node, const std::string& name);
 
 /// An extent that is known, or a value (i64 of no axes) that a run computes.
@@ -53,9 +53,10 @@ std::vector<Window> windows_of(const Node& node, int spatial, const Ints& kernel
 /// Settles pads that the extent decides: `window` has them where the extent is known, else the result is `x` with them.
 VarId settled(Importer& to, VarId x, int axis, Window& window, double pad);
 
-/// Place i of every window along `axis`, for each i: as many slices [.., windows, ..] as the kernel has places. Nothing for windows of `ceiling` and for large kernels,
-/// which `unfold` gathers.
-std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& window, double pad);
+/// Place i of every window along `axis`, for each i: as many slices [.., windows, ..] as the kernel has places. Pads are `pad`; what a last window of
+/// `ceiling` finds beyond them is `beyond`. Nothing for large kernels and for windows of `ceiling` that are not those of wider pads, which `unfold`
+/// gathers.
+std::vector<VarId> window_slices(Importer& to, VarId x, int axis, const Window& window, double pad, double beyond);
 
 /// `x` with the elements of axis `axis` taken apart into windows: [.., L, ..] gives [.., windows, kernel, ..]. Pads are `pad`; what a last
 /// window of `ceiling` finds beyond them is `beyond`.

@@ -5,7 +5,7 @@
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
-/// What stands in front of speech models: windows, Fourier transforms as products with their bases, mel filters.
+/// The front ends of speech models: windows, Fourier transforms as products with their bases, mel filters.
 namespace millrace::importing {
 namespace {
 
@@ -42,7 +42,7 @@ struct Signal {
   VarId imaginary = no_var;
 };
 
-/// What becomes of `length` numbers: `results` sums with the angles 2π·(i·k mod period) / period.
+/// Turns `length` numbers into `results` sums with the angles 2π·(i·k mod period) / period.
 struct Bases {
   VarId cosine;
   VarId sine;

@@ -106,7 +106,7 @@ std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
     Tensor& made = outputs.at(static_cast<std::size_t>(at));
     if (made.elements() <= few) return std::move(made);
   } catch (const Error&) {
-    // What fails is left to the run, which says why.
+    // An op that fails is left to the run, which says why.
   }
   return std::nullopt;
 }
@@ -155,7 +155,7 @@ std::optional<std::vector<Element>> Values::structured(VarId var, int depth) {
   return std::nullopt;
 }
 
-/// What picks from a list is evaluated on the places of its elements.
+/// An op that picks from a list is evaluated on the places of its elements.
 std::optional<std::vector<Element>> Values::picked(const Op& op, int depth) {
   const auto from = elements(op.inputs[0], depth + 1);
   if (!from || program_.var(op.inputs[0]).type.rank() != 1) return std::nullopt;

@@ -18,12 +18,12 @@ struct Element {
   friend bool operator==(const Element&, const Element&) = default;
 };
 
-/// What small values of a program are before it runs, as far as the ops that make them say: exporters compute shapes, axes and pads in the
+/// Small values of a program before it runs, as far as the ops that make them say: exporters compute shapes, axes and pads in the
 /// graph, mostly from what the file holds. Looks only where it is asked, and changes nothing.
 class Values {
  public:
   explicit Values(const Program& program) : program_(program) {}
-  /// Says which op of which block makes a var.
+  /// Notes which op of which block makes a var.
   void made_by(VarId var, int block, std::size_t op) { makers_[var] = {block, op}; }
   void clear();
 

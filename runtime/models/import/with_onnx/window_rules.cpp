@@ -26,7 +26,7 @@ VarId windows_by_place(Importer& to, VarId x, const Window& window) {
   for (int axis = 3; axis < rank; ++axis) perm.push_back(axis);
   // Slices of what was turned once are joined in large blocks.
   const VarId moved = to.emit1("transpose", {x}, {{"perm", perm}});
-  const std::vector<VarId> slices = window_slices(to, moved, 1, window, 0);
+  const std::vector<VarId> slices = window_slices(to, moved, 1, window, 0, 0);
   if (!slices.empty()) {
     std::vector<VarId> apart;
     for (const VarId slice : slices) apart.push_back(to.emit1("unsqueeze", {slice}, {{"axes", Ints{3}}}));
@@ -90,7 +90,7 @@ std::vector<Window> pool_windows(Importer& to, const Node& node, VarId x) {
 }
 
 VarId over_windows(Importer& to, const char* kind, VarId x, int axis, const Window& window, double pad, double beyond) {
-  if (const std::vector<VarId> slices = window_slices(to, x, axis, window, pad); !slices.empty()) {
+  if (const std::vector<VarId> slices = window_slices(to, x, axis, window, pad, beyond); !slices.empty()) {
     VarId all = slices[0];
     const char* op = std::string_view(kind) == "max" ? "maximum" : "add";
     for (std::size_t i = 1; i < slices.size(); ++i) all = to.emit1(op, {all, slices[i]});

@@ -8,7 +8,7 @@
 
 namespace millrace::ops {
 
-/// What the rules of `OpDef::vectorize` share. N is the new leading axis.
+/// Helpers of the rules of `OpDef::vectorize`. N is the new leading axis.
 
 /// An i64 literal of the new program: a list, or a scalar.
 VarId literal(Vectorizer& v, const std::vector<std::int64_t>& values);

@@ -19,7 +19,8 @@ void add_piece_ops(OpRegistry& registry);         ///< concat, split, slice, sli
 void add_spread_ops(OpRegistry& registry);        ///< pad, pad_by, expand, tile
 void add_gather_ops(OpRegistry& registry);        ///< gather, gather_elements, embedding
 void add_pick_ops(OpRegistry& registry);          ///< top_k, non_zero, gather_nd, scatter_nd, scatter_elements
-void add_conv_ops(OpRegistry& registry);          ///< conv1d
+void add_conv_ops(OpRegistry& registry);          ///< conv1d, conv
+void add_pool_ops(OpRegistry& registry);          ///< pool
 void add_cell_ops(OpRegistry& registry);          ///< lstm_cell
 void add_lod_ops(OpRegistry& registry);           ///< drop_lod, unpack, pack, shrink and the designs' names
 void add_sequence_ops(OpRegistry& registry);      ///< sequence_pool, _softmax, _conv, _scatter, _top_k, row_conv

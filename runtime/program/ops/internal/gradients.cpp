@@ -198,6 +198,7 @@ class Extents {
                                             "softmax",
                                             "log_softmax",
                                             "layer_norm",
+                                            "layer_norm_gradient",
                                             "cumsum",
                                             "thresholded_relu",
                                             "sequence_softmax",

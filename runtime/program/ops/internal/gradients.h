@@ -12,7 +12,7 @@
 
 namespace millrace::ops {
 
-/// What the gradient rules share: arithmetic on the vars of a GradientContext. Terms carry no LoD (`drop_lod` is appended where a forward
+/// Helpers of the gradient rules: arithmetic on the vars of a GradientContext. Terms carry no LoD (`drop_lod` is appended where a forward
 /// value has some), but for those of `with_lod`.
 
 /// A var where a rule appends. An undefined term is a gradient of zero.

@@ -10,7 +10,7 @@
 
 namespace millrace::ops {
 
-/// What the inferences of the ops share. An extent of −1 is unknown, no shape at all is an unknown rank; what is known
+/// Helpers of the inferences of the ops. An extent of −1 is unknown, no shape at all is an unknown rank; what is known
 /// is checked, and every message names what was expected and what was found (ProgramError).
 
 /// A list of whole numbers, as attributes hold it.
@@ -46,7 +46,7 @@ std::int64_t product_of(const DDim& shape, int begin, int end);
 
 /// Elements of an integer tensor on the host.
 Ints integers_of(const Tensor& tensor);
-/// What an integer input always holds, if it never changes. ProgramError unless the input is of i64 or i32.
+/// The constant value of an integer input, if it never changes. ProgramError unless the input is of i64 or i32.
 std::optional<Ints> constant_integers(const InferContext& context, std::size_t input);
 std::optional<Ints> constant_integers(const PrepareContext& context, std::size_t input);
 std::optional<Ints> constant_integers(const Program& program, const Op& op, std::size_t input);

@@ -8,7 +8,7 @@
 
 namespace millrace::ops {
 
-/// Places of the inputs of `lstm_cell`. Those of `lstm_cell_projected` are the same without W, those of `lstm_gates` without
+/// Places of the inputs of `lstm_cell`. The places of `lstm_cell_projected` are the same without W, those of `lstm_gates` without
 /// W and R.
 enum : std::size_t { in_x, in_h, in_c, in_w, in_r, in_bias, in_peephole };
 

@@ -12,10 +12,10 @@
 
 namespace millrace::ops {
 
-/// What an op reads on the host (`OpDef::host_inputs`), where its stream can read it too.
+/// The elements that an op reads on the host (`OpDef::host_inputs`), where its stream can read it too.
 inline Tensor on_stream(const Tensor& x, StreamRef stream) { return x.place() == stream.place() ? x : clone(x, stream); }
 
-/// What the ops on whole sequences share. They say themselves what LoD their outputs have (`OpDef::passes_lod` is false).
+/// Helpers of the ops on whole sequences. They say themselves what LoD their outputs have (`OpDef::passes_lod` is false).
 
 /// A definition with `infer` and `kernel`, whose outputs need the whole sequence: live rows are refused with `reason`.
 OpDef sequence_op(const char* name, std::vector<std::string> inputs, std::vector<std::string> outputs, void (*infer)(InferContext&),

@@ -151,6 +151,34 @@ TEST_CASE("loops that do not fit say why and run iteration by iteration") {
         std::string::npos);
 }
 
+TEST_CASE("a decoder that looks at the memory of its one sequence runs in one piece") {
+  Random random(12);
+  Program program;
+  {
+    const Guard guard(program);
+    const Var x = input("x", VarType(DType::f32, {DDim::unknown, 1, 5})), memory = input("memory", VarType(DType::f32, {1, 7, 5}));
+    const Var w = build::parameter("w", random_tensor(random, {5, 5})), v = build::parameter("v", random_tensor(random, {5, 1}));
+    const build::TensorArray steps = build::TensorArray::unstack(x);
+    const Var n = steps.size();
+    const build::TensorArray outputs(n, "outputs");
+    Var step = 0, state = constant(random_tensor(random, {1, 5}));
+    auto loop = while_loop({step, state});
+    {
+      auto frame = loop.frame();
+      loop.break_if(equal(step, n));
+      const Var scores = matmul(tanh(call1("unsqueeze", {matmul(state, w)}, {{"axes", std::vector<std::int64_t>{1}}}) + memory), v);
+      const Var seen =
+          call1("softmax", {call1("transpose", {scores}, {{"perm", std::vector<std::int64_t>{0, 2, 1}}})}, {{"axis", std::int64_t{-1}}});
+      const Var context = call1("squeeze", {matmul(seen, memory)}, {{"axes", std::vector<std::int64_t>{1}}});
+      state.update(tanh(context + steps.read(step)));
+      outputs.write(step, state, share);
+      step.update(step + 1);
+    }
+    output("y", outputs.stack());
+  }
+  CHECK(compare(program, {{"x", random_tensor(random, {9, 1, 5})}, {"memory", random_tensor(random, {1, 7, 5})}}) == 1);
+}
+
 TEST_CASE("a loop whose iterations compute the boot of what they read runs iteration by iteration") {
   Program program;
   {

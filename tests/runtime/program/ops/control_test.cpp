@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the inference of while, break_if and if refuses.
+// Refusals of the inference of while, break_if and if.
 #include <doctest/doctest.h>
 
 #include <functional>

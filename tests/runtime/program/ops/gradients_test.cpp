@@ -221,6 +221,8 @@ TEST_CASE("the gradients of folds and norms") {
     check("layer_norm", {check.x({3, 2, 4}), check.x({2, 4}), check.x({4})}, {{"axis", std::int64_t{1}}, {"epsilon", 1e-3}});
     check("layer_norm", {check.x({3, 4}), check.x({1}), Checks::none()});
     check("layer_norm", {check.x({0, 4}), check.x({4}), check.x({4})});
+    check("layer_norm_gradient", {check.x({3, 4}), check.weight({4}), check.x({3, 4})});
+    check("layer_norm_gradient", {check.x({3, 2, 4}), check.x({4}), check.x({3, 2, 4})}, {{"axis", std::int64_t{1}}, {"epsilon", 1e-3}});
     for (const bool exclusive : {false, true})
       for (const bool reverse : {false, true})
         check("cumsum", {check.x({3, 4})}, {{"axis", std::int64_t{1}}, {"exclusive", exclusive}, {"reverse", reverse}});
@@ -471,6 +473,7 @@ TEST_CASE("every op has a gradient rule, or cuts gradients, or stands here with 
       {"it picks the best of many, for a program that is trained already",
        {"crf_decoding", "ctc_greedy", "ctc_beam_search", "beam_search_start", "beam_search_step", "beam_search_decode", "sample_tokens"}},
       {"its result is a gradient, from sums over all paths", {"linear_chain_crf_gradient", "ctc_loss_gradient"}},
+      {"a pass makes them of ops that have gradients, when a program with its gradients is compiled", {"conv", "pool", "matmul_bias"}},
       {"its matrices differ from sequence to sequence", {"sequence_topk_avg_pooling"}},
       {"append_backward goes back through it itself, by blocks, arrays and orders",
        {"while",

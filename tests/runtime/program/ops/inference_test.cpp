@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops' inferences know, and what they refuse.
+// Results and refusals of the ops' inferences.
 #include <doctest/doctest.h>
 
 #include "support/straight_line.h"

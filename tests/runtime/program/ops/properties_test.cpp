@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for every op: one step of many sequences is one step of each, and a row's result depends on that row
+// Properties of every op: one step of many sequences is one step of each, and a row's result depends on that row
 // alone.
 #include <doctest/doctest.h>
 
@@ -230,7 +230,7 @@ TEST_CASE("every op says how it treats rows and has a rule for many sequences, b
                                        "edit_distance",    "beam_search_start", "beam_search_step", "sample_tokens",
                                        "ctc_align",        "ctc_loss",          "gather_tree",      "linear_chain_crf_gradient",
                                        "ctc_loss_gradient"};
-  // What works on whole sequences says so when rows are live, and never stands in a step.
+  // An op on whole sequences says so when rows are live, and never stands in a step.
   const auto over_sequences = [&decoding](const std::string& name) {
     return decoding.contains(name) || name.starts_with("sequence_") || name.starts_with("lod_") || name.ends_with("_by_mask") ||
            name == "row_conv" || name == "row_numbers" || name == "window_rows" || name.starts_with("list_") ||

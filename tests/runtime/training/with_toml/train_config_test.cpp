@@ -5,6 +5,8 @@
 
 #include <millrace/runtime/training/train_config.h>
 
+#include <millrace/runtime/autodiff/memory_policy_text.h>
+
 using namespace millrace;
 using namespace millrace::training;
 
@@ -37,11 +39,15 @@ TEST_CASE("every key arrives where it belongs") {
   const TrainConfig config = parse_train_config(R"(seed = 9
 epochs = 2
 [data]
-train = "t.npz"
+train = "t.csv"
 test = "e.npz"
 validation = 0.25
 targets = "row"
 standardize = true
+sequence_column = "id"
+target_columns = ["y", "z"]
+feature_columns = "a"
+separator = ";"
 [[layer]]
 kind = "gru"
 units = 7
@@ -57,6 +63,7 @@ pooling = "max"
 init = "he_normal"
 recurrent_init = "orthogonal"
 init_scale = 1.5
+start = "s.safetensors"
 [training]
 batch_sequences = 0
 batch_rows = 512
@@ -82,8 +89,14 @@ folder = "f"
                                                 "c.toml");
   CHECK(config.seed == 9);
   CHECK(config.validation == 0.25);
-  CHECK(config.per_row);
+  CHECK(config.targets == Targets::row);
+  CHECK(config.start == "s.safetensors");
   CHECK(config.standardize);
+  CHECK(config.has_csv);
+  CHECK(config.csv.sequence == "id");
+  CHECK(config.csv.targets == std::vector<std::string>{"y", "z"});
+  CHECK(config.csv.features == std::vector<std::string>{"a"});
+  CHECK(config.csv.separator == ';');
   CHECK(config.model.layers[0].kind == LayerSpec::Kind::gru);
   CHECK(config.model.layers[0].direction == layers::Direction::bidirectional);
   CHECK(config.model.layers[0].dropout == 0.5);
@@ -99,7 +112,7 @@ folder = "f"
   CHECK(config.schedule.kind == Schedule::Kind::cosine);
   CHECK(config.schedule.decay_steps == 50);
   CHECK(config.clipping.norm == 2);
-  CHECK(config.recompute);
+  CHECK(to_string(config.memory) == "recompute(0)");
   CHECK(config.narrow);
   CHECK(config.checkpoint_steps == 10);
   CHECK(config.folder == "f");
@@ -117,5 +130,30 @@ TEST_CASE("what is wrong is named with its line") {
   refused(least + "[training]\nnesterov = 1\n", "expected true or false, found integer");
   refused("epochs = 1\nlayer = 3\n[data]\ntrain = \"a\"\n", "layer: expected [[layer]] tables, found integer");
   refused("epochs = 1\n[data]\ntrain = \"a\"\n[[layer]]\nunits = 3\n", "expected the key 'kind'");
+  const std::string data = "epochs = 1\n[data]\ntrain = \"a.csv\"\n";
+  refused(data + "target_columns = 1\n", "c.toml:4: [data]: target_columns: expected a text or an array of texts, found integer");
+  refused(data + "target_columns = [1]\n", "found integer in an array");
+  refused(data + "separator = \"::\"\n", "separator: expected one character, found '::'");
+  refused(data + "series = true\nsequence_column = \"id\"\n", "series: expected no sequence_column with it");
   refused("epochs = = 1\n", "c.toml:1: expected TOML");
+}
+
+TEST_CASE("a decoder belongs to targets that are tokens, and those to a decoder") {
+  const std::string tokens = "epochs = 3\n[data]\ntrain = \"a.npz\"\ntargets = \"tokens\"\n[[layer]]\nkind = \"gru\"\nunits = 5\n";
+  const TrainConfig config =
+      parse_train_config(tokens + "[decoder]\nunits = 7\nembedding = 3\nbeam = 2\nmax_length = 9\nlength_penalty = 0.5\n", "c.toml");
+  CHECK(config.targets == Targets::tokens);
+  REQUIRE(config.model.decoder);
+  CHECK(config.model.decoder->units == 7);
+  CHECK(config.model.decoder->embedding == 3);
+  CHECK(config.model.decoder->beam == 2);
+  CHECK(config.model.decoder->max_length == 9);
+  CHECK(config.model.decoder->length_penalty == 0.5);
+  refused(tokens, "c.toml:4: [data]: targets: expected a table [decoder] with \"tokens\", found none");
+  refused(least + "[decoder]\nunits = 7\nembedding = 3\n", "expected targets = \"tokens\" in [data] with it");
+  refused(tokens + "[decoder]\nunits = 7\n", "embedding");
+  refused(tokens + "[decoder]\nunits = 7\nembedding = 3\n[model]\npooling = \"max\"\n",
+          "c.toml:12: [model]: pooling: expected none beside [decoder]");
+  refused(tokens + "[decoder]\nunits = 7\nembedding = 3\nbeam = 0\n", "c.toml:11: [decoder]: beam");
+  refused("epochs = 3\n[data]\ntrain = \"a\"\nformat = \"text\"\ntargets = \"sequence\"\n", "targets: expected \"row\" of a text");
 }

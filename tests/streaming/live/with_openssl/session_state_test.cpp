@@ -9,6 +9,7 @@
 #include <millrace/streaming/protocol/result.h>
 #include <streaming/live/live_model.h>
 #include <streaming/live/table.h>
+#include <streaming/live/whole_clients.h>
 #include <support/pieces.h>
 
 using namespace millrace;
@@ -19,8 +20,6 @@ namespace {
 constexpr std::int64_t features = 3, hidden = 4;
 
 const std::string secret(32, 's');
-
-Message said(const auto& message) { return text_message(to_json(message)); }
 
 StartMessage start_from(const std::string& state, ReplyFormat reply = ReplyFormat::binary) {
   StartMessage start;
@@ -102,8 +101,7 @@ TEST_CASE("any number of sessions goes on from a saved state at any byte, here o
     REQUIRE((here.take_key(secret) && there.take_key(secret)));
     const std::string rows = WholeRun::bytes(whole.rows[0]), wanted = WholeRun::bytes(whole.outputs[0]);
     const auto cut = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(rows.size())));
-    StartMessage start = start_from({});
-    for (const float value : whole.boots[0].to_vector<float>()) start.given["boot"].push_back(value);
+    const StartMessage start = start_of(whole, 0);
     const auto first = here.sit_hosted();
     Reader reader;
     first->receive(said(start));
@@ -179,7 +177,7 @@ TEST_CASE("a session whose end was said ends where it is, whenever its server dr
   }
 }
 
-TEST_CASE("audio goes on from any byte of it, with the segments that were open, but not where it is resampled") {
+TEST_CASE("audio goes on from any byte of it, with the segments that were open") {
   using namespace millrace::build;
   Program program;
   {
@@ -249,8 +247,7 @@ TEST_CASE("a session that lost its connection any number of times gives every me
     Table table(program, limits);
     table.ticket = "ticket";
     const auto session = table.sit_hosted();
-    StartMessage start = start_from({});
-    for (const float value : whole.boots[0].to_vector<float>()) start.given["boot"].push_back(value);
+    const StartMessage start = start_of(whole, 0);
     session->receive(said(start));
     std::vector<Message> messages;
     const std::string rows = WholeRun::bytes(whole.rows[0]);

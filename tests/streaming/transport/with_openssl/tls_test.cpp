@@ -66,6 +66,19 @@ Attempt try_connection(Loopback& loop, Scheme scheme, ConnectOptions options) {
   return outcome;
 }
 
+/// Carries bytes from one socket to another, one at a time.
+void carry_bytewise(asio::ip::tcp::socket& from, asio::ip::tcp::socket& to, char& byte) {
+  asio::async_read(from, asio::buffer(&byte, 1), [&](error_code error, std::size_t) {
+    error_code ignored;
+    if (error) {
+      to.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+      return;
+    }
+    asio::write(to, asio::buffer(&byte, 1), ignored);
+    carry_bytewise(from, to, byte);
+  });
+}
+
 }  // namespace
 
 TEST_CASE("each carrier is answered with its own TLS and token, and with no other") {
@@ -180,6 +193,61 @@ TEST_CASE("messages of any size go both ways over TLS, and a close lets the peer
     loop.server->async_write(text_message("the last"), [&](error_code) { loop.server->async_close(1000, [](error_code) {}); });
     CHECK(loop.read(*loop.client).second.payload == "the last");
     CHECK(loop.read(*loop.client).first == asio::error::eof);
+  }
+}
+
+TEST_CASE("bytes of TLS that arrive one by one make the same handshake and the same messages") {
+  Files files;
+  AcceptOptions accept;
+  accept.tls = files.server(files.authority.make());
+  Loopback loop(accept);
+  asio::ip::tcp::acceptor between(loop.context, {asio::ip::make_address("127.0.0.1"), 0});
+  asio::ip::tcp::socket near(loop.context), far(loop.context);
+  char there = 0, back = 0;
+  between.async_accept(near, [&](error_code) {
+    far.connect({asio::ip::make_address("127.0.0.1"), loop.listener.port()});
+    near.set_option(asio::ip::tcp::no_delay(true));
+    far.set_option(asio::ip::tcp::no_delay(true));
+    carry_bytewise(near, far, there);
+    carry_bytewise(far, near, back);
+  });
+  loop.accept();
+  StreamUrl url;
+  url.scheme = Scheme::tcps;
+  url.host = "127.0.0.1";
+  url.port = between.local_endpoint().port();
+  ConnectOptions connect;
+  connect.tls = std::make_shared<TlsClient>(files.authority.file());
+  async_connect_stream(loop.context.get_executor(), url, connect, [&](error_code error, std::unique_ptr<MessageStream> stream) {
+    CHECK_FALSE(error);
+    loop.client = std::move(stream);
+    if (loop.client) loop.client->async_write(text_message("hello"), [](error_code) {});
+  });
+  loop.run_until([&] { return loop.server_error.has_value(); });
+  REQUIRE(loop.server);
+  CHECK(loop.read(*loop.server).second.payload == "hello");
+  const Message large{MessageKind::binary, std::string(40000, 'x')};
+  loop.client->async_write(large, [](error_code) {});
+  CHECK(loop.read(*loop.server).second.payload == large.payload);
+  loop.server->async_write_all({large, text_message("last")}, [&](error_code) { loop.server->async_close(1000, [](error_code) {}); });
+  CHECK(loop.read(*loop.client).second.payload == large.payload);
+  CHECK(loop.read(*loop.client).second.payload == "last");
+  CHECK(loop.read(*loop.client).first == asio::error::eof);
+}
+
+TEST_CASE("a peer of TLS that is cut off in the middle is no end of the stream, whatever it had sent") {
+  Files files;
+  AcceptOptions accept;
+  accept.tls = files.server(files.authority.make());
+  for (const bool mid_record : {false, true}) {
+    Loopback loop(accept);
+    ConnectOptions connect;
+    connect.tls = std::make_shared<TlsClient>(files.authority.file());
+    REQUIRE(try_connection(loop, Scheme::tcps, connect).heard == "hello");
+    // The client's socket goes without a word of TLS: aborting sends none.
+    if (mid_record) loop.client->async_write({MessageKind::binary, std::string(1 << 20, 'x')}, [](error_code) {});
+    loop.client->abort();
+    CHECK(loop.read(*loop.server).first == asio::error::connection_reset);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What single ops become in ONNX.
+// The ONNX nodes of single ops.
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/decoding.h>
@@ -83,8 +83,9 @@ TEST_CASE("Every op that works on tensors alone is exported, and imported again 
     Random random(seed);
     std::size_t number = 0;
     for (const OpCase& one : op_cases(random)) {
-      if (one.type == "put_slice" || one.type == "sum_to") continue;  // of backward programs, which are not exported
-      if (one.type == "bit_cast") continue;                           // the opset that is written has none
+      if (one.type == "put_slice" || one.type == "sum_to" || one.type == "layer_norm_gradient")
+        continue;                            // of backward programs, which are not exported
+      if (one.type == "bit_cast") continue;  // the opset that is written has none
       INFO(one.to_string());
       const bool known = random.coin();
       Program program;

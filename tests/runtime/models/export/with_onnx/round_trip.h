@@ -107,7 +107,7 @@ inline void check_again(const std::string& name, const Program& program, const F
   }
 }
 
-/// What is ragged as rows, and PORT.lengths.
+/// Ragged values as rows, and PORT.lengths.
 template <class Values>
 std::map<std::string, Value> with_lengths(const Values& values) {
   std::map<std::string, Value> plain;

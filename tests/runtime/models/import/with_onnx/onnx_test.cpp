@@ -360,7 +360,7 @@ TEST_CASE("A damaged model is read or refused in one line and never more") {
   }
 }
 
-/// What the importer says of a model, or nothing.
+/// The importer's error about a model, or nothing.
 std::string refusal_of(const GraphBuilder& graph, int opset = 17) {
   try {
     parse(graph, opset);

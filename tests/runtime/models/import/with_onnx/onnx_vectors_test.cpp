@@ -72,7 +72,7 @@ std::vector<double> numbers(const Tensor& tensor) {
   });
 }
 
-/// What differs, or an empty text.
+/// The difference, or an empty text.
 std::string compare(const Tensor& found, const Tensor& expected, double relative) {
   if (found.dtype() != expected.dtype() || found.dims() != expected.dims())
     return "expected " + expected.to_string() + ", found " + found.to_string();

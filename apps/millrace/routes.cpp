@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "routes.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "commands.h"
+
+namespace millrace::app {
+
+void Routes::add_to(CLI::App& command, Settings& settings) {
+  command
+      .add_option("--route", texts_,
+                  "NAME=MODEL: another model, for clients that name it in their start, or by the address /NAME. What else MODEL needs "
+                  "stands in the "
+                  ".toml beside it, or in a table [route.NAME] of --settings: the flags of a model")
+      ->allow_extra_args(false)
+      ->configurable(false);
+  settings.take_tables(
+      "route", [this](const std::string& name, const CLI::ConfigItem& item) { give(name, item); }, [this] { return text(); });
+}
+
+void Routes::give(const std::string& name, const CLI::ConfigItem& item) {
+  Route& route = routes_[name];
+  if (!Settings::give(route.app, item))
+    throw CLI::ConfigError(fmt::format("[route.{}]: expected model, state, const, row, config or weights, found {}", name, item.name));
+}
+
+std::map<std::string, const ModelFlags*> Routes::all() const {
+  for (const std::string& text : texts_) {
+    const auto [name, path] = split_assignment("--route", text);
+    routes_[name].flags.path = path;
+  }
+  std::map<std::string, const ModelFlags*> found;
+  for (const auto& [name, route] : routes_) {
+    if (route.flags.path.empty()) throw UsageError(fmt::format("[route.{}]: expected model = FILE, found none", name));
+    found.emplace(name, &route.flags);
+  }
+  return found;
+}
+
+std::string Routes::text() const {
+  std::string tables;
+  for (const auto& [name, flags] : all())
+    tables += fmt::format("\n[route.{}]\nmodel=\"{}\"\n{}", name, flags->path, Settings::text_of(routes_.at(name).app, "model"));
+  return tables;
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <millrace/tensor/stream.h>
+#include <millrace/tensor/tensor.h>
+
+namespace millrace {
+
+/// A convolution over one or more axes, ONNX Conv with weights [out_channels, in_channels / groups, K1, K2, …]:
+///   y[n, o, l1, l2, …] = Σ_{c, t1, t2, …} w[o, c, t1, t2, …] · x[n, g·in/groups + c, l1·stride1 + t1·dilation1 − before1, …] (+ bias[o]),
+/// g the group of o. The sum is the dot product of gemm.h: k runs over c, then t1, then t2, …; what lies in the padding is a zero that takes part
+/// like any other. With one axis the bits are those of conv1d.h.
+struct ConvDesc {
+  struct Axis {
+    std::int64_t stride = 1;
+    std::int64_t dilation = 1;
+    std::int64_t before = 0;  ///< zeros in front
+    std::int64_t after = 0;
+  };
+  std::vector<Axis> axes;
+  std::int64_t groups = 1;
+  bool relu = false;  ///< y < 0 becomes 0, with the bits of `Unary::relu`
+
+  /// (extent + pads − dilation·(kernel − 1) − 1) / stride + 1, or 0 where the kernel is longer.
+  static std::int64_t out_extent(const Axis& axis, std::int64_t extent, std::int64_t kernel);
+};
+
+/// x [N, in_channels, L1, …] of any strides, weights of as many axes, bias [out_channels] or null; f32 or f64 on host memory. Bits depend neither on N
+/// nor on threads. ShapeError, DTypeError, ArgumentError name both sides; PlaceError for other memory.
+Tensor conv(const ConvDesc& desc, const Tensor& x, const Tensor& weights, const Tensor* bias, StreamRef stream);
+
+}  // namespace millrace

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/conv.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <millrace/kernels/cpu/conv_kernels.h>
+#include <millrace/kernels/cpu/gemm_kernels.h>
+#include <millrace/kernels/cpu/strided_loop.h>
+#include <millrace/tensor/checked.h>
+
+namespace millrace::cpu {
+namespace {
+
+/// Multiply-adds of a part for one thread.
+constexpr std::int64_t thread_work = 1 << 18;
+/// Computing places between the rows of an output and dropping them is cheaper than gathering, up to so many places for each that stays.
+constexpr std::int64_t most_between = 2;
+
+/// From so many output channels on, the first of them copy the panel for the others: vectors of the plane cross cache lines.
+constexpr std::int64_t copied_units = 9;
+
+/// Of panels that are computed together; they stay in the first cache.
+constexpr std::int64_t near_bytes = 16 << 10;
+
+struct alignas(64) CacheLine {
+  std::byte bytes[64];
+};
+
+/// Where the results of one panel go: `count` places from `from` on, to `to` elements behind the first of their output channel.
+struct Segment {
+  std::int64_t from, to, count;
+};
+
+/// The k that rows of the output see of x itself, where all of them see padding alone at the others: what those add is zero. Their order and their
+/// blocks stay.
+template <class T>
+struct SeenTaps {
+  std::vector<std::int64_t> offsets;  // of each k that is left, in the plane
+  std::vector<std::int64_t> block_k;  // how many of each block of k_block are left
+  std::unique_ptr<T[]> weights;       // [units, k]
+};
+
+/// The plane that the products read: x with its padding.
+template <class T>
+struct Planes {
+  const T* first = nullptr;
+  DDim strides;
+};
+
+/// One group of all images, the places of the output in the lanes. Where strides are 1 a vector of places sees, for each k, elements side by side of the
+/// plane; elsewhere they are packed first.
+template <class T>
+class Group {
+ public:
+  Group(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor& out, std::int64_t group)
+      : desc_(desc), width_(panel_vectors * gemm_kernels().lanes<T>()), units_(weights.dim(0) / desc.groups) {
+    const int spatial = static_cast<int>(desc.axes.size());
+    k_ = weights.elements() / std::max<std::int64_t>(1, weights.dim(0));
+    weights_ = static_cast<const T*>(weights.raw()) + group * units_ * k_;
+    first_unit_ = group * units_;
+    out_ = static_cast<T*>(out.raw_mutable());
+    extents_.assign(out.dims().begin() + 2, out.dims().end());
+    for (const std::int64_t extent : extents_) places_ *= extent;
+    out_image_ = out.dim(1) * places_;
+    images_ = out.dim(0);
+    for (int axis = 0; axis < spatial; ++axis) {
+      const std::int64_t step = planes.strides[2 + axis];
+      steps_.push_back(step * desc.axes[static_cast<std::size_t>(axis)].stride);
+      adjoining_ = adjoining_ && desc.axes[static_cast<std::size_t>(axis)].stride == 1;
+    }
+    plane_image_ = planes.strides[0];
+    x_ = planes.first + group * weights.dim(1) * planes.strides[1];
+    find_offsets(planes.strides, weights);
+    std::int64_t last = 0;
+    for (int axis = 0; axis < spatial; ++axis)
+      last += (extents_[static_cast<std::size_t>(axis)] - 1) * steps_[static_cast<std::size_t>(axis)];
+    between_ = last + 1;
+    together_ = std::max<std::int64_t>(1, near_bytes / std::max<std::int64_t>(1, k_ * width_ * static_cast<std::int64_t>(sizeof(T))));
+    adjoining_ = adjoining_ && between_ <= most_between * places_ && between_ >= width_;
+    if (adjoining_ && spatial == 2 && weights.dim(2) > 1) find_seen(x_dims[2], weights);
+  }
+
+  std::int64_t panels() const {
+    const std::int64_t each = adjoining_ ? images_ * panels_of(between_) : panels_of(images_ * places_);
+    return each;
+  }
+  std::int64_t work() const { return width_ * k_ * units_; }
+  std::int64_t room() const { return width_ * (k_ * together_ + units_); }
+
+  /// Panels [first, last); `room` elements of memory from the start of a cache line on.
+  void run(std::int64_t first, std::int64_t last, const T* bias, T* room) const {
+    std::vector<Segment> segments;
+    std::vector<std::int64_t> places(static_cast<std::size_t>(width_));
+    ConvCall<T> call;
+    call.units = units_;
+    call.bias = bias == nullptr ? nullptr : bias + first_unit_;
+    call.relu = desc_.relu;
+    ConvCall<T> waiting;  // panels side by side
+    waiting.panels = 0;
+    for (std::int64_t panel = first; panel < last; ++panel) {
+      segments.clear();
+      call.x = room;
+      call.offsets = packed_.data();
+      call.copy = nullptr;
+      call.block_k = nullptr;
+      call.k = k_;
+      call.weights = weights_;
+      if (adjoining_) {
+        const std::int64_t image = panel / panels_of(between_), begin = panel % panels_of(between_) * width_;
+        const std::int64_t count = std::min(width_, between_ - begin);
+        const T* from = x_ + image * plane_image_ + begin;
+        find_segments(image, begin, begin + count, segments);
+        if (count == width_) {
+          call.x = from;
+          call.offsets = offsets_.data();
+          call.copy = units_ < copied_units ? nullptr : room;
+          if (const SeenTaps<T>* const seen = seen_of(segments, image)) {
+            call.offsets = seen->offsets.data();
+            call.block_k = seen->block_k.data();
+            call.k = std::ssize(seen->offsets);
+            call.weights = seen->weights.get();
+          }
+        } else {  // no element behind the last is there
+          finish(waiting);
+          pack_adjoining(from, count, room);
+        }
+      } else {
+        const std::int64_t begin = panel * width_;
+        const std::int64_t count = std::min(width_, images_ * places_ - begin);
+        finish(waiting);
+        find_places(begin, count, places.data(), segments);
+        pack_places(places.data(), count, room);
+      }
+      T* out = out_ + first_unit_ * places_;
+      const bool direct = segments.size() == 1 && segments[0].count == width_;
+      call.out = direct ? out + segments[0].to : room + width_ * k_ * together_;
+      call.out_stride = direct ? places_ : width_;
+      const std::int64_t waits = waiting.panels * width_;
+      if (direct && waits > 0 && waiting.panels < together_ && call.offsets == waiting.offsets && call.x == waiting.x + waits &&
+          call.out == waiting.out + waits) {
+        ++waiting.panels;
+        continue;
+      }
+      finish(waiting);
+      if (direct) {
+        waiting = call;
+        continue;
+      }
+      conv_panel(call);
+      for (std::int64_t unit = 0; unit < units_; ++unit)
+        for (const Segment& segment : segments)
+          copy_some(call.out + unit * width_ + segment.from, segment.count, out + unit * places_ + segment.to);
+    }
+    finish(waiting);
+  }
+
+ private:
+  static void finish(ConvCall<T>& waiting) {
+    if (waiting.panels > 0) conv_panel(waiting);
+    waiting.panels = 0;
+  }
+  std::int64_t panels_of(std::int64_t count) const { return (count + width_ - 1) / width_; }
+
+  /// Of each k from the element that the first k of a place sees: over channels, then taps in row-major order.
+  void find_offsets(const DDim& strides, const Tensor& weights) {
+    offsets_.reserve(static_cast<std::size_t>(k_));
+    const DDim taps = weights.dims().erased(0).erased(0);
+    for (std::int64_t channel = 0; channel < weights.dim(1); ++channel) {
+      for (std::int64_t tap = 0; tap < taps.elements(); ++tap) {
+        std::int64_t offset = channel * strides[1], rest = tap;
+        for (int axis = taps.rank() - 1; axis >= 0; --axis) {
+          offset += rest % taps[axis] * desc_.axes[static_cast<std::size_t>(axis)].dilation * strides[2 + axis];
+          rest /= taps[axis];
+        }
+        packed_.push_back(std::ssize(offsets_) * width_);
+        offsets_.push_back(offset);
+      }
+    }
+  }
+
+  /// A few elements, without a call.
+  static void copy_some(const T* from, std::int64_t count, T* to) {
+    constexpr std::int64_t some = 4;
+    if (count < some) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+      return;
+    }
+    for (std::int64_t i = 0; i + some <= count; i += some) std::memcpy(to + i, from + i, some * sizeof(T));
+    std::memcpy(to + count - some, from + count - some, some * sizeof(T));
+  }
+
+  /// For rows of the output at the edges of x: the taps that they see. Weights that are not finite keep all.
+  void find_seen(std::int64_t rows, const Tensor& weights) {
+    const ConvDesc::Axis& axis = desc_.axes[0];
+    const std::int64_t taps = weights.dim(2), along = weights.dim(3), per_row = panels_of(extents_[1]);
+    taps_.resize(static_cast<std::size_t>(extents_[0]));
+    for (std::int64_t row = 0; row < extents_[0]; ++row) {
+      const std::int64_t start = row * axis.stride - axis.before;
+      std::int64_t first = 0, last = taps;
+      while (first < last && start + first * axis.dilation < 0) ++first;
+      while (last > first && start + (last - 1) * axis.dilation >= rows) --last;
+      taps_[static_cast<std::size_t>(row)] = {first, last};
+      if ((first == 0 && last == taps) || first == last || per_row < 2 || seen_.contains({first, last})) continue;
+      SeenTaps<T> made;
+      made.block_k.assign(static_cast<std::size_t>((k_ + k_block - 1) / k_block), 0);
+      for (std::int64_t k = 0; k < k_; ++k) {
+        if (const std::int64_t tap = k / along % taps; tap < first || tap >= last) continue;
+        made.offsets.push_back(offsets_[static_cast<std::size_t>(k)]);
+        ++made.block_k[static_cast<std::size_t>(k / k_block)];
+      }
+      if (std::count(made.block_k.begin(), made.block_k.end(), 0) > 0) continue;
+      if (!finite()) return;
+      // Of each channel the taps that are left stand side by side.
+      const std::int64_t each = taps * along, some = (last - first) * along;
+      made.weights = std::make_unique_for_overwrite<T[]>(made.offsets.size() * static_cast<std::size_t>(units_));
+      for (std::int64_t channel = 0; channel < units_ * k_ / each; ++channel)
+        copy_some(weights_ + channel * each + first * along, some, made.weights.get() + channel * some);
+      seen_.emplace(std::pair(first, last), std::move(made));
+    }
+  }
+  bool finite() const {
+    bool all = true;
+    for (const T* w = weights_; w != weights_ + units_ * k_; ++w) all &= std::abs(*w) <= std::numeric_limits<T>::max();
+    return all;
+  }
+  /// The taps that the rows of a panel see; null: all.
+  const SeenTaps<T>* seen_of(const std::vector<Segment>& segments, std::int64_t image) const {
+    if (seen_.empty() || segments.empty()) return nullptr;
+    std::pair<std::int64_t, std::int64_t> taps{std::numeric_limits<std::int64_t>::max(), 0};
+    for (const Segment& segment : segments) {
+      const auto [first, last] = taps_[static_cast<std::size_t>((segment.to - image * out_image_) / extents_[1])];
+      taps = {std::min(taps.first, first), std::max(taps.second, last)};
+    }
+    const auto found = seen_.find(taps);
+    return found == seen_.end() ? nullptr : &found->second;
+  }
+
+  void pack_adjoining(const T* from, std::int64_t count, T* panel) const {
+    for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
+      std::memcpy(panel, from + offsets_[static_cast<std::size_t>(k)], static_cast<std::size_t>(count) * sizeof(T));
+      std::fill(panel + count, panel + width_, T{0});
+    }
+  }
+  void pack_places(const std::int64_t* places, std::int64_t count, T* panel) const {
+    for (std::int64_t k = 0; k < k_; ++k, panel += width_) {
+      const T* from = x_ + offsets_[static_cast<std::size_t>(k)];
+      for (std::int64_t i = 0; i < count; ++i) panel[i] = from[places[i]];
+      std::fill(panel + count, panel + width_, T{0});
+    }
+  }
+
+  /// Places [begin, end) of an image, counted along its plane: those of rows of the output, without what lies between them.
+  void find_segments(std::int64_t image, std::int64_t begin, std::int64_t end, std::vector<Segment>& segments) const {
+    const std::int64_t along = extents_.back();
+    const std::int64_t rows = places_ / along;
+    for (std::int64_t row = first_row(begin - along + 1); row < rows; ++row) {
+      const std::int64_t start = start_of(row);
+      if (start >= end) return;
+      const std::int64_t from = std::max(begin, start), to = std::min(end, start + along);
+      if (from < to) segments.push_back({from - begin, image * out_image_ + row * along + from - start, to - from});
+    }
+  }
+  /// Where a row of the output, all axes but the last, begins along the plane.
+  std::int64_t start_of(std::int64_t row) const {
+    std::int64_t start = 0;
+    for (std::size_t axis = extents_.size() - 1; axis-- > 0;) {
+      if (axis == 0) return start + row * steps_[0];
+      start += row % extents_[axis] * steps_[axis];
+      row /= extents_[axis];
+    }
+    return start;
+  }
+  /// The first row that begins at `place` or behind it.
+  std::int64_t first_row(std::int64_t place) const {
+    std::int64_t low = 0, high = places_ / extents_.back();
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (start_of(middle) < place)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+
+  /// Places [begin, begin + count) of all images in the order of the output.
+  void find_places(std::int64_t begin, std::int64_t count, std::int64_t* places, std::vector<Segment>& segments) const {
+    for (std::int64_t i = 0; i < count;) {
+      const std::int64_t image = (begin + i) / places_, place = (begin + i) % places_;
+      const std::int64_t some = std::min(count - i, places_ - place);
+      segments.push_back({i, image * out_image_ + place, some});
+      const std::int64_t along = extents_.back(), step = steps_.back();
+      for (std::int64_t next = 0; next < some; ++next, ++i) {
+        const std::int64_t row = (place + next) / along;
+        places[i] = image * plane_image_ + start_of(row) + (place + next) % along * step;
+      }
+    }
+  }
+
+  const ConvDesc& desc_;
+  std::int64_t width_;  // places of a panel
+  std::int64_t units_;  // output channels
+  std::int64_t k_ = 0, first_unit_ = 0, places_ = 1, images_ = 0, out_image_ = 0, plane_image_ = 0;
+  std::int64_t together_ = 1;  // panels side by side that are computed together: with few k a row of out would be written in short pieces
+  std::int64_t between_ = 0;   // places of an image with those between its rows
+  bool adjoining_ = true;      // places that lie side by side are computed side by side, those between rows too
+  std::vector<std::int64_t> extents_;  // of the output
+  std::vector<std::int64_t> steps_;
+  std::vector<std::int64_t> offsets_;                        // of each k, in the plane
+  std::vector<std::int64_t> packed_;                         // and in a packed panel
+  std::vector<std::pair<std::int64_t, std::int64_t>> taps_;  // by row of the output: those along its axis that see x
+  std::map<std::pair<std::int64_t, std::int64_t>, SeenTaps<T>> seen_;
+  const T* weights_ = nullptr;
+  const T* x_ = nullptr;
+  T* out_ = nullptr;
+};
+
+template <class T>
+void run_groups(const ConvDesc& desc, const DDim& x_dims, const Planes<T>& planes, const Tensor& weights, const Tensor* bias,
+                const Tensor& out, ThreadTeam& team) {
+  for (std::int64_t index = 0; index < desc.groups; ++index) {
+    const Group<T> group(desc, x_dims, planes, weights, out, index);
+    const std::int64_t grain = std::max<std::int64_t>(1, thread_work / std::max<std::int64_t>(1, group.work()));
+    team.parallel(group.panels(), grain, [&](std::int64_t first, std::int64_t last) {
+      const auto room =
+          std::make_unique_for_overwrite<CacheLine[]>(static_cast<std::size_t>(group.room()) * sizeof(T) / sizeof(CacheLine) + 1);
+      group.run(first, last, bias == nullptr ? nullptr : static_cast<const T*>(bias->raw()), reinterpret_cast<T*>(room.get()));
+    });
+  }
+}
+
+/// Copies x between its padding.
+template <class T>
+class Padding {
+ public:
+  Padding(const PaddedPlanes& form, const Tensor& x, T* room) : form_(form), x_(x), room_(room) {}
+
+  void run(ThreadTeam& team) const {
+    const std::int64_t channels = x_.dim(1), each = form_.strides[1], count = x_.dim(0) * channels;
+    std::fill_n(room_, form_.first, T{0});
+    std::fill_n(room_ + form_.first + count * each, form_.elements - form_.first - count * each, T{0});
+    team.parallel(count, std::max<std::int64_t>(1, grain_light / std::max<std::int64_t>(1, each)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    std::fill_n(room_ + form_.first + begin * each, (end - begin) * each, T{0});
+                    for (std::int64_t at = begin; at < end; ++at) {
+                      const std::int64_t offset = at / channels * x_.strides()[0] + at % channels * x_.strides()[1];
+                      copy(2, static_cast<const T*>(x_.raw()) + offset, room_ + form_.first + at * each);
+                    }
+                  });
+  }
+
+ private:
+  void copy(int axis, const T* from, T* to) const {
+    const std::int64_t extent = x_.dims().begin()[axis], from_step = x_.strides().begin()[axis], to_step = form_.strides.begin()[axis];
+    if (axis + 1 == x_.rank()) return copy_row(from, from_step, extent, to);
+    if (axis + 2 < x_.rank()) {
+      for (std::int64_t i = 0; i < extent; ++i) copy(axis + 1, from + i * from_step, to + i * to_step);
+      return;
+    }
+    const std::int64_t along = x_.dims().begin()[axis + 1], along_step = x_.strides().begin()[axis + 1];
+    for (std::int64_t i = 0; i < extent; ++i) copy_row(from + i * from_step, along_step, along, to + i * to_step);
+  }
+  static void copy_row(const T* from, std::int64_t step, std::int64_t count, T* to) {
+    if (step == 1) {
+      std::copy_n(from, count, to);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+    }
+  }
+
+  const PaddedPlanes& form_;
+  const Tensor& x_;
+  T* room_;
+};
+
+template <class T>
+void run_type(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
+              ThreadTeam& team) {
+  if (room == nullptr) return run_groups<T>(desc, x.dims(), {static_cast<const T*>(x.raw()), x.strides()}, weights, bias, out, team);
+  const PaddedPlanes form(desc, x.dims());
+  T* const padded = static_cast<T*>(room->raw_mutable());
+  Padding<T>(form, x, padded).run(team);
+  run_groups<T>(desc, x.dims(), {padded, form.strides}, weights, bias, out, team);
+}
+
+}  // namespace
+
+PaddedPlanes::PaddedPlanes(const ConvDesc& desc, const DDim& dims) : strides(dims) {
+  std::int64_t step = 1, behind = 0;
+  for (int axis = dims.rank() - 1; axis >= 0; --axis) {
+    strides[axis] = step;
+    const ConvDesc::Axis form = axis < 2 ? ConvDesc::Axis() : desc.axes[static_cast<std::size_t>(axis - 2)];
+    first = checked_add(first, checked_mul(form.before, step));
+    behind = checked_add(behind, checked_mul(form.after, step));
+    step = checked_mul(step, checked_add(dims[axis], std::max(form.before, form.after)));
+  }
+  elements = checked_add(first, checked_add(step, behind));
+}
+
+void conv(const ConvDesc& desc, const Tensor& x, const Tensor* room, const Tensor& weights, const Tensor* bias, const Tensor& out,
+          ThreadTeam& team) {
+  if (out.elements() == 0) return;
+  if (x.dtype() == DType::f64) return run_type<double>(desc, x, room, weights, bias, out, team);
+  run_type<float>(desc, x, room, weights, bias, out, team);
+}
+
+}  // namespace millrace::cpu

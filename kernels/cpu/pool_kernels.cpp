@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/cpu/pool_kernels.h>
+
+#include <cstring>
+
+#include <millrace/kernels/cpu/targets.h>
+
+#define HWY_TARGET_INCLUDE "millrace/kernels/cpu/pool_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Each fold of a vector beside the same of an element, with the bits of span_kernels.cpp.
+struct Greatest {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Not(hn::Eq(a, a))), a, b);
+  }
+  template <class T>
+  HWY_INLINE T of(T a, T b) const {
+    return ((a > b) | (a != a)) ? a : b;
+  }
+};
+struct Least {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::Not(hn::Eq(a, a))), a, b);
+  }
+  template <class T>
+  HWY_INLINE T of(T a, T b) const {
+    return ((a < b) | (a != a)) ? a : b;
+  }
+};
+struct Sum {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Add(a, b);
+  }
+  template <class T>
+  HWY_INLINE T of(T a, T b) const {
+    return a + b;
+  }
+};
+
+/// As many windows as fill whole vectors, where their elements come apart in registers: side by side, or windows of 2 to 4 that fill their row. The
+/// number of windows done.
+template <class T, class F>
+HWY_INLINE std::int64_t WholeVectors(const WindowCall<T>& call, T* out, F f) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  if (call.stride == 1) {
+    for (; i + lanes <= call.count; i += lanes) {
+      V total = hn::LoadU(d, call.from + i);
+      for (std::int64_t tap = 1; tap < call.kernel; ++tap) total = f(total, hn::LoadU(d, call.from + i + tap * call.dilation));
+      hn::StoreU(total, d, out + i);
+    }
+    return i;
+  }
+  if (call.kernel != call.stride || (call.dilation != 1 && call.kernel > 1)) return 0;
+  V first, second, third, fourth;
+  if (call.stride == 2) {
+    for (; i + lanes <= call.count; i += lanes) {
+      hn::LoadInterleaved2(d, call.from + 2 * i, first, second);
+      hn::StoreU(f(first, second), d, out + i);
+    }
+  } else if (call.stride == 3) {
+    for (; i + lanes <= call.count; i += lanes) {
+      hn::LoadInterleaved3(d, call.from + 3 * i, first, second, third);
+      hn::StoreU(f(f(first, second), third), d, out + i);
+    }
+  } else if (call.stride == 4) {
+    for (; i + lanes <= call.count; i += lanes) {
+      hn::LoadInterleaved4(d, call.from + 4 * i, first, second, third, fourth);
+      hn::StoreU(f(f(f(first, second), third), fourth), d, out + i);
+    }
+  }
+  return i;
+}
+
+template <class T, class F>
+HWY_NOINLINE void FoldEach(const WindowCall<T>& call, T* out, F f) {
+  for (std::int64_t i = WholeVectors(call, out, f); i < call.count; ++i) {
+    const T* from = call.from + i * call.stride;
+    T total = *from;
+    for (std::int64_t tap = 1; tap < call.kernel; ++tap) total = f.of(total, from[tap * call.dilation]);
+    out[i] = total;
+  }
+}
+
+template <class T>
+HWY_INLINE void Fold(const WindowCall<T>& call, Binary fold, T* out) {
+  if (call.kernel == 1 && call.stride == 1) {
+    std::memcpy(out, call.from, static_cast<std::size_t>(call.count) * sizeof(T));
+  } else if (fold == Binary::maximum) {
+    FoldEach(call, out, Greatest());
+  } else if (fold == Binary::minimum) {
+    FoldEach(call, out, Least());
+  } else {
+    FoldEach(call, out, Sum());
+  }
+}
+
+void FoldF32(const WindowCall<float>& call, Binary fold, float* out) { Fold(call, fold, out); }
+void FoldF64(const WindowCall<double>& call, Binary fold, double* out) { Fold(call, fold, out); }
+
+}  // namespace millrace::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::cpu {
+
+HWY_EXPORT(FoldF32);
+HWY_EXPORT(FoldF64);
+
+void fold_windows(const WindowCall<float>& call, Binary fold, float* out) { HWY_DYNAMIC_DISPATCH(FoldF32)(call, fold, out); }
+void fold_windows(const WindowCall<double>& call, Binary fold, double* out) { HWY_DYNAMIC_DISPATCH(FoldF64)(call, fold, out); }
+
+}  // namespace millrace::cpu
+#endif

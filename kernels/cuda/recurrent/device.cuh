@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <millrace/tensor/host_device.h>
+
+/// A warp of a block, its lanes, shared memory, barriers and words that blocks share: the names that kernels of several blocks are written
+/// against. nvcc and NVRTC compile the headers of this folder for devices, so they include no standard header where NVRTC reads them. A host
+/// compiler finds the same names in tests/support/emulated_cuda/emulated_lanes.h, where a warp is a thread of the host whose lanes go one after
+/// the other through each `each_lane`.
+
+#if defined(__CUDACC_RTC__)
+namespace std {
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long;
+using uint64_t = unsigned long;
+enum class byte : unsigned char {};
+}  // namespace std
+#else
+#include <cstddef>
+#include <cstdint>
+#endif
+
+#if defined(__CUDACC__)
+#define MILLRACE_DEVICE __device__ __forceinline__
+#define MILLRACE_UNROLLED _Pragma("unroll")
+#define MILLRACE_UNROLLED_BY_4 _Pragma("unroll 4")
+#else
+#define MILLRACE_DEVICE inline
+#define MILLRACE_UNROLLED
+#define MILLRACE_UNROLLED_BY_4
+#endif
+
+namespace millrace::cuda {
+
+inline constexpr int warp_lanes = 32;
+
+/// Words that a lane loads at once.
+struct alignas(8) Words2 {
+  std::uint32_t at[2];
+};
+struct alignas(16) Words4 {
+  std::uint32_t at[4];
+};
+struct alignas(8) Floats2 {
+  float at[2];
+};
+struct alignas(16) Floats4 {
+  float at[4];
+};
+
+template <class A, class B>
+inline constexpr bool is_same = false;
+template <class A>
+inline constexpr bool is_same<A, A> = true;
+
+/// The bits of `from` as another type of the same size.
+template <class To, class From>
+MILLRACE_HD constexpr To bits_as(const From& from) {
+  return __builtin_bit_cast(To, from);
+}
+
+}  // namespace millrace::cuda
+
+#if defined(__CUDACC__)
+
+namespace millrace::cuda {
+
+/// A value of each lane of a warp; a lane sees its own.
+template <class T>
+struct PerLane {
+  T own;
+  MILLRACE_DEVICE T& operator[](int) { return own; }
+  MILLRACE_DEVICE const T& operator[](int) const { return own; }
+};
+
+class Warp {
+ public:
+  MILLRACE_DEVICE int block() const { return static_cast<int>(blockIdx.x); }
+  MILLRACE_DEVICE int warp() const { return static_cast<int>(threadIdx.x) / warp_lanes; }
+  MILLRACE_DEVICE int warps() const { return static_cast<int>(blockDim.x) / warp_lanes; }
+  MILLRACE_DEVICE std::byte* shared() const {
+    extern __shared__ Words4 shared_words[];
+    return reinterpret_cast<std::byte*>(shared_words);
+  }
+  /// f(lane) in each lane.
+  template <class F>
+  MILLRACE_DEVICE void each_lane(F&& f) const {
+    f(static_cast<int>(threadIdx.x) % warp_lanes);
+  }
+
+  /// All warps of the block meet; what each wrote before, all see.
+  MILLRACE_DEVICE void sync() const { __syncthreads(); }
+  /// The same for the first `warps` warps of the block alone, whether or not there are others.
+  MILLRACE_DEVICE void sync(int warps) const { asm volatile("barrier.sync 1, %0;" ::"r"(warps * warp_lanes) : "memory"); }
+  /// All lanes of this warp see the earlier writes of each.
+  MILLRACE_DEVICE void sync_lanes() const { __syncwarp(); }
+  /// `sync` for all blocks of the cluster, in two halves.
+  MILLRACE_DEVICE void cluster_arrive() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+  }
+  MILLRACE_DEVICE void cluster_wait() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+  }
+  /// This warp ends, and the cluster does not wait for it any more.
+  MILLRACE_DEVICE void cluster_leave() const {}
+  /// Between the looks of a warp that waits for other blocks.
+  MILLRACE_DEVICE void relax() const {}
+  /// A longer pause, for a warp that computes nothing.
+  MILLRACE_DEVICE void doze() const { __nanosleep(200); }
+  /// Cycles of this multiprocessor.
+  MILLRACE_DEVICE std::int64_t clock() const {
+    std::int64_t now;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)::"memory");
+    return now;
+  }
+  /// The least value of all lanes.
+  MILLRACE_DEVICE std::uint32_t least(const PerLane<std::uint32_t>& values) const { return __reduce_min_sync(0xffffffffu, values.own); }
+};
+
+// Words that blocks share. An acquire sees all writes before the release, of its thread and of the threads that met it in its block.
+MILLRACE_DEVICE void add_release(std::uint32_t* word, std::uint32_t added) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(added) : "memory");
+}
+MILLRACE_DEVICE std::uint32_t add_acquire_release(std::uint32_t* word, std::uint32_t added) {
+  std::uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(added) : "memory");
+  return before;
+}
+MILLRACE_DEVICE std::uint32_t load_acquire(const std::uint32_t* word) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+MILLRACE_DEVICE void store_release(std::uint32_t* word, std::uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+/// To a word of the host's memory. Its fence waits for that memory.
+MILLRACE_DEVICE void store_release_system(std::uint64_t* word, std::uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+/// Past the first cache, which does not see what other multiprocessors write.
+MILLRACE_DEVICE Words4 load_shared_by_blocks(const std::byte* from) {
+  Words4 made;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(made.at[0]), "=r"(made.at[1]), "=r"(made.at[2]), "=r"(made.at[3])
+               : "l"(from)
+               : "memory");
+  return made;
+}
+
+}  // namespace millrace::cuda
+
+#else
+#include <emulated_lanes.h>
+#endif

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <millrace/kernels/conv.h>
+
+#include <cmath>
+#include <limits>
+
+#include <doctest/doctest.h>
+#include <kernels/device_under_test.h>
+#include <millrace/kernels/conv1d.h>
+#include <millrace/kernels/matmul.h>
+#include <millrace/kernels/unary.h>
+
+namespace millrace::testing {
+namespace {
+
+/// Each place's elements side by side, [N·L, k], channels before taps: what the dot products of a group multiply.
+template <class T>
+Tensor unfolded(const ConvDesc& desc, const Tensor& x, const Tensor& w, const DDim& out, std::int64_t group) {
+  const std::int64_t places = out.erased(0).erased(0).elements(), k = w.elements() / w.dim(0);
+  Tensor made(x.dtype(), DDim{x.dim(0) * places, k});
+  T* to = made.mutable_data<T>();
+  const int spatial = x.rank() - 2;
+  const DDim taps = w.dims().erased(0).erased(0);
+  for (std::int64_t n = 0; n < x.dim(0); ++n)
+    for (std::int64_t place = 0; place < places; ++place)
+      for (std::int64_t c = 0; c < w.dim(1); ++c)
+        for (std::int64_t tap = 0; tap < taps.elements(); ++tap) {
+          std::int64_t place_left = place, tap_left = tap, step = 1, at = 0;
+          bool inside = true;
+          for (int axis = spatial - 1; axis >= 0; --axis) {
+            const ConvDesc::Axis& form = desc.axes[static_cast<std::size_t>(axis)];
+            const std::int64_t i = place_left % out[axis + 2] * form.stride + tap_left % taps[axis] * form.dilation - form.before;
+            place_left /= out[axis + 2];
+            tap_left /= taps[axis];
+            inside = inside && i >= 0 && i < x.dim(axis + 2);
+            at += i * step;
+            step *= x.dim(axis + 2);
+          }
+          *to++ = inside ? x.data<T>()[(n * x.dim(1) + group * w.dim(1) + c) * step + at] : T{0};
+        }
+  return made;
+}
+
+/// The convolution by definition: products of unfolded rows, then the bias, then relu.
+template <class T>
+Tensor by_products(const ConvDesc& desc, const Tensor& x, const Tensor& w, const Tensor* bias, const DDim& dims, StreamRef stream) {
+  Tensor out(x.dtype(), dims);
+  T* to = out.mutable_data<T>();
+  const std::int64_t places = dims.erased(0).erased(0).elements(), units = w.dim(0) / desc.groups, k = w.elements() / w.dim(0);
+  for (std::int64_t group = 0; group < desc.groups; ++group) {
+    const Tensor rows = w.reshape(DDim{w.dim(0), k}).rows(group * units, (group + 1) * units);
+    const Tensor sums = matmul(unfolded<T>(desc, x, w, dims, group), rows.permute({1, 0}), stream);
+    for (std::int64_t row = 0; row < sums.dim(0); ++row)
+      for (std::int64_t unit = 0; unit < units; ++unit) {
+        T value = sums.data<T>()[row * units + unit];
+        if (bias != nullptr) value += bias->data<T>()[group * units + unit];
+        if (desc.relu) value = value > 0 ? value : T{0};
+        to[(row / places * dims[1] + group * units + unit) * places + row % places] = value;
+      }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a convolution along one to three axes has the bits of the products of its unfolded rows") {
+  CpuDevice one(1), two(2);
+  for (const std::uint64_t seed : seeds(40)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const DType dtype = random.coin() ? DType::f32 : DType::f64;
+    const int spatial = static_cast<int>(random.between(1, 3));
+    ConvDesc desc;
+    desc.groups = random.between(1, 2);
+    desc.relu = random.coin();
+    const bool plain = random.coin();
+    DDim x_dims{random.between(1, 3), desc.groups * random.between(1, seed % 5 == 0 ? 70 : 4)};
+    DDim w_dims{desc.groups * random.between(1, 15), x_dims[1] / desc.groups};
+    for (int axis = 2; axis < spatial + 2; ++axis) {
+      desc.axes.push_back({plain ? 1 : random.between(1, 3), random.between(1, 2), random.between(0, 2), random.between(0, 2)});
+      w_dims = w_dims.inserted(axis, random.between(1, 4));
+      x_dims = x_dims.inserted(axis, random.between(8, spatial == 1 ? 200 : 20));
+    }
+    const Tensor x = random_tensor(random, dtype, x_dims), w = random_tensor(random, dtype, w_dims);
+    const Tensor bias = random_tensor(random, dtype, DDim{w_dims[0]});
+    const Tensor* addend = random.coin() ? &bias : nullptr;
+    const Tensor out = conv(desc, x, w, addend, one.stream(0));
+    const Tensor expected = dtype == DType::f32 ? by_products<float>(desc, x, w, addend, out.dims(), one.stream(0))
+                                                : by_products<double>(desc, x, w, addend, out.dims(), one.stream(0));
+    CHECK(same_bits(out, expected));
+    CHECK(same_bits(out, conv(desc, x, w, addend, two.stream(0))));
+    const Tensor last = conv(desc, x.rows(x.dim(0) - 1, x.dim(0)), w, addend, one.stream(0));
+    CHECK(same_bits(last, clone(out.rows(x.dim(0) - 1, x.dim(0)), one.stream(0))));
+  }
+}
+
+TEST_CASE("rows at the edges of a wide plane leave out the taps that see padding alone, and have the bits of all products") {
+  CpuDevice one(1), two(2);
+  Random random(8);
+  for (const std::int64_t height : {1, 2, 5}) {
+    for (const std::int64_t channels : {1, 70}) {  // 3·3·70 k are two blocks
+      CAPTURE(height);
+      CAPTURE(channels);
+      ConvDesc desc;
+      desc.axes = {{1, height == 5 ? 2 : 1, 2, 1}, {1, 1, 1, 1}};
+      const Tensor x = random_tensor(random, DType::f32, DDim{2, channels, height + 2, 150});
+      Tensor w = random_tensor(random, DType::f32, DDim{11, channels, 3, 3});
+      const Tensor bias = random_tensor(random, DType::f32, DDim{11});
+      const Tensor out = conv(desc, x, w, &bias, one.stream(0));
+      CHECK(same_bits(out, by_products<float>(desc, x, w, &bias, out.dims(), one.stream(0))));
+      CHECK(same_bits(out, conv(desc, x, w, &bias, two.stream(0))));
+      w.mutable_data<float>()[0] = std::numeric_limits<float>::infinity();  // times padding it is NaN
+      const Tensor edge = conv(desc, x, w, &bias, one.stream(0));
+      CHECK(std::isnan(edge.data<float>()[0]));
+      CHECK(std::isnan(edge.data<float>()[100]));
+    }
+  }
+}
+
+TEST_CASE("a convolution along one axis has the bits of conv1d, over views too") {
+  CpuDevice device;
+  Random random(5);
+  const StreamRef stream = device.stream(0);
+  for (const std::int64_t length : {3, 31, 64, 263}) {
+    const Tensor x = random_tensor(random, DType::f32, DDim{length, 2, 60}).permute({1, 2, 0}),
+                 w = random_tensor(random, DType::f32, DDim{5, 60, 10});
+    const Tensor bias = random_tensor(random, DType::f32, DDim{5});
+    Conv1dDesc one;
+    one.in_channels = 60;
+    one.out_channels = 5;
+    one.kernel = 10;
+    one.pad_before = 4;
+    one.pad_after = 5;
+    ConvDesc desc;
+    desc.axes = {{1, 1, 4, 5}};
+    CHECK(same_bits(conv(desc, x, w, &bias, stream), conv1d(one, x, w, &bias, stream)));
+  }
+}
+
+TEST_CASE("a convolution without elements is empty, and refuses what does not fit by name") {
+  CpuDevice device;
+  Random random(6);
+  const StreamRef stream = device.stream(0);
+  ConvDesc desc;
+  desc.axes = {{}, {}};
+  const auto f32 = [&](const DDim& dims) { return random_tensor(random, DType::f32, dims); };
+  CHECK(conv(desc, f32({0, 2, 5, 5}), f32({3, 2, 2, 2}), nullptr, stream).dims() == DDim{0, 3, 4, 4});
+  CHECK(conv(desc, f32({1, 2, 1, 5}), f32({3, 2, 2, 2}), nullptr, stream).dims() == DDim{1, 3, 0, 4});
+  CHECK_THROWS_AS(conv(desc, f32({1, 3, 5, 5}), f32({3, 2, 2, 2}), nullptr, stream), ShapeError);
+  CHECK_THROWS_AS(conv(desc, f32({1, 2, 5}), f32({3, 2, 2, 2}), nullptr, stream), ShapeError);
+  CHECK_THROWS_AS(conv(desc, random_tensor(random, DType::f64, {1, 2, 5, 5}), f32({3, 2, 2, 2}), nullptr, stream), DTypeError);
+  desc.axes[0].stride = 0;
+  CHECK_THROWS_AS(conv(desc, f32({1, 2, 5, 5}), f32({3, 2, 2, 2}), nullptr, stream), ArgumentError);
+}
+
+}  // namespace millrace::testing
