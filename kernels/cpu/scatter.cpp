@@ -57,7 +57,7 @@ T reduced(T a, T b, ScatterReduction reduction) {
 
 /// Calls f(element, wide) with values of the types that a number is stored in and computed in.
 template <class F>
-void visit_numbers(DType dtype, F&& f) {
+void visit_elements(DType dtype, F&& f) {
   switch (dtype) {
     case DType::i64: return f(std::int64_t{}, std::int64_t{});
     case DType::i32: return f(std::int32_t{}, std::int32_t{});
@@ -78,7 +78,7 @@ void scatter_blocks(const Tensor& updates, const std::vector<std::int64_t>& bloc
     for (std::size_t i = 0; i < blocks.size(); ++i) std::memcpy(to + static_cast<std::size_t>(blocks[i]) * bytes, from + i * bytes, bytes);
     return;
   }
-  visit_numbers(out.dtype(), [&](auto element, auto wide) {
+  visit_elements(out.dtype(), [&](auto element, auto wide) {
     using T = decltype(element);
     using Wide = decltype(wide);
     const T* from = static_cast<const T*>(updates.raw());

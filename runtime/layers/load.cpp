@@ -12,7 +12,7 @@ std::string names_of(const SafeTensors& file) {
   constexpr std::size_t most = 12;
   std::string text;
   for (std::size_t i = 0; i < file.tensors.size() && i < most; ++i)
-    text += (i == 0 ? "" : ", ") + internal::printable(file.tensors[i].first);
+    text += (i == 0 ? "" : ", ") + millrace::internal::printable(file.tensors[i].first);
   if (file.tensors.size() > most) text += " and " + std::to_string(file.tensors.size() - most) + " more";
   return text.empty() ? "none" : text;
 }
@@ -24,7 +24,7 @@ std::optional<Tensor> perhaps(const SafeTensors& file, const std::string& name) 
 
 Tensor needed(const SafeTensors& file, const std::string& name) {
   if (const Tensor* found = file.find(name)) return *found;
-  throw ArgumentError("expected a tensor " + internal::printable(name) + ", found " + names_of(file));
+  throw ArgumentError("expected a tensor " + millrace::internal::printable(name) + ", found " + names_of(file));
 }
 
 /// The weights that `make` gives of NAME_0_, NAME_1_, … as far as the file goes.

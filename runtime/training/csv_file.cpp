@@ -13,7 +13,7 @@
 namespace millrace::training {
 namespace {
 
-using internal::printable;
+using millrace::internal::printable;
 
 constexpr std::int64_t most_numbers = std::int64_t{1} << 20;  // classes or words that are numbers
 

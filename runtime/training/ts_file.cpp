@@ -67,7 +67,7 @@ class TsReader {
   std::string at() const { return name_ + ":" + std::to_string(line_) + ": "; }
 
   void header(std::string_view line) {
-    if (line.front() != '@') fail("expected a line of @ or #, found " + internal::printable(line));
+    if (line.front() != '@') fail("expected a line of @ or #, found " + millrace::internal::printable(line));
     const std::vector<std::string> words = words_of(line.substr(1));
     if (words.empty()) fail("expected a word behind @, found none");
     const std::string key = lower(words[0]);
@@ -92,7 +92,7 @@ class TsReader {
       rest.remove_prefix(mark + 1);
     }
     const auto found = std::find(classes_.begin(), classes_.end(), label);
-    if (found == classes_.end()) fail("expected a class that @classLabel names, found " + internal::printable(label));
+    if (found == classes_.end()) fail("expected a class that @classLabel names, found " + millrace::internal::printable(label));
     if (width_ == 0) width_ = dimensions.size();
     if (dimensions.size() != width_)
       fail("expected " + std::to_string(width_) + " dimensions as in the lines before, found " + std::to_string(dimensions.size()));
@@ -121,7 +121,7 @@ class TsReader {
     if (word == "?") throw UnsupportedError(at() + "expected values without gaps, found a missing one ('?')");
     float value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size()) fail("expected a number, found " + internal::printable(word));
+    if (error != std::errc() || end != word.data() + word.size()) fail("expected a number, found " + millrace::internal::printable(word));
     return value;
   }
 

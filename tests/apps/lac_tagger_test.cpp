@@ -54,13 +54,13 @@ std::vector<Sentence> random_sentences(const lac::Model& model, std::size_t coun
   return made;
 }
 
-struct Ended {
+struct TaggerEnded {
   int code = 0;
   std::string out, err;
 };
 
 /// The program, with `input` on its stdin.
-Ended tagger_command(const std::string& flags, const std::string& input) {
+TaggerEnded tagger_command(const std::string& flags, const std::string& input) {
   const ScratchFolder folder;
   write_file(folder / "in", input);
   const char* bin = std::getenv("MILLRACE_BIN");
@@ -70,7 +70,7 @@ Ended tagger_command(const std::string& flags, const std::string& input) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out"), read_file(folder / "err")};
 }
 
-void check_refused(const Ended& ended, int code, const std::string& word) {
+void check_refused(const TaggerEnded& ended, int code, const std::string& word) {
   INFO("stderr: ", ended.err);
   CHECK(ended.code == code);
   CHECK(ended.out == "");
@@ -229,18 +229,18 @@ TEST_CASE("The program gives a line for each line, whatever the batch, and names
   const std::string model = "--model " + files.path().string();
   const std::string a = SmallLac::character(1) + SmallLac::character(2), b = SmallLac::character(30);
   const std::string input = a + "\n\n" + b + "\r\n  \n" + a + b;
-  const Ended whole = tagger_command(model, input);
+  const TaggerEnded whole = tagger_command(model, input);
   CHECK(whole.code == 0);
   CHECK(whole.err == "");
   CHECK(std::count(whole.out.begin(), whole.out.end(), '\n') == 5);
   CHECK(whole.out.find("\n\n") != std::string::npos);
   CHECK(tagger_command(model + " --batch 1 --threads 2", input).out == whole.out);
-  const Ended scored = tagger_command(model + " --score", a + "\n\n");
+  const TaggerEnded scored = tagger_command(model + " --score", a + "\n\n");
   CHECK(scored.out.find('\t') != std::string::npos);
   CHECK(scored.out.ends_with("\n\n"));
   CHECK(tagger_command(model, "").out == "");
 
-  const Ended broken = tagger_command(model, a + "\n\xff\n");
+  const TaggerEnded broken = tagger_command(model, a + "\n\xff\n");
   CHECK(broken.code == 0);
   CHECK(broken.out.find("\ufffd/") != std::string::npos);
   CHECK(broken.err.starts_with("lac_tagger: line 2: "));

@@ -11,6 +11,7 @@
 #include <millrace/kernels/lstm_sequence.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/loops/cuda_graph/tick_graph.h>
+#include <millrace/runtime/loops/cuda_recurrent/internal/device_rows.h>
 #include <millrace/runtime/lowering/passes.h>
 #include <millrace/runtime/program/ops/internal/lstm_form.h>
 #include <millrace/runtime/program/straight_program.h>
@@ -214,13 +215,6 @@ std::string DeviceStepForm::to_string() const {
 // ---- On a device ----
 
 namespace {
-
-Tensor brought(const Tensor& value, StreamRef stream) {
-  if (value.place() == stream.place()) return value;
-  Tensor there(value.dtype(), value.dims(), stream.memory());
-  if (value.elements() > 0) copy(value, there, stream);
-  return there;
-}
 
 /// A graph has room for so many rows: little more than a tick has, and few graphs in all.
 std::int64_t room_for(std::int64_t rows) {

@@ -6,15 +6,9 @@
 namespace millrace::ops {
 namespace {
 
-int known_rank(const GradientContext& c, std::size_t input) {
-  const int rank = c.input_type(input).rank();
-  if (rank < 0) throw UnsupportedError("op " + c.op().type + ": the gradient of an input of unknown rank");
-  return rank;
-}
-
 void gather_rule(GradientContext& c) {
-  const int rank = known_rank(c, 0);
-  known_rank(c, 1);
+  const int rank = rank_of(c, 0);
+  rank_of(c, 1);
   const int axis = checked_axis(c.op().attributes.get_or("axis", std::int64_t{0}), rank);
   const std::int64_t extent = (*c.input_type(0).shape)[axis];
   const Term count = extent == DDim::unknown ? extent_of(value(c, 0), axis) : number(c, static_cast<double>(extent), DType::i64);
@@ -55,7 +49,7 @@ Term with_batch(const Term& index, int batch_axes) {
 }
 
 void gather_nd_rule(GradientContext& c) {
-  known_rank(c, 1);
+  rank_of(c, 1);
   const auto batch_axes = static_cast<int>(c.op().attributes.get_or("batch_dims", std::int64_t{0}));
   set(c, 0, added_to_zeros("scatter_nd", value(c, 0), with_batch(value(c, 1), batch_axes), gradient(c), {}));
 }

@@ -28,12 +28,6 @@ Term swapped(const Term& x, int rank) {
   return permuted(x, perm);
 }
 
-int rank_of(const GradientContext& c, std::size_t input) {
-  const int rank = c.input_type(input).rank();
-  if (rank < 0) throw UnsupportedError("op matmul: the gradient of a factor of unknown rank");
-  return rank;
-}
-
 /// Whether one matrix of weights stands under any number of rows: then one product over all rows.
 bool rows_by_matrix(const GradientContext& c) {
   const int left = rank_of(c, 0);

@@ -23,7 +23,7 @@ OpDef op_of(const char* name, std::vector<std::string> inputs, std::vector<std::
   return def;
 }
 
-int number(const Attributes& attributes, const char* name, std::int64_t otherwise) {
+int int_attribute(const Attributes& attributes, const char* name, std::int64_t otherwise) {
   const std::int64_t value = attributes.get_or(name, otherwise);
   if (value < -max_rank || value > max_rank)
     throw ProgramError("attribute '" + std::string(name) + "': expected at most " + std::to_string(max_rank) + ", found " +
@@ -40,7 +40,7 @@ void infer_top_k(InferContext& context) {
   std::optional<DDim> shape = x.shape;
   if (shape) {
     const auto k = constant_integers(context, 1);
-    const int axis = checked_axis(number(context.attributes(), "axis", -1), shape->rank());
+    const int axis = checked_axis(int_attribute(context.attributes(), "axis", -1), shape->rank());
     const std::int64_t extent = (*shape)[axis];
     if (k && (k->at(0) < 0 || (extent != DDim::unknown && k->at(0) > extent)))
       throw ProgramError("expected k within axis " + std::to_string(axis) + " of " + context.describe(0) + ", found " +
@@ -55,7 +55,7 @@ OpDef top_k_op() {
   OpDef def = op_of("top_k", {"X", "K"}, {"Values", "Index"}, infer_top_k);
   def.host_inputs = {1};
   def.prepare = [](const PrepareContext& context) -> OpKernel {
-    const int axis = number(context.attributes(), "axis", -1);
+    const int axis = int_attribute(context.attributes(), "axis", -1);
     const bool largest = context.attributes().get_or("largest", true);
     return [axis, largest](OpContext& run) {
       TopK best = top_k(run.tensor(0), run.integers(1).at(0), axis, largest, run.stream());
@@ -65,12 +65,12 @@ OpDef top_k_op() {
   };
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     if (axes[1] >= 0) refuse_rows("takes a number from the rows");
-    if (axes[0] == checked_axis(number(context.attributes(), "axis", -1), known_rank(context, 0))) refuse_rows("sorts the rows");
+    if (axes[0] == checked_axis(int_attribute(context.attributes(), "axis", -1), known_rank(context, 0))) refuse_rows("sorts the rows");
     return {axes[0], axes[0]};
   };
   def.vectorize = [](Vectorizer& v, const Op& op) {
     expect_shared(v, op, 1, "k");
-    vectorize_with(v, op, with(op.attributes, "axis", moved_axis(number(op.attributes, "axis", -1), v.rank(op.inputs[0]))));
+    vectorize_with(v, op, with(op.attributes, "axis", moved_axis(int_attribute(op.attributes, "axis", -1), v.rank(op.inputs[0]))));
   };
   return def;
 }
@@ -128,7 +128,7 @@ void infer_gather_nd(InferContext& context) {
   expect_index(context, 1);
   const VarType& x = context.tensor(0);
   const std::optional<DDim>& index = context.tensor(1).shape;
-  const int batch_axes = number(context.attributes(), "batch_dims", 0);
+  const int batch_axes = int_attribute(context.attributes(), "batch_dims", 0);
   if (!x.shape || !index || index->rank() == 0 || (*index)[index->rank() - 1] == DDim::unknown)
     return context.result(VarType::unranked(x.dtype));
   context.result(VarType(x.dtype, gather_nd_dims(*x.shape, *index, batch_axes)));
@@ -142,7 +142,7 @@ int places_of(const InferContext& context) {
 }
 
 std::vector<int> follow_gather_nd(const InferContext& context, const std::vector<int>& axes) {
-  const int batch_axes = number(context.attributes(), "batch_dims", 0);
+  const int batch_axes = int_attribute(context.attributes(), "batch_dims", 0);
   const int lists = known_rank(context, 1) - 1;
   if (axes[0] >= 0 && axes[1] >= 0) {
     if (axes[0] != axes[1] || axes[0] >= batch_axes) refuse_rows("picks from the rows of one input by those of another");
@@ -158,7 +158,7 @@ std::vector<int> follow_gather_nd(const InferContext& context, const std::vector
 }
 
 void vectorize_gather_nd(Vectorizer& v, const Op& op) {
-  const std::int64_t batch_axes = number(op.attributes, "batch_dims", 0);
+  const std::int64_t batch_axes = int_attribute(op.attributes, "batch_dims", 0);
   const bool shared = batch_axes == 0 && !v.batched(op.inputs[0]);
   const VarId like = any_batched_var(v, op);
   const VarId x = shared ? v.get(op.inputs[0]) : batched_var(v, op.inputs[0], like);
@@ -169,7 +169,7 @@ void vectorize_gather_nd(Vectorizer& v, const Op& op) {
 OpDef gather_nd_op() {
   OpDef def = op_of("gather_nd", {"X", "Index"}, {"Out"}, infer_gather_nd);
   def.prepare = [](const PrepareContext& context) -> OpKernel {
-    const int batch_axes = number(context.attributes(), "batch_dims", 0);
+    const int batch_axes = int_attribute(context.attributes(), "batch_dims", 0);
     return [batch_axes](OpContext& run) { run.set(0, gather_nd(run.tensor(0), run.tensor(1), batch_axes, run.stream())); };
   };
   def.follow_rows = follow_gather_nd;
@@ -237,21 +237,21 @@ OpDef scatter_elements_op() {
   OpDef def = op_of("scatter_elements", {"X", "Index", "Updates"}, {"Out"}, infer_scatter);
   def.prepare = [](const PrepareContext& context) -> OpKernel {
     const ScatterReduction reduction = reduction_of(context.attributes());
-    const int axis = number(context.attributes(), "axis", 0);
+    const int axis = int_attribute(context.attributes(), "axis", 0);
     return [reduction, axis](OpContext& run) {
       run.set(0, scatter_elements(run.tensor(0), run.tensor(1), run.tensor(2), axis, reduction, run.stream()));
     };
   };
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     if (axes[0] < 0 || axes[1] != axes[0] || axes[2] != axes[0]) refuse_rows("writes by rows that are not those of all its inputs");
-    if (axes[0] == checked_axis(number(context.attributes(), "axis", 0), known_rank(context, 0))) refuse_rows("writes some of the rows");
+    if (axes[0] == checked_axis(int_attribute(context.attributes(), "axis", 0), known_rank(context, 0))) refuse_rows("writes some of the rows");
     return {axes[0]};
   };
   def.vectorize = [](Vectorizer& v, const Op& op) {
     const VarId like = any_batched_var(v, op);
     std::vector<VarId> inputs;
     for (const VarId input : op.inputs) inputs.push_back(batched_var(v, input, like));
-    const std::int64_t axis = moved_axis(number(op.attributes, "axis", 0), v.rank(op.inputs[0]));
+    const std::int64_t axis = moved_axis(int_attribute(op.attributes, "axis", 0), v.rank(op.inputs[0]));
     v.bind(op.outputs[0], v.emit("scatter_elements", inputs, with(op.attributes, "axis", axis)).at(0), true);
   };
   return def;

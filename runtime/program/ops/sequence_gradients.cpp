@@ -16,7 +16,7 @@ Term pooled(const char* kind, const Term& rows, const Attributes& level) {
 }
 
 /// The level of an op under the name that `sequence_pool` and `sequence_expand_as` know it by.
-Attributes level_of(const GradientContext& c, const char* name = "level") {
+Attributes level_attribute(const GradientContext& c, const char* name = "level") {
   const Attribute* found = c.op().attributes.find(name);
   return found == nullptr ? Attributes{} : Attributes{{"level", *found}};
 }
@@ -95,7 +95,7 @@ Term lengths_of(const Term& x, const Attributes& level, DType dtype, int rank) {
 
 void pool_rule(GradientContext& c) {
   const std::string kind = c.op().attributes.get<std::string>("kind");
-  const Attributes level = level_of(c);
+  const Attributes level = level_attribute(c);
   const int rank = row_rank(c, 0);
   const DType given = c.input_type(0).dtype, dtype = summing(given);
   const Term x = with_lod(c, 0), g = cast_to(gradient(c), dtype);
@@ -117,7 +117,7 @@ void pool_rule(GradientContext& c) {
 }
 
 void softmax_rule(GradientContext& c) {
-  const Attributes level = level_of(c);
+  const Attributes level = level_attribute(c);
   const DType given = c.input_type(0).dtype, dtype = summing(given);
   const Term x = with_lod(c, 0), y = cast_to(result(c), dtype), g = cast_to(gradient(c), dtype);
   const Term sums = pooled("sum", call("lod_reset", {g * y, Term(), x}), level);

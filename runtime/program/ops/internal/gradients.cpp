@@ -18,6 +18,11 @@ Term gradient(GradientContext& context, std::size_t output) {
   const VarId found = context.gradient(output);
   return found == no_var ? Term() : plain(Term(context, found));
 }
+int rank_of(const GradientContext& context, std::size_t input) {
+  const int rank = context.input_type(input).rank();
+  if (rank < 0) throw UnsupportedError("op " + context.op().type + ": the gradient of an input of unknown rank");
+  return rank;
+}
 
 std::vector<Term> call_all(const std::string& op, const std::vector<Term>& inputs, Attributes attributes) {
   GradientContext& context = inputs.at(0).at();

@@ -36,6 +36,8 @@ class Term {
 Term value(GradientContext& context, std::size_t input);
 Term result(GradientContext& context, std::size_t output = 0);
 Term gradient(GradientContext& context, std::size_t output = 0);
+/// The rank of a forward input. Throws UnsupportedError where it is unknown.
+int rank_of(const GradientContext& context, std::size_t input);
 /// A forward input or output with its LoD.
 Term with_lod(GradientContext& context, std::size_t input);
 Term result_with_lod(GradientContext& context, std::size_t output = 0);
