@@ -113,7 +113,7 @@ TensorList::TensorList(std::vector<Tensor> elements) : size_(static_cast<std::in
   buffer_->fill(elements);
 }
 
-std::span<const Tensor> TensorList::elements() const noexcept {
+std::span<const Tensor> TensorList::elements() const {
   return buffer_ == nullptr ? std::span<const Tensor>() : buffer_->elements(static_cast<std::size_t>(size_));
 }
 

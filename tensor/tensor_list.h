@@ -27,7 +27,7 @@ class TensorList {
   explicit TensorList(std::vector<Tensor> elements);
 
   std::int64_t size() const noexcept { return size_; }
-  std::span<const Tensor> elements() const noexcept;
+  std::span<const Tensor> elements() const;
 
   /// The element at `position`, −size…size − 1; negative ones count from the end. IndexError.
   const Tensor& at(std::int64_t position) const;

@@ -244,7 +244,8 @@ OpDef scatter_elements_op() {
   };
   def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
     if (axes[0] < 0 || axes[1] != axes[0] || axes[2] != axes[0]) refuse_rows("writes by rows that are not those of all its inputs");
-    if (axes[0] == checked_axis(int_attribute(context.attributes(), "axis", 0), known_rank(context, 0))) refuse_rows("writes some of the rows");
+    if (axes[0] == checked_axis(int_attribute(context.attributes(), "axis", 0), known_rank(context, 0)))
+      refuse_rows("writes some of the rows");
     return {axes[0]};
   };
   def.vectorize = [](Vectorizer& v, const Op& op) {
