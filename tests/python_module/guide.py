@@ -393,6 +393,19 @@ made = program.run(x=[[1.0, 1.0]])
 assert made["dx"].tolist() == [[6, 12]] and made[names["w"]].tolist() == [[6], [6]]
 # [backward]
 
+# [fine_tuning]
+mr.export_onnx(mr.from_torch(torch.nn.Linear(2, 1), [torch.zeros(3, 2)], input_names=["x"], output_names=["y"]), folder / "line.onnx")
+
+program = mr.load(folder / "line.onnx")
+with program:                                   # appends to what is there
+    target = mr.input("target", mr.f32, [None, 1])
+    mr.output("loss", mr.mean_squared_error(program.var("y"), target))
+trainer = mr.Trainer(program, mr.SGD(), learning_rate=0.1)
+losses = [trainer.step(x=[[0, 1], [1, 0], [1, 1]], target=[[1], [2], [3]]).loss for _ in range(100)]
+assert losses[-1] < 0.1 * losses[0]
+program = trainer.trained(["y"])
+# [fine_tuning]
+
 # [function]
 import millrace.torch
 

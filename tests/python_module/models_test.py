@@ -167,6 +167,34 @@ def test_layers_with_states_of_the_callers():
                 mr.layers.gru(mr.input("x", mr.f32, [None, 3], lod=1), weights, **wrong)
 
 
+def test_a_loaded_program_is_built_upon(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(4)
+    net, x, target = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)), torch.randn(5, 3), torch.randn(5, 2)
+    mr.export_onnx(mr.from_torch(net, [x], input_names=["x"], output_names=["y"]), tmp_path / "net.onnx")
+    program, other = mr.load(tmp_path / "net.onnx"), mr.Program("other")
+    with program:
+        mr.output("loss", mr.mean_squared_error(program.var("y"), mr.input("target", mr.f32, [None, 2])))
+        mr.output("sums", mr.sum(program.var("x"), [1]))
+        weight = next(name for name, value in program.parameters.items() if value.shape == (4, 2) or value.shape == (2, 4))
+        mr.output("weight", program.var(weight))
+        with pytest.raises(mr.KeyError, match="expected one of y, loss, sums, weight, x, target, or a weight, found 'z'"):
+            program.var("z")
+        with other, pytest.raises(mr.ProgramError, match="expected `with` of program '.*', found that of 'other'"):
+            program.var("y")
+    with pytest.raises(mr.ProgramError):
+        program.var("y")
+    names = mr.append_backward(program, "loss", with_respect_to=["x"])
+    made = program.run(x=x, target=target)
+    x.requires_grad_()
+    loss = torch.nn.functional.mse_loss(net(x), target)
+    loss.backward()
+    np.testing.assert_allclose(made["loss"].numpy(), loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(made[names["x"]].numpy(), x.grad.numpy(), atol=1e-5)
+    np.testing.assert_allclose(made["sums"].numpy(), x.detach().sum(1).numpy(), atol=1e-5)
+    np.testing.assert_array_equal(made["weight"].numpy(), program.parameters[weight].numpy())
+
+
 def test_onnx_there_and_back(tmp_path):
     program = mr.Program()
     with program:

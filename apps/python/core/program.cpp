@@ -8,6 +8,7 @@
 #include <millrace/runtime/program/text.h>
 
 #include "build.h"
+#include "errors.h"
 #include "scopes.h"
 
 namespace millrace::python {
@@ -24,6 +25,23 @@ std::map<std::string, Tensor> parameters(const SharedProgram& self) {
   std::map<std::string, Tensor> made;
   for (const auto& [var, value] : self.program->parameters()) made.emplace(self.program->var(var).name, value);
   return made;
+}
+
+/// An output, an input, or a weight.
+Var var_named(const SharedProgram& self, const std::string& name) {
+  const Program& program = *self.program;
+  if (&build::Guard::current().program() != &program)
+    throw ProgramError(fmt::format("program.var: expected `with` of program '{}', found that of '{}'", program.title(),
+                                   build::Guard::current().program().title()));
+  std::string names;
+  for (const auto* ports : {&program.outputs(), &program.inputs()})
+    for (const Program::Port& port : *ports) {
+      if (port.name == name) return Var::of(port.var);
+      names += (names.empty() ? "" : ", ") + port.name;
+    }
+  const VarId weight = program.find_var(name);
+  if (weight != no_var && program.parameter(weight) != nullptr) return Var::of(weight);
+  throw KeyError(fmt::format("program.var: expected one of {}, or a weight, found '{}'", names, name));
 }
 
 void bind_program_class(nb::module_& m) {
@@ -52,6 +70,8 @@ void bind_program_class(nb::module_& m) {
           "outputs", [](const SharedProgram& self) { return ports(*self.program, self.program->outputs()); },
           nb::sig("def outputs(self) -> dict[str, str]"), "What a run gives: names, with types.")
       .def_prop_ro("parameters", &parameters, "The weights by name, read-only and without a copy.")
+      .def("var", &var_named, "name"_a,
+           "The Var of an output, an input or a weight, in the `with` of this program: what was loaded can be built upon. mr.KeyError.")
       .def_prop_ro(
           "text", [](const SharedProgram& self) { return print(*self.program); },
           "The printed form, which `mr.parse` reads; weights are named, not held.")
