@@ -47,6 +47,7 @@ void Settings::add_to(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (!option->get_required()) continue;
     option->required(false);
+    option->description(option->get_description() + " (required)");  // what a file or the environment may give is not CLI11's to miss
     required_.push_back(option);
   }
 }

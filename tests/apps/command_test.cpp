@@ -86,6 +86,7 @@ TEST_CASE("help and version are no errors") {
     CHECK(ended.err == "");
   }
   CHECK(millrace_command({"--version"}).out.starts_with("millrace "));
+  CHECK(millrace_command({"serve", "--help"}).out.find("0 takes a free one (required)") != std::string::npos);
 }
 
 TEST_CASE("bad usage is one line and exit code 2") {
