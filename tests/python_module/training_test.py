@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients, optimizers, trainers, jobs, and programs as functions of PyTorch, with PyTorch as oracle."""
 
+import contextlib
 import copy
 import gc
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -597,13 +599,11 @@ def test_the_error_of_a_rank_is_that_of_the_job(folder):
         mr.train(config(folder), ranks=0)
 
     def kill(epoch):
-        import millrace._ranks as ranks
-
-        assert ranks
         children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout.split()
-        victims = [int(pid) for pid in children if os.path.exists(f"/proc/{pid}/environ") and b"RANK=1" in open(f"/proc/{pid}/environ", "rb").read()]
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(OSError):  # `ps` is a child, too, and has ended
+                if b"RANK=1" in pathlib.Path(f"/proc/{pid}/environ").read_bytes():
+                    os.kill(int(pid), signal.SIGKILL)
 
     with pytest.raises(mr.RankError, match="rank 1 of 2 ended with the exit status -9"):
         mr.train({**config(folder), "epochs": 100000}, data=folder, ranks=2, on_epoch=kill)
