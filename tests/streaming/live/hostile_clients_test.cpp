@@ -156,7 +156,7 @@ TEST_CASE("a reader that stood still is told why it was left when it reads on") 
   for (const bool web : {false, true}) {
     INFO("web ", web);
     ServerOptions options;
-    options.limits.stuck_writer = 2000ms;
+    options.limits.stuck_writer = 4000ms;
     Ends ends;
     Served served(listing_of(3, 1024), options);
     ends.listen_to(served);
