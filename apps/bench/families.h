@@ -22,6 +22,7 @@ void measure_cells(Context& context);
 void measure_training(Context& context);
 void measure_interpreted(Context& context);
 void measure_memory(Context& context);
+void measure_python(Context& context);
 void measure_silero(Context& context);
 void measure_networks(Context& context);
 /// Networks of the family "models": the words of --networks.

@@ -89,3 +89,20 @@ TEST_CASE("millrace bench gpu lists what has no kernel yet where there is a devi
   CHECK(read_file(json).find("\"ratio\": null") != std::string::npos);
   CHECK(read_file(json).find("no kernel yet") != std::string::npos);
 }
+
+TEST_CASE("millrace bench measures the bindings beside C++, or says why they cannot be had") {
+  const ScratchFolder folder;
+  const std::string json = folder / "rows.json";
+  const Ended ended = millrace_command({"bench", "cpu", "--only", "Python", "--quick", "--json", json});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::string text = read_file(json);
+  std::size_t rows = 0, told = 0;
+  for (std::size_t row = text.find("\"id\": \"Python\""); row != std::string::npos;
+       row = text.find("\"id\": \"Python\"", row + 1), ++rows) {
+    const std::string line = text.substr(row, text.find('\n', row) - row);
+    told += line.find("\"ratio\": null") == std::string::npos || line.find("not measured: ") != std::string::npos ? 1 : 0;
+  }
+  CHECK(rows == 5);
+  CHECK(told == rows);
+}

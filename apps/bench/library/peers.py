@@ -204,8 +204,72 @@ def torch_cuda_tick(device, sessions, rows, hidden, layers):
     return f"PyTorch {torch.__version__}, a CUDA graph", call
 
 
-SET_UPS = {"torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame, "torch_step": torch_step, "torch_packed": torch_packed,
-           "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
+def millrace(package):
+    """This library: the package in the folder, else an installed one."""
+    sys.path.insert(0, package)
+    import millrace as mr
+    return mr, f"millrace {mr.__version__}"
+
+
+def millrace_call(package, file, kind):
+    mr, name = millrace(package)
+    compiled = mr.load(file).compile()
+    x, h = (numpy.random.default_rng(i).normal(0, 1, (1, 64)).astype("f4") for i in range(2))
+    if kind == "Tensors":
+        x, h = mr.Tensor(x), mr.Tensor(h)
+    return name, lambda: compiled(x=x, h=h)
+
+
+def millrace_sessions(package, file, sessions, steps, one):
+    """A task for each session; `one` streams its rows through it."""
+    import asyncio
+    mr, name = millrace(package)
+    model, steps, loop = mr.LiveModel(mr.load(file)), int(steps), asyncio.new_event_loop()
+    row = numpy.full((1, 128), 0.5, "f4")
+
+    async def session():
+        async with model.session() as opened:
+            await one(opened, row, steps)
+
+    async def together():
+        await asyncio.gather(*(session() for _ in range(int(sessions))))
+    return name, lambda: loop.run_until_complete(together())
+
+
+def millrace_turns(*arguments):
+    async def one(session, row, steps):
+        for _ in range(steps):
+            await session.push(row)
+            await session.next()
+    return millrace_sessions(*arguments, one)
+
+
+def millrace_iteration(*arguments):
+    async def one(session, row, steps):
+        await session.push(row)
+        done = 0
+        async for made in session:
+            done += len(made["y"])
+            if done == steps:
+                break
+            await session.push(row)
+    return millrace_sessions(*arguments, one)
+
+
+def millrace_feed(*arguments):
+    import asyncio
+
+    async def one(session, row, steps):
+        feeding = asyncio.create_task(session.feed(row for _ in range(steps)))
+        async for made in session:
+            pass
+        await feeding
+    return millrace_sessions(*arguments, one)
+
+
+SET_UPS = {"millrace_call": millrace_call, "millrace_turns": millrace_turns, "millrace_iteration": millrace_iteration, "millrace_feed": millrace_feed,
+           "torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame,
+           "torch_step": torch_step, "torch_packed": torch_packed, "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
 
 
 def seconds_a_call(call, seconds, clock):

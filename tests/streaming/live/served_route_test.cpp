@@ -143,7 +143,10 @@ TEST_CASE("rows of another model's width, and a state of another model, are refu
   ClientPlan saving = narrow.plan(0, "narrow");
   saving.save = true;
   const ClientRecord saved = stream_plans(served.url(), {saving}).at(0);
-  if (saved.error.find("MILLRACE_OPENSSL") != std::string::npos) return;  // this build saves none
+  if (saved.error.find("libssl-dev") != std::string::npos) {
+    MESSAGE("skipped: ", saved.error);
+    return;
+  }
   REQUIRE(saved.state);
   ClientPlan going_on;
   going_on.start.state = saved.state;
