@@ -97,15 +97,24 @@ void run_panels(const GemmKernels& kernels, const Views<T>& views, const PackedL
   }
 }
 
-/// The rows of a side by side. A column's elements lie together: so many rows at a time read each cache line once.
+/// The rows of a side by side, by tiles: both their columns in a and their rows here stay in the first cache, however far apart they lie.
 template <class T>
-void turn(const Views<T>& views, T* rows) {
-  constexpr std::int64_t some = 16;
-  for (std::int64_t first = 0; first < views.m; first += some) {
-    const std::int64_t last = std::min(views.m, first + some);
-    for (std::int64_t k = 0; k < views.k; ++k)
-      for (std::int64_t row = first; row < last; ++row) rows[row * views.k + k] = views.a[row * views.a_row + k * views.a_column];
-  }
+void turn(const Views<T>& views, T* rows, ThreadTeam& team) {
+  constexpr std::int64_t tile = 16, elements_a_task = 32768;
+  const std::int64_t strips = (views.m + tile - 1) / tile;
+  team.parallel(strips, std::max<std::int64_t>(1, elements_a_task / (tile * views.k)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = begin * tile; first < std::min(views.m, end * tile); first += tile) {
+      const std::int64_t last = std::min(views.m, first + tile);
+      for (std::int64_t k = 0; k < views.k; k += tile) {
+        const std::int64_t count = std::min(tile, views.k - k);
+        for (std::int64_t row = first; row < last; ++row) {
+          const T* from = views.a + row * views.a_row + k * views.a_column;
+          T* to = rows + row * views.k + k;
+          for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * views.a_column];
+        }
+      }
+    }
+  });
 }
 
 template <class T>
@@ -117,7 +126,7 @@ void gemm_floats(double alpha, const Tensor& a, const Tensor& b, double beta, co
   const PackedLayout layout{views.k, views.n, kernels.lanes<T>()};
   if (packs_a(a)) {
     T* rows = scratch + layout.elements();
-    turn(views, rows);
+    turn(views, rows, team);
     views.a = rows;
     views.a_row = views.k;
   }
