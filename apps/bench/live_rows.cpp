@@ -94,7 +94,7 @@ class Trials {
   Trial run(std::int64_t sessions) {
     const OnCore server_core(0);
     app::Child server({context_.programs + "/millrace", "serve", context_.models + "/silero_vad_v6.onnx", "--config",
-                       (scratch_ / "silero.toml").string(), "--port", "0", "--max-sessions", std::to_string(most_)});
+                       (scratch_ / "silero.toml").string(), "--port", "0", "--quiet", "--max-sessions", std::to_string(most_)});
     const std::string line = server.read_line();
     if (!line.starts_with("millrace: serving ")) throw IoError("millrace serve did not start");
     const OnCore client_core(1);
