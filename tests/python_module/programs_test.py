@@ -2,6 +2,7 @@
 """Programs that Python builds: the listings of the designs, loops, blocks, and what is refused."""
 
 import pathlib
+import pickle
 import threading
 
 import numpy as np
@@ -601,3 +602,14 @@ def test_inputs_and_outputs_stand_in_the_programs_order():
         mr.output("y", z + a)
         mr.output("b", z - a)
     assert list(program.inputs) == ["z", "a"] and list(program.outputs) == ["y", "b"] and list(program.compile().inputs) == ["z", "a"]
+
+
+def test_a_program_is_pickled_with_its_weights():
+    program = mr.Program("words")
+    with program:
+        x = mr.input("x", mr.f32, [None, 2], lod=1)
+        mr.output("y", mr.tanh(x @ mr.parameter("w", np.arange(6, dtype="f4").reshape(2, 3) / 10)))
+    again = pickle.loads(pickle.dumps(program))
+    assert (again.title, again.text) == ("words", program.text)
+    rows = [[[1.0, 2.0]], [], [[3.0, 4.0], [5.0, 6.0]]]
+    assert again.run(x=mr.ragged(rows, dtype=mr.f32))["y"].tolist() == program.run(x=mr.ragged(rows, dtype=mr.f32))["y"].tolist()

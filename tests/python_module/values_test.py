@@ -3,6 +3,7 @@
 
 import copy
 import gc
+import pickle
 import sys
 import weakref
 
@@ -309,3 +310,25 @@ def test_arrays_of_jax_go_in_and_out_without_a_copy():
         mr.output("y", mr.input("x", mr.f32, [None, 3], lod=1) * 2)
     made = program.run(x=[x, x[:1]])["y"]
     assert made.lengths == [2, 1] and jax.numpy.from_dlpack(made.rows).tolist() == [[0, 2, 4], [6, 8, 10], [0, 2, 4]]
+
+
+@pytest.mark.parametrize("array", [np.ones((2, 3), "f4"), np.zeros((0, 3), "f2"), np.array(True), np.arange(12).reshape(3, 4).T, np.array(3, "u1")])
+def test_tensors_are_copied_and_pickled(array):
+    tensor = mr.Tensor(array)
+    for again in (copy.copy(tensor), copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
+        assert (again.dtype, again.shape, again.tolist()) == (tensor.dtype, tensor.shape, array.tolist())
+        assert not again.read_only
+    bf16 = mr.Tensor([1.5, 2]).astype("bf16")
+    assert pickle.loads(pickle.dumps(bf16)).tolist() == [1.5, 2]
+
+
+def test_sequences_are_copied_and_pickled():
+    nested = mr.LoDTensor(np.arange(12, dtype="f4").reshape(6, 2), [[2, 0, 1], [3, 1, 2]])
+    for again in (copy.deepcopy(nested), pickle.loads(pickle.dumps(nested))):
+        assert (again.lod, again.tolist()) == (nested.lod, nested.tolist())
+
+
+def test_a_state_that_no_tensor_gave_is_refused():
+    for state, error in ((("f32", (2, 2), b"abc"), mr.ShapeError), (("f31", (1,), b""), mr.DTypeError), (("f32", (-1,), b""), mr.ShapeError)):
+        with pytest.raises(error):
+            mr.Tensor.__new__(mr.Tensor).__setstate__(state)

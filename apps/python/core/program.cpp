@@ -85,6 +85,13 @@ void bind_program_class(nb::module_& m) {
           "__deepcopy__", [](const SharedProgram& self, nb::handle) { return SharedProgram{std::make_shared<Program>(*self.program)}; },
           "memo"_a)
       .def(
+          "__getstate__", [](const SharedProgram& self) { return std::pair(print(*self.program), parameters(self)); },
+          "For pickle: text, parameters.")
+      .def("__setstate__",
+           [](SharedProgram& self, const std::pair<std::string, std::map<std::string, Tensor>>& state) {
+             new (&self) SharedProgram{std::make_shared<Program>(parse_program(state.first, state.second))};
+           })
+      .def(
           "__enter__",
           [](nb::object self) {
             auto& program = nb::cast<SharedProgram&>(self);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The classes Tensor and LoDTensor.
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <tuple>
 
 #include <fmt/format.h>
+#include <nanobind/stl/tuple.h>
 
 #include "dlpack.h"
 #include "values.h"
@@ -294,6 +297,22 @@ nb::object sequence_at(const LoDTensor& x, std::int64_t index) {
   return object_from(LoDTensor(one.tensor(), inner));
 }
 
+using TensorState = std::tuple<std::string, std::vector<std::int64_t>, nb::bytes>;
+
+TensorState state_of_tensor(const Tensor& x) {
+  const Tensor own = x.is_contiguous() ? x : copy_of(x);
+  return {std::string(name_of(x.dtype())), {x.dims().begin(), x.dims().end()}, nb::bytes(own.raw(), static_cast<std::size_t>(own.bytes()))};
+}
+void set_state_of_tensor(Tensor& self, const TensorState& state) {
+  const auto& [dtype, shape, elements] = state;
+  Tensor made(dtype_from(nb::cast(dtype)), make_ddim(shape));
+  if (static_cast<std::size_t>(made.bytes()) != elements.size())
+    throw ShapeError(fmt::format("tensor: expected {} bytes for {}, found {}", made.bytes(), made.to_string(), elements.size()));
+  if (made.bytes() > 0) std::memcpy(made.raw_mutable(), elements.data(), elements.size());
+  made.storage()->mark_written();
+  new (&self) Tensor(std::move(made));
+}
+
 void bind_tensor(nb::module_& m) {
   nb::class_<Tensor>(
       m, "Tensor", nb::type_slots(tensor_slots),
@@ -387,6 +406,8 @@ void bind_tensor(nb::module_& m) {
       .def(
           "reshape", [](const Tensor& x, nb::args shape) { return x.reshape(make_ddim(extents_from(shape))); }, "shape"_a,
           nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Tensor"), "A view with other extents; one may be -1.")
+      .def("__getstate__", &state_of_tensor, "For pickle and copy: dtype, shape, elements.")
+      .def("__setstate__", &set_state_of_tensor)
       .def("__repr__", [](const Tensor& x) { return "Tensor " + x.to_string() + elements_shown(x); });
   nb::implicitly_convertible<TensorLike, Tensor>();
 }
@@ -444,6 +465,12 @@ void bind_lod_tensor(nb::module_& m) {
             return nb::iter(made);
           },
           nb::sig("def __iter__(self) -> collections.abc.Iterator[typing.Any]"))
+      .def(
+          "__getstate__", [](const LoDTensor& x) { return std::pair(x.tensor(), lengths_of(x.lod())); }, "For pickle and copy: rows, lod.")
+      .def("__setstate__",
+           [](LoDTensor& self, const std::pair<Tensor, std::vector<LoD::Level>>& state) {
+             new (&self) LoDTensor(state.first, state.second.empty() ? LoD() : LoD::from_lengths(state.second));
+           })
       .def("__repr__", [](const LoDTensor& x) { return "LoDTensor " + x.to_string() + elements_shown(x.tensor()); });
   m.def(
       "ragged",
