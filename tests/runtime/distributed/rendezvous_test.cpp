@@ -119,8 +119,8 @@ TEST_CASE("ranks that were told another size, and a second rank of one number, a
   const std::uint16_t port = free_port();
   const auto said = on_threads({0, 1, 2, 3, 4}, [&](int at) {
     const int rank = at == 3 ? 1 : at == 4 ? 2 : at;
-    if (at == 2) std::this_thread::sleep_for(300ms);
-    if (at == 3) std::this_thread::sleep_for(100ms);
+    if (at == 2) std::this_thread::sleep_for(1000ms);
+    if (at == 3) std::this_thread::sleep_for(500ms);
     Rendezvous meeting(member(rank, at == 4 ? 7 : 3, port), within(5s));
     static_cast<void>(meeting.exchange("id", "x"));
   });
