@@ -613,3 +613,18 @@ def test_a_program_is_pickled_with_its_weights():
     assert (again.title, again.text) == ("words", program.text)
     rows = [[[1.0, 2.0]], [], [[3.0, 4.0], [5.0, 6.0]]]
     assert again.run(x=mr.ragged(rows, dtype=mr.f32))["y"].tolist() == program.run(x=mr.ragged(rows, dtype=mr.f32))["y"].tolist()
+
+
+def test_arrays_pick_along_the_first_axis():
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [None, 2])
+        mr.output("some", x[np.array([2, 0])])
+        mr.output("one", x[np.array([1])])
+        mr.output("number", x[np.int64(1), np.array(0)])
+        with pytest.raises(TypeError):
+            x[:, np.array([0, 1])]
+    result = program.run(x=[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    assert result["some"].tolist() == [[4, 5], [0, 1]]
+    assert result["one"].tolist() == [[2, 3]]
+    assert result["number"].tolist() == 2

@@ -291,7 +291,7 @@ def test_runs_leak_nothing():
 
 
 def python(script, **options):
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), MILLRACE_LEAK_WARNINGS="1")
     return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=env, capture_output=True, text=True, timeout=120, **options)
 
 
@@ -334,3 +334,22 @@ def test_import_brings_nothing_heavy_and_is_quick():
     # The processor's time, of which a busy machine takes nothing away.
     best = min(float(python("import time; t = time.process_time(); import millrace; print(time.process_time() - t)").stdout) for _ in range(7))
     assert best < 0.050, best
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_child_process_ends_beside_what_its_parent_compiled(again):
+    script = f"""
+import os, sys
+import millrace as mr
+program = mr.Program()
+with program:
+    mr.output("y", mr.input("x", mr.f32, [None, 2]) * 2)
+compiled = program.compile(threads=2)
+compiled(x=[[1, 2]])
+if os.fork() == 0:
+    if {again}:
+        assert program.compile(threads=2)(x=[[1, 2]])["y"].tolist() == [[2, 4]]
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

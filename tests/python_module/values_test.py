@@ -332,3 +332,31 @@ def test_a_state_that_no_tensor_gave_is_refused():
     for state, error in ((("f32", (2, 2), b"abc"), mr.ShapeError), (("f31", (1,), b""), mr.DTypeError), (("f32", (-1,), b""), mr.ShapeError)):
         with pytest.raises(error):
             mr.Tensor.__new__(mr.Tensor).__setstate__(state)
+
+
+def test_numbers_that_a_dtype_does_not_hold_are_refused():
+    assert mr.Tensor([1.0, -2.0], mr.i8).tolist() == [1, -2]
+    assert mr.Tensor([0.5, 0.0], mr.bool_).tolist() == [True, False]
+    for numbers, dtype in (([1.9], mr.i64), ([float("nan")], mr.i32), ([0.7, 1], mr.u8)):
+        with pytest.raises(mr.DTypeError, match="expected integers"):
+            mr.Tensor(numbers, dtype)
+    for numbers, dtype in (([300], mr.u8), ([-1], mr.u8), ([1e20], mr.i64), ([2**31], mr.i32), ([float("inf")], mr.i64)):
+        with pytest.raises(OverflowError, match="fit"):
+            mr.Tensor(numbers, dtype)
+
+
+def test_an_array_as_an_index_of_a_tensor_is_refused_and_numbers_of_numpy_are_taken():
+    tensor = mr.Tensor([[1, 2], [3, 4]])
+    assert tensor[np.int64(1), np.array(0)].item() == 3
+    for index in (np.array([0]), (slice(None), np.array([0, 1]))):
+        with pytest.raises(mr.ArgumentError, match="numpy"):
+            tensor[index]
+    with pytest.raises(TypeError):
+        tensor[np.array([0, 1]) :]
+
+    class Wrong:
+        def __index__(self):
+            raise RuntimeError("no number")
+
+    with pytest.raises(RuntimeError, match="no number"):
+        tensor[Wrong()]

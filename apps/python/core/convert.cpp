@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers, nested lists and fed values as tensors.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -50,12 +51,26 @@ class Numbers {
     visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
       T* to = made.mutable_data<T>();
       for (std::size_t i = 0; i < wholes_.size(); ++i)
-        to[i] = is_floating(dtype) || kind_ == 2 ? convert_element<T>(floats_[i]) : convert_element<T>(wholes_[i]);
+        to[i] = is_floating(dtype) ? convert_element<T>(floats_[i]) : convert_element<T>(whole_of(i, dtype));
     });
     return made;
   }
 
  private:
+  /// Element i as an integer of `dtype`: numbers that somebody wrote down are not changed silently.
+  std::int64_t whole_of(std::size_t i, DType dtype) const {
+    if (dtype == DType::boolean) return kind_ == 2 ? static_cast<std::int64_t>(floats_[i] != 0) : wholes_[i];
+    if (kind_ == 2 && !(std::trunc(floats_[i]) == floats_[i]))
+      throw DTypeError(fmt::format("tensor: expected integers for {}, found {}", name_of(dtype), floats_[i]));
+    const std::int64_t whole = wholes_[i];
+    bool fits = kind_ != 2 || std::fabs(floats_[i]) < 0x1p63;
+    visit_dtype(dtype,
+                [&]<class T>(std::type_identity<T>) { fits = fits && convert_element<std::int64_t>(convert_element<T>(whole)) == whole; });
+    if (!fits)
+      throw OverflowError(kind_ == 2 ? fmt::format("tensor: expected integers that fit {}, found {}", name_of(dtype), floats_[i])
+                                     : fmt::format("tensor: expected integers that fit {}, found {}", name_of(dtype), whole));
+    return whole;
+  }
   void push(std::int64_t whole, double value, int kind) {
     wholes_.push_back(whole);
     floats_.push_back(value);
@@ -141,6 +156,17 @@ bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
 }  // namespace
 
 Tensor copy_of(const Tensor& x) { return x.copy_to(CpuPlace{}); }
+
+std::int64_t index_from(nb::handle x) {
+  PyObject* const made = PyNumber_Index(x.ptr());
+  if (made == nullptr) throw nb::python_error();
+  return nb::cast<std::int64_t>(nb::steal(made));
+}
+
+bool is_array_of_indices(nb::handle x) {
+  if (!exports_memory(x)) return false;
+  return PyIndex_Check(x.ptr()) == 0 || nb::cast<int>(nb::getattr(x, "ndim", nb::int_(0))) > 0;
+}
 
 std::vector<std::int64_t> extents_from(const nb::args& shape) {
   if (shape.size() == 1 && PyIndex_Check(shape[0].ptr()) == 0) return nb::cast<std::vector<std::int64_t>>(shape[0]);

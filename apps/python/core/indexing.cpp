@@ -24,7 +24,7 @@ std::int64_t bound(nb::handle x, std::int64_t otherwise) {
   if (x.is_none()) return otherwise;
   if (PyIndex_Check(x.ptr()) == 0)
     throw ArgumentError("builder: expected numbers that are known now as the bounds of a slice; mr.call('slice_by', …) takes others");
-  return nb::cast<std::int64_t>(nb::steal(PyNumber_Index(x.ptr())));
+  return index_from(x);
 }
 
 void add_slice(Cuts& cuts, std::int64_t axis, nb::handle slice) {
@@ -80,8 +80,8 @@ Cuts cuts_of(const Var& x, const nb::tuple& index) {
 
 Var at(const Var& x, nb::handle index) {
   const bool alone = PyTuple_Check(index.ptr()) == 0;
-  if (alone && (nb::isinstance<Var>(index) || nb::isinstance<Tensor>(index) || PyList_Check(index.ptr()) != 0 ||
-                (PyIndex_Check(index.ptr()) == 0 && exports_memory(index))))
+  if (alone &&
+      (nb::isinstance<Var>(index) || nb::isinstance<Tensor>(index) || PyList_Check(index.ptr()) != 0 || is_array_of_indices(index)))
     return build::gather(x, var_from(index), 0);
   const Cuts cuts = cuts_of(x, alone ? nb::make_tuple(index) : nb::borrow<nb::tuple>(index));
   Var made = x;

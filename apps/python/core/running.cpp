@@ -120,6 +120,11 @@ struct Compiled {
       inputs.push_back({port.name, nb::steal(PyUnicode_InternFromString(port.name.c_str())), &source->var(port.var).type});
   }
 
+  Compiled(Compiled&&) noexcept = default;
+  ~Compiled() {
+    if (device && made_after_forks != forks()) static_cast<void>(new std::shared_ptr<Device>(device));  // its threads are not here to end
+  }
+
   void make(int threads) {
     const nb::gil_scoped_release released;
     const SignalsBlocked blocked;

@@ -220,11 +220,10 @@ Tensor cut(const Tensor& x, int& axis, nb::handle index) {
   if (axis >= x.rank())
     throw IndexError(fmt::format("tensor: expected at most as many indices as axes, found one more, of {}", x.to_string()));
   if (index.ptr() == Py_Ellipsis || index.is_none() || PyBool_Check(index.ptr()) != 0 ||
-      (PySlice_Check(index.ptr()) == 0 && PyIndex_Check(index.ptr()) == 0))
+      (PySlice_Check(index.ptr()) == 0 && PyIndex_Check(index.ptr()) == 0) || is_array_of_indices(index))
     throw ArgumentError(fmt::format("tensor: expected numbers and slices as indices, found a {}: numpy() has the others",
                                     nb::cast<std::string>(nb::str(index.type().attr("__name__")))));
-  if (PySlice_Check(index.ptr()) == 0)
-    return x.select(axis, checked_index(nb::cast<std::int64_t>(nb::steal(PyNumber_Index(index.ptr()))), x.dim(axis), "tensor"));
+  if (PySlice_Check(index.ptr()) == 0) return x.select(axis, checked_index(index_from(index), x.dim(axis), "tensor"));
   Py_ssize_t begin = 0, end = 0, stride = 0;
   if (PySlice_Unpack(index.ptr(), &begin, &end, &stride) != 0) throw nb::python_error();
   PySlice_AdjustIndices(x.dim(axis), &begin, &end, stride);

@@ -59,6 +59,11 @@ struct ValueObject {
   Value value;
 };
 
+/// What `operator.index` gives. Errors as Python has them: TypeError for an array of more than one element.
+std::int64_t index_from(nb::handle x);
+/// Whether `x`, as an index, is an array: not a number of somebody's, which may export memory too.
+bool is_array_of_indices(nb::handle x);
+
 /// The arguments of `reshape`: extents, or a sequence of them.
 std::vector<std::int64_t> extents_from(const nb::args& shape);
 
