@@ -164,8 +164,10 @@ def test_torch_shares_the_memory_both_ways():
         del own
         gc.collect()
         assert back[0, 0] == 5
-    with pytest.raises(BufferError, match="read-only"):
-        torch.from_dlpack(mr.Tensor(torch.zeros(3)))
+    try:  # a newer PyTorch asks for DLPack 1.0, by which it is told
+        assert torch.from_dlpack(mr.Tensor(torch.ones(3))).tolist() == [1, 1, 1]
+    except BufferError as error:
+        assert "read-only" in str(error)
     shared = torch.zeros(3)
     ours = mr.Tensor(shared)
     shared[1] = 4
