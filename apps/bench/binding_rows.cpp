@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
@@ -44,7 +43,7 @@ task<void> all_turns(const LiveModel& model, std::int64_t sessions, std::int64_t
   co_await when_all(std::move(each));
 }
 
-/// This library in the interpreter of --python: the package of the build folder, else an installed one. `peer` is the same in C++.
+/// This library in the interpreter of --python: the package of the build folder, else an installed one. `peer` is the same in C++, to which `allowance` seconds are added.
 void emit_binding(Context& context, Row row, const std::vector<std::string>& set_up, const Timer& peer, double allowance = 0) {
   const PythonPeer ours = make_python_peer(context.python, "this library in Python", set_up);
   if (!ours.timer) {
@@ -52,11 +51,8 @@ void emit_binding(Context& context, Row row, const std::vector<std::string>& set
     context.emit(std::move(row));
     return;
   }
-  const auto [our_time, peer_time] = by_iterations(ours.timer, peer, context.effort);
-  row.ours = our_time;
-  row.peer = peer_time + allowance;
   row.note = ours.name;
-  context.emit(std::move(row));
+  emit_pair(context, std::move(row), ours.timer, [&](double seconds) { return peer(seconds) + allowance; }, "");
 }
 
 void call_rows(Context& context, const app::ScratchFolder& folder, const std::string& package) {

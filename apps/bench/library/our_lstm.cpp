@@ -20,7 +20,7 @@ std::shared_ptr<Runtime> make_runtime(int threads, std::shared_ptr<Device> devic
 task<double> runs_for(Executable executable, Feeds feeds, Backend backend, double seconds) {
   RunOptions options;
   options.backend = backend;
-  co_await run(executable, feeds, options);  // not measured, as `timer_of` does
+  co_await run(executable, feeds, options);  // the first run is not measured, as in `timer_of`
   const double start = timer_seconds();
   std::int64_t runs = 0;
   double passed = 0;

@@ -51,21 +51,20 @@ class Numbers {
     visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
       T* to = made.mutable_data<T>();
       for (std::size_t i = 0; i < wholes_.size(); ++i)
-        to[i] = is_floating(dtype) ? convert_element<T>(floats_[i]) : convert_element<T>(whole_of(i, dtype));
+        to[i] = is_floating(dtype) ? convert_element<T>(floats_[i]) : convert_element<T>(whole_of<T>(i, dtype));
     });
     return made;
   }
 
  private:
-  /// Element i as an integer of `dtype`: numbers that somebody wrote down are not changed silently.
+  /// Element i as an integer that T, of `dtype`, holds: written numbers are not changed silently.
+  template <class T>
   std::int64_t whole_of(std::size_t i, DType dtype) const {
     if (dtype == DType::boolean) return kind_ == 2 ? static_cast<std::int64_t>(floats_[i] != 0) : wholes_[i];
     if (kind_ == 2 && !(std::trunc(floats_[i]) == floats_[i]))
       throw DTypeError(fmt::format("tensor: expected integers for {}, found {}", name_of(dtype), floats_[i]));
     const std::int64_t whole = wholes_[i];
-    bool fits = kind_ != 2 || std::fabs(floats_[i]) < 0x1p63;
-    visit_dtype(dtype,
-                [&]<class T>(std::type_identity<T>) { fits = fits && convert_element<std::int64_t>(convert_element<T>(whole)) == whole; });
+    const bool fits = (kind_ != 2 || std::fabs(floats_[i]) < 0x1p63) && convert_element<std::int64_t>(convert_element<T>(whole)) == whole;
     if (!fits)
       throw OverflowError(kind_ == 2 ? fmt::format("tensor: expected integers that fit {}, found {}", name_of(dtype), floats_[i])
                                      : fmt::format("tensor: expected integers that fit {}, found {}", name_of(dtype), whole));

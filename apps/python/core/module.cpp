@@ -4,7 +4,7 @@
 #include "bind.h"
 
 NB_MODULE(_core, module) {
-  // An object that a global variable holds at the exit is no leak; the tests want to hear of it all the same.
+  // An object that a global variable holds at the exit is no leak; the tests set the variable to hear of it.
   nanobind::set_leak_warnings(std::getenv("MILLRACE_LEAK_WARNINGS") != nullptr);
   module.doc() = "The C++ side of millrace. Import `millrace`, which re-exports it.";
   millrace::python::bind_errors(module);

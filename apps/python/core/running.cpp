@@ -122,7 +122,8 @@ struct Compiled {
 
   Compiled(Compiled&&) noexcept = default;
   ~Compiled() {
-    if (device && made_after_forks != forks()) static_cast<void>(new std::shared_ptr<Device>(device));  // its threads are not here to end
+    if (device && made_after_forks != forks())
+      static_cast<void>(new std::shared_ptr<Device>(device));  // its threads are the parent's: none to end
   }
 
   void make(int threads) {

@@ -59,9 +59,9 @@ struct ValueObject {
   Value value;
 };
 
-/// What `operator.index` gives. Errors as Python has them: TypeError for an array of more than one element.
+/// The integer that `operator.index` gives. Python's TypeError for an array of more than one element.
 std::int64_t index_from(nb::handle x);
-/// Whether `x`, as an index, is an array: not a number of somebody's, which may export memory too.
+/// Whether `x` is an array of indices. A number of NumPy exports memory too, and is none.
 bool is_array_of_indices(nb::handle x);
 
 /// The arguments of `reshape`: extents, or a sequence of them.

@@ -104,7 +104,7 @@ def _exported(module: Any, example_inputs: Sequence[Any], options: dict[str, Any
 
     import torch
 
-    file: Any = io.BytesIO()  # annotated as a path, and taken all the same
+    file: Any = io.BytesIO()  # PyTorch takes a file, whatever its annotation says
     torch.onnx.export(module, tuple(example_inputs), file, **options)
     return _core.parse_onnx(file.getvalue(), type(module).__name__)
 
