@@ -67,7 +67,7 @@ void call_rows(Context& context, const app::ScratchFolder& folder, const std::st
     row.shape = fmt::format("a call of one step of {} units with {}", units, kind);
     row.peer_name = "our C++, and 3 us";
     row.goal = 1;
-    emit_binding(context, row, {"millrace_call", package, folder / "one_step.mr", kind}, peer, 3e-6);
+    emit_binding(context, row, {"millrace_call", package, folder / "one_step.mr", std::to_string(units), kind}, peer, 3e-6);
   }
 }
 
@@ -88,7 +88,8 @@ void live_rows(Context& context, const app::ScratchFolder& folder, const std::st
     row.shape = fmt::format("{} live sessions, LSTM of {} units, {} rows each: {}", sessions, lstm_units, steps, what);
     row.peer_name = "our C++ by turns";
     row.goal = 0.7;
-    emit_binding(context, row, {set_up, package, folder / "lstm.mr", std::to_string(sessions), std::to_string(steps)}, peer);
+    emit_binding(context, row,
+                 {set_up, package, folder / "lstm.mr", std::to_string(lstm_units), std::to_string(sessions), std::to_string(steps)}, peer);
   }
 }
 

@@ -211,21 +211,21 @@ def millrace(package):
     return mr, f"millrace {mr.__version__}"
 
 
-def millrace_call(package, file, kind):
+def millrace_call(package, file, units, kind):
     mr, name = millrace(package)
     compiled = mr.load(file).compile()
-    x, h = (numpy.random.default_rng(i).normal(0, 1, (1, 64)).astype("f4") for i in range(2))
+    x, h = (numpy.random.default_rng(i).normal(0, 1, (1, int(units))).astype("f4") for i in range(2))
     if kind == "Tensors":
         x, h = mr.Tensor(x), mr.Tensor(h)
     return name, lambda: compiled(x=x, h=h)
 
 
-def millrace_sessions(package, file, sessions, steps, one):
+def millrace_sessions(package, file, units, sessions, steps, one):
     """A task for each session; `one` streams its rows through it."""
     import asyncio
     mr, name = millrace(package)
     model, steps, loop = mr.LiveModel(mr.load(file)), int(steps), asyncio.new_event_loop()
-    row = numpy.full((1, 128), 0.5, "f4")
+    row = numpy.full((1, int(units)), 0.5, "f4")
 
     async def session():
         async with model.session() as opened:
