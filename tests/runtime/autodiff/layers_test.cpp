@@ -11,11 +11,11 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>
-#include <millrace/runtime/program/check.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/central_difference.h"
 #include "support/random_lod.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -101,14 +101,7 @@ Trained trained(std::uint64_t seed, const LayerCase& each, DType dtype) {
   }
   for (const auto& [var, value] : made.program.parameters())
     if (is_floating(value.dtype())) options.with_respect_to.push_back(var);
-  for (const Gradient& found : append_backward(made.program, loss, options)) {
-    const std::string name = made.program.var(found.var).name;
-    INFO("gradient of ", name);
-    REQUIRE(found.gradient != no_var);
-    made.program.add_output("d_" + name, found.gradient);
-    made.names.push_back(name);
-  }
-  check(made.program);
+  made.names = with_gradients(made.program, loss, options);
   return made;
 }
 

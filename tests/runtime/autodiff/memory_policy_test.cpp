@@ -18,12 +18,12 @@
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/layers/lstm.h>
-#include <millrace/runtime/program/check.h>
 #include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/device.h>
 
 #include "support/program_runs.h"
 #include "support/random_tensor.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -41,17 +41,13 @@ MemoryPolicy truncate(std::int64_t run) { return {Kind::truncate, 0, run, run}; 
 Tensor column(const Values& values) { return Tensor::from(values, DDim{static_cast<std::int64_t>(values.size()), 1}); }
 
 /// The gradients of `loss` by all floating inputs and parameters become outputs d_NAME.
-void with_gradients(Program& program, VarId loss, const MemoryPolicy& memory) {
+void with_all_gradients(Program& program, VarId loss, const MemoryPolicy& memory) {
   BackwardOptions options;
   options.memory = memory;
   for (const Program::Port& port : program.inputs())
     if (is_floating(program.var(port.var).type.dtype)) options.with_respect_to.push_back(port.var);
   for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
-  for (const Gradient& each : append_backward(program, loss, options)) {
-    REQUIRE(each.gradient != no_var);
-    program.add_output("d_" + program.var(each.var).name, each.gradient);
-  }
-  check(program);
+  with_gradients(program, loss, options);
 }
 
 /// h = w·h + x over ragged rows, L = Σh.
@@ -75,7 +71,7 @@ Program ragged_decay(const MemoryPolicy& memory, bool reverse = false) {
     output("loss", made);
     loss = made.id();
   }
-  with_gradients(program, loss, memory);
+  with_all_gradients(program, loss, memory);
   return program;
 }
 
@@ -111,7 +107,7 @@ Program plain_decay(const MemoryPolicy& memory, bool by_array) {
     output("loss", made);
     loss = made.id();
   }
-  with_gradients(program, loss, memory);
+  with_all_gradients(program, loss, memory);
   return program;
 }
 
@@ -168,7 +164,7 @@ Program limited_loop(const MemoryPolicy& memory, std::int64_t limit) {
     output("loss", made);
     loss = made.id();
   }
-  with_gradients(program, loss, memory);
+  with_all_gradients(program, loss, memory);
   return program;
 }
 
@@ -242,7 +238,7 @@ Program booted_decay(const MemoryPolicy& memory, bool reverse, bool last) {
     output("loss", made);
     loss = made.id();
   }
-  with_gradients(program, loss, memory);
+  with_all_gradients(program, loss, memory);
   return program;
 }
 
@@ -304,7 +300,7 @@ TEST_CASE("an LSTM under recompute and under spill has the bits of keep, fused a
       const Var y = drop_lod(layers::lstm({x}, {weights}).y);
       loss = sum(y * y).id();
     }
-    with_gradients(program, loss, memory);
+    with_all_gradients(program, loss, memory);
     return program;
   };
   const LoD lod = LoD::from_lengths({{3, 0, 20, 1}});
@@ -341,7 +337,7 @@ Program long_loop(const MemoryPolicy& memory, std::int64_t steps) {
     }
     loss = sum(v).id();
   }
-  with_gradients(program, loss, memory);
+  with_all_gradients(program, loss, memory);
   return program;
 }
 
@@ -446,7 +442,7 @@ TEST_CASE("kept values of a fused recurrence under spill lie in files: memory ho
       const Var x = input("x", VarType(DType::f32, {DDim::unknown, 8}, 1));
       loss = sum(layers::lstm({x}, {weights}).h[0]).id();
     }
-    with_gradients(program, loss, memory);
+    with_all_gradients(program, loss, memory);
     return program;
   };
   const LoD lod = LoD::from_lengths({{300, 0, 200, 1}});

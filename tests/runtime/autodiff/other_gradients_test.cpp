@@ -18,6 +18,7 @@
 #include <millrace/runtime/layers/rnn.h>
 
 #include "support/program_runs.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -166,10 +167,7 @@ void check_case(const std::filesystem::path& path) {
     options.with_respect_to.push_back(x.id());
   }
   for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
-  for (const Gradient& each : append_backward(program, loss, options)) {
-    REQUIRE(each.gradient != no_var);
-    program.add_output("d_" + program.var(each.var).name, each.gradient);
-  }
+  with_gradients(program, loss, options);
   const RunResult found = on_cpu(program, feeds);
   CHECK(found.iteration_by_iteration.empty());
   for (const auto& [ours, theirs] : {std::pair{"y", "want_y"}, {"loss", "want_loss"}, {"d_x", "want_x"}, {"d_product", "want_weight"}})

@@ -12,12 +12,12 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/layers/lstm.h>
 #include <millrace/runtime/layers/rnn.h>
-#include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 
 #include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/central_difference.h"
 #include "support/random_lod.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -32,23 +32,14 @@ struct Loss {
 };
 
 /// The gradients of inputs and parameters as outputs d_NAME; gives the names.
-std::vector<std::string> with_gradients(Program& program, VarId loss, const BackwardOptions& given = {}) {
+std::vector<std::string> with_all_gradients(Program& program, VarId loss, const BackwardOptions& given = {}) {
   BackwardOptions options = given;
   if (options.with_respect_to.empty()) {
     for (const Program::Port& port : program.inputs())
       if (port.name != "dy") options.with_respect_to.push_back(port.var);
     for (const auto& [var, value] : program.parameters()) options.with_respect_to.push_back(var);
   }
-  std::vector<std::string> names;
-  for (const Gradient& each : append_backward(program, loss, options)) {
-    const std::string name = program.var(each.var).name;
-    INFO("gradient of ", name);
-    REQUIRE(each.gradient != no_var);
-    program.add_output("d_" + name, each.gradient);
-    names.push_back(name);
-  }
-  check(program);
-  return names;
+  return with_gradients(program, loss, options);
 }
 
 /// Prints, parses and prints the same.
@@ -114,7 +105,7 @@ TEST_CASE("the backward of a ragged recurrence is a recurrence that runs fused, 
                                                                             {norm_cell(4, 3, 37, DType::f32), true}}) {
     INFO(each.name);
     Loss made = loss_over(each, DType::f32, reverse);
-    with_gradients(made.program, made.loss);
+    with_all_gradients(made.program, made.loss);
     expect_round_trip(made.program);
     for (const auto& lengths : std::vector<LoD::Level>{{3, 0, 5, 1}, {1}, {0, 0}, {}, {64, 2}}) {
       const LoD lod = LoD::from_lengths({lengths});
@@ -127,7 +118,7 @@ TEST_CASE("no sequences give gradients of the extents of the weights, one column
   for (const std::int64_t h : {1, 2}) {
     const CellCase each = tanh_cell(1, 4, h, DType::f64);
     Loss made = loss_over(each, DType::f64, false);
-    const std::vector<std::string> names = with_gradients(made.program, made.loss);
+    const std::vector<std::string> names = with_all_gradients(made.program, made.loss);
     for (const auto& lengths : std::vector<LoD::Level>{{}, {0}, {2, 0}}) {
       Random random(3);
       expect_gradients(made.program, feeds_of(random, each, LoD::from_lengths({lengths}), DType::f64), names);
@@ -141,7 +132,7 @@ TEST_CASE("gradients of a ragged recurrence equal central differences") {
     Random random(seed);
     const CellCase each = tanh_cell(seed, random.between(1, 4), random.between(1, 5), DType::f64);
     Loss made = loss_over(each, DType::f64, random.coin());
-    const std::vector<std::string> names = with_gradients(made.program, made.loss);
+    const std::vector<std::string> names = with_all_gradients(made.program, made.loss);
     const LoD lod = random_lod(random, 1, 5);
     DifferenceOptions options;
     options.seed = seed;

@@ -13,10 +13,10 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/static_rnn.h>
-#include <millrace/runtime/program/check.h>
 
 #include "support/central_difference.h"
 #include "support/random_tensor.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -100,11 +100,7 @@ Program twice(const std::function<Var(const Inputs&)>& make, const VarType& type
     output("loss", total);
     loss = total.id();
   }
-  for (const Gradient& each : append_backward(program, loss, {.with_respect_to = sources})) {
-    REQUIRE(each.gradient != no_var);
-    program.add_output("d_" + program.var(each.var).name, each.gradient);
-  }
-  check(program);
+  with_gradients(program, loss, {.with_respect_to = sources});
   return program;
 }
 

@@ -9,7 +9,9 @@
 
 #include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/built.h"
+#include "support/central_difference.h"
 #include "support/random_lod.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -77,6 +79,41 @@ TEST_CASE("a causal convolution is one fused loop with the bits of its iteration
     const LoD lod = random_lod(random, 1, 9);
     CHECK(compare(program, {{"x", LoDTensor(random_tensor(random, {lod.rows(), channels}), lod)}}) == (lod.rows() > 0 ? 1 : 0));
     CHECK(make_recurrence(program).states.size() == 1);
+  }
+}
+
+TEST_CASE("gradients of a causal convolution equal central differences") {
+  for (const std::int64_t kernel : {1, 2, 4}) {
+    const auto seed = static_cast<std::uint64_t>(kernel);
+    INFO("kernel ", kernel, ", seed ", seed);
+    Random random(seed);
+    const std::int64_t before = kernel - 1;
+    Program program;
+    BackwardOptions options;
+    VarId loss = no_var;
+    {
+      const build::Guard guard(program);
+      const build::Var x = rows();
+      const build::Var w = build::parameter("w", random_tensor(random, {channels, kernel}, 1, DType::f64));
+      const build::Var b = build::parameter("b", random_tensor(random, {channels}, 1, DType::f64));
+      options.with_respect_to = {x.id(), w.id(), b.id()};
+      build::Var initial;
+      if (before > 0) {
+        initial = build::input("s", VarType(DType::f64, {DDim::unknown, channels * before}));
+        options.with_respect_to.push_back(initial.id());
+      }
+      const layers::Unrolled made = layers::causal_conv({x}, w, b, initial);
+      const build::Var y = build::drop_lod(made.output);
+      build::Var total = build::sum(y * y * y);
+      if (before > 0) total = total + build::sum(made.last[0] * made.last[0]);
+      build::output("loss", total);
+      loss = total.id();
+    }
+    const std::vector<std::string> names = with_gradients(program, loss, options);
+    const LoD lod = LoD::from_lengths({{2, 0, 5, 1}});  // shorter than the kernel, empty, longer
+    Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), channels}, 1, DType::f64), lod)}};
+    if (before > 0) feeds["s"] = random_tensor(random, {4, channels * before}, 1, DType::f64);
+    expect_gradients(program, feeds, names, {.seed = seed});
   }
 }
 

@@ -13,6 +13,7 @@
 #include "support/built.h"
 #include "support/central_difference.h"
 #include "support/random_lod.h"
+#include "support/with_gradients.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -168,12 +169,7 @@ TEST_CASE("gradients of linear attention equal central differences") {
       build::output("loss", total);
       loss = total.id();
     }
-    std::vector<std::string> names;
-    for (const Gradient& found : append_backward(program, loss, options)) {
-      REQUIRE(found.gradient != no_var);
-      names.push_back(program.var(found.var).name);
-      program.add_output("d_" + names.back(), found.gradient);
-    }
+    const std::vector<std::string> names = with_gradients(program, loss, options);
     DifferenceOptions tried;
     tried.seed = seed;
     tried.at_most = 4;
