@@ -83,9 +83,16 @@ def test_pyright_knows_the_types_of_all_that_is_public(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed for this interpreter")
 def test_mypy_accepts_the_examples(tmp_path):
+    methods = tmp_path / "methods.py"
+    methods.write_text(
+        "import millrace as mr\n\n\n"
+        "def f(x: mr.Var) -> mr.Var:\n"
+        "    y: mr.Var = x.relu().clamp(0, 6).transpose(0, 1).reshape(-1, 2).to('f64').sum(axis=[0, 1], keepdims=True).T\n"
+        "    return mr.where(y > 0, y, 0).unsqueeze(0).maximum(0.5) + x.softmax().argmax(1)\n"
+    )
     package = pathlib.Path(mr.__file__).parent.parent
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # mypy takes no package from there
     env["MYPYPATH"] = str(package)
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", str(tmp_path), *map(str, EXAMPLES)]
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", str(tmp_path), str(methods), *map(str, EXAMPLES)]
     made = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
     assert made.returncode == 0, made.stdout + made.stderr

@@ -214,13 +214,78 @@ def test_errors_say_what_was_expected():
                 async with model.session():
                     pass
             await session.finish()
-            with pytest.raises(mr.ArgumentError, match="nothing after finish"):
+            with pytest.raises(mr.ClosedError, match="the session is finished"):
                 await session.push([[1, 2, 3]])
         with pytest.raises(mr.ArgumentError, match="expected an open one"):
             await model.session().push([[1, 2, 3]])
         reverse = mr.from_torch(pytest.importorskip("torch").nn.GRU(3, 4, bidirectional=True).eval())
         with pytest.raises(NotImplementedError):
             mr.LiveModel(reverse)
+
+    asyncio.run(main())
+
+
+def calls_of(session):
+    calls = [session.flush, session.reset, session.save, session.finish, session.open_level, session.close_level]
+    calls.append(lambda: session.push(np.zeros((1, 3), np.float32)))
+    return calls + [session.fork] if isinstance(session, mr.LiveSession) else calls
+
+
+@pytest.mark.parametrize("where", ["here", "server"])
+def test_a_session_that_is_over_says_why(where):
+    async def expect(session, error, words):
+        for call in calls_of(session):
+            with pytest.raises(error, match=words):
+                await asyncio.wait_for(call(), 30)
+
+    async def main():
+        model = mr.LiveModel(recurrent())
+        async with mr.Server(recurrent()) as server:
+            start = model.session if where == "here" else lambda: mr.connect(server.url)
+            unopened = start()
+            await expect(unopened, mr.ArgumentError, "expected an open")
+            with pytest.raises(mr.ArgumentError, match="expected an open"):
+                await asyncio.wait_for(unopened.next(), 30)
+            async with start() as session:
+                await session.push([[1, 2, 3]])
+                await session.finish()
+                await expect(session, mr.ClosedError, "the session is finished")
+                assert len(await all_of(session)) == 1
+            await expect(session, mr.ClosedError, "the session is closed")
+            assert await session.next() is None
+            async with start() as session:
+                session.cancel()
+                await expect(session, mr.CancelledError, "was cancelled")
+                with pytest.raises(mr.CancelledError, match="was cancelled"):
+                    await session.next()
+            await expect(session, mr.ClosedError, "the session is closed")
+            with pytest.raises(mr.ClosedError, match="the session is closed"):
+                await session.next()
+            if where == "here":
+                with pytest.raises(mr.ClosedError, match="the session is closed"):
+                    await model.push([session], [np.zeros((1, 3), np.float32)])
+            async with start() as session:
+                waiting = asyncio.ensure_future(session.next())
+                await asyncio.sleep(0.01)
+            with pytest.raises(mr.CancelledError):  # it began before the session was closed
+                await waiting
+
+    asyncio.run(main())
+
+
+def test_a_live_program_that_is_over_says_why():
+    async def main():
+        async with mr.LiveProgram(backwards(), factor=1.0) as live:
+            await live.push("x", [1.0, 2.0])
+            live.finish()
+            with pytest.raises(mr.ClosedError, match="the program is finished"):
+                await live.push("x", [1.0, 2.0])
+        with pytest.raises(mr.ClosedError, match="the program is closed"):
+            await live.push("x", [1.0, 2.0])
+        async with mr.LiveProgram(backwards(), factor=1.0) as live:
+            live.cancel()
+            with pytest.raises(mr.CancelledError, match="the program was cancelled"):
+                await live.push("x", [1.0, 2.0])
 
     asyncio.run(main())
 

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model files, files of tensors, layers, and modules of PyTorch."""
 
+import errno
+import os
+import pathlib
+import re
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -211,3 +217,77 @@ def test_onnx_there_and_back(tmp_path):
     assert mr.parse_onnx((tmp_path / "rnn.onnx").read_bytes()).inputs.keys() == {"x"}
     with pytest.raises(mr.ParseError):
         mr.parse_onnx(b"nonsense")
+
+
+def uses_of_files(path):
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [2]) * mr.parameter("w", np.ones(2, np.float32)))
+    return {
+        "load": [lambda: mr.load(path / "a.npz"), lambda: mr.load_program(path / "a.mr"), lambda: mr.load_fluid(path / "a")],
+        "save": [
+            lambda: mr.save(path / "a.npz", {"a": np.ones(2)}),
+            lambda: mr.save(path / "a.safetensors", {}),
+            lambda: program.save(path / "a.mr"),
+            lambda: mr.export_onnx(program, path / "a.onnx"),
+        ],
+    }
+
+
+@pytest.mark.parametrize("use", ["load", "save"])
+def test_a_file_or_a_folder_that_is_absent_is_an_error_of_the_system_too(tmp_path, use):
+    for call in uses_of_files(tmp_path / "absent")[use]:
+        with pytest.raises(FileNotFoundError) as raised:
+            call()
+        error = raised.value
+        assert isinstance(error, mr.FileNotFoundError) and isinstance(error, mr.IoError) and isinstance(error, mr.Error)
+        assert error.errno == errno.ENOENT and error.strerror == os.strerror(errno.ENOENT) and error.filename.startswith(str(tmp_path / "absent/a"))
+        assert "No such file or directory" in str(error) and str(tmp_path) in str(error)
+
+
+def test_a_folder_that_may_not_be_written_is_a_permission_error(tmp_path):
+    script = """
+import errno, os, sys
+import numpy as np
+import millrace as mr
+sys.path.insert(0, os.environ["TESTS"])
+from models_test import pathlib, uses_of_files
+if os.getuid() == 0:
+    os.setuid(65534)  # root may write everywhere
+for use in ("save", "load"):
+    for call in uses_of_files(pathlib.Path(sys.argv[1]))[use]:
+        try:
+            call()
+        except PermissionError as error:
+            assert isinstance(error, mr.PermissionError) and isinstance(error, mr.IoError), type(error)
+            assert error.errno == errno.EACCES and error.filename.startswith(sys.argv[1]), (error.errno, error.filename)
+        else:
+            raise AssertionError(call)
+print("refused")
+"""
+    folder = tmp_path / "shut"
+    folder.mkdir()
+    folder.chmod(0)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), TESTS=os.path.dirname(__file__))
+    made = subprocess.run([sys.executable, "-c", script, str(folder)], env=environment, capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0 and made.stdout == "refused\n", made.stdout + made.stderr
+
+
+def test_dense_modules_take_one_rank_and_name_it():
+    nn = pytest.importorskip("torch").nn
+    recurrent = nn.LSTM(3, 4).eval()
+    for module, dtype, whole, words in [
+        (recurrent, np.float32, (5, 2, 3), "f32[?, ?, 3]"),
+        (nn.GRU(3, 4, batch_first=True).eval(), np.float32, (2, 5, 3), "f32[?, ?, 3]"),
+        (nn.Linear(3, 2), np.float32, (5, 2, 3), "f32[?, ?, 3]"),
+        (nn.Embedding(7, 3), np.int64, (5, 2), "i64[?, ?]"),
+        (nn.ReLU(), np.float32, (5, 2, 3), "f32[?, ?, ?]"),
+    ]:
+        program = mr.from_torch(module, ragged=False)
+        x = np.zeros(whole, dtype)
+        assert program.inputs["x"] == words and program.run(x=x)["y"].shape[:2] == whole[:2]
+        for other in (x[0], x[None]):
+            found = f"{words[:3]}[{', '.join(map(str, other.shape))}]"
+            with pytest.raises(mr.ShapeError, match=re.escape(f"input 'x': expected {words}, found {found}")):
+                program.run(x=other)
+    assert "rank 3" in mr.from_torch.__doc__

@@ -628,3 +628,89 @@ def test_arrays_pick_along_the_first_axis():
     assert result["some"].tolist() == [[4, 5], [0, 1]]
     assert result["one"].tolist() == [[2, 3]]
     assert result["number"].tolist() == 2
+
+
+ELEMENTWISE = "relu sigmoid tanh exp log sqrt abs erf floor ceil round sign sin cos reciprocal neg".split()
+PAIRS = "add sub mul div pow minimum maximum less less_equal greater greater_equal not_equal".split()
+METHODS = {
+    **dict.fromkeys(ELEMENTWISE, ()), **dict.fromkeys(PAIRS, (2,)), "clip": (0.5, 1), "squeeze": (0,), "unsqueeze": (1,), "cumsum": (1,),
+    "softmax": (0,), "log_softmax": (1,), "argmax": (1,), "argmin": (0,), "sum": (0,), "mean": ([0, 1],), "max": (1,), "min": (), "prod": (0,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_a_var_is_the_function_of_its_name(name):
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [1 if name == "squeeze" else 2, 3])
+        mr.output("method", getattr(x, name)(*METHODS[name]))
+        mr.output("function", getattr(mr, name)(x, *METHODS[name]))
+    made = program.run(x=np.random.default_rng(0).random((1 if name == "squeeze" else 2, 3), np.float32))
+    assert made["method"].dtype == made["function"].dtype and np.array_equal(made["method"].numpy(), made["function"].numpy())
+    assert (getattr(mr.Var, name).__doc__ or "").splitlines()[-1] in getattr(mr, name).__doc__
+
+
+def test_methods_change_axes_as_those_of_pytorch_do():
+    torch = pytest.importorskip("torch")
+    given = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
+    changes = {
+        "two": lambda x: x.transpose(0, 2),
+        "negative": lambda x: x.transpose(-1, 1),
+        "permute": lambda x: x.permute(2, 0, 1),
+        "view": lambda x: x.view(-1, 4),
+        "reshape": lambda x: x.reshape(4, 6),
+        "unsqueeze": lambda x: x.unsqueeze(-1),
+        "squeeze": lambda x: x.unsqueeze(1).squeeze(1),
+        "clamp": lambda x: x.clamp(2, 9),
+        "chain": lambda x: x.relu().sum(0).softmax(-1).argmax(1),
+        "matmul": lambda x: x.matmul(x.permute(0, 2, 1)),
+        "T": lambda x: x[0].T,
+    }
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f32, [2, 3, 4])
+        for name, change in changes.items():
+            mr.output(name, change(x))
+        mr.output("permutation", x.transpose([1, 2, 0]))
+        mr.output("reverse", x.transpose())
+        assert x.to(mr.f64).dtype == x.to("f64").dtype == x.to(torch.float64).dtype == x.astype(np.float64).dtype == mr.f64
+        with pytest.raises(mr.ShapeError, match="expected axes of 'x' of f32.2, 3, 4., found 3"):
+            x.transpose(0, 3)
+        with pytest.raises(TypeError, match="axis: int"):
+            x.argmax()  # the one of PyTorch is over all elements
+    made = program.run(x=given)
+    for name, change in changes.items():
+        assert made[name].shape == tuple(change(given).shape), name
+        np.testing.assert_allclose(made[name].numpy(), change(given).numpy(), atol=1e-6, err_msg=name)
+    assert np.array_equal(made["permutation"].numpy(), given.numpy().transpose([1, 2, 0])) and np.array_equal(made["reverse"].numpy(), given.numpy().T)
+
+
+@pytest.mark.parametrize("dtype", [mr.f64, mr.f32, mr.bf16, mr.i64, mr.i32])
+def test_a_number_takes_the_dtype_of_the_var_beside_it(dtype):
+    floating = dtype in (mr.f64, mr.f32, mr.bf16)
+    numbers = [0, True, mr.Var] + ([0.1, np.float64(0.1)] if floating else [])
+    with mr.Program():
+        x, row = mr.input("x", dtype, [3]), mr.input("rows", dtype, [None], lod=1)
+        for number in numbers:
+            if number is mr.Var:
+                number = mr.Var(2)
+            chosen = mr.where(x > 0, x, number), mr.where(x > 0, number, x), mr.clip(x, number, number)
+            stacked = mr.stack([mr.max(x), number]), mr.stack([number, mr.max(x)])
+            assert {made.dtype for made in chosen + stacked} == {dtype}, number
+            for function in (mr.add, mr.sub, mr.mul, mr.div, mr.minimum, mr.maximum, mr.pow):
+                assert function(x, number).dtype == function(number, x).dtype == dtype, number
+            assert mr.sequence_pad(row, number)[0].dtype == dtype
+            assert mr.TensorArray(unstack_from=x).read(-1, number).dtype == dtype
+        if not floating:
+            with pytest.raises(mr.ProgramError, match="use cast"):
+                mr.where(x > 0, x, 0.5)
+
+
+def test_numbers_alone_agree_on_one_dtype():
+    assert built(lambda: mr.where(True, 1, 0.5)) == 1.0 and built(lambda: mr.where(False, True, 7)) == 7
+    assert built(lambda: mr.stack([1, 0.5])) == [1, 0.5]
+    program = mr.Program()
+    with program:
+        x = mr.input("x", mr.f64, [2])
+        mr.output("y", mr.where(x > 0, x, 0.1))
+    assert program.run(x=[-1, 2])["y"].tolist() == [0.1, 2]  # all bits of f64

@@ -290,8 +290,10 @@ def test_runs_leak_nothing():
 # ---- Processes ----
 
 
-def python(script, **options):
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), MILLRACE_LEAK_WARNINGS="1")
+def python(script, leak_warnings=True, **options):
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
+    if leak_warnings:
+        env["MILLRACE_LEAK_WARNINGS"] = "1"
     return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=env, capture_output=True, text=True, timeout=120, **options)
 
 
@@ -353,3 +355,73 @@ if os.fork() == 0:
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_misspelled_input_is_named_with_the_inputs_that_there_are():
+    program = mr.Program("two")
+    with program:
+        rows, length = mr.input("rows", mr.f32, [None]), mr.input("length", mr.f32, [])
+        mr.output("product", rows * length)
+        mr.output("loss", mr.sum(rows * length * mr.parameter("weight", 1.0)))
+    words = "expected the inputs rows, length of program 'two', found 'lenght': did you mean 'length'"
+    fed = {"rows": [1.0], "lenght": 2.0}
+    for call in (lambda: program.run(**fed), lambda: program.run(fed), lambda: program.compile()(**fed), lambda: asyncio.run(program.run_async(**fed))):
+        with pytest.raises(mr.ArgumentError, match=words):
+            call()
+    with pytest.raises(mr.ArgumentError, match=words):
+        mr.Trainer(program, mr.SGD(), learning_rate=0.1).step(**fed)
+    with pytest.raises(mr.ArgumentError, match="found 'Rows': did you mean 'rows'"):
+        program.run(Rows=[1.0], length=1.0)
+    with pytest.raises(mr.ArgumentError, match="expected the inputs rows, length of program 'two', found 'z'$"):
+        program.run(z=1)
+    with pytest.raises(mr.ArgumentError, match="input 'length': expected f32.., found nothing"):
+        program.run(rows=[1.0])
+    with pytest.raises(KeyError, match="expected one of the outputs product, loss, found 'prodcut': did you mean 'product'"):
+        program.run(rows=[1.0], length=1.0)["prodcut"]
+
+
+@pytest.mark.parametrize("work", ["loop", "short loop", "straight", "short straight", "asyncio", "training", "session"])
+def test_daemon_threads_in_the_middle_of_their_work_are_quiet_at_the_exit(work):
+    script = """
+        import asyncio, sys, threading, time
+        import numpy as np
+        import millrace as mr
+        from programs import counting
+        work = 'WORK'
+        program = mr.Program()
+        with program:
+            x = mr.input("x", mr.f32, [None, 64])
+            mr.output("loss", mr.mean((x @ mr.parameter("w", np.ones((64, 64), np.float32) / 64)).tanh()))
+        straight, loop, x = program.compile(), counting().compile(), np.ones((4096 if work == "straight" else 1, 64), np.float32)
+        async def tasks():
+            while True:
+                await loop.run_async(limit=1000)
+        async def session():
+            rows = mr.Program()
+            with rows:
+                mr.output("y", mr.input("x", mr.f32, [None, 3], lod=1) * 2)
+            async with mr.LiveModel(rows).session() as session:
+                while True:
+                    await session.push(np.ones((1, 3), np.float32))
+                    await session.next()
+        trainer = mr.Trainer(program, mr.SGD(), learning_rate=0.1) if work == "training" else None
+        calls = {
+            "loop": lambda: loop(limit=10**12),
+            "short loop": lambda: loop(limit=2),
+            "asyncio": lambda: asyncio.run(tasks()),
+            "training": lambda: trainer.step(x=x),
+            "session": lambda: asyncio.run(session()),
+        }
+        begun = threading.Semaphore(0)
+        def run():
+            begun.release()
+            while True:
+                calls.get(work, lambda: straight(x=x))()
+        for _ in range(1 if work == "training" else 4):
+            threading.Thread(target=run, daemon=True).start()
+            begun.acquire()
+        time.sleep(0.05)
+    """
+    for _ in range(5):
+        made = python(script.replace("WORK", work), leak_warnings=False)
+        assert made.returncode == 0 and made.stderr == "", made.stderr

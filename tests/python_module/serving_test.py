@@ -2,6 +2,7 @@
 """Servers as tasks of an event loop: their ends, errors and threads; TLS, tokens, admission; states that go from one server to another."""
 
 import asyncio
+import errno
 import gc
 import os
 import random
@@ -425,5 +426,19 @@ def test_rows_of_several_inputs_and_large_ones_go_over_the_network():
             assert np.concatenate([rows[name].numpy() for rows in made]).tobytes() == wanted.tobytes()
         model = mr.LiveModel(one_step(), states={"h": "h_next"})
         assert model.inputs == {"x": "f32[2]"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_refused_connection_is_an_error_of_the_system_too(scheme):
+    async def main():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))  # taken, and nobody listens
+            with pytest.raises(ConnectionRefusedError) as raised:
+                async with mr.connect(f"{scheme}://127.0.0.1:{free.getsockname()[1]}"):
+                    pass
+        assert isinstance(raised.value, mr.IoError) and isinstance(raised.value, mr.ConnectionRefusedError)
+        assert raised.value.errno == errno.ECONNREFUSED and "Connection refused" in str(raised.value)
 
     asyncio.run(main())

@@ -176,6 +176,31 @@ def test_torch_shares_the_memory_both_ways():
     assert mr.Tensor(weight).numpy().__array_interface__["data"][0] == weight.data_ptr()
 
 
+def test_torch_gives_a_tensor_of_pytorch_without_a_copy():
+    torch = pytest.importorskip("torch")
+    own = mr.Tensor([[1.0, 2.0], [3.0, 4.0]]).copy()
+    theirs = own.torch()
+    assert isinstance(theirs, torch.Tensor) and theirs.data_ptr() == address(own.numpy()) and theirs.tolist() == own.tolist()
+    assert mr.Tensor(torch.ones(2, dtype=torch.bfloat16)).copy().torch().dtype == torch.bfloat16
+    rows = mr.ragged([[1.0, 2.0], [], [3.0]])
+    assert rows.torch().tolist() == [1, 2, 3] and rows.torch().data_ptr() == address(rows.numpy())
+    program = mr.Program()
+    with program:
+        mr.output("y", mr.input("x", mr.f32, [None], lod=1) * 2)
+    assert program.run(x=[[1.0], [2.0, 3.0]])["y"].torch().tolist() == [2, 4, 6]
+    try:  # as `from_dlpack` has it
+        assert mr.Tensor(torch.ones(3)).torch().tolist() == [1, 1, 1]
+    except BufferError as error:
+        assert "read-only" in str(error)
+
+
+def test_torch_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for value in (mr.Tensor([1.0]), mr.ragged([[1.0]])):
+        with pytest.raises(ImportError, match="PyTorch is not installed.*pip install torch, or use numpy()"):
+            value.torch()
+
+
 def test_dlpack_takes_and_gives_what_pytorch_has():
     torch = pytest.importorskip("torch")
     whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)

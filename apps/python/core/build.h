@@ -31,6 +31,10 @@ nb::object result_object(RunResult made);
 std::vector<std::int64_t> axes_from(nb::handle axes);
 /// A Var, or a literal, tensor or array as a constant. ArgumentError else.
 Var var_from(nb::handle x);
+/// `x` beside a value of `dtype`: a number, a literal and a list take that dtype. A float beside whole numbers, a Var and an array keep their own.
+Var beside(DType dtype, nb::handle x);
+/// The operands of one operation: numbers take the dtype of the first of them that is a Var or an array; without one, that of all numbers together.
+std::vector<Var> of_one_dtype(const std::vector<nb::handle>& operands);
 /// A Var alone, or several in a list or tuple.
 std::vector<Var> vars_from(nb::handle x);
 /// One Var alone, several as a tuple.

@@ -11,8 +11,6 @@
 namespace millrace::python {
 namespace {
 
-bool is_list(nb::handle x) { return PyList_Check(x.ptr()) != 0 || PyTuple_Check(x.ptr()) != 0; }
-bool is_number(nb::handle x) { return PyBool_Check(x.ptr()) != 0 || PyLong_Check(x.ptr()) != 0 || PyFloat_Check(x.ptr()) != 0; }
 std::string kind_of(nb::handle x) { return nb::cast<std::string>(nb::str(x.type().attr("__name__"))); }
 
 [[noreturn]] void refuse(nb::handle x) {
@@ -154,7 +152,17 @@ bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
 
 }  // namespace
 
+bool is_list(nb::handle x) { return PyList_Check(x.ptr()) != 0 || PyTuple_Check(x.ptr()) != 0; }
+bool is_number(nb::handle x) { return PyBool_Check(x.ptr()) != 0 || PyLong_Check(x.ptr()) != 0 || PyFloat_Check(x.ptr()) != 0; }
 Tensor copy_of(const Tensor& x) { return x.copy_to(CpuPlace{}); }
+
+std::string meant(const std::string& name, const std::string& names) {
+  const nb::object lowered = nb::cast(name).attr("lower")();
+  nb::dict by_lowered;
+  for (const nb::handle one : nb::cast(names).attr("split")(", ")) by_lowered[one.attr("lower")()] = one;
+  const nb::object close = nb::module_::import_("difflib").attr("get_close_matches")(lowered, by_lowered.attr("keys")(), 1);
+  return nb::len(close) == 0 ? "" : fmt::format(": did you mean '{}'?", nb::cast<std::string>(by_lowered[close[0]]));
+}
 
 std::int64_t index_from(nb::handle x) {
   PyObject* const made = PyNumber_Index(x.ptr());

@@ -9,6 +9,7 @@
 #include <millrace/runtime/task/errors.h>
 
 #include "bind.h"
+#include "gil.h"
 
 namespace millrace::python {
 namespace {
@@ -26,7 +27,10 @@ SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullp
 
 int forks() noexcept { return forked.load(); }
 void count_forks() {
-  pthread_atfork(nullptr, nullptr, [] { ++forked; });
+  pthread_atfork(nullptr, nullptr, [] {
+    ++forked;
+    forget_other_threads();
+  });
 }
 
 Engine* Engine::engine_ = nullptr;
@@ -39,7 +43,13 @@ Engine::Engine() {
 }
 
 Engine& Engine::current() {
-  if (shut_down_) throw CancelledError("run: the interpreter is going away");
+  if (shut_down_) {
+    // The destructor does not return on a daemon thread.
+    {
+      const GilReleased released;
+    }
+    throw CancelledError("run: the interpreter is going away");
+  }
   if (engine_ == nullptr || forks_of_engine_ != forks()) {
     engine_ = new Engine();  // one of a parent process is left alone: its threads are not here to end
     forks_of_engine_ = forks();
@@ -51,8 +61,9 @@ std::size_t Engine::live_runs() { return engine_ != nullptr && forks_of_engine_ 
 
 void Engine::shut_down() {
   shut_down_ = true;
+  end_of_threads();
   if (engine_ == nullptr || forks_of_engine_ != forks()) return;
-  const nb::gil_scoped_release released;
+  const GilReleased released;
   engine_->end();
   delete engine_;
   engine_ = nullptr;

@@ -14,6 +14,7 @@
 #include <millrace/runtime/task/thread_executor.h>
 
 #include "bind.h"
+#include "gil.h"
 
 namespace millrace::python {
 
@@ -34,7 +35,7 @@ class SignalsBlocked {
 template <class F>
 void without_gil(F f) {
   if (nb::is_alive() && PyGILState_Check() != 0) {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     f();
   } else {
     f();
@@ -48,7 +49,7 @@ void count_forks();
 /// The threads that runs are on. Made when a program with loops is first run, and again in a child process; ended by `shut_down`.
 class Engine {
  public:
-  /// With the GIL held. CancelledError once the engine was shut down.
+  /// With the GIL held. CancelledError once the engine was shut down, on the thread that did it; other threads block for ever.
   static Engine& current();
 
   /// Starts `work` as the run `run`. `done(Outcome<T>)` is called on a thread of the engine, without the GIL, before the run counts as ended.
@@ -62,7 +63,8 @@ class Engine {
 
   /// Runs of this process that have not ended.
   static std::size_t live_runs();
-  /// Cancels all runs, waits for their ends, and ends the threads. Nothing can be run any more.
+  /// Cancels all runs, waits for their ends, and ends the threads. Nothing can be run any more. A daemon thread in a run, or that begins one, blocks for
+  /// ever.
   static void shut_down();
 
  private:

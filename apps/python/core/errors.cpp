@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "errors.h"
 
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <string>
 #include <typeindex>
 #include <typeinfo>
 #include <vector>
+
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -55,6 +59,32 @@ nb::object python_class(const std::type_info& type) {
   return nb::borrow(found != classes().end() ? found->second : classes().at(typeid(Error)));
 }
 
+/// Classes of errors of the operating system, of the numbers that Python has a class for.
+struct FileNotFound {};
+struct PermissionDenied {};
+struct ConnectionRefused {};
+
+const std::type_info& class_of_errno(int number) {
+  switch (number) {
+    case ENOENT: return typeid(FileNotFound);
+    case EACCES:
+    case EPERM: return typeid(PermissionDenied);
+    case ECONNREFUSED: return typeid(ConnectionRefused);
+    default: return typeid(IoError);
+  }
+}
+
+/// An mr.IoError with the attributes of an OSError. `number`: an errno, or 0.
+nb::object os_error(const char* message, int number, const std::string& filename = {}) {
+  nb::object made = python_class(class_of_errno(number))(message);
+  if (number != 0) {
+    made.attr("errno") = number;
+    made.attr("strerror") = std::strerror(number);
+  }
+  if (!filename.empty()) made.attr("filename") = filename;
+  return made;
+}
+
 /// The guard of C++ is the `with` statement of Python.
 std::string in_words_of_python(std::string text) {
   const std::string guard = "an open build::Guard on this thread";
@@ -90,8 +120,10 @@ nb::object exception_of(const std::exception_ptr& pointer) {
     nb::object made = python_class(typeid(error))(error.what());
     made.attr("code") = std::string(name_of(error.code()));
     return made;
-  } catch (const AsioError& error) {
-    return python_class(typeid(IoError))(error.what());
+  } catch (const FileError& error) {
+    return os_error(error.what(), error.number(), error.path().string());
+  } catch (const IoError& error) {
+    return os_error(error.what(), errno_in(error.what()));
   } catch (const LiveError& error) {
     nb::object made = python_class(typeid(error))(error.what());
     made.attr("session") = error.session();
@@ -109,7 +141,16 @@ nb::object exception_of(const std::exception_ptr& pointer) {
 }
 
 void expect_there(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) throw FileNotFoundError(fmt::format("{}: cannot open: No such file or directory", path.string()));
+  if (::access(path.c_str(), R_OK) == 0) return;
+  const int number = errno;
+  throw FileError(fmt::format("{}: cannot open: {}", path.string(), std::strerror(number)), path, number);
+}
+
+int errno_in(std::string_view message) {
+  constexpr int most = 133;  // EHWPOISON, the last of Linux
+  for (int number = 1; number <= most; ++number)
+    if (message.ends_with(": " + std::string(std::strerror(number)))) return number;
+  return 0;
 }
 
 void bind_errors(nb::module_& m) {
@@ -128,10 +169,12 @@ void bind_errors(nb::module_& m) {
   add(m, typeid(OverflowError), "OverflowError", PyExc_OverflowError, "A size that does not fit its integer.");
   add(m, typeid(UnsupportedError), "UnsupportedError", PyExc_NotImplementedError, "Something this build or this program does not have.");
   add(m, typeid(ParseError), "ParseError", PyExc_ValueError, "Text or bytes that are not what their format says.");
-  add(m, typeid(IoError), "IoError", PyExc_OSError, "A file or socket that failed.");
+  add(m, typeid(IoError), "IoError", PyExc_OSError, "A file or socket that failed. `errno` and `filename`, where they are known.");
+  m.attr("IoError").attr("__str__") = nb::handle(PyExc_Exception).attr("__str__");  // OSError's own leaves the message out
   add(m, typeid(ProgramError), "ProgramError", PyExc_RuntimeError, "A program that is refused when it is built, loaded or rewritten.");
   add(m, typeid(WrittenTwiceError), "WrittenTwiceError", PyExc_RuntimeError, "A slot of a TensorArray that already has its value.");
-  add(m, typeid(ClosedError), "ClosedError", PyExc_RuntimeError, "A write to a closed array, or a read past where it was closed.");
+  add(m, typeid(ClosedError), "ClosedError", PyExc_RuntimeError,
+      "A write to a closed array, a read past where it was closed, or the use of a live session that is finished or closed.");
   add(m, typeid(NeverWrittenError), "NeverWrittenError", PyExc_RuntimeError, "A slot that nobody can write any more.");
   add(m, typeid(WindowError), "WindowError", PyExc_RuntimeError, "A slot that has left its window, or a write to a full one.");
   add(m, typeid(CancelledError), "CancelledError", nullptr, "A run that was cancelled.");
@@ -156,7 +199,11 @@ void bind_errors(nb::module_& m) {
       "Training that cannot go on: a loss or a gradient that is not finite, a checkpoint of another job, a job that was stopped.");
   add(m, typeid(LiveError), "LiveError", PyExc_RuntimeError,
       "A step that failed, and with it its live session. `session`: its number; `step`: the first step without a result.");
-  add(m, typeid(FileNotFoundError), "FileNotFoundError", PyExc_FileNotFoundError, "A file that is not there.", typeid(IoError));
+  add(m, typeid(FileNotFound), "FileNotFoundError", PyExc_FileNotFoundError, "A file or a folder that is not there.", typeid(IoError));
+  add(m, typeid(PermissionDenied), "PermissionError", PyExc_PermissionError, "A file or a folder that may not be read or written.",
+      typeid(IoError));
+  add(m, typeid(ConnectionRefused), "ConnectionRefusedError", PyExc_ConnectionRefusedError, "An address where no server listens.",
+      typeid(IoError));
   add(m, typeid(KeyError), "KeyError", PyExc_KeyError, "A name that a mapping lacks.", typeid(IndexError));
   m.attr("KeyError").attr("__str__") = nb::handle(PyExc_Exception).attr("__str__");  // KeyError's own puts quotes around the message
   nb::register_exception_translator(translate);

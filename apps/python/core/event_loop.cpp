@@ -13,6 +13,7 @@
 #include <millrace/tensor/error.h>
 
 #include "engine.h"
+#include "gil.h"
 
 namespace millrace::python {
 namespace {
@@ -68,6 +69,7 @@ bool LoopExecutor::run_queue() {
 
 void LoopExecutor::run_posted() {
   constexpr int most_passes = 8;  // other callbacks of the event loop want their turn
+  const GilKept kept;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(driving_, true)) return;
@@ -109,7 +111,7 @@ void LoopExecutor::close() {
   for (const Operation* operation : all) operation->cancel();
   while (!live_.empty()) {
     {
-      const nb::gil_scoped_release released;
+      const GilReleased released;
       std::unique_lock lock(mutex_);
       posted_.wait(lock, [this] { return !queue_.empty(); });
     }

@@ -8,18 +8,11 @@
 
 #include "borrowed.h"
 #include "dlpack.h"
+#include "gil.h"
 #include "values.h"
 
 namespace millrace::python {
 namespace {
-
-/// Runs `f` with the GIL, unless there is no interpreter any more.
-template <class F>
-void with_gil(F f) {
-  if (!nb::is_alive()) return;
-  const nb::gil_scoped_acquire gil;
-  f();
-}
 
 /// The part of an exporter's memory that a view may touch, in elements.
 std::size_t span_of(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides) {

@@ -44,11 +44,8 @@ nb::dict fluid_folder(const fs::path& path) {
   return made;
 }
 
-nb::object load(const fs::path& path, const std::map<std::string, Tensor>& constants) {
+nb::object load_there(const fs::path& path, const std::map<std::string, Tensor>& constants) {
   const std::string ending = path.extension().string();
-  if (!constants.empty() && ending != ".onnx")
-    throw ArgumentError(fmt::format("load: constants go with an ONNX model, found {}", path.string()));
-  expect_there(path);
   if (fs::is_directory(path)) return fluid_folder(path);
   if (ending == ".safetensors") return safetensors(path);
   if (ending == ".npy") return nb::cast(read_npy(path));
@@ -57,6 +54,13 @@ nb::object load(const fs::path& path, const std::map<std::string, Tensor>& const
   OnnxOptions options;
   options.constants = constants;
   return nb::cast(shared(import_onnx(path, options)));
+}
+
+nb::object load(const fs::path& path, const std::map<std::string, Tensor>& constants) {
+  if (!constants.empty() && path.extension() != ".onnx")
+    throw ArgumentError(fmt::format("load: constants go with an ONNX model, found {}", path.string()));
+  expect_there(path);
+  return naming_file(path, [&] { return load_there(path, constants); });
 }
 
 void save(const fs::path& path, const std::map<std::string, Tensor>& tensors) {
@@ -82,7 +86,7 @@ void bind_files(nb::module_& m) {
       "load_program",
       [](const fs::path& path) {
         expect_there(path);
-        return shared(load_model(path));
+        return naming_file(path, [&] { return shared(load_model(path)); });
       },
       "path"_a, "A model file, NAME.onnx or NAME.mr, as a Program.");
   m.def(
@@ -94,16 +98,18 @@ void bind_files(nb::module_& m) {
       [](const fs::path& path) {
         expect_there(path);
         nb::list made;
-        for (const LoDTensor& tensor : read_fluid_tensors(path)) made.append(object_from(tensor));
+        for (const LoDTensor& tensor : naming_file(path, [&] { return read_fluid_tensors(path); })) made.append(object_from(tensor));
         return made;
       },
       "path"_a, nb::sig("def load_fluid(path: str | os.PathLike[str]) -> list[typing.Any]"),
       "A file of PaddlePaddle Fluid's `save_combine`: its tensors in their order; it holds no names.");
-  m.def("save", &save, "path"_a, "tensors"_a, "Named tensors as NAME.safetensors or NAME.npz; the file appears whole or not at all.");
+  m.def(
+      "save", [](const fs::path& path, const std::map<std::string, Tensor>& tensors) { naming_file(path, [&] { save(path, tensors); }); },
+      "path"_a, "tensors"_a, "Named tensors as NAME.safetensors or NAME.npz; the file appears whole or not at all.");
   m.def(
       "export_onnx",
       [](const SharedProgram& program, const fs::path& path, bool batch) {
-        return batch ? write_onnx_batch(path, *program.program) : write_onnx(path, *program.program);
+        return naming_file(path, [&] { return batch ? write_onnx_batch(path, *program.program) : write_onnx(path, *program.program); });
       },
       "program"_a, "path"_a, "batch"_a = false,
       "Writes the program as an ONNX model: over one sequence, or with `batch` over a ragged batch (its rows, and NAME.lengths).");

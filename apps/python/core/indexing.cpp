@@ -98,47 +98,13 @@ Var at(const Var& x, nb::handle index) {
   return made;
 }
 
-Var transposed(const Var& x) {
-  if (!x.type().shape)
-    throw ProgramError(fmt::format("builder: expected a Var of known rank to transpose, found '{}' of {}", x.name(), x.type().to_string()));
-  std::vector<std::int64_t> perm;
-  for (int axis = x.type().rank() - 1; axis >= 0; --axis) perm.push_back(axis);
-  return build::transpose(x, perm);
-}
-
-void bind_reduction(nb::class_<Var>& var, const std::string& kind, const char* doc) {
-  var.def(
-      kind.c_str(), [kind](const Var& x, nb::handle axis, bool keepdims) { return build::reduce(x, kind, axes_from(axis), keepdims); },
-      "axis"_a = nb::none(), "keepdims"_a = false,
-      nb::sig(("def " + kind + "(self, axis: int | collections.abc.Sequence[int] | None = None, keepdims: bool = False) -> Var").c_str()),
-      doc);
-}
-
 }  // namespace
-
-std::vector<std::int64_t> axes_from(nb::handle axes) {
-  if (axes.is_none()) return {};
-  if (PyIndex_Check(axes.ptr()) != 0) return {nb::cast<std::int64_t>(axes)};
-  return nb::cast<std::vector<std::int64_t>>(axes);
-}
 
 void bind_indexing(nb::module_& m) {
   const nb::object held = m.attr("Var");
   auto var = nb::borrow<nb::class_<Var>>(held);
   var.def("__getitem__", &at, "index"_a.none(), nb::sig("def __getitem__(self, index: typing.Any) -> Var"),
           "Numbers, slices, `...` and None, as of an array; a Var or a list of numbers picks along the first axis.");
-  bind_reduction(var, "sum", "Along `axis`, a number or several; None: all.");
-  bind_reduction(var, "mean", "Along `axis`, a number or several; None: all.");
-  bind_reduction(var, "max", "Along `axis`, a number or several; None: all.");
-  bind_reduction(var, "min", "Along `axis`, a number or several; None: all.");
-  var.def(
-      "reshape", [](const Var& x, nb::args shape) { return build::reshape(x, extents_from(shape)); }, "shape"_a,
-      nb::sig("def reshape(self, *shape: int | collections.abc.Sequence[int]) -> Var"),
-      "The same elements with other extents; one may be -1.");
-  var.def(
-      "astype", [](const Var& x, nb::handle dtype) { return build::cast(x, dtype_from(dtype)); }, "dtype"_a,
-      nb::sig("def astype(self, dtype: DTypeLike) -> Var"), "Another dtype.");
-  var.def_prop_ro("T", &transposed, "With the axes in reverse order.");
 }
 
 }  // namespace millrace::python

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <millrace/runtime/array/errors.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/runtime.h>
 #include <millrace/streaming/live/live_model.h>
@@ -12,6 +13,7 @@
 #include "build.h"
 #include "engine.h"
 #include "event_loop.h"
+#include "gil.h"
 #include "live_arguments.h"
 #include "results_wait.h"
 
@@ -24,7 +26,7 @@ namespace {
 class Model {
  public:
   Model(const Program& program, LiveOptions options, int threads) : forks_(forks()) {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     const SignalsBlocked blocked;
     RuntimeOptions how;
     how.threads = 1;
@@ -109,7 +111,20 @@ struct SessionObject {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const LiveSession> session;
   std::shared_ptr<ResultsNews> news;  // for the event loop that opened it
+  /// The ends that the Python object knows of.
+  struct Ends {
+    bool finished = false;  ///< `finish` took effect
+    bool closed = false;    ///< the `async with` was left
+  };
+  std::shared_ptr<Ends> ends = std::make_shared<Ends>();
 };
+
+/// ClosedError unless rows and commands may still follow.
+void expect_open(const SessionObject& self) {
+  if (self.ends->closed) throw ClosedError(fmt::format("session {}: the session is closed: its `async with` was left", self.session->id()));
+  if (self.ends->finished)
+    throw ClosedError(fmt::format("session {}: the session is finished: only `next` follows `finish`", self.session->id()));
+}
 
 /// Arriving values by the name of their input: rows, of which `outer` more levels of sequences say whose they are.
 LiveRows rows_of(const Model& model, nb::handle alone, const nb::dict& named, int outer) {
@@ -138,7 +153,7 @@ LiveRows rows_of(const Model& model, nb::handle alone, const nb::dict& named, in
     if (found == inputs.end()) {
       std::string names;
       for (const Arriving& input : inputs) names += (names.empty() ? "" : ", ") + input.name;
-      throw ArgumentError(fmt::format("live session: expected rows of {}, found '{}'", names, name));
+      throw ArgumentError(fmt::format("live session: expected rows of {}, found '{}'{}", names, name, meant(name, names)));
     }
     add(*found, rows);
   }
@@ -161,8 +176,19 @@ nb::object take_results(nb::handle session) {
   return rows;
 }
 
+/// The same behind the `async with`: the end of a sequence whose results were all taken, ClosedError for one that leaving cancelled.
+nb::object take_after_close(nb::handle session) {
+  try {
+    return take_results(session);
+  } catch (const CancelledError&) {
+    expect_open(*nb::inst_ptr<SessionObject>(session));
+    throw;
+  }
+}
+
 /// Rows that lie as the session's queue takes them, of a model with one input, need no tensor.
 nb::object try_push(const SessionObject& self, nb::handle rows, const nb::dict& named) {
+  expect_open(self);
   const Model& model = *self.model;
   model.get();
   if (model.arriving().size() == 1 && model.recurrence().levels == 1 && named.size() == 0) {
@@ -206,6 +232,7 @@ OperationObject open_session(const ModelObject& self, const LoopObject& loop, co
 /// A session lives while one of its operations is under way.
 template <class T>
 OperationObject say(const SessionObject& self, const LoopObject& loop, task<T> work, const char* name) {
+  expect_open(self);
   if constexpr (std::is_void_v<T>)
     return start_on(loop, std::move(work), name, [kept = self.session] { return nb::none(); });
   else
@@ -262,6 +289,7 @@ void bind_session(nb::module_& m) {
       .def(
           "push",
           [](const SessionObject& self, const LoopObject& loop, nb::handle rows, nb::dict named) {
+            expect_open(self);
             self.model->get();
             LiveRows all = rows_of(*self.model, rows, named, 0);
             return say(self, loop, self.session->push(std::move(all)), "push");
@@ -273,7 +301,8 @@ void bind_session(nb::module_& m) {
       .def(
           "next",
           [](nb::handle_t<SessionObject> self, nb::handle loop, nb::handle waits, bool anext) {
-            return nb::inst_ptr<SessionObject>(self)->news->next(self, &take_results, loop, waits, anext);
+            const SessionObject& session = *nb::inst_ptr<SessionObject>(self);
+            return session.news->next(self, session.ends->closed ? &take_after_close : &take_results, loop, waits, anext);
           },
           "loop"_a, "waits"_a, "anext"_a,
           nb::sig("def next(self, loop: typing.Any, waits: set[typing.Any], anext: bool) -> collections.abc.Coroutine[typing.Any, "
@@ -300,6 +329,7 @@ void bind_session(nb::module_& m) {
       .def(
           "save",
           [](const SessionObject& self, const LoopObject& loop) {
+            expect_open(self);
             return start_on(loop, self.session->save(), "save",
                             [kept = self.session](const std::string& made) { return nb::bytes(made.data(), made.size()); });
           },
@@ -307,13 +337,29 @@ void bind_session(nb::module_& m) {
       .def(
           "fork",
           [](const SessionObject& self, const LoopObject& loop) {
+            expect_open(self);
             return start_on(loop, self.session->fork(), "fork", session_object(self.model, loop));
           },
           "loop"_a)
       .def(
-          "finish", [](const SessionObject& self, const LoopObject& loop) { return say(self, loop, self.session->finish(), "finish"); },
+          "finish",
+          [](const SessionObject& self, const LoopObject& loop) {
+            expect_open(self);
+            return start_on(loop, self.session->finish(), "finish", [kept = self.session, ends = self.ends] {
+              ends->finished = true;
+              return nb::none();
+            });
+          },
           "loop"_a)
-      .def("cancel", [](const SessionObject& self) { self.session->cancel(); });
+      .def("cancel", [](const SessionObject& self) { self.session->cancel(); })
+      .def(
+          "close",
+          [](const SessionObject& self) {
+            self.ends->closed = true;
+            self.session->cancel();
+          },
+          "Cancels the session, whose `async with` is left.")
+      .def("expect_open", &expect_open, "ClosedError of a session that is finished or closed.");
 }
 
 // ---- Any program ----
@@ -322,7 +368,7 @@ void bind_session(nb::module_& m) {
 class AnyProgram {
  public:
   AnyProgram(std::shared_ptr<const Program> program, LiveProgramOptions options) : source(std::move(program)), forks_(forks()) {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     const SignalsBlocked blocked;
     RuntimeOptions how;
     how.threads = 1;
@@ -376,7 +422,7 @@ VarType type_of(const Program& program, const std::string& name, const char* who
     if (port.name == name) return program.var(port.var).type;
     names += (names.empty() ? "" : ", ") + port.name;
   }
-  throw ArgumentError(fmt::format("{}: expected one of the inputs {}, found '{}'", who, names, name));
+  throw ArgumentError(fmt::format("{}: expected one of the inputs {}, found '{}'{}", who, names, name, meant(name, names)));
 }
 
 AnyProgramObject start_program(const SharedProgram& program, std::int64_t window, std::int64_t output_window, const nb::dict& feeds) {
@@ -409,6 +455,10 @@ void bind_any_program(nb::module_& m) {
             return start_on(loop, std::move(work), "push", [kept = self.program] { return nb::none(); });
           },
           "loop"_a, "input"_a, "slot"_a)
+      .def(
+          "expect_input",
+          [](const AnyProgramObject& self, const std::string& name) { (void)type_of(*self.program->source, name, "live program"); },
+          "name"_a, "ArgumentError unless the program has an input of this name.")
       .def("finish", [](const AnyProgramObject& self) { self.program->get().finish(); })
       .def(
           "next",

@@ -96,8 +96,14 @@ void bind_arrays(nb::module_& m) {
       .def("has", &ArrayVar::has, "index"_a,
            "`index < size` of an array that may still grow: true once the slot is written, false once there will be none.")
       .def("read", static_cast<Var (ArrayVar::*)(const Var&) const>(&ArrayVar::read), "index"_a)
-      .def("read", static_cast<Var (ArrayVar::*)(const Var&, const Var&) const>(&ArrayVar::read), "index"_a, "boot"_a,
-           "The value of slot `index`; for -1 `boot` [sequences, ...], re-ordered like the batch.")
+      .def(
+          "read",
+          [](const ArrayVar& self, const Var& index, nb::handle boot) {
+            const VarType& type = self.var().type();
+            return self.read(index, type.open ? var_from(boot) : beside(type.dtype, boot));
+          },
+          "index"_a, "boot"_a, nb::sig("def read(self, index: VarLike, boot: VarLike) -> Var"),
+          "The value of slot `index`; for -1 `boot` [sequences, ...], re-ordered like the batch.")
       .def(
           "write",
           [](const ArrayVar& self, const Var& index, const Var& value, bool data_shared) { self.write(index, value, mode(data_shared)); },

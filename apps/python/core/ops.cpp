@@ -63,9 +63,67 @@ nb::object call(const std::string& op, nb::args inputs, const std::vector<std::s
 using Unary = Var (*)(const Var&);
 using Binary = Var (*)(const Var&, const Var&);
 
-void bind_elementwise(nb::module_& m) {
-  const auto unary = [&](const char* name, Unary f, const char* doc) { m.def(name, f, "x"_a, doc); };
-  const auto binary = [&](const char* name, Binary f, const char* doc) { m.def(name, f, "a"_a, "b"_a, doc); };
+/// Binds an operation as a function of the module, `mr.relu(x)`, and as a method of Var, `x.relu()`, from one line.
+class Operations {
+ public:
+  explicit Operations(nb::module_& m) : module_(m), var_(nb::borrow<nb::class_<Var>>(m.attr("Var"))) {}
+
+  /// `f(x, …)`. `extra` are the arguments behind x.
+  template <class F, class... Extra>
+  void def(const char* name, F f, const char* doc, const Extra&... extra) {
+    module_.def(name, f, "x"_a, extra..., doc);
+    method(name, f, doc, extra...);
+  }
+  /// The same with a written signature of what is behind x, as "axis: int".
+  template <class F, class... Extra>
+  void typed(const std::string& name, const std::string& arguments, F f, const char* doc, const Extra&... extra) {
+    module_.def(name.c_str(), f, "x"_a, extra..., nb::sig(("def " + name + "(x: VarLike, " + arguments + ") -> Var").c_str()), doc);
+    typed_method(name, arguments, f, doc, extra...);
+  }
+  void unary(const char* name, Unary f, const char* doc) { def(name, f, doc); }
+  void unary(const char* op, const char* doc) {
+    def(op, [op](const Var& x) { return build::call1(op, {x}); }, doc);
+  }
+  void binary(const char* name, Binary f, const char* doc) {
+    module_.def(name, f, "a"_a, "b"_a, doc);
+    var_.def(name, f, "other"_a, doc);
+  }
+  template <class F, class... Extra>
+  void method(const char* name, F f, const char* doc, const Extra&... extra) {
+    var_.def(name, f, extra..., doc);
+  }
+  template <class F, class... Extra>
+  void typed_method(const std::string& name, const std::string& arguments, F f, const char* doc, const Extra&... extra) {
+    var_.def(name.c_str(), f, extra..., nb::sig(("def " + name + "(self, " + arguments + ") -> Var").c_str()), doc);
+  }
+  nb::class_<Var>& var() noexcept { return var_; }
+
+ private:
+  nb::module_& module_;
+  nb::class_<Var> var_;
+};
+
+/// Whether `x` is a number that was written as a Var: a constant without axes, and no weight.
+bool is_literal(const Var& x) {
+  const Program& program = build::Guard::current().program();
+  const Tensor* value = program.constant(x.id());
+  return value != nullptr && value->rank() == 0 && program.parameter(x.id()) == nullptr;
+}
+
+Var literal_as(const Var& x, DType dtype) {
+  if (!is_literal(x) || x.type().dtype == dtype || (is_floating(x.type().dtype) && !is_floating(dtype))) return x;
+  return x.exact() && dtype == DType::f64 ? build::constant(Tensor::scalar(*x.exact())) : build::cast(x, dtype);
+}
+
+/// `min` and `max` of a clip take the dtype of `x`; None is no bound.
+Var clipped(const Var& x, nb::handle min, nb::handle max) {
+  const auto bound = [&x](nb::handle of) { return of.is_none() ? Var() : beside(x.type().dtype, of); };
+  return build::call1("clip", {x, bound(min), bound(max)});
+}
+
+void bind_elementwise(nb::module_& m, Operations& operations) {
+  const auto unary = [&](const char* name, Unary f, const char* doc) { operations.unary(name, f, doc); };
+  const auto binary = [&](const char* name, Binary f, const char* doc) { operations.binary(name, f, doc); };
   binary("add", &build::add, "a + b, with NumPy's broadcasting.");
   binary("sub", &build::sub, "a - b");
   binary("mul", &build::mul, "a * b");
@@ -73,38 +131,49 @@ void bind_elementwise(nb::module_& m) {
   binary("minimum", &build::minimum, "The lesser of each pair.");
   binary("maximum", &build::maximum, "The greater of each pair.");
   binary("pow", &build::pow, "a ** b");
-  binary("equal", &build::equal, "a == b: bool");
+  m.def("equal", static_cast<Binary>(&build::equal), "a"_a, "b"_a, "a == b: bool");  // `equal` of a tensor of PyTorch is one bool
   binary("not_equal", &build::not_equal, "a != b: bool");
   binary("less", &build::less, "a < b: bool");
   binary("less_equal", &build::less_equal, "a <= b: bool");
   binary("greater", &build::greater, "a > b: bool");
   binary("greater_equal", &build::greater_equal, "a >= b: bool");
-  binary("logical_and", &build::logical_and, "Of bools.");
-  binary("logical_or", &build::logical_or, "Of bools.");
-  unary("logical_not", &build::logical_not, "Of bools.");
+  binary("logical_and", &build::logical_and, "Whether both bools hold: a & b.");
+  binary("logical_or", &build::logical_or, "Whether one of two bools holds: a | b.");
+  unary("logical_not", &build::logical_not, "The negation of bools: ~x.");
   unary("neg", &build::neg, "-x");
   unary("sigmoid", &build::sigmoid, "1 / (1 + exp(-x))");
-  unary("tanh", &build::tanh, "Of each element.");
+  unary("tanh", &build::tanh, "The hyperbolic tangent of each element.");
   unary("relu", &build::relu, "max(x, 0)");
-  unary("exp", &build::exp, "Of each element.");
-  unary("log", &build::log, "Of each element.");
-  unary("sqrt", &build::sqrt, "Of each element.");
-  unary("abs", &build::abs, "Of each element.");
-  unary("identity", &build::identity, "x under another name.");
-  unary("drop_lod", &build::drop_lod, "The rows without their sequences, on purpose.");
-  m.def("where", &build::where, "condition"_a, "a"_a, "b"_a, "a where `condition` (bool) holds, else b.");
+  unary("exp", &build::exp, "e ** x of each element.");
+  unary("log", &build::log, "The natural logarithm of each element.");
+  unary("sqrt", &build::sqrt, "The square root of each element.");
+  unary("abs", &build::abs, "|x| of each element.");
+  operations.unary("erf", "The error function.");
+  operations.unary("floor", "The greatest whole number that is not above.");
+  operations.unary("ceil", "The least whole number that is not below.");
+  operations.unary("round", "The nearest whole number; of two the even one.");
+  operations.unary("sign", "-1, 0 or 1.");
+  operations.unary("sin", "The sine of each element, in radians.");
+  operations.unary("cos", "The cosine of each element, in radians.");
+  operations.unary("reciprocal", "1 / x");
+  constexpr const char* bounds = "min: VarLike | None = None, max: VarLike | None = None";
+  constexpr const char* clip_doc = "min where x is less, max where it is greater; None: no bound.";
+  operations.typed("clip", bounds, &clipped, clip_doc, "min"_a = nb::none(), "max"_a = nb::none());
+  operations.typed_method("clamp", bounds, &clipped, clip_doc, "min"_a = nb::none(), "max"_a = nb::none());
+  m.def("identity", &build::identity, "x"_a, "x under another name.");
+  m.def("drop_lod", &build::drop_lod, "x"_a, "The rows without their sequences, on purpose.");
+  m.def(
+      "where",
+      [](const Var& condition, nb::handle a, nb::handle b) {
+        const std::vector<Var> values = of_one_dtype({a, b});
+        return build::where(condition, values[0], values[1]);
+      },
+      "condition"_a, "a"_a, "b"_a, nb::sig("def where(condition: VarLike, a: VarLike, b: VarLike) -> Var"),
+      "a where `condition` (bool) holds, else b. A number takes the dtype of the other.");
 }
 
 void bind_activations(nb::module_& m) {
   const auto unary = [&](const char* op, const char* doc) { m.def(op, [op](const Var& x) { return build::call1(op, {x}); }, "x"_a, doc); };
-  unary("erf", "The error function.");
-  unary("floor", "The greatest whole number that is not above.");
-  unary("ceil", "The least whole number that is not below.");
-  unary("round", "The nearest whole number; of two the even one.");
-  unary("sign", "-1, 0 or 1.");
-  unary("sin", "Of each element, in radians.");
-  unary("cos", "Of each element, in radians.");
-  unary("reciprocal", "1 / x");
   unary("softplus", "log(1 + exp(x))");
   unary("softsign", "x / (1 + |x|)");
   unary("mish", "x * tanh(softplus(x))");
@@ -120,21 +189,15 @@ void bind_activations(nb::module_& m) {
   slope("leaky_relu", 0.01, "x where it is positive, else alpha * x.");
   slope("elu", 1.0, "x where it is positive, else alpha * (exp(x) - 1).");
   m.def(
-      "clip",
-      [](const Var& x, nb::handle min, nb::handle max) {
-        const auto bound = [](nb::handle of, DType dtype) {
-          return of.is_none() ? Var() : nb::isinstance<Var>(of) ? var_from(of) : build::constant(tensor_from(of, dtype));
-        };
-        return build::call1("clip", {x, bound(min, x.type().dtype), bound(max, x.type().dtype)});
-      },
-      "x"_a, "min"_a = nb::none(), "max"_a = nb::none(),
-      nb::sig("def clip(x: VarLike, min: VarLike | None = None, max: VarLike | None = None) -> Var"),
-      "min where x is less, max where it is greater.");
-  m.def(
       "stack",
       [](nb::handle xs, int axis) {
+        std::vector<nb::handle> operands;
+        if (is_list(xs))
+          for (const nb::handle x : xs) operands.push_back(x);
+        else
+          operands.push_back(xs);
         std::vector<Var> parts;
-        for (const Var& x : vars_from(xs)) parts.push_back(build::unsqueeze(x, {axis}));
+        for (const Var& x : of_one_dtype(operands)) parts.push_back(build::unsqueeze(x, {axis}));
         return build::concat(parts, axis);
       },
       "xs"_a, "axis"_a = 0, nb::sig("def stack(xs: collections.abc.Sequence[VarLike], axis: int = 0) -> Var"),
@@ -150,13 +213,11 @@ void bind_activations(nb::module_& m) {
       "index [..] gives [.., depth]: 1 at `index`, else 0.");
 }
 
-void reduction(nb::module_& m, const std::string& kind, const char* doc) {
-  m.def(
-      kind.c_str(), [kind](const Var& x, nb::handle axis, bool keepdims) { return build::reduce(x, kind, axes_from(axis), keepdims); },
-      "x"_a, "axis"_a = nb::none(), "keepdims"_a = false,
-      nb::sig(
-          ("def " + kind + "(x: VarLike, axis: int | collections.abc.Sequence[int] | None = None, keepdims: bool = False) -> Var").c_str()),
-      doc);
+void reduction(Operations& operations, const std::string& kind, const char* doc) {
+  operations.typed(
+      kind, "axis: int | collections.abc.Sequence[int] | None = None, keepdims: bool = False",
+      [kind](const Var& x, nb::handle axis, bool keepdims) { return build::reduce(x, kind, axes_from(axis), keepdims); }, doc,
+      "axis"_a = nb::none(), "keepdims"_a = false);
 }
 
 Var with_axis(const char* op, const Var& x, int axis, Attributes attributes) {
@@ -164,36 +225,90 @@ Var with_axis(const char* op, const Var& x, int axis, Attributes attributes) {
   return build::call1(op, {x}, attributes);
 }
 
-void bind_rows(nb::module_& m) {
-  m.def("softmax", &build::softmax, "x"_a, "axis"_a = -1, "Along `axis`: positive, with the sum 1.");
-  m.def("log_softmax", &build::log_softmax, "x"_a, "axis"_a = -1, "The logarithm of softmax.");
-  m.def("argmax", &build::argmax, "x"_a, "axis"_a = -1, "keepdims"_a = false, "The place of the greatest, the first of equal ones: i64.");
+Var argmin(const Var& x, int axis, bool keepdims) { return with_axis("argmin", x, axis, {{"keepdims", keepdims}}); }
+
+Var transposed(const Var& x) {
+  if (!x.type().shape)
+    throw ProgramError(fmt::format("builder: expected a Var of known rank to transpose, found '{}' of {}", x.name(), x.type().to_string()));
+  std::vector<std::int64_t> perm;
+  for (int axis = x.type().rank() - 1; axis >= 0; --axis) perm.push_back(axis);
+  return build::transpose(x, perm);
+}
+
+/// `axes` as the arguments of `permute`: the axis of x that each axis of the result is, as numbers or as a sequence.
+Var permuted(const Var& x, const nb::args& axes) { return build::transpose(x, extents_from(axes)); }
+
+/// `transpose` of PyTorch and of NumPy: two numbers exchange these axes; more numbers or a sequence are a permutation; without any the axes are reversed.
+Var transposed_by(const Var& x, const nb::args& axes) {
+  if (axes.size() == 0) return transposed(x);
+  if (axes.size() != 2) return permuted(x, axes);
+  if (!x.type().shape) return permuted(x, axes);
+  const std::int64_t rank = x.type().rank();
+  std::vector<std::int64_t> perm, exchanged = extents_from(axes);
+  for (std::int64_t& axis : exchanged) {
+    if (axis < -rank || axis >= rank)
+      throw ShapeError(fmt::format("builder: expected axes of '{}' of {}, found {}", x.name(), x.type().to_string(), axis));
+    if (axis < 0) axis += rank;
+  }
+  for (std::int64_t axis = 0; axis < rank; ++axis)
+    perm.push_back(axis == exchanged[0] ? exchanged[1] : axis == exchanged[1] ? exchanged[0] : axis);
+  return build::transpose(x, perm);
+}
+
+/// The functions and methods that change extents, axes or the dtype.
+void bind_shapes(nb::module_& m, Operations& operations) {
+  const auto cast = [](const Var& x, nb::handle to) { return build::cast(x, dtype_from(to)); };
+  const auto reshaped = [](const Var& x, nb::args shape) { return build::reshape(x, extents_from(shape)); };
+  constexpr const char* extents = "*shape: int | collections.abc.Sequence[int]";
+  constexpr const char* axes = "axes: int | collections.abc.Sequence[int]";
+  m.def("cast", cast, "x"_a, "to"_a, nb::sig("def cast(x: VarLike, to: DTypeLike) -> Var"), "Another dtype.");
+  operations.typed_method("astype", "dtype: DTypeLike", cast, "Another dtype: mr.cast(x, dtype).", "dtype"_a);
+  operations.typed_method("to", "dtype: DTypeLike", cast, "Another dtype: mr.cast(x, dtype).", "dtype"_a);
+  m.def("reshape", &build::reshape, "x"_a, "shape"_a, "The same elements with other extents; one may be -1.");
+  operations.typed_method("reshape", extents, reshaped, "The same elements with other extents; one may be -1.", "shape"_a);
+  operations.typed_method("view", extents, reshaped, "The same as `reshape`.", "shape"_a);
+  operations.typed(
+      "squeeze", axes, [](const Var& x, nb::handle of) { return build::squeeze(x, axes_from(of)); },
+      "Without `axes`, a number or several, whose extents are 1.", "axes"_a);
+  operations.typed(
+      "unsqueeze", axes, [](const Var& x, nb::handle of) { return build::unsqueeze(x, axes_from(of)); },
+      "With axes of extent 1 at `axes`, a number or several, of the result.", "axes"_a);
+  m.def("transpose", &build::transpose, "x"_a, "perm"_a, "Axis i of the result is axis perm[i].");
+  operations.typed_method("transpose", "*axes: int | collections.abc.Sequence[int]", &transposed_by,
+                          "x.transpose(0, 1) exchanges two axes; x.transpose([1, 2, 0]): axis i of the result is axis perm[i]; "
+                          "x.transpose(): the axes in reverse order.",
+                          "axes"_a);
+  operations.typed_method("permute", "*axes: int | collections.abc.Sequence[int]", &permuted, "Axis i of the result is axis axes[i].",
+                          "axes"_a);
+  operations.var().def_prop_ro("T", &transposed, "With the axes in reverse order.");
+}
+
+void bind_rows(nb::module_& m, Operations& operations) {
+  operations.def("softmax", &build::softmax, "Along `axis`: positive, with the sum 1.", "axis"_a = -1);
+  operations.def("log_softmax", &build::log_softmax, "The logarithm of softmax.", "axis"_a = -1);
+  constexpr const char* arg_max_doc = "The place of the greatest along `axis`, the first of equal ones: i64.";
+  constexpr const char* arg_min_doc = "The place of the least along `axis`, the first of equal ones: i64.";
+  // A tensor of PyTorch has its argmax over all elements unless an axis is named, so that the methods take none for granted.
+  m.def("argmax", &build::argmax, "x"_a, "axis"_a = -1, "keepdims"_a = false, arg_max_doc);
+  operations.method("argmax", &build::argmax, arg_max_doc, "axis"_a, "keepdims"_a = false);
+  m.def("argmin", &argmin, "x"_a, "axis"_a = -1, "keepdims"_a = false, arg_min_doc);
+  operations.method("argmin", &argmin, arg_min_doc, "axis"_a, "keepdims"_a = false);
   m.def("layer_norm", &build::layer_norm, "x"_a, "scale"_a, "bias"_a, "axis"_a = -1, "epsilon"_a = 1e-5,
         "(x - mean) / sqrt(variance + epsilon) * scale + bias");
-  m.def("matmul", static_cast<Binary>(&build::matmul), "a"_a, "b"_a,
-        "a [.., n, k] times b [.., k, m]: [.., n, m]. Rows are the batch: matmul(x, W).");
+  operations.binary("matmul", static_cast<Binary>(&build::matmul),
+                    "a [.., n, k] times b [.., k, m]: [.., n, m]. Rows are the batch: matmul(x, W).");
   m.def("reduce", &build::reduce, "x"_a, "kind"_a, "axes"_a = std::vector<std::int64_t>{}, "keepdims"_a = false,
         "`kind`: sum, mean, max, min, prod, …, along `axes`; none: all.");
-  reduction(m, "sum", "Along `axis`, a number or several; None: all.");
-  reduction(m, "mean", "Along `axis`, a number or several; None: all.");
-  reduction(m, "max", "The greatest along `axis`, a number or several; None: of all.");
-  reduction(m, "min", "The least along `axis`, a number or several; None: of all.");
-  reduction(m, "prod", "The product along `axis`, a number or several; None: of all.");
-  m.def(
-      "argmin", [](const Var& x, int axis, bool keepdims) { return with_axis("argmin", x, axis, {{"keepdims", keepdims}}); }, "x"_a,
-      "axis"_a = -1, "keepdims"_a = false, "The place of the least, the first of equal ones: i64.");
-  m.def(
-      "cumsum", [](const Var& x, int axis, bool reverse) { return with_axis("cumsum", x, axis, {{"reverse", reverse}}); }, "x"_a, "axis"_a,
-      nb::kw_only(), "reverse"_a = false, "The sums of all up to each element along `axis`; `reverse`: from the end.");
-  m.def(
-      "cast", [](const Var& x, nb::handle to) { return build::cast(x, dtype_from(to)); }, "x"_a, "to"_a,
-      nb::sig("def cast(x: VarLike, to: DTypeLike) -> Var"), "Another dtype.");
+  reduction(operations, "sum", "Along `axis`, a number or several; None: all.");
+  reduction(operations, "mean", "Along `axis`, a number or several; None: all.");
+  reduction(operations, "max", "The greatest along `axis`, a number or several; None: of all.");
+  reduction(operations, "min", "The least along `axis`, a number or several; None: of all.");
+  reduction(operations, "prod", "The product along `axis`, a number or several; None: of all.");
+  operations.def(
+      "cumsum", [](const Var& x, int axis, bool reverse) { return with_axis("cumsum", x, axis, {{"reverse", reverse}}); },
+      "The sums of all up to each element along `axis`; `reverse`: from the end.", "axis"_a, nb::kw_only(), "reverse"_a = false);
   m.def("varying", &build::varying, "x"_a, "axes"_a = std::vector<std::int64_t>{},
         "x, of whose extents along `axes` (none: all) nothing counts as known: a loop may then carry others.");
-  m.def("reshape", &build::reshape, "x"_a, "shape"_a, "The same elements with other extents; one may be -1.");
-  m.def("squeeze", &build::squeeze, "x"_a, "axes"_a, "Without `axes`, whose extents are 1.");
-  m.def("unsqueeze", &build::unsqueeze, "x"_a, "axes"_a, "With axes of extent 1.");
-  m.def("transpose", &build::transpose, "x"_a, "perm"_a, "Axis i of the result is axis perm[i].");
   m.def(
       "concat", [](nb::handle xs, int axis) { return build::concat(vars_from(xs), axis); }, "xs"_a, "axis"_a,
       nb::sig("def concat(xs: collections.abc.Sequence[VarLike], axis: int) -> Var"), "One behind the other along `axis`.");
@@ -209,6 +324,39 @@ void bind_rows(nb::module_& m) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> axes_from(nb::handle axes) {
+  if (axes.is_none()) return {};
+  if (PyIndex_Check(axes.ptr()) != 0) return {nb::cast<std::int64_t>(axes)};
+  return nb::cast<std::vector<std::int64_t>>(axes);
+}
+
+Var beside(DType dtype, nb::handle x) {
+  if (is_list(x) || (is_number(x) && (is_floating(dtype) || PyFloat_Check(x.ptr()) == 0))) return build::constant(tensor_from(x, dtype));
+  return literal_as(var_from(x), dtype);
+}
+
+std::vector<Var> of_one_dtype(const std::vector<nb::handle>& operands) {
+  std::vector<Var> made(operands.size());
+  std::optional<DType> dtype;
+  nb::list written;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (is_number(operands[i])) {
+      written.append(operands[i]);
+      continue;
+    }
+    made[i] = var_from(operands[i]);
+    if (!dtype && made[i].type().is_tensor() && !is_literal(made[i])) dtype = made[i].type().dtype;
+  }
+  if (!dtype && nb::len(written) == operands.size()) dtype = tensor_from(written).dtype();
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (made[i].defined())
+      made[i] = dtype ? literal_as(made[i], *dtype) : made[i];
+    else
+      made[i] = dtype ? beside(*dtype, operands[i]) : var_from(operands[i]);
+  }
+  return made;
+}
 
 VarType type_from(nb::handle dtype, nb::handle shape, int lod) {
   std::vector<std::int64_t> extents;
@@ -241,9 +389,11 @@ void bind_ops(nb::module_& m) {
         "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One "
         "output\n"
         "alone, several as a tuple. Arrays and orders are TensorArrays and Orders.");
-  bind_elementwise(m);
+  Operations operations(m);
+  bind_elementwise(m, operations);
   bind_activations(m);
-  bind_rows(m);
+  bind_shapes(m, operations);
+  bind_rows(m, operations);
 }
 
 }  // namespace millrace::python

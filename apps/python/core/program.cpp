@@ -41,7 +41,7 @@ Var var_named(const SharedProgram& self, const std::string& name) {
     }
   const VarId weight = program.find_var(name);
   if (weight != no_var && program.parameter(weight) != nullptr) return Var::of(weight);
-  throw KeyError(fmt::format("program.var: expected one of {}, or a weight, found '{}'", names, name));
+  throw KeyError(fmt::format("program.var: expected one of {}, or a weight, found '{}'{}", names, name, meant(name, names)));
 }
 
 void bind_program_class(nb::module_& m) {
@@ -78,8 +78,11 @@ void bind_program_class(nb::module_& m) {
       .def(
           "check", [](const SharedProgram& self) { check(*self.program); }, "ProgramError unless the program is whole.")
       .def(
-          "save", [](const SharedProgram& self, const std::filesystem::path& path) { save_program(*self.program, path); }, "path"_a,
-          "Writes NAME.mr, the text, and NAME.safetensors, the weights, beside it.")
+          "save",
+          [](const SharedProgram& self, const std::filesystem::path& path) {
+            naming_file(path, [&] { save_program(*self.program, path); });
+          },
+          "path"_a, "Writes NAME.mr, the text, and NAME.safetensors, the weights, beside it.")
       .def("__copy__", [](const SharedProgram& self) { return SharedProgram{std::make_shared<Program>(*self.program)}; })
       .def(
           "__deepcopy__", [](const SharedProgram& self, nb::handle) { return SharedProgram{std::make_shared<Program>(*self.program)}; },
@@ -142,20 +145,15 @@ nb::object extents_of(const Var& var) {
 
 using Binary = Var (*)(const Var&, const Var&);
 
-/// A number beside a Var takes its dtype; a float beside whole numbers does not.
-Var beside(const Var& x, nb::handle other) {
-  const bool number = PyLong_Check(other.ptr()) != 0 || (PyFloat_Check(other.ptr()) != 0 && is_floating(x.type().dtype));
-  return number && PyBool_Check(other.ptr()) == 0 ? build::constant(tensor_from(other, x.type().dtype)) : var_from(other);
-}
 Var mod(const Var& a, const Var& b) { return build::call1("mod", {a, b}); }
 /// The whole number below the quotient, as Python has it.
 Var floor_div(const Var& a, const Var& b) {
   return is_floating(a.type().dtype) ? build::call1("floor", {build::div(a, b)}) : build::div(build::sub(a, mod(a, b)), b);
 }
 void whole_division(nb::class_<Var>& c, const std::string& name, Var (*f)(const Var&, const Var&)) {
-  c.def(("__" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(a, beside(a, b)); },
+  c.def(("__" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(a, beside(a.type().dtype, b)); },
         nb::sig(("def __" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
-  c.def(("__r" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(beside(a, b), a); },
+  c.def(("__r" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(beside(a.type().dtype, b), a); },
         nb::sig(("def __r" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
 }
 

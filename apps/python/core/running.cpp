@@ -24,6 +24,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "event_loop.h"
+#include "gil.h"
 
 namespace millrace::python {
 namespace {
@@ -63,7 +64,7 @@ RunResult wait_for(PendingRun& pending) {
   for (;;) {
     int ready = 0, why = 0;
     {
-      const nb::gil_scoped_release released;
+      const GilReleased released;
       pollfd at{pending.event, POLLIN, 0};
       ready = ppoll(&at, 1, nullptr, raised ? nullptr : &blocked.before());
       why = errno;
@@ -127,7 +128,7 @@ struct Compiled {
   }
 
   void make(int threads) {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     const SignalsBlocked blocked;
     device = make_cpu_device(threads, 4);
     try {
@@ -159,8 +160,19 @@ struct Compiled {
 [[noreturn]] void refuse_name(const Compiled& compiled, const std::string& name) {
   std::string names;
   for (const Compiled::Input& input : compiled.inputs) names += (names.empty() ? "" : ", ") + input.name;
-  throw ArgumentError(fmt::format("run: expected the inputs {} of program '{}', found '{}'", names.empty() ? "(none)" : names,
-                                  compiled.source->title(), name));
+  throw ArgumentError(fmt::format("run: expected the inputs {} of program '{}', found '{}'{}", names.empty() ? "(none)" : names,
+                                  compiled.source->title(), name, meant(name, names)));
+}
+
+/// ArgumentError of a fed name that is no input.
+void expect_known_names(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named) {
+  const auto expect_known = [&](const nb::dict& fed) {
+    for (const nb::handle key : fed.keys())
+      if (std::none_of(compiled.inputs.begin(), compiled.inputs.end(), [&](const Compiled::Input& input) { return input.key.equal(key); }))
+        refuse_name(compiled, nb::cast<std::string>(nb::str(key)));
+  };
+  expect_known(named);
+  if (!mapping.is_none()) expect_known(nb::borrow<nb::dict>(mapping));
 }
 
 /// The fed values in the order of the program's inputs, checked against them.
@@ -175,21 +187,16 @@ std::vector<Value> values_of(const Compiled& compiled, nb::handle mapping, const
     PyObject* fed = PyDict_GetItemWithError(named.ptr(), input.key.ptr());
     if (fed == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
     if (fed == nullptr && by_mapping) fed = PyDict_GetItemWithError(mapping.ptr(), input.key.ptr());
-    if (fed != nullptr) ++used;
+    if (fed != nullptr)
+      ++used;
+    else
+      expect_known_names(compiled, mapping, named);  // a misspelled name tells more than a missing input
     values.push_back(fed != nullptr ? value_from(fed, input.name, *input.type) : Value());
     check_feed(input.name, *input.type, values.back());
   }
   const Py_ssize_t given = PyDict_Size(named.ptr()) + (by_mapping ? PyDict_Size(mapping.ptr()) : 0);
   if (given == used) return values;
-  const auto known = [&](nb::handle key) {
-    for (const Compiled::Input& input : compiled.inputs)
-      if (input.key.equal(key)) return true;
-    return false;
-  };
-  for (const nb::handle key : named.keys())
-    if (!known(key)) refuse_name(compiled, nb::cast<std::string>(nb::str(key)));
-  for (const nb::handle key : nb::borrow<nb::dict>(mapping).keys())
-    if (!known(key)) refuse_name(compiled, nb::cast<std::string>(nb::str(key)));
+  expect_known_names(compiled, mapping, named);
   throw ArgumentError("run: an input is fed twice: in the dict, and by its name");
 }
 
@@ -211,7 +218,7 @@ Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwar
   if (compiled.straight && !compiled.options.deadline) {
     std::vector<Value> outputs;
     {
-      const nb::gil_scoped_release released;
+      const GilReleased released;
       outputs = compiled.straight->run(values);
     }
     std::vector<std::pair<std::string, Value>> named_outputs;
@@ -288,7 +295,7 @@ void bind_result(nb::module_& m) {
             if (value != nullptr) return object_from(*value);
             std::string names;
             for (const auto& [held, of] : self.outputs) names += (names.empty() ? "" : ", ") + held;
-            throw KeyError(fmt::format("run result: expected one of the outputs {}, found '{}'", names, name));
+            throw KeyError(fmt::format("run result: expected one of the outputs {}, found '{}'{}", names, name, meant(name, names)));
           },
           "name"_a, nb::sig("def __getitem__(self, name: str) -> typing.Any"))
       .def(

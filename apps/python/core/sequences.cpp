@@ -68,11 +68,14 @@ void bind_rearranging(nb::module_& m) {
         "x [T, C], filter [K, C]: each column of the next K rows, its own included, weighted and summed.");
   m.def(
       "sequence_pad",
-      [](const Var& x, const Var& pad_value, std::int64_t padded_length) {
-        const build::PaddedSequences made = build::sequence_pad(x, pad_value, padded_length);
+      [](const Var& x, nb::handle pad_value, std::int64_t padded_length) {
+        const Var padding = pad_value.is_none() ? Var() : beside(x.type().dtype, pad_value);
+        const build::PaddedSequences made = build::sequence_pad(x, padding, padded_length);
         return std::pair(made.rows, made.length);
       },
-      "x"_a, "pad_value"_a = Var(), "padded_length"_a = -1, "The innermost sequences side by side: ([N, L, ...], lengths i64 [N]).");
+      "x"_a, "pad_value"_a = nb::none(), "padded_length"_a = -1,
+      nb::sig("def sequence_pad(x: VarLike, pad_value: VarLike | None = None, padded_length: int = -1) -> tuple[Var, Var]"),
+      "The innermost sequences side by side: ([N, L, ...], lengths i64 [N]).");
   m.def("sequence_unpad", &build::sequence_unpad, "x"_a, "length"_a, "[N, L, ...] and lengths [N] as rows with sequences.");
   m.def("sequence_scatter", &build::sequence_scatter, "x"_a, "ids"_a, "updates"_a,
         "x [N, C] with updates[j] added at [i, ids[j]] for each j in sequence i.");

@@ -38,6 +38,7 @@
 #include "build.h"
 #include "engine.h"
 #include "event_loop.h"
+#include "gil.h"
 #include "live_arguments.h"
 
 namespace millrace::python {
@@ -88,7 +89,7 @@ class Network {
 class NetworkUse {
  public:
   NetworkUse() : network_(&Network::current()), forks_(forks()) {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     network_->enter();
   }
   ~NetworkUse() {
@@ -105,7 +106,7 @@ class NetworkUse {
   /// Calls `f` on the thread, and waits for it without the GIL.
   template <class F>
   void call(F f) const {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     std::promise<void> done;
     post([&] {
       try {
@@ -331,7 +332,7 @@ void set_admission(ServedRoute& route, const ServerOptions& options, nb::handle 
         fmt::format("serve: expected steps a second, or 'measure', as the capacity, found '{}'", nb::cast<std::string>(capacity)));
   own.by_transport = true;
   const std::chrono::duration<double> deadline(own.session_rate > 0 ? 1 / own.session_rate : 0.04);
-  const nb::gil_scoped_release released;
+  const GilReleased released;
   own.capacity =
       measure_capacity(model.recurrence(), options.devices.front(), options.backend, options.max_rows, deadline, budget).steps_per_second;
 }

@@ -312,6 +312,18 @@ void set_state_of_tensor(Tensor& self, const TensorState& state) {
   new (&self) Tensor(std::move(made));
 }
 
+nb::object torch_of(nb::handle tensor) {
+  nb::object torch;
+  try {
+    torch = nb::module_::import_("torch");
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_ModuleNotFoundError)) throw;
+    nb::raise_from(error, PyExc_ImportError,
+                   "tensor.torch: PyTorch is not installed for this interpreter: pip install torch, or use numpy()");
+  }
+  return torch.attr("from_dlpack")(tensor);
+}
+
 void bind_tensor(nb::module_& m) {
   nb::class_<Tensor>(
       m, "Tensor", nb::type_slots(tensor_slots),
@@ -351,6 +363,10 @@ void bind_tensor(nb::module_& m) {
       .def("numpy", &numpy_of, nb::sig("def numpy(self) -> ArrayOfNumPy"),
            "The elements as a NumPy array, without a copy; it is read-only when the tensor is. bf16, which NumPy lacks: astype('f32') "
            "first.")
+      .def("torch", &torch_of, nb::sig("def torch(self) -> typing.Any"),
+           "The elements as a tensor of PyTorch, which is imported now; without a copy. An old one, such as 1.13, does not know read-only "
+           "memory and gets a BufferError:\n"
+           "copy() first.")
       .def(
           "__array__",
           [](nb::handle self, nb::handle dtype, nb::handle copy) -> nb::object {
@@ -447,6 +463,9 @@ void bind_lod_tensor(nb::module_& m) {
       .def(
           "numpy", [](const LoDTensor& x) { return numpy_of(nb::cast(x.tensor())); }, nb::sig("def numpy(self) -> ArrayOfNumPy"),
           "The rows as a NumPy array, without a copy.")
+      .def(
+          "torch", [](const LoDTensor& x) { return torch_of(nb::cast(x.tensor())); }, nb::sig("def torch(self) -> typing.Any"),
+          "The rows as a tensor of PyTorch, without a copy: `rows.torch()`. `lengths` says whose they are.")
       .def(
           "__array__",
           [](const LoDTensor& x, nb::handle dtype, nb::handle copy) { return nb::cast(x.tensor()).attr("__array__")(dtype, copy); },

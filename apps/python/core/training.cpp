@@ -26,6 +26,8 @@
 
 #include "build.h"
 #include "engine.h"
+#include "errors.h"
+#include "gil.h"
 
 namespace millrace::python {
 namespace {
@@ -279,7 +281,7 @@ void bind_schedules(nb::module_& m) {
 struct TrainerObject {
   TrainerObject(const SharedProgram& program, const training::TrainerOptions& options)
       : inputs(std::make_shared<const Program>(*program.program)) {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     const SignalsBlocked blocked;
     trainer.emplace(*inputs, options);
   }
@@ -294,8 +296,7 @@ struct TrainerObject {
     const auto add = [&](nb::handle key, nb::handle value) {
       const auto name = nb::cast<std::string>(key);
       const VarId input = port_named(inputs->inputs(), name);
-      if (input == no_var)
-        throw ArgumentError(fmt::format("trainer: expected an input of program '{}', found '{}'", inputs->title(), name));
+      if (input == no_var) refuse_name(name);
       const VarType& type = inputs->var(input).type;
       const Value fed = value_from(value, name, type);
       check_feed(name, type, fed);
@@ -311,6 +312,14 @@ struct TrainerObject {
 
   std::shared_ptr<const Program> inputs;
   std::optional<training::Trainer> trainer;
+
+ private:
+  [[noreturn]] void refuse_name(const std::string& name) const {
+    std::string names;
+    for (const Program::Port& port : inputs->inputs()) names += (names.empty() ? "" : ", ") + port.name;
+    throw ArgumentError(
+        fmt::format("trainer: expected the inputs {} of program '{}', found '{}'{}", names, inputs->title(), name, meant(name, names)));
+  }
 };
 
 struct StepObject {
@@ -322,7 +331,7 @@ StepObject one_step(TrainerObject& self, nb::handle mapping, const nb::kwargs& n
   Feeds feeds = self.feeds(mapping, named);
   training::Trainer::Step step;
   {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     step = self.trainer->step(std::move(feeds));
   }
   return {step.loss, step.gradient_norm, step.learning_rate, result_object(std::move(step.outputs))};
@@ -391,7 +400,7 @@ void bind_trainer(nb::module_& m) {
             Feeds feeds = self.feeds(mapping, named);
             Trainer::Gradients made;
             {
-              const nb::gil_scoped_release released;
+              const GilReleased released;
               made = self.trainer->compute(std::move(feeds));
             }
             return std::pair(made.loss, made.by_name);
@@ -408,7 +417,7 @@ void bind_trainer(nb::module_& m) {
             Feeds feeds = self.feeds(mapping, named);
             std::optional<RunResult> made;
             {
-              const nb::gil_scoped_release released;
+              const GilReleased released;
               made.emplace(self.trainer->evaluate(std::move(feeds)));
             }
             return result_object(*std::move(made));
@@ -443,15 +452,16 @@ void bind_trainer(nb::module_& m) {
           [](const TrainerObject& self, const std::filesystem::path& folder) {
             training::Checkpoint checkpoint;
             self.trainer->save(checkpoint);
-            const nb::gil_scoped_release released;
-            training::CheckpointFolder(folder).save(checkpoint);
+            const GilReleased released;
+            naming_file(folder, [&] { training::CheckpointFolder(folder).save(checkpoint); });
           },
           "folder"_a, "Writes a checkpoint; the two newest of a folder are kept. A crash leaves a whole one.")
       .def(
           "restore",
           [](TrainerObject& self, const std::filesystem::path& folder) {
-            const std::optional<training::Checkpoint> found = training::CheckpointFolder(folder).load();
-            if (!found) throw IoError(fmt::format("{}: expected a checkpoint, found none", folder.string()));
+            const std::optional<training::Checkpoint> found =
+                naming_file(folder, [&] { return training::CheckpointFolder(folder).load(); });
+            if (!found) throw FileError(fmt::format("{}: expected a checkpoint, found none", folder.string()), folder, ENOENT);
             self.trainer->restore(*found);
           },
           "folder"_a, "Goes on from the newest whole checkpoint, to the same bits as if it had never stopped.");
@@ -471,7 +481,7 @@ class Observer final : public training::TrainObserver {
     say([&] { return nb::make_tuple("note", text); });
   }
   void after_batch(const Progress&) override {
-    const nb::gil_scoped_acquire gil;
+    const GilTaken gil;
     if (!raised && PyErr_CheckSignals() != 0) stop();  // Ctrl-C
   }
   void after_epoch(const training::EpochMetrics& metrics, const Progress&) override {
@@ -490,7 +500,7 @@ class Observer final : public training::TrainObserver {
  private:
   template <class F>
   void say(F what) {
-    const nb::gil_scoped_acquire gil;
+    const GilTaken gil;
     if (raised) return;
     try {
       tell_(what());
@@ -526,7 +536,7 @@ nb::tuple run_job(const std::string& text, const std::string& name, const std::o
   training::TrainResult made;
   std::exception_ptr error;
   {
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     try {
       std::unique_ptr<RankWorld> ranks;
       {

@@ -17,6 +17,10 @@ namespace millrace::python {
 /// A DType, its name ("f32", "float32"), or what names one: a dtype of NumPy or PyTorch. DTypeError, listing the known names.
 DType dtype_from(nb::handle x);
 
+/// Whether `x` is a list or a tuple.
+bool is_list(nb::handle x);
+/// Whether `x` is a bool, an int or a float of Python, or of a derived class, as `numpy.float64` is.
+bool is_number(nb::handle x);
 /// Whether `x` exports its memory: by the buffer protocol, or by DLPack.
 bool exports_memory(nb::handle x);
 /// A view of the memory that `x` exports, which lives as long as the view; frozen. Copied only where the layout says so: negative strides,
@@ -63,6 +67,9 @@ struct ValueObject {
 std::int64_t index_from(nb::handle x);
 /// Whether `x` is an array of indices. A number of NumPy exports memory too, and is none.
 bool is_array_of_indices(nb::handle x);
+
+/// The end of a message about `name`, which is none of `names` (joined by ", "): ": did you mean 'x'?" for the closest of them; nothing where none is close.
+std::string meant(const std::string& name, const std::string& names);
 
 /// The arguments of `reshape`: extents, or a sequence of them.
 std::vector<std::int64_t> extents_from(const nb::args& shape);

@@ -93,8 +93,9 @@ def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragg
     """A module of PyTorch as a Program.
 
     Of nn.LSTM, nn.GRU, nn.RNN, nn.Linear, nn.Embedding, nn.LayerNorm, activations, and nn.Sequential of them: input `x`, with `ragged` the rows
-    [rows, C] of sequences of any lengths (lod=1), else dense [T, N, C], or [N, T, C] of a module with batch_first. Output `y` [.., H]; of a
-    single recurrent module also `h` (and `c`): the last state of each sequence, as PyTorch stacks them, [layers * directions, N, H].
+    [rows, C] of sequences of any lengths (lod=1), else dense: rank 3, [T, N, C], or [N, T, C] of a module with batch_first; rank 2, [T, N], of
+    an nn.Embedding. T and N are those of a run; an input of another rank, as PyTorch's [T, C] of one sequence, is a ShapeError. Output
+    `y` [.., H]; of a single recurrent module also `h` (and `c`): the last state of each sequence, as PyTorch stacks them, [layers * directions, N, H].
 
     With `example_inputs` any module that `torch.onnx.export` takes; `export_options` go there (`input_names`, `dynamic_axes`, …). Weights are
     copied. UnsupportedError names what has no counterpart.

@@ -20,7 +20,7 @@ class Side:
         self.core = _EventLoop()
         self.waits: set[Any] = set()
         loop.add_reader(self.core.fileno(), self.drive)
-        weakref.finalize(self, self.core.close)
+        weakref.finalize(self, self.core.close).atexit = False  # `_close_all` is for that
 
     def drive(self) -> None:
         self.core.drive()
@@ -97,9 +97,9 @@ async def run(compiled: Compiled, feeds: Mapping[str, Any] | None, named: dict[s
 
 
 def _close_all() -> None:
-    for known in list(_sides.values()):
+    for loop, known in list(_sides.items()):
         found = known()
-        if found is not None:
+        if found is not None and not loop.is_running():  # one that runs is a daemon thread's, where it blocks from now on
             found.core.close()
 
 

@@ -125,7 +125,8 @@ def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragg
     with program:
         row: list[int | None] = [] if ids else [width]
         shape: list[int | None] = [None, *row] if ragged else [None, None, *row]
-        x = _core.input("x", "i64" if ids else str(next(module.parameters()).dtype), shape, lod=1 if ragged else 0)
+        dtype = next((str(parameter.dtype) for parameter in module.parameters()), "f32")
+        x = _core.input("x", "i64" if ids else dtype, shape, lod=1 if ragged else 0)
         if not recurrent:
             _core.output("y", _apply(module, x, ""))
             return program

@@ -16,6 +16,7 @@ from ._async import ended, ended_or_cancelled, side, waits
 from ._core import (
     ArgumentError,
     CancelledError,
+    ClosedError,
     DType,
     LoDTensor,
     Program,
@@ -73,7 +74,6 @@ class _Session:
 
     def __init__(self) -> None:
         self._saying = asyncio.Lock()
-        self._left = False
 
     async def _open(self) -> None:
         raise NotImplementedError
@@ -263,6 +263,10 @@ class LiveSession(_Session):
         if self._core is not None:
             self._core.cancel()
 
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._core is not None:
+            self._core.close()
+
 
 class LiveBatch(NamedTuple):
     """Results that became ready for some sessions of a model."""
@@ -380,7 +384,13 @@ class LiveModel(_Live):
     async def push(self, sessions: Sequence[LiveSession | int], rows: Rows = None, /, **named: Rows) -> None:
         """Rows of several sessions in one call: a list with an element for each, or a LoDTensor of as many sequences. Done when all are queued."""
         ids = [one if isinstance(one, int) else one.id for one in sessions]
-        await ended_or_cancelled(self._core.push(side(), ids, rows, named))
+        try:
+            await ended_or_cancelled(self._core.push(side(), ids, rows, named))
+        except (ArgumentError, CancelledError):
+            for one in sessions:
+                if not isinstance(one, int):
+                    one._opened().expect_open()
+            raise
 
     async def next(self) -> LiveBatch | None:
         """The next results of any session: at least one row, end or failure. None when no session is left. Results are given once: here, or by the
@@ -401,9 +411,13 @@ class LiveProgram:
     def __init__(self, program: Program, feeds: Mapping[str, Any] | None = None, /, *, window: int = 0, output_window: int = 0, **named: Any) -> None:
         self._core = _LiveProgram(program, window, output_window, {**(feeds or {}), **named})
         self._next: dict[str, _Pending] = {}
+        self._over: Exception | None = None
 
     async def push(self, input: str, slot: Rows) -> None:
         """The next slot of a live input; done when it has room."""
+        if self._over is not None:
+            self._core.expect_input(input)
+            raise self._over
         await ended_or_cancelled(self._core.push(side(), input, slot))
 
     async def next(self, output: str) -> Tensor | LoDTensor | None:
@@ -420,6 +434,7 @@ class LiveProgram:
     def finish(self) -> None:
         """No further slot of any live input."""
         self._core.finish()
+        self._over = self._over or ClosedError("live program: the program is finished: no slot follows `finish`")
 
     async def result(self) -> Result:
         """The outputs of the program, once it has ended; its error."""
@@ -429,11 +444,13 @@ class LiveProgram:
     def cancel(self) -> None:
         """The run ends at its next step."""
         self._core.cancel()
+        self._over = self._over or CancelledError("live program: the program was cancelled")
 
     async def __aenter__(self) -> LiveProgram:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self._over = ClosedError("live program: the program is closed: its `async with` was left")
         self.cancel()
 
 
@@ -651,6 +668,7 @@ class RemoteSession(_Session):
         self._news = asyncio.Condition()
         self._answers: collections.deque[asyncio.Future[dict[str, Any]]] = collections.deque()
         self._over = False
+        self._finished = self._closed = False
         self._error: Exception | None = None
         self.segments: list[dict[str, Any]] = []
         """Labelled spans of time that the server told, where its model has labels."""
@@ -699,12 +717,20 @@ class RemoteSession(_Session):
             await self._write_text(message)
 
     def _goes_on(self) -> None:
+        self._expect_open()
         if self._error is not None:
             raise self._error
-        if self._left:
-            raise ArgumentError("live session: expected nothing after finish")
+        if self._finished:
+            raise ClosedError("live session: the session is finished: only `next` follows `finish`")
+
+    def _expect_open(self) -> None:
+        if not self._closed:
+            self._opened()
+        elif self._error is None or isinstance(self._error, CancelledError):
+            raise ClosedError("live session: the session is closed: its `async with` was left")
 
     async def push(self, rows: Rows = None, /, **named: Rows) -> None:
+        self._goes_on()
         names = [port.name for port in self._inputs]
         if rows is not None:
             if len(names) != 1:
@@ -751,7 +777,7 @@ class RemoteSession(_Session):
 
     async def finish(self) -> None:
         await self._say({"type": "end"})
-        self._left = True
+        self._finished = True
 
     def cancel(self) -> None:
         if self._connection is not None:
@@ -759,13 +785,14 @@ class RemoteSession(_Session):
         if self._reader is not None:
             self._reader.cancel()
         if not self._over and self._error is None:
-            self._error = CancelledError("live session: it was cancelled")
+            self._error = CancelledError("live session: the session was cancelled")
         for answer in self._answers:
             if not answer.done():
                 answer.cancel()
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.cancel()
+        self._closed = True
         try:
             if self._reader is not None:
                 await asyncio.wait([self._reader])
@@ -773,6 +800,8 @@ class RemoteSession(_Session):
             self._connection = None
 
     async def next(self) -> dict[str, Tensor] | None:
+        if not self._results and not self._over:
+            self._expect_open()
         async with self._news:
             await self._news.wait_for(lambda: self._results or self._over or self._error is not None)
             if not self._results:
@@ -815,8 +844,8 @@ class RemoteSession(_Session):
                 if not answer.done():
                     answer.set_exception(self._error) if self._error is not None else answer.cancel()
             self._answers.clear()
-        async with self._news:
-            self._news.notify_all()
+            async with self._news:
+                self._news.notify_all()
 
     def _hear(self, told: dict[str, Any]) -> None:
         kind = told.get("type")
