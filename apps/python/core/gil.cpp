@@ -20,6 +20,10 @@ thread_local int taken_here = 0;             ///< of this thread: a part inside 
 
 }  // namespace
 
+UnwindingEndsHere::~UnwindingEndsHere() {
+  if (!returned_ && std::uncaught_exceptions() == exceptions_) block_for_ever();  // an unwinding without an exception
+}
+
 bool begin_taking_gil() noexcept {
   ++taking;
   ++taken_here;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
+
 #include "bind.h"
 
 /// The GIL of a thread that may outlive the interpreter. CPython up to 3.13 ends a daemon thread that wants the GIL while the interpreter goes away by
@@ -41,6 +43,30 @@ class GilKept {
   GilKept(const GilKept&) = delete;
   GilKept& operator=(const GilKept&) = delete;
 };
+
+/// Blocks for ever when `pthread_exit` unwinds its frame.
+class UnwindingEndsHere {
+ public:
+  UnwindingEndsHere() = default;
+  ~UnwindingEndsHere();
+  UnwindingEndsHere(const UnwindingEndsHere&) = delete;
+  UnwindingEndsHere& operator=(const UnwindingEndsHere&) = delete;
+  void returned() { returned_ = true; }
+
+ private:
+  int exceptions_ = std::uncaught_exceptions();
+  bool returned_ = false;
+};
+
+/// Calls Python code of a user from C++, where frames further out own references. The wait of a daemon thread for the GIL inside that code ends by
+/// `pthread_exit`, too; the unwinding stops in this frame, which is the first that has a destructor. The value of `f`.
+template <class F>
+auto calling_python(F f) {
+  UnwindingEndsHere here;
+  auto made = f();
+  here.returned();
+  return made;
+}
 
 /// Calls `f` with the GIL, for a thread of the library. No call once the interpreter goes away.
 bool begin_taking_gil() noexcept;

@@ -11,6 +11,7 @@
 #include <millrace/runtime/layers/rnn.h>
 
 #include "build.h"
+#include "gil.h"
 #include "scopes.h"
 
 namespace millrace::python {
@@ -239,7 +240,8 @@ layers::Cell cell_from(nb::object f) {
   if (!nb::isinstance<nb::callable>(f)) throw ArgumentError("unroll: expected a function (x, states) as the cell");
   return [f = std::move(f)](const Var& x, const std::vector<Var>& states) {
     const CallDepth depth("unroll");
-    const nb::object made = f(x, tuple_from(states));
+    const nb::object given = tuple_from(states);
+    const nb::object made = calling_python([&] { return f(x, given); });
     depth.expect_closed();
     if (nb::isinstance<Var>(made)) return CellStep{nb::cast<Var>(made), {nb::cast<Var>(made)}};
     if (!nb::isinstance<nb::tuple>(made) || nb::len(made) != 2)

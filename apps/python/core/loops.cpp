@@ -10,6 +10,7 @@
 #include <millrace/runtime/builder/static_rnn.h>
 
 #include "build.h"
+#include "gil.h"
 #include "scopes.h"
 
 namespace millrace::python {
@@ -28,7 +29,7 @@ class Described {
   template <class... Args>
   nb::object operator()(Args&&... args) const {
     const CallDepth depth(what_);
-    nb::object made = f_(std::forward<Args>(args)...);
+    nb::object made = calling_python([&] { return f_(std::forward<Args>(args)...); });
     depth.expect_closed();
     return made;
   }

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "gil.h"
+
 namespace millrace::python {
 namespace {
 
@@ -44,7 +46,7 @@ bool wake(PyObject* self) {
   if (!callback.is_valid()) return true;
   static PyObject* const run = PyUnicode_InternFromString("run");
   PyObject* const arguments[] = {context.ptr(), callback.ptr(), self};
-  return nb::steal(PyObject_VectorcallMethod(run, arguments, 3, nullptr)).is_valid();
+  return calling_python([&] { return nb::steal(PyObject_VectorcallMethod(run, arguments, 3, nullptr)); }).is_valid();
 }
 
 PyObject* get_loop(PyObject* self, PyObject*) {

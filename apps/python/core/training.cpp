@@ -503,7 +503,8 @@ class Observer final : public training::TrainObserver {
     const GilTaken gil;
     if (raised) return;
     try {
-      tell_(what());
+      const nb::object said = what();
+      calling_python([&] { return tell_(said); });
     } catch (nb::python_error& error) {
       raised.emplace(std::move(error));
       stop_ = true;
