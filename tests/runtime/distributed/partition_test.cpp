@@ -18,6 +18,7 @@
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/trace/tracer.h>
 
+#include "runtime/distributed/sim_ranks.h"
 #include "runtime/loops/cpu_fused/fused_cells.h"
 #include "support/built.h"
 #include "support/listing.h"
@@ -271,57 +272,6 @@ TEST_CASE("no iterations and no rows: what crosses has the extents of the whole"
   CHECK(bits(on_ranks(partition_over_ranks(dense, 2), none)[0]) == bits(on_cpu(dense, none)));
 }
 
-namespace {
-
-task<RunResult> on_device(Partition partition, int rank, Device* device, std::unique_ptr<Communicator> communicator, Feeds feeds) {
-  const PartitionPart part(partition, rank, borrow(*device));
-  RunResult result = co_await run_part(part, std::move(communicator), std::move(feeds));
-  co_return std::move(result);
-}
-
-/// All ranks in one thread, on devices that complete in any order, by one seed.
-std::string on_sim_ranks(const Partition& partition, const Feeds& feeds, std::uint64_t seed, SimDevice::Options broken = {},
-                         int broken_rank = -1, Tracer* tracer = nullptr) {
-  SeededExecutor executor(seed, policy_of(seed));
-  std::vector<std::unique_ptr<SimDevice>> devices;
-  std::string said;
-  {
-    std::vector<Running<RunResult>> running;
-    auto communicators = make_local_communicators(partition.ranks);
-    for (int rank = 0; rank < partition.ranks; ++rank) {
-      SimDevice::Options options = rank == broken_rank ? broken : SimDevice::Options();
-      options.index = rank;
-      options.late = options.late || seed % 4 == 3;
-      devices.push_back(std::make_unique<SimDevice>(options));
-      executor.add_source(*devices.back());
-      running.push_back(start_run(
-          executor, on_device(partition, rank, devices.back().get(), std::move(communicators[static_cast<std::size_t>(rank)]), feeds),
-          "rank " + std::to_string(rank), tracer));
-    }
-    executor.run();
-    for (std::size_t rank = 0; rank < running.size(); ++rank) {
-      REQUIRE(running[rank].ended());
-      try {
-        const RunResult result = running[rank].get();
-        if (rank == 0) said += bits(result);
-      } catch (const Error& error) {
-        said += "rank " + std::to_string(rank) + " failed: " + error.what() + "\n";
-      }
-    }
-  }
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    devices[rank]->drain(seed);
-    CHECK(devices[rank]->idle());
-    devices[rank]->release_cached();
-    CHECK(devices[rank]->sim_memory().live_bytes() == 0);
-    executor.remove_source(*devices[rank]);
-  }
-  CHECK(live_frames() == 0);
-  return said;
-}
-
-}  // namespace
-
 TEST_CASE(
     "on devices that complete in any order, ranks give the bits of one, iterations of two layers overlap, and a fault on one ends all") {
   Random random(6);
@@ -336,13 +286,7 @@ TEST_CASE(
     INFO("seed ", seed);
     Tracer tracer;
     CHECK(on_sim_ranks(partition, feeds, seed, {}, -1, &tracer) == wanted);
-    std::size_t at = 0, last_on_1 = 0, first_on_2 = 0;
-    for (const Tracer::Event& event : tracer.events("slot")) {
-      ++at;
-      if (event.name.ends_with("on rank 1")) last_on_1 = at;
-      if (event.name.ends_with("on rank 2") && first_on_2 == 0) first_on_2 = at;
-    }
-    overlapping += first_on_2 < last_on_1;
+    overlapping += arrives_before_the_end(tracer, 2, 1);
     SimDevice::Options broken;
     (seed % 2 == 0 ? broken.fail_work : broken.fail_allocation) = static_cast<std::size_t>(random.between(1, 90));
     const int rank = static_cast<int>(seed % 3);
