@@ -46,10 +46,11 @@ struct Meter {
   static constexpr std::size_t most_beside_payload = 16384;
   const std::string& payload;
   std::size_t bytes = 0;  // that arrived since the message before
+  bool closing = false;   // all that arrives is dropped, within the time for a close
 
   /// A ping or a pong between the fragments is none of them.
   void forgive(std::size_t control_bytes) noexcept { bytes -= std::min(bytes, control_bytes); }
-  bool too_much() const noexcept { return bytes > most_beside_payload + payload.size(); }
+  bool too_much() const noexcept { return !closing && bytes > most_beside_payload + payload.size(); }
 };
 
 /// A handler of a read that counts.
@@ -202,6 +203,7 @@ struct CloseOp {
 
   template <class Self>
   void operator()(Self& self) {
+    web->meter->closing = true;
     web->socket.async_close(websocket::close_reason(code), std::move(self));
   }
   template <class Self>

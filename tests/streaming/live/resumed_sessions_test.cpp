@@ -152,7 +152,7 @@ TEST_CASE("a session without a connection keeps its slot for so long as was said
   const Program program = live_listing(random, features, hidden);
   const WholeRun whole(program, random, 1, 9, features, hidden);
   ServerOptions options;
-  options.limits.resume = std::chrono::milliseconds(400);
+  options.limits.resume = std::chrono::milliseconds(2500);
   options.limits.sessions = 1;
   std::string outcome;  // outlives the server, which says at its end how its last session ended
   Served served(program, options);
@@ -176,7 +176,7 @@ TEST_CASE("a session without a connection keeps its slot for so long as was said
     line.send(said(again));
     REQUIRE(std::holds_alternative<StartedMessage>(line.read()));
   }
-  for (int tries = 0; tries < 200 && served.ask([&] { return served.server->live_sessions(); }) > 0; ++tries)
+  for (int tries = 0; tries < 1000 && served.ask([&] { return served.server->live_sessions(); }) > 0; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(refusal(served, again).code == ErrorCode::unknown_ticket);
   Line line(served);

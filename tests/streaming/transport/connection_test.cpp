@@ -83,7 +83,7 @@ TEST_CASE("a close lets the peer read what was sent before, then shows as an end
 TEST_CASE("a close is bounded when the peer does not answer") {
   for (const auto scheme : both_schemes) {
     Loopback loop;
-    loop.options.limits.handshake = std::chrono::milliseconds(200);
+    loop.options.limits.handshake = std::chrono::milliseconds(1000);
     loop.connect(scheme);
     CHECK_FALSE(loop.close(*loop.server, 1000));
   }
