@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bench/families.h>
-#include <bench/library/our_lstm.h>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <optional>
 
 #include <fmt/format.h>
+
+#include <bench/families.h>
+#include <bench/library/our_lstm.h>
+#include <bench/library/python_peer.h>
 
 #include <millrace/kernels/elementwise.h>
 #include <millrace/runtime/builder/loop.h>
@@ -11,6 +18,7 @@
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/thread_executor.h>
 #include <millrace/tensor/device.h>
+#include <millrace/tensor/error.h>
 
 namespace millrace::bench {
 namespace {
@@ -75,17 +83,41 @@ task<double> spawns_for(double seconds) {
   co_return passed / static_cast<double>(tasks);
 }
 
-/// `ours` may come from a difference of two timings: where noise was larger than what it is to show, the row says so.
-void limit_row(Context& context, const std::string& shape, double limit, double ours) {
+boost::asio::awaitable<void> nothing_of_asio() { co_return; }
+
+/// A coroutine of Asio's for each task, and its completion.
+Timer spawns_of_asio() {
+  constexpr int count = 256;
+  const auto context = std::make_shared<boost::asio::io_context>(1);
+  const Timer all = timer_of([context] {
+    int done = 0;
+    for (int i = 0; i < count; ++i)
+      boost::asio::co_spawn(*context, nothing_of_asio(), [&done](const std::exception_ptr& error) { done += error == nullptr ? 1 : 0; });
+    context->restart();
+    context->run();
+    if (done != count) throw IoError("co_spawn lost a task");
+  });
+  return [all](double seconds) { return all(seconds) / count; };
+}
+
+/// `ours` and the peer's may come from differences of two timings: where noise was larger than what they are to show, the row says so.
+void times_row(Context& context, const std::string& shape, double ours, const std::string& peer, double goal, std::optional<double> theirs,
+               const std::string& note) {
   Row row;
   row.id = "C8";
   row.shape = shape;
-  row.peer_name = "goal";
-  row.goal = 1;
-  row.peer = limit;
+  row.peer_name = peer;
+  row.goal = goal;
+  row.peer = theirs;
   row.ours = ours;
-  if (ours <= 0) row.note = fmt::format("not measured: lost in noise ({:.0f} ns)", ours * 1e9);
+  row.note = note;
+  if (ours <= 0 || (theirs && *theirs <= 0)) row.note = fmt::format("not measured: lost in noise ({:.0f} ns)", ours * 1e9);
   context.emit(std::move(row));
+}
+
+std::optional<double> seconds_of(const Context& context, const PythonPeer& peer, double calls) {
+  if (!peer.timer) return std::nullopt;
+  return by_iterations(peer.timer, nullptr, context.effort).first / calls;
 }
 
 }  // namespace
@@ -96,11 +128,16 @@ void measure_interpreted(Context& context) {
   const auto [empty_time, full_time] = by_iterations(empty.timer(), full.timer(), context.effort);
   const double addition = by_iterations(bare_addition(), nullptr, context.effort).first / 1000;
   const double op = (full_time - empty_time) / static_cast<double>(iterations * chain) - addition;
-  limit_row(context, "an op of a loop's body, without its arithmetic", 300e-9, op);
-  limit_row(context, "an empty iteration: counts, and asks whether to go on", 1e-6, empty_time / static_cast<double>(iterations));
+  const PythonPeer torch = make_python_peer(context.python, "eager PyTorch", {"torch_op", "1000"});
+  times_row(context, "an op of a loop's body, without its arithmetic", op, torch.name + ", an op on one element", 4,
+            seconds_of(context, torch, 1000), torch.note);
+  const PythonPeer loop = make_python_peer(context.python, "ONNX Runtime", {"onnx_loop", std::to_string(iterations)});
+  times_row(context, "an empty iteration: counts, and asks whether to go on", empty_time / static_cast<double>(iterations),
+            loop.name + ", an iteration of Loop", 5, seconds_of(context, loop, static_cast<double>(iterations)), loop.note);
   ThreadExecutor executor(1);
   const Timer spawns = [&executor](double seconds) { return sync_wait(executor, spawns_for(seconds), "spawns"); };
-  limit_row(context, "spawn and join of a task", 50e-9, by_iterations(spawns, nullptr, context.effort).first);
+  const auto [ours, asio] = by_iterations(spawns, spawns_of_asio(), context.effort);
+  times_row(context, "spawn and join of a task", ours, "asio::co_spawn and its completion", 5, asio, "");
 }
 
 }  // namespace millrace::bench

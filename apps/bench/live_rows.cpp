@@ -10,6 +10,8 @@
 #include <sys/resource.h>
 
 #include <bench/families.h>
+#include <bench/library/measure.h>
+#include <bench/library/python_peer.h>
 #include <bench/live_client.h>
 #include <millrace/runtime/files/file.h>
 #include <millrace/tensor/error.h>
@@ -153,46 +155,61 @@ Row live_row(std::int64_t windows, const std::string& what) {
   return row;
 }
 
-/// The rows of one size of chunk: streams against each limit, then what a reply costs.
-void chunk_rows(Context& context, std::int64_t windows, const std::vector<double>& limits) {
-  const char* streams = "streams a core, p99 lag < 32 ms";
+/// Seconds of one call of ONNX Runtime for one frame, on one core, without any socket; and its name, or why there is none.
+struct FrameCall {
+  std::string name = "ONNX Runtime";
+  std::optional<double> seconds;
+  std::string note;
+};
+FrameCall measure_frame_call(const Context& context) {
+  FrameCall call;
+  const OnCore core(0);
+  const PythonPeer peer = make_python_peer(context.python, call.name, {"onnx_frame", context.models + "/silero_vad_v6.onnx", "1"});
+  call.name = peer.name;
+  call.note = peer.note;
+  if (!peer.timer) return call;
+  std::vector<double> seconds(9);
+  for (double& each : seconds) each = peer.timer(context.quick ? 0.01 : 0.2);
+  call.seconds = median(seconds);
+  return call;
+}
+
+/// The rows of one size of chunk: streams against those that the peer's calls alone would allow a core, then what a reply costs.
+void chunk_rows(Context& context, std::int64_t windows, double goal) {
+  Row row = live_row(windows, "streams a core, p99 lag < 32 ms");
+  row.unit = Unit::streams;
+  row.goal = goal;
+  row.peer_name = "ONNX Runtime, one call a frame";
   std::pair<std::int64_t, Trial> best;
-  std::string why;
   try {
     if (!std::filesystem::exists(context.models + "/silero_vad_v6.onnx")) throw IoError("no silero_vad_v6.onnx in the folder of --models");
     best = Trials(context, windows).bisect();
+    const FrameCall call = measure_frame_call(context);
+    row.peer_name = call.name + ", one call a frame";
+    if (call.seconds) row.peer = 0.032 / *call.seconds;
+    if (best.first == 0) throw IoError("the fewest streams that were tried did not hold");
+    row.ours = static_cast<double>(best.first);
+    row.note = fmt::format("p50 lag {:.1f} ms, p99 {:.1f} ms", best.second.saw.p50_ms, best.second.saw.p99_ms);
+    if (!call.note.empty()) row.note += "; " + call.note;
   } catch (const Error& error) {
-    why = std::string("not measured: ") + error.what();
+    row.note = std::string("not measured: ") + error.what();
   }
-  for (const double limit : limits) {
-    Row row = live_row(windows, streams);
-    row.unit = Unit::streams;
-    row.peer_name = "goal";
-    row.peer = limit;
-    row.goal = 1;
-    row.note = why;
-    if (why.empty() && best.first == 0) row.note = "not measured: the fewest streams that were tried did not hold";
-    if (best.first > 0) {
-      row.ours = static_cast<double>(best.first);
-      row.note = fmt::format("p50 lag {:.1f} ms, p99 {:.1f} ms", best.second.saw.p50_ms, best.second.saw.p99_ms);
-    }
-    context.emit(std::move(row));
-  }
+  context.emit(std::move(row));
   if (best.first == 0) return;
   for (const auto& [what, seconds] : {std::pair("the transport of a reply", best.second.a_reply.transport),
                                       std::pair("the arithmetic of a reply", best.second.a_reply.arithmetic)}) {
-    Row row = live_row(windows, what);
-    row.ours = seconds;
-    row.note = "the server's CPU, a part of the row above";
-    context.emit(std::move(row));
+    Row part = live_row(windows, what);
+    part.ours = seconds;
+    part.note = "the server's CPU, a part of the row above";
+    context.emit(std::move(part));
   }
 }
 
 }  // namespace
 
 void measure_live(Context& context) {
-  chunk_rows(context, 1, {1000, 1500});
-  chunk_rows(context, 3, {2000});
+  chunk_rows(context, 1, 5);
+  chunk_rows(context, 3, 10);
 }
 
 }  // namespace millrace::bench

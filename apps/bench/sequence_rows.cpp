@@ -40,11 +40,16 @@ void equal_sequences(Context& context, std::int64_t hidden, std::int64_t batch, 
   row.id = "C3";
   row.shape = fmt::format("{} steps, B{} H{} f32, {}", steps, batch, hidden, threads_text(threads));
   row.peer_name = peer.name;
-  row.goal = batch <= 8 ? 1.05 : 0.95;
+  row.goal = 1.05;
   row.floor = floor_of(context, problem, threads);
   row.panel = fmt::format("{} steps over B, H {}, {}", steps, hidden, threads_text(threads));
   row.x = static_cast<double>(batch);
   emit_pair(context, row, ours.timer(), peer.timer, peer.note);
+  PythonPeer torch = make_python_peer(context.python, "PyTorch nn.LSTM", "torch_dense", problem, threads);
+  if (torch.timer) check_peer(difference(ours.output("y").tensor(), torch.result()), torch.timer, torch.note);
+  row.peer_name = torch.name;
+  row.panel.clear();
+  emit_pair(context, row, ours.timer(), torch.timer, torch.note);
 }
 
 /// Several padded batches, one after the other, as one peer.
@@ -121,7 +126,7 @@ struct Ragged {
   void beside_torch() const {
     PythonPeer peer = make_python_peer(context.python, "PyTorch packed", "torch_packed", problem, threads);
     if (peer.timer) check_peer(difference(y, peer.result()), peer.timer, peer.note);
-    emit_pair(context, row(peer.name, 5), ours.timer(), peer.timer, peer.note);
+    emit_pair(context, row(peer.name, 1.5), ours.timer(), peer.timer, peer.note);
   }
 };
 
@@ -142,7 +147,7 @@ void measure_ragged(Context& context) {
       Chosen all(ragged.problem.lengths.size());
       std::iota(all.begin(), all.end(), std::size_t{0});
       ragged.beside_dnnl("padded", {all}, 3);
-      ragged.beside_dnnl("bucketed", buckets_of(ragged.problem.lengths), 2);
+      ragged.beside_dnnl("bucketed", buckets_of(ragged.problem.lengths), 1.6);
       ragged.beside_torch();
     }
 }

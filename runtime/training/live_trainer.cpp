@@ -118,9 +118,21 @@ Tensor LiveTrainer::last_rows(const Input& input) const {
   return made;
 }
 
-void LiveTrainer::reset() {
+void LiveTrainer::reset(const Tensors& states) {
+  Tensors first = zeros_;
+  for (const auto& [name, state] : states) {
+    const auto found = first.find(name);
+    if (found == first.end()) throw ArgumentError(fmt::format("live trainer: expected a state of the model, found '{}'", name));
+    if (state.dtype() != found->second.dtype())
+      throw DTypeError(fmt::format("live trainer: expected {} in the state '{}', found {}", millrace::name_of(found->second.dtype()), name,
+                                   state.to_string()));
+    if (state.dims() != found->second.dims())
+      throw ShapeError(
+          fmt::format("live trainer: expected {} in the state '{}', found {}", found->second.dims().to_string(), name, state.to_string()));
+    found->second = state.copy_to(CpuPlace{});
+  }
   for (auto& [name, rows] : kept_) rows.clear();
-  states_.assign(1, zeros_);
+  states_.assign(1, std::move(first));
   rows_ = 0;
 }
 

@@ -51,8 +51,9 @@ class LiveTrainer {
   /// registered writers (`TensorArray::feeder`). A slot without a writer is an error, and so is an array that failed.
   void learn(const std::map<std::string, TensorArray>& rows, const std::function<void(const Trainer::Step&)>& after = {});
 
-  /// A new sequence begins: states are zeros again, and no gradient reaches back behind this. Weights and optimizer stay.
-  void reset();
+  /// A new sequence begins: from `states`, [1, …] by the names of the model's inputs, and zeros for those that are left out; no gradient reaches back behind
+  /// this. Weights and optimizer stay. ArgumentError for what is no state, DTypeError or ShapeError for one that does not fit; nothing is changed then.
+  void reset(const Tensors& states = {});
 
   /// Rows of the sequence so far.
   std::int64_t rows() const noexcept { return rows_; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +12,19 @@
 #include <millrace/streaming/audio/audio_config.h>
 
 namespace millrace {
+
+/// How the sessions of a model learn.
+struct LearnConfig {
+  enum class Optimizer : std::uint8_t { sgd, adam, adamw };
+  std::string losses;
+  std::int64_t k1 = 16;
+  std::int64_t k2 = 16;
+  Optimizer optimizer = Optimizer::adam;
+  double learning_rate = 0.001;
+  double clip_norm = 0;
+  std::size_t sessions = 16;
+  std::vector<std::pair<std::string, std::string>> states{};  ///< (input, output), by input name
+};
 
 /// The settings of a TOML file beside a model, about feeding it live.
 ///
@@ -33,10 +48,22 @@ namespace millrace {
 ///     min_on_ms = 250         # default: 0, as below
 ///     min_off_ms = 100
 ///     pad_ms = 30
+///
+///     [learn]                 # optional: each session learns from its own rows (live/live_learner.h)
+///     losses = "losses"       # output: a floating loss for each row
+///     k1 = 16                 # rows between two updates; default: 16
+///     k2 = 16                 # rows that a gradient reaches back, a multiple of k1; default: k1
+///     optimizer = "adam"      # "sgd", "adam" or "adamw"; default: "adam"
+///     learning_rate = 0.001
+///     clip_norm = 1           # of an update's gradients; default: 0, none
+///     sessions = 16           # that may live at a time, as each has weights of its own; default: 16
+///     [learn.state]           # an input that is the state in front of the first row, and the output that is the state behind the last
+///     h = "h_next"
 struct StreamConfig {
   std::optional<AudioConfig> audio;
   std::vector<std::pair<std::string, std::string>> states;  ///< (input, output), by input name
   std::vector<LabelConfig> labels;
+  std::optional<LearnConfig> learn{};
 };
 
 /// Reads the text. ParseError, one line `NAME:LINE: …` that says what was expected and found: bad TOML, a letter that is not ASCII outside

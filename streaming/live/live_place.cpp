@@ -21,6 +21,8 @@ void LivePlace::run_tick() noexcept {
   const auto begun = Clock::now();
   try {
     slab_.run(tick_, result_, options_.tracer);
+    if (options_.behind_tick && result_.failures.empty() && !result_.lost)
+      if (std::shared_ptr<const Recurrence> changed = options_.behind_tick(tick_)) slab_.renew_weights(std::move(changed));
   } catch (...) {
     // Not a step's error (those are in the result) but the tick's own, such as memory that ran out: it is every row's.
     result_ = TickResult::failed(tick_, std::current_exception());

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,9 @@ class LivePlace {
     std::shared_ptr<ModelCounts> counts{};  ///< none: nothing is counted
     std::shared_ptr<ThreadExecutor>
         worker{};  ///< for the ticks of several places of one device, which take turns; none: a thread of its own
+    /// On the thread of ticks, behind each one that succeeded, before its results are given. May return what later ticks go by (see StateSlab::renew_weights). What it
+    /// throws fails the tick.
+    std::function<std::shared_ptr<const Recurrence>(const Tick&)> behind_tick{};
   };
 
   LivePlace(const std::shared_ptr<const Recurrence>& recurrence, Options options);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <millrace/streaming/audio/resampler.h>
+#include <millrace/streaming/live/live_learner.h>
 
 namespace millrace {
 
@@ -19,6 +20,7 @@ ServedModel::ServedModel(const Program& program, StreamConfig config, std::vecto
   options.rows = std::move(rows);
   if (config_.audio) options.rows.insert_or_assign(config_.audio->input, DDim{config_.audio->row_samples()});
   recurrence_ = std::make_shared<const Recurrence>(make_recurrence(program, options));
+  if (config_.learn) learning_ = std::make_shared<const Learning>(make_learning(program, *config_.learn, options));
   for (const Recurrence::Input& input : recurrence_->inputs) {
     PortSpec port{input.name, input.dtype, input.row, {}, {}, {}};
     if (config_.audio && config_.audio->input == input.name) {

@@ -16,6 +16,8 @@
 
 namespace millrace {
 
+struct Learning;
+
 /// A program as a server offers it: its recurrence, and what the TOML beside it says of audio, states and labels. Immutable, shared.
 class ServedModel {
  public:
@@ -30,6 +32,8 @@ class ServedModel {
   const std::vector<PortSpec>& outputs() const noexcept { return outputs_; }
   /// Their numbers: those of a step, then those of each level, from the inside.
   const std::vector<std::size_t>& all_outputs() const noexcept { return all_outputs_; }
+  /// How its sessions learn; null: they do not.
+  const std::shared_ptr<const Learning>& learning() const noexcept { return learning_; }
   /// Bytes that a saved state may hold of the audio beside rows.
   std::size_t saved_audio_bytes() const noexcept;
   /// The audio settings and labels as one text; equal settings give equal texts. Empty without any.
@@ -40,6 +44,7 @@ class ServedModel {
  private:
   StreamConfig config_;
   std::shared_ptr<const Recurrence> recurrence_;
+  std::shared_ptr<const Learning> learning_;
   std::vector<PortSpec> inputs_;
   std::vector<PortSpec> outputs_;
   std::vector<std::size_t> all_outputs_;

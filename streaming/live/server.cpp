@@ -20,6 +20,7 @@
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/thread_executor.h>
+#include <millrace/streaming/live/live_learner.h>
 #include <millrace/streaming/live/served_place.h>
 #include <millrace/streaming/live/session.h>
 #include <millrace/streaming/live/ticket.h>
@@ -69,16 +70,10 @@ Admission::Options admission_of(const ServedRoute& route) {
   return own;
 }
 
-/// Of the rows of all places.
-Batcher::Stats sum_of(const std::vector<std::shared_ptr<ServedPlace>>& places) noexcept {
-  Batcher::Stats all;
-  for (const auto& place : places) {
-    const Batcher::Stats& one = place->batcher().stats();
-    all.ticks += one.ticks;
-    all.rows += one.rows;
-    all.largest = std::max(all.largest, one.largest);
-  }
-  return all;
+void add(Batcher::Stats& all, const Batcher::Stats& one) noexcept {
+  all.ticks += one.ticks;
+  all.rows += one.rows;
+  all.largest = std::max(all.largest, one.largest);
 }
 
 /// Of the calling thread.
@@ -106,6 +101,16 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
     const std::shared_ptr<ModelCounts> counts = std::make_shared<ModelCounts>();
     std::size_t sessions = 0;
     double transport_seconds = 0;  // of the thread of the sockets, for its steps
+    // Each session that learns has weights, and so a place, of its own.
+    std::set<std::shared_ptr<ServedPlace>> learners{};
+    Batcher::Stats learned{};  // of those that are gone
+
+    Batcher::Stats stats() const noexcept {
+      Batcher::Stats all = learned;
+      for (const auto& place : places) add(all, place->batcher().stats());
+      for (const auto& learner : learners) add(all, learner->batcher().stats());
+      return all;
+    }
   };
 
   State(asio::io_context& context, std::vector<ServedRoute> routes, ServerOptions options);
@@ -121,7 +126,13 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
   void pump_soon();
   void closed(const std::shared_ptr<Connection>& connection);
   void shut_down() noexcept;
-  Batcher& place_for(const Connection& connection);
+  Batcher& place_for(Connection& connection);
+  std::shared_ptr<ServedPlace> make_learner(Route& route);
+  Batcher::Stats stats() const noexcept {
+    Batcher::Stats all;
+    for (const auto& route : routes) add(all, route->stats());
+    return all;
+  }
   void check_room(const Connection& connection);
   Route* route_named(std::string_view name) noexcept;
   double used_beside(const Route* own) const noexcept;
@@ -150,12 +161,14 @@ class Server::State final : public std::enable_shared_from_this<Server::State> {
 
  private:
   void add_route(ServedRoute given, const std::vector<std::shared_ptr<ThreadExecutor>>& workers);
+  void connect(ServedPlace& place);
   void make_seal(Route& route);
   void count_waiting_rows();
   void observe();
   void lost_place(const LivePlace& gone);
 
   asio::steady_timer drain_timer_;
+  std::shared_ptr<ThreadExecutor> learning_;  // for the ticks of all learners, so that updates keep nobody else waiting
   std::uint64_t last_number_ = 0;
   std::size_t waiting_rows_ = 0;  // as they were counted last
   double backlog_seconds_ = 0;    // that they take
@@ -255,6 +268,11 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   /// Whether its session may still get steps that it did not answer.
   bool started() const noexcept { return session_.started(); }
   State::Route& route() const noexcept { return *route_; }
+  /// Its session learns there, alone.
+  Batcher& learn_at(std::shared_ptr<ServedPlace> learner) {
+    learner_ = std::move(learner);
+    return learner_->batcher();
+  }
   std::size_t waiting_rows() const noexcept { return session_.waiting_rows(); }
   bool held_up() const noexcept { return session_.held_up(); }
 
@@ -306,6 +324,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       --route_->sessions;
       if (--server_->by_address[address] == 0) server_->by_address.erase(address);
     }
+    if (route_->learners.erase(learner_) > 0) add(route_->learned, learner_->batcher().stats());
     if (!parked_) deadline_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
     tell_end();
@@ -457,6 +476,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
 
   std::shared_ptr<State> server_;
   State::Route* route_;  // the default until another is asked for
+  std::shared_ptr<ServedPlace> learner_;
   Session session_;
   std::unique_ptr<MessageStream> stream_;
   asio::steady_timer timer_;
@@ -605,6 +625,9 @@ Server::State::State(asio::io_context& on, std::vector<ServedRoute> given_routes
 }
 
 void Server::State::add_route(ServedRoute given, const std::vector<std::shared_ptr<ThreadExecutor>>& workers) {
+  if (given.model->learning() && !options.devices.front()->place().is_cpu())
+    throw UnsupportedError(fmt::format("server: expected a CPU for the model '{}', whose sessions learn, found {}", given.name,
+                                       options.devices.front()->place().to_string()));
   const Admission admission(admission_of(given), std::chrono::steady_clock::now());
   Route& route = *routes.emplace_back(std::make_unique<Route>(Route{std::move(given.name), std::move(given.model), admission}));
   make_seal(route);
@@ -622,9 +645,36 @@ void Server::State::add_route(ServedRoute given, const std::vector<std::shared_p
   }
 }
 
+std::shared_ptr<ServedPlace> Server::State::make_learner(Route& route) {
+  const std::shared_ptr<const Learning>& how = route.model->learning();
+  if (route.learners.size() >= how->sessions)
+    throw ProtocolError(ErrorCode::overload, fmt::format("{} sessions of this model learn, the most that this server takes", how->sessions),
+                        retry_when_full_ms);
+  if (!learning_) learning_ = std::make_shared<ThreadExecutor>(1);
+  const std::shared_ptr<const Recurrence>& recurrence = route.model->recurrence();
+  LivePlace::Options own;
+  own.device = options.devices.front();
+  own.backend = options.backend;
+  own.max_rows = 1;
+  own.tracer = options.tracer;
+  own.counts = route.counts;
+  own.worker = learning_;
+  own.behind_tick = [learner = std::make_shared<LiveLearner>(how), recurrence](const Tick& tick) {
+    return learner->learn(*recurrence, tick);
+  };
+  const auto made = std::make_shared<ServedPlace>(context, recurrence, std::move(own));
+  connect(*made);
+  route.learners.insert(made);
+  return made;
+}
+
 /// A build without the part openssl serves as well, and says so when a client wants to save. Models share a random key: a state names its model.
 void Server::State::make_seal(Route& route) {
   const ServedModel& model = *route.model;
+  if (model.learning()) {
+    route.why_no_seal = "sessions of this model learn, and their weights are no part of a state";
+    return;
+  }
   try {
     if (!options.state_key) options.state_key = std::make_shared<const StateKey>(StateKey::random());
     route.seal = std::make_unique<const StateSeal>(model.recurrence(), *options.state_key, model.identity(), model.config().labels.size(),
@@ -636,15 +686,17 @@ void Server::State::make_seal(Route& route) {
 }
 
 void Server::State::listen() {
-  for (const auto& place : places) {
-    place->on_idle = [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->pump();
-    };
-    place->on_lost = [weak = weak_from_this(), gone = place.get()] {
-      if (const auto self = weak.lock()) self->lost_place(*gone);
-    };
-  }
+  for (const auto& place : places) connect(*place);
   accept();
+}
+
+void Server::State::connect(ServedPlace& place) {
+  place.on_idle = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->pump();
+  };
+  place.on_lost = [weak = weak_from_this(), gone = &place] {
+    if (const auto self = weak.lock()) self->lost_place(*gone);
+  };
 }
 
 /// And how long they would take by what ticks have taken. They are counted now and then: starts may come by the thousand. Rows of a client that does not read
@@ -707,10 +759,10 @@ void Server::State::observe() {
   if (!seconds_seen_) seconds_seen_ = processor_seconds();
   if (!routes.front()->admission.due(now)) return;
   const double seconds = processor_seconds();
-  const std::uint64_t steps = sum_of(places).rows;
+  const std::uint64_t steps = stats().rows;
   const double a_step = steps > steps_seen_ ? (seconds - *seconds_seen_) / static_cast<double>(steps - steps_seen_) : 0;
   for (const auto& route : routes) {
-    const std::uint64_t own = sum_of(route->places).rows;
+    const std::uint64_t own = route->stats().rows;
     route->transport_seconds += a_step * static_cast<double>(own - route->admission.steps());
     route->admission.observe(now, own, route->transport_seconds);
   }
@@ -719,9 +771,14 @@ void Server::State::observe() {
 }
 
 /// Where a session begins: of its model's places on the one with the fewest that is not lost.
-Batcher& Server::State::place_for(const Connection& connection) {
+Batcher& Server::State::place_for(Connection& connection) {
   check_room(connection);
   Route& route = connection.route();
+  if (route.model->learning()) {
+    Batcher& alone = connection.learn_at(make_learner(route));
+    route.admission.started();
+    return alone;
+  }
   LivePlace* found = nullptr;
   for (const auto& place : route.places)
     if (!place->lost() && (found == nullptr || place->batcher().live() < found->batcher().live())) found = place.get();
@@ -781,10 +838,14 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
 void Server::State::pump_soon() {
   observe();
   for (const auto& place : places) place->pump_soon();
+  for (const auto& route : routes)
+    for (const auto& learner : route->learners) learner->pump_soon();
 }
 
 void Server::State::pump() {
   for (const auto& place : places) place->pump();
+  for (const auto& route : routes)
+    for (const auto& learner : route->learners) learner->pump();
 }
 
 void Server::State::drain() {
@@ -861,10 +922,12 @@ std::size_t Server::newcomers() const noexcept { return state_->newcomers.size()
 std::size_t Server::live_sessions() const noexcept {
   std::size_t all = 0;
   for (const auto& place : state_->places) all += place->batcher().live();
+  for (const auto& route : state_->routes)
+    for (const auto& learner : route->learners) all += learner->batcher().live();
   return all;
 }
 
-Batcher::Stats Server::stats() const noexcept { return sum_of(state_->places); }
+Batcher::Stats Server::stats() const noexcept { return state_->stats(); }
 Server::Load Server::load() const noexcept {
   const State::Route& first = *state_->routes.front();
   return {first.admission.capacity(), first.admission.load(first.sessions)};

@@ -75,7 +75,10 @@ TickResult TickResult::failed(const Tick& tick, const std::exception_ptr& error)
 }
 
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Backend backend)
-    : recurrence_(std::move(recurrence)), device_(device ? std::move(device) : make_cpu_device()), start_(recurrence_->start, device_) {
+    : recurrence_(std::move(recurrence)),
+      device_(device ? std::move(device) : make_cpu_device()),
+      backend_(backend),
+      start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
   for (const Recurrence::Given& given : recurrence_->given) zeros_.push_back(host_zeros(given.dtype, given.dims).read_only());
   slabs_.resize(recurrence_->states.size());
@@ -84,6 +87,31 @@ StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_p
     fuse(backend);
   else
     step_.emplace(recurrence_->batched, device_, backend);
+}
+
+namespace {
+
+bool alike(const Recurrence& a, const Recurrence& b) {
+  const auto same = [](const auto& one, const auto& other) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                      [](const auto& x, const auto& y) { return x.name == y.name && x.dtype == y.dtype && x.dims == y.dims; });
+  };
+  return same(a.inputs, b.inputs) && same(a.given, b.given) && same(a.states, b.states) && same(a.outputs, b.outputs);
+}
+
+}  // namespace
+
+void StateSlab::renew_weights(std::shared_ptr<const Recurrence> recurrence) {
+  if (!device_->place().is_cpu() || !boundaries_.empty() || !recurrence->boundaries.empty() || !under_way_.empty())
+    throw UnsupportedError("state slab: expected a CPU, one level of LoD and no tick under way to renew the weights");
+  if (!alike(*recurrence_, *recurrence))
+    throw ArgumentError("state slab: expected a recurrence that is like the one before, found other inputs, states or outputs");
+  StraightProgram start(recurrence->start, device_);
+  StepRunner step(recurrence->batched, device_, backend_);
+  start_ = std::move(start);
+  step_.emplace(std::move(step));
+  fresh_.reset();
+  recurrence_ = std::move(recurrence);
 }
 
 /// The first graph is made here, and not when the first row is there.

@@ -49,6 +49,9 @@ class StateSlab {
   TickResult finish();
   /// State `index` of the recurrence in `slot`, behind all ticks so far: a copy on the host. IndexError for a slot that no tick has started.
   Tensor state(std::size_t index, Slot slot) const;
+  /// Later steps and starts go by `recurrence`, which is like the one before in all but the values of its weights; states stay. On a CPU, where no inner sequences
+  /// are and no tick is under way (UnsupportedError). ArgumentError for another recurrence. Nothing is changed on error.
+  void renew_weights(std::shared_ptr<const Recurrence> recurrence);
   /// Bytes of state held.
   std::size_t bytes() const noexcept;
   /// How ticks run, and why not faster: "fused", "captured: …", "interpreted: …". A tick that is traced runs op by op.
@@ -97,6 +100,7 @@ class StateSlab {
 
   std::shared_ptr<const Recurrence> recurrence_;
   std::shared_ptr<Device> device_;
+  Backend backend_;
 
   std::optional<StepRunner> step_;
   /// Memory of a step that runs as one kernel on the CPU, kept from step to step.

@@ -44,13 +44,21 @@ namespace {
 struct Meter {
   explicit Meter(const std::string& of) : payload(of) {}
   static constexpr std::size_t most_beside_payload = 16384;
+  // Of what arrives during a close, all is dropped. More than the kernels of both ends hold was sent behind the close.
+  static constexpr std::size_t most_while_closing = std::size_t{16} << 20U;
   const std::string& payload;
   std::size_t bytes = 0;  // that arrived since the message before
-  bool closing = false;   // all that arrives is dropped, within the time for a close
+  bool closing = false;
 
+  void close() noexcept {
+    closing = true;
+    bytes = 0;
+  }
   /// A ping or a pong between the fragments is none of them.
-  void forgive(std::size_t control_bytes) noexcept { bytes -= std::min(bytes, control_bytes); }
-  bool too_much() const noexcept { return !closing && bytes > most_beside_payload + payload.size(); }
+  void forgive(std::size_t control_bytes) noexcept {
+    if (!closing) bytes -= std::min(bytes, control_bytes);
+  }
+  bool too_much() const noexcept { return bytes > (closing ? most_while_closing : most_beside_payload + payload.size()); }
 };
 
 /// A handler of a read that counts.
@@ -203,7 +211,7 @@ struct CloseOp {
 
   template <class Self>
   void operator()(Self& self) {
-    web->meter->closing = true;
+    web->meter->close();
     web->socket.async_close(websocket::close_reason(code), std::move(self));
   }
   template <class Self>

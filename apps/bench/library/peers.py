@@ -57,6 +57,38 @@ def onnx_frame(model, threads):
     return name + ", one call a frame", lambda: session.run(None, {"input": frame, "h": state, "c": state})[0]
 
 
+def onnx_loop(iterations):
+    """A Loop that counts to `iterations`, and asks in each of them whether to go on."""
+    from onnx import TensorProto, helper, numpy_helper
+    value = lambda name, dtype: helper.make_tensor_value_info(name, dtype, [])
+    number = lambda name, n: numpy_helper.from_array(numpy.array(n, "i8"), name)
+    body = helper.make_graph(
+        [helper.make_node("Add", ["step", "one"], ["next"]), helper.make_node("Less", ["next", "n"], ["more"])], "body",
+        [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("step", TensorProto.INT64)],
+        [value("more", TensorProto.BOOL), value("next", TensorProto.INT64)])
+    graph = helper.make_graph([helper.make_node("Loop", ["", "always", "zero"], ["last"], body=body)], "count",
+                              [value("n", TensorProto.INT64)], [value("last", TensorProto.INT64)],
+                              [number("one", 1), number("zero", 0), numpy_helper.from_array(numpy.array(True), "always")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    session, name = onnx_session(model.SerializeToString(), 1)
+    feeds = {"n": numpy.array(int(iterations), "i8")}
+    if session.run(None, feeds)[0] != int(iterations):
+        raise RuntimeError("the Loop did not count")
+    return name, lambda: session.run(None, feeds)
+
+
+def torch_op(count):
+    import torch
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    x, count = torch.ones(1), int(count)
+
+    def call():
+        for _ in range(count):
+            torch.add(x, x)
+    return f"eager PyTorch {torch.__version__}", call
+
+
 def torch_layer(problem, threads):
     import torch
     torch.set_num_threads(int(threads))
@@ -73,6 +105,22 @@ def torch_step(folder, hidden, threads):
     torch, layer = torch_layer(problem, threads)
     x, h, c = (torch.from_numpy(a[None]) for a in (problem.x, problem.h, problem.c))
     return f"PyTorch {torch.__version__} nn.LSTM", lambda: layer(x, (h, c))[0].numpy()
+
+
+def torch_dense(folder, hidden, threads):
+    """Sequences of one length, as [T, N, C]."""
+    problem = Problem(folder, int(hidden))
+    torch, layer = torch_layer(problem, threads)
+    n = len(problem.lengths)
+    x = torch.from_numpy(problem.x.reshape(n, -1, problem.hidden)).transpose(0, 1).contiguous()
+
+    class Call:
+        def __call__(self):
+            return layer(x)[0]
+
+        def result(self):
+            return self().transpose(0, 1).reshape(-1, problem.hidden).numpy()
+    return f"PyTorch {torch.__version__} nn.LSTM", Call()
 
 
 def torch_packed(folder, hidden, threads):
@@ -269,7 +317,7 @@ def millrace_feed(*arguments):
 
 SET_UPS = {"millrace_call": millrace_call, "millrace_turns": millrace_turns, "millrace_iteration": millrace_iteration, "millrace_feed": millrace_feed,
            "torch_cuda_layers": torch_cuda_layers, "torch_cuda_tick": torch_cuda_tick, "onnx_step": onnx_step, "onnx_frame": onnx_frame,
-           "torch_step": torch_step, "torch_packed": torch_packed, "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
+           "onnx_loop": onnx_loop, "torch_op": torch_op, "torch_step": torch_step, "torch_dense": torch_dense, "torch_packed": torch_packed, "torch_train": torch_train, "torch_backward": torch_backward, **MODEL_SET_UPS}
 
 
 def seconds_a_call(call, seconds, clock):

@@ -55,14 +55,35 @@ LabelConfig label_of(const Table& table) {
   return label;
 }
 
+LearnConfig learn_of(const Table& table, const std::string& name) {
+  constexpr std::int64_t most_rows = 1 << 20, most_sessions = 1 << 16;
+  table.only({"losses", "k1", "k2", "optimizer", "learning_rate", "clip_norm", "sessions", "state"});
+  LearnConfig learn;
+  learn.losses = table.text("losses");
+  if (table.has("k1")) learn.k1 = table.integer("k1", 1, most_rows);
+  learn.k2 = table.has("k2") ? table.integer("k2", 1, most_rows) : learn.k1;
+  if (learn.k2 % learn.k1 != 0)
+    table.fail(table.required("k2"),
+               "k2: expected a multiple of k1, found " + std::to_string(learn.k2) + " and " + std::to_string(learn.k1));
+  if (table.has("optimizer")) learn.optimizer = static_cast<LearnConfig::Optimizer>(table.one_of("optimizer", {"sgd", "adam", "adamw"}));
+  learn.learning_rate = table.number("learning_rate", 0, 1e6);
+  if (table.has("clip_norm")) learn.clip_norm = table.number("clip_norm", 0, 1e30);
+  if (table.has("sessions")) learn.sessions = static_cast<std::size_t>(table.integer("sessions", 1, most_sessions));
+  if (!table.has("state")) return learn;
+  const Table states(table.table_at("state"), name, "[learn.state]");
+  for (const auto& [input, output] : states.table()) learn.states.emplace_back(input.str(), states.text(input.str()));
+  return learn;
+}
+
 StreamConfig config_of(const Table& root, const std::string& name) {
-  root.only({"audio", "state", "label"});
+  root.only({"audio", "state", "label", "learn"});
   StreamConfig config;
   if (root.has("audio")) config.audio = audio_of(Table(root.table_at("audio"), name, "[audio]"));
   if (root.has("state")) {
     const Table states(root.table_at("state"), name, "[state]");
     for (const auto& [input, output] : states.table()) config.states.emplace_back(input.str(), states.text(input.str()));
   }
+  if (root.has("learn")) config.learn = learn_of(Table(root.table_at("learn"), name, "[learn]"), name);
   if (!root.has("label")) return config;
   if (!config.audio) root.fail(root.required("label"), "label: expected [audio] with it, found none: labels are timed by its hop");
   root.each_table("label", [&](const Table& label) { config.labels.push_back(label_of(label)); });

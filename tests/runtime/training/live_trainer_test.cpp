@@ -169,6 +169,22 @@ TEST_CASE("a new sequence begins with zeros and the weights so far") {
   }
 }
 
+TEST_CASE("a new sequence may begin with states of its own") {
+  const Tensor h = Tensor::from(std::vector<float>(units, 0.5f), {1, units});
+  LiveTrainer zeros(predictor(), options_of(4, 8)), half(predictor(), options_of(4, 8));
+  half.reset({{"h", h}});
+  std::vector<double> losses[2];
+  for (std::int64_t t = 0; t < 8; ++t) {
+    if (const auto step = zeros.push(row_at(t))) losses[0].push_back(step->loss);
+    if (const auto step = half.push(row_at(t))) losses[1].push_back(step->loss);
+  }
+  CHECK(losses[0] != losses[1]);
+  CHECK_THROWS_WITH_AS(half.reset({{"c", h}}), "live trainer: expected a state of the model, found 'c'", ArgumentError);
+  CHECK_THROWS_WITH_AS(half.reset({{"h", Tensor::from<float>({1})}}), doctest::Contains("in the state 'h', found"), ShapeError);
+  CHECK_THROWS_WITH_AS(half.reset({{"h", Tensor::from<double>({1})}}), doctest::Contains("expected f32 in the state 'h'"), DTypeError);
+  CHECK(half.rows() == 8);
+}
+
 TEST_CASE("rows and options that do not fit are refused by name, and change nothing") {
   const auto refused = [](LiveTrainerOptions options, const char* why) {
     CHECK_THROWS_WITH_AS(LiveTrainer(predictor(), options), doctest::Contains(why), ArgumentError);

@@ -40,6 +40,30 @@ pad_ms = 30
 name = "music"
 output = "probs"
 enter = 1
+
+[learn]
+losses = "losses"
+k1 = 4
+k2 = 12
+optimizer = "adamw"
+learning_rate = 0.01
+clip_norm = 2
+sessions = 3
+[learn.state]
+h = "h_next"
+)";
+
+constexpr const char* learning = R"(# [learning]
+[learn]
+losses = "losses"         # output of the program: a loss for each row
+learning_rate = 0.01
+k1 = 16                   # rows between two updates
+k2 = 32                   # rows that a gradient reaches back
+clip_norm = 1
+sessions = 8              # at a time, as each has weights of its own
+[learn.state]
+h = "h_next"              # input : output. The state in front of the first row, and behind the last
+# [learning]
 )";
 
 void refused(const std::string& text, const std::string& message) {
@@ -63,6 +87,15 @@ TEST_CASE("a config says everything about feeding a program") {
   CHECK(config.labels[0].pad == 0.03);
   CHECK(config.labels[1].enter == 1);
   CHECK(config.labels[1].leave == 1);
+  REQUIRE(config.learn);
+  CHECK(config.learn->losses == "losses");
+  CHECK(config.learn->k1 == 4);
+  CHECK(config.learn->k2 == 12);
+  CHECK(config.learn->optimizer == LearnConfig::Optimizer::adamw);
+  CHECK(config.learn->learning_rate == 0.01);
+  CHECK(config.learn->clip_norm == 2);
+  CHECK(config.learn->sessions == 3);
+  CHECK(config.learn->states == std::vector<std::pair<std::string, std::string>>{{"h", "h_next"}});
 }
 
 TEST_CASE("what is left out has its default") {
@@ -71,6 +104,13 @@ TEST_CASE("what is left out has its default") {
   CHECK(config.audio->context == 0);
   CHECK(config.audio->quality == ResampleQuality::medium);
   CHECK_FALSE(parse_stream_config("", "m.toml").audio);
+  CHECK_FALSE(parse_stream_config("", "m.toml").learn);
+  const StreamConfig learns = parse_stream_config("[learn]\nlosses='y'\nlearning_rate=0.1\nk1=5", "m.toml");
+  CHECK(learns.learn->k2 == 5);
+  CHECK(learns.learn->optimizer == LearnConfig::Optimizer::adam);
+  CHECK(learns.learn->clip_norm == 0);
+  CHECK(learns.learn->sessions == 16);
+  CHECK(parse_stream_config(learning, "m.toml").learn->k2 == 32);
 }
 
 TEST_CASE("an error names the file, the line, what was expected and what was found") {
@@ -89,7 +129,7 @@ TEST_CASE("an error names the file, the line, what was expected and what was fou
   refused("[audio]\ninput='x'\nrate=8000\nwindow=1\nwindows=2", "m.toml:5: [audio]: expected the keys input, rate");
   refused("[audio]\ninput='x'\nrate=8000\nwindow=1\nresampler='fast'", "expected fastest, medium or best, found 'fast'");
   refused("audio = 3", "audio: expected a table, found integer");
-  refused("[extra]", "expected the keys audio, state, label, found 'extra'");
+  refused("[extra]", "expected the keys audio, state, label, learn, found 'extra'");
   refused("[state]\nh = 3", "[state]: h: expected a text, found integer");
   const std::string audio = "[audio]\ninput='x'\nrate=8000\nwindow=1\n";
   refused(audio + "[label]\nname='a'", "label: expected [[label]] tables");
@@ -97,6 +137,11 @@ TEST_CASE("an error names the file, the line, what was expected and what was fou
   refused(audio + "[[label]]\nname='a'\noutput='y'\nenter=0.5\nleave=0.6", "leave: expected at most enter");
   refused(audio + "[[label]]\nname='a'\noutput='y'\nenter=0.5\npad_ms=1", "pad_ms: expected at most min_off_ms");
   refused("[[label]]\nname='a'\noutput='y'\nenter=0.5", "expected [audio] with it");
+  refused("[learn]\nlearning_rate=1", "[learn]: expected the key 'losses', found none");
+  refused("[learn]\nlosses='y'", "[learn]: expected the key 'learning_rate', found none");
+  refused("[learn]\nlosses='y'\nlearning_rate=1\nk1=4\nk2=6", "m.toml:5: [learn]: k2: expected a multiple of k1, found 6 and 4");
+  refused("[learn]\nlosses='y'\nlearning_rate=1\noptimizer='lion'", "m.toml:4: [learn]: optimizer: expected one of sgd, adam, adamw");
+  refused("[learn]\nlosses='y'\nlearning_rate=1\n[learn.state]\nh=1", "[learn.state]: h: expected a text, found integer");
 }
 
 TEST_CASE("damaged configs give a config or one typed line") {
