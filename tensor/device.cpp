@@ -10,16 +10,24 @@
 
 namespace millrace {
 
+// Streams may run at the same time in different callers: a team serves one of them at a time, the others run alone.
 struct CpuDevice::Ring {
+  Ring(std::shared_ptr<ThreadTeam> of, std::size_t count, const std::shared_ptr<MemoryResource>& memory) : team(std::move(of)) {
+    if (count < 1) throw ArgumentError("cpu device: expected at least 1 stream, found " + std::to_string(count));
+    for (std::size_t i = 0; i < count; ++i) streams.push_back(std::make_unique<CpuStream>(team, memory));
+  }
+  std::shared_ptr<ThreadTeam> team;
   std::vector<std::unique_ptr<CpuStream>> streams;
 };
 
 CpuDevice::CpuDevice(int threads, std::size_t streams, std::shared_ptr<MemoryResource> memory)
-    : memory_(std::move(memory)), ring_(std::make_unique<Ring>()) {
-  if (streams < 1) throw ArgumentError("cpu device: expected at least 1 stream, found " + std::to_string(streams));
-  // Streams may run at the same time in different callers: a team serves one of them at a time, the others run alone.
-  const auto team = std::make_shared<ThreadTeam>(threads);
-  for (std::size_t i = 0; i < streams; ++i) ring_->streams.push_back(std::make_unique<CpuStream>(team, memory_));
+    : memory_(std::move(memory)), ring_(std::make_unique<Ring>(std::make_shared<ThreadTeam>(threads), streams, memory_)) {}
+
+CpuDevice::CpuDevice(std::unique_ptr<Ring> ring, std::shared_ptr<MemoryResource> memory)
+    : memory_(std::move(memory)), ring_(std::move(ring)) {}
+
+std::shared_ptr<Device> CpuDevice::with_own_streams() const {
+  return std::shared_ptr<Device>(new CpuDevice(std::make_unique<Ring>(ring_->team, ring_->streams.size(), memory_), memory_));
 }
 
 CpuDevice::~CpuDevice() = default;

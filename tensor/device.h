@@ -19,6 +19,9 @@ class Device {
   virtual std::size_t stream_count() const noexcept = 0;
   /// Stream `index` modulo `stream_count()`.
   virtual StreamRef stream(std::size_t index) = 0;
+  /// The same place, memory and threads with streams of its own, for one caller: they take its work whatever others do, and nobody else sees what fails on them. Null
+  /// where streams are few and everybody's, as those of an accelerator. It may outlive this device.
+  virtual std::shared_ptr<Device> with_own_streams() const { return nullptr; }
 };
 
 /// The host: CPU streams that share one thread team and one memory resource.
@@ -32,9 +35,11 @@ class CpuDevice final : public Device {
   const std::shared_ptr<MemoryResource>& memory() const noexcept override { return memory_; }
   std::size_t stream_count() const noexcept override;
   StreamRef stream(std::size_t index) override;
+  std::shared_ptr<Device> with_own_streams() const override;
 
  private:
   struct Ring;
+  CpuDevice(std::unique_ptr<Ring> ring, std::shared_ptr<MemoryResource> memory);
   std::shared_ptr<MemoryResource> memory_;
   std::unique_ptr<Ring> ring_;
 };

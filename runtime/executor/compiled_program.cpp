@@ -214,6 +214,8 @@ class Compiler {
 Executable::Executable(Program program, std::shared_ptr<Device> device) {
   auto made = std::make_shared<CompiledProgram>(std::move(program), device ? std::move(device) : make_cpu_device());
   made->host = made->device->place().is_cpu() ? made->device : std::make_shared<CpuDevice>();
+  made->for_runs = std::make_unique<CallerDevices>(made->device);
+  if (made->host != made->device) made->hosts_for_runs = std::make_unique<CallerDevices>(made->host);
   fold_constants(made->program);
   drop_unread(made->program);
   if (made->device->place().is_cpu()) join_windows(made->program);

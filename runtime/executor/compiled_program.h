@@ -15,6 +15,7 @@
 #include <millrace/runtime/program/prepared_op.h>
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/task/task.h>
+#include <millrace/tensor/caller_devices.h>
 #include <millrace/tensor/device.h>
 
 namespace millrace {
@@ -86,7 +87,9 @@ struct CompiledProgram {
   const CompiledBlock& block(int idx) const { return blocks.at(static_cast<std::size_t>(idx)); }
   std::size_t index_of(VarId var) const { return index.at(static_cast<std::size_t>(var)); }
   const std::string& name_of(VarId var) const { return program.var(var).name; }
-  StreamRef host_stream() const { return host->stream(0); }
+  /// Of the device, and of the host where that is another: each run has streams of its own.
+  std::unique_ptr<CallerDevices> for_runs;
+  std::unique_ptr<CallerDevices> hosts_for_runs;
 };
 
 }  // namespace millrace

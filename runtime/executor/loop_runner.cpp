@@ -69,7 +69,7 @@ bool LoopRunner::allows(Backend kind) const {
 
 /// The op itself may be the host's: it carries a count.
 StreamRef LoopRunner::stream_of(const CompiledOp& op, const VarScope& scope, const LoopBackend& backend) const {
-  return backend.on_host() ? state_->stream(op, scope) : StreamRef(state_->compiled().device->stream(op.stream));
+  return backend.on_host() ? state_->stream(op, scope) : state_->device().stream(op.stream);
 }
 
 /// Whether another rank waits for slots of the loop, or makes slots that it reads.

@@ -65,8 +65,8 @@ void RunPorts::take_input(const Program::Port& port, const Value& value) {
   check_feed(port.name, state_->program().var(port.var).type, value);
   const CompiledProgram& compiled = state_->compiled();
   const bool on_host = compiled.on_host.at(static_cast<std::size_t>(port.var));
-  state_->root()->set(compiled.index_of(port.var), on_host ? place(value, CpuPlace{}, compiled.host_stream())
-                                                           : place(value, compiled.device->place(), compiled.device->stream(0)));
+  state_->root()->set(compiled.index_of(port.var), on_host ? place(value, CpuPlace{}, state_->host_stream())
+                                                           : place(value, compiled.device->place(), state_->device().stream(0)));
 }
 
 /// Outputs are handed out when they are there, so that an error on a stream surfaces here.

@@ -33,8 +33,10 @@ VarScope& up(VarScope& scope, int levels) {
 
 RunState::RunState(Executable executable, RunOptions options)
     : executable_(std::move(executable)),
+      device_(executable_.compiled().for_runs->take()),
       options_(options),
       root_(std::make_shared<VarScope>(nullptr, executable_.compiled().block(0).vars, 0, -1, count_)) {
+  if (CallerDevices* const hosts = executable_.compiled().hosts_for_runs.get()) host_.emplace(hosts->take());
   if (options_.tracer != nullptr) add_tracks();
 }
 
@@ -71,7 +73,7 @@ std::size_t RunState::stream_index(const CompiledOp& op, const VarScope& scope) 
 }
 
 StreamRef RunState::stream(const CompiledOp& op, const VarScope& scope) const {
-  return op.on_host ? compiled().host_stream() : StreamRef(compiled().device->stream(stream_index(op, scope)));
+  return op.on_host ? host_stream() : device_->stream(stream_index(op, scope));
 }
 
 std::string RunState::whose(const CompiledOp& op, const VarScope& scope) const {

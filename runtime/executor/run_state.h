@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,6 +44,9 @@ class RunState {
   task<Value> value_of(VarId var, ScopePtr scope) const;
 
   StreamRef stream(const CompiledOp& op, const VarScope& scope) const;
+  /// With streams of the run's own, where the place has such.
+  Device& device() const noexcept { return *device_; }
+  StreamRef host_stream() const { return host_ ? (*host_)->stream(0) : device_->stream(0); }
   /// "op matmul of block 1, iteration 3".
   std::string whose(const CompiledOp& op, const VarScope& scope) const;
   /// "while 1 (step)", "y", "tensor_array_write".
@@ -62,6 +66,8 @@ class RunState {
   std::size_t stream_index(const CompiledOp& op, const VarScope& scope) const;
 
   Executable executable_;
+  CallerDevices::Lease device_;
+  std::optional<CallerDevices::Lease> host_;  ///< where the device is none
   RunOptions options_;
   std::shared_ptr<VarScope::Count> count_ = std::make_shared<VarScope::Count>();
   ScopePtr root_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,12 +12,18 @@
 #include <millrace/runtime/program/internal/few.h>
 #include <millrace/runtime/program/prepared_op.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/tensor/caller_devices.h>
 
 namespace millrace {
 
 /// A var's value stands at the var's id; those of constants are there before the first op.
 struct StraightProgram::State {
-  State(Program source, std::shared_ptr<Device> target) : program(std::move(source)), device(std::move(target)) {}
+  State(Program source, std::shared_ptr<Device> target)
+      : program(std::move(source)),
+        device(std::move(target)),
+        host(device->place().is_cpu() ? device : std::make_shared<CpuDevice>()),
+        callers(device),
+        host_callers(host) {}
 
   struct StraightOp : PreparedOp {
     std::vector<VarId> last_uses;  ///< vars that nothing reads after this op
@@ -24,12 +31,26 @@ struct StraightProgram::State {
   Program program;
   std::shared_ptr<Device> device;
   std::shared_ptr<Device> host;
+  mutable CallerDevices callers;       // any number of threads may run at the same time
+  mutable CallerDevices host_callers;  // of another place than the host
   std::vector<StraightOp> ops;
   std::vector<Value> constants;
 
   void prepare();
   void find_last_uses();
-  void run(const StraightOp& op, std::vector<Value>& values, Tracer* tracer, const std::vector<std::uint64_t>& tracks) const;
+  /// The streams of one call.
+  struct Call {
+    explicit Call(const State& state) : device(state.callers.take()) {
+      if (state.host != state.device) host.emplace(state.host_callers.take());
+    }
+    StreamRef stream(const StraightOp& op) const {
+      return op.on_host && host ? (*host)->stream(0) : device->stream(op.on_host ? 0 : op.stream);
+    }
+    CallerDevices::Lease device;
+    std::optional<CallerDevices::Lease> host;
+  };
+  void run(const StraightOp& op, const Call& call, std::vector<Value>& values, Tracer* tracer,
+           const std::vector<std::uint64_t>& tracks) const;
   std::vector<std::uint64_t> tracks(Tracer* tracer) const;
 };
 
@@ -93,14 +114,14 @@ std::vector<std::uint64_t> StraightProgram::State::tracks(Tracer* tracer) const 
   return made;
 }
 
-void StraightProgram::State::run(const StraightOp& op, std::vector<Value>& values, Tracer* tracer,
+void StraightProgram::State::run(const StraightOp& op, const Call& call, std::vector<Value>& values, Tracer* tracer,
                                  const std::vector<std::uint64_t>& tracks) const {
   const std::vector<VarId>& from = op.op->inputs;
   Few<const Value*, 8> inputs(from.size());
   Few<Value, 3> outputs(op.op->outputs.size());
   Few<Value, 3> copied(op.copies_inputs ? from.size() : 0);
   const OfOp origin(*op.op);
-  const StreamRef stream(op.on_host ? host->stream(0) : device->stream(op.stream), origin);
+  const StreamRef stream(call.stream(op), origin);
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (from[i] == no_var) continue;
     const auto at = static_cast<std::size_t>(from[i]);
@@ -124,7 +145,6 @@ void StraightProgram::State::run(const StraightOp& op, std::vector<Value>& value
 
 StraightProgram::StraightProgram(Program program, std::shared_ptr<Device> device) {
   auto state = std::make_shared<State>(std::move(program), device ? std::move(device) : make_cpu_device());
-  state->host = state->device->place().is_cpu() ? state->device : std::make_shared<CpuDevice>();
   fold_constants(state->program);
   state->prepare();
   state_ = std::move(state);
@@ -140,7 +160,8 @@ std::vector<Value> StraightProgram::run(const std::vector<Value>& inputs, Tracer
   const std::vector<std::uint64_t> tracks = state_->tracks(tracer);
   std::vector<Value> values(program.vars().size());
   for (std::size_t i = 0; i < inputs.size(); ++i) values[static_cast<std::size_t>(program.inputs()[i].var)] = inputs[i];
-  for (const State::StraightOp& op : state_->ops) state_->run(op, values, tracer, tracks);
+  const State::Call call(*state_);
+  for (const State::StraightOp& op : state_->ops) state_->run(op, call, values, tracer, tracks);
   std::vector<Value> outputs;
   for (const Program::Port& port : program.outputs()) {
     const Tensor* constant = program.constant(port.var);

@@ -89,6 +89,37 @@ TEST_CASE("one executable serves many runs at once, with the same bits for any n
   }
 }
 
+TEST_CASE("a run that fails leaves the runs of the same executable beside it, and behind it, as they are") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    build::Var sum = x;
+    for (int i = 0; i < 20; ++i) sum = build::tanh(sum) + x;
+    build::output("y", build::gather(sum, build::input("index", VarType(DType::i64, {DDim::unknown})), 0));
+  }
+  RuntimeOptions options;
+  options.threads = 4;
+  options.kernel_threads = 2;
+  Runtime runtime(options);
+  const Executable executable = runtime.compile(program);
+  const auto feeds = [](float value, std::int64_t index) {
+    return Feeds{{"x", Tensor::from<float>(std::vector<float>(200, value), {100, 2})}, {"index", Tensor::from<std::int64_t>({index})}};
+  };
+  const auto result = [](RunResult made) { return made["y"].tensor().to_vector<float>(); };
+  const std::vector<float> wanted = result(runtime.async_run(executable, feeds(0.5f, 3), asio::use_future).get());
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::future<RunResult>> running;
+    for (int i = 0; i < 8; ++i) running.push_back(runtime.async_run(executable, feeds(0.5f, i % 4 == 1 ? 1000 : 3), asio::use_future));
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      if (i % 4 == 1)
+        CHECK_THROWS_AS(running[i].get(), Error);
+      else
+        CHECK(result(running[i].get()) == wanted);
+    }
+  }
+}
+
 TEST_CASE("async_run takes every kind of completion token, on the embedder's context") {
   asio::io_context context(1);
   RuntimeOptions options;

@@ -2,6 +2,7 @@
 #include <millrace/runtime/program/straight_program.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -80,6 +81,42 @@ TEST_CASE("an error of an op of a straight-line program says which op it was") {
   const StraightProgram straight(program);
   CHECK_THROWS_WITH(straight.run({Tensor::from<float>({1, 2}).reshape({1, 2}), Tensor::from<std::int64_t>({5})}),
                     doctest::Contains("op gather of block 0"));
+}
+
+TEST_CASE("any number of threads run one straight-line program at the same time, each with its own results and its own errors") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var rows = build::gather(build::input("x", VarType(DType::f32, {DDim::unknown, 2})),
+                                          build::input("index", VarType(DType::i64, {DDim::unknown})), 0);
+    build::output("y", build::tanh(rows * 0.5f) + 1.0f);
+  }
+  for (const int threads : {1, 2}) {
+    const StraightProgram straight(program, make_cpu_device(threads, 4));
+    const auto call = [&straight](float value, std::int64_t index) {
+      return bytes_of(straight.run({Tensor::from<float>({value, 2 * value}).reshape({1, 2}), Tensor::from<std::int64_t>({index})}).at(0));
+    };
+    constexpr int callers = 4, calls = 2000;
+    std::vector<std::vector<std::byte>> wanted;
+    for (int i = 0; i < callers; ++i) wanted.push_back(call(static_cast<float>(i + 1), 0));
+    std::vector<int> wrong(callers, 0), failed(callers, 0);
+    std::vector<std::thread> all;
+    for (int i = 0; i < callers; ++i)
+      all.emplace_back([&, i] {
+        const auto at = static_cast<std::size_t>(i);
+        for (int n = 0; n < calls; ++n) {
+          try {
+            if (call(static_cast<float>(i + 1), i == 0 && n % 7 == 0 ? 5 : 0) != wanted[at]) ++wrong[at];
+          } catch (const Error&) {
+            ++failed[at];
+          }
+        }
+      });
+    for (std::thread& each : all) each.join();
+    CHECK(wrong == std::vector<int>(callers, 0));
+    CHECK(failed == std::vector<int>{(calls + 6) / 7, 0, 0, 0});
+    CHECK(call(1, 0) == wanted[0]);
+  }
 }
 
 TEST_CASE("a traced straight-line program records each op") {
