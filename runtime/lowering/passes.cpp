@@ -93,18 +93,21 @@ std::set<VarId> dependent(const Program& program, std::set<VarId> roots) {
 
 Program share_expressions(const Program& step) {
   Rewriter rewriter(step);
-  std::multimap<std::string, const Op*> known;
+  std::multimap<std::pair<std::string, std::vector<VarId>>, const Op*> known;
   for (const Op& op : step.block(0).ops) {
-    const Op* first = nullptr;
-    const auto [begin, end] = known.equal_range(op.type);
-    for (auto at = begin; at != end && first == nullptr; ++at) {
-      bool equal = at->second->inputs.size() == op.inputs.size() && same(at->second->attributes, op.attributes);
-      for (std::size_t i = 0; equal && i < op.inputs.size(); ++i) equal = rewriter.at(at->second->inputs[i]) == rewriter.at(op.inputs[i]);
-      if (equal) first = at->second;
-    }
-    if (first == nullptr || !step.registry().at(op.type).pure) {
+    if (!step.registry().at(op.type).pure) {
       rewriter.copy(op);
-      known.emplace(op.type, &op);
+      continue;
+    }
+    std::pair<std::string, std::vector<VarId>> key(op.type, {});
+    for (const VarId input : op.inputs) key.second.push_back(rewriter.at(input));
+    const Op* first = nullptr;
+    const auto [begin, end] = known.equal_range(key);
+    for (auto at = begin; at != end && first == nullptr; ++at)
+      if (same(at->second->attributes, op.attributes)) first = at->second;
+    if (first == nullptr) {
+      rewriter.copy(op);
+      known.emplace(std::move(key), &op);
       continue;
     }
     for (std::size_t i = 0; i < op.outputs.size(); ++i) rewriter.bind(op.outputs[i], rewriter.at(first->outputs[i]));

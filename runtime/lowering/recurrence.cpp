@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/lowering/recurrence.h>
 
+#include <optional>
+#include <utility>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <millrace/runtime/lowering/internal/step_builder.h>
 #include <millrace/runtime/lowering/prune.h>
@@ -46,18 +50,34 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
     throw UnsupportedError("program '" + program.title() +
                            "': expected an input with LoD or with an open axis along which rows arrive, found none: name its states");
   std::string first;
+  int refused = -1;
+  std::optional<Recurrence> stateless;
   for (const int axis : axes) {
     try {
-      return finished(lowering::StepBuilder(program, options, axis).build());
+      Recurrence made = finished(lowering::StepBuilder(program, options, axis).build());
+      if (axes.size() > 1) made.axis = axis;
+      if (!made.states.empty() || axes.size() == 1) return made;
+      if (!stateless) stateless = std::move(made);
     } catch (const UnsupportedError& error) {
       if (first.empty()) first = error.what();
+      refused = axis;
     }
   }
-  throw UnsupportedError(first);
+  if (!stateless) throw UnsupportedError(first);
+  // Rows that see nothing of one another are sequences of one row each: that is meant where they see nothing of one another along the other axes either, or
+  // where somebody says what a row is.
+  if (refused >= 0 && options.rows.empty())
+    throw UnsupportedError(
+        fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: along axis {} each row would be a "
+                    "sequence of its own, and along "
+                    "axis {}: {}. Fix the extents of the batch, or say what a row is",
+                    program.title(), fmt::join(axes, " and "), stateless->axis, refused, first));
+  return std::move(*stateless);
 }
 
 std::string Recurrence::to_string() const {
   std::string text;
+  if (axis >= 0) text += fmt::format("rows arrive along axis {} of the inputs, and not along the others that are open\n", axis);
   for (const Input& input : inputs)
     text += fmt::format("live input '{}': rows of {}{}\n", input.name, name_of(input.dtype), input.row.to_string());
   for (const Given& value : given)
