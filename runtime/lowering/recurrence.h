@@ -79,12 +79,12 @@ struct Recurrence {
   std::vector<Output> outputs{};
   /// Outputs of the program that are known only when a sequence has ended, and are not streamed.
   std::vector<std::string> at_end{};
-  /// Of the inputs, along which rows arrive, where several were open; else -1.
-  int axis = -1;
   /// Levels of LoD above a row of `inputs`. A session is one sequence of level 0; from level 1 on, inner sequences open and close in it.
   int levels = 1;
   /// Opening level 1 … levels − 1, then closing level levels − 1 … 1.
   std::vector<Boundary> boundaries{};
+  /// Of the inputs, along which rows arrive, where several were open; else -1.
+  int axis = -1;
 
   const Boundary& opening(int level) const { return boundaries.at(static_cast<std::size_t>(level - 1)); }
   const Boundary& closing(int level) const { return boundaries.at(static_cast<std::size_t>(2 * levels - level - 2)); }

@@ -53,6 +53,12 @@ void scatter_host_rows(const Tensor& rows, const std::vector<Slot>& slots, const
   }
 }
 
+/// Slabs of one host, and runs beside them, have threads of their own: none waits for a stream of another.
+std::shared_ptr<Device> streams_of_its_own(std::shared_ptr<Device> device) {
+  std::shared_ptr<Device> own = device->with_own_streams();
+  return own != nullptr ? std::move(own) : std::move(device);
+}
+
 }  // namespace
 
 void TickResult::begin(const Tick& tick) {
@@ -76,7 +82,7 @@ TickResult TickResult::failed(const Tick& tick, const std::exception_ptr& error)
 
 StateSlab::StateSlab(std::shared_ptr<const Recurrence> recurrence, std::shared_ptr<Device> device, Backend backend)
     : recurrence_(std::move(recurrence)),
-      device_(device ? std::move(device) : make_cpu_device()),
+      device_(streams_of_its_own(device ? std::move(device) : make_cpu_device())),
       backend_(backend),
       start_(recurrence_->start, device_) {
   for (const Recurrence::Boundary& boundary : recurrence_->boundaries) boundaries_.emplace_back(boundary.batched, device_);
