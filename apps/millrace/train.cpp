@@ -131,6 +131,7 @@ int train(const TrainFlags& flags) {
   if (ranks != nullptr) options.ranks = &ranks->communicator();
   std::signal(SIGINT, ask_to_stop);
   std::signal(SIGTERM, ask_to_stop);
+  std::signal(SIGUSR1, ask_to_stop);  // mpirun hands it on, and waits; behind a SIGTERM it kills the ranks in a second
   Show show(flags.quiet);
   training::TrainResult result;
   try {
