@@ -17,6 +17,7 @@
 #include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/files/sha256.h>
 #include <millrace/runtime/layers/narrow.h>
+#include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/training/csv_file.h>
@@ -736,7 +737,9 @@ class TrainJob {
       note(std::string("no model.onnx: ") + error.what());
     }
     try {
-      save_program(filled(ModelUse::live, weights), folder_ / "live.mr");
+      const Program live = filled(ModelUse::live, weights);
+      static_cast<void>(make_recurrence(live));  // an activation may need rows that are still to come
+      save_program(live, folder_ / "live.mr");
       files.insert(files.end(), {"live.mr", "live.safetensors"});
     } catch (const UnsupportedError& error) {
       note(std::string("no live.mr: ") + error.what());

@@ -664,6 +664,18 @@ TEST_CASE("a folder in which a job trains is refused to another job, and free wh
   CHECK(millrace_command(job.command("a", {"--quiet"})).code == 0);
 }
 
+TEST_CASE("a model whose activation needs rows that are still to come has no live.mr") {
+  Job job(true);
+  job.config.replace(job.config.find("[[layer]]"), 0, "targets = \"row\"\n");
+  job.config += "[[layer]]\nkind = \"linear\"\nunits = 6\nactivation = \"sequence_reverse\"\n";
+  const Ended ended = millrace_command(job.command("a", {"--epochs", "1"}));
+  INFO(ended.out, ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find("millrace: no live.mr: ") != std::string::npos);
+  CHECK(fs::exists(job.folder / "a/model.mr"));
+  CHECK(!fs::exists(job.folder / "a/live.mr"));
+}
+
 TEST_CASE("words have no scale") {
   Job job;
   job.config.replace(job.config.find("kind = \"lstm\""), 13, "kind = \"embedding\"");
