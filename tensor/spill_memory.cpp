@@ -20,7 +20,7 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t line = 64;
-constexpr std::size_t first_piece = std::size_t{1} << 20;
+constexpr std::size_t first_piece = std::size_t{64} << 10;
 constexpr std::size_t largest_piece = std::size_t{256} << 20;
 
 std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
@@ -78,6 +78,19 @@ struct SpillMemory::Files {
     counted.files += bytes;
   }
 
+  /// A piece as large as all others together: few files, and no more than twice the bytes that are needed.
+  std::size_t next_piece() const { return std::clamp(counted.files, first_piece, largest_piece); }
+
+  /// The piece has no blocks any more. The current one is used again while there are others; without blocks no file stays.
+  void release(std::map<std::byte*, Piece>::iterator piece) {
+    if (piece->first == current && pieces.size() > 1) {
+      piece->second.used = 0;
+      return;
+    }
+    drop(piece);
+    if (pieces.size() == 1 && pieces.begin()->second.blocks == 0) drop(pieces.begin());
+  }
+
   void drop(std::map<std::byte*, Piece>::iterator piece) {
     ::munmap(piece->first, piece->second.bytes);
     counted.files -= piece->second.bytes;
@@ -89,7 +102,6 @@ struct SpillMemory::Files {
   mutable std::mutex mutex;
   std::map<std::byte*, Piece> pieces;  // by where they begin
   std::byte* current = nullptr;
-  std::size_t next = first_piece;
   Statistics counted;
 };
 
@@ -107,8 +119,9 @@ void* SpillMemory::allocate(std::size_t bytes) {
     return piece.bytes - piece.used >= size;
   };
   if (!room()) {
-    files_->add_piece(rounded(std::max(size, files_->next), 4096));
-    files_->next = std::min(largest_piece, files_->next * 2);
+    const auto emptied = files_->pieces.find(files_->current);
+    if (emptied != files_->pieces.end() && emptied->second.blocks == 0) files_->drop(emptied);
+    files_->add_piece(rounded(std::max(size, files_->next_piece()), 4096));
   }
   Files::Piece& piece = files_->pieces.at(files_->current);
   std::byte* const made = files_->current + piece.used;
@@ -123,7 +136,7 @@ void SpillMemory::deallocate(void* pointer, std::size_t bytes) noexcept {
   const std::lock_guard lock(files_->mutex);
   const auto piece = std::prev(files_->pieces.upper_bound(static_cast<std::byte*>(pointer)));
   files_->counted.in_use -= bytes;
-  if (--piece->second.blocks == 0) files_->drop(piece);
+  if (--piece->second.blocks == 0) files_->release(piece);
 }
 
 Place SpillMemory::place() const { return CpuPlace{}; }

@@ -16,8 +16,8 @@ class Tensor;
 /// they are used. Bytes of a file are reserved on the disk before they are handed out. The files disappear with the resource, however the process
 /// ends. Thread-safe.
 ///
-/// Blocks lie one behind the other in pieces of 1 MiB, 2 MiB … 256 MiB, or of the size of a larger block; a piece whose blocks were all given back
-/// is freed.
+/// Blocks lie one behind the other in pieces. A new piece has the bytes of all pieces that are there, but at least 64 KiB and at most 256 MiB, or the bytes
+/// of a larger block. A piece whose blocks were all given back is freed, or, while other pieces have blocks, used again. Without blocks there is no file.
 class SpillMemory final : public MemoryResource {
  public:
   /// All in bytes.

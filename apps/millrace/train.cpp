@@ -13,6 +13,7 @@
 #include <millrace/runtime/autodiff/memory_policy_text.h>
 #include <millrace/runtime/executor/kept_memory.h>
 #include <millrace/runtime/trace/tracer.h>
+#include <millrace/runtime/training/errors.h>
 #include <millrace/runtime/training/train_job.h>
 
 #include <support/standard_streams.h>
@@ -130,8 +131,16 @@ int train(const TrainFlags& flags) {
   if (ranks != nullptr) options.ranks = &ranks->communicator();
   std::signal(SIGINT, ask_to_stop);
   std::signal(SIGTERM, ask_to_stop);
+  std::signal(SIGUSR1, ask_to_stop);  // mpirun hands it on, and waits; behind a SIGTERM it kills the ranks in a second
   Show show(flags.quiet);
-  const training::TrainResult result = naming(flags.config, [&] { return training::run_train_job(config, options, show); });
+  training::TrainResult result;
+  try {
+    result = naming(flags.config, [&] { return training::run_train_job(config, options, show); });
+  } catch (const training::StoppedError&) {
+    if (ranks == nullptr || ranks->communicator().rank() == 0) throw;
+    // Rank 0 says it for all. mpirun kills the other ranks once one has failed, and rank 0 may not have said it yet.
+    return started_by_mpirun() ? 0 : failed;
+  }
   if (ranks != nullptr && ranks->communicator().rank() > 0) return 0;
   if (!flags.quiet) {
     fmt::print("{}", training::curve_as_text(result.epochs));

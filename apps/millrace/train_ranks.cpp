@@ -20,8 +20,6 @@
 namespace millrace::app {
 namespace {
 
-bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("RANK") == nullptr; }
-
 std::string free_port() {
   using tcp = boost::asio::ip::tcp;
   boost::asio::io_context io;
@@ -29,6 +27,8 @@ std::string free_port() {
 }
 
 }  // namespace
+
+bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("RANK") == nullptr; }
 
 std::unique_ptr<RankWorld> join_ranks() {
   return RankWorld::join(rank_environment(), [](Rendezvous& meeting) {

@@ -7,6 +7,9 @@
 
 namespace millrace::app {
 
+/// Whether this process is a rank that `mpirun` has started.
+bool started_by_mpirun();
+
 /// The ranks of a job in several processes: over MPI where `mpirun` started them, else over TCP. Null where this process is alone.
 std::unique_ptr<RankWorld> join_ranks();
 

@@ -46,6 +46,8 @@ MemoryPolicy parse_memory_policy(const std::string& text) {
     policy.kind = MemoryPolicy::Kind::truncate;
     policy.k1 = numbers[0];
     policy.k2 = numbers.back();
+    if (policy.k1 < 1 || policy.k2 < 1)
+      throw ArgumentError(fmt::format("memory: expected truncate(k1, k2) with k1 and k2 of 1 or more, found '{}'", text));
     return policy;
   }
   throw refuse();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/files/sha256.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -44,24 +45,44 @@ void absorb(State& state, const unsigned char* block) {
 
 }  // namespace
 
-std::string sha256(std::string_view bytes) {
-  State state{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+void Sha256::add(std::string_view bytes) {
+  if (bytes.empty()) return;
   const auto* from = reinterpret_cast<const unsigned char*>(bytes.data());
-  const std::size_t whole = bytes.size() / block_bytes * block_bytes;
-  for (std::size_t at = 0; at < whole; at += block_bytes) absorb(state, from + at);
+  std::size_t left = bytes.size();
+  bytes_ += left;
+  if (held_ > 0) {
+    const std::size_t count = std::min(left, block_bytes - held_);
+    std::memcpy(rest_.data() + held_, from, count);
+    held_ += count, from += count, left -= count;
+    if (held_ < block_bytes) return;
+    absorb(state_, rest_.data());
+    held_ = 0;
+  }
+  for (; left >= block_bytes; from += block_bytes, left -= block_bytes) absorb(state_, from);
+  if (left > 0) std::memcpy(rest_.data(), from, left);
+  held_ = left;
+}
+
+std::string Sha256::digits() const {
+  State state = state_;
   // The rest, a one bit, zeros, and the length in bits.
   std::array<unsigned char, 2 * block_bytes> tail{};
-  const std::size_t rest = bytes.size() - whole;
-  if (rest > 0) std::memcpy(tail.data(), from + whole, rest);
-  tail[rest] = 0x80;
-  const std::size_t padded = rest + 9 <= block_bytes ? block_bytes : 2 * block_bytes;
-  const std::uint64_t bits = std::uint64_t{bytes.size()} * 8;
+  std::memcpy(tail.data(), rest_.data(), held_);
+  tail[held_] = 0x80;
+  const std::size_t padded = held_ + 9 <= block_bytes ? block_bytes : 2 * block_bytes;
+  const std::uint64_t bits = bytes_ * 8;
   for (std::size_t i = 0; i < 8; ++i) tail[padded - 1 - i] = static_cast<unsigned char>(bits >> (8 * i));
   for (std::size_t at = 0; at < padded; at += block_bytes) absorb(state, tail.data() + at);
   std::string text;
   for (const std::uint32_t word : state)
     for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[word >> shift & 15];
   return text;
+}
+
+std::string sha256(std::string_view bytes) {
+  Sha256 hash;
+  hash.add(bytes);
+  return hash.digits();
 }
 
 }  // namespace millrace

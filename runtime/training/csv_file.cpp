@@ -9,6 +9,7 @@
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/training/internal/float_text.h>
 
 namespace millrace::training {
 namespace {
@@ -168,7 +169,8 @@ class CsvReader {
       : name_(name), form_(form), like_(like), lines_(text, name, form.separator) {}
 
   Dataset read() {
-    if (!lines_.next()) lines_.fail("expected a line with the names of the columns, found the end of the file");
+    if (!lines_.next())
+      lines_.fail(std::max<std::size_t>(1, lines_.line()), "expected a line with the names of the columns, found the end of the file");
     header();
     while (lines_.next()) row();
     Dataset made;
@@ -269,10 +271,11 @@ class CsvReader {
   }
   float number(std::size_t column) const {
     const std::string& field = text(column);
-    const char* const first = field.data() + (field[0] == '+' ? 1 : 0);
     float value = 0;
-    const auto [end, error] = std::from_chars(first, field.data() + field.size(), value);
-    if (error != std::errc() || end != field.data() + field.size() || !std::isfinite(value))
+    const std::errc error = internal::parse_float(field, value);
+    if (error == std::errc::result_out_of_range)
+      lines_.fail("column " + printable(names_[column]) + ": expected a finite number that f32 holds, found " + printable(field));
+    if (error != std::errc() || !std::isfinite(value))
       lines_.fail("column " + printable(names_[column]) + ": expected a finite number, found " + printable(field));
     return value;
   }

@@ -32,7 +32,7 @@ struct CsvForm {
 /// order of their bytes. Fractions are no names of classes. Words are treated alike, but names begin with 1: word 0 is one that the training data does not have.
 ///
 /// `like`: the training data, whose names a further file has; a class that is not among them is an error.
-/// ParseError, `NAME:LINE: …`: a column that is not there, another number of fields, a field that is no finite number, a missing value, a sequence
+/// ParseError, `NAME:LINE: …`: a column that is not there, another number of fields, a field that is no finite number of f32, a missing value, a sequence
 /// that goes on behind another, targets of one sequence that differ. ArgumentError for a form that is none.
 Dataset read_csv(const std::filesystem::path& path, const CsvForm& form, const Dataset* like = nullptr);
 /// The same from text; `name` opens each error.

@@ -30,10 +30,23 @@ Tensor gather_ranges(const Tensor& from, const std::vector<std::pair<std::int64_
   return made;
 }
 
+constexpr std::int64_t most_numbers = std::int64_t{1} << 20;  // a model has weights for each class and each word
+
+/// IndexError, naming the source, unless all of `numbers`, which are `what`, are from 0 to 2²⁰ − 1.
+void expect_numbers(const Tensor& numbers, const std::string& source, const std::string& what, const std::string& one) {
+  const std::vector<std::int64_t> all = numbers.to_vector<std::int64_t>();
+  const auto wrong = std::find_if(all.begin(), all.end(), [](std::int64_t number) { return number < 0 || number >= most_numbers; });
+  if (wrong == all.end()) return;
+  const std::string expected = *wrong < 0 ? " from 0 on" : " from 0 to " + std::to_string(most_numbers - 1);
+  throw IndexError(source + ": expected " + what + expected + ", found " + std::to_string(*wrong) + " as " + one + " " +
+                   std::to_string(wrong - all.begin()));
+}
+
 }  // namespace
 
 void Dataset::validate() const {
   if (x.lod().depth() < 1) throw LoDError(source + ": expected rows with at least one level of sequences, found none");
+  if (x.tensor().dtype() == DType::i64) expect_numbers(x.tensor(), source, "words", "element");
   if (targets.rank() < 1) throw ShapeError(source + ": expected a target for each " + (per_row ? "row" : "sequence") + ", found a scalar");
   if (has_tokens()) {
     if (per_row || target_lod.depth() != 1 || target_lod.sequences(0) != sequences())
@@ -50,13 +63,9 @@ void Dataset::validate() const {
     throw DTypeError(source + ": expected targets of i64 (classes) or floating values, found " + targets.to_string());
   if (targets.dtype() != DType::i64) return;
   if (targets.rank() != 1) throw ShapeError(source + ": expected classes of one axis, found " + targets.to_string());
-  const std::vector<std::int64_t> labels = targets.to_vector<std::int64_t>();
-  const auto below = std::find_if(labels.begin(), labels.end(), [](std::int64_t label) { return label < 0; });
-  if (below != labels.end())
-    throw IndexError(source + ": expected classes from 0 on, found " + std::to_string(*below) + " as target " +
-                     std::to_string(below - labels.begin()));
+  expect_numbers(targets, source, "classes", "target");
   if (classes.empty()) return;
-  for (const std::int64_t label : labels)
+  for (const std::int64_t label : targets.to_vector<std::int64_t>())
     if (std::cmp_greater_equal(label, classes.size()))
       throw IndexError(source + ": expected a class from 0 to " + std::to_string(classes.size() - 1) + ", found " + std::to_string(label));
 }
@@ -125,6 +134,13 @@ FeatureScale feature_scale(const Dataset& data) {
     const auto at = [&](std::int64_t i) { return static_cast<double>(static_cast<internal::ComputeType<T>>(from[i])); };
     for (std::int64_t i = 0; i < x.elements(); ++i) scale.mean[static_cast<std::size_t>(i % width)] += at(i);
     for (double& mean : scale.mean) mean /= static_cast<double>(rows);
+    // The mean of equal numbers may be rounded: a deviation of 1e-17 would make great numbers of nothing.
+    for (std::size_t k = 0; k < count; ++k) {
+      const double first = at(static_cast<std::int64_t>(k));
+      bool equal = true;
+      for (std::int64_t i = static_cast<std::int64_t>(k); equal && i < x.elements(); i += width) equal = at(i) == first;
+      if (equal) scale.mean[k] = first;
+    }
     for (std::int64_t i = 0; i < x.elements(); ++i) {
       const double apart = at(i) - scale.mean[static_cast<std::size_t>(i % width)];
       scale.deviation[static_cast<std::size_t>(i % width)] += apart * apart;

@@ -26,7 +26,8 @@ struct Dataset {
   bool has_tokens() const { return !target_lod.empty(); }
   /// Terms of the loss of all rows: rows, sequences, or tokens with an end for each sequence.
   std::int64_t terms() const;
-  /// ShapeError, LoDError or DTypeError, naming `source`, when the parts do not fit one another.
+  /// ShapeError, LoDError or DTypeError, naming `source`, when the parts do not fit one another. IndexError for a class or a word that is not from 0 to
+  /// 2²⁰ − 1, or a class without a name where classes have names.
   void validate() const;
   /// ArgumentError for the first element of the rows, or of floating targets, that is no finite number: it names `source`, the element's row and place
   /// there, and of rows the outermost sequence.
@@ -35,8 +36,8 @@ struct Dataset {
   Dataset select(std::span<const std::int64_t> chosen) const;
 };
 
-/// Mean and standard deviation of each feature (the last axis of `x`) over all rows: sums in f64, row by row. A deviation of 0 is given as 1. DTypeError
-/// unless `x` is floating.
+/// Mean and standard deviation of each feature (the last axis of `x`) over all rows: sums in f64, row by row. A feature that is the same in all rows has
+/// that mean, and the deviation 1. DTypeError unless `x` is floating.
 struct FeatureScale {
   std::vector<double> mean;
   std::vector<double> deviation;

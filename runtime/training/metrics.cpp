@@ -13,9 +13,12 @@
 namespace millrace::training {
 namespace {
 
+/// JSON has no text for infinity and NaN.
+std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
+
 std::string score_fields(const std::string& prefix, const Score& score) {
-  std::string text = fmt::format(", \"{}loss\": {}", prefix, score.loss);
-  if (score.accuracy) text += fmt::format(", \"{}accuracy\": {}", prefix, *score.accuracy);
+  std::string text = fmt::format(", \"{}loss\": {}", prefix, json_number(score.loss));
+  if (score.accuracy) text += fmt::format(", \"{}accuracy\": {}", prefix, json_number(*score.accuracy));
   return text;
 }
 
@@ -53,7 +56,9 @@ std::vector<Panel> panels_of(const std::vector<EpochMetrics>& epochs) {
 struct Range {
   double least = std::numeric_limits<double>::infinity();
   double most = -std::numeric_limits<double>::infinity();
-  void add(double value) { least = std::min(least, value), most = std::max(most, value); }
+  void add(double value) {
+    if (std::isfinite(value)) least = std::min(least, value), most = std::max(most, value);
+  }
   void widen() {
     if (!(least <= most)) least = 0, most = 1;
     if (most - least < 1e-12) least -= 0.5, most += 0.5;
@@ -88,7 +93,7 @@ std::string drawing_of(const Panel& panel, const std::vector<EpochMetrics>& epoc
   for (const Curve& curve : panel.curves) {
     std::string points;
     for (const EpochMetrics& epoch : epochs)
-      if (const auto value = curve.read(epoch))
+      if (const auto value = curve.read(epoch); value && std::isfinite(*value))
         points += fmt::format("{:.1f},{:.1f} ", at_x(static_cast<double>(epoch.epoch)), at_y(*value));
     if (points.empty()) continue;
     text += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>\n", points, curve.colour);
@@ -127,7 +132,8 @@ std::int64_t count_right(const Tensor& scores, const Tensor& targets) {
 std::string json_line(const EpochMetrics& metrics) {
   std::string text = fmt::format("{{\"epoch\": {}, \"step\": {}", metrics.epoch, metrics.step) + score_fields("", metrics.train);
   if (metrics.validation) text += score_fields("validation_", *metrics.validation);
-  return text + fmt::format(", \"learning_rate\": {}, \"gradient_norm\": {}}}", metrics.learning_rate, metrics.gradient_norm);
+  return text + fmt::format(", \"learning_rate\": {}, \"gradient_norm\": {}}}", json_number(metrics.learning_rate),
+                            json_number(metrics.gradient_norm));
 }
 
 std::string json_line(const FinalMetrics& metrics) {
@@ -136,8 +142,8 @@ std::string json_line(const FinalMetrics& metrics) {
   if (metrics.validation) text += score_fields("validation_", *metrics.validation);
   if (metrics.test) text += score_fields("test_", *metrics.test);
   if (metrics.test_tokens)
-    text += fmt::format(", \"test_token_error_greedy\": {}, \"test_token_error_beam\": {}", metrics.test_tokens->greedy,
-                        metrics.test_tokens->beam);
+    text += fmt::format(", \"test_token_error_greedy\": {}, \"test_token_error_beam\": {}", json_number(metrics.test_tokens->greedy),
+                        json_number(metrics.test_tokens->beam));
   return text + "}";
 }
 
@@ -208,7 +214,7 @@ std::string curve_as_text(const std::vector<EpochMetrics>& epochs, int wide, int
   for (int column = 0; column < count; ++column) {
     const auto index = count == 1 ? 0 : static_cast<std::size_t>(column) * (epochs.size() - 1) / static_cast<std::size_t>(count - 1);
     const auto value = read(epochs[index]);
-    if (!value) continue;
+    if (!value || !std::isfinite(*value)) continue;
     const double part = (range.most - *value) / (range.most - range.least);
     lines[static_cast<std::size_t>(std::lround(part * static_cast<double>(lines.size() - 1)))][static_cast<std::size_t>(column)] = '*';
   }

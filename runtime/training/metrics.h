@@ -43,7 +43,8 @@ struct FinalMetrics {
   std::optional<TokenErrors> test_tokens = {};  ///< of a decoder
 };
 
-/// One line of JSON without its end, the same for the same numbers. Numbers print so that they read back to the same bits.
+/// One line of JSON without its end, the same for the same numbers. Numbers print so that they read back to the same bits. A number
+/// that is not finite is null.
 std::string json_line(const EpochMetrics& metrics);
 std::string json_line(const FinalMetrics& metrics);
 /// "final: test_accuracy=0.9541 test_loss=0.17"; of the validation where there is no test.
@@ -53,7 +54,7 @@ std::string final_line(const FinalMetrics& metrics);
 Tensor to_tensor(const std::vector<EpochMetrics>& epochs);
 std::vector<EpochMetrics> metrics_of(const Tensor& tensor);
 
-/// Loss and accuracy by epoch as a drawing: SVG, one panel each.
+/// Loss and accuracy by epoch as a drawing: SVG, one panel each. Numbers that are not finite are left out, here and below.
 std::string curves_as_svg(const std::string& title, const std::vector<EpochMetrics>& epochs);
 /// The same curve of losses (or of accuracies, where there are some) for a terminal, `height` lines of at most `width` columns, each with its end of line.
 std::string curve_as_text(const std::vector<EpochMetrics>& epochs, int width = 72, int height = 10);

@@ -25,7 +25,7 @@ namespace millrace::training {
 ///     [data]                        # .ts (ts_file.h), .npz or .safetensors (ragged_file.h), .csv or .tsv (csv_file.h), or a text by its bytes
 ///     train = "a_TRAIN.ts"          # a file; relative names begin in the folder of the data (--data), else in that of this file
 ///     test = "a_TEST.ts"            # optional
-///     validation = 0.0              # the share of the training sequences that is held out, or the name of a file
+///     validation = 0.0              # the share of the training sequences that is held out (above 0: at least one, and not all), or the name of a file
 ///     format = "auto"               # by the name's ending; "text" for any other file
 ///     targets = "sequence"          # "row"; "tokens": a sequence for each sequence. A text has "row"
 ///     standardize = false           # x becomes (x − mean) / deviation of the training rows, inside the model
@@ -113,8 +113,9 @@ struct TrainConfig {
   std::string folder = "out";
 };
 
-/// Reads the text. ParseError, one line `NAME:LINE: …`, for bad TOML, an unknown key, a wrong type, a number out of range. UnsupportedError without the
-/// part toml.
+/// Reads the text, which is UTF-8. ParseError, one line `NAME:LINE: …`, for bad TOML, a letter that is not ASCII outside comments and strings in double
+/// quotes, an unknown key, a wrong type, a number out of range, a key that does nothing beside the others and does not say its default (such as a momentum
+/// of adam). UnsupportedError without the part toml.
 TrainConfig parse_train_config(std::string_view text, const std::string& name);
 /// Reads a regular file of at most 1 MiB. IoError when it cannot be read.
 TrainConfig read_train_config(const std::filesystem::path& path);

@@ -2,6 +2,7 @@
 #include <millrace/runtime/training/train_job.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -16,12 +17,15 @@
 #include <millrace/runtime/files/safetensors.h>
 #include <millrace/runtime/files/sha256.h>
 #include <millrace/runtime/layers/narrow.h>
+#include <millrace/runtime/lowering/recurrence.h>
 #include <millrace/runtime/models/export/onnx.h>
 #include <millrace/runtime/program/storage.h>
 #include <millrace/runtime/training/csv_file.h>
+#include <millrace/runtime/training/errors.h>
 #include <millrace/runtime/training/extract.h>
 #include <millrace/runtime/training/fed_program.h>
 #include <millrace/runtime/training/gradient_sum.h>
+#include <millrace/runtime/training/internal/folder_lock.h>
 #include <millrace/runtime/training/ragged_file.h>
 #include <millrace/runtime/training/trainer.h>
 #include <millrace/runtime/training/ts_file.h>
@@ -41,6 +45,7 @@ double inexact(const std::string& text) { return std::strtod(text.c_str(), nullp
 // ---- Data -----------------------------------------------------------------------------------------------------------
 struct JobData {
   Dataset train, validation, test;
+  DataShape shape;  // of the training data with those sequences that are held out: a class may be in one of them alone
   bool validated = false, tested = false;
 };
 
@@ -56,11 +61,13 @@ class DataReader {
     data.tested = !config_.test.empty();
     if (data.tested) data.test = one(config_.test);
     data.validated = !config_.validation_file.empty() || config_.validation > 0;
-    if (!config_.validation_file.empty())
-      data.validation = one(config_.validation_file);
-    else if (config_.validation > 0)
-      hold_out(data, seed);
+    if (!config_.validation_file.empty()) data.validation = one(config_.validation_file);
     if (data.train.sequences() == 0) throw ArgumentError(data.train.source + ": expected at least one sequence to train on, found none");
+    data.shape = shape_of(data.train);
+    if (data.validated && config_.validation_file.empty()) hold_out(data, seed);
+    expect_terms("train", data.train);
+    if (data.validated) expect_terms("validation", data.validation);
+    if (data.tested) expect_terms("test", data.test);
     return data;
   }
 
@@ -90,6 +97,13 @@ class DataReader {
                                     names[static_cast<int>(config_.targets)]));
   }
 
+  /// A mean over nothing says nothing.
+  void expect_terms(const char* key, const Dataset& data) const {
+    if (data.terms() > 0) return;
+    throw ArgumentError(fmt::format("{}: [data]: {}: expected at least one {} in {}, found none", config_.name, key,
+                                    data.per_row ? "row" : "sequence", data.source));
+  }
+
   CsvForm csv_form(const std::string& ending) const {
     CsvForm form = config_.csv;
     form.per_row = config_.targets == Targets::row;
@@ -103,7 +117,10 @@ class DataReader {
   void hold_out(JobData& data, std::uint64_t seed) const {
     constexpr std::uint64_t split_epoch = ~std::uint64_t{0};  // none that is trained
     const std::int64_t all = data.train.sequences();
-    const auto held = static_cast<std::int64_t>(std::llround(config_.validation * static_cast<double>(all)));
+    if (all < 2)
+      throw ArgumentError(fmt::format("{}: [data]: validation: expected at least 2 sequences in {}, to hold one out, found {}",
+                                      config_.name, data.train.source, all));
+    const auto held = std::clamp<std::int64_t>(std::llround(config_.validation * static_cast<double>(all)), 1, all - 1);
     std::vector<std::int64_t> order = permutation(all, seed, split_epoch);
     std::vector<std::int64_t> validation(order.begin(), order.begin() + held), train(order.begin() + held, order.end());
     std::sort(validation.begin(), validation.end());
@@ -170,13 +187,14 @@ class TrainJob {
         folder_(options.folder.value_or(config.folder)),
         checkpoints_(folder_ / "checkpoints"),
         data_(DataReader(config, data_folder()).read(seed_)),
-        shape_(shape_of(data_.train)),
+        shape_(data_.shape),
         classes_(config.model.loss == ModelSpec::Loss::cross_entropy),
         batches_(deal_batches(data_.train.x.lod(), permutation(data_.train.sequences(), seed_, 0), config.batch)),
         trainer_(model(ModelUse::train), trainer_options()),
         scorer_(with_fed_weights(model(ModelUse::score)), make_cpu_device(options.threads)) {}
 
   TrainResult run() {
+    identity_ = identity();
     check_ranks();
     if (writes()) observer_.begins(description());
     if (options_.resume)
@@ -231,7 +249,10 @@ class TrainJob {
                        ", found targets of " + data_.train.targets.to_string());
     if (data_.validated) check_like(shape_, data_.validation);
     if (data_.tested) check_like(shape_, data_.test);
-    if (config_.standardize) shape_.scale = feature_scale(data_.train);
+    if (!config_.standardize) return;
+    if (shape_.dtype == DType::i64)
+      throw ArgumentError(config_.name + ": [data]: standardize: expected rows of features, found words in " + data_.train.source);
+    shape_.scale = feature_scale(data_.train);
   }
 
   TrainerOptions trainer_options() const {
@@ -261,7 +282,7 @@ class TrainJob {
   void check_ranks() const {
     if (world_size() == 1) return;
     std::string all;
-    for (const auto& [name, value] : identity()) all += name + value;
+    for (const auto& [name, value] : identity_) all += name + value;
     const std::string hash = sha256(all);
     std::vector<double> bytes(hash.begin(), hash.end());
     const std::vector<double> sums = summed(bytes);
@@ -276,6 +297,7 @@ class TrainJob {
     if (!config_.start.empty()) trainer_.set_weights(start_weights());
     if (writes()) {
       make_folder();
+      take_folder();
       checkpoints_.clear();
     }
     deal();
@@ -305,27 +327,96 @@ class TrainJob {
     if (error) throw IoError(folder_.string() + ": cannot make the folder: " + error.message());
   }
 
-  static std::string bytes_of(const Tensor& tensor) { return {static_cast<const char*>(tensor.raw()), tensor.bytes()}; }
+  /// The files of a result, in the order of train_job.h.
+  static constexpr std::array result_files{"metrics.jsonl", "curves.svg",        "alphabet.npy", "classes.txt", "words.txt",
+                                           "model.mr",      "model.safetensors", "model.onnx",   "live.mr",     "live.safetensors"};
+
+  /// Locks the folder, and removes the temporaries that a job left when it was killed while it wrote its results.
+  void take_folder() {
+    lock_ = internal::FolderLock(folder_);
+    const auto left = [](const std::string& name) {
+      const auto at = name.rfind(".tmp");
+      return at != name.npos && at + 4 < name.size() && name.find_first_not_of("0123456789", at + 4) == name.npos &&
+             std::find(result_files.begin(), result_files.end(), name.substr(0, at)) != result_files.end();
+    };
+    std::error_code error;
+    for (fs::directory_iterator each(folder_, error), end; !error && each != end; each.increment(error))
+      if (left(each->path().filename().string())) remove_file(each->path());
+  }
+
+  static void remove_file(const fs::path& path) {
+    std::error_code error;
+    fs::remove(path, error);
+    if (error) throw IoError(path.string() + ": cannot remove: " + error.message());
+  }
+
+  /// Removes the results of an earlier job that this one has none of in their place, such as a live.mr of other layers.
+  void remove_stale(const std::vector<std::string>& written) const {
+    for (const char* name : result_files) {
+      const fs::path path = folder_ / name;
+      std::error_code error;
+      const bool there = fs::is_regular_file(fs::symlink_status(path, error));
+      if (there && std::find(written.begin(), written.end(), name) == written.end() && !is_input(path)) remove_file(path);
+    }
+  }
+
+  /// Whether the job reads this file: a text to train on may be named words.txt.
+  bool is_input(const fs::path& path) const {
+    const std::array inputs{&config_.train, &config_.validation_file, &config_.test, &config_.start};
+    return std::any_of(inputs.begin(), inputs.end(), [&](const std::string* input) {
+      std::error_code error;
+      return !input->empty() && fs::equivalent(path, data_folder() / *input, error);  // an absolute name stays what it is
+    });
+  }
+
+  static std::string_view bytes_of(const Tensor& tensor) { return {static_cast<const char*>(tensor.raw()), tensor.bytes()}; }
+
+  static constexpr const char* validation_data = "validation data";
+  static constexpr const char* test_data = "test data";
+
+  static std::string hash_of(const Dataset& data) {
+    Sha256 hash;
+    hash.add(bytes_of(data.x.tensor()));
+    hash.add(data.x.lod().to_string());
+    hash.add(bytes_of(data.targets));
+    hash.add(data.target_lod.to_string());
+    return hash.digits();
+  }
+
+  /// How gradients are cut: other policies have the gradients of "keep".
+  static std::string cuts_of(const MemoryPolicy& policy) {
+    return policy.kind == MemoryPolicy::Kind::truncate ? to_string(policy) : "keep";
+  }
 
   /// The properties that a checkpoint must share with this job.
   std::map<std::string, std::string> identity() const {
-    const bool cuts = options_.memory && options_.memory->kind == MemoryPolicy::Kind::truncate;
-    return {{"config", sha256(config_.text + (cuts ? to_string(*options_.memory) : ""))},
-            {"seed", std::to_string(seed_)},
-            {"data", sha256(bytes_of(data_.train.x.tensor()) + data_.train.x.lod().to_string() + bytes_of(data_.train.targets) +
-                            data_.train.target_lod.to_string())}};
+    const std::string cuts = cuts_of(options_.memory.value_or(config_.memory));
+    std::map<std::string, std::string> made{{"config", sha256(config_.text + (cuts == cuts_of(config_.memory) ? "" : cuts))},
+                                            {"seed", std::to_string(seed_)},
+                                            {"data", hash_of(data_.train)}};
+    // The best weights so far were chosen by this validation.
+    if (data_.validated) made[validation_data] = hash_of(data_.validation);
+    if (data_.tested) made[test_data] = hash_of(data_.test);
+    return made;
   }
 
   void resume() {
+    if (writes()) take_folder();
     std::vector<std::string> skipped;
     const std::optional<Checkpoint> found = checkpoints_.load(&skipped);
     for (const std::string& line : skipped) note("a checkpoint is skipped: " + line);
     if (!found) throw TrainingError(checkpoints_.path().string() + ": expected a checkpoint to resume from, found none");
-    const std::map<std::string, std::string> own = identity();
+    const auto refuse = [&](const std::string& name) {
+      throw TrainingError(
+          fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
+    };
     for (const char* name : {"config", "seed", "data"})
-      if (found->field(name) != own.at(name))
-        throw TrainingError(
-            fmt::format("{}: expected a checkpoint of this job, found one with another {}", checkpoints_.path().string(), name));
+      if (found->field(name) != identity_.at(name)) refuse(name);
+    for (const char* name : {validation_data, test_data}) {
+      const auto there = found->fields.find(name);  // a checkpoint of an earlier build has none
+      const auto own = identity_.find(name);
+      if (there != found->fields.end() && own != identity_.end() && there->second != own->second) refuse(name);
+    }
     if (found->field("build") != options_.build)
       note(fmt::format("the checkpoint is of build '{}', this is '{}': bits may differ", found->field("build"), options_.build));
     if (found->field("world_size") != std::to_string(world_size()))
@@ -353,7 +444,7 @@ class TrainJob {
     if (!writes()) return;
     Checkpoint made;
     trainer_.save(made);
-    made.fields = identity();
+    made.fields = identity_;
     made.fields["build"] = options_.build;
     made.fields["world_size"] = std::to_string(world_size());
     made.fields["epoch"] = std::to_string(epoch_);
@@ -494,7 +585,8 @@ class TrainJob {
 
   [[noreturn]] void stop() {
     save();
-    throw TrainingError(fmt::format("stopped in epoch {} at step {}: --resume goes on from there", epoch_ + 1, trainer_.steps()));
+    static_cast<void>(summed({0.0}));  // no rank ends before rank 0 has saved: mpirun kills the others of a rank that has ended
+    throw StoppedError(fmt::format("stopped in epoch {} at step {}: --resume goes on from there", epoch_ + 1, trainer_.steps()));
   }
 
   static std::vector<std::int64_t> in_order(const Dataset& data) {
@@ -521,12 +613,22 @@ class TrainJob {
   void keep_best(const EpochMetrics& metrics) {
     if (!metrics.validation) return;
     const Score& found = *metrics.validation;
-    const bool better = best_.empty() || (classes_ && *found.accuracy != *best_score_.accuracy ? *found.accuracy > *best_score_.accuracy
-                                                                                               : found.loss < best_score_.loss);
-    if (!better) return;
+    if (!std::isfinite(found.loss) && !overflowed_) {
+      overflowed_ = true;
+      note(fmt::format("the validation loss of epoch {} is not finite: {}", metrics.epoch, found.loss));
+    }
+    if (!best_.empty() && !is_better(found)) return;
     best_ = trainer_.weights();
     best_score_ = found;
     best_epoch_ = metrics.epoch;
+  }
+
+  /// A finite loss is better than one that is not, then the greater accuracy, then the smaller loss.
+  bool is_better(const Score& found) const {
+    const bool finite = std::isfinite(found.loss);
+    if (finite != std::isfinite(best_score_.loss)) return finite;
+    if (classes_ && *found.accuracy != *best_score_.accuracy) return *found.accuracy > *best_score_.accuracy;
+    return found.loss < best_score_.loss;
   }
 
   TrainObserver::Progress progress() const {
@@ -553,6 +655,7 @@ class TrainJob {
   }
 
   TrainResult finish() {
+    save();  // first: --resume repeats the rest
     TrainResult result;
     result.folder = folder_;
     result.epochs = history_;
@@ -563,13 +666,14 @@ class TrainJob {
     final.best_epoch = best_.empty() ? epoch_ : best_epoch_;
     if (!best_.empty()) final.validation = best_score_;
     if (data_.tested) final.test = score(data_.test, kept);
+    if (final.test && !std::isfinite(final.test->loss)) note(fmt::format("the test loss is not finite: {}", final.test->loss));
     if (data_.tested && config_.model.decoder) final.test_tokens = token_errors(kept);
     if (!writes()) return result;
     export_models(kept, result.files);
     write_file(folder_ / "curves.svg", curves_as_svg(fs::path(config_.name).stem().string(), history_));
     write_metrics(&final);
-    save();
     result.files.insert(result.files.end(), {"curves.svg", "metrics.jsonl"});
+    remove_stale(result.files);
     return result;
   }
 
@@ -633,7 +737,9 @@ class TrainJob {
       note(std::string("no model.onnx: ") + error.what());
     }
     try {
-      save_program(filled(ModelUse::live, weights), folder_ / "live.mr");
+      const Program live = filled(ModelUse::live, weights);
+      static_cast<void>(make_recurrence(live));  // an activation may need rows that are still to come
+      save_program(live, folder_ / "live.mr");
       files.insert(files.end(), {"live.mr", "live.safetensors"});
     } catch (const UnsupportedError& error) {
       note(std::string("no live.mr: ") + error.what());
@@ -651,6 +757,8 @@ class TrainJob {
   DataShape shape_;
   bool classes_;
   bool checked_ = false;
+  std::map<std::string, std::string> identity_;
+  internal::FolderLock lock_;
   std::vector<std::vector<std::int64_t>> batches_;
   Trainer trainer_;
   FedProgram scorer_;
@@ -662,6 +770,7 @@ class TrainJob {
   Tensors best_;
   Score best_score_;
   std::int64_t best_epoch_ = 0;
+  bool overflowed_ = false;  // a validation, of which a note was written
   bool stopped_ = false;
   std::int64_t sequences_ = 0;  // trained since the start of this process
   Clock::time_point started_, last_checkpoint_;
@@ -673,6 +782,8 @@ TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& opti
   if (options.ranks == nullptr || options.ranks->world_size() == 1) return TrainJob(config, options, observer).run();
   try {
     return TrainJob(config, options, observer).run();
+  } catch (const StoppedError&) {  // all ranks have it
+    throw;
   } catch (const std::exception& error) {
     options.ranks->abort(error.what());  // the others wait for this rank
     throw;

@@ -25,12 +25,12 @@ struct TrainJobOptions {
   std::optional<std::uint64_t> seed;  ///< in the place of the configuration's; so below
   std::optional<std::int64_t> epochs;
   std::optional<std::string> folder;
-  std::optional<MemoryPolicy> memory;         ///< a checkpoint may be resumed under another one, but for truncations
-  Tracer* tracer = nullptr;                   ///< of the steps, such as one with KeptMemory
+  std::optional<MemoryPolicy> memory;  ///< a checkpoint may be resumed under another one, but for truncations, which change gradients
+  Tracer* tracer = nullptr;            ///< of the steps, such as one with KeptMemory
   std::optional<std::filesystem::path> data;  ///< the folder in which relative names of data begin
   int threads = 1;                            ///< results do not depend on it
   std::string build;                          ///< of the program that trains, for the checkpoint
-  const std::atomic<bool>* stop = nullptr;    ///< set by others: a checkpoint is written, and the job ends with a TrainingError
+  const std::atomic<bool>* stop = nullptr;    ///< set by others: a checkpoint is written, and the job ends with a StoppedError
   /// The ranks of the job, all of which run it with the same configuration and data; null: one. Each batch is dealt to them by rows. Rank 0 writes the
   /// files, which the others must be able to read for `resume`, and it alone tells its observer.
   Communicator* ranks = nullptr;
@@ -79,8 +79,11 @@ struct TrainResult {
 ///
 /// Two jobs with one configuration, seed, data and number of ranks write the same bits, resumed or not, whatever the threads; jobs of different numbers of
 /// ranks agree to rounding, and a checkpoint may be resumed by another number. With several ranks, an error of one of them aborts the others. Errors of the readers; ArgumentError,
-/// ShapeError … for data that fit neither one another nor the model; TrainingError for a loss that is not finite (it names epoch and batch) and a
-/// checkpoint of another job; IoError for a file that cannot be written. Files written before stay.
+/// ShapeError … for data that fit neither one another nor the model; TrainingError for a loss that is not finite (it names epoch and batch), a
+/// checkpoint of another job and a folder in which another job trains; IoError for a file that cannot be written. Files written before stay. A job that ends well
+/// removes the files above that an earlier job left in the folder and that it does not write itself, but none that it read.
+///
+/// A job that is asked to stop ends behind the same step on all ranks, once the checkpoint of rank 0 has reached the disk: with a StoppedError.
 TrainResult run_train_job(const TrainConfig& config, const TrainJobOptions& options, TrainObserver& observer);
 
 }  // namespace millrace::training

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include <millrace/runtime/files/file.h>
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/training/internal/float_text.h>
 
 namespace millrace::training {
 namespace {
@@ -43,7 +43,9 @@ std::vector<std::string> words_of(std::string_view text) {
 
 class TsReader {
  public:
-  TsReader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+  TsReader(std::string_view text, const std::string& name) : text_(text), name_(name) {
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // the mark of UTF-8 that some editors write
+  }
 
   Dataset read() {
     while (!text_.empty()) {
@@ -64,7 +66,7 @@ class TsReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const { throw ParseError(at() + what); }
-  std::string at() const { return name_ + ":" + std::to_string(line_) + ": "; }
+  std::string at() const { return name_ + ":" + std::to_string(std::max<std::size_t>(1, line_)) + ": "; }
 
   void header(std::string_view line) {
     if (line.front() != '@') fail("expected a line of @ or #, found " + millrace::internal::printable(line));
@@ -74,10 +76,17 @@ class TsReader {
     const std::string value = words.size() > 1 ? lower(words[1]) : "";
     if (key == "timestamps" && value == "true")
       throw UnsupportedError(at() + "expected series without time stamps, found @timeStamps true");
-    if (key == "classlabel" && value == "true") classes_.assign(words.begin() + 2, words.end());
+    if (key == "classlabel" && value == "true") name_classes({words.begin() + 2, words.end()});
     if (key != "data") return;
     if (classes_.empty()) throw UnsupportedError(at() + "expected @classLabel true with its classes before @data, found none");
     data_ = true;
+  }
+
+  void name_classes(std::vector<std::string> names) {
+    for (auto each = names.begin(); each != names.end(); ++each)
+      if (std::find(names.begin(), each, *each) != each)
+        fail("expected classes of different names behind @classLabel, found " + millrace::internal::printable(*each) + " twice");
+    classes_ = std::move(names);
   }
 
   void sequence(std::string_view line) {
@@ -120,8 +129,9 @@ class TsReader {
   float number(std::string_view word) const {
     if (word == "?") throw UnsupportedError(at() + "expected values without gaps, found a missing one ('?')");
     float value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size()) fail("expected a number, found " + millrace::internal::printable(word));
+    const std::errc error = internal::parse_float(word, value);
+    if (error == std::errc::result_out_of_range) fail("expected a number that f32 holds, found " + millrace::internal::printable(word));
+    if (error != std::errc()) fail("expected a number, found " + millrace::internal::printable(word));
     return value;
   }
 

@@ -13,8 +13,8 @@ namespace millrace::training {
 /// commas. Gives x f32 [rows, dimensions], one level of sequences, and a class for each, in the order that `@classLabel true A B …` names
 /// them. Source: aeon.datasets, "The .ts file format".
 ///
-/// ParseError, `NAME:LINE: …`, for what is no such file: a number that is none, dimensions of other lengths, a class that is not named, no
-/// `@data`. UnsupportedError for time stamps, missing values (`?`), and files without class labels.
+/// ParseError, `NAME:LINE: …`, for what is no such file: a number that is none or that f32 does not hold, dimensions of other lengths, a class that is
+/// not named, or named twice, no `@data`. UnsupportedError for time stamps, missing values (`?`), and files without class labels.
 Dataset read_ts(const std::filesystem::path& path);
 /// The same from text; `name` opens each error.
 Dataset parse_ts(std::string_view text, const std::string& name);

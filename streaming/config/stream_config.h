@@ -66,8 +66,9 @@ struct StreamConfig {
   std::optional<LearnConfig> learn{};
 };
 
-/// Reads the text. ParseError, one line `NAME:LINE: …` that says what was expected and found: bad TOML, a letter that is not ASCII outside
-/// lines of comment, an unknown key, a wrong type, a number out of range, labels without [audio]. UnsupportedError without the part toml.
+/// Reads the text. ParseError, one line `NAME:LINE: …` that says what was expected and found: bad TOML, text that is no
+/// UTF-8, a letter that is not ASCII outside comments and strings in double quotes, an unknown key, a wrong type, a number out of range, labels
+/// without [audio]. UnsupportedError without the part toml.
 StreamConfig parse_stream_config(std::string_view text, const std::string& name);
 /// Reads a regular file of at most 1 MiB. IoError when it cannot be read.
 StreamConfig read_stream_config(const std::string& path);

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -146,6 +147,25 @@ def newest_step(output: pathlib.Path) -> int:
     return max((int(path.name[5:]) for path in output.glob("checkpoints/step-*") if path.name[5:].isdigit()), default=0)
 
 
+def check_stop(job: Job, number: signal.Signals) -> None:
+    """A rank is asked to stop by SIGTERM, or all of them by a SIGUSR1 to mpirun: they end behind one step, one line says so, and the checkpoint of that
+    step is on the disk."""
+    output = job.folder / f"stopped{number.name}"
+    process = subprocess.Popen(job.words(output.name, "--ranks", "3", "--quiet", config="long"), env=environment(), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 60
+    while not newest_step(output) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid if number == signal.SIGUSR1 else max(ranks_of(output)), number)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, f"exit code {process.returncode}: {text}"
+    found = re.findall(r"stopped in epoch \d+ at step (\d+): --resume goes on from there", text)
+    assert len(found) == 1, f"expected one line of one rank in: {text}"
+    assert newest_step(output) == int(found[0]), f"expected a checkpoint of step {found[0]}, found {newest_step(output)}"
+    assert not ranks_of(output), "a rank is left behind"
+    print(f"{number.name}: stopped at step {found[0]}, behind its checkpoint")
+
+
 def check_resume(job: Job) -> None:
     """A job of 200 steps whose ranks are killed behind random steps, or while they start: MILLRACE_KILLS times."""
     (job.folder / "short.toml").write_text(CONFIG.format(epochs=40))
@@ -184,6 +204,8 @@ def main() -> None:
         check_starts(job)
         check_lost_rank(job, signal.SIGKILL, ["rank 2 has died", "signal 9"], 5)
         check_lost_rank(job, signal.SIGSTOP, ["rank 2 gave no sign of life"], 15)
+        check_stop(job, signal.SIGTERM)
+        check_stop(job, signal.SIGUSR1)
         check_resume(job)
 
 

@@ -475,6 +475,27 @@ def test_a_job_trains_and_writes_its_folder(folder):
     assert again.epochs == made.epochs and (folder / "other" / "model.safetensors").read_bytes() == (made.folder / "model.safetensors").read_bytes()
 
 
+def test_a_dict_may_hold_any_letters_lists_and_numbers_of_numpy(folder):
+    place = folder / "größe 時"
+    place.mkdir()
+    lines = [f"{i // 3},{i % 2}.5,{i % 3},{i},{-i}" for i in range(60)]
+    (place / "таблица.csv").write_text("\n".join(["sequence,a,b,y,z", *lines]) + "\n")
+    job = {
+        "epochs": np.int64(2),
+        "data": {"train": "таблица.csv", "targets": "row", "target_columns": ["y", "z"], "feature_columns": ("a", "b"), "standardize": np.bool_(True)},
+        "model": {"loss": "mse"},
+        "layer": ({"kind": "gru", "units": np.uint8(4)},),
+        "training": {"learning_rate": np.float32(0.01)},
+        "output": {"folder": place / "out"},
+    }
+    made = mr.train(job, data=place)
+    assert made.folder == place / "out" and len(made.epochs) == 2
+    assert "model.mr" in made.files and made.epochs[-1].train.loss > 0
+    for wrong in ({"layer": [{"kind": "gru"}, 3]}, {"data": {"train": {"a": 1}}}):
+        with pytest.raises(TypeError, match="expected text, a number, a bool or a list of these"):
+            mr.train({**job, **wrong}, data=place)
+
+
 def test_a_job_of_a_file_stops_and_goes_on(folder):
     whole = mr.train(config(folder), data=folder, output=folder / "whole")
     from millrace.training import _toml

@@ -41,6 +41,43 @@ TEST_CASE("blocks of spill memory are aligned, hold what was written, and leave 
     CHECK(entry.path().filename().string().find("millrace.spill") == std::string::npos);
 }
 
+TEST_CASE("files of spill memory stay as small as its blocks, however often blocks are given back and taken again") {
+  SpillMemory memory(std::filesystem::temp_directory_path());
+  constexpr std::size_t bytes = 4000, small = std::size_t{64} << 10;
+  const auto step = [&](std::size_t most) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 3; ++i) blocks.push_back(memory.allocate(bytes));
+    CHECK(memory.statistics().files <= most);
+    for (void* block : blocks) memory.deallocate(block, bytes);
+  };
+  for (int i = 0; i < 30; ++i) {
+    step(small);
+    CHECK(memory.statistics().files == 0);
+  }
+  void* const kept = memory.allocate(bytes);
+  for (int i = 0; i < 30; ++i) step(2 * small);
+  void* const great = memory.allocate(std::size_t{1} << 20);
+  CHECK(memory.statistics().files < (std::size_t{1} << 20) + 3 * small);
+  memory.deallocate(kept, bytes);
+  memory.deallocate(great, std::size_t{1} << 20);
+  CHECK(memory.statistics().files == 0);
+}
+
+TEST_CASE("pieces of spill memory grow with the bytes that are in use, and all files go with the last block, in any order") {
+  SpillMemory memory(std::filesystem::temp_directory_path());
+  constexpr std::size_t bytes = 10000, count = 500;
+  for (const std::size_t stride : {1, 3, 7}) {
+    std::vector<void*> blocks;
+    for (std::size_t i = 0; i < count; ++i) blocks.push_back(memory.allocate(bytes));
+    CHECK(memory.statistics().files >= bytes * count);
+    CHECK(memory.statistics().files < 3 * bytes * count);
+    for (std::size_t first = 0; first < stride; ++first)
+      for (std::size_t i = first; i < count; i += stride) memory.deallocate(blocks[count - 1 - i], bytes);
+    CHECK(memory.statistics().in_use == 0);
+    CHECK(memory.statistics().files == 0);
+  }
+}
+
 TEST_CASE("a tensor lives in spill memory, and keeps it alive") {
   auto memory = std::make_shared<SpillMemory>(std::filesystem::temp_directory_path());
   Tensor x(DType::f64, DDim{1000, 100}, memory);

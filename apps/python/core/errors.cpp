@@ -197,6 +197,7 @@ void bind_errors(nb::module_& m) {
   classes()[typeid(PeerError)] = classes()[typeid(RankError)];
   add(m, typeid(training::TrainingError), "TrainingError", PyExc_ArithmeticError,
       "Training that cannot go on: a loss or a gradient that is not finite, a checkpoint of another job, a job that was stopped.");
+  classes()[typeid(training::StoppedError)] = classes()[typeid(training::TrainingError)];
   add(m, typeid(LiveError), "LiveError", PyExc_RuntimeError,
       "A step that failed, and with it its live session. `session`: its number; `step`: the first step without a result.");
   add(m, typeid(FileNotFound), "FileNotFoundError", PyExc_FileNotFoundError, "A file or a folder that is not there.", typeid(IoError));

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import pathlib
 import queue
+import re
 import threading
 from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
@@ -58,25 +60,45 @@ def _epoch(of: tuple[Any, ...]) -> Epoch:
     return Epoch(of[0], of[1], Score(*of[2]), _score(of[3]), of[4], of[5])
 
 
+def _toml_text(text: str) -> str:
+    return '"' + "".join(c if c >= " " and c not in '"\\\x7f' and not "\ud800" <= c <= "\udfff" else f"\\u{ord(c):04x}" for c in text) + '"'
+
+
 def _toml_value(value: Any) -> str:
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of NumPy or PyTorch
+        value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
+    if isinstance(value, numbers.Integral):
+        return repr(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
     if isinstance(value, (str, os.PathLike)):
-        text = os.fspath(value)
-        return '"' + "".join(c if c >= " " and c not in '"\\\x7f' else f"\\u{ord(c):04x}" for c in text) + '"'
-    raise TypeError(f"train: expected text, a number or a bool in the configuration, found a {type(value).__name__}")
+        return _toml_text(os.fspath(value))
+    if isinstance(value, (list, tuple)):  # a line for each, as lines are bounded
+        return "[" + ",\n".join(_toml_value(one) for one in value) + "]"
+    raise TypeError(f"train: expected text, a number, a bool or a list of these in the configuration, found a {type(value).__name__}")
+
+
+def _toml_key(key: Any) -> str:
+    text = str(key)
+    return text if re.fullmatch("[A-Za-z0-9_-]+", text) else _toml_text(text)
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]] | None:
+    """The tables of `key = value`; None: it is a value."""
+    if isinstance(value, Mapping):
+        return [value]
+    return list(value) if isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value) else None
 
 
 def _toml(config: Mapping[str, Any]) -> str:
-    """A configuration as TOML: values first, then tables, then lists of tables."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in config.items() if not isinstance(value, (Mapping, list, tuple))]
+    """A configuration as TOML: values first, then tables and lists of tables."""
+    lines = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in config.items() if _tables(value) is None]
     for key, value in config.items():
-        tables = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
-        for table in tables:
-            lines.append(f"[{key}]" if isinstance(value, Mapping) else f"[[{key}]]")
-            lines += [f"{inner} = {_toml_value(held)}" for inner, held in table.items()]
+        for table in _tables(value) or []:
+            lines.append(f"[{_toml_key(key)}]" if isinstance(value, Mapping) else f"[[{_toml_key(key)}]]")
+            lines += [f"{_toml_key(inner)} = {_toml_value(held)}" for inner, held in table.items()]
     return "\n".join(lines) + "\n"
 
 

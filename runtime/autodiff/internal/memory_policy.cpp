@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/autodiff/internal/memory_policy.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,26 @@ void for_each_loop(Program& program, F&& f) {
       if (op.type == "while") f(op);
 }
 
+/// A policy of a loop that is not there would be that of none.
+void check_bodies(Program& program, const BackwardOptions& options) {
+  if (options.per_loop.empty()) return;
+  std::set<int> bodies;
+  for_each_loop(program, [&](const Op& loop) { bodies.insert(loop.attributes.get<BlockId>("sub_block").index); });
+  for (const auto& [body, policy] : options.per_loop) {
+    if (bodies.contains(body)) continue;
+    std::string all;
+    for (const int each : bodies) all += (all.empty() ? "" : ", ") + std::to_string(each);
+    throw ArgumentError("append_backward: per_loop: expected the body block of a loop" + (all.empty() ? "" : ", one of " + all) +
+                        ", found " + std::to_string(body));
+  }
+}
+
 }  // namespace
 
 void set_policies(Program& program, const BackwardOptions& options) {
   check(options.memory);
   for (const auto& [body, policy] : options.per_loop) check(policy);
+  check_bodies(program, options);
   for_each_loop(program, [&](Op& loop) {
     const auto own = options.per_loop.find(loop.attributes.get<BlockId>("sub_block").index);
     const MemoryPolicy& policy = own == options.per_loop.end() ? options.memory : own->second;

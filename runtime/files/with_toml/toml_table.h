@@ -35,7 +35,8 @@ class TomlTable {
   }
   std::string text(std::string_view key) const {
     const toml::node& node = required(key);
-    if (!node.is_string() || node.as_string()->get().empty()) fail(node, std::string(key) + ": expected a text, found " + kind(node));
+    if (!node.is_string()) fail(node, std::string(key) + ": expected a text, found " + kind(node));
+    if (node.as_string()->get().empty()) fail(node, std::string(key) + ": expected a text, found an empty one");
     return node.as_string()->get();
   }
   int integer(std::string_view key, std::int64_t least, std::int64_t most) const {
@@ -108,8 +109,7 @@ class TomlTable {
 
 constexpr std::size_t longest_toml_line = 1000;
 
-// toml++ 3.3 runs into undefined behaviour on some letters outside strings, so what is not ASCII is taken in lines of comment alone; and it
-// recurses once for each dot of a key, so lines are bounded.
+// toml++ recurses once for each dot of a key, so lines are bounded.
 inline void check_toml_lines(std::string_view text, const std::string& name) {
   for (std::size_t line = 1; !text.empty(); ++line) {
     const std::string_view row = text.substr(0, text.find('\n'));
@@ -119,18 +119,113 @@ inline void check_toml_lines(std::string_view text, const std::string& name) {
     if (row.size() > longest_toml_line)
       throw ParseError(name + ":" + std::to_string(line) + ": expected a line of at most " + std::to_string(longest_toml_line) +
                        " bytes, found " + std::to_string(row.size()));
-    if (std::any_of(row.begin(), row.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
-      throw ParseError(name + ":" + std::to_string(line) +
-                       ": expected ASCII outside lines of comment (a string can say \\uXXXX), found another letter");
   }
 }
 
-/// Parses `text` and calls `f(table)` with the whole file.
+/// The same TOML in ASCII: letters in strings of double quotes as \uXXXX, those of comments as '?'. Lines stay. toml++ 3.3 runs into undefined
+/// behaviour on some letters outside strings, so those in keys, and those in literal strings, which know no \u, are refused.
+class AsciiToml {
+ public:
+  AsciiToml(std::string_view text, const std::string& name) : text_(text), name_(name) {
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // the mark of UTF-8 that some editors write
+  }
+
+  std::string made() {
+    made_.reserve(text_.size());
+    while (!text_.empty()) {
+      if (text_[0] == '#')
+        comment();
+      else if (text_[0] == '"' || text_[0] == '\'')
+        string();
+      else
+        copy();
+    }
+    return std::move(made_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const { throw ParseError(name_ + ":" + std::to_string(line_) + ": " + what); }
+  static bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+
+  /// One character of ASCII.
+  void copy() {
+    if (!is_ascii(text_[0])) fail("expected ASCII outside comments and strings in \"double quotes\", found another letter");
+    line_ += text_[0] == '\n';
+    made_ += text_[0];
+    text_.remove_prefix(1);
+  }
+  void copy(std::size_t count) {
+    for (; count > 0; --count) copy();
+  }
+
+  void comment() {
+    while (!text_.empty() && text_[0] != '\n') {
+      if (is_ascii(text_[0])) {
+        copy();
+      } else {
+        static_cast<void>(letter());
+        made_ += '?';
+      }
+    }
+  }
+
+  /// Up to the closing quotes, or, of one that does not close, to where toml++ finds that out.
+  void string() {
+    const char quote = text_[0];
+    const std::string three(3, quote);
+    const bool lines = text_.starts_with(three);
+    copy(lines ? 3 : 1);
+    while (!text_.empty() && (lines || text_[0] != '\n')) {
+      if (lines ? text_.starts_with(three) : text_[0] == quote) {
+        const std::size_t run = std::min(text_.find_first_not_of(quote), text_.size());
+        return copy(lines ? std::min<std::size_t>(run, 5) : 1);  // up to two quotes may stand in front of three that close
+      }
+      if (quote == '"' && text_[0] == '\\')
+        copy(std::min<std::size_t>(2, text_.size()));
+      else if (quote == '"' && !is_ascii(text_[0]))
+        escape(letter());
+      else
+        copy();
+    }
+  }
+
+  /// Takes one letter of UTF-8: no overlong form, no surrogate, nothing above U+10FFFF.
+  std::uint32_t letter() {
+    const auto byte = [&](std::size_t i) {
+      return i < text_.size() ? static_cast<std::uint32_t>(static_cast<unsigned char>(text_[i])) : 0u;
+    };
+    const std::uint32_t first = byte(0);
+    const std::size_t more = first >= 0xf0 && first < 0xf8 ? 3 : first >= 0xe0 && first < 0xf0 ? 2 : first >= 0xc0 && first < 0xe0 ? 1 : 0;
+    constexpr std::uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    std::uint32_t code = first & (0x3fu >> more);
+    bool whole = more > 0;
+    for (std::size_t i = 1; i <= more; ++i) {
+      whole = whole && (byte(i) & 0xc0) == 0x80;
+      code = code << 6 | (byte(i) & 0x3f);
+    }
+    if (!whole || code < least[more] || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) fail("expected UTF-8, found another byte");
+    text_.remove_prefix(more + 1);
+    return code;
+  }
+
+  void escape(std::uint32_t code) {
+    const int digits = code > 0xffff ? 8 : 4;
+    made_ += digits == 8 ? "\\U" : "\\u";
+    for (int i = digits - 1; i >= 0; --i) made_ += "0123456789abcdef"[code >> (4 * i) & 15];
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  std::size_t line_ = 1;
+  std::string made_;
+};
+
+/// Parses `text`, which is UTF-8, and calls `f(table)` with the whole file.
 template <class F>
 auto read_toml(std::string_view text, const std::string& name, const F& f) {
   check_toml_lines(text, name);
   try {
-    const toml::table file = toml::parse(text, name);
+    const toml::table file = toml::parse(AsciiToml(text, name).made(), name);
     return f(TomlTable(file, name, "file"));
   } catch (const toml::parse_error& error) {
     std::string what(error.description());

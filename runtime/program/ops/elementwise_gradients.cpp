@@ -100,9 +100,8 @@ void clip_rule(GradientContext& c) {
 
 void prelu_rule(GradientContext& c) {
   const Term g = gradient(c), x = value(c, 0);
-  const Term below = compare("less", x, 0);
-  if (c.wants(0)) set_summed(c, 0, where(below, g * value(c, 1), g));
-  if (c.wants(1)) set_summed(c, 1, masked(below, g * x));
+  if (c.wants(0)) set_summed(c, 0, where(compare("greater", x, 0), g, g * value(c, 1)));
+  if (c.wants(1)) set_summed(c, 1, masked(compare("less", x, 0), g * x));
 }
 
 // ---- One operand ----
@@ -168,7 +167,7 @@ void add_unary_rules(OpRegistry& registry) {
   });
   rule("tanh", [](C c, G g, P) { return g * tanh_slope(result(c)); });
   rule("relu", [](C c, G g, P) { return masked(compare("greater", result(c), 0), g); });
-  rule("leaky_relu", [](C c, G g, P p) { return where(compare("less", value(c, 0), 0), g * p.alpha, g); });
+  rule("leaky_relu", [](C c, G g, P p) { return where(compare("greater", value(c, 0), 0), g, g * p.alpha); });
   rule("elu", [](C c, G g, P p) { return above_zero(c, g, g * (result(c) + p.alpha)); });
   rule("selu", [](C c, G g, P p) { return above_zero(c, g * p.beta, g * (result(c) + p.alpha * p.beta)); });
   rule("celu", [](C c, G g, P p) { return above_zero(c, g, g * (result(c) * (1 / p.alpha) + 1.0)); });

@@ -33,6 +33,11 @@ void read_choice(const Table& table, std::string_view key, std::initializer_list
   if (table.has(key)) to = static_cast<E>(table.one_of(key, names));
 }
 
+/// A key that does nothing beside the others, unless it says its default: a job that was meant otherwise would train unnoticed.
+void refuse_idle(const Table& table, const char* key, bool is_default, const std::string& needs) {
+  if (table.has(key) && !is_default) table.fail(table.required(key), std::string(key) + ": expected " + needs + " with it, found none");
+}
+
 /// A text, or an array of texts.
 void read_texts(const Table& table, std::string_view key, std::vector<std::string>& to) {
   if (!table.has(key)) return;
@@ -130,6 +135,10 @@ void read_model(const Table& table, TrainConfig& config) {
   read_init(table, "init", model.init.input);
   read_init(table, "recurrent_init", model.init.recurrent);
   read_number(table, "forget_bias", -most_number, most_number, model.init.forget_bias);
+  if (model.init.input || model.init.recurrent) return;
+  refuse_idle(table, "init_scale", table.has("init_scale") && table.number("init_scale", 0, most_number) == 1,
+              "an init or a recurrent_init");
+  refuse_idle(table, "forget_bias", model.init.forget_bias == LayerInit::Choice().forget_bias, "an init or a recurrent_init");
 }
 
 void read_optimizer(const Table& table, OptimizerOptions& optimizer) {
@@ -142,6 +151,15 @@ void read_optimizer(const Table& table, OptimizerOptions& optimizer) {
   read_number(table, "beta2", 0, 0.99999999, optimizer.beta2);
   read_number(table, "epsilon", 0, 1, optimizer.epsilon);
   read_number(table, "weight_decay", 0, most_number, optimizer.weight_decay);
+  const OptimizerOptions standard;
+  if (optimizer.kind == OptimizerOptions::Kind::sgd) {
+    refuse_idle(table, "beta1", optimizer.beta1 == standard.beta1, "the optimizer adam or adamw");
+    refuse_idle(table, "beta2", optimizer.beta2 == standard.beta2, "the optimizer adam or adamw");
+    refuse_idle(table, "epsilon", optimizer.epsilon == standard.epsilon, "the optimizer adam or adamw");
+  } else {
+    refuse_idle(table, "momentum", optimizer.momentum == standard.momentum, "the optimizer sgd");
+    refuse_idle(table, "nesterov", optimizer.nesterov == standard.nesterov, "the optimizer sgd");
+  }
 }
 
 void read_schedule(const Table& table, Schedule& schedule) {
@@ -154,6 +172,16 @@ void read_schedule(const Table& table, Schedule& schedule) {
   read_integer(table, "every_steps", 1, most_steps, schedule.every);
   read_number(table, "factor", 1e-9, most_number, schedule.factor);
   read_number(table, "least_rate", 0, most_number, schedule.least);
+  using Kind = Schedule::Kind;
+  const Schedule standard;
+  if (schedule.kind != Kind::step && schedule.kind != Kind::exponential) {
+    refuse_idle(table, "every_steps", schedule.every == 1000, "the schedule step or exponential");
+    refuse_idle(table, "factor", schedule.factor == standard.factor, "the schedule step or exponential");
+  }
+  if (schedule.kind != Kind::linear && schedule.kind != Kind::cosine) {
+    refuse_idle(table, "decay_steps", schedule.decay_steps == 0, "the schedule linear or cosine");
+    refuse_idle(table, "least_rate", schedule.least == standard.least, "the schedule linear or cosine");
+  }
 }
 
 void read_training(const Table& table, TrainConfig& config) {

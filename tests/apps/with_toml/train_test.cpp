@@ -535,6 +535,158 @@ TEST_CASE("a job begins with the weights of another, and says which one does not
   check_refused(job.command("b", {"--quiet"}), 1, {"no.safetensors: cannot open"});
 }
 
+TEST_CASE("a validation or test loss that is not finite is said once, and is null in the metrics") {
+  Job job;
+  NpzTensors tensors = problem(1, 60);
+  std::vector<float> values(60, 0.0f);
+  tensors["labels"] = Tensor::from(values, {60, 1});
+  write_npz(job.folder / "train.npz", tensors);
+  values[3] = 3e38f;  // its square is infinite
+  tensors["labels"] = Tensor::from(values, {60, 1});
+  write_npz(job.folder / "test.npz", tensors);
+  job.config.replace(job.config.find("validation = 0.2"), 16, "validation = \"test.npz\"");
+  job.config.replace(job.config.find("epochs = 12"), 11, "epochs = 3");
+  job.config += "[model]\nloss = \"mse\"\n";
+  const Ended ended = millrace_command(job.command("a"));
+  INFO(ended.out, ended.err);
+  REQUIRE(ended.code == 0);
+  const auto note = ended.out.find("millrace: the validation loss of epoch 1 is not finite: inf\n");
+  CHECK(note != std::string::npos);
+  CHECK(ended.out.find("millrace: the validation loss", note + 1) == std::string::npos);
+  CHECK(ended.out.find("millrace: the test loss is not finite: inf\n") != std::string::npos);
+  CHECK(job.file("a/metrics.jsonl").find("\"validation_loss\": null") != std::string::npos);
+  CHECK(job.file("a/curves.svg").find("inf") == std::string::npos);
+}
+
+TEST_CASE("at least one sequence is held out, and data without one to measure is refused by its key") {
+  Job job;
+  write_npz(job.folder / "one.npz", problem(1, 1));
+  NpzTensors none = problem(1, 4);
+  none["rows"] = none.at("rows").rows(0, 0);
+  none["lengths"] = none["labels"] = Tensor::from(std::vector<std::int64_t>{}, {0});
+  write_npz(job.folder / "none.npz", none);
+  const std::string good = job.config;
+  job.config.replace(job.config.find("validation = 0.2"), 16, "validation = 0.001");
+  Ended ended = millrace_command(job.command("a", {"--epochs", "1"}));
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(ended.out.find("59 sequences") != std::string::npos);
+  CHECK(ended.out.find(", 1 sequences") != std::string::npos);
+  const auto refused = [&](const std::string& from, const std::string& to, const std::vector<std::string>& words) {
+    job.config = good;
+    job.config.replace(job.config.find(from), from.size(), to);
+    check_refused(job.command("b", {"--quiet"}), 1, words);
+  };
+  refused("\"train.npz\"", "\"one.npz\"", {"c.toml: [data]: validation: expected at least 2 sequences in ", "one.npz", "found 1"});
+  refused("\"test.npz\"", "\"none.npz\"", {"c.toml: [data]: test: expected at least one sequence in ", "none.npz, found none"});
+  refused("validation = 0.2", "validation = \"none.npz\"", {"c.toml: [data]: validation: expected at least one sequence in "});
+  CHECK(!fs::exists(job.folder / "b"));
+}
+
+TEST_CASE("classes that only sequences of the held-out share have are classes of the model") {
+  Job job;
+  NpzTensors tensors = problem(1, 10);
+  std::vector<std::int64_t> labels(10);
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(i);
+  tensors["labels"] = Tensor::from(labels, {10});
+  write_npz(job.folder / "train.npz", tensors);
+  job.config.erase(job.config.find("test = \"test.npz\"\n"), 18);
+  for (const char* seed : {"1", "2", "3"}) {
+    const Ended ended = millrace_command(job.command("a", {"--quiet", "--epochs", "1", "--seed", seed}));
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+  }
+}
+
+TEST_CASE("a job that ends removes results of an earlier one that it has none of, but no file that it read") {
+  Job job;
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--epochs", "2"})).code == 0);
+  REQUIRE(fs::exists(job.folder / "a/live.mr"));
+  write_text(job.folder / "a/classes.txt", "of another job");
+  write_text(job.folder / "a/notes.txt", "of a person");
+  write_text(job.folder / "a/model.mr.tmp0", "torn");
+  write_text(job.folder / "a/model.mr.tmp", "of a person");
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "the wheel turns and ";
+  write_text(job.folder / "a/words.txt", text);
+  job.config =
+      "epochs = 1\n[data]\ntrain = \"a/words.txt\"\nformat = \"text\"\nlength = 40\n"
+      "[[layer]]\nkind = \"embedding\"\nunits = 8\n[[layer]]\nkind = \"gru\"\nunits = 8\ndirection = \"bidirectional\"\n";
+  const Ended ended = millrace_command(job.command("a", {"--quiet"}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  for (const char* gone : {"live.mr", "live.safetensors", "classes.txt", "model.mr.tmp0"}) CHECK(!fs::exists(job.folder / "a" / gone));
+  for (const char* there : {"model.mr", "model.safetensors", "alphabet.npy", "notes.txt", "model.mr.tmp", "metrics.jsonl", "curves.svg"})
+    CHECK(fs::exists(job.folder / "a" / there));
+  CHECK(job.file("a/words.txt") == text);
+}
+
+TEST_CASE("a job that cannot write its results has its last checkpoint") {
+  Job job;
+  job.command("a");
+  fs::create_directories(job.folder / "a/model.mr");  // a folder cannot be replaced by a file
+  check_refused(job.command("a", {"--quiet"}), 1, {"a/model.mr: cannot write: it is a folder"});
+  CHECK(newest_checkpoint(job.folder / "a") == 48);
+  fs::remove(job.folder / "a/model.mr");
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--resume"})).code == 0);
+  REQUIRE(millrace_command(job.command("b", {"--quiet"})).code == 0);
+  CHECK(job.file("a/model.safetensors") == job.file("b/model.safetensors"));
+}
+
+TEST_CASE("a truncated job is resumed under the same truncation alone, and with the same validation and test") {
+  Job job;
+  job.config.replace(job.config.find("[training]"), 10, "[training]\nmemory = \"truncate(3)\"");
+  REQUIRE(millrace_command(job.command("a", {"--quiet", "--epochs", "2"})).code == 0);
+  for (const char* other : {"keep", "recompute", "truncate(2)"})
+    check_refused(job.command("a", {"--quiet", "--resume", "--epochs", "4", "--memory", other}), 1, {"another config"});
+  CHECK(millrace_command(job.command("a", {"--quiet", "--resume", "--epochs", "4", "--memory", "truncate(3, 3)"})).code == 0);
+  const std::string cut = job.config;
+  job.config.erase(job.config.find("memory = "), 23);
+  REQUIRE(millrace_command(job.command("b", {"--quiet", "--epochs", "2"})).code == 0);
+  CHECK(millrace_command(job.command("b", {"--quiet", "--resume", "--epochs", "3", "--memory", "recompute"})).code == 0);
+  check_refused(job.command("b", {"--quiet", "--resume", "--epochs", "4", "--memory", "truncate(3)"}), 1, {"another config"});
+  write_npz(job.folder / "test.npz", problem(5, 40));
+  check_refused(job.command("b", {"--quiet", "--resume", "--epochs", "4"}), 1, {"another test data"});
+}
+
+TEST_CASE("a folder in which a job trains is refused to another job, and free when that has ended") {
+  Job job;
+  job.config.replace(job.config.find("epochs = 12"), 11, "epochs = 100000");
+  Process first(job.command("a"));
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (newest_checkpoint(job.folder / "a") == 0 && std::chrono::steady_clock::now() < late)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (const char* flag : {"--quiet", "--resume"})
+    check_refused(job.command("a", {"--quiet", flag}), 1, {"a: expected a folder in which no other job trains, found one that does"});
+  first.signal(SIGKILL);
+  CHECK(first.wait() == -SIGKILL);
+  job.config.replace(job.config.find("epochs = 100000"), 15, "epochs = 2");
+  CHECK(millrace_command(job.command("a", {"--quiet"})).code == 0);
+}
+
+TEST_CASE("a model whose activation needs rows that are still to come has no live.mr") {
+  Job job(true);
+  job.config.replace(job.config.find("[[layer]]"), 0, "targets = \"row\"\n");
+  job.config += "[[layer]]\nkind = \"linear\"\nunits = 6\nactivation = \"sequence_reverse\"\n";
+  const Ended ended = millrace_command(job.command("a", {"--epochs", "1"}));
+  INFO(ended.out, ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.find("millrace: no live.mr: ") != std::string::npos);
+  CHECK(fs::exists(job.folder / "a/model.mr"));
+  CHECK(!fs::exists(job.folder / "a/live.mr"));
+}
+
+TEST_CASE("words have no scale") {
+  Job job;
+  job.config.replace(job.config.find("kind = \"lstm\""), 13, "kind = \"embedding\"");
+  NpzTensors tensors = problem(1, 20);
+  tensors["rows"] =
+      Tensor::from(std::vector<std::int64_t>(static_cast<std::size_t>(tensors.at("rows").dim(0)), 1), {tensors.at("rows").dim(0)});
+  write_npz(job.folder / "train.npz", tensors);
+  write_npz(job.folder / "test.npz", tensors);
+  check_refused(job.command("a", {"--quiet"}), 1, {"c.toml: [data]: standardize: expected rows of features, found words in ", "train.npz"});
+}
+
 TEST_CASE("a disk that fills up while a job trains leaves a checkpoint to go on from") {
   const Job job;
   job.command("a");

@@ -465,6 +465,34 @@ TEST_CASE("a spill folder that is not there is one error that names it, fused an
   }
 }
 
+TEST_CASE("a policy of a single loop is that of its body block, and one of a loop that is not there is refused") {
+  const auto made = [](int body) {
+    Program program;
+    VarId loss = no_var;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f64, {DDim::unknown, 1}, 1));
+      DynamicRNN rnn;
+      {
+        const auto block = rnn.block();
+        const Var x_t = rnn.step_input(x);
+        const Var h = rnn.memory(DType::f64, {1});
+        const Var next = tanh(h + x_t);
+        rnn.update_memory(h, next);
+        rnn.output(next);
+      }
+      loss = sum(drop_lod(rnn.outputs()[0])).id();
+    }
+    BackwardOptions options;
+    options.with_respect_to = {program.inputs().at(0).var};
+    options.per_loop = {{body, recompute(0)}};
+    static_cast<void>(append_backward(program, loss, options));
+    return program.blocks().size();
+  };
+  CHECK(made(1) > 2);
+  CHECK_THROWS_WITH_AS(made(5), "append_backward: per_loop: expected the body block of a loop, one of 1, found 5", ArgumentError);
+}
+
 TEST_CASE("numbers that no policy takes are refused by name, and two numbers of a truncation for a loop that is no ragged recurrence") {
   CHECK_THROWS_WITH_AS(plain_decay({Kind::truncate, 0, 2, 4}, false), doctest::Contains("recurrences over ragged rows"), UnsupportedError);
   CHECK_THROWS_WITH_AS(ragged_decay({Kind::truncate, 0, 0, 0}), doctest::Contains("k1 and k2"), ArgumentError);

@@ -16,8 +16,8 @@ TEST_CASE("policies are read as they are written") {
 }
 
 TEST_CASE("text that is no policy is refused with what it was") {
-  for (const std::string text :
-       {"", "keeps", "keep()", "recompute(", "recompute(x)", "recompute(1, 2)", "truncate", "truncate(1, 2, 3)", "spill(1)"}) {
+  for (const std::string text : {"", "keeps", "keep()", "recompute(", "recompute(x)", "recompute(1, 2)", "truncate", "truncate(1, 2, 3)",
+                                 "truncate(0)", "truncate(3, 0)", "spill(1)"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH_AS(parse_memory_policy(text), doctest::Contains(("found '" + text + "'").c_str()), ArgumentError);
   }

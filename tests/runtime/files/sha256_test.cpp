@@ -20,3 +20,18 @@ TEST_CASE("lengths around the end of a block are padded right") {
   CHECK(sha256(std::string(64, 'x')) == "7ce100971f64e7001e8fe5a51973ecdfe1ced42befe7ee8d5fd6219506b5393c");
   CHECK(sha256(std::string(119, 'x')) == "000b48d4edf0fa7bee3c6236ecd2785baa5db4eeb8bb54341b029e0d9fa5fb0c");
 }
+
+TEST_CASE("bytes that come in parts have the digest of the whole, and the digest so far can be asked for") {
+  std::string whole;
+  for (int i = 0; i < 400; ++i) whole += static_cast<char>(i * 7);
+  for (const std::size_t part : {1, 7, 55, 63, 64, 65, 130, 400}) {
+    Sha256 hash;
+    CHECK(hash.digits() == sha256(""));
+    for (std::size_t at = 0; at < whole.size(); at += part) {
+      hash.add(std::string_view(whole).substr(at, part));
+      REQUIRE(hash.digits() == sha256(whole.substr(0, at + part)));
+    }
+    hash.add("");
+    CHECK(hash.digits() == sha256(whole));
+  }
+}

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -35,6 +36,12 @@ TEST_CASE("rows of a sequence stand one behind the other, and the columns that a
   CHECK(shape.features == 2);
   CHECK(shape.outputs == 3);
   CHECK(parse_csv(head, "f.csv", {}).sequences() == 0);
+}
+
+TEST_CASE("numbers below the least one of f32 are zeros or denormals") {
+  const Dataset data = parse_csv(head + "1,1e-46,-1e-400,0\n1,1e-40,0.0000000000000000000000000000000000000000000000001,0\n", "f.csv", {});
+  CHECK(floats(data.x.tensor()) == std::vector<float>{0, 0, 1e-40f, 0});
+  CHECK(std::signbit(floats(data.x.tensor())[1]));
 }
 
 TEST_CASE("names of classes are numbered in the order of their bytes, and a further file has those of the training data") {
@@ -92,7 +99,7 @@ TEST_CASE("a series is cut into sequences of equal length, but for the last one"
 }
 
 TEST_CASE("what is no such file is refused with its line and column") {
-  refused("", "f.csv:0: expected a line with the names of the columns");
+  refused("", "f.csv:1: expected a line with the names of the columns");
   refused("a,b,label\n", "f.csv:1: expected a column 'sequence' (sequence_column), found 'a', 'b', 'label'");
   refused("sequence,a\n", "f.csv:1: expected a column 'label' (target_columns)");
   refused("sequence,a,a,label\n", "found 'a' twice");
@@ -100,8 +107,10 @@ TEST_CASE("what is no such file is refused with its line and column") {
   refused(head + "1,2,3\n", "f.csv:2: expected 4 fields as in the first line, found 3");
   refused(head + "1,2,3,0,\n", "expected 4 fields as in the first line, found 5");
   refused(head + "1,2,x,0\n", "f.csv:2: column 'b': expected a finite number, found 'x'");
-  for (const char* number : {"nan", "inf", "1e99", "1 2", "0x1", "+", "--1"})
+  for (const char* number : {"nan", "inf", "1 2", "0x1", "+", "--1", "+-1"})
     refused(head + "1,2," + number + ",0\n", "column 'b': expected a finite number");
+  for (const char* number : {"1e99", "-3.5e38", "1e400"})
+    refused(head + "1,2," + number + ",0\n", "f.csv:2: column 'b': expected a finite number that f32 holds, found '");
   refused(head + "1,2,,0\n", "f.csv:2: column 'b': expected a value, found none");
   refused(head + "1,2,3,0\n2,2,3,0\n1,2,3,0\n",
           "f.csv:4: expected the rows of a sequence one behind the other, found more of sequence '1'");

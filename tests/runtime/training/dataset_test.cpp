@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <cmath>
+#include <cstdint>
 
 #include <millrace/runtime/training/dataset.h>
 
@@ -65,6 +66,27 @@ TEST_CASE("features are measured over all rows, and one that never changes has d
   CHECK(scale.mean == std::vector<double>{2, 5});
   CHECK(scale.deviation[0] == doctest::Approx(std::sqrt(0.8)));
   CHECK(scale.deviation[1] == 1);
+}
+
+TEST_CASE("a feature of f64 that never changes has deviation 1, although the sum over its rows is rounded") {
+  std::vector<double> values;
+  for (int row = 0; row < 10; ++row) values.insert(values.end(), {0.1, row % 2 == 0 ? 3.0 : 5.0, -1e300});
+  const Dataset data{
+      LoDTensor(Tensor::from(values, {10, 3}), LoD::from_lengths({{10}})), Tensor::from<std::int64_t>({0}), false, {}, "data"};
+  const FeatureScale scale = feature_scale(data);
+  CHECK(scale.mean == std::vector<double>{0.1, 4, -1e300});
+  CHECK(scale.deviation == std::vector<double>{1, 1, 1});
+}
+
+TEST_CASE("words and classes that are no numbers of a table are refused by source and place") {
+  Dataset data = small(false);
+  data.x = LoDTensor(Tensor::from<std::int64_t>({0, 1, 2, -3, 4}), data.x.lod());
+  CHECK_THROWS_WITH_AS(data.validate(), "data: expected words from 0 on, found -3 as element 3", IndexError);
+  data.x = LoDTensor(Tensor::from<std::int64_t>({0, 1, std::int64_t{1} << 40, 3, 4}), data.x.lod());
+  CHECK_THROWS_WITH_AS(data.validate(), "data: expected words from 0 to 1048575, found 1099511627776 as element 2", IndexError);
+  data = small(false);
+  data.targets = Tensor::from<std::int64_t>({0, 1, INT64_MAX});
+  CHECK_THROWS_WITH_AS(data.validate(), "data: expected classes from 0 to 1048575, found 9223372036854775807 as target 2", IndexError);
 }
 
 TEST_CASE("a number that is not finite is refused by source, row, sequence and place") {

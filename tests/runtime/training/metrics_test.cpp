@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <doctest/doctest.h>
 
@@ -77,4 +78,25 @@ TEST_CASE("curves are drawn for any number of epochs") {
     CHECK(std::count(text.begin(), text.end(), '\n') == 8);
     CHECK((std::count(text.begin(), text.end(), '*') > 0) == (count > 0));
   }
+}
+
+TEST_CASE("a loss that is not finite is null in JSON and left out of the curves") {
+  const double great = std::numeric_limits<double>::infinity(), none = std::numeric_limits<double>::quiet_NaN();
+  std::vector<EpochMetrics> all = epochs(5, true);
+  for (EpochMetrics& e : all) e.train.accuracy.reset(), e.validation->accuracy.reset();
+  all[1].validation->loss = great;
+  all[2].validation->loss = none;
+  CHECK(json_line(all[1]) ==
+        R"({"epoch": 2, "step": 20, "loss": 0.5, "validation_loss": null, "learning_rate": 0.001, "gradient_norm": 0.1})");
+  CHECK(json_line(FinalMetrics{3, 30, 2, Score{none, std::nullopt}, Score{great, 0.5}}) ==
+        R"({"final": true, "epoch": 3, "step": 30, "best_epoch": 2, "validation_loss": null, "test_loss": null, "test_accuracy": 0.5})");
+  const std::string text = curve_as_text(all, 72, 6);
+  CHECK(std::count(text.begin(), text.end(), '*') == 3);
+  CHECK(text.starts_with("   2.000 |*"));
+  const std::string svg = curves_as_svg("a", all);
+  CHECK(svg.find("inf") == svg.npos);
+  CHECK(svg.find("nan") == svg.npos);
+  for (EpochMetrics& e : all) e.validation->loss = great;
+  CHECK(curve_as_text(all, 72, 6).find('*') == std::string::npos);
+  CHECK(curves_as_svg("a", all).find("inf") == svg.npos);
 }

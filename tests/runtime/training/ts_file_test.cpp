@@ -34,13 +34,22 @@ TEST_CASE("an empty dimension is a sequence without rows, and no line is no sequ
   CHECK(parse_ts(head, "f.ts").sequences() == 0);
 }
 
+TEST_CASE("a mark of UTF-8, numbers with a plus and numbers below the least one of f32 are read") {
+  const Dataset data = parse_ts("\xef\xbb\xbf" + head + "+1,-1e-50,1e-40:a\n", "f.ts");
+  CHECK(data.x.tensor().to_vector<float>() == std::vector<float>{1, 0, 1e-40f});
+}
+
 TEST_CASE("what is no such file is refused with its line") {
-  refused("", "f.ts:0: expected @data");
+  refused("", "f.ts:1: expected @data");
   refused(head + "1,x:2,3:a\n", "f.ts:6: expected a number, found 'x'");
   refused(head + "1,2:3:a\n", "f.ts:6: expected dimensions of equal length, found 2 and 1");
   refused(head + "1:2:a\n1:a\n", "f.ts:7: expected 2 dimensions");
   refused(head + "1:2:c\n", "found 'c'");
   refused(head + "1,?:2,3:a\n", "a missing one");
+  refused(head + "1,1e39:2,3:a\n", "f.ts:6: expected a number that f32 holds, found '1e39'");
+  refused(head + "1,+-1:2,3:a\n", "f.ts:6: expected a number, found '+-1'");
+  refused("@problemName p\n@classLabel true a b a\n@data\n",
+          "f.ts:2: expected classes of different names behind @classLabel, found 'a' twice");
   refused("@timeStamps true\n", "time stamps");
   refused("@classLabel false\n@data\n", "@classLabel true");
   refused("1,2:a\n", "f.ts:1: expected a line of @ or #");

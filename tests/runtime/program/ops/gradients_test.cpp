@@ -254,6 +254,8 @@ TEST_CASE("equal extremes share the gradient equally, and a product with zeros h
   CHECK(gradient_of("reduce", {Tensor::from({0.0, 0.0})}, kind("l2")) == std::vector<double>{0, 0});
   CHECK(gradient_of("maximum", {Tensor::from({1.0, 2.0}), Tensor::from({1.0, 1.0})}, {}) == std::vector<double>{0.5, 1});
   CHECK(gradient_of("relu", {Tensor::from({0.0, 2.0, -1.0})}, {}) == std::vector<double>{0, 1, 0});
+  CHECK(gradient_of("leaky_relu", {Tensor::from({0.0, 2.0, -1.0})}, {{"alpha", 0.25}}) == std::vector<double>{0.25, 1, 0.25});
+  CHECK(gradient_of("prelu", {Tensor::from({0.0, 2.0, -1.0}), Tensor::from({0.25})}, {}) == std::vector<double>{0.25, 1, 0.25});
   CHECK(gradient_of("abs", {Tensor::from({0.0, 2.0, -1.0})}, {}) == std::vector<double>{0, 1, -1});
   CHECK(gradient_of("pow", {Tensor::from({0.0, 2.0}), Tensor::from({0.0, 0.0})}, {}) == std::vector<double>{0, 0});
 }

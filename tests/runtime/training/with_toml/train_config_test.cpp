@@ -136,6 +136,50 @@ TEST_CASE("what is wrong is named with its line") {
   refused(data + "separator = \"::\"\n", "separator: expected one character, found '::'");
   refused(data + "series = true\nsequence_column = \"id\"\n", "series: expected no sequence_column with it");
   refused("epochs = = 1\n", "c.toml:1: expected TOML");
+  refused("epochs = 1\n[data]\ntrain = \"\"\n", "c.toml:3: [data]: train: expected a text, found an empty one");
+  refused(least + "[training]\nmemory = \"truncate(0)\"\n",
+          "c.toml:8: [training]: memory: expected truncate(k1, k2) with k1 and k2 of 1 or more, found 'truncate(0)'");
+}
+
+TEST_CASE("a key that does nothing beside the others is refused with its line, unless it says its default") {
+  const std::string training = least + "[training]\n", model = least + "[model]\n";
+  refused(training + "momentum = 0.9\n", "c.toml:8: [training]: momentum: expected the optimizer sgd with it, found none");
+  refused(training + "optimizer = \"sgd\"\nbeta2 = 0.9\n", "c.toml:9: [training]: beta2: expected the optimizer adam or adamw with it");
+  refused(training + "factor = 0.5\n", "c.toml:8: [training]: factor: expected the schedule step or exponential with it");
+  refused(training + "schedule = \"cosine\"\nevery_steps = 5\n", "every_steps: expected the schedule step or exponential with it");
+  refused(training + "decay_steps = 5\n", "decay_steps: expected the schedule linear or cosine with it");
+  refused(training + "schedule = \"step\"\nleast_rate = 0.5\n", "least_rate: expected the schedule linear or cosine with it");
+  refused(model + "init_scale = 2.0\n", "c.toml:8: [model]: init_scale: expected an init or a recurrent_init with it");
+  refused(model + "forget_bias = 0.0\n", "forget_bias: expected an init or a recurrent_init with it");
+  CHECK(parse_train_config(
+            training + "momentum = 0.0\nnesterov = false\nevery_steps = 1000\nfactor = 0.1\ndecay_steps = 0\nleast_rate = 0.0\n", "c.toml")
+            .optimizer.momentum == 0);
+  CHECK(parse_train_config(model + "init = \"default\"\ninit_scale = 1.0\nforget_bias = 1.0\n", "c.toml").model.init.forget_bias == 1);
+  CHECK(parse_train_config(model + "recurrent_init = \"orthogonal\"\nforget_bias = 0.5\n", "c.toml").model.init.forget_bias == 0.5);
+}
+
+TEST_CASE("letters beyond ASCII stand in strings of double quotes and in comments") {
+  const TrainConfig config = parse_train_config(
+      "\xef\xbb\xbf# Größe\nepochs = 3  # Runden, \"viele\" — 時\n[data]\ntrain = \"daten/größe 時 \U0001F600.csv\"  # größer\n"
+      "target_columns = [\"é\", \"\"\"ß \"quoted\" \\\n   時\"\"\"\"]\n\"test\" = 'ascii # \"'\n"
+      "[[layer]]\nkind = \"lstm\"\nunits = 5\n",
+      "c.toml");
+  CHECK(config.train == "daten/größe 時 \U0001F600.csv");
+  CHECK(config.csv.targets == std::vector<std::string>{"é", "ß \"quoted\" 時\""});
+  CHECK(config.test == "ascii # \"");
+  refused("epochs = 3\n# é\n[data]\ntrain = \"é\"\ntest = 'é'\n",
+          "c.toml:5: expected ASCII outside comments and strings in \"double quotes\"");
+  refused("epochs = 3\nГод = 5\n", "c.toml:2: expected ASCII outside comments");
+  refused("epochs = 3\ntrain = \"\"\"é\né\"\"\" é\n", "c.toml:3: expected ASCII outside comments");
+  refused("a = \"\\é\"\n", "c.toml:1: expected ASCII outside comments");
+  refused(least + "[training]\n\n# é\noptimizer = \"größer\"\n",
+          "c.toml:10: [training]: optimizer: expected one of sgd, adam, adamw, found 'größer'");
+  for (const char* bytes : {"\xff", "\x80", "\xc0\xaf", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe6\x99"}) {
+    refused("\na = \"" + std::string(bytes) + "\"\n", "c.toml:2: expected UTF-8");
+    refused("# " + std::string(bytes) + "\n", "c.toml:1: expected UTF-8");
+  }
+  refused("a = \"é\nb = 1\n", "c.toml:1: expected TOML");
+  refused("epochs = 3\na = \"\"\"é\n\n", "expected TOML");
 }
 
 TEST_CASE("a decoder belongs to targets that are tokens, and those to a decoder") {

@@ -117,6 +117,7 @@ TEST_CASE("an error names the file, the line, what was expected and what was fou
   refused("[audio\n", "m.toml:1: expected TOML");
   refused("# Größe\n[state]\nh = 'größe'", "m.toml:3: expected ASCII");
   CHECK(parse_stream_config("# Größe\n[state]\nh = \"gr\\u00f6\\u00dfe\"", "m.toml").states[0].second == "größe");
+  CHECK(parse_stream_config("[state]\nh = \"größe\"  # Größe", "m.toml").states[0].second == "größe");
   std::string deep = "[a";
   while (deep.size() < 100000) deep += ".a";
   refused(deep + "]", "m.toml:1: expected a line of at most 1000 bytes");
