@@ -58,6 +58,8 @@ std::map<std::string, Tensor> read_archive(const std::string& path) {
 Tensor read_rows(const std::string& path) {
   const auto at = path.rfind(':');
   const std::string file = path.substr(0, at);
+  if (ending_of(path) == ".npz" || ending_of(path) == ".safetensors")
+    throw UsageError(fmt::format("--input: expected {}:TENSOR, which names a tensor of the file, found the file alone", path));
   if (at == path.npos || (ending_of(file) != ".npz" && ending_of(file) != ".safetensors")) return read_npy(path);
   const std::string name = path.substr(at + 1);
   const std::map<std::string, Tensor> tensors = read_archive(file);
