@@ -500,6 +500,22 @@ TEST_CASE("Scales of a Resize that make no picture are refused") {
   }
 }
 
+TEST_CASE("Ops of ONNX Runtime's quantizer and optimiser are read: sums of bytes, a convolution with its activation") {
+  GraphBuilder graph;
+  graph.input("x", {3}, onnx::TensorProto::UINT8).initializer("half", Tensor::scalar(0.5f)).initializer("two", Tensor::scalar(2.0f));
+  graph.input("z", {1, 1, 3}).initializer("w", ones({1, 1, 1})).output("y").output("full").output("c");
+  graph.node("QLinearAdd", {"x", "half", "", "x", "half", "", "two"}, {"y"}).domain("com.microsoft");
+  graph.node("QLinearAdd", {"x", "half", "", "x", "half", "", "half"}, {"full"}).domain("com.microsoft");
+  graph.node("FusedConv", {"z", "w", "", "z"}, {"c"}).domain("com.microsoft").set("activation", "Relu");
+  const Feeds feeds{{"x", Tensor::from<std::uint8_t>({3, 4, 250})}, {"z", Tensor::from<float>(std::vector<float>{-1, 2, 3}, {1, 1, 3})}};
+  const RunResult result = testing::run_fifo(run(Executable(parse(graph)), feeds));
+  CHECK(result["y"].tensor().to_vector<std::uint8_t>() == std::vector<std::uint8_t>{2, 2, 125});
+  CHECK(result["full"].tensor().to_vector<std::uint8_t>() == std::vector<std::uint8_t>{6, 8, 255});
+  CHECK(result["c"].tensor().to_vector<float>() == std::vector<float>{0, 4, 6});
+  graph.graph.mutable_node(2)->mutable_attribute(0)->set_s("Clip");
+  CHECK(refusal_of(graph).find("attribute activation_params: expected 2, found 0") != std::string::npos);
+}
+
 TEST_CASE("Nodes that stand before the nodes whose outputs they read are imported as if they stood behind them") {
   GraphBuilder sorted, mixed;
   for (GraphBuilder* graph : {&sorted, &mixed}) graph->input("x", {2, 3}).initializer("W", ones({3, 2})).output("y");
@@ -512,7 +528,7 @@ TEST_CASE("Nodes that stand before the nodes whose outputs they read are importe
   CHECK(print(parse(mixed)) == print(parse(sorted)));
 }
 
-TEST_CASE("What a sub-graph takes from around it comes before the node of the sub-graph, and sub-graphs are sorted too") {
+TEST_CASE("Nodes whose outputs a sub-graph reads come before the node of the sub-graph, and the nodes of a sub-graph are sorted too") {
   GraphBuilder then;
   then.output("t");
   then.node("Neg", {"u"}, {"t"});
@@ -532,7 +548,7 @@ TEST_CASE("What a sub-graph takes from around it comes before the node of the su
   CHECK(print(parse(mixed)) == print(parse(sorted)));
 }
 
-TEST_CASE("Nodes that read what is computed of their own outputs are refused by the name of one of them") {
+TEST_CASE("A cycle of nodes is refused by the name of one of them") {
   GraphBuilder graph = dense();
   graph.node("Relu", {"c"}, {"behind"}).name("behind it");
   graph.node("Add", {"xw", "b"}, {"a"}).name("first");
