@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -27,10 +29,18 @@ void write_boundaries(const std::string& output, const Recurrence& recurrence) {
     write_file(fmt::format("{}.{}{}.onnx", stem, at.opens ? "open" : "close", at.level), format_onnx_boundary(recurrence, at));
 }
 
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  const std::filesystem::path first = std::filesystem::weakly_canonical(std::filesystem::absolute(a, error), error);
+  return first == std::filesystem::weakly_canonical(std::filesystem::absolute(b, error), error);
+}
+
 int export_model(const ExportFlags& flags) {
   if (ending_of(flags.output) != ".onnx")
     throw UsageError(fmt::format("--output: expected a name that ends in .onnx, found '{}'", flags.output));
   if (!flags.start.empty() && !flags.one_step) throw UsageError("--start: expected it with --one-step, found it alone");
+  if (!flags.start.empty() && same_file(flags.start, flags.output))
+    throw UsageError(fmt::format("--start: expected another file than that of --output, found '{}' for both", flags.start));
   if (flags.batch && flags.one_step) throw UsageError("--batch: expected it without --one-step, found both");
   if (!flags.model.states.empty() && !flags.one_step)
     throw UsageError("--state: expected it with --one-step, which writes one step with its states, found it alone");

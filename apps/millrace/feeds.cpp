@@ -58,7 +58,11 @@ std::map<std::string, Tensor> read_archive(const std::string& path) {
 Tensor read_rows(const std::string& path) {
   const auto at = path.rfind(':');
   const std::string file = path.substr(0, at);
-  if (at == path.npos || (ending_of(file) != ".npz" && ending_of(file) != ".safetensors")) return read_npy(path);
+  const auto is_archive = [](const std::string& name) { return ending_of(name) == ".npz" || ending_of(name) == ".safetensors"; };
+  if (at == path.npos || !is_archive(file)) {
+    if (!is_archive(path)) return read_npy(path);
+    throw UsageError(fmt::format("--input: expected {}:TENSOR, which names a tensor of the file, found the file alone", path));
+  }
   const std::string name = path.substr(at + 1);
   const std::map<std::string, Tensor> tensors = read_archive(file);
   const auto found = tensors.find(name);

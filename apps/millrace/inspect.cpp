@@ -10,6 +10,7 @@
 
 #include <millrace/runtime/distributed/partition.h>
 #include <millrace/runtime/executor/executable.h>
+#include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/loops/cpu_fused/fused_loop.h>
 #include <millrace/runtime/loops/cuda_graph/captured_loop.h>
 #include <millrace/runtime/loops/cuda_recurrent/cell_loop.h>
@@ -144,7 +145,10 @@ void print_partition(const Partition& partition) {
 }
 
 void print_ports(const char* what, const Program& program, const std::vector<Program::Port>& ports) {
-  for (const Program::Port& port : ports) fmt::print("{} {}: {}\n", what, port.name, program.var(port.var).type.to_string());
+  for (const Program::Port& port : ports) {
+    const std::string quoted = internal::printable(port.name);
+    fmt::print("{} {}: {}\n", what, quoted.substr(1, quoted.size() - 2), program.var(port.var).type.to_string());
+  }
 }
 
 int inspect(const InspectFlags& flags) {

@@ -48,8 +48,29 @@ DDim extents_of(const std::string& name, const std::string& text) {
   return DDim(std::span<const std::int64_t>(extents));
 }
 
-bool has_input(const Program& program, const std::string& name) {
-  return std::any_of(program.inputs().begin(), program.inputs().end(), [&](const Program::Port& port) { return port.name == name; });
+bool agree(const DDim& a, const DDim& b) {
+  return a.rank() == b.rank() && std::equal(a.begin(), a.end(), b.begin(), [](std::int64_t left, std::int64_t right) {
+           return left == right || left == DDim::unknown || right == DDim::unknown;
+         });
+}
+
+/// Whether `row` may be one row of values of the type, with or without the axis of the rows.
+bool may_be_row(const DDim& row, const VarType& type) {
+  if (!type.is_tensor() || !type.shape || agree(row, *type.shape)) return true;
+  for (int axis = 0; axis < type.rank(); ++axis)
+    if (agree(row, type.shape->erased(axis))) return true;
+  return false;
+}
+
+/// ArgumentError unless the program has an input of that name, of which `row` may be a row.
+void check_row(const Program& program, const std::string& name, const DDim& row, const std::string& path) {
+  for (const Program::Port& port : program.inputs()) {
+    if (port.name != name) continue;
+    const VarType& type = program.var(port.var).type;
+    if (may_be_row(row, type)) return;
+    throw ArgumentError(fmt::format("--row {}: expected one row of {}, found {}", name, type.to_string(), row.to_string()));
+  }
+  throw ArgumentError(fmt::format("--row {}: {} has no input of that name", name, path));
 }
 
 /// The numbers of "1,2,3" as a tensor of the input's type.
@@ -116,8 +137,7 @@ Model load(const ModelFlags& flags) {
     model.config = read_stream_config(flags.config);
   else if (std::filesystem::exists(beside))
     model.config = read_stream_config(beside.string());
-  for (const auto& [name, extents] : model.rows)
-    if (!has_input(model.program, name)) throw ArgumentError(fmt::format("--row {}: {} has no input of that name", name, flags.path));
+  for (const auto& [name, extents] : model.rows) check_row(model.program, name, extents, flags.path);
   if (model.states.empty()) model.states = model.config.states;
   for (const auto& [name, text] : constants) model.constants.emplace(name, constant_of(model.program, name, text));
   // An import folds the values that it knows while it builds.

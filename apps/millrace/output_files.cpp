@@ -30,6 +30,9 @@ void write_outputs(const std::filesystem::path& folder, const NamedOutputs& outp
   for (const auto& [name, value] : outputs) {
     const std::string file = file_name_of(name);
     const auto [other, fresh] = taken.emplace(file, name);
+    if (!fresh && other->second == name)
+      throw UsageError(
+          fmt::format("outputs: expected different names, found '{}' as an output and as an element or a part of another", name));
     if (!fresh) throw UsageError(fmt::format("outputs '{}' and '{}' would both be written to {}.npy", other->second, name, file));
     const bool npy = value.tensor().dtype() != DType::bf16;
     files.emplace_back(folder / (file + (npy ? ".npy" : ".safetensors")),

@@ -18,6 +18,12 @@ int framed_behind_flags(CLI::App& command, const std::string& program, int count
       command.parse(count, arguments);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return flushed(program, command.exit(error));  // --help, --version
+      // CLI11 looks for what is missing first, but a wrong flag explains why something is.
+      for (const std::string& word : command.remaining(true)) {
+        if (!word.starts_with("-") || error.get_exit_code() != static_cast<int>(CLI::ExitCodes::RequiredError)) continue;
+        complain(program, "The following argument was not expected: " + word + " (--help explains)");
+        return bad_usage;
+      }
       complain(program, std::string(error.what()) + " (--help explains)");
       return bad_usage;
     }

@@ -100,10 +100,12 @@ TEST_CASE("bad usage is one line and exit code 2") {
   check_refused({"run"}, 2, {"MODEL"});
   check_refused({"run", files.path("listing.mr")}, 2, {"--output-dir"});
   check_refused(files.run_with({"--colour"}), 2, {"--colour"});
+  check_refused({"run", "--colour", files.path("listing.mr")}, 2, {"--colour"});
   check_refused(files.run_with({"--threads", "0"}), 2, {"--threads"});
   check_refused(files.run_with({"--threads", "many"}), 2, {"--threads"});
   check_refused(files.run_with({"--input", "x.npy"}), 2, {"--input", "'x.npy'"});
   check_refused(files.run_with({"--input", files.x(), "--input", files.x()}), 2, {"twice"});
+  check_refused(files.run_with({"--input", "x=" + files.path("x.npz")}), 2, {"x.npz:TENSOR"});
   check_refused(files.run_with({"--input", files.x(), "--lod", "x=[[3,1"}), 2, {"--lod"});
   check_refused(files.run_with({"--input", files.x(), "--lod", "z=[[6]]"}), 2, {"'z'"});
   check_refused(files.run_with({"--state", "h"}), 2, {"--state"});
@@ -292,6 +294,7 @@ TEST_CASE("what does not fit is one line and exit code 1, and nothing is written
   refused({"--input", "x=" + files.path("cut.npy")}, {"cut.npy"});
   refused({"--config", files.path("absent.toml")}, {"absent.toml"});
   refused({"--row", "nothing=4"}, {"--row nothing", "listing.mr"});
+  refused({"--row", "x=1,4"}, {"--row x: expected one row of f32[?, 3] lod=1, found [1, 4]"});
   const std::string text = read_file(files.folder / "listing.mr");
   write_file(files.folder / "listing.mr", text.substr(0, text.size() / 2));
   refused({"--input", files.x()}, {"listing.mr"});
@@ -354,6 +357,27 @@ TEST_CASE("a file that may not grow any further is an error and leaves nothing")
   ::setrlimit(RLIMIT_FSIZE, &before);
   CHECK(ended.code == 1);
   CHECK(std::filesystem::is_empty(files.folder / "out"));
+}
+
+TEST_CASE("an output and an element of a list that share a name are refused by the name") {
+  const ScratchFolder folder;
+  write_file(folder / "lists.mr",
+             "millrace 1 \"lists\"\ninput \"x\" = x: f32[2]\nblock { idx: 0 parent_idx: -1\n  s: list<f32[2]> = list_of(Xs=[x, x])\n"
+             "  y: f32[2] = neg(X=x)\n}\noutput \"s\" = s\noutput \"s.0\" = y\n");
+  write_npy(folder / "x.npy", Tensor::from<float>({1, 2}));
+  check_refused(
+      {"run", (folder / "lists.mr").string(), "--input", "x=" + (folder / "x.npy").string(), "--output-dir", (folder / "out").string()}, 2,
+      {"'s.0' as an output and as an element"});
+  CHECK_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST_CASE("an export whose start and step would be one file is refused, however the file is named") {
+  const Files files;
+  for (const std::string start : {"step.onnx", "./step.onnx"}) {
+    check_refused({"export", files.path("listing.mr"), "--output", files.path("step.onnx"), "--one-step", "--start", files.path(start)}, 2,
+                  {"--start", "step.onnx"});
+    CHECK_FALSE(std::filesystem::exists(files.folder / "step.onnx"));
+  }
 }
 
 TEST_CASE("outputs appear all or none") {
@@ -422,6 +446,10 @@ TEST_CASE("inspect prints inputs, outputs, the program and what becomes state") 
   for (const char* words : {"live input 'x': rows of f32[3]", "'boot'", "state '", "output 'y': rows of f32[4]"})
     CHECK(streaming.out.find(words) != std::string::npos);
   check_refused({"inspect", files.path("absent.onnx")}, 1, {"absent.onnx"});
+  write_file(
+      files.folder / "odd.mr",
+      "millrace 1 \"odd\"\ninput \"a\\nb\" = x: f32[2]\nblock { idx: 0 parent_idx: -1\n  y: f32[2] = neg(X=x)\n}\noutput \"y\" = y\n");
+  CHECK(millrace_command({"inspect", files.path("odd.mr")}).out.starts_with("input a?b: f32[2]\n"));
 }
 
 TEST_CASE("inspect shows the loop that hands out values of its iterations, and the backend that it keeps") {

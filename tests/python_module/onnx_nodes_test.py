@@ -180,6 +180,45 @@ def test_the_page_lists_what_is_refused(found):
     assert PAGE.read_text() == page(found), "run tests/python_module/onnx_nodes_test.py --write"
 
 
+def with_defaults(model):
+    """The model, whose one node also says the default of each attribute that it leaves out; None where there is no such attribute."""
+    node = model.graph.node[0]
+    versions = {each.domain: each.version for each in model.opset_import}
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, versions.get("ai.onnx", 0)), node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    said = {attribute.name for attribute in node.attribute}
+    defaults = [each.default_value for name, each in schema.attributes.items() if name not in said and each.default_value.type]
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    made.graph.node[0].attribute.extend(defaults)
+    return made if defaults else None
+
+
+def refusal(model):
+    try:
+        mr.parse_onnx(model.SerializeToString(), "model")
+    except mr.Error as error:
+        return str(error)
+    return None
+
+
+def test_an_attribute_that_says_its_default_is_no_reason_to_refuse_a_node():
+    if onnx.__version__ != VERSION:
+        pytest.skip(f"expected onnx {VERSION}, found {onnx.__version__}")
+    refused, tried = [], 0
+    for case in cases():
+        model = with_defaults(case.model) if case.model is not None and len(case.model.graph.node) == 1 else None
+        if model is None or refusal(case.model) is not None:
+            continue
+        tried += 1
+        if (why := refusal(model)) is not None:
+            refused.append((case.name, why))
+    assert refused == []
+    assert tried > 100
+
+
 def test_a_graph_that_says_nothing_of_shapes_is_imported_or_refused():
     for case in cases():
         inputs = range(len(case.model.graph.input))

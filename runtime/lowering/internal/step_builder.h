@@ -39,6 +39,8 @@ class StepBuilder {
   void eval(const Op& op, int block);
   void eval_generic(const Op& op, int block);
   void bind_final(const Op& op, const Symbol& input);
+  void bind_decided_late(const Op& op, const std::vector<int>& blocks, const Symbol& decision);
+  bool is_inside(int block, const std::vector<int>& blocks) const;
   bool eval_control(const Op& op);
   bool eval_pool(const Op& op, const std::vector<Symbol>& inputs);
   std::vector<Symbol> apply(const std::string& type, const std::vector<Symbol>& inputs, const Attributes& attributes, int rows);
@@ -61,6 +63,7 @@ class StepBuilder {
   void eval_while(const Op& op);
   std::optional<int> level_over_time(const Op& op);
   void eval_over_time(const Op& op);
+  std::optional<Symbol> late_value(const Op& op, const Block& body);
   std::optional<std::size_t> carry(const Op& op, const Block& body, std::size_t index);
   void unroll(const Op& op);
   void find_writes(const Block& body);

@@ -71,6 +71,7 @@ void StepBuilder::find_writes(const Block& body) {
                                              [&](VarId in) { return symbols_.contains(in) || program_.constant(in) != nullptr; });
     if (counts) eval_control(op);
     if (op.type != "tensor_array_write" && op.type != "tensor_array_append") continue;
+    if (!at(op.inputs[0]).is(Kind::array)) refuse(op, "writes an array that is known only at the end of the sequence");
     ArrayModel& array = *at(op.inputs[0]).array;
     if (op.type == "tensor_array_append") {
       array.write_at = array.slots.empty() ? 0 : array.slots.rbegin()->first + 1;
@@ -102,8 +103,31 @@ std::optional<std::size_t> StepBuilder::carry(const Op& op, const Block& body, s
   return state;
 }
 
+/// A value from outside the loop that it reads and that is known only at the end: a second pass over the rows.
+std::optional<Symbol> StepBuilder::late_value(const Op& op, const Block& body) {
+  const auto late = [&](VarId var) -> std::optional<Symbol> {
+    const auto found = symbols_.find(var);
+    if (var == no_var || found == symbols_.end()) return std::nullopt;
+    if (found->second.is(Kind::final)) return found->second;
+    const bool array = found->second.is(Kind::array) && found->second.array->decided_late.is(Kind::final);
+    return array ? std::optional(found->second.array->decided_late) : std::nullopt;
+  };
+  for (const VarId input : op.inputs)
+    if (auto value = late(input)) return value;
+  for (const Block& block : program_.blocks()) {
+    if (!is_inside(block.idx, {body.idx})) continue;
+    for (const Op& inner : block.ops)
+      for (const VarId input : inner.inputs) {
+        if (input == no_var || unused(inner) || is_inside(program_.var(input).block, {body.idx})) continue;
+        if (auto value = late(input)) return value;
+      }
+  }
+  return std::nullopt;
+}
+
 void StepBuilder::eval_over_time(const Op& op) {
   const Block& body = program_.block(op.attributes.get<BlockId>("sub_block").index);
+  if (const auto late = late_value(op, body)) return bind_decided_late(op, {body.idx}, *late);
   const std::int64_t condition = op.attributes.get_or<std::int64_t>("condition", -1);
   const int level = *level_over_time(op);
   if (level <= loop_level_) refuse(op, "goes over the same rows as the loop around it");
@@ -145,9 +169,17 @@ void StepBuilder::unroll(const Op& op) {
     if (!test.is(Kind::constant)) refuse(op, "ends by what is known only while the program runs");
     return test.value.item() != 0.0;
   };
+  const auto decided_late = [&](const Symbol& test) {
+    if (!test.is(Kind::final)) return false;
+    for (const Symbol& symbol : carried)
+      if (symbol.is(Kind::array)) symbol.array->decided_late = test;
+    bind_decided_late(op, {body.idx}, test);
+    return true;
+  };
   bool broke = false;
   for (int iteration = 0; !broke && (max_trips < 0 || iteration < max_trips); ++iteration) {
     if (iteration == most_iterations) refuse(op, fmt::format("iterations more than {} times in one step", most_iterations));
+    if (condition >= 0 && decided_late(carried[static_cast<std::size_t>(condition)])) return;
     if (condition >= 0 && !decided(carried[static_cast<std::size_t>(condition)])) break;
     for (std::size_t i = 0; i < carried.size(); ++i) bind(body.params[i], carried[i]);
     for (const Op& inner : body.ops) {
@@ -155,6 +187,7 @@ void StepBuilder::unroll(const Op& op) {
         eval(inner, body.idx);
         continue;
       }
+      if (decided_late(at(inner.inputs[0]))) return;
       broke = decided(at(inner.inputs[0]));
       if (!broke) continue;
       for (std::size_t i = 0; i < carried.size(); ++i) carried[i] = at(inner.inputs[i + 1]);

@@ -174,6 +174,28 @@ void StepBuilder::bind_final(const Op& op, const Symbol& input) {
   for (const VarId output : op.outputs) bind(output, Symbol{.kind = Kind::final, .origin = input.origin});
 }
 
+/// Whether the block is one of `blocks`, or inside one.
+bool StepBuilder::is_inside(int block, const std::vector<int>& blocks) const {
+  while (block >= 0 && std::find(blocks.begin(), blocks.end(), block) == blocks.end()) block = program_.block(block).parent_idx;
+  return block >= 0;
+}
+
+/// Only the end of the sequence tells which iterations of a loop run, or which branch: so its outputs, and the arrays that `blocks` or the
+/// blocks inside them write, are known only then.
+void StepBuilder::bind_decided_late(const Op& op, const std::vector<int>& blocks, const Symbol& decision) {
+  const auto mark = [&](VarId var) {
+    const auto found = var == no_var ? symbols_.end() : symbols_.find(var);
+    if (found != symbols_.end() && found->second.is(Kind::array)) found->second.array->decided_late = decision;
+  };
+  for (const VarId input : op.inputs) mark(input);
+  for (const Block& block : program_.blocks()) {
+    if (!is_inside(block.idx, blocks)) continue;
+    for (const Op& inner : block.ops)
+      if (inner.type == "tensor_array_write" || inner.type == "tensor_array_append") mark(inner.inputs[0]);
+  }
+  bind_final(op, decision);
+}
+
 /// Where the rows lie in the outputs; refuses what needs other rows than its own.
 std::vector<int> StepBuilder::follow_rows(const Op& op, int block, const std::vector<Symbol>& inputs) const {
   std::vector<int> axes;
@@ -240,12 +262,13 @@ std::vector<Symbol> StepBuilder::apply(const std::string& type, const std::vecto
 
 void StepBuilder::eval_branch(const Op& op) {
   const Symbol condition = input(op, 0);
+  const auto block_of = [&](bool yes) { return op.attributes.get<BlockId>(yes ? "then_block" : "else_block").index; };
+  if (condition.is(Kind::final)) return bind_decided_late(op, {block_of(true), block_of(false)}, condition);
   if (!condition.is(Kind::constant))
     refuse(op,
            "chooses by what is known only while the program runs: where that is an input which never changes, make it a constant (--const "
            "INPUT=NUMBER, OnnxOptions::constants)");
-  const bool chosen = condition.value.item() != 0.0;
-  const int block = op.attributes.get<BlockId>(chosen ? "then_block" : "else_block").index;
+  const int block = block_of(condition.value.item() != 0.0);
   eval_block(block);
   const Block& branch = program_.block(block);
   for (std::size_t i = 0; i < op.outputs.size(); ++i) bind(op.outputs[i], at(branch.results[i]));
@@ -256,6 +279,8 @@ void StepBuilder::eval_branch(const Op& op) {
 void StepBuilder::eval_array_op(const Op& op) {
   const Symbol first = input(op, 0);
   const std::string& type = op.type;
+  if (first.is(Kind::array) && first.array->decided_late.is(Kind::final)) return bind_final(op, first.array->decided_late);
+  if (first.is(Kind::final) && !program_.var(op.inputs[0]).type.is_tensor()) return bind_final(op, first);
   if (type == "tensor_array_read") return eval_read(op);
   if (type == "tensor_array_write") return eval_write(op, input(op, 1), input(op, 2));
   if (type == "tensor_array_stack" || type == "tensor_array_concat" || type == "pack" || type == "restore_lod_tensor_from_timesteps")
@@ -278,7 +303,7 @@ void StepBuilder::eval_array_op(const Op& op) {
     return bind(op.outputs[0], Symbol{.kind = Kind::array, .array = model, .origin = model->name});
   }
   if (type == "tensor_array_unstack") {
-    if (first.is(Kind::final)) refuse(op, "takes apart what only the end of the sequence tells: " + first.origin);
+    if (first.is(Kind::final)) return bind_final(op, first);
     const VarType source = type_of(first);
     const auto axis = static_cast<int>(op.attributes.get_or<std::int64_t>("axis", 0));
     model->axis = axis < 0 ? axis + source.rank() : axis;
@@ -444,6 +469,7 @@ void StepBuilder::eval_joined(const Op& op) {
   for (const auto& [slot, value] : array.slots) {
     if (std::cmp_not_equal(slot, parts.size()))
       refuse(op, fmt::format("joins '{}', whose slot {} nothing wrote", array.name, parts.size()));
+    if (value.is(Kind::final)) return bind_final(op, value);
     if (value.rows >= 0) refuse(op, "joins values that have rows of their own");
     parts.push_back(op.type == "tensor_array_stack" ? apply("unsqueeze", {value}, {{"axes", Ints{axis}}}, -1)[0] : value);
   }

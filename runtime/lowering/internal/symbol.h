@@ -64,6 +64,9 @@ struct ArrayModel {
   std::int64_t write_at = 0;
   Symbol latest;                  ///< the value that this iteration writes; none before it has
   std::vector<std::size_t> lags;  ///< states that hold what was written 1, 2, … iterations ago
+
+  /// Of kind `final` once an op that only the end of the sequence decides may have written slots; else none.
+  Symbol decided_late;
 };
 
 }  // namespace millrace::lowering

@@ -20,7 +20,8 @@ struct OnnxOptions {
   std::shared_ptr<const OpRegistry> registry;
 };
 
-/// An ONNX model of the default domain, opset 6 to 24, as a program of the standard ops. Nothing else evaluates it:
+/// An ONNX model, opset 6 to 28, as a program of the standard ops; of ONNX Runtime's domain the ops that its quantizer and its optimiser write
+/// are known. Nodes may stand in any order. Nothing else evaluates it:
 /// RNN, GRU, LSTM, Loop, Scan and SequenceMap become `while` loops, If becomes `if`; a sequence is a list, an optional an
 /// optional. Inputs and outputs keep their names, an extent with a name (`dim_param`) is unknown, an input with an
 /// initializer is a weight. Values are not computed here, but shapes, axes and pads that the file holds become
@@ -31,7 +32,7 @@ struct OnnxOptions {
 ///   ParseError        it is no ONNX model, or tensors in it are not what they say
 ///   UnsupportedError  opset, types or ops that this library does not have (all missing ops at once, each with its
 ///                     nodes), or a build without the part `onnx`
-///   ProgramError      nodes that do not fit together
+///   ProgramError      nodes that do not fit together, or that read what is computed of their own outputs
 /// External tensors lie beneath the model's folder and are not reached through symbolic links. Nothing is allocated
 /// from a declared size before it is compared with the bytes that are there. The number of threads, the clock and the
 /// machine do not enter.

@@ -272,6 +272,75 @@ TEST_CASE("what a loop leaves is known only at the end, and is not streamed") {
   CHECK(recurrence.outputs[0].name == "twice");
 }
 
+TEST_CASE("loops and branches that the last state decides are known only at the end, and leave the other outputs live") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const build::Var last =
+        build::fold([](const build::Var& s, const build::Var& row) { return s + row; }, x, build::constant(Tensor::from<float>({0, 0})));
+    const auto large = [](const build::Var& s) { return build::greater(build::sum(s), build::constant(Tensor::scalar(5.0f))); };
+    const build::ArrayVar kept(build::constant(4), "kept");
+    build::Var s = build::identity(last), step = build::constant(0);
+    {
+      build::WhileLoop loop = build::while_loop({step, s}, {.max_trips = 4});
+      const auto frame = loop.frame();
+      kept.write(step, s);
+      loop.break_if(large(s));
+      s.update(s + s);
+      step.update(step + 1);
+    }
+    build::output("grown", s);
+    build::output("all", kept.stack());
+    build::output(
+        "chosen",
+        build::if_else(large(last), [&] { return std::vector<build::Var>{last}; }, [&] { return std::vector<build::Var>{last * 2.0}; })[0]);
+    build::output("twice", x + x);
+  }
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.at_end == std::vector<std::string>{"grown", "all", "chosen"});
+  REQUIRE(recurrence.outputs.size() == 1);
+  CHECK(recurrence.outputs[0].name == "twice");
+}
+
+TEST_CASE("a second loop over the rows that reads the last state of the first is known only at the end") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const build::Var zero = build::constant(Tensor::from<float>({0, 0}));
+    const auto plus = [](const build::Var& s, const build::Var& row) { return s + row; };
+    const build::Var last = build::fold(plus, x, zero);
+    build::output("centred", build::map_fn([&](const build::Var& row) { return row - last; }, x));
+    build::output("again", build::fold([&](const build::Var& s, const build::Var& row) { return s + row * last; }, x, zero));
+    build::output("further", build::fold(plus, x, last));
+    build::output("twice", x + x);
+  }
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.at_end == std::vector<std::string>{"centred", "again", "further"});
+  REQUIRE(recurrence.outputs.size() == 1);
+  CHECK(recurrence.outputs[0].name == "twice");
+}
+
+TEST_CASE("an array that holds the last state, or is taken apart from it, is known only at the end") {
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const build::Var last =
+        build::fold([](const build::Var& s, const build::Var& row) { return s + row; }, x, build::constant(Tensor::from<float>({0, 0})));
+    const build::ArrayVar both(build::constant(2), "both");
+    both.write(build::constant(0), last * 2.0);
+    both.write(build::constant(1), last);
+    build::output("both", both.stack());
+    build::output("element", build::ArrayVar::unstack(last).read(build::constant(0)));
+    build::output("twice", x + x);
+  }
+  const Recurrence recurrence = make_recurrence(program);
+  CHECK(recurrence.at_end == std::vector<std::string>{"both", "element"});
+  REQUIRE(recurrence.outputs.size() == 1);
+}
+
 TEST_CASE("a graph that is one step takes its states by name") {
   Program program;
   {

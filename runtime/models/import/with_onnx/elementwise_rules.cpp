@@ -48,6 +48,12 @@ void gelu(Importer& to, const Node& node, const char* op) {
   to.give(node, op, {to.in(node, 0)}, {{"approximate", node.word("approximate", "none", {"none", "tanh"})}});
 }
 
+/// Of ONNX Runtime's optimiser: of the sum with a bias.
+void bias_gelu(Importer& to, const Node& node, const char* approximate) {
+  const VarId x = node.has(1) ? to.emit1("add", {to.in(node, 0), to.in(node, 1)}) : to.in(node, 0);
+  to.give(node, "gelu", {x}, {{"approximate", std::string(approximate)}});
+}
+
 /// Max, Min, Sum of any number of inputs: one after the other.
 VarId fold(Importer& to, const std::vector<VarId>& inputs, const char* op) {
   VarId result = inputs.at(0);
@@ -234,6 +240,9 @@ constexpr Rule rules[] = {
     {"Selu", activation, "selu"},
     {"Celu", activation, "celu"},
     {"Gelu", gelu, "gelu"},
+    {"com.microsoft.Gelu", bias_gelu, "none"},
+    {"com.microsoft.BiasGelu", bias_gelu, "none"},
+    {"com.microsoft.FastGelu", bias_gelu, "tanh"},
     {"HardSigmoid", activation, "hard_sigmoid"},
     {"HardSwish", same, "hard_swish"},
     {"Mish", same, "mish"},

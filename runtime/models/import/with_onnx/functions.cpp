@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -114,7 +115,10 @@ class Expander {
  public:
   Expander(const onnx::ModelProto& model, const std::string& source) : source_(source), opset_(opset_of(model.opset_import())) {
     for (const onnx::FunctionProto& function : model.functions())
-      functions_.emplace(std::pair(plain_domain(function.domain()), function.name()), &function);
+      if (!functions_.emplace(Key(plain_domain(function.domain()), function.name(), function.overload()), &function).second)
+        throw ParseError(source + ": function " + printable(function.name()) +
+                         ": expected each function of a domain and an overload once, " + "found it twice with the overload " +
+                         printable(function.overload()));
   }
 
   void expand(Nodes& nodes, int depth) {
@@ -122,7 +126,7 @@ class Expander {
     for (onnx::NodeProto& node : nodes) {
       for (onnx::AttributeProto& attribute : *node.mutable_attribute())
         if (attribute.has_g()) expand(*attribute.mutable_g()->mutable_node(), depth);
-      const auto found = functions_.find({plain_domain(node.domain()), node.op_type()});
+      const auto found = functions_.find({plain_domain(node.domain()), node.op_type(), node.overload()});
       if (found == functions_.end()) {
         expanded.Add()->Swap(&node);
         continue;
@@ -156,7 +160,8 @@ class Expander {
 
   const std::string& source_;
   std::int64_t opset_;
-  std::map<std::pair<std::string, std::string>, const onnx::FunctionProto*> functions_;
+  using Key = std::tuple<std::string, std::string, std::string>;  // domain, name, overload
+  std::map<Key, const onnx::FunctionProto*> functions_;
   std::int64_t calls_ = 0;
   std::int64_t nodes_ = 0;
   std::size_t bytes_ = 0;

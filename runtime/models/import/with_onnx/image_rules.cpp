@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,6 +159,15 @@ VarId resized(Importer& to, const Form& form, Sizes sizes, const std::string& po
   return to.type(made).dtype == dtype ? made : to.emit1("cast", {made}, {{"to", dtype}});
 }
 
+/// ProgramError for a scale, among those that the file holds, that makes no picture.
+void check_scales(const Tensor* scales) {
+  for (std::int64_t i = 0; scales != nullptr && scales->rank() == 1 && i < scales->elements(); ++i) {
+    const double scale = scales->rows(i, i + 1).item();
+    if (!(scale > 0) || !std::isfinite(scale))
+      throw ProgramError("expected scales that are finite and above 0, found " + std::to_string(scale));
+  }
+}
+
 void resize(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const Formula f(to, DType::f64);
@@ -181,6 +191,7 @@ void resize(Importer& to, const Node& node, const char*) {
     for (int axis = 0; axis < to.rank(x); ++axis) sizes.axes.push_back(axis);
   for (const std::int64_t axis : all) sizes.axes.push_back(axis_of("attribute axes", axis, to.rank(x)));
   const std::size_t scales = old ? 1 : 2;
+  if (given(to, node, scales)) check_scales(to.known(node, scales));
   if (given(to, node, scales))
     sizes.scales = f.taken(to.in(node, scales));
   else if (!old && given(to, node, 3))
@@ -204,12 +215,15 @@ void upsample(Importer& to, const Node& node, const char*) {
   Sizes sizes;
   for (int axis = 0; axis < to.rank(x); ++axis) sizes.axes.push_back(axis);
   if (to.opset() >= 9) {
+    check_scales(to.known(node, 1));
     sizes.scales = Formula(to, DType::f64).taken(to.in(node, 1));
   } else {
     const std::vector<float> scales = node.reals("scales");
     if (std::cmp_not_equal(scales.size(), to.rank(x)))
       throw ParseError("attribute scales: expected one for each axis, found " + std::to_string(scales.size()));
-    sizes.scales = to.literal(Tensor::from(std::vector<double>(scales.begin(), scales.end()), DDim{to.rank(x)}));
+    const Tensor numbers = Tensor::from(std::vector<double>(scales.begin(), scales.end()), DDim{to.rank(x)});
+    check_scales(&numbers);
+    sizes.scales = to.literal(numbers);
   }
   to.give(node, "identity", {resized(to, form, sizes, "stretch", x)});
 }

@@ -57,6 +57,12 @@ std::string Node::word(const std::string& name, const std::string& otherwise, st
   throw ParseError("attribute " + name + ": expected " + known + ", found " + internal::printable(found));
 }
 
+void Node::expect_integer(const std::string& name, std::int64_t only) const {
+  const std::int64_t found = integer(name, only);
+  if (found != only)
+    throw UnsupportedError("attribute " + name + ": expected " + std::to_string(only) + ", found " + std::to_string(found));
+}
+
 void Node::expect_all_read() const {
   for (const AttributeProto& attribute : proto_.attribute())
     if (!read_.contains(attribute.name()))

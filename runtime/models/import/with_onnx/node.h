@@ -54,6 +54,8 @@ class Node {
   /// ParseError when absent.
   const onnx::GraphProto& graph(const std::string& name) const;
 
+  /// UnsupportedError unless the attribute is absent or says `only`, the one value that a rule computes with.
+  void expect_integer(const std::string& name, std::int64_t only) const;
   /// The attribute changes nothing here, whatever it says: it counts as read.
   void pass_over(const std::string& name) const { find(name); }
   /// Everything that was asked of `other`, a node made of this one, was asked of this one.

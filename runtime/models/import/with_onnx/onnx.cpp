@@ -11,6 +11,7 @@
 #include <millrace/runtime/files/internal/descriptor.h>
 #include <millrace/runtime/models/import/with_onnx/functions.h>
 #include <millrace/runtime/models/import/with_onnx/importer.h>
+#include <millrace/runtime/models/import/with_onnx/node_order.h>
 
 namespace millrace {
 namespace {
@@ -36,6 +37,7 @@ bool parse(google::protobuf::io::ZeroCopyInputStream& bytes, onnx::ModelProto& m
 
 Program import(importing::Source source, onnx::ModelProto& model, const OnnxOptions& options) {
   importing::expand_functions(model, source.name());
+  if (model.has_graph()) importing::sort_nodes(*model.mutable_graph(), source.name());
   return importing::Importer(source, options, model).run();
 }
 

@@ -83,7 +83,10 @@ VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t a
 
 void dequantize(Importer& to, const Node& node, const char*) {
   refuse_blocks(node);
-  to.give(node, "identity", {dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), node.integer("axis", 1))});
+  const VarId made = dequantized(to, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2), node.integer("axis", 1));
+  // 0: the type of the scale.
+  if (node.integer("output_dtype", 0) == 0) return to.give(node, "identity", {made});
+  to.give(node, "cast", {made}, {{"to", dtype_attribute(node, "output_dtype")}});
 }
 
 /// 8 bits of x, and their scale and zero point, of no axes.
@@ -213,6 +216,58 @@ void matmul_to_float(Importer& to, const Node& node, const char*) {
   to.give(node, "add", {made, to.in(node, 6)});
 }
 
+// ---- ONNX Runtime's own, as its static quantizer writes them: each tensor of 8 bits, behind it its scale and its zero point, one for all elements
+
+VarId taken_back(Importer& to, const Node& node, std::size_t input) {
+  expect_bytes(to, to.in(node, input));
+  return dequantized(to, to.in(node, input), to.in(node, input + 1), to.in_or_none(node, input + 2), 0);
+}
+
+/// `x` as the first output, by the scale at input `scale` and the zero point behind it; without one in the dtype of the first input.
+void give_bytes(Importer& to, const Node& node, VarId x, std::size_t scale) {
+  const Formula f(to, DType::f32);
+  const VarId zero = node.has(scale + 1) ? f.reshaped(to.in(node, scale + 1), {}) : no_var;
+  const VarId scaled = f.over(f.taken(x), f.reshaped(f.taken(to.in(node, scale)), {}));
+  to.give(node, "identity", {narrowed(to, f, scaled, zero, to.type(zero == no_var ? to.in(node, 0) : zero).dtype)});
+}
+
+void qlinear_binary(Importer& to, const Node& node, const char* op) {
+  const VarId a = taken_back(to, node, 0);
+  give_bytes(to, node, to.emit1(op, {a, taken_back(to, node, 3)}), 6);
+}
+
+void qlinear_sigmoid(Importer& to, const Node& node, const char* op) { give_bytes(to, node, to.emit1(op, {taken_back(to, node, 0)}), 3); }
+
+void qlinear_leaky_relu(Importer& to, const Node& node, const char* op) {
+  give_bytes(to, node, to.emit1(op, {taken_back(to, node, 0)}, {{"alpha", node.real("alpha", 0.01f)}}), 3);
+}
+
+/// α · the scales of A and B · (A · B + C), C in i32. B has a scale and a zero point for all or one for each column. f32 without a scale of Y.
+void qgemm(Importer& to, const Node& node, const char*) {
+  expect_bytes(to, to.in(node, 0));
+  expect_bytes(to, to.in(node, 3));
+  const bool turned_b = node.flag("transB", false);
+  const VarType b_type = to.type(to.in(node, 3));
+  const Formula wide(to, exact(b_type.rank() == 2 ? (*b_type.shape)[turned_b ? 1 : 0] : DDim::unknown));
+  const auto one_or_columns = [&](const Formula& f, std::size_t input) {
+    const VarId given = f.taken(to.in(node, input));
+    return to.type(given).is_scalar() ? f.reshaped(given, {}) : given;
+  };
+  const auto factor = [&](std::size_t input, bool turned) {
+    VarId x = wide.taken(to.in(node, input));
+    if (turned) x = to.emit1("transpose", {x}, {{"perm", Ints{1, 0}}});
+    return node.has(input + 2) ? wide.minus(x, one_or_columns(wide, input + 2)) : x;
+  };
+  const VarId a = factor(0, node.flag("transA", false));
+  VarId sums = wide.op("matmul", a, factor(3, turned_b));
+  if (node.has(6)) sums = wide.plus(sums, wide.taken(to.in(node, 6)));
+  const Formula f(to, DType::f32);
+  const VarId scales = f.times(f.times(one_or_columns(f, 1), one_or_columns(f, 4)), node.real("alpha", 1));
+  const VarId made = f.times(f.taken(sums), scales);
+  if (node.has(7)) return give_bytes(to, node, made, 7);
+  to.give(node, "identity", {made});
+}
+
 /// W or R [directions, inputs, gates] of 8 bits, a scale for each direction, and perhaps for each gate's unit: [directions, gates, inputs].
 VarId recurrent_weights(Importer& to, const Node& node, std::size_t weights, std::size_t scale) {
   const Formula f(to, DType::f32);
@@ -249,6 +304,11 @@ constexpr Rule rules[] = {
     {"com.microsoft.DynamicQuantizeMatMul", dynamic_matmul},
     {"com.microsoft.MatMulIntegerToFloat", matmul_to_float},
     {"com.microsoft.DynamicQuantizeLSTM", dynamic_lstm},
+    {"com.microsoft.QLinearAdd", qlinear_binary, "add"},
+    {"com.microsoft.QLinearMul", qlinear_binary, "mul"},
+    {"com.microsoft.QLinearSigmoid", qlinear_sigmoid, "sigmoid"},
+    {"com.microsoft.QLinearLeakyRelu", qlinear_leaky_relu, "leaky_relu"},
+    {"com.microsoft.QGemm", qgemm},
 };
 
 }  // namespace

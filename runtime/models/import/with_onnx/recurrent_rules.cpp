@@ -70,6 +70,8 @@ std::vector<Functions> read_functions(const Node& node, const Kind& kind, std::s
   const std::size_t count = kind.activations.size();
   if (names.empty())
     for (std::size_t d = 0; d < directions; ++d) names.insert(names.end(), kind.activations.begin(), kind.activations.end());
+  // The schema's default of RNN has two functions, one for each direction that there might be.
+  if (count == 1 && directions == 1 && names.size() == 2) names.pop_back();
   if (names.size() != count * directions)
     throw ProgramError("attribute activations: expected " + std::to_string(count * directions) + ", found " + std::to_string(names.size()));
   const std::vector<float> given_alpha = node.reals("activation_alpha");

@@ -91,6 +91,7 @@ void layer_norm(Importer& to, const Node& node, const char* op) {
   const VarId x = to.in(node, 0);
   const std::int64_t axis = node.integer("axis", -1);
   const double epsilon = node.real("epsilon", 1e-5f);
+  node.expect_integer("stash_type", onnx::TensorProto::FLOAT);
   to.give(node, op, {x, to.in(node, 1), to.in_or_none(node, 2)}, {{"axis", axis}, {"epsilon", epsilon}});
   if (!node.wants(1) && !node.wants(2)) return;
   const Ints axes = axes_from(to, x, axis);

@@ -97,7 +97,10 @@ void size(Importer& to, const Node& node, const char* op) { to.give(node, op, {t
 
 void expand(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1)}); }
 
-void range(Importer& to, const Node& node, const char* op) { to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)}); }
+void range(Importer& to, const Node& node, const char* op) {
+  node.expect_integer("stash_type", onnx::TensorProto::FLOAT);
+  to.give(node, op, {to.in(node, 0), to.in(node, 1), to.in(node, 2)});
+}
 
 void constant(Importer& to, const Node& node, const char*) {
   if (const onnx::TensorProto* tensor = node.tensor("value"))

@@ -34,7 +34,9 @@ Descriptor open_beneath(const std::filesystem::path& folder, const std::string& 
     begin = end + 1;
   }
   if (errno == ELOOP || errno == ENOTDIR)
-    throw ParseError(where + ": expected external data that is reached without symbolic links, found " + printable(location));
+    throw ParseError(where +
+                     ": expected external data that is reached without symbolic links, which may lead out of the model's folder, found " +
+                     printable(location) + ": copy the files that the links name beside the model, as cp -L does");
   throw IoError(where + ": cannot open external data " + printable(location) + ": " + std::strerror(errno));
 }
 

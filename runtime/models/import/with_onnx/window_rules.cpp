@@ -80,6 +80,30 @@ VarId of_rank(Importer& to, VarId x, int rank) {
 void conv(Importer& to, const Node& node, const char*) {
   to.give(node, "identity", {convolved(to, node, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2))});
 }
+
+/// The numbers of an activation. ParseError where there are others than `count`.
+std::vector<float> activation_numbers(const Node& node, std::size_t count) {
+  const std::vector<float> given = node.reals("activation_params");
+  if (given.size() != count)
+    throw ParseError("attribute activation_params: expected " + std::to_string(count) + ", found " + std::to_string(given.size()));
+  return given;
+}
+
+/// As the optimiser of ONNX Runtime writes a Conv, an Add and an activation.
+void fused_conv(Importer& to, const Node& node, const char*) {
+  VarId made = convolved(to, node, to.in(node, 0), to.in(node, 1), to.in_or_none(node, 2));
+  if (node.has(3)) made = to.emit1("add", {made, to.in(node, 3)});
+  const std::string name = node.word("activation", "", {"", "Relu", "Tanh", "Sigmoid", "LeakyRelu", "HardSigmoid", "Clip"});
+  const std::vector<float> numbers = activation_numbers(node, name == "LeakyRelu" ? 1 : name == "HardSigmoid" || name == "Clip" ? 2 : 0);
+  const auto number = [&](std::size_t i) { return static_cast<double>(numbers[i]); };
+  const auto literal = [&](std::size_t i) { return to.literal(scalar_of(to.type(made).dtype, number(i))); };
+  if (name.empty()) return to.give(node, "identity", {made});
+  if (name == "LeakyRelu") return to.give(node, "leaky_relu", {made}, {{"alpha", number(0)}});
+  if (name == "HardSigmoid") return to.give(node, "hard_sigmoid", {made}, {{"alpha", number(0)}, {"beta", number(1)}});
+  if (name == "Clip") return to.give(node, "clip", {made, literal(0), literal(1)});
+  to.give(node, name == "Relu" ? "relu" : name == "Tanh" ? "tanh" : "sigmoid", {made});
+}
+
 // ---- pools
 
 std::vector<Window> pool_windows(Importer& to, const Node& node, VarId x) {
@@ -190,6 +214,7 @@ void global_pool(Importer& to, const Node& node, const char* kind) {
 
 constexpr Rule rules[] = {
     {"Conv", conv},
+    {"com.microsoft.FusedConv", fused_conv},
     {"MaxPool", max_pool},
     {"AveragePool", average_pool},
     {"LpPool", lp_pool},

@@ -106,6 +106,26 @@ TEST_CASE("Functions of a model stand where they are called, with names of their
   CHECK(result["again"].tensor().to_vector<float>() == Floats{-1, 8});
 }
 
+TEST_CASE("Functions of one name are told apart by their overloads, and one that is there twice is refused") {
+  const auto function = [](const char* op, const std::string& overload) {
+    FunctionBuilder made("f", {"x"}, {"y"});
+    made.node(op, {"x"}, {"y"});
+    made.proto.set_overload(overload);
+    return made.proto;
+  };
+  GraphBuilder graph;
+  graph.input("x", {-1}).output("a").output("b");
+  graph.node("f", {"x"}, {"a"}).domain("my");
+  graph.node("f", {"x"}, {"b"}).domain("my");
+  graph.graph.mutable_node(0)->set_overload("one");
+  graph.graph.mutable_node(1)->set_overload("two");
+  const RunResult result = run_it(bytes(graph, {function("Neg", "one"), function("Abs", "two")}), {{"x", floats({-8, 4}, {2})}});
+  CHECK(result["a"].tensor().to_vector<float>() == Floats{8, -4});
+  CHECK(result["b"].tensor().to_vector<float>() == Floats{8, 4});
+  says(refusal<ParseError>(bytes(graph, {function("Neg", "one"), function("Abs", "one")})), {"m.onnx", "'f'", "once", "'one'"});
+  says(refusal<UnsupportedError>(bytes(graph, {function("Neg", "one"), function("Abs", "")})), {"m.onnx", "my.f"});
+}
+
 TEST_CASE("A function with a loop inside is another loop at each call") {
   GraphBuilder body;
   body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {-1});

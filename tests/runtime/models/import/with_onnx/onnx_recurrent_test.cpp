@@ -152,6 +152,39 @@ TEST_CASE("An initial state and a reshape that an exporter computes from the sha
   CHECK(recurrence.outputs[0].row == DDim{2});
 }
 
+TEST_CASE("A layer whose initial state is sized by one number of the shape streams where batch and time are both open") {
+  GraphBuilder graph;
+  graph.input("x", {-1, -1, 3}).output("z").initializer("W", ones({1, 6, 3})).initializer("R", ones({1, 6, 2}));
+  graph.initializer("first", Tensor::scalar<std::int64_t>(0)).initializer("zero", list({0}));
+  graph.initializer("one", list({1})).initializer("two", list({2}));
+  graph.node("Shape", {"x"}, {"s"});
+  graph.node("Gather", {"s", "first"}, {"batch"});
+  graph.node("Unsqueeze", {"batch", "zero"}, {"listed"});
+  graph.node("Concat", {"one", "listed", "two"}, {"dims"}).set("axis", 0);
+  graph.node("ConstantOfShape", {"dims"}, {"h0"});
+  graph.node("Transpose", {"x"}, {"t"}).set("perm", Ints{1, 0, 2});
+  graph.node("GRU", {"t", "W", "R", "", "", "h0"}, {"y"}).set("hidden_size", 2);
+  graph.node("Squeeze", {"y", "one"}, {"rows"});
+  graph.node("Transpose", {"rows"}, {"z"}).set("perm", Ints{1, 0, 2});
+  const Recurrence recurrence = make_recurrence(parse(graph));
+  CHECK(recurrence.states.size() == 1);
+  REQUIRE(recurrence.outputs.size() == 1);
+  CHECK(recurrence.outputs[0].row == DDim{1, 2});
+}
+
+TEST_CASE("RNN takes two activations for one direction, as the default of its schema has them") {
+  const auto text = [](const std::vector<std::string>& activations) {
+    GraphBuilder graph;
+    graph.input("x", {5, 1, 3}).initializer("W", ones({1, 2, 3})).initializer("R", ones({1, 2, 2})).output("y");
+    testing::NodeBuilder node = graph.node("RNN", {"x", "W", "R"}, {"y"}).set("hidden_size", 2);
+    if (!activations.empty()) node.set("activations", activations);
+    return print(parse(graph));
+  };
+  CHECK(text({"Tanh", "Tanh"}) == text({}));
+  CHECK(text({"Relu", "Tanh"}) == text({"Relu"}));
+  CHECK_THROWS_WITH_AS(text({"Tanh", "Tanh", "Tanh"}), doctest::Contains("attribute activations: expected 1, found 3"), ProgramError);
+}
+
 /// Three LSTM layers of 2 units as exporters write them: what lies between two takes the axis of directions out.
 Program stacked_lstm(std::int64_t directions, std::int64_t sequences) {
   GraphBuilder graph;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include <runtime/models/import/with_onnx/imported.h>
@@ -268,6 +269,7 @@ TEST_CASE("External tensors lie beneath the model and have the bytes they claim"
     INFO("location ", location);
     CHECK_THROWS_WITH_AS(import(location, "", ""), doctest::Contains("external data"), ParseError);
   }
+  CHECK_THROWS_WITH_AS(import("link", "", ""), doctest::Contains("without symbolic links"), ParseError);
   CHECK_THROWS_WITH_AS(import("data/w", "8", "8"), doctest::Contains("found a file of 12"), ParseError);
   CHECK_THROWS_AS(import("data/w", "9223372036854775807", "8"), ParseError);
   CHECK_THROWS_AS(import("data/w", "-4", "8"), ParseError);
@@ -450,6 +452,116 @@ TEST_CASE("LpNormalization of a vector of zeros is zero") {
     const RunResult result = testing::run_fifo(run(Executable(parse(graph)), {{"x", x}}));
     CHECK(result["y"].tensor().to_vector<float>() == std::vector<float>{0, 0, 1, 0});
   }
+}
+
+TEST_CASE("An attribute that says the default of its op is no reason to refuse a node, and another value of it is refused by name") {
+  const auto norm = [](int stash_type) {
+    GraphBuilder graph;
+    graph.input("x", {2, 3}).initializer("scale", ones({3})).output("y");
+    graph.node("LayerNormalization", {"x", "scale"}, {"y"}).name("here").set("stash_type", stash_type);
+    return graph;
+  };
+  CHECK(ops_of(parse(norm(1))) == std::vector<std::string>{"layer_norm"});
+  CHECK(refusal_of(norm(10)) == "m.onnx: node 'here' (LayerNormalization): attribute stash_type: expected 1, found 10");
+  const auto count = [](int stash_type) {
+    GraphBuilder graph;
+    graph.input("n", {}).initializer("zero", Tensor::scalar(0.0f)).initializer("one", Tensor::scalar(1.0f)).output("y");
+    graph.node("Range", {"zero", "n", "one"}, {"y"}).name("here").set("stash_type", stash_type);
+    return graph;
+  };
+  CHECK(refusal_of(count(1), 27) == "");
+  CHECK(refusal_of(count(11), 27).find("node 'here' (Range): attribute stash_type: expected 1, found 11") != std::string::npos);
+}
+
+TEST_CASE("DequantizeLinear gives the type that it names, or that of the scale") {
+  const auto type_of = [](int output_dtype) {
+    GraphBuilder graph;
+    graph.input("x", {3}, onnx::TensorProto::UINT8).initializer("scale", Tensor::scalar(0.5f)).output("y");
+    graph.node("DequantizeLinear", {"x", "scale"}, {"y"}).set("output_dtype", output_dtype);
+    const Program program = parse(graph, 23);
+    return program.var(program.outputs()[0].var).type.to_string();
+  };
+  CHECK(type_of(0) == "f32[3]");
+  CHECK(type_of(onnx::TensorProto::FLOAT) == "f32[3]");
+  CHECK(type_of(onnx::TensorProto::FLOAT16) == "f16[3]");
+}
+
+TEST_CASE("Scales of a Resize that make no picture are refused") {
+  for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    CAPTURE(scale);
+    GraphBuilder graph;
+    graph.input("x", {1, 1, 4}).initializer("scales", Tensor::from<float>({1, 1, scale})).output("y");
+    graph.node("Resize", {"x", "", "scales"}, {"y"}).name("here");
+    CHECK(refusal_of(graph).find("node 'here' (Resize): expected scales that are finite and above 0, found") != std::string::npos);
+    GraphBuilder old;
+    old.input("x", {1, 1, 4}).initializer("scales", Tensor::from<float>({1, 1, scale})).output("y");
+    old.node("Upsample", {"x", "scales"}, {"y"});
+    CHECK(refusal_of(old, 9).find("expected scales that are finite and above 0, found") != std::string::npos);
+  }
+}
+
+TEST_CASE("Ops of ONNX Runtime's quantizer and optimiser are read: sums of bytes, a convolution with its activation") {
+  GraphBuilder graph;
+  graph.input("x", {3}, onnx::TensorProto::UINT8).initializer("half", Tensor::scalar(0.5f)).initializer("two", Tensor::scalar(2.0f));
+  graph.input("z", {1, 1, 3}).initializer("w", ones({1, 1, 1})).output("y").output("full").output("c");
+  graph.node("QLinearAdd", {"x", "half", "", "x", "half", "", "two"}, {"y"}).domain("com.microsoft");
+  graph.node("QLinearAdd", {"x", "half", "", "x", "half", "", "half"}, {"full"}).domain("com.microsoft");
+  graph.node("FusedConv", {"z", "w", "", "z"}, {"c"}).domain("com.microsoft").set("activation", "Relu");
+  const Feeds feeds{{"x", Tensor::from<std::uint8_t>({3, 4, 250})}, {"z", Tensor::from<float>(std::vector<float>{-1, 2, 3}, {1, 1, 3})}};
+  const RunResult result = testing::run_fifo(run(Executable(parse(graph)), feeds));
+  CHECK(result["y"].tensor().to_vector<std::uint8_t>() == std::vector<std::uint8_t>{2, 2, 125});
+  CHECK(result["full"].tensor().to_vector<std::uint8_t>() == std::vector<std::uint8_t>{6, 8, 255});
+  CHECK(result["c"].tensor().to_vector<float>() == std::vector<float>{0, 4, 6});
+  graph.graph.mutable_node(2)->mutable_attribute(0)->set_s("Clip");
+  CHECK(refusal_of(graph).find("attribute activation_params: expected 2, found 0") != std::string::npos);
+}
+
+TEST_CASE("Nodes that stand before the nodes whose outputs they read are imported as if they stood behind them") {
+  GraphBuilder sorted, mixed;
+  for (GraphBuilder* graph : {&sorted, &mixed}) graph->input("x", {2, 3}).initializer("W", ones({3, 2})).output("y");
+  sorted.node("Neg", {"x"}, {"a"});
+  sorted.node("MatMul", {"a", "W"}, {"b"});
+  sorted.node("Relu", {"b"}, {"y"});
+  mixed.node("Relu", {"b"}, {"y"});
+  mixed.node("MatMul", {"a", "W"}, {"b"});
+  mixed.node("Neg", {"x"}, {"a"});
+  CHECK(print(parse(mixed)) == print(parse(sorted)));
+}
+
+TEST_CASE("Nodes whose outputs a sub-graph reads come before the node of the sub-graph, and the nodes of a sub-graph are sorted too") {
+  GraphBuilder then;
+  then.output("t");
+  then.node("Neg", {"u"}, {"t"});
+  then.node("Relu", {"late"}, {"u"});
+  std::swap(*then.graph.mutable_node(0), *then.graph.mutable_node(1));
+  GraphBuilder unsorted_then = then;
+  std::swap(*unsorted_then.graph.mutable_node(0), *unsorted_then.graph.mutable_node(1));
+  GraphBuilder otherwise;
+  otherwise.output("o");
+  otherwise.node("Identity", {"late"}, {"o"});
+  GraphBuilder sorted, mixed;
+  for (GraphBuilder* graph : {&sorted, &mixed}) graph->input("c", {}, onnx::TensorProto::BOOL).input("x", {2}).output("y");
+  sorted.node("Sigmoid", {"x"}, {"late"});
+  sorted.node("If", {"c"}, {"y"}).set("then_branch", then.graph).set("else_branch", otherwise.graph);
+  mixed.node("If", {"c"}, {"y"}).set("then_branch", unsorted_then.graph).set("else_branch", otherwise.graph);
+  mixed.node("Sigmoid", {"x"}, {"late"});
+  CHECK(print(parse(mixed)) == print(parse(sorted)));
+}
+
+TEST_CASE("A cycle of nodes is refused by the name of one of them") {
+  GraphBuilder graph = dense();
+  graph.node("Relu", {"c"}, {"behind"}).name("behind it");
+  graph.node("Add", {"xw", "b"}, {"a"}).name("first");
+  graph.node("Relu", {"a"}, {"b"}).name("second");
+  graph.node("Neg", {"b"}, {"c"}).name("after it");
+  const std::string said = refusal_of(graph);
+  CAPTURE(said);
+  const bool named = said.starts_with("m.onnx: node 'first' (") || said.starts_with("m.onnx: node 'second' (");
+  CHECK(named);
+  CHECK(said.find("expected nodes without a cycle, found one that reads what is computed of its own outputs") != std::string::npos);
+  GraphBuilder alone = dense();
+  alone.node("Add", {"xw", "self"}, {"self"}).name("loop");
+  CHECK(refusal_of(alone).starts_with("m.onnx: node 'loop' (Add): expected nodes without a cycle"));
 }
 
 }  // namespace

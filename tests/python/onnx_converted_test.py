@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`millrace run` gives what ONNX Runtime gives on models as converters leave them: 8-bit ops of its static quantizer (one step of the output apart at most),
+nodes of its optimiser, and nodes that stand before the nodes whose outputs they read. Prints the seed; MILLRACE_SEED runs one."""
+import os
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import onnx
+    import onnxruntime  # noqa: F401: oracle.session_of
+    from onnx import TensorProto, helper
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import oracle
+
+oracle.need(oracle.MILLRACE)
+
+MICROSOFT = "com.microsoft"
+TYPES = {np.dtype("f4"): TensorProto.FLOAT, np.dtype("u1"): TensorProto.UINT8, np.dtype("i1"): TensorProto.INT8}
+
+
+class Model:
+    def __init__(self, rng):
+        self.rng, self.nodes, self.feeds, self.weights, self.outputs = rng, [], {}, [], {}
+
+    def feed(self, value):
+        name = f"in{len(self.feeds)}"
+        self.feeds[name] = value
+        return name
+
+    def floats(self, *shape):
+        return self.rng.standard_normal(shape).astype("f4")
+
+    def bytes(self, kind, *shape):
+        # Seven bits: on processors without VNNI, ONNX Runtime adds two products of 8 bits in 16 bits that saturate.
+        return self.rng.integers(0 if kind == "u1" else -64, 127 if kind == "u1" else 64, shape).astype(kind)
+
+    def weight(self, value):
+        name = f"w{len(self.weights)}"
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def quantized(self, name, scale, kind, zero):
+        """An input or a weight with its scale and its zero point."""
+        return [name, self.weight(np.array(scale, "f4")), self.weight(np.array(zero, kind))]
+
+    def node(self, op, inputs, kind="f4", give=True, domain=MICROSOFT, **attributes):
+        name = f"{op}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=name, domain=domain, **attributes))
+        if give:
+            self.outputs[name] = TYPES[np.dtype(kind)]
+        return name
+
+    def save(self, path):
+        inputs = [helper.make_tensor_value_info(name, TYPES[value.dtype], value.shape) for name, value in self.feeds.items()]
+        outputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in self.outputs.items()]
+        graph = helper.make_graph(self.nodes, "graph", inputs, outputs, self.weights)
+        sets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+        onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), path)
+
+
+def elementwise_bytes(m):
+    for kind, zero in (("u1", 100), ("i1", -5)):
+        a = m.quantized(m.feed(m.bytes(kind, 3, 5)), 0.02, kind, zero)
+        b = m.quantized(m.feed(m.bytes(kind, 5)), 0.03, kind, zero + 3)
+        c = [m.weight(np.array(0.05, "f4")), m.weight(np.array(zero + 10, kind))]
+        m.node("QLinearAdd", a + b + c, kind)
+        m.node("QLinearMul", a + b + c, kind)
+        m.node("QLinearSigmoid", a + [m.weight(np.array(1 / 256, "f4")), m.weight(np.array(0 if kind == "u1" else -128, kind))], kind)
+        m.node("QLinearLeakyRelu", a + c, kind, alpha=0.2)
+
+
+def products_of_bytes(m):
+    a = m.quantized(m.feed(m.bytes("u1", 4, 6)), 0.02, "u1", 60)
+    b = [m.weight(m.bytes("i1", 6, 3)), m.weight(np.array([0.01, 0.02, 0.03], "f4")), m.weight(np.array([0, 0, 0], "i1"))]
+    c = m.weight(np.array([100, -200, 300], "i4"))
+    y = [m.weight(np.array(0.04, "f4")), m.weight(np.array(90, "u1"))]
+    m.node("QGemm", a + b + [c] + y, "u1")
+    m.node("QGemm", a + b + [c])
+    m.node("QGemm", a + b + [""] + y, "u1", alpha=0.5)
+    turned = m.quantized(m.weight(m.bytes("i1", 3, 6)), 0.02, "i1", 2)
+    m.node("QGemm", a + turned + [c], transB=1)
+
+
+def optimised(m):
+    x, w, bias = m.feed(m.floats(2, 3, 8)), m.weight(m.floats(4, 3, 3)), m.weight(m.floats(4))
+    for activation, numbers in (("Relu", []), ("Tanh", []), ("Sigmoid", []), ("LeakyRelu", [0.2]), ("HardSigmoid", [0.3, 0.4]), ("Clip", [-0.5, 0.5])):
+        more = {"activation_params": numbers} if numbers else {}
+        m.node("FusedConv", [x, w, bias], activation=activation, pads=[1, 1], **more)
+    y, b = m.feed(m.floats(3, 5)), m.weight(m.floats(5))
+    m.node("BiasGelu", [y, b])
+    m.node("Gelu", [y])
+    m.node("FastGelu", [y, b])
+    m.node("FastGelu", [y])
+
+
+def nodes_out_of_order(m):
+    """As a converter to float16 leaves them: its casts at the end, and one that only a branch reads."""
+    x = m.feed(m.floats(3, 4))
+    helper_nodes = [helper.make_node("Cast", [x], ["half"], name="half", to=TensorProto.FLOAT16), helper.make_node("Cast", ["flag"], ["chosen"], to=TensorProto.BOOL)]
+    m.weights.append(onnx.numpy_helper.from_array(np.array(1.0, "f4"), "flag"))
+    branch = lambda op: helper.make_graph([helper.make_node(op, ["half"], [op])], op, [], [helper.make_tensor_value_info(op, TensorProto.FLOAT16, None)])
+    m.nodes.append(helper.make_node("Cast", ["out16"], ["out"], to=TensorProto.FLOAT))
+    m.nodes.append(helper.make_node("If", ["chosen"], ["out16"], then_branch=branch("Neg"), else_branch=branch("Abs")))
+    m.nodes += helper_nodes
+    m.outputs["out"] = TensorProto.FLOAT
+
+
+CASES = {"elementwise bytes": elementwise_bytes, "products of bytes": products_of_bytes, "optimised": optimised, "out of order": nodes_out_of_order}
+
+
+def compare(name, m, folder):
+    path = os.path.join(folder, "model.onnx")
+    m.save(path)
+    load = oracle.run(path, m.feeds, folder)
+    for output, expected in zip(m.outputs, oracle.session_of(path).run(list(m.outputs), m.feeds)):
+        if expected.dtype.itemsize > 1:
+            oracle.same(load(output), expected, f"{name}: {output}")
+            continue
+        found = load(output)
+        assert found.dtype == expected.dtype and found.shape == expected.shape, (name, output, found.dtype, found.shape)
+        assert np.abs(found.astype("i4") - expected.astype("i4")).max() <= 1, (name, output, found, expected)
+
+
+def main():
+    for seed in oracle.seeds(range(1, 4)):
+        for name, build in CASES.items():
+            print(f"seed {seed}: {name}", flush=True)
+            m = Model(np.random.default_rng(seed))
+            build(m)
+            with tempfile.TemporaryDirectory() as folder:
+                compare(name, m, folder)
+    print("models as converters leave them give what ONNX Runtime gives")
+
+
+if __name__ == "__main__":
+    main()
