@@ -790,3 +790,12 @@ def test_the_attributes_of_ops_are_those_of_the_reference():
         told = {word[0] for piece in re.split("[,;]", cells[2]) if (word := re.findall(r"\w+", piece))} & every
         for op in re.findall(r"`(\w+)`", cells[0]):
             assert told <= known.get(op, set()), op
+
+
+def test_numbers_out_of_range_as_indices_are_refused_when_the_program_is_built():
+    with mr.Program():
+        x = mr.input("x", mr.f32, [3, None])
+        for index in (3, -4, (Ellipsis, 5, 0)):
+            with pytest.raises(mr.IndexError, match=r"expected an index in \[-3, 3\) of axis 0 of 'x'"):
+                x[index]
+        assert x[-3].shape == x[2].shape == (None,)

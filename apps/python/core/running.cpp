@@ -129,7 +129,8 @@ struct Result {
         notes(run.iteration_by_iteration) {}
 
   void own_outputs() {
-    for (auto& [name, value] : outputs) value = owned(value);
+    for (auto& [name, value] : outputs)
+      if (!value.is_tensor() || is_borrowed(value.tensor().tensor())) value = owned(value);
   }
 };
 
