@@ -422,6 +422,23 @@ def test_the_interpreter_may_end_with_runs_under_way():
     assert "leak" not in made.stderr, made.stderr
 
 
+def test_a_subinterpreter_is_refused():
+    pytest.importorskip("_xxsubinterpreters")
+    made = python(  # a process of its own: PyTorch's checks of the GIL do not know subinterpreters
+        """
+        import sys, _xxsubinterpreters as interpreters
+        import millrace as mr
+        other = interpreters.create()
+        try:
+            interpreters.run_string(other, f"import sys; sys.path[:] = {sys.path!r}; import millrace")
+        except Exception as error:
+            print(error)
+        print(mr.Tensor([1.0]).tolist())
+        """
+    )
+    assert made.returncode == 0 and "found a subinterpreter" in made.stdout and made.stdout.endswith("[1.0]\n"), made.stdout + made.stderr
+
+
 def test_import_brings_nothing_heavy_and_is_quick():
     made = python("import sys; import millrace; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])")
     assert made.stdout == "[]\n", made.stderr

@@ -224,17 +224,6 @@ def test_raised_errors_of_files_can_be_pickled(tmp_path):
     assert again.errno == errno.ENOENT
 
 
-def test_a_subinterpreter_is_refused():
-    interpreters = pytest.importorskip("_xxsubinterpreters")
-    other = interpreters.create()
-    try:
-        with pytest.raises(Exception, match="found a subinterpreter"):
-            interpreters.run_string(other, f"import sys; sys.path[:] = {sys.path!r}; import millrace")
-    finally:
-        interpreters.destroy(other)
-    assert mr.Tensor([1.0]).tolist() == [1]
-
-
 def test_torch_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for value in (mr.Tensor([1.0]), mr.ragged([[1.0]])):
