@@ -157,14 +157,14 @@ Row live_row(std::int64_t windows, const std::string& what) {
 
 /// Seconds of one call of ONNX Runtime for one frame, on one core, without any socket; and its name, or why there is none.
 struct FrameCall {
-  std::string name = "ONNX Runtime";
+  std::string name = "ONNX Runtime, one call a frame";
   std::optional<double> seconds;
   std::string note;
 };
 FrameCall measure_frame_call(const Context& context) {
   FrameCall call;
   const OnCore core(0);
-  const PythonPeer peer = make_python_peer(context.python, call.name, {"onnx_frame", context.models + "/silero_vad_v6.onnx", "1"});
+  const PythonPeer peer = make_python_peer(context.python, "ONNX Runtime", {"onnx_frame", context.models + "/silero_vad_v6.onnx", "1"});
   call.name = peer.name;
   call.note = peer.note;
   if (!peer.timer) return call;
@@ -179,13 +179,12 @@ void chunk_rows(Context& context, std::int64_t windows, double goal) {
   Row row = live_row(windows, "streams a core, p99 lag < 32 ms");
   row.unit = Unit::streams;
   row.goal = goal;
-  row.peer_name = "ONNX Runtime, one call a frame";
   std::pair<std::int64_t, Trial> best;
   try {
     if (!std::filesystem::exists(context.models + "/silero_vad_v6.onnx")) throw IoError("no silero_vad_v6.onnx in the folder of --models");
     best = Trials(context, windows).bisect();
     const FrameCall call = measure_frame_call(context);
-    row.peer_name = call.name + ", one call a frame";
+    row.peer_name = call.name;
     if (call.seconds) row.peer = 0.032 / *call.seconds;
     if (best.first == 0) throw IoError("the fewest streams that were tried did not hold");
     row.ours = static_cast<double>(best.first);

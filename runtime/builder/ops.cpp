@@ -36,14 +36,22 @@ Var call1(const std::string& op, const std::vector<Var>& inputs, const Attribute
 
 namespace {
 
-/// A literal beside a tensor takes its dtype: `x * 2` and `h / 2.0` mean the same for f64 rows as for f32 rows.
+/// The value of a written number: a constant without axes. Null for weights and for constants with axes.
+const Tensor* literal_value(const Program& program, const Var& x) {
+  const Tensor* value = program.constant(x.id());
+  return value != nullptr && value->rank() == 0 && program.parameter(x.id()) == nullptr ? value : nullptr;
+}
+
+/// A literal beside a tensor, a weight or a constant with axes takes its dtype: `x * 2` and `h / 2.0` mean the same for f64 rows as for f32 rows. Of two
+/// literals a whole number takes the dtype of a floating one, and a written float that of a floating constant.
 Var binary(const std::string& op, const Var& a, const Var& b) {
   const Program& program = Guard::current().program();
   const auto adapt = [&](const Var& literal, const Var& other) {
-    const Tensor* value = program.constant(literal.id());
-    if (value == nullptr || program.parameter(literal.id()) != nullptr || value->rank() != 0) return literal;
-    if (!other.type().is_tensor() || other.type().dtype == value->dtype() || program.constant(other.id()) != nullptr) return literal;
-    if (is_floating(value->dtype()) && !is_floating(other.type().dtype)) return literal;
+    const Tensor* value = literal_value(program, literal);
+    if (value == nullptr || !other.type().is_tensor() || other.type().dtype == value->dtype()) return literal;
+    const bool two_literals = literal_value(program, other) != nullptr;
+    if (is_floating(value->dtype()) && (!is_floating(other.type().dtype) || (two_literals && !literal.exact()))) return literal;
+    if (two_literals && !is_floating(other.type().dtype)) return literal;
     if (literal.exact() && other.type().dtype == DType::f64) return constant(Tensor::scalar(*literal.exact()));
     return cast(literal, other.type().dtype);
   };

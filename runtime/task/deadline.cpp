@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/task/deadline.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 namespace millrace {
 
@@ -51,8 +55,21 @@ Deadline::Deadline(Executor& executor, Duration after, CancellationSource cancel
 Deadline::~Deadline() { state_->end(executor_); }
 bool Deadline::passed() const noexcept { return state_->passed(); }
 
+namespace {
+
+/// In the largest unit of which it is a whole number: "200 ms".
+std::string in_units(Duration duration) {
+  constexpr std::array<std::pair<std::int64_t, const char*>, 3> units{{{1'000'000'000, " s"}, {1'000'000, " ms"}, {1'000, " us"}}};
+  const std::int64_t count = std::chrono::nanoseconds(duration).count();
+  for (const auto& [size, name] : units)
+    if (count % size == 0) return std::to_string(count / size) + name;
+  return std::to_string(count) + " ns";
+}
+
+}  // namespace
+
 void throw_deadline(const TaskInfo& task, Duration after) {
-  throw DeadlineError("task '" + task.name() + "' did not end within " + std::to_string(after.count()) + " ns");
+  throw DeadlineError("task '" + task.name() + "' did not end within " + in_units(after));
 }
 
 }  // namespace millrace

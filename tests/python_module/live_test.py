@@ -2,6 +2,7 @@
 """Live models, sessions and programs; a server in one's own event loop, and its client."""
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import os
@@ -711,6 +712,12 @@ def test_any_program_over_slots_that_arrive():
             assert (await live.result())["total"].tolist() == [22, 44]
             with pytest.raises(mr.ArgumentError, match="found 'z'"):
                 await live.push("z", [1.0, 2.0])
+        async with mr.LiveProgram(backwards(), factor=1.0) as live:
+            for slot, error in (([5.0], mr.ShapeError), ([1.0, 2.0, 3.0], mr.ShapeError), (np.ones(2), mr.DTypeError)):
+                with pytest.raises(error, match=r"expected f32\[2\]"):
+                    await live.push("x", slot)
+            await live.push("x", [1.0, 2.0])  # what was refused has changed nothing
+            assert (await live.next("sums")).tolist() == [1, 2]
         live = mr.LiveProgram(backwards(), factor=1.0, window=2)
         waiting = asyncio.ensure_future(live.result())
         await asyncio.sleep(0.01)
@@ -721,6 +728,37 @@ def test_any_program_over_slots_that_arrive():
     asyncio.run(main())
     gc.collect()
     assert mr.live_runs() == 0
+
+
+@pytest.mark.parametrize("where", ["here", "server"])
+@pytest.mark.parametrize("kind", ["source", "asynchronous source", "rows"])
+def test_the_reader_hears_of_an_error_of_a_feed(where, kind):
+    def source():
+        yield np.ones((2, WIDTH), np.float32)
+        if kind == "rows":
+            yield np.ones((2, WIDTH + 1), np.float32)
+        raise OSError("unplugged")
+
+    async def asynchronously():
+        for rows in source():
+            yield rows
+
+    async def main():
+        expected = mr.ShapeError if kind == "rows" else OSError
+        async with contextlib.AsyncExitStack() as stack:
+            if where == "here":
+                session = await stack.enter_async_context(mr.LiveModel(recurrent()).session("kitchen"))
+            else:
+                server = await stack.enter_async_context(mr.Server(recurrent()))
+                session = await stack.enter_async_context(mr.connect(server.url))
+            feeding = asyncio.create_task(session.feed(asynchronously() if kind == "asynchronous source" else source()))
+            with pytest.raises(mr.CancelledError, match=f"feed ended with {'ShapeError' if kind == 'rows' else 'OSError: unplugged'}"):
+                async for _ in session:
+                    pass
+            with pytest.raises(expected):
+                await feeding
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 # ---- Over a network ----

@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -113,8 +114,70 @@ def test_a_sequential_of_pytorch_and_what_has_no_counterpart():
         mr.from_torch(nn.Conv2d(1, 1, 1))
     with pytest.raises(mr.UnsupportedError, match="dropout"):
         mr.from_torch(nn.LSTM(2, 2, 2, dropout=0.5))
-    with pytest.raises(TypeError, match="opset_version"):
+    with pytest.raises(mr.ArgumentError, match="opset_version"):
         mr.from_torch(nn.Linear(1, 1), opset_version=11)
+
+
+def test_modules_that_do_not_compute_what_their_class_does_are_refused():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Residual(nn.Sequential):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    class Twice(nn.LSTM):
+        def forward(self, x, states=None):
+            y, last = super().forward(x, states)
+            return 2 * y, last
+
+    class Scale(nn.Linear):
+        def forward(self, x):
+            return 10 * super().forward(x)
+
+    replaced = nn.Linear(3, 3)
+    replaced.forward = lambda x: x
+    for module in (Residual(nn.Linear(3, 3)), Twice(3, 3), Scale(3, 3), nn.Sequential(nn.ReLU(), Scale(3, 3)), replaced):
+        with pytest.raises(mr.UnsupportedError, match="found one of .* own: give example inputs"):
+            mr.from_torch(module)
+    hooked, watched = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3))
+    hooked.register_forward_hook(lambda module, x, y: 2 * y)
+    watched.register_forward_pre_hook(lambda module, x: (2 * x[0],))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        normed = nn.utils.weight_norm(nn.Linear(3, 3))
+    for module in (hooked, watched, normed):
+        with pytest.raises(mr.UnsupportedError, match="hooks of"):
+            mr.from_torch(module)
+    with pytest.raises(mr.UnsupportedError, match="max_norm, found 0.5"):
+        mr.from_torch(nn.Embedding(5, 3, max_norm=0.5))
+    with pytest.raises(mr.UnsupportedError, match=r"call module.eval\(\)"):
+        mr.from_torch(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)))
+    example = torch.randn(2, 3)
+    scale = Scale(3, 3)
+    program = mr.from_torch(scale, [example], input_names=["x"], output_names=["y"])
+    with torch.no_grad():
+        np.testing.assert_allclose(program.run(x=example)["y"].numpy(), scale(example).numpy(), atol=1e-5)
+
+
+def test_derived_classes_and_parametrized_modules_of_pytorch():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Named(nn.Linear):
+        purpose = "scores"
+
+    x = torch.randn(4, 3)
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)).eval()
+    for module in (Named(3, 3), normed, nn.Sequential(normed, Named(3, 2))):
+        with torch.no_grad():
+            np.testing.assert_allclose(mr.from_torch(module).run(x=[x])["y"].numpy(), module(x).numpy(), atol=1e-6)
+
+
+def test_a_lone_example_is_one_input():
+    torch = pytest.importorskip("torch")
+    program = mr.from_torch(torch.nn.Flatten(), torch.zeros(1, 3), input_names=["x"], output_names=["y"])
+    assert program.inputs == {"x": "f32[1, 3]"}
 
 
 def test_activations_of_pytorch():

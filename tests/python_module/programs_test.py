@@ -3,6 +3,7 @@
 
 import pathlib
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -714,3 +715,87 @@ def test_numbers_alone_agree_on_one_dtype():
         x = mr.input("x", mr.f64, [2])
         mr.output("y", mr.where(x > 0, x, 0.1))
     assert program.run(x=[-1, 2])["y"].tolist() == [0.1, 2]  # all bits of f64
+
+
+def test_a_number_beside_a_weight_or_a_constant_takes_its_dtype():
+    for make in (lambda value: mr.parameter("w", value), mr.constant):
+        for dtype in (np.float32, np.float64):
+            def all_of_them():
+                w = make(np.array([1, 2], dtype))
+                made = [w * 10, 1 - w, w**2, w / 4, 0.5 + w, mr.maximum(w, 2), w.clip(0, 1), w + [1, 2]]
+                assert {one.dtype for one in made} == {mr.Tensor(np.zeros(1, dtype)).dtype}
+                made += [mr.cast(one, dtype) for one in (w > 1, w == 2, 1 <= w)]
+                return mr.stack(made)
+
+            expected = [[10, 20], [0, -1], [1, 4], [0.25, 0.5], [1.5, 2.5], [2, 2], [1, 1], [2, 4], [0, 1], [0, 1], [1, 1]]
+            assert built(all_of_them) == expected
+    assert built(lambda: mr.constant(2.0) * 3) == 6 and built(lambda: 3 - mr.constant(2.0)) == 1 and built(lambda: mr.constant(2) * 3.5) == 7
+    assert built(lambda: mr.Var(0.0) + 1) == 1 and built(lambda: mr.parameter("s", np.float32(3)) * 2) == 6
+    assert built(lambda: mr.constant(np.array(0.1)) + 0.2) == 0.1 + 0.2  # f64: all bits
+    with mr.Program():
+        x = mr.input("x", mr.i8, [2])
+        with pytest.raises(mr.OverflowError, match="300"):
+            x + 300
+        for refused in (lambda: x + None, lambda: x < "a", lambda: None * x):
+            with pytest.raises(TypeError, match="unsupported operand|not supported"):
+                refused()
+        assert (x == None) is False and (x != None) is True  # noqa: E711
+
+
+def test_whole_division_of_infinities_is_that_of_numpy():
+    values = np.array([np.inf, -np.inf, 7, -7, 0.5], np.float32)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(built(lambda: mr.constant(values) // 2), values // 2)
+
+
+def test_operators_outside_of_a_program_say_so_alone(capfd):
+    with mr.Program():
+        x = mr.input("x", mr.f32, [2])
+    for operation in (lambda: x + 1, lambda: 1 - x, lambda: mr.maximum(x, 1)):
+        with pytest.raises((mr.ProgramError, TypeError)):
+            operation()
+    with pytest.raises(mr.ProgramError, match="an open program"):
+        x + 1
+    assert capfd.readouterr().err == ""
+
+
+def test_levels_of_inputs_that_no_run_could_feed_are_refused():
+    with mr.Program():
+        for lod, shape in ((-1, [None, 2]), (65, [None, 2]), (1, [])):
+            with pytest.raises(mr.ArgumentError, match="input: expected"):
+                mr.input("x", mr.f32, shape, lod=lod)
+            with pytest.raises(mr.ArgumentError, match="input: expected"):
+                mr.TensorArray.input("a", mr.f32, shape, lod=lod)
+
+
+def test_attributes_that_an_op_does_not_have_are_refused():
+    with mr.Program():
+        x = mr.input("x", mr.f32, [2, 3])
+        with pytest.raises(mr.ArgumentError, match="op softmax: expected the attributes axis, found 'dim'"):
+            mr.call("softmax", x, dim=0)
+        with pytest.raises(mr.ArgumentError, match="found 'keepdim': did you mean 'keepdims'"):
+            mr.call("reduce", x, kind="sum", axes=[0], keepdim=True)
+        with pytest.raises(mr.ArgumentError, match=r"op relu: expected the attributes \(none\), found 'axis'"):
+            mr.call("relu", x, axis=0)
+        assert mr.call("softmax", x, axis=0).shape == (2, 3)
+
+
+def test_the_attributes_of_ops_are_those_of_the_reference():
+    known = {op: set(names.split(", ")) for op, names in mr._core._op_attributes().items()}
+    every = set().union(*known.values())
+    for line in (HERE.resolve().parents[1] / "docs/ops.md").read_text().split("\n"):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|") or len(cells) < 3:
+            continue
+        told = {word[0] for piece in re.split("[,;]", cells[2]) if (word := re.findall(r"\w+", piece))} & every
+        for op in re.findall(r"`(\w+)`", cells[0]):
+            assert told <= known.get(op, set()), op
+
+
+def test_numbers_out_of_range_as_indices_are_refused_when_the_program_is_built():
+    with mr.Program():
+        x = mr.input("x", mr.f32, [3, None])
+        for index in (3, -4, (Ellipsis, 5, 0)):
+            with pytest.raises(mr.IndexError, match=r"expected an index in \[-3, 3\) of axis 0 of 'x'"):
+                x[index]
+        assert x[-3].shape == x[2].shape == (None,)

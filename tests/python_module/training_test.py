@@ -3,6 +3,7 @@
 
 import contextlib
 import copy
+import errno
 import gc
 import os
 import pathlib
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import weakref
 
@@ -146,9 +148,122 @@ def test_gradcheck_in_f64():
     assert set(weights) == {"u", "w"}
     for weight in weights.values():
         assert torch.autograd.gradcheck(lambda _: both(rows, boot), (weight,))
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(mr.UnsupportedError, match="gradients of gradients"):
         (first,) = torch.autograd.grad((function((rows, [6]), boot=boot[:1])["last"] ** 2).sum(), rows, create_graph=True)
         first.sum().backward()
+
+
+def two_heads():
+    program = mr.Program("two heads")
+    with program:
+        x, z = mr.input("x", mr.f64, [None, 3]), mr.input("z", mr.f64, [None, 3])
+        mr.output("a", mr.tanh(x @ mr.parameter("wa", np.arange(6.0).reshape(3, 2) / 10)))
+        mr.output("b", z @ mr.parameter("wb", np.ones((3, 2))))
+        mr.output("place", mr.argmax(x, 1))
+        mr.output("flat", x.reshape(-1))
+    return program
+
+
+def test_a_function_needs_only_what_its_outputs_need():
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    for frozen in (False, True):
+        function = mr.torch.function(two_heads(), outputs=["a"])
+        for arguments in ({"x": x}, {"x": x, "z": x}):
+            with torch.set_grad_enabled(not frozen):
+                made = function(**arguments)
+            assert torch.allclose(made, torch.tanh(x @ function.wa))
+        if not frozen:
+            made.sum().backward()
+            assert function.wa.grad is not None and function.wb.grad is None
+    assert mr.torch.function(two_heads(), outputs=["place"])(x).tolist() == x.argmax(1).tolist()
+
+
+def test_outputs_of_a_function_share_no_memory_with_its_inputs():
+    function = mr.torch.function(two_heads(), outputs=["flat"])
+    x = torch.ones(2, 3, dtype=torch.float64)
+    for wanted in (False, True):
+        made = function(x.requires_grad_(wanted)).detach()
+        before = made.clone()
+        with torch.no_grad():
+            x += 1
+        assert torch.equal(made, before)
+
+
+def test_gradients_of_gradients_are_refused_whatever_else_the_loss_depends_on():
+    function = mr.torch.function(two_heads(), outputs=["a"])
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+
+    def penalty():
+        (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        return first.pow(2).sum()
+
+    for loss in (penalty, lambda: penalty() + function(x).mean(), lambda: penalty() + x.sum()):
+        with pytest.raises(mr.UnsupportedError, match="gradients of gradients"):
+            loss().backward()
+    function.requires_grad_(False)
+    layer = torch.nn.Linear(3, 3).double()
+    (first, _) = torch.autograd.grad(function(layer(x.detach())).sum(), list(layer.parameters()), create_graph=True)
+    with pytest.raises(mr.UnsupportedError, match="gradients of gradients"):
+        first.pow(2).sum().backward()
+    # A graph that nobody differentiates again costs nothing.
+    (kept,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    (usual,) = torch.autograd.grad(function(x).sum(), x)
+    assert torch.equal(kept, usual)
+
+
+def test_a_function_takes_packed_sequences():
+    torch.manual_seed(4)
+    module = torch.nn.GRU(3, 4)
+    function = mr.torch.function(mr.from_torch(module))
+    sequences = [torch.randn(count, 3, requires_grad=True) for count in (2, 5, 1)]
+
+    def packed():
+        return torch.nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)
+
+    made = function(packed())
+    assert made["y"].lengths == [2, 5, 1] and torch.equal(made["y"].rows, function(sequences)["y"].rows)
+    (made["y"].rows ** 2).sum().backward()
+    ours = [one.grad.clone() for one in sequences]
+    for one in sequences:
+        one.grad = None
+    (module(packed())[0].data ** 2).sum().backward()
+    for one, gradient in zip(sequences, ours):
+        assert torch.allclose(one.grad, gradient, atol=1e-5)
+    pair = function((sequences[0], sequences[1]))  # two sequences, no rows and lengths
+    assert pair["y"].lengths == [2, 5]
+
+
+def test_a_trainer_takes_one_thread_at_a_time():
+    program = mr.Program("line")
+    with program:
+        x, target = mr.input("x", mr.f32, [None, 2]), mr.input("target", mr.f32, [None, 1])
+        mr.output("loss", mr.mean_squared_error(x @ mr.parameter("w", np.zeros((2, 1), np.float32)), target))
+    trainer = mr.Trainer(program, mr.SGD(), learning_rate=0.01)
+    x, target = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
+
+    def work():
+        for _ in range(50):
+            trainer.step(x=x, target=target)
+            assert trainer.weights["w"].shape == (2, 1) and trainer.steps > 0
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    alone = mr.Trainer(program, mr.SGD(), learning_rate=0.01)
+    for _ in range(200):
+        alone.step(x=x, target=target)
+    assert trainer.steps == 200 and trainer.weights["w"].tolist() == alone.weights["w"].tolist()
+
+
+def test_errors_of_a_configuration_file_are_of_this_library(tmp_path):
+    with pytest.raises(mr.FileNotFoundError) as raised:
+        mr.train(tmp_path / "none.toml")
+    assert raised.value.errno == errno.ENOENT and raised.value.filename == str(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(mr.ParseError, match="UTF-8"):
+        mr.train(tmp_path / "bytes.toml")
 
 
 def test_a_function_of_straight_line_with_several_kinds_of_inputs():

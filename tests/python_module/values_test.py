@@ -2,6 +2,8 @@
 """Tensors and LoDTensors: from and to NumPy and PyTorch, and their lifetime."""
 
 import copy
+import ctypes
+import errno
 import gc
 import pickle
 import sys
@@ -188,10 +190,38 @@ def test_torch_gives_a_tensor_of_pytorch_without_a_copy():
     with program:
         mr.output("y", mr.input("x", mr.f32, [None], lod=1) * 2)
     assert program.run(x=[[1.0], [2.0, 3.0]])["y"].torch().tolist() == [2, 4, 6]
-    try:  # as `from_dlpack` has it
-        assert mr.Tensor(torch.ones(3)).torch().tolist() == [1, 1, 1]
-    except BufferError as error:
-        assert "read-only" in str(error)
+    shared = np.ones(3, np.float32)
+    theirs = mr.Tensor(shared).torch()  # a copy: PyTorch writes to what is read-only too
+    theirs += 1
+    assert theirs.tolist() == [2, 2, 2] and shared.tolist() == [1, 1, 1]
+
+
+def test_an_exporter_without_strides_is_row_major():
+    assert mr.Tensor((ctypes.c_float * 3)(1, 2, 3)).tolist() == [1, 2, 3]
+    assert mr.Tensor(((ctypes.c_int * 3) * 2)((1, 2, 3), (4, 5, 6))).tolist() == [[1, 2, 3], [4, 5, 6]]
+    number = ctypes.c_double(4)
+    assert mr.Tensor(number).tolist() == 4
+
+
+def test_negated_views_of_pytorch_keep_their_signs():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1.0, -2.0])
+    assert mr.Tensor(torch._neg_view(x)).tolist() == [-1, 2]
+    assert mr.Tensor(torch.complex(x, x).conj().imag).tolist() == [-1, 2]
+
+
+def test_the_sign_of_a_nan_is_not_shown():
+    text = repr(mr.Tensor(np.array([-np.nan, np.nan], np.float32)))
+    assert "[nan, nan]" in text
+
+
+def test_raised_errors_of_files_can_be_pickled(tmp_path):
+    with pytest.raises(mr.FileNotFoundError) as raised:
+        mr.load(tmp_path / "none.mr")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is mr.FileNotFoundError and str(again) == str(raised.value)
+    assert (again.errno, again.strerror, again.filename) == (raised.value.errno, raised.value.strerror, raised.value.filename)
+    assert again.errno == errno.ENOENT
 
 
 def test_torch_says_what_is_missing(monkeypatch):

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
+
+#include <millrace/runtime/executor/feeds.h>
 
 #include "values.h"
 
@@ -108,7 +111,12 @@ void collect(nb::handle x, std::size_t axis, std::vector<std::int64_t>& dims, bo
   numbers.add(x);
 }
 
+/// Whether `x` is a PackedSequence of PyTorch, which is a tuple of four fields.
+bool is_packed(nb::handle x) { return PyTuple_Check(x.ptr()) != 0 && nb::hasattr(x, "batch_sizes") && nb::hasattr(x, "unsorted_indices"); }
+
 Tensor from_lists(nb::handle x, std::optional<DType> wanted) {
+  if (is_packed(x))
+    throw ArgumentError("tensor: expected numbers or lists of them, found a PackedSequence: mr.ragged(x) has its sequences");
   std::vector<std::int64_t> dims;
   Numbers numbers;
   collect(x, 0, dims, true, numbers);
@@ -147,6 +155,93 @@ Tensor joined_rows(const std::vector<Tensor>& parts, const DDim& row, DType dtyp
 }
 
 Tensor row_major(Tensor x) { return x.is_contiguous() ? x : copy_of(x); }
+
+std::vector<std::int64_t> whole_numbers(nb::handle array) {
+  const Tensor made = tensor_from(array);
+  if (made.dtype() != DType::i64 || made.rank() != 1)
+    throw DTypeError(fmt::format("packed sequence: expected batch_sizes and indices of i64[?], found {}", made.to_string()));
+  return made.to_vector<std::int64_t>();
+}
+
+/// The sequences of a PackedSequence of PyTorch in the order of its caller. Its rows lie iteration by iteration: batch_sizes[t] of them at iteration t, of
+/// the longest sequences first; sequence i of the caller is unsorted_indices[i] of these.
+LoDTensor unpacked(nb::handle x) {
+  const Tensor rows = row_major(tensor_from(x.attr("data")));
+  const std::vector<std::int64_t> batch = whole_numbers(x.attr("batch_sizes"));
+  if (rows.rank() < 1) throw ShapeError(fmt::format("packed sequence: expected rows, found {}", rows.to_string()));
+  std::int64_t sum = 0, before = batch.empty() ? 0 : batch.front();
+  std::vector<std::int64_t> offsets, order;
+  for (const std::int64_t size : batch) {
+    if (size < 1 || size > before)
+      throw LoDError(fmt::format("packed sequence: expected batch_sizes that do not grow, from 1 on, found {} behind {}", size, before));
+    offsets.push_back(sum);
+    sum += before = size;
+  }
+  if (sum != rows.dim(0)) throw LoDError(fmt::format("packed sequence: expected {} rows as in batch_sizes, found {}", sum, rows.dim(0)));
+  const std::int64_t count = batch.empty() ? 0 : batch.front();
+  const nb::object unsorted = x.attr("unsorted_indices");
+  if (!unsorted.is_none()) order = whole_numbers(unsorted);
+  for (std::int64_t i = 0; unsorted.is_none() && i < count; ++i) order.push_back(i);
+  if (static_cast<std::int64_t>(order.size()) != count)
+    throw LoDError(fmt::format("packed sequence: expected {} unsorted_indices, found {}", count, order.size()));
+
+  Tensor made(rows.dtype(), rows.dims());
+  made.storage()->mark_written();
+  const std::size_t row = sum > 0 ? static_cast<std::size_t>(rows.bytes()) / static_cast<std::size_t>(sum) : 0;
+  auto* to = static_cast<std::byte*>(made.raw_mutable());
+  LoD::Level lengths;
+  for (const std::int64_t sequence : order) {
+    if (sequence < 0 || sequence >= count)
+      throw IndexError(fmt::format("packed sequence: expected unsorted_indices in [0, {}), found {}", count, sequence));
+    std::int64_t length = 0;
+    for (; length < static_cast<std::int64_t>(batch.size()) && batch[static_cast<std::size_t>(length)] > sequence; ++length) {
+      const std::int64_t from = offsets[static_cast<std::size_t>(length)] + sequence;
+      if (row > 0) std::memcpy(to, static_cast<const std::byte*>(rows.raw()) + static_cast<std::size_t>(from) * row, row);
+      to += row;
+    }
+    lengths.push_back(length);
+  }
+  if (std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) != sum)
+    throw LoDError("packed sequence: expected each sequence once in unsorted_indices, found one twice");
+  return LoDTensor(std::move(made), LoD::from_lengths({lengths}));
+}
+
+/// Whether `x` may be the lengths of `levels` levels: integers; of several levels a list of such.
+bool is_lengths(nb::handle x, int levels) {
+  if (levels > 1) {
+    if (!is_list(x) || static_cast<int>(nb::len(x)) != levels) return false;
+    for (const nb::handle level : x)
+      if (!is_lengths(level, 1)) return false;
+    return true;
+  }
+  if (is_list(x)) {
+    for (const nb::handle one : x)
+      if (!is_number(one) || PyFloat_Check(one.ptr()) != 0) return false;
+    return true;
+  }
+  if (!nb::isinstance<Tensor>(x) && !exports_memory(x)) return false;
+  const Tensor made = tensor_from(x);
+  return made.rank() == 1 && !is_floating(made.dtype()) && made.dtype() != DType::boolean;
+}
+
+/// `x` where it is a pair (rows, lengths): a tuple of an array and of integers that cannot be two sequences of the input. ArgumentError where it can be both.
+std::optional<LoDTensor> pair_from(nb::handle x, const VarType& wanted) {
+  if (PyTuple_Check(x.ptr()) == 0 || nb::len(x) != 2) return {};
+  const nb::object rows = x[0], lengths = x[1];
+  const bool named = nb::hasattr(x, "rows") && nb::hasattr(x, "lengths");  // millrace.torch.Ragged
+  if (!named && ((!nb::isinstance<Tensor>(rows) && !exports_memory(rows)) || is_number(rows) || !is_lengths(lengths, wanted.lod_depth)))
+    return {};
+  const Tensor values = row_major(tensor_from(rows));
+  if (!named && wanted.lod_depth == 1) {
+    if (values.rank() == 0 || (nb::len(lengths) == 0 && values.dim(0) > 0)) return {};  // the second sequence is empty
+    if (values.rank() == 1 && wanted.rank() <= 1 && (is_list(lengths) || tensor_from(lengths).dtype() == wanted.dtype))
+      throw ArgumentError(
+          "expected a list of sequences, or mr.LoDTensor(rows, lengths), found a tuple of two arrays of numbers, which may be two "
+          "sequences, "
+          "or rows and lengths");
+  }
+  return lod_tensor_from(nb::cast(values), lengths);
+}
 
 bool is_leaf_list(nb::handle x) { return is_list(x) && nb::len(x) == 0; }
 
@@ -221,6 +316,14 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
   constexpr int most_levels = 64;
   if (levels < 1 || levels > most_levels)
     throw ArgumentError(fmt::format("ragged: expected 1 to {} levels, found {}", most_levels, levels));
+  if (is_packed(x)) {
+    if (levels != 1) throw LoDError(fmt::format("ragged: expected sequences of {} levels, found a PackedSequence, which has 1", levels));
+    LoDTensor made = unpacked(x);
+    if (wanted && made.dtype() != *wanted)
+      throw DTypeError(
+          fmt::format("ragged: expected sequences of {}, found a PackedSequence of {}", name_of(*wanted), name_of(made.dtype())));
+    return made;
+  }
   std::vector<LoD::Level> lengths(static_cast<std::size_t>(levels));
   std::vector<nb::object> leaves;
   take_apart(x, 0, lengths, leaves);
@@ -270,6 +373,41 @@ LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted, con
   return LoDTensor(joined_rows(held, one, *dtype, rows), lod);
 }
 
+namespace {
+
+VarType slot_type(const VarType& array) {
+  VarType made = VarType::unranked(array.dtype);
+  made.shape = array.shape;
+  made.lod_depth = array.lod_depth;
+  return made;
+}
+
+}  // namespace
+
+Value slot_from(nb::handle x, const std::string& name, const VarType& array) {
+  const VarType wanted = slot_type(array);
+  Value value = value_from(x, name, wanted);
+  if (!array.open || !value.is_tensor()) check_feed(name, wanted, value);
+  return value;
+}
+
+namespace {
+
+TensorArray array_from(nb::handle x, const std::string& name, const VarType& wanted) {
+  if (!is_list(x))
+    throw ArgumentError(fmt::format("expected a list with the value of each slot, found a {} (input '{}')", kind_of(x), name));
+  const TensorArray array = TensorArray::growable();
+  std::int64_t number = 0;
+  for (const nb::handle slot : x) {
+    const Value value = slot_from(slot, fmt::format("{}[{}]", name, number++), wanted);
+    (void)array.append(value.tensor());
+  }
+  array.close();
+  return array;
+}
+
+}  // namespace
+
 Value value_from(nb::handle x, const std::string& name, const VarType& wanted) {
   if (nb::isinstance<Tensor>(x)) return row_major(nb::cast<Tensor>(x));
   if (nb::isinstance<LoDTensor>(x)) {
@@ -279,6 +417,7 @@ Value value_from(nb::handle x, const std::string& name, const VarType& wanted) {
   if (x.is_none()) return {};
   if (nb::isinstance<ValueObject>(x)) return nb::cast<const ValueObject&>(x).value;
   const VarType held = wanted.is_optional() ? wanted.held() : wanted;
+  if (held.is_array()) return array_from(x, name, held);
   try {
     if (held.is_list()) {
       if (!is_list(x)) throw ArgumentError(fmt::format("expected a list of tensors, found a {}", kind_of(x)));
@@ -286,17 +425,8 @@ Value value_from(nb::handle x, const std::string& name, const VarType& wanted) {
       for (const nb::handle element : x) elements.push_back(row_major(tensor_from(element, held.dtype)));
       return TensorList(std::move(elements));
     }
-    if (held.is_array()) {
-      if (!is_list(x)) throw ArgumentError(fmt::format("expected a list with the value of each slot, found a {}", kind_of(x)));
-      const TensorArray array = TensorArray::growable();
-      for (const nb::handle slot : x) {
-        const Value value = value_from(slot, name, VarType::unranked(held.dtype));
-        (void)array.append(value.tensor());
-      }
-      array.close();
-      return array;
-    }
     if (held.lod_depth > 0 && is_list(x)) {
+      if (std::optional<LoDTensor> pair = pair_from(x, held)) return std::move(*pair);
       std::optional<DDim> row;
       if (held.shape && held.rank() > 0) row = held.shape->erased(0);
       return ragged_from(x, held.lod_depth, held.dtype, row);

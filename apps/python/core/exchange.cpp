@@ -102,14 +102,13 @@ Tensor from_buffer(nb::handle exporter, bool half_is_bf16) {
   const DType dtype = dtype_of_format(buffer, half_is_bf16);
   std::vector<std::int64_t> dims(buffer.shape, buffer.shape + buffer.ndim), strides;
   bool sharable = aligned(buffer.buf, dtype);
-  for (int i = 0; i < buffer.ndim; ++i) {
+  const DDim row_major = extents(dims).row_major();
+  if (buffer.strides == nullptr) strides.assign(row_major.begin(), row_major.end());  // an exporter that says nothing of strides, as ctypes
+  for (int i = 0; buffer.strides != nullptr && i < buffer.ndim; ++i) {
     sharable = sharable && (dims[static_cast<std::size_t>(i)] <= 1 || (buffer.strides[i] >= 0 && buffer.strides[i] % buffer.itemsize == 0));
     strides.push_back(dims[static_cast<std::size_t>(i)] <= 1 ? 1 : buffer.strides[i] / buffer.itemsize);
   }
-  if (PyBuffer_IsContiguous(&buffer, 'C') != 0) {
-    const DDim row_major = extents(dims).row_major();
-    strides.assign(row_major.begin(), row_major.end());
-  }
+  if (PyBuffer_IsContiguous(&buffer, 'C') != 0) strides.assign(row_major.begin(), row_major.end());
   if (sharable) return view(dtype, dims, strides, std::make_shared<BorrowedMemory>(buffer.buf, [held] {}));
   Tensor copy(dtype, extents(dims));
   copy.storage()->mark_written();
@@ -150,6 +149,10 @@ nb::object capsule_of(nb::handle exporter, bool& bytes_are_bools) {
 Tensor from_dlpack(nb::handle exporter) {
   // PyTorch exports no tensor that gradients flow through: weights of a module are taken as they are.
   if (nb::getattr(exporter, "requires_grad", nb::none()).is(nb::handle(Py_True))) return from_dlpack(exporter.attr("detach")());
+  // DLPack has no bits that say that elements are negated or conjugated.
+  for (const auto& [lazy, resolve] : {std::pair("is_neg", "resolve_neg"), std::pair("is_conj", "resolve_conj")})
+    if (nb::hasattr(exporter, lazy) && nb::hasattr(exporter, resolve) && nb::cast<bool>(exporter.attr(lazy)()))
+      return from_dlpack(exporter.attr(resolve)());
   bool bytes_are_bools = false;
   const nb::object capsule = capsule_of(exporter, bytes_are_bools);
   auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));

@@ -39,7 +39,11 @@ void add_slice(Cuts& cuts, std::int64_t axis, nb::handle slice) {
   cuts.steps.push_back(step);
 }
 
-void add_number(Cuts& cuts, std::int64_t axis, std::int64_t index) {
+void add_number(Cuts& cuts, const Var& x, std::int64_t axis, std::int64_t index) {
+  const std::int64_t extent = x.type().shape ? (*x.type().shape)[static_cast<int>(axis)] : DDim::unknown;
+  if (extent != DDim::unknown && (index < -extent || index >= extent))
+    throw IndexError(fmt::format("builder: expected an index in [{}, {}) of axis {} of '{}' of {}, found {}", -extent, extent, axis,
+                                 x.name(), x.type().to_string(), index));
   cuts.starts.push_back(index);
   cuts.ends.push_back(index == -1 ? most : index + 1);
   cuts.axes.push_back(axis);
@@ -69,7 +73,7 @@ Cuts cuts_of(const Var& x, const nb::tuple& index) {
       add_slice(cuts, axis++, one);
       ++made;
     } else if (PyIndex_Check(one.ptr()) != 0 && PyBool_Check(one.ptr()) == 0) {
-      add_number(cuts, axis++, bound(one, 0));
+      add_number(cuts, x, axis++, bound(one, 0));
     } else {
       throw ArgumentError(fmt::format("builder: expected numbers, slices, '...' and None as indices, found a {}: mr.gather picks by a Var",
                                       nb::cast<std::string>(nb::str(one.type().attr("__name__")))));

@@ -115,6 +115,7 @@ struct SessionObject {
   struct Ends {
     bool finished = false;  ///< `finish` took effect
     bool closed = false;    ///< the `async with` was left
+    std::string reason;     ///< why `fail` cancelled the session, or empty
   };
   std::shared_ptr<Ends> ends = std::make_shared<Ends>();
 };
@@ -167,7 +168,12 @@ nb::object take_results(nb::handle session) {
   const SessionObject& self = *nb::inst_ptr<SessionObject>(session);
   self.model->get();
   std::optional<std::vector<Tensor>> made;
-  if (!self.session->try_next(made, self.news)) return {};
+  try {
+    if (!self.session->try_next(made, self.news)) return {};
+  } catch (const CancelledError&) {
+    if (self.ends->reason.empty()) throw;
+    throw CancelledError(self.ends->reason);
+  }
   if (!made) return nb::none();
   nb::dict rows;
   for (std::size_t i = 0; i < made->size(); ++i)
@@ -353,6 +359,13 @@ void bind_session(nb::module_& m) {
           "loop"_a)
       .def("cancel", [](const SessionObject& self) { self.session->cancel(); })
       .def(
+          "fail",
+          [](const SessionObject& self, std::string reason) {
+            self.ends->reason = std::move(reason);
+            self.session->cancel();
+          },
+          "reason"_a, "Cancels the session; `reason` is the message of the CancelledError.")
+      .def(
           "close",
           [](const SessionObject& self) {
             self.ends->closed = true;
@@ -449,7 +462,8 @@ void bind_any_program(nb::module_& m) {
           "push",
           [](const AnyProgramObject& self, const LoopObject& loop, const std::string& input, nb::handle slot) {
             const VarType type = type_of(*self.program->source, input, "live program");
-            const LoDTensor rows = value_from(slot, input, VarType::unranked(type.dtype)).tensor();
+            const Value given = type.is_array() ? slot_from(slot, input, type) : value_from(slot, input, VarType::unranked(type.dtype));
+            const LoDTensor rows = given.tensor();
             // Copied: the run lets go of it on a thread without the GIL.
             task<void> work = self.program->get().push(input, LoDTensor(copy_of(rows.tensor()), rows.lod()));
             return start_on(loop, std::move(work), "push", [kept = self.program] { return nb::none(); });

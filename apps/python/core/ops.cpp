@@ -53,6 +53,7 @@ nb::object call(const std::string& op, nb::args inputs, const std::vector<std::s
     const auto name = nb::cast<std::string>(key);
     made.set(name, attribute_from(name, value));
   }
+  expect_attributes(op, made);
   const std::vector<Var> outputs = build::call(op, vars, made, names);
   if (outputs.size() == 1) return operand_object(outputs.front());
   nb::list all;
@@ -359,6 +360,10 @@ std::vector<Var> of_one_dtype(const std::vector<nb::handle>& operands) {
 }
 
 VarType type_from(nb::handle dtype, nb::handle shape, int lod) {
+  constexpr int most_levels = 64;
+  if (lod < 0 || lod > most_levels) throw ArgumentError(fmt::format("input: expected lod from 0 to {}, found {}", most_levels, lod));
+  if (lod > 0 && nb::len(shape) == 0)
+    throw ArgumentError(fmt::format("input: expected axis 0, of the rows, with lod {}, found the shape []", lod));
   std::vector<std::int64_t> extents;
   for (const nb::handle extent : shape) extents.push_back(extent.is_none() ? DDim::unknown : nb::cast<std::int64_t>(extent));
   for (const std::int64_t extent : extents)
@@ -389,6 +394,7 @@ void bind_ops(nb::module_& m) {
         "Any operation by its name (docs/ops.md): inputs in their order, None for an optional one that is absent; attributes by name. One "
         "output\n"
         "alone, several as a tuple. Arrays and orders are TensorArrays and Orders.");
+  m.def("_op_attributes", &op_attributes);
   Operations operations(m);
   bind_elementwise(m, operations);
   bind_activations(m);

@@ -146,9 +146,10 @@ nb::object extents_of(const Var& var) {
 using Binary = Var (*)(const Var&, const Var&);
 
 Var mod(const Var& a, const Var& b) { return build::call1("mod", {a, b}); }
-/// The whole number below the quotient, as Python has it.
+/// The whole number below the quotient, as Python has it. NaN of an infinite dividend, whose difference with itself is NaN.
 Var floor_div(const Var& a, const Var& b) {
-  return is_floating(a.type().dtype) ? build::call1("floor", {build::div(a, b)}) : build::div(build::sub(a, mod(a, b)), b);
+  if (!is_floating(a.type().dtype)) return build::div(build::sub(a, mod(a, b)), b);
+  return build::call1("floor", {build::sub(build::div(a, b), build::sub(a, a))});
 }
 void whole_division(nb::class_<Var>& c, const std::string& name, Var (*f)(const Var&, const Var&)) {
   c.def(("__" + name + "__").c_str(), [f](const Var& a, nb::handle b) { return f(a, beside(a.type().dtype, b)); },
@@ -157,26 +158,34 @@ void whole_division(nb::class_<Var>& c, const std::string& name, Var (*f)(const 
         nb::sig(("def __r" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
 }
 
+/// Whether an operator of a Var takes `x`. Python tries the other operand's operator beside anything else.
+bool is_operand(nb::handle x) {
+  return nb::isinstance<Var>(x) || nb::isinstance<Tensor>(x) || is_number(x) || is_list(x) || exports_memory(x);
+}
+nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
+
+/// `name` as an operator of two operands.
+template <class F>
+void operation(nb::class_<Var>& c, const std::string& name, F f) {
+  c.def(
+      name.c_str(),
+      [f](const Var& a, nb::handle b) { return is_operand(b) ? nb::cast(f(a, beside(a.type().dtype, b))) : not_implemented(); },
+      nb::is_operator(), nb::sig(("def " + name + "(self, arg: VarLike, /) -> Var").c_str()));
+}
+
 /// `a op b`, `b op a` and, where Python has one, `a op= b`, which updates a.
 void arithmetic(nb::class_<Var>& c, const std::string& name, Binary f, bool in_place = true) {
-  c.def(("__" + name + "__").c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator());
-  c.def(("__r" + name + "__").c_str(), [f](const Var& a, const Var& b) { return f(b, a); }, nb::is_operator());
+  operation(c, "__" + name + "__", f);
+  operation(c, "__r" + name + "__", [f](const Var& a, const Var& b) { return f(b, a); });
   if (!in_place) return;
   c.def(("__i" + name + "__").c_str(),
-        [f](nb::object self, const Var& b) {
+        [f](nb::object self, nb::handle b) -> nb::object {
+          if (!is_operand(b)) return not_implemented();
           Var& a = nb::cast<Var&>(self);
-          a.update(f(a, b));
+          a.update(f(a, beside(a.type().dtype, b)));
           return self;
         },
         nb::is_operator(), nb::sig(("def __i" + name + "__(self, arg: VarLike, /) -> Var").c_str()));
-}
-void comparison(nb::class_<Var>& c, const std::string& name, Binary f, bool typed_object = false) {
-  if (typed_object)
-    c.def(
-        name.c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator(),
-        nb::sig(("def " + name + "(self, arg: VarLike, /) -> Var").c_str()));
-  else
-    c.def(name.c_str(), [f](const Var& a, const Var& b) { return f(a, b); }, nb::is_operator());
 }
 
 void bind_var(nb::module_& m) {
@@ -231,12 +240,12 @@ void bind_var(nb::module_& m) {
   arithmetic(var, "matmul", static_cast<Binary>(&build::matmul), false);
   arithmetic(var, "and", &build::logical_and, false);
   arithmetic(var, "or", &build::logical_or, false);
-  comparison(var, "__lt__", &build::less);
-  comparison(var, "__le__", &build::less_equal);
-  comparison(var, "__gt__", &build::greater);
-  comparison(var, "__ge__", &build::greater_equal);
-  comparison(var, "__eq__", &build::equal, true);
-  comparison(var, "__ne__", &build::not_equal, true);
+  operation(var, "__lt__", static_cast<Binary>(&build::less));
+  operation(var, "__le__", static_cast<Binary>(&build::less_equal));
+  operation(var, "__gt__", static_cast<Binary>(&build::greater));
+  operation(var, "__ge__", static_cast<Binary>(&build::greater_equal));
+  operation(var, "__eq__", static_cast<Binary>(&build::equal));
+  operation(var, "__ne__", static_cast<Binary>(&build::not_equal));
   var.attr("__array_ufunc__") = nb::none();  // so that NumPy leaves `array + var` to us
   nb::implicitly_convertible<VarLike, Var>();
 }

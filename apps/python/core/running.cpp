@@ -20,6 +20,7 @@
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/tensor/device.h>
 
+#include "borrowed.h"
 #include "build.h"
 #include "engine.h"
 #include "errors.h"
@@ -80,6 +81,38 @@ RunResult wait_for(PendingRun& pending) {
   return pending.outcome.take();
 }
 
+bool is_borrowed(const Tensor& x) {
+  return x.storage() != nullptr && dynamic_cast<const BorrowedMemory*>(&x.storage()->resource()) != nullptr;
+}
+
+/// `x` with elements of its own where they lie in the memory of a fed array, which its owner may fill again. Orders hold no elements.
+Value owned(const Value& x) {
+  if (x.is_tensor()) {
+    const LoDTensor& held = x.tensor();
+    return is_borrowed(held.tensor()) ? Value(LoDTensor(copy_of(held.tensor()), held.lod())) : x;
+  }
+  if (x.is_list()) {
+    std::vector<Tensor> elements(x.list().elements().begin(), x.list().elements().end());
+    if (std::none_of(elements.begin(), elements.end(), &is_borrowed)) return x;
+    for (Tensor& element : elements)
+      if (is_borrowed(element)) element = copy_of(element);
+    return TensorList(std::move(elements));
+  }
+  if (!x.is_array()) return x;
+  const TensorArray& array = x.array();
+  bool borrowed = false;
+  for (std::int64_t i = 0; i < array.size() && !borrowed; ++i)
+    if (const std::optional<LoDTensor> slot = array.peek(i)) borrowed = is_borrowed(slot->tensor());
+  if (!borrowed) return x;
+  const TensorArray made = array.order()      ? TensorArray(array.size(), *array.order())
+                           : array.is_fixed() ? TensorArray(array.size())
+                                              : TensorArray::growable();
+  for (std::int64_t i = 0; i < array.size(); ++i)
+    if (const std::optional<LoDTensor> slot = array.peek(i)) (void)made.write(i, owned(Value(*slot)).tensor());
+  made.close();
+  return made;
+}
+
 struct Result {
   std::vector<std::pair<std::string, Value>> outputs;
   std::int64_t iterations = 0;
@@ -94,6 +127,11 @@ struct Result {
         fused_loops(run.fused_loops),
         captured_loops(run.captured_loops),
         notes(run.iteration_by_iteration) {}
+
+  void own_outputs() {
+    for (auto& [name, value] : outputs)
+      if (!value.is_tensor() || is_borrowed(value.tensor().tensor())) value = owned(value);
+  }
 };
 
 /// A program made ready, with what is asked for again at each call.
@@ -212,7 +250,8 @@ void expect_own_process(const Compiled& compiled) {
     throw UnsupportedError("run: the program was compiled before this process was forked, whose threads it lacks: compile it again here");
 }
 
-Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named) {
+/// `sharing`: outputs may lie in the memory of fed arrays.
+Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwargs& named, bool sharing = false) {
   expect_own_process(compiled);
   std::vector<Value> values = values_of(compiled, mapping, named);
   if (compiled.straight && !compiled.options.deadline) {
@@ -225,12 +264,16 @@ Result run_compiled(const Compiled& compiled, nb::handle mapping, const nb::kwar
     named_outputs.reserve(outputs.size());
     const std::vector<Program::Port>& ports = compiled.source->outputs();
     for (std::size_t i = 0; i < outputs.size(); ++i) named_outputs.emplace_back(ports[i].name, std::move(outputs[i]));
-    return Result(std::move(named_outputs));
+    Result made(std::move(named_outputs));
+    if (!sharing) made.own_outputs();
+    return made;
   }
   const auto pending = std::make_shared<PendingRun>();
   Engine::current().start(pending->run, millrace::run(compiled.executable(), feeds_of(compiled, std::move(values)), compiled.options),
                           Finish{pending});
-  return Result(wait_for(*pending));
+  Result made(wait_for(*pending));
+  if (!sharing) made.own_outputs();
+  return made;
 }
 
 /// The run that millrace._async awaits.
@@ -367,7 +410,7 @@ void bind_compiled(nb::module_& m) {
   nb::class_<Compiled>(m, "Compiled",
                        "A program made ready to run, by `program.compile()`. `compiled(x=…)` runs it, with the GIL released, from any "
                        "number of threads at a time.\n"
-                       "Arrays are not copied: leave them alone until the run has ended.")
+                       "Arrays are not copied: leave them alone until the run has ended. Outputs share no memory with them.")
       .def(
           "__call__", [](const Compiled& self, nb::handle feeds, nb::kwargs named) { return run_compiled(self, feeds, named); },
           "feeds"_a = nb::none(), "named"_a, nb::sig("def __call__(self, " MILLRACE_PYTHON_FEEDS " -> Result"),
@@ -377,6 +420,11 @@ void bind_compiled(nb::module_& m) {
       .def(
           "run", [](const Compiled& self, nb::handle feeds, nb::kwargs named) { return run_compiled(self, feeds, named); },
           "feeds"_a = nb::none(), "named"_a, nb::sig("def run(self, " MILLRACE_PYTHON_FEEDS " -> Result"), "The same as calling it.")
+      .def(
+          "_run_sharing",
+          [](const Compiled& self, nb::dict feeds) { return run_compiled(self, feeds, nb::borrow<nb::kwargs>(nb::dict()), true); },
+          "feeds"_a, nb::sig("def _run_sharing(self, feeds: dict[str, typing.Any]) -> Result"),
+          "The same, whose outputs may lie in the memory of fed arrays.")
       .def(
           "run_async", [](nb::handle self, nb::handle feeds, nb::kwargs named) { return run_later(self, feeds, named); },
           "feeds"_a = nb::none(), "named"_a,
@@ -410,7 +458,11 @@ void bind_compiled(nb::module_& m) {
 
 }  // namespace
 
-nb::object result_object(RunResult made) { return nb::cast(Result(std::move(made))); }
+nb::object result_object(RunResult run) {
+  Result made(std::move(run));
+  made.own_outputs();
+  return nb::cast(std::move(made));
+}
 
 void bind_running(nb::module_& m) {
   count_forks();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The classes Tensor and LoDTensor.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <tuple>
@@ -189,6 +190,7 @@ std::string shown(const Tensor& x, int axis, std::int64_t offset) {
   constexpr std::int64_t ends = 3;
   if (axis == x.rank()) {
     const nb::object value = number(x, offset);
+    if (is_floating(x.dtype()) && std::isnan(nb::cast<double>(value))) return "nan";  // without its sign
     return is_floating(x.dtype()) ? fmt::format("{:.6g}", nb::cast<double>(value)) : nb::cast<std::string>(nb::str(value));
   }
   std::string text = "[";
@@ -274,21 +276,6 @@ LoD::Level level_from(nb::handle x) {
   return converted(lengths, DType::i64).to_vector<std::int64_t>();
 }
 
-LoDTensor make_lod_tensor(nb::handle rows, nb::handle lengths) {
-  const Tensor tensor = tensor_from(rows);
-  if (nb::isinstance<nb::str>(lengths)) return LoDTensor(tensor, LoD::parse(nb::cast<std::string>(lengths)));
-  std::vector<LoD::Level> levels;
-  const bool one_array = exports_memory(lengths);
-  bool nested_lists = !one_array && nb::len(lengths) > 0;
-  if (nested_lists)
-    for (const nb::handle level : lengths) nested_lists = nested_lists && is_level(level);
-  if (nested_lists)
-    for (const nb::handle level : lengths) levels.push_back(level_from(level));
-  else
-    levels.push_back(level_from(lengths));
-  return LoDTensor(tensor, LoD::from_lengths(levels));
-}
-
 nb::object sequence_at(const LoDTensor& x, std::int64_t index) {
   const std::int64_t at = checked_index(index, x.lod().sequences(0), "sequences");
   const LoDTensor one = x.slice(0, at, at + 1);
@@ -321,7 +308,8 @@ nb::object torch_of(nb::handle tensor) {
     nb::raise_from(error, PyExc_ImportError,
                    "tensor.torch: PyTorch is not installed for this interpreter: pip install torch, or use numpy()");
   }
-  return torch.attr("from_dlpack")(tensor);
+  const auto& x = nb::cast<const Tensor&>(tensor);  // PyTorch writes to memory that DLPack calls read-only
+  return torch.attr("from_dlpack")(x.is_read_only() ? nb::cast(copy_of(x)) : nb::borrow(tensor));
 }
 
 void bind_tensor(nb::module_& m) {
@@ -364,9 +352,9 @@ void bind_tensor(nb::module_& m) {
            "The elements as a NumPy array, without a copy; it is read-only when the tensor is. bf16, which NumPy lacks: astype('f32') "
            "first.")
       .def("torch", &torch_of, nb::sig("def torch(self) -> typing.Any"),
-           "The elements as a tensor of PyTorch, which is imported now; without a copy. An old one, such as 1.13, does not know read-only "
-           "memory and gets a BufferError:\n"
-           "copy() first.")
+           "The elements as a tensor of PyTorch, which is imported now; without a copy, unless the tensor is read-only: PyTorch would "
+           "write to "
+           "its memory.")
       .def(
           "__array__",
           [](nb::handle self, nb::handle dtype, nb::handle copy) -> nb::object {
@@ -434,7 +422,7 @@ void bind_lod_tensor(nb::module_& m) {
       "lengths of each level, outermost first: [[2, 1], [3, 1, 2]] are two sequences, of two and one sub-sequences, of three, one and two\n"
       "rows. Sequences may be empty. `x[i]` is the outermost sequence i; `len(x)` their number.")
       .def(
-          "__init__", [](LoDTensor* self, nb::object rows, nb::object lengths) { new (self) LoDTensor(make_lod_tensor(rows, lengths)); },
+          "__init__", [](LoDTensor* self, nb::object rows, nb::object lengths) { new (self) LoDTensor(lod_tensor_from(rows, lengths)); },
           "rows"_a, "lengths"_a,
           nb::sig("def __init__(self, rows: TensorLike, lengths: str | collections.abc.Sequence[int] | "
                   "collections.abc.Sequence[collections.abc.Sequence[int]] | typing.Any) -> None"),
@@ -465,7 +453,7 @@ void bind_lod_tensor(nb::module_& m) {
           "The rows as a NumPy array, without a copy.")
       .def(
           "torch", [](const LoDTensor& x) { return torch_of(nb::cast(x.tensor())); }, nb::sig("def torch(self) -> typing.Any"),
-          "The rows as a tensor of PyTorch, without a copy: `rows.torch()`. `lengths` says whose they are.")
+          "The rows as a tensor of PyTorch: `rows.torch()`. `lengths` says whose they are.")
       .def(
           "__array__",
           [](const LoDTensor& x, nb::handle dtype, nb::handle copy) { return nb::cast(x.tensor()).attr("__array__")(dtype, copy); },
@@ -505,6 +493,21 @@ void bind_lod_tensor(nb::module_& m) {
 }
 
 }  // namespace
+
+LoDTensor lod_tensor_from(nb::handle rows, nb::handle lengths) {
+  const Tensor tensor = tensor_from(rows);
+  if (nb::isinstance<nb::str>(lengths)) return LoDTensor(tensor, LoD::parse(nb::cast<std::string>(lengths)));
+  std::vector<LoD::Level> levels;
+  const bool one_array = exports_memory(lengths);
+  bool nested_lists = !one_array && nb::len(lengths) > 0;
+  if (nested_lists)
+    for (const nb::handle level : lengths) nested_lists = nested_lists && is_level(level);
+  if (nested_lists)
+    for (const nb::handle level : lengths) levels.push_back(level_from(level));
+  else
+    levels.push_back(level_from(lengths));
+  return LoDTensor(tensor, LoD::from_lengths(levels));
+}
 
 void bind_values(nb::module_& m) {
   nb::enum_<DType>(m, "DType", "The element types.")

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <set>
 
 #include <nanobind/stl/set.h>
@@ -110,7 +111,7 @@ nb::tuple with_fed_weights(const SharedProgram& self) {
 }
 
 /// Two programs: one gives the outputs of `self`, and the values that the other takes as inputs, beside a gradient of each output of `floating` as the input
-/// `seed/NAME`, for the gradients of `sources`.
+/// `seed/NAME`, for the gradients of `sources`. Without sources the other one is empty.
 nb::tuple with_gradients(const SharedProgram& self, const std::vector<std::string>& sources, const std::vector<std::string>& outputs,
                          const std::vector<std::string>& floating, const std::string& memory) {
   auto made = std::make_shared<Program>(*self.program);
@@ -127,9 +128,12 @@ nb::tuple with_gradients(const SharedProgram& self, const std::vector<std::strin
     BackwardOptions options;
     options.memory = parse_memory_policy(memory);
     for (const std::string& name : sources) options.with_respect_to.push_back(source_named(*made, name));
-    options.seed = seeds.at(0).seed;
-    options.more_seeds.assign(seeds.begin() + 1, seeds.end());
-    const std::vector<Gradient> all = append_backward(*made, seeds[0].var, options);
+    std::vector<Gradient> all;
+    if (!sources.empty()) {
+      options.seed = seeds.at(0).seed;
+      options.more_seeds.assign(seeds.begin() + 1, seeds.end());
+      all = append_backward(*made, seeds[0].var, options);
+    }
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (all[i].gradient == no_var) continue;
       made->add_output("gradient/" + sources[i], all[i].gradient);
@@ -277,7 +281,7 @@ void bind_schedules(nb::module_& m) {
 
 // ---- Trainers ----
 
-/// A trainer, whose threads are let go of without the GIL.
+/// A trainer, whose threads are let go of without the GIL. Calls of several threads take effect one after the other.
 struct TrainerObject {
   TrainerObject(const SharedProgram& program, const training::TrainerOptions& options)
       : inputs(std::make_shared<const Program>(*program.program)) {
@@ -310,10 +314,19 @@ struct TrainerObject {
     return made;
   }
 
+  /// `f()` while no other thread uses the trainer. The lock is waited for without the GIL, which the end of a run under the lock may need.
+  template <class F>
+  auto alone(F f) const {
+    const GilReleased released;
+    const std::lock_guard lock(mutex_);
+    return f();
+  }
+
   std::shared_ptr<const Program> inputs;
   std::optional<training::Trainer> trainer;
 
  private:
+  mutable std::mutex mutex_;
   [[noreturn]] void refuse_name(const std::string& name) const {
     std::string names;
     for (const Program::Port& port : inputs->inputs()) names += (names.empty() ? "" : ", ") + port.name;
@@ -329,11 +342,7 @@ struct StepObject {
 
 StepObject one_step(TrainerObject& self, nb::handle mapping, const nb::kwargs& named) {
   Feeds feeds = self.feeds(mapping, named);
-  training::Trainer::Step step;
-  {
-    const GilReleased released;
-    step = self.trainer->step(std::move(feeds));
-  }
+  training::Trainer::Step step = self.alone([&] { return self.trainer->step(std::move(feeds)); });
   return {step.loss, step.gradient_norm, step.learning_rate, result_object(std::move(step.outputs))};
 }
 
@@ -398,43 +407,44 @@ void bind_trainer(nb::module_& m) {
           "gradients",
           [](TrainerObject& self, nb::handle mapping, nb::kwargs named) {
             Feeds feeds = self.feeds(mapping, named);
-            Trainer::Gradients made;
-            {
-              const GilReleased released;
-              made = self.trainer->compute(std::move(feeds));
-            }
+            Trainer::Gradients made = self.alone([&] { return self.trainer->compute(std::move(feeds)); });
             return std::pair(made.loss, made.by_name);
           },
           "feeds"_a = nb::none(), "named"_a, nb::sig("def gradients(self, " MILLRACE_PYTHON_FED " -> tuple[float, dict[str, Tensor]]"),
           "The loss, and the gradient of each weight by its name. `apply` is the other half of a step.")
       .def(
-          "apply", [](TrainerObject& self, const std::map<std::string, nb::object>& of) { return self.trainer->apply(own(of)); },
+          "apply",
+          [](TrainerObject& self, const std::map<std::string, nb::object>& of) {
+            Tensors gradients = own(of);
+            return self.alone([&] { return self.trainer->apply(std::move(gradients)); });
+          },
           "gradients"_a, nb::sig("def apply(self, gradients: collections.abc.Mapping[str, TensorLike]) -> float"),
           "Clips the gradients and updates the weights. Gives the norm before clipping.")
       .def(
           "evaluate",
           [](TrainerObject& self, nb::handle mapping, nb::kwargs named) {
             Feeds feeds = self.feeds(mapping, named);
-            std::optional<RunResult> made;
-            {
-              const GilReleased released;
-              made.emplace(self.trainer->evaluate(std::move(feeds)));
-            }
-            return result_object(*std::move(made));
+            return result_object(self.alone([&] { return self.trainer->evaluate(std::move(feeds)); }));
           },
           "feeds"_a = nb::none(), "named"_a, nb::sig("def evaluate(self, " MILLRACE_PYTHON_FED " -> Result"),
           "The model's outputs with the weights as they are now.")
-      .def_prop_ro("steps", [](const TrainerObject& self) { return self.trainer->steps(); })
+      .def_prop_ro("steps", [](const TrainerObject& self) { return self.alone([&] { return self.trainer->steps(); }); })
       .def_prop_ro(
-          "learning_rate", [](const TrainerObject& self) { return self.trainer->learning_rate(); }, "Of the next update.")
+          "learning_rate", [](const TrainerObject& self) { return self.alone([&] { return self.trainer->learning_rate(); }); },
+          "Of the next update.")
       .def_prop_rw(
           "weights",
           [](const TrainerObject& self) {
-            Tensors made;
-            for (const auto& [name, weight] : self.trainer->weights()) made.emplace(name, weight.read_only());
-            return made;
+            return self.alone([&] {
+              Tensors made;
+              for (const auto& [name, weight] : self.trainer->weights()) made.emplace(name, weight.read_only());
+              return made;
+            });
           },
-          [](TrainerObject& self, const std::map<std::string, nb::object>& weights) { self.trainer->set_weights(own(weights)); },
+          [](TrainerObject& self, const std::map<std::string, nb::object>& weights) {
+            Tensors values = own(weights);
+            self.alone([&] { self.trainer->set_weights(std::move(values)); });
+          },
           "By name, read-only. What you hold keeps its values. Assigning sets those that the dict names.")
       .def(
           "trained",
@@ -444,14 +454,14 @@ void bind_trainer(nb::module_& m) {
               names = *outputs;
             else
               for (const Program::Port& port : self.inputs->outputs()) names.push_back(port.name);
-            return SharedProgram{std::make_shared<Program>(self.trainer->trained(names))};
+            return SharedProgram{self.alone([&] { return std::make_shared<Program>(self.trainer->trained(names)); })};
           },
           "outputs"_a = nb::none(), "The program with the weights as they are now, and with these of its outputs (all) and what they need.")
       .def(
           "save",
           [](const TrainerObject& self, const std::filesystem::path& folder) {
             training::Checkpoint checkpoint;
-            self.trainer->save(checkpoint);
+            self.alone([&] { self.trainer->save(checkpoint); });
             const GilReleased released;
             naming_file(folder, [&] { training::CheckpointFolder(folder).save(checkpoint); });
           },
@@ -462,7 +472,7 @@ void bind_trainer(nb::module_& m) {
             const std::optional<training::Checkpoint> found =
                 naming_file(folder, [&] { return training::CheckpointFolder(folder).load(); });
             if (!found) throw FileError(fmt::format("{}: expected a checkpoint, found none", folder.string()), folder, ENOENT);
-            self.trainer->restore(*found);
+            self.alone([&] { self.trainer->restore(*found); });
           },
           "folder"_a, "Goes on from the newest whole checkpoint, to the same bits as if it had never stopped.");
 }

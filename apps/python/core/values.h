@@ -48,11 +48,15 @@ class PlainRows {
 /// ShapeError for lists of different lengths.
 Tensor tensor_from(nb::handle x, std::optional<DType> wanted = {});
 /// Sequences with `levels` levels from nested lists; below them are rows: a tensor, exported memory, or lists. `row` are the extents of a
-/// row, where no sequence has one.
+/// row, where no sequence has one. A PackedSequence of PyTorch gives its sequences in its caller's order.
 LoDTensor ragged_from(nb::handle x, int levels, std::optional<DType> wanted = {}, const std::optional<DDim>& row = {});
 
 /// A value fed to input `name`: also numbers and lists, which take the dtype that the program wants; None for nothing. Elements lie row-major.
 Value value_from(nb::handle x, const std::string& name, const VarType& wanted);
+/// A slot of an array of type `array`, checked against it: the errors of `check_feed`.
+Value slot_from(nb::handle x, const std::string& name, const VarType& array);
+/// Rows and the lengths of their sequences: a list of integers, or of several levels a list of such; an array of integers; or the text of an LoD.
+LoDTensor lod_tensor_from(nb::handle rows, nb::handle lengths);
 /// A Tensor, a LoDTensor, None, or a list of them.
 nb::object object_from(const Value& value);
 /// A Tensor, or with levels a LoDTensor.

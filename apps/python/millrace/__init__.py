@@ -21,7 +21,9 @@ docs/python.md is the guide. Arrays go in and out without a copy; NumPy and PyTo
 from __future__ import annotations
 
 import atexit as _atexit
+import copyreg as _copyreg
 
+from . import _interpreter  # before the extension module
 from ._core import *  # noqa: F401,F403  (all of it is public but names that begin with _)
 from ._core import DType as DType
 from ._core import Program as Program
@@ -105,4 +107,12 @@ def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragg
     return _torch.from_torch(module, example_inputs, ragged=ragged, **export_options)
 
 
+def _reduce_io_error(error: Any) -> tuple[Any, ...]:
+    """For pickle: OSError's own leaves out the attributes that are no arguments."""
+    state = {name: getattr(error, name) for name in ("errno", "strerror", "filename") if getattr(error, name) is not None}
+    return type(error), error.args, {**vars(error), **state}
+
+
+for _kind in ("IoError", "FileNotFoundError", "PermissionError", "ConnectionRefusedError"):
+    _copyreg.pickle(globals()[_kind], _reduce_io_error)
 _atexit.register(_shut_down)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from . import _core
-from ._core import Program, UnsupportedError, Var
+from ._core import ArgumentError, Program, UnsupportedError, Var
 from ._core import layers
 
 
@@ -16,8 +16,28 @@ def _array(parameter: Any) -> Any:
 
 
 def _is(module: Any, name: str) -> bool:
-    """Whether `module` is one of PyTorch's of that name, or of a class derived from it; told without an import."""
-    return any(kind.__name__ == name and kind.__module__.startswith("torch.nn.modules") for kind in type(module).__mro__)
+    """Whether `module` is one of PyTorch's of that name, or of a class derived from it; told without an import. UnsupportedError of one that does not
+    compute what PyTorch's class does."""
+    for kind in type(module).__mro__:
+        if kind.__name__ == name and kind.__module__.startswith("torch.nn.modules"):
+            _expect_forward_of(kind, module)
+            return True
+    return False
+
+
+def _expect_forward_of(kind: Any, module: Any) -> None:
+    """UnsupportedError where `module` has a forward of its own, or hooks that may change its inputs, weights or outputs."""
+    name = type(module).__name__
+    own = next((each for each in ("forward", "__call__") if each in vars(module) or getattr(type(module), each) is not getattr(kind, each)), None)
+    if own is not None:
+        raise UnsupportedError(
+            f"from_torch: expected the {own} of torch.nn.{kind.__name__}, found one of {name}'s own: give example inputs, which exports the module through ONNX"
+        )
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise UnsupportedError(
+            f"from_torch: expected a module without forward hooks, found hooks of {name} (torch.nn.utils.weight_norm and spectral_norm add one): "
+            "remove them, or give example inputs, which exports the module through ONNX"
+        )
 
 
 def _directions(module: Any, names: Sequence[str]) -> list[list[Any]]:
@@ -78,12 +98,16 @@ def _apply(module: Any, x: Var, name: str) -> Var:
     if _is(module, "Linear"):
         return layers.linear(x, _array(module.weight.t()), None if module.bias is None else _array(module.bias), name=name)
     if _is(module, "Embedding"):
+        if module.max_norm is not None:
+            raise UnsupportedError(f"from_torch: expected an Embedding without max_norm, found {module.max_norm}: scale the rows of its weight instead")
         return layers.embedding(x, _array(module.weight), name=name)
     if _is(module, "LayerNorm") and len(module.normalized_shape) == 1 and module.weight is not None:
         return layers.layer_norm(x, _array(module.weight), None if module.bias is None else _array(module.bias), epsilon=module.eps, name=name)
     if (_is(module, "Softmax") or _is(module, "LogSoftmax")) and module.dim == -1:
         return (_core.softmax if _is(module, "Softmax") else _core.log_softmax)(x)
-    if _is(module, "Dropout") and not module.training:
+    if _is(module, "Dropout"):
+        if module.training and module.p > 0:
+            raise UnsupportedError(f"from_torch: expected a module in evaluation mode, found {type(module).__name__} with p {module.p}: call module.eval()")
         return x
     if _is(module, "Sequential"):
         for index, part in enumerate(module):
@@ -104,6 +128,8 @@ def _exported(module: Any, example_inputs: Sequence[Any], options: dict[str, Any
 
     import torch
 
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
     file: Any = io.BytesIO()  # PyTorch takes a file, whatever its annotation says
     torch.onnx.export(module, tuple(example_inputs), file, **options)
     return _core.parse_onnx(file.getvalue(), type(module).__name__)
@@ -114,7 +140,7 @@ def from_torch(module: Any, example_inputs: Sequence[Any] | None = None, *, ragg
     if example_inputs is not None:
         return _exported(module, example_inputs, export_options)
     if export_options:
-        raise TypeError(f"from_torch: {', '.join(export_options)}: options of torch.onnx.export go with example_inputs")
+        raise ArgumentError(f"from_torch: expected example_inputs beside options of torch.onnx.export, found {', '.join(export_options)} alone")
     first = _first(module)
     program = Program(type(module).__name__)
     recurrent = any(_is(module, kind) for kind in ("LSTM", "GRU", "RNN"))

@@ -18,6 +18,7 @@ from ._core import (
     CancelledError,
     ClosedError,
     DType,
+    LiveError,
     LoDTensor,
     Program,
     ProtocolError,
@@ -121,15 +122,28 @@ class _Session:
         """The session is over at once: whoever waits for it gets CancelledError (of this library)."""
         raise NotImplementedError
 
+    def _fail(self, reason: str) -> None:
+        """The same; `reason` is the message of the CancelledError."""
+        raise NotImplementedError
+
     async def feed(self, source: Any) -> None:
         """Pushes what `source` gives, an iterator or an asynchronous one, and finishes. Beside `async for`, as a task of its own, where more is pushed
-        than the session's queues hold."""
-        if hasattr(source, "__aiter__"):
-            async for rows in source:
-                await self.push(rows)
-        else:
-            for rows in source:
-                await self.push(rows)
+        than the session's queues hold.
+
+        An error of `source`, or of rows that do not fit, cancels the session, so that its reader waits no longer: the reader gets a CancelledError (of this
+        library) that names the error, and `feed` raises the error itself."""
+        try:
+            if hasattr(source, "__aiter__"):
+                async for rows in source:
+                    await self.push(rows)
+            else:
+                for rows in source:
+                    await self.push(rows)
+        except (CancelledError, ClosedError, LiveError, ProtocolError):  # ends of the session, of which its reader knows
+            raise
+        except Exception as error:
+            self._fail(f"live session: the session was cancelled: its feed ended with {type(error).__name__}: {error}")
+            raise
         await self.finish()
 
     async def __aenter__(self: _Self) -> _Self:
@@ -262,6 +276,9 @@ class LiveSession(_Session):
     def cancel(self) -> None:
         if self._core is not None:
             self._core.cancel()
+
+    def _fail(self, reason: str) -> None:
+        self._opened().fail(reason)
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         if self._core is not None:
@@ -789,6 +806,11 @@ class RemoteSession(_Session):
         for answer in self._answers:
             if not answer.done():
                 answer.cancel()
+
+    def _fail(self, reason: str) -> None:
+        if not self._over and self._error is None:
+            self._error = CancelledError(reason)
+        self.cancel()
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.cancel()

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Sequence
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.utils.dlpack import from_dlpack
 
-from ._core import ArgumentError, Compiled, LoDTensor, Program, Result, Tensor, _with_fed_weights, _with_gradients
+from ._core import ArgumentError, Compiled, LoDTensor, Program, Result, Tensor, UnsupportedError, _with_fed_weights, _with_gradients
 
 __all__ = ["Function", "Ragged", "function"]
 
@@ -22,7 +23,7 @@ class Ragged(NamedTuple):
 
 def _as_torch(tensor: Tensor) -> torch.Tensor:
     """Without a copy, where others may write to the elements too."""
-    return torch.from_dlpack(tensor.copy() if tensor.read_only else tensor)
+    return from_dlpack(tensor.copy() if tensor.read_only else tensor)
 
 
 def _lengths(value: LoDTensor) -> Any:
@@ -57,6 +58,11 @@ class _Call:
             made.append(_as_torch(value))
         return made
 
+    def run(self, compiled: Compiled, tensors: Sequence[torch.Tensor]) -> Result:
+        """Feeds the inputs that `compiled` has: weights and inputs that only other outputs need are left out."""
+        known = compiled.inputs
+        return compiled._run_sharing({name: value for name, value in self.feeds(tensors).items() if name in known})
+
     def feeds(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         fed = dict(self.fixed)
         for name, tensor in zip(self.names, tensors):
@@ -71,11 +77,11 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, pair: _Pair, *tensors: torch.Tensor) -> Any:
-        result = pair.forward(call.feeds(tensors))
+        result = call.run(pair.forward, tensors)
         made = call.outputs(result)
         values, sharing = result._handed(pair.handed, call.function._outputs)
         keeper = torch.empty(0)
-        keeper._millrace_values = values  # type: ignore[attr-defined]
+        setattr(keeper, "_millrace_values", values)
         ctx.call, ctx.pair, ctx.count = call, pair, len(tensors)
         shared = [one for name, one in zip(call.function._outputs, made) if name in sharing]
         ctx.save_for_backward(*tensors, *shared, keeper)
@@ -83,7 +89,6 @@ class _Run(torch.autograd.Function):
         return tuple(made)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *seeds: torch.Tensor) -> Any:
         call: _Call = ctx.call
         pair: _Pair = ctx.pair
@@ -92,7 +97,8 @@ class _Run(torch.autograd.Function):
         feeds: dict[str, Any] = {**call.feeds(tensors), **keeper._millrace_values}
         for name, seed in zip(call.function._outputs, seeds):
             feeds["seed/" + name] = seed.detach().contiguous()
-        result = pair.backward({name: value for name, value in feeds.items() if name in pair.backward.inputs})
+        known = pair.backward.inputs
+        result = pair.backward._run_sharing({name: value for name, value in feeds.items() if name in known})
         gradients: list[torch.Tensor | None] = [None, None]
         for name, tensor in zip(call.names, tensors):
             if name not in pair.found:
@@ -100,7 +106,23 @@ class _Run(torch.autograd.Function):
                 continue
             value = result["gradient/" + name]
             gradients.append(_as_torch(value.rows if isinstance(value, LoDTensor) else value).reshape(tensor.shape))
+        if torch.is_grad_enabled():
+            of = [one for one in (*tensors, *seeds) if one.requires_grad]
+            gradients = [None if one is None else _Refused.apply(one, *of) for one in gradients]
         return tuple(gradients)
+
+
+class _Refused(torch.autograd.Function):
+    """A gradient as it is, whose own gradient is an error. `of`: the tensors that it depends on. PyTorch's once_differentiable gives zeros instead, where
+    the loss depends on the tensors by another path too."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *of: torch.Tensor) -> Any:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *seeds: torch.Tensor) -> Any:
+        raise UnsupportedError("function: gradients of gradients are not given: build them into the program with mr.gradients")
 
 
 class Function(torch.nn.Module):
@@ -117,7 +139,8 @@ class Function(torch.nn.Module):
                 raise ArgumentError(f"function: expected outputs of program '{program.title}' ({', '.join(program.outputs)}), found '{name}'")
         self._floating = [name for name in self._outputs if self._fed.outputs[name].startswith(("f", "bf"))]
         self._inputs = {name: _Input.of(kind) for name, kind in program.inputs.items()}
-        self._run: Compiled = fed.compile(threads=threads)
+        # Only what the outputs need: no input that serves other outputs is asked for.
+        self._run: Compiled = _with_gradients(fed, [], self._outputs, self._floating, memory)[0].compile(threads=threads)
         self._pairs: dict[tuple[str, ...], _Pair] = {}
         self._weights: dict[str, str] = {}  # the attribute of each fed weight
         for name, value in program.parameters.items():
@@ -167,7 +190,7 @@ class Function(torch.nn.Module):
         call = _Call(self, names, fixed, lengths)
         differentiable = torch.is_grad_enabled() and self._floating
         wanted = tuple(name for name, tensor in zip(names, tensors) if tensor.requires_grad) if differentiable else ()
-        made = _Run.apply(call, self._pair(wanted), *tensors) if wanted else call.outputs(self._run(call.feeds(tensors)))
+        made = _Run.apply(call, self._pair(wanted), *tensors) if wanted else call.outputs(call.run(self._run, tensors))
         outputs = {name: Ragged(one, call.made[name]) if name in call.made else one for name, one in zip(self._outputs, made)}
         return outputs[self._outputs[0]] if len(outputs) == 1 else outputs
 
@@ -187,15 +210,24 @@ class _Input(NamedTuple):
         return _Input(int(kind.rpartition("lod=")[2]) if "lod=" in kind else 0)
 
 
+def _is_rows(value: Any) -> bool:
+    """Whether `value` is a sequence of rows, and no lengths."""
+    return isinstance(value, torch.Tensor) and (value.dim() != 1 or value.is_floating_point())
+
+
 def _ragged(value: Any, name: str) -> tuple[Any, Any]:
     """Rows, and their lengths where they stand beside them."""
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor):
+    if isinstance(value, PackedSequence):
+        padded, lengths = pad_packed_sequence(value, batch_first=True)
+        counts = lengths.tolist()
+        return torch.cat([one[:count] for one, count in zip(padded, counts)]), counts
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor) and not _is_rows(value[1]):
         counts = value[1].tolist() if isinstance(value[1], torch.Tensor) else value[1]
         return value[0], counts
     if isinstance(value, (list, tuple)) and value and all(isinstance(one, torch.Tensor) for one in value):
         return torch.cat(list(value)), [len(one) for one in value]
     if isinstance(value, torch.Tensor):
-        raise ArgumentError(f"function: expected sequences for input '{name}': a list of tensors, or (rows, lengths); found one tensor")
+        raise ArgumentError(f"function: expected sequences for input '{name}': a list of tensors, (rows, lengths) or a PackedSequence; found one tensor")
     return value, None
 
 
@@ -203,9 +235,10 @@ def function(program: Program, *, outputs: Sequence[str] | None = None, threads:
     """A program as a differentiable module of PyTorch: `module = millrace.torch.function(program)`, `y = module(x)`.
 
     The program's weights are the module's Parameters (those that are no floats are buffers); `module.program()` gives them back in a program. Inputs go
-    by position or by name, as tensors on the CPU, which are not copied where they are contiguous. An input with levels takes a list of tensors, or
-    (rows, lengths). One output comes alone, several in a dict; one with levels as Ragged(rows, lengths). Values that backward reads are kept from the
-    forward run until autograd frees its graph; under `torch.no_grad()` nothing is kept. Gradients of gradients are refused by PyTorch's own error.
+    by position or by name, as tensors on the CPU, which are not copied where they are contiguous. An input with levels takes a list of tensors,
+    (rows, lengths), or a PackedSequence. One output comes alone, several in a dict; one with levels as Ragged(rows, lengths). Values that backward reads are kept from the
+    forward run until autograd frees its graph; under `torch.no_grad()` nothing is kept. Gradients of gradients are an
+    UnsupportedError: build them into the program with mr.gradients.
 
     outputs: those that the module gives; default: all. memory: how backward loops get what their forward loops computed (mr.append_backward).
     """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import numbers
 import os
 import pathlib
@@ -12,7 +13,7 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
-from ._core import ArgumentError, _in_ranks, _train
+from ._core import ArgumentError, FileNotFoundError, IoError, ParseError, PermissionError, _in_ranks, _train
 
 __all__ = ["Epoch", "Score", "TrainCurve", "TrainResult", "train", "train_curve"]
 
@@ -102,6 +103,19 @@ def _toml(config: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _read(name: str) -> str:
+    """The text of a file; its errors are those of this library."""
+    try:
+        return pathlib.Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{name}: expected text in UTF-8, found other bytes: {error}") from None
+    except OSError as error:
+        kind = FileNotFoundError if isinstance(error, builtins.FileNotFoundError) else PermissionError if isinstance(error, builtins.PermissionError) else IoError
+        raised = kind(f"{name}: cannot open: {error.strerror}")
+        raised.errno, raised.strerror, raised.filename = error.errno, error.strerror, name
+        raise raised from None
+
+
 def train(
     config: str | os.PathLike[str] | Mapping[str, Any],
     *,
@@ -132,7 +146,7 @@ def train(
         text, name = _toml(config), "config"
     else:
         name = os.fspath(config)
-        text = pathlib.Path(name).read_text(encoding="utf-8")
+        text = _read(name)
 
     def tell(said: tuple[str, Any]) -> None:
         if said[0] == "epoch" and on_epoch is not None:

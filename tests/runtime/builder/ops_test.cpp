@@ -64,6 +64,18 @@ TEST_CASE("a literal takes the dtype of the rows beside it, and keeps all its bi
   CHECK(says(build_refusal([] { input("n", VarType(DType::i64, {2})) * 0.5; }), {"op mul", "i64[2]", "f32[]"}));
 }
 
+TEST_CASE("a literal beside a weight or a constant with axes takes its dtype, and of two literals a whole number that of the other") {
+  const auto w = [](const char* name) { return parameter(name, Tensor::from<float>({1, 3})); };
+  CHECK(built_values<float>([&] { return w("w") * 10; }) == Floats{10, 30});
+  CHECK(built_values<float>([&] { return 1 - w("w"); }) == Floats{0, -2});
+  CHECK(built_values<float>([&] { return maximum(w("w"), 2); }) == Floats{2, 3});
+  CHECK(built_values<double>([] { return parameter("w", Tensor::scalar(0.5)) * 0.1; }) == std::vector<double>{0.5 * 0.1});
+  CHECK(built_values<float>([] { return constant(Tensor::from<float>({1, 3})) + 1; }) == Floats{2, 4});
+  CHECK(built_values<float>([] { return constant(2.0) * 3; }) == Floats{6});
+  CHECK(built_values<float>([] { return constant(3) - 0.5; }) == Floats{2.5});
+  CHECK(says(build_refusal([] { parameter("n", Tensor::from<std::int64_t>({1, 2})) * 0.5; }), {"op mul", "i64[2]", "f32[]"}));
+}
+
 TEST_CASE("names asked for are made unique, and ports are not") {
   Program program;
   const Guard guard(program);
