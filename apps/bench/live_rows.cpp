@@ -179,6 +179,7 @@ void chunk_rows(Context& context, std::int64_t windows, double goal) {
   Row row = live_row(windows, "streams a core, p99 lag < 32 ms");
   row.unit = Unit::streams;
   row.goal = goal;
+  row.peer_name = FrameCall().name;
   std::pair<std::int64_t, Trial> best;
   try {
     if (!std::filesystem::exists(context.models + "/silero_vad_v6.onnx")) throw IoError("no silero_vad_v6.onnx in the folder of --models");
