@@ -61,6 +61,7 @@ class LiveSequence : private Batcher::Sink {
   std::uint64_t closed(int level) const { return rare_->closed.at(static_cast<std::size_t>(level)); }
   /// A verb has not been answered yet.
   bool under_way() const noexcept { return verb_ != Verb::none; }
+  bool begins_anew() const noexcept { return verb_ == Verb::begin_anew; }
   /// All that can be answered has been, and no verb is under way.
   bool settled() const { return verb_ == Verb::none && batcher_->settled(id_); }
   /// Sources were given rows.
