@@ -477,10 +477,21 @@ Sequence restored(const Core& core, LiveStart start) {
   return std::make_shared<LiveSessionState>(core, std::move(start.name), core->seal().unseal(start.state));
 }
 
+/// A state may hold more rows that wait than `queued_in` of this model.
+void begin_again(LiveCore& core, LiveSessionState& sequence) {
+  try {
+    begin(core, sequence);
+  } catch (const SavedStateError&) {
+    throw;
+  } catch (const ParseError& error) {
+    throw SavedStateError(fmt::format("saved state: {}", error.what()));
+  }
+}
+
 task<Sequence> open_sequence(Core core, LiveStart start) {
   if (!start.state.empty()) {
     Sequence again = restored(core, std::move(start));
-    begin(*core, *again);
+    begin_again(*core, *again);
     co_return std::move(again);
   }
   for (const auto& [name, value] : start.given) {
