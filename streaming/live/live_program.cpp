@@ -41,7 +41,8 @@ task<std::optional<LoDTensor>> value_of(TensorArray array, std::int64_t index, s
   }
   const Point point = (*value)->ready();
   co_await ready(point);
-  co_return *value;
+  std::optional<LoDTensor> made = *value;
+  co_return std::move(made);
 }
 
 }  // namespace

@@ -756,3 +756,31 @@ TEST_CASE("spans, rows by name and deadlines have initiating functions of a sess
   CHECK(next_results(session, 3) == smoothed({8, 4, 2}));
   CHECK_THROWS_AS(model.async_next(asio::use_future, briefly).get(), DeadlineError);
 }
+
+TEST_CASE("a state with more rows that wait than a model queues is refused as a saved state") {
+  LiveOptions options;
+  try {
+    options.state_key = std::make_shared<const StateKey>(StateKey::random());
+  } catch (const UnsupportedError& absent) {
+    MESSAGE("skipped: ", std::string(absent.what()));
+    return;
+  }
+  Program sum;
+  {
+    const build::Guard guard(sum);
+    const VarType rows(DType::f32, {DDim::unknown, 1}, 1);
+    build::output("z", build::input("x", rows) + build::input("y", rows));
+  }
+  const LiveModel wide(threads(), sum, options);
+  options.queued_in = 16;
+  const LiveModel narrow(threads(), sum, options);
+  const LiveSession session = sync_wait(threads().executor(), wide.open());
+  LiveRows ahead;
+  ahead.emplace("x", column(std::vector<float>(100, 1)));
+  sync_wait(threads().executor(), session.push(std::move(ahead)));
+  LiveStart start;
+  start.state = sync_wait(threads().executor(), session.save());
+  CHECK(error_of<SavedStateError>(narrow.open(start)).find("input 'x': expected at most 16 bytes that wait, found 400") !=
+        std::string::npos);
+  CHECK_NOTHROW(sync_wait(threads().executor(), wide.open(start)));
+}
