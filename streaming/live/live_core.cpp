@@ -195,10 +195,10 @@ void LiveSessionState::advance() {
     advance_once();
   } catch (const ArgumentError& wrong) {
     refused = std::make_exception_ptr(ArgumentError(label() + ": " + wrong.what()));
-    mark.reset();
+    withdraw();
   } catch (...) {
     refused = std::current_exception();
-    mark.reset();
+    withdraw();
   }
   notify();
 }

@@ -90,16 +90,15 @@ void LiveSequence::save() {
   verb_ = Verb::save;
 }
 
-void LiveSequence::end_sources() {
+void LiveSequence::end() {
   for (const auto& source : sources_) source->end();
   batcher_->changed(id_);
 }
 
-void LiveSequence::end() { end_sources(); }
-
 void LiveSequence::begin_anew() {
+  for (const auto& source : sources_) source->end();
   verb_ = Verb::begin_anew;
-  end_sources();
+  batcher_->changed(id_);
 }
 
 SavedState LiveSequence::state_with(std::vector<Tensor> states) const {

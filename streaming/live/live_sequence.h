@@ -101,7 +101,6 @@ class LiveSequence : private Batcher::Sink {
     std::uint64_t answered_before = 0;
   };
 
-  void end_sources();
   void check_whole(const char* verb) const;
   void check_arrived(const Recurrence::Boundary& boundary) const;
   std::vector<RowSource*> source_list() const;
