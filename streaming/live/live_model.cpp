@@ -54,7 +54,7 @@ task<T> limited(std::optional<Duration> deadline, task<T> work) {
 template <class Who>
 void check_written(const Tensor& value, Who who) {
   if (value.elements() > 0 && !value.storage()->written())
-    throw UninitializedError(fmt::format("{} that was written, found {}, to whose storage nothing was", who(), value.to_string()));
+    throw UninitializedError(fmt::format("{}, found {}, to whose storage nothing was written", who(), value.to_string()));
 }
 
 // ---- Saying ----
@@ -126,7 +126,7 @@ Piece piece_of(const LiveSessionState& sequence, const std::string& name, const 
     throw ShapeError(fmt::format("{}, input '{}': expected rows {}, found {}", sequence.label(), name,
                                  input.row.inserted(0, DDim::unknown).to_string(), rows.dims().to_string()));
   if (!level && rows.dim(0) > 0) check_open(sequence, name, opening);
-  check_written(rows, [&] { return fmt::format("{}, input '{}': expected rows", sequence.label(), name); });
+  check_written(rows, [&] { return fmt::format("{}, input '{}': expected rows that were written", sequence.label(), name); });
   if (!rows.is_contiguous() || !rows.place().is_cpu())
     throw ArgumentError(fmt::format("{}, input '{}': expected contiguous rows on the CPU", sequence.label(), name));
   piece.rows = rows;
@@ -463,7 +463,7 @@ std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
     if (found->second.dtype() != wanted.dtype || found->second.elements() != wanted.dims.elements())
       throw ArgumentError(fmt::format("given '{}': expected {}{}, found {}{}", wanted.name, name_of(wanted.dtype), wanted.dims.to_string(),
                                       name_of(found->second.dtype()), found->second.dims().to_string()));
-    check_written(found->second, [&] { return fmt::format("given '{}': expected a value", wanted.name); });
+    check_written(found->second, [&] { return fmt::format("given '{}': expected a value that was written", wanted.name); });
     value = found->second.reshape(wanted.dims);
     start.given.erase(found);
   }
