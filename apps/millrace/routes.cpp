@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "routes.h"
 
+#include <set>
+
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -27,8 +29,10 @@ void Routes::give(const std::string& name, const CLI::ConfigItem& item) {
 }
 
 std::map<std::string, const ModelFlags*> Routes::all() const {
+  std::set<std::string> given;
   for (const std::string& text : texts_) {
     const auto [name, path] = split_assignment("--route", text);
+    if (!given.insert(name).second) throw UsageError(fmt::format("--route: expected a name once, found '{}' twice", name));
     routes_[name].flags.path = path;
   }
   std::map<std::string, const ModelFlags*> found;

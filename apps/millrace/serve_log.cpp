@@ -14,12 +14,6 @@
 namespace millrace::app {
 namespace {
 
-std::string one_line(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-  return text;
-}
-
 bool write_if_room(const std::string& text) {
   pollfd out{STDERR_FILENO, POLLOUT, 0};
   const bool room = text.size() <= PIPE_BUF && ::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
@@ -32,7 +26,7 @@ void ServeLog::session(const Server::SessionEnd& end) {
   if (quiet_ && (end.outcome == "ended" || end.outcome == "gone")) return;
   if (json_) return write(json_line(end, std::chrono::system_clock::now()));
   std::string line = fmt::format("millrace: session {} of {}{}: {}, {} steps, {:.3f} s", end.number, end.address,
-                                 end.label.empty() ? "" : fmt::format(" '{}'", end.label), end.outcome, end.steps, end.seconds);
+                                 end.label.empty() ? "" : fmt::format(" '{}'", one_line(end.label)), end.outcome, end.steps, end.seconds);
   if (!end.model.empty() && end.model != default_route) line += " of " + end.model;
   if (!end.why.empty()) line += ": " + one_line(end.why);
   write(line);

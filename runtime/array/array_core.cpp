@@ -158,14 +158,17 @@ bool ArrayCore::arm(ArrayWaiter& waiter) {
 
 bool ArrayCore::disarm(ArrayWaiter& waiter) noexcept {
   const std::lock_guard lock(mutex_);
+  if (waiter.want == ArrayWaiter::Want::room) {
+    if (waiter.placed || waiter.refused) return false;
+    waiter.waiting = false;
+    return true;
+  }
   const auto slot = slots_.find(waiter.index);
-  const bool room = waiter.want == ArrayWaiter::Want::room;
-  if (!room && slot == slots_.end()) return false;
-  for (ArrayWaiter** at = room ? &parked_ : &slot->second.first; *at != nullptr; at = &(*at)->next_) {
+  if (slot == slots_.end()) return false;
+  for (ArrayWaiter** at = &slot->second.first; *at != nullptr; at = &(*at)->next_) {
     if (*at != &waiter) continue;
     *at = waiter.next_;
-    if (waiter.offered && slot != slots_.end() && slot->second.readings == 0) slots_.erase(slot);  // an offer that is withdrawn
-    if (!room && slot->second.first == nullptr && !slot->second.written) slots_.erase(slot);       // a forgotten wait leaves no trace
+    if (slot->second.first == nullptr && !slot->second.written) slots_.erase(slot);  // a forgotten wait leaves no trace
     return true;
   }
   return false;
@@ -214,7 +217,8 @@ bool ArrayCore::exists(std::int64_t index, const TaskInfo* who) const {
 bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, WriterEntry* writer) {
   Wakeups wakeups;
   const std::lock_guard lock(mutex_);
-  if (index == append) index = size_;
+  const bool appended = index == append;
+  if (appended) index = size_;
   check_write(index, value);
   check_value(index, value);
   value.tensor().storage()->freeze();
@@ -229,6 +233,7 @@ bool ArrayCore::write(std::int64_t index, LoDTensor value, ArrayWaiter& waiter, 
   waiter.want = ArrayWaiter::Want::room;
   waiter.index = index;
   waiter.offered = fits;
+  waiter.appended = appended;
   if (fits)
     place(index, std::move(value), wakeups);
   else
@@ -293,21 +298,26 @@ void ArrayCore::release(Wakeups& wakeups) {
     }
     slots_.erase(front);
     ++base_;
-    for (ArrayWaiter** at = &parked_; *at != nullptr;) {
-      ArrayWaiter* waiter = *at;
-      if (!waiter->offered && waiter->index < base_ + room()) {
-        place(waiter->index, std::move(waiter->parked), wakeups);
-        waiter->offered = true;
-      }
-      // The write of a rendezvous waits until its slot has left.
-      if (!waiter->offered || (is_rendezvous() && waiter->index >= base_)) {
-        at = &waiter->next_;
-        continue;
-      }
-      *at = waiter->next_;
-      waiter->placed = true;
-      if (waiter->waiting) wakeups.add(*waiter);
+    place_parked(wakeups);
+  }
+}
+
+/// Places each parked write that has room, and ends it.
+void ArrayCore::place_parked(Wakeups& wakeups) {
+  for (ArrayWaiter** at = &parked_; *at != nullptr;) {
+    ArrayWaiter* waiter = *at;
+    if (!waiter->offered && waiter->index < base_ + room()) {
+      place(waiter->index, std::move(waiter->parked), wakeups);
+      waiter->offered = true;
     }
+    // The write of a rendezvous waits until its slot has left.
+    if (!waiter->offered || (is_rendezvous() && waiter->index >= base_)) {
+      at = &waiter->next_;
+      continue;
+    }
+    *at = waiter->next_;
+    waiter->placed = true;
+    if (waiter->waiting) wakeups.add(*waiter);
   }
 }
 
@@ -321,8 +331,44 @@ void ArrayCore::point_reached(AtPoint& at) noexcept {
   release(wakeups);
 }
 
+/// Takes a write off the list of parked ones, and back what it offered, unless that was read. False when it is not on the list.
+bool ArrayCore::unpark(ArrayWaiter& waiter) noexcept {
+  ArrayWaiter** at = &parked_;
+  while (*at != nullptr && *at != &waiter) at = &(*at)->next_;
+  if (*at == nullptr) return false;
+  *at = waiter.next_;
+  const auto slot = waiter.offered ? slots_.find(waiter.index) : slots_.end();
+  if (slot != slots_.end() && slot->second.readings == 0) slots_.erase(slot);
+  return true;
+}
+
+/// Slot `index` of an append was withdrawn: the appends behind it close the gap, unless a write chose a slot behind it.
+void ArrayCore::move_appends_down(std::int64_t index) noexcept {
+  std::int64_t behind = 0;
+  for (const ArrayWaiter* waiter = parked_; waiter != nullptr; waiter = waiter->next_)
+    if (waiter->appended && !waiter->offered && waiter->index > index) ++behind;
+  if (index + 1 + behind != size_) return;
+  for (ArrayWaiter* waiter = parked_; waiter != nullptr; waiter = waiter->next_)
+    if (waiter->index > index) --waiter->index;
+  --size_;
+}
+
+void ArrayCore::withdraw(ArrayWaiter& waiter) noexcept {
+  Wakeups wakeups;
+  const std::lock_guard lock(mutex_);
+  if (!unpark(waiter)) return;
+  const bool was_read = waiter.offered && slots_.count(waiter.index) > 0;
+  if (was_read) return;
+  if (waiter.appended) move_appends_down(waiter.index);
+  place_parked(wakeups);  // a rendezvous offers the next value
+  if (closed_ || !orphaned_by_.empty()) wake_all(wakeups);
+}
+
 void ArrayCore::drop(ArrayWaiter& waiter) noexcept {
-  if (!disarm(waiter)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!unpark(waiter)) return;
+  }
   fail(std::make_exception_ptr(
            WindowError("slot " + std::to_string(waiter.index) + " of " + to_string() +
                        ": the window was full and its write was not awaited: await the result of each write to a window")),
@@ -332,6 +378,11 @@ void ArrayCore::drop(ArrayWaiter& waiter) noexcept {
 bool ArrayCore::placed(const ArrayWaiter& waiter) const {
   const std::lock_guard lock(mutex_);
   return waiter.placed;
+}
+
+std::int64_t ArrayCore::slot_of(const ArrayWaiter& waiter) const {
+  const std::lock_guard lock(mutex_);
+  return waiter.index;
 }
 
 // ---- The end --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ class ArrayWaiter {
   bool offered = false;        ///< `room`: readers see the value
   bool placed = false;         ///< `room`: it has its place, or, of a rendezvous, was taken
   bool waiting = false;        ///< `room`: a waiter is to be woken; until then the array only notes it
+  bool appended = false;       ///< `room`: the array chose the index, and may lower it
 
  protected:
   ArrayWaiter() = default;
@@ -98,7 +99,7 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
 
   /// True when the answer is known now: the waiter is not registered. Else `decided` will be called.
   bool arm(ArrayWaiter& waiter);
-  /// False when `decided` was or will be called.
+  /// False when `decided` was or will be called. A parked write stays parked: `withdraw` takes it back.
   bool disarm(ArrayWaiter& waiter) noexcept;
   /// The value of slot `index`, which in a window counts as one reading of it; throws what the slot failed with. `who` reads.
   LoDTensor take(std::int64_t index, const TaskInfo* who);
@@ -115,7 +116,11 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   std::shared_ptr<const FilledSlots> filled() const;
   /// A parked write without a waiter: its slot fails.
   void drop(ArrayWaiter& waiter) noexcept;
+  /// Takes a parked write back that was not placed. The slot of an append goes to the append behind it, and so on, unless a write chose a later slot.
+  void withdraw(ArrayWaiter& waiter) noexcept;
   bool placed(const ArrayWaiter& waiter) const;
+  /// The slot of a write, which moves down where a parked append before it is withdrawn.
+  std::int64_t slot_of(const ArrayWaiter& waiter) const;
 
   void close();
   void fail(std::exception_ptr error, bool cancelled);
@@ -170,6 +175,9 @@ class ArrayCore : public std::enable_shared_from_this<ArrayCore> {
   void wake_slot(Slot& slot, Wakeups& wakeups);
   void wake_all(Wakeups& wakeups);
   void release(Wakeups& wakeups);
+  void place_parked(Wakeups& wakeups);
+  bool unpark(ArrayWaiter& waiter) noexcept;
+  void move_appends_down(std::int64_t index) noexcept;
   void advance_watermark(Wakeups& wakeups);
   void point_reached(AtPoint& at) noexcept;
 

@@ -69,12 +69,17 @@ Wait::Armed SlotWrite::arm() noexcept {
 bool SlotWrite::disarm() noexcept { return parks_ ? core_->disarm(*this) : ready_.timeline()->remove(*this); }
 
 std::string SlotWrite::describe() const {
-  return parks_ ? "room for slot " + std::to_string(index) + " in " + core_->to_string()
+  return parks_ ? "room for slot " + std::to_string(core_->slot_of(*this)) + " in " + core_->to_string()
                 : "the elements of a slot of " + core_->to_string();
 }
 
 void SlotWrite::await_resume() {
-  Wait::await_resume();
+  try {
+    Wait::await_resume();
+  } catch (...) {
+    if (parks_) core_->withdraw(*this);
+    throw;
+  }
   if (parks_ && refused) rethrow_own(refused);
   if (!is_window(*core_)) ready_.check();
 }

@@ -67,7 +67,7 @@ LocalOperation::LocalOperation(std::string title, std::vector<int> ranks, LocalO
 void LocalOperation::start_clock() {
   if (!options_.deadline) return;
   kept_by_clock_ = shared_from_this();
-  options_.executor->add_timer(*this, options_.executor->now() + *options_.deadline);
+  options_.executor->add_timer(*this, options_.executor->after(*options_.deadline));
 }
 
 void LocalOperation::fire() noexcept {

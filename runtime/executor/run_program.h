@@ -48,8 +48,10 @@ class RunResult {
   /// The kept step scopes, in the order in which their iterations began.
   const std::vector<std::shared_ptr<VarScope>>& step_scopes() const noexcept { return step_scopes_; }
   /// How many step scopes were alive at once, at most, and how many still are besides the kept ones.
-  std::int64_t peak_step_scopes() const noexcept { return count_->peak; }
-  std::int64_t live_step_scopes() const noexcept { return count_->live - static_cast<std::int64_t>(step_scopes_.size()); }
+  std::int64_t peak_step_scopes() const noexcept { return count_ == nullptr ? 0 : count_->peak; }
+  std::int64_t live_step_scopes() const noexcept {
+    return count_ == nullptr ? 0 : count_->live - static_cast<std::int64_t>(step_scopes_.size());
+  }
   /// Iterations of all loops together. An iteration that ends at the body's test, the `break_if` it begins with, is none.
   std::int64_t iterations = 0;
   /// Runs of loops in the fused backend.

@@ -22,19 +22,30 @@ class OpContext {
 
   std::size_t inputs() const noexcept { return inputs_.size(); }
   bool has(std::size_t input) const noexcept { return input < inputs_.size() && inputs_[input] != nullptr; }
-  const Value& in(std::size_t input) const { return *inputs_[input]; }
+  /// IndexError for an input that the op does not have, or that is optional and absent; so do the queries below.
+  const Value& in(std::size_t input) const {
+    if (!has(input)) refuse_input(input);
+    return *inputs_[input];
+  }
   /// The rows of a tensor input.
-  const Tensor& tensor(std::size_t input) const { return inputs_[input]->tensor().tensor(); }
+  const Tensor& tensor(std::size_t input) const { return in(input).tensor().tensor(); }
   /// The designs' `InputSeq`: the LoD of a tensor input, without levels when it has none.
-  const LoD& lod(std::size_t input) const { return inputs_[input]->tensor().lod(); }
+  const LoD& lod(std::size_t input) const { return in(input).tensor().lod(); }
   /// The elements of an integer input on the host. NotReadyError when its stream has not produced it: the executor awaits the inputs that
   /// `OpDef::host_inputs` names before it runs the kernel.
   std::vector<std::int64_t> integers(std::size_t input) const;
 
   std::size_t outputs() const noexcept { return outputs_.size(); }
-  void set(std::size_t output, Value value) { outputs_[output] = std::move(value); }
+  /// IndexError for an output that the op does not have.
+  void set(std::size_t output, Value value) {
+    if (output >= outputs_.size()) refuse_output(output);
+    outputs_[output] = std::move(value);
+  }
 
  private:
+  [[noreturn]] void refuse_input(std::size_t input) const;
+  [[noreturn]] void refuse_output(std::size_t output) const;
+
   const Op& op_;
   std::span<const Value* const> inputs_;
   std::span<Value> outputs_;

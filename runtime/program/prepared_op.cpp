@@ -81,6 +81,8 @@ PreparedOp OpPreparer::prepare(const Op& op, Chains& chains) {
   made.def = &program_.registry().at(op.type);
   made.on_host = !op.outputs.empty() &&
                  std::all_of(op.outputs.begin(), op.outputs.end(), [&](VarId id) { return on_host_[static_cast<std::size_t>(id)]; });
+  if (standard_ops()->find(op.type) == nullptr)
+    for (const VarId output : op.outputs) made.checked_outputs.push_back(program_.var(output).type);
   if (made.def->prepare) made.kernel = made.def->prepare(PrepareContext(program_, op, device_.get()));
   made.copies_inputs = !made.on_host && !device_->place().is_cpu();
   made.stream = choose_stream(op, chains);
@@ -132,6 +134,28 @@ void pass_lod(const PreparedOp& op, std::span<const Value* const> inputs, std::s
     if (value.is_tensor() && value.tensor().lod().depth() == 0 && value.tensor().dims().rank() > 0 &&
         value.tensor().rows() == carrier->rows())
       value = LoDTensor(value.tensor().tensor(), carrier->lod());
+}
+
+void check_outputs(const PreparedOp& op, std::span<const Value> outputs) {
+  for (std::size_t i = 0; i < op.checked_outputs.size(); ++i) {
+    const VarType& wanted = op.checked_outputs[i];
+    const std::string name = i < op.def->outputs.size() ? op.def->outputs[i] : std::to_string(i);
+    if (!wanted.is_tensor()) continue;
+    if (outputs[i].empty())
+      throw ArgumentError(
+          fmt::format("op {}, output '{}': expected {}, found none: the kernel sets each output", op.op->type, name, wanted.to_string()));
+    const Tensor& found = outputs[i].tensor().tensor();
+    if (found.dtype() != wanted.dtype)
+      throw DTypeError(fmt::format("op {}, output '{}': expected {} as inferred, found {}", op.op->type, name, name_of(wanted.dtype),
+                                   name_of(found.dtype())));
+    if (!wanted.shape) continue;
+    bool same = found.rank() == wanted.shape->rank();
+    for (int axis = 0; same && axis < found.rank(); ++axis)
+      same = (*wanted.shape)[axis] == DDim::unknown || (*wanted.shape)[axis] == found.dim(axis);
+    if (!same)
+      throw ShapeError(fmt::format("op {}, output '{}': expected {} as inferred, found {}", op.op->type, name, wanted.shape->to_string(),
+                                   found.dims().to_string()));
+  }
 }
 
 std::string describe(const Op& op, int block) {

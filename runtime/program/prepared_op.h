@@ -23,6 +23,8 @@ struct PreparedOp {
   std::size_t stream = 0;      ///< in the device's ring
   bool on_host = false;        ///< the outputs are small integers that steer loops: they lie on the host, whatever the device
   bool copies_inputs = false;  ///< it runs on a device that is not the host: inputs may have to be copied there
+  /// The inferred types of the outputs of an op from outside this library, whose kernel may do otherwise; none of the library's ops.
+  std::vector<VarType> checked_outputs{};
 };
 
 /// Makes the ops of one program ready for one device. The program and the device must outlive it, the program the prepared ops too.
@@ -60,6 +62,9 @@ const Value* input_in_place(const PreparedOp& op, std::size_t input, const Value
 
 /// Outputs with as many rows as the input that carries LoD get that LoD (`OpDef::passes_lod`). LoDError: inputs of two different LoDs.
 void pass_lod(const PreparedOp& op, std::span<const Value* const> inputs, std::span<Value> outputs);
+
+/// Outputs of an op from outside this library are what its inference says: else ArgumentError (not set), DTypeError or ShapeError name the output.
+void check_outputs(const PreparedOp& op, std::span<const Value> outputs);
 
 /// "op matmul of block 1, 'gates'".
 std::string describe(const Op& op, int block);

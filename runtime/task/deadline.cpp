@@ -29,7 +29,7 @@ class Deadline::State final : public RefCounted, public Timer, public InFramePoo
   explicit State(CancellationSource cancellation) noexcept : cancellation_(std::move(cancellation)) {}
   void begin(Executor& executor, Duration after) {
     kept_by_executor_ = Ref<State>(this);
-    executor.add_timer(*this, executor.now() + after);
+    executor.add_timer(*this, executor.after(after));
   }
   void end(Executor& executor) noexcept {
     if (executor.cancel_timer(*this)) kept_by_executor_ = Ref<State>();

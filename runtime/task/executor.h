@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -97,6 +98,13 @@ class Executor {
   /// True on a thread that is now running something for this executor.
   virtual bool running_in_this_thread() const noexcept = 0;
   virtual TimePoint now() const noexcept = 0;
+  /// The time `duration` from now, and at most `last_time`.
+  TimePoint after(Duration duration) const noexcept {
+    const TimePoint from = now();
+    return from + std::min(duration, last_time - from);
+  }
+  /// In 146 years: the sum with the time at which a steady clock began is still a time.
+  static constexpr TimePoint last_time = TimePoint::max() / 2;
   /// Fires `timer` once `now() >= when`; timers of one instant fire in the order in which they were added.
   virtual void add_timer(Timer& timer, TimePoint when) noexcept = 0;
   /// Takes a timer back. False when it fired or is just firing on another thread.

@@ -15,7 +15,7 @@ class SleepWait final : public ExternalWait, private Timer {
  private:
   Armed arm() noexcept override {
     Executor& executor = task().executor();
-    executor.add_timer(*this, executor.now() + duration_);
+    executor.add_timer(*this, executor.after(duration_));
     return Armed::waiting;
   }
   bool disarm() noexcept override { return task().executor().cancel_timer(*this); }

@@ -16,4 +16,8 @@ std::string json_line(const Server::SessionEnd& end, std::chrono::system_clock::
 /// Anything else: `message` is text for people.
 std::string json_line(std::string_view level, std::string_view event, std::string_view message, std::chrono::system_clock::time_point now);
 
+/// Text of others for a line that a terminal shows: "?" in place of control characters (C0, DEL, C1), line and paragraph separators, and characters that change the
+/// direction of text.
+std::string one_line(std::string_view text);
+
 }  // namespace millrace

@@ -64,6 +64,43 @@ class Group : public std::enable_shared_from_this<Group> {
   std::size_t to_arrive_ = 0;
 };
 
+/// Answers that a plan asks for.
+struct Asked {
+  explicit Asked(const ClientPlan& plan) : saves(plan.save ? 1 : 0), bytes(plan.bytes.size()) {
+    for (const Message& message : plan.script) {
+      if (message.kind == MessageKind::binary)
+        bytes += message.payload.size();
+      else
+        count(message.payload);
+    }
+  }
+  /// Steps that the bytes bring about, at most: each takes a row of every input of a step. Nothing where that is not known: of audio, of rows without
+  /// bytes, behind a state, with which rows may wait.
+  std::optional<std::uint64_t> most_steps(const ClientPlan& plan, const std::vector<PortSpec>& inputs) const {
+    std::size_t row = 0;
+    for (const PortSpec& input : inputs) {
+      if (input.audio) return std::nullopt;
+      if (!input.level) row += static_cast<std::size_t>(input.shape.elements()) * size_of(input.dtype);
+    }
+    if (plan.start.state || row == 0) return std::nullopt;
+    return bytes / row;
+  }
+
+  std::size_t flushes = 0, resets = 0, saves = 0;
+  std::size_t bytes = 0;  // of rows, and of the names before them
+
+ private:
+  void count(const std::string& text) {
+    try {
+      const ClientMessage said = parse_client_message(text, text.size());
+      flushes += std::holds_alternative<FlushMessage>(said) ? 1 : 0;
+      resets += std::holds_alternative<ResetMessage>(said) ? 1 : 0;
+      saves += std::holds_alternative<SaveMessage>(said) ? 1 : 0;
+    } catch (const Error&) {  // a script may break the protocol, to see what the server says
+    }
+  }
+};
+
 /// One session, over any number of connections: each start, and what was sent behind it, can be gone back to.
 class Session : public std::enable_shared_from_this<Session> {
  public:
@@ -72,6 +109,7 @@ class Session : public std::enable_shared_from_this<Session> {
         index_(index),
         plan_(std::move(plan)),
         url_(std::move(url)),
+        asked_(plan_),
         start_(plan_.start),
         timer_(group_->executor),
         answer_timer_(group_->executor) {}
@@ -229,6 +267,7 @@ class Session : public std::enable_shared_from_this<Session> {
     if (!record_.started) {
       record_.started = said;
       record_.outputs.resize(said.outputs.size());
+      most_steps_ = asked_.most_steps(plan_, said.inputs);
       next_seq_[0] = said.seq;
       at_start_ = received();
     } else if (resuming()) {
@@ -258,6 +297,9 @@ class Session : public std::enable_shared_from_this<Session> {
     if (said.steps > group_->options.limits.message)
       throw ProtocolError(ErrorCode::bad_message, "expected at most " + std::to_string(group_->options.limits.message) +
                                                       " steps in a message, found " + std::to_string(said.steps));
+    if (most_steps_ && !said.level && said.steps > *most_steps_ - record_.received.size())
+      throw ProtocolError(ErrorCode::bad_message,
+                          "expected at most " + std::to_string(*most_steps_) + " steps, as many as rows are sent, found more");
     // The reader has seen that these are the outputs of their level.
     std::size_t i = 0;
     for (const ResultMessage::Output& output : said.outputs) {
@@ -273,17 +315,24 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void on(const SegmentMessage& said) { record_.segments.push_back(said); }
   void on(const SavedMessage& said) {
+    check_asked("saved", 0, asked_.saves);
     if (!plan_.save) return;
     record_.state = said.state;
     record_.steps = said.steps;
     if (!resuming()) end({});  // else its server would hold the session: an end follows
   }
-  void on(const FlushedMessage& said) { record_.flushed.push_back(said.steps); }
+  void on(const FlushedMessage& said) {
+    check_asked("flushed", record_.flushed.size(), asked_.flushes);
+    record_.flushed.push_back(said.steps);
+  }
   void on(const ResetDoneMessage& said) {
+    check_asked("reset", record_.resets.size(), asked_.resets);
+    check_steps("reset", said.steps);
     record_.resets.push_back(said.steps);
     next_seq_.clear();
   }
   void on(const EndedMessage& said) {
+    check_steps("ended", said.steps);
     record_.steps = said.steps;
     end({});
   }
@@ -296,6 +345,23 @@ class Session : public std::enable_shared_from_this<Session> {
     }
     const bool passes = said.code == ErrorCode::overload || said.code == ErrorCode::draining;
     passes&& record_.started && !taken_ ? lose(why) : end(why);
+  }
+
+  static void check_asked(const char* type, std::size_t had, std::size_t asked) {
+    if (had >= asked)
+      throw ProtocolError(ErrorCode::bad_message, "expected '" + std::string(type) + "' " + std::to_string(asked) +
+                                                      " times, as often as it is asked for, found another");
+  }
+  /// Each step has a result, where an output of steps was asked for.
+  void check_steps(const char* type, std::uint64_t steps) const {
+    const std::vector<PortSpec>& outputs = record_.started->outputs;
+    if (record_.started->reply == ReplyFormat::none) return;
+    if (std::all_of(outputs.begin(), outputs.end(), [](const PortSpec& output) { return output.level.has_value(); })) return;
+    const auto found = next_seq_.find(0);
+    const std::uint64_t results = found == next_seq_.end() ? 0 : found->second;
+    if (steps != results)
+      throw ProtocolError(ErrorCode::bad_message, std::string(type) + ".steps: expected " + std::to_string(results) +
+                                                      ", as many as results, found " + std::to_string(steps));
   }
 
   // ---- From one connection to the next ----
@@ -390,6 +456,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::size_t index_;
   const ClientPlan plan_;
   const StreamUrl url_;
+  const Asked asked_;
+  std::optional<std::uint64_t> most_steps_;
   StartMessage start_;  // that a connection begins with where no ticket is known
   Position start_at_;   // behind what that start has
   Received at_start_;

@@ -179,7 +179,13 @@ void LiveSessionState::say(Mark next) {
   check_goes_on();
   refused = nullptr;
   mark = next;
+  begun_mark = false;
   advance();
+}
+
+void LiveSessionState::withdraw() noexcept {
+  begun_mark = false;
+  mark.reset();
 }
 
 /// Goes as far as what was said allows. An error is the speaker's, and changes nothing.
@@ -189,10 +195,10 @@ void LiveSessionState::advance() {
     advance_once();
   } catch (const ArgumentError& wrong) {
     refused = std::make_exception_ptr(ArgumentError(label() + ": " + wrong.what()));
-    mark.reset();
+    withdraw();
   } catch (...) {
     refused = std::current_exception();
-    mark.reset();
+    withdraw();
   }
   notify();
 }
@@ -202,8 +208,11 @@ void LiveSessionState::advance_once() {
   const Mark now = *mark;
   if ((now.kind == Mark::Kind::finish || now.kind == Mark::Kind::reset) && open_levels() > 0) return cross(false, open_levels());
   switch (now.kind) {
-    case Mark::Kind::save: return save();
-    case Mark::Kind::reset: check_whole(); return begin_anew();
+    case Mark::Kind::save: begun_mark = true; return save();
+    case Mark::Kind::reset:
+      check_whole();
+      begun_mark = true;
+      return begin_anew();
     case Mark::Kind::flush: break;
     case Mark::Kind::open:
     case Mark::Kind::close: cross(now.kind == Mark::Kind::open, now.level); break;
@@ -288,15 +297,25 @@ void LiveSessionState::on_drained(bool anew) {
   if (!anew) end_with(nullptr);
 }
 
+/// After a reset that was cancelled `mark` is another one, which waits for this.
 void LiveSessionState::on_begun_anew() {
-  mark.reset();
+  end_begun_mark();
   notify();
+  advance();
 }
 
+/// A save that was cancelled leaves no state.
 void LiveSessionState::on_saved(std::vector<Tensor> states) {
-  mark.reset();
-  saved_ = state_with(std::move(states));
+  if (end_begun_mark()) saved_ = state_with(std::move(states));
   notify();
+  advance();
+}
+
+bool LiveSessionState::end_begun_mark() noexcept {
+  if (!begun_mark) return false;
+  begun_mark = false;
+  mark.reset();
+  return true;
 }
 
 SavedState LiveSessionState::take_saved() { return *std::exchange(saved_, std::nullopt); }

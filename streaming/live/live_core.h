@@ -113,6 +113,8 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   void begin();
   /// Takes effect when what was said before has: `mark` is gone then, or why it cannot is in `refused`.
   void say(Mark next);
+  /// The task that said `mark` waits no longer: a mark that has not begun to take effect never does.
+  void withdraw() noexcept;
   /// Bytes of whole rows of an input that there is room for.
   std::size_t room(std::size_t input) const;
   /// Whole rows of an input, as many as there is room for; how many bytes that were.
@@ -129,6 +131,7 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   const Recurrence::Input& input(std::size_t index, std::optional<int>& level) const;
   std::string label() const;
   void notify();
+  using LiveSequence::begins_anew;
   using LiveSequence::open_levels;
 
   const std::shared_ptr<LiveCore> core;
@@ -136,6 +139,7 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   LiveSignal signal;
   std::shared_ptr<LiveReader> reader;  // until it is told
   std::optional<Mark> mark;
+  bool begun_mark = false;  // `mark` is the save or the reset that is under way
   std::exception_ptr refused;
   std::exception_ptr error;   // why it is over, unless it ended well
   std::vector<Rows> outputs;  // of a step, then of each boundary
@@ -148,6 +152,7 @@ class LiveSessionState final : public LiveSequence, public std::enable_shared_fr
   void advance();
   void advance_once();
   void check_whole() const;
+  bool end_begun_mark() noexcept;
   Sources make_sources() const;
   void keep(std::size_t first, Row row);
 

@@ -51,9 +51,31 @@ task<T> limited(std::optional<Duration> deadline, task<T> work) {
   return deadline ? with_deadline(*deadline, std::move(work)) : std::move(work);
 }
 
+template <class Who>
+void check_written(const Tensor& value, Who who) {
+  if (value.elements() > 0 && !value.storage()->written())
+    throw UninitializedError(fmt::format("{}, found {}, to whose storage nothing was written", who(), value.to_string()));
+}
+
 // ---- Saying ----
 
+/// Withdraws the mark of a task that waits no longer for it.
+class Said {
+ public:
+  explicit Said(LiveSessionState& sequence) noexcept : sequence_(sequence) {}
+  ~Said() {
+    const LiveCore::Locked lock(*sequence_.core);
+    sequence_.withdraw();
+  }
+  Said(const Said&) = delete;
+  Said& operator=(const Said&) = delete;
+
+ private:
+  LiveSessionState& sequence_;
+};
+
 task<void> say_mark(Sequence sequence, Mark mark) {
+  const Said said(*sequence);
   std::uint64_t seen = 0;
   for (bool first = true;; first = false) {
     {
@@ -86,14 +108,13 @@ std::size_t input_named(const LiveSessionState& sequence, const std::string& nam
   throw ArgumentError(fmt::format("{}: expected rows of {}, found '{}'", sequence.label(), known, name));
 }
 
-/// Rows of a step need all levels open.
-void check_open(const LiveSessionState& sequence, const std::string& name) {
-  if (sequence.open_levels() < sequence.core->recurrence().levels - 1)
-    throw LoDError(
-        fmt::format("{}, input '{}': expected open of level {} before rows", sequence.label(), name, sequence.open_levels() + 1));
+/// Rows of a step need all levels open; `opening`: levels that the rows bring with them.
+void check_open(const LiveSessionState& sequence, const std::string& name, int opening = 0) {
+  if (const int open = sequence.open_levels() + opening; open < sequence.core->recurrence().levels - 1)
+    throw LoDError(fmt::format("{}, input '{}': expected open of level {} before rows", sequence.label(), name, open + 1));
 }
 
-Piece piece_of(const LiveSessionState& sequence, const std::string& name, const Tensor& rows) {
+Piece piece_of(const LiveSessionState& sequence, const std::string& name, const Tensor& rows, int opening = 0) {
   std::optional<int> level;
   Piece piece;
   piece.input = input_named(sequence, name, level);
@@ -104,7 +125,8 @@ Piece piece_of(const LiveSessionState& sequence, const std::string& name, const 
   if (rows.rank() != input.row.rank() + 1 || rows.dims() != input.row.inserted(0, rows.dim(0)))
     throw ShapeError(fmt::format("{}, input '{}': expected rows {}, found {}", sequence.label(), name,
                                  input.row.inserted(0, DDim::unknown).to_string(), rows.dims().to_string()));
-  if (!level && rows.dim(0) > 0) check_open(sequence, name);
+  if (!level && rows.dim(0) > 0) check_open(sequence, name, opening);
+  check_written(rows, [&] { return fmt::format("{}, input '{}': expected rows that were written", sequence.label(), name); });
   if (!rows.is_contiguous() || !rows.place().is_cpu())
     throw ArgumentError(fmt::format("{}, input '{}': expected contiguous rows on the CPU", sequence.label(), name));
   piece.rows = rows;
@@ -135,7 +157,7 @@ task<void> say_rows(Sequence sequence, LiveRows rows) {
     {
       const LiveCore::Locked lock(*sequence->core);
       sequence->check_goes_on();
-      if (feed(*sequence, pieces)) co_return;
+      if (!sequence->begins_anew() && feed(*sequence, pieces)) co_return;  // rows behind a reset that was cancelled wait for it
       seen = sequence->signal.version();
     }
     LiveSignal::SignalWait wait(sequence->core->mutex, sequence->signal, seen);
@@ -149,7 +171,12 @@ LiveRows nth(const LiveRows& rows, int depth, std::int64_t at, bool inner) {
   for (const auto& [name, value] : rows) {
     const bool deep = value.lod().depth() == depth;
     if (deep != inner) continue;
-    picked.emplace(name, deep ? value.peel()[static_cast<std::size_t>(at)] : LoDTensor(value.tensor().rows(at, at + 1)));
+    if (deep) {
+      const LoDTensor one = value.slice(0, at, at + 1);
+      picked.emplace(name, LoDTensor(one.tensor(), one.lod().erase_outermost()));
+    } else {
+      picked.emplace(name, LoDTensor(value.tensor().rows(at, at + 1)));
+    }
   }
   return picked;
 }
@@ -173,6 +200,30 @@ std::int64_t sequences_of(const LiveRows& rows, int depth, const std::string& wh
     count = here;
   }
   return count.value_or(0);
+}
+
+/// Refuses rows of `depth` levels before the first of their sequences opens.
+task<void> check_deep(Sequence sequence, const LiveRows* rows, int depth) {
+  for (const auto& [name, value] : *rows) {
+    const Point there = value.ready();
+    co_await ready(there);
+  }
+  const LiveCore::Locked lock(*sequence->core);
+  sequence->check_goes_on();
+  const int most = sequence->core->recurrence().levels - 1 - sequence->open_levels();
+  const LoD* first = nullptr;
+  for (const auto& [name, value] : *rows) {
+    piece_of(*sequence, name, value.tensor(), depth);
+    if (value.lod().depth() > most)
+      throw LoDError(fmt::format("{}, input '{}': expected at most {} levels of LoD, as many as inner sequences may open, found {}",
+                                 sequence->label(), name, most, value.lod().depth()));
+    if (value.lod().depth() < depth) continue;
+    if (first == nullptr) first = &value.lod();
+    for (int level = 0; level + 1 < depth; ++level)
+      if (value.lod().lengths(level) != first->lengths(level))
+        throw LoDError(fmt::format("{}, input '{}': expected the sequences of another input in level {} of the LoD, found others",
+                                   sequence->label(), name, level));
+  }
 }
 
 /// Rows, with inner sequences that open and close around them.
@@ -210,6 +261,11 @@ task<void> say_all(Sequence sequence, LiveRows rows) {
 
 task<void> push_alone(Sequence sequence, LiveRows rows) {
   const Turn turn(sequence);
+  if (const int depth = depth_of(rows); depth > 0) {
+    sequences_of(rows, depth, sequence->label());
+    task<void> checks = check_deep(sequence, &rows, depth);
+    co_await std::move(checks);
+  }
   task<void> work = say_all(sequence, std::move(rows));
   co_await std::move(work);
 }
@@ -407,6 +463,7 @@ std::vector<Tensor> given_of(const Recurrence& recurrence, LiveStart& start) {
     if (found->second.dtype() != wanted.dtype || found->second.elements() != wanted.dims.elements())
       throw ArgumentError(fmt::format("given '{}': expected {}{}, found {}{}", wanted.name, name_of(wanted.dtype), wanted.dims.to_string(),
                                       name_of(found->second.dtype()), found->second.dims().to_string()));
+    check_written(found->second, [&] { return fmt::format("given '{}': expected a value that was written", wanted.name); });
     value = found->second.reshape(wanted.dims);
     start.given.erase(found);
   }
@@ -420,10 +477,21 @@ Sequence restored(const Core& core, LiveStart start) {
   return std::make_shared<LiveSessionState>(core, std::move(start.name), core->seal().unseal(start.state));
 }
 
+/// A state may hold more rows that wait than `queued_in` of this model.
+void begin_again(LiveCore& core, LiveSessionState& sequence) {
+  try {
+    begin(core, sequence);
+  } catch (const SavedStateError&) {
+    throw;
+  } catch (const ParseError& error) {
+    throw SavedStateError(fmt::format("saved state: {}", error.what()));
+  }
+}
+
 task<Sequence> open_sequence(Core core, LiveStart start) {
   if (!start.state.empty()) {
     Sequence again = restored(core, std::move(start));
-    begin(*core, *again);
+    begin_again(*core, *again);
     co_return std::move(again);
   }
   for (const auto& [name, value] : start.given) {
@@ -468,8 +536,23 @@ std::vector<Sequence> sequences_of_ids(LiveCore& core, const std::vector<LiveId>
   return all;
 }
 
+/// Why pushes failed, one for each session.
+using Failures = std::vector<std::exception_ptr>;
+
+/// The failure of one session cancels no push to another.
+task<void> push_beside(Sequence sequence, LiveRows rows, std::shared_ptr<Failures> failures, std::size_t index) {
+  TaskInfo& me = co_await this_task::info();
+  try {
+    task<void> work = push_alone(std::move(sequence), std::move(rows));
+    co_await std::move(work);
+  } catch (...) {
+    if (me.cancelled()) throw;
+    failures->at(index) = std::current_exception();
+  }
+}
+
 /// Each sequence its piece, side by side: one that waits for room holds nobody up.
-task<void> push_each(Scope& scope, std::vector<Sequence> sequences, LiveRows rows) {
+task<void> push_each(Scope& scope, std::vector<Sequence> sequences, LiveRows rows, std::shared_ptr<Failures> failures) {
   std::vector<LiveRows> pieces(sequences.size());
   for (auto& [name, value] : rows) {
     if (value.lod().depth() == 0)
@@ -480,14 +563,18 @@ task<void> push_each(Scope& scope, std::vector<Sequence> sequences, LiveRows row
           fmt::format("live model, input '{}': expected {} sequences, one for each session, found {}", name, sequences.size(), own.size()));
     for (std::size_t i = 0; i < own.size(); ++i) pieces[i].emplace(name, std::move(own[i]));
   }
-  for (std::size_t i = 0; i < sequences.size(); ++i) scope.spawn(push_alone(sequences[i], std::move(pieces[i])), "push of a live session");
+  for (std::size_t i = 0; i < sequences.size(); ++i)
+    scope.spawn(push_beside(sequences[i], std::move(pieces[i]), failures, i), "push of a live session");
   co_return;
 }
 
 task<void> push_many(Core core, std::vector<LiveId> ids, LiveRows rows) {
   std::vector<Sequence> sequences = sequences_of_ids(*core, ids);
-  task<void> work = with_scope(push_each, std::move(sequences), std::move(rows));
+  const auto failures = std::make_shared<Failures>(sequences.size());
+  task<void> work = with_scope(push_each, std::move(sequences), std::move(rows), failures);
   co_await std::move(work);
+  for (const std::exception_ptr& failure : *failures)
+    if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 task<void> push_many_unnamed(Core core, std::vector<LiveId> ids, LoDTensor rows) {
@@ -531,18 +618,23 @@ void LiveSession::cancel() const noexcept {
   sequence_->end_with(std::make_exception_ptr(CancelledError(sequence_->label() + " was cancelled")));
 }
 
+const std::shared_ptr<LiveSessionState>& LiveSession::present() const {
+  if (sequence_ == nullptr) throw ArgumentError("live session: expected a session, found one that was moved from");
+  return sequence_;
+}
+LiveSessionState& LiveSession::state() const { return *present(); }
 LiveId LiveSession::id() const noexcept { return sequence_ == nullptr ? 0 : sequence_->id(); }
 std::uint64_t LiveSession::steps() const {
-  const LiveCore::Locked lock(*sequence_->core);
-  return sequence_->answered();
+  const LiveCore::Locked lock(*state().core);
+  return state().answered();
 }
-Executor& LiveSession::executor() const { return sequence_->core->runtime.executor(); }
+Executor& LiveSession::executor() const { return state().core->runtime.executor(); }
 
 Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const {
-  const Recurrence::Input& input = sequence_->core->recurrence().inputs.at(0);
+  const Recurrence::Input& input = state().core->recurrence().inputs.at(0);
   const std::size_t row = static_cast<std::size_t>(input.row.elements()) * size_of(input.dtype);
   if (dtype != input.dtype || row == 0 || bytes.size() % row != 0)
-    throw ArgumentError(fmt::format("{}, input '{}': expected whole rows of {}{}, found {} bytes of {}", sequence_->label(), input.name,
+    throw ArgumentError(fmt::format("{}, input '{}': expected whole rows of {}{}, found {} bytes of {}", state().label(), input.name,
                                     name_of(input.dtype), input.row.to_string(), bytes.size(), name_of(dtype)));
   Tensor rows(dtype, input.row.inserted(0, static_cast<std::int64_t>(bytes.size() / row)));
   rows.storage()->mark_written();
@@ -550,56 +642,55 @@ Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const
   return rows;
 }
 
-task<void> LiveSession::push(LiveRows rows, Limit deadline) const { return limited(deadline, push_alone(sequence_, std::move(rows))); }
-task<void> LiveSession::push(LoDTensor rows, Limit deadline) const { return limited(deadline, push_unnamed(sequence_, std::move(rows))); }
-task<std::optional<LiveRows>> LiveSession::next(Limit deadline) const { return limited(deadline, next_of(sequence_)); }
+task<void> LiveSession::push(LiveRows rows, Limit deadline) const { return limited(deadline, push_alone(present(), std::move(rows))); }
+task<void> LiveSession::push(LoDTensor rows, Limit deadline) const { return limited(deadline, push_unnamed(present(), std::move(rows))); }
+task<std::optional<LiveRows>> LiveSession::next(Limit deadline) const { return limited(deadline, next_of(present())); }
 bool LiveSession::try_push(const LiveRows& rows) const {
   for (const auto& [name, value] : rows)
     if (value.lod().depth() > 0 || !value.ready().reached()) return false;
-  const LiveCore::Locked lock(*sequence_->core);
-  if (sequence_->busy) return false;
-  sequence_->check_goes_on();
+  const LiveCore::Locked lock(*state().core);
+  if (state().busy || state().begins_anew()) return false;
+  state().check_goes_on();
   std::vector<Piece> pieces;
   pieces.reserve(rows.size());
   for (const auto& [name, value] : rows) {
-    pieces.push_back(piece_of(*sequence_, name, value.tensor()));
-    if (pieces.back().rows.bytes() > sequence_->room(pieces.back().input)) return false;
+    pieces.push_back(piece_of(state(), name, value.tensor()));
+    if (pieces.back().rows.bytes() > state().room(pieces.back().input)) return false;
   }
-  ++sequence_->core->gathered;
-  return feed(*sequence_, pieces);
+  ++state().core->gathered;
+  return feed(state(), pieces);
 }
 bool LiveSession::try_push(std::span<const std::byte> rows) const {
-  const LiveCore::Locked lock(*sequence_->core);
-  if (sequence_->busy) return false;
-  sequence_->check_goes_on();
-  if (sequence_->input_count() != 1)
-    throw ArgumentError(
-        fmt::format("{}: expected rows by name for {} inputs, found rows alone", sequence_->label(), sequence_->input_count()));
-  const std::string& name = sequence_->core->recurrence().inputs.at(0).name;
-  const std::size_t row = sequence_->row_bytes(0);
+  const LiveCore::Locked lock(*state().core);
+  if (state().busy || state().begins_anew()) return false;
+  state().check_goes_on();
+  if (state().input_count() != 1)
+    throw ArgumentError(fmt::format("{}: expected rows by name for {} inputs, found rows alone", state().label(), state().input_count()));
+  const std::string& name = state().core->recurrence().inputs.at(0).name;
+  const std::size_t row = state().row_bytes(0);
   if (row == 0 || rows.size() % row != 0)
     throw ArgumentError(
-        fmt::format("{}, input '{}': expected whole rows of {} bytes, found {} bytes", sequence_->label(), name, row, rows.size()));
-  if (!rows.empty()) check_open(*sequence_, name);
-  if (rows.size() > sequence_->room(0)) return false;
-  ++sequence_->core->gathered;
-  sequence_->feed(0, rows);
+        fmt::format("{}, input '{}': expected whole rows of {} bytes, found {} bytes", state().label(), name, row, rows.size()));
+  if (!rows.empty()) check_open(state(), name);
+  if (rows.size() > state().room(0)) return false;
+  ++state().core->gathered;
+  state().feed(0, rows);
   return true;
 }
 bool LiveSession::try_next(std::optional<LiveRows>& made, const std::shared_ptr<LiveReader>& reader) const {
-  return take_at_once(*sequence_, made, reader, [](const Recurrence& recurrence, std::vector<LiveSessionState::Rows> taken) {
+  return take_at_once(state(), made, reader, [](const Recurrence& recurrence, std::vector<LiveSessionState::Rows> taken) {
     return joined(recurrence, {std::move(taken)});
   });
 }
 bool LiveSession::try_next(std::optional<std::vector<Tensor>>& made, const std::shared_ptr<LiveReader>& reader) const {
-  return take_at_once(*sequence_, made, reader, &tensors_of);
+  return take_at_once(state(), made, reader, &tensors_of);
 }
-task<void> LiveSession::open_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::open, level, deadline); }
-task<void> LiveSession::close_level(int level, Limit deadline) const { return marked(sequence_, Mark::Kind::close, level, deadline); }
-task<std::uint64_t> LiveSession::flush(Limit deadline) const { return limited(deadline, flush_alone(sequence_)); }
-task<void> LiveSession::reset(Limit deadline) const { return marked(sequence_, Mark::Kind::reset, 0, deadline); }
-task<std::string> LiveSession::save(Limit deadline) const { return limited(deadline, save_sealed(sequence_)); }
-task<void> LiveSession::finish(Limit deadline) const { return marked(sequence_, Mark::Kind::finish, 0, deadline); }
+task<void> LiveSession::open_level(int level, Limit deadline) const { return marked(present(), Mark::Kind::open, level, deadline); }
+task<void> LiveSession::close_level(int level, Limit deadline) const { return marked(present(), Mark::Kind::close, level, deadline); }
+task<std::uint64_t> LiveSession::flush(Limit deadline) const { return limited(deadline, flush_alone(present())); }
+task<void> LiveSession::reset(Limit deadline) const { return marked(present(), Mark::Kind::reset, 0, deadline); }
+task<std::string> LiveSession::save(Limit deadline) const { return limited(deadline, save_sealed(present())); }
+task<void> LiveSession::finish(Limit deadline) const { return marked(present(), Mark::Kind::finish, 0, deadline); }
 
 // ---- LiveModel ----
 
@@ -643,16 +734,19 @@ task<LiveSession> opened(task<Sequence> opening, Make make) {
 }  // namespace
 
 task<LiveSession> LiveSession::fork(Limit deadline) const {
-  return limited(deadline, opened(fork_of(sequence_), [](Sequence sequence) { return LiveSession(std::move(sequence)); }));
+  return limited(deadline, opened(fork_of(present()), [](Sequence sequence) { return LiveSession(std::move(sequence)); }));
 }
 
-task<LiveSession> LiveModel::open(LiveStart start) const {
-  return opened(open_sequence(core_, std::move(start)), [](Sequence sequence) { return LiveSession(std::move(sequence)); });
+task<LiveSession> LiveModel::open(LiveStart start, Limit deadline) const {
+  return limited(deadline,
+                 opened(open_sequence(core_, std::move(start)), [](Sequence sequence) { return LiveSession(std::move(sequence)); }));
 }
-task<void> LiveModel::push(std::vector<LiveId> ids, LiveRows rows) const { return push_many(core_, std::move(ids), std::move(rows)); }
-task<void> LiveModel::push(std::vector<LiveId> ids, LoDTensor rows) const {
-  return push_many_unnamed(core_, std::move(ids), std::move(rows));
+task<void> LiveModel::push(std::vector<LiveId> ids, LiveRows rows, Limit deadline) const {
+  return limited(deadline, push_many(core_, std::move(ids), std::move(rows)));
 }
-task<std::optional<LiveBatch>> LiveModel::next() const { return next_of_all(core_); }
+task<void> LiveModel::push(std::vector<LiveId> ids, LoDTensor rows, Limit deadline) const {
+  return limited(deadline, push_many_unnamed(core_, std::move(ids), std::move(rows)));
+}
+task<std::optional<LiveBatch>> LiveModel::next(Limit deadline) const { return limited(deadline, next_of_all(core_)); }
 
 }  // namespace millrace

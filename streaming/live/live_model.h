@@ -89,11 +89,12 @@ class LiveSessionState;
 ///
 /// Each operation is a task, to be awaited by a task of the model's runtime, and `async_x(…, token)` the same for any completion token, as
 /// `async_start` says: where handlers are called, and how an allocator and a cancellation slot are used. An operation that is cancelled takes nothing
-/// back of what it has done, and the session goes on. With a deadline an operation that takes longer is cancelled, and throws DeadlineError.
+/// back of what it has done and does nothing later: a reset or finish that still waits for its turn never happens. The session goes on. With a deadline an
+/// operation that takes longer is cancelled, and throws DeadlineError.
 ///
 /// Operations that say something (all but `next` and `cancel`) take effect in order, one at a time: ArgumentError while another is under way. `next` may
-/// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError and LoDError name the session and
-/// what was expected; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
+/// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError, LoDError and UninitializedError name the
+/// session and what was expected; ArgumentError of a handle that was moved from; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
 class LiveSession {
  public:
   using Limit = std::optional<Duration>;
@@ -107,7 +108,8 @@ class LiveSession {
   /// Steps that have a result.
   std::uint64_t steps() const;
 
-  /// Rows of inputs, any number of each. Done when all are queued. An inner level of LoD opens and closes inner sequences around its rows.
+  /// Rows of inputs, any number of each. Done when all are queued. An inner level of LoD opens and closes inner sequences around its rows; names, dtypes, shapes and
+  /// levels of all inputs are checked before the first of them opens.
   task<void> push(LiveRows rows, Limit deadline = {}) const;
   /// The same where the program has one input.
   task<void> push(LoDTensor rows, Limit deadline = {}) const;
@@ -152,6 +154,10 @@ class LiveSession {
   auto async_push(LoDTensor rows, Token&& token, Limit deadline = {}) const {
     return async_start(executor(), push(std::move(rows), deadline), std::forward<Token>(token), "push");
   }
+  template <class T, class Token>
+  auto async_push(std::span<const T> values, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), push(values, deadline), std::forward<Token>(token), "push");
+  }
   template <class Token>
   auto async_next(Token&& token, Limit deadline = {}) const {
     return async_start(executor(), next(deadline), std::forward<Token>(token), "next");
@@ -188,6 +194,8 @@ class LiveSession {
  private:
   friend class LiveModel;
   explicit LiveSession(std::shared_ptr<detail::LiveSessionState> sequence) noexcept : sequence_(std::move(sequence)) {}
+  const std::shared_ptr<detail::LiveSessionState>& present() const;
+  detail::LiveSessionState& state() const;
   Executor& executor() const;
   Tensor rows_of(DType dtype, std::span<const std::byte> bytes) const;
 
@@ -224,29 +232,36 @@ class LiveModel {
   Batcher::Stats stats() const;
   LiveGathering gather() const;
 
+  using Limit = LiveSession::Limit;  ///< an operation that takes longer is cancelled, and throws DeadlineError
+
   /// A new sequence. OverflowError when `sessions` live already; ArgumentError names a given value that the program does not take,
-  /// or says that there is a state beside it; SavedStateError refuses a state.
-  task<LiveSession> open(LiveStart start = {}) const;
+  /// or says that there is a state beside it; UninitializedError for a value that nothing was written to; SavedStateError refuses a state.
+  task<LiveSession> open(LiveStart start = {}, Limit deadline = {}) const;
 
   /// Pieces of several sequences at once: level 0 of the LoD says how many rows (with levels below: inner sequences, which open and close) go to each
-  /// of `ids`. ArgumentError for an id that is not live, or stands twice. Done when all are queued; the sequences do not wait for one another.
-  task<void> push(std::vector<LiveId> ids, LiveRows rows) const;
-  task<void> push(std::vector<LiveId> ids, LoDTensor rows) const;
+  /// of `ids`. ArgumentError for an id that is not live, or stands twice. Done when all are queued; the sequences do not wait for one another. An error of one
+  /// session takes no rows from the others: when all are queued or refused, the error of the first in the order of `ids` is thrown.
+  task<void> push(std::vector<LiveId> ids, LiveRows rows, Limit deadline = {}) const;
+  task<void> push(std::vector<LiveId> ids, LoDTensor rows, Limit deadline = {}) const;
   /// The results that became ready of any of its sequences, at least one row, end or failure; nothing when no session is left. Results are given once, here or by a
   /// session's own `next`.
-  task<std::optional<LiveBatch>> next() const;
+  task<std::optional<LiveBatch>> next(Limit deadline = {}) const;
 
   template <class Token>
-  auto async_open(LiveStart start, Token&& token) const {
-    return async_start(executor(), open(std::move(start)), std::forward<Token>(token), "open");
+  auto async_open(LiveStart start, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), open(std::move(start), deadline), std::forward<Token>(token), "open");
   }
   template <class Token>
-  auto async_push(std::vector<LiveId> ids, LoDTensor rows, Token&& token) const {
-    return async_start(executor(), push(std::move(ids), std::move(rows)), std::forward<Token>(token), "push");
+  auto async_push(std::vector<LiveId> ids, LiveRows rows, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), push(std::move(ids), std::move(rows), deadline), std::forward<Token>(token), "push");
   }
   template <class Token>
-  auto async_next(Token&& token) const {
-    return async_start(executor(), next(), std::forward<Token>(token), "next");
+  auto async_push(std::vector<LiveId> ids, LoDTensor rows, Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), push(std::move(ids), std::move(rows), deadline), std::forward<Token>(token), "push");
+  }
+  template <class Token>
+  auto async_next(Token&& token, Limit deadline = {}) const {
+    return async_start(executor(), next(deadline), std::forward<Token>(token), "next");
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,23 +13,88 @@
 #include <millrace/runtime/task/this_task.h>
 
 namespace millrace {
+namespace {
+
+void check_window(const char* option, std::int64_t slots) {
+  if (slots < 0) throw ArgumentError(fmt::format("live program, {}: expected at least 0 slots, found {}", option, slots));
+}
+
+/// The value of slot `index` once its elements are there, also left in `value`; nothing at the end of the array. A slot that no task can write any more is the
+/// end, unless the run failed.
+task<std::optional<LoDTensor>> value_of(TensorArray array, std::int64_t index, std::optional<LoDTensor>* value, Point ended) {
+  if (!*value) {
+    bool there = false;
+    try {
+      SlotHas has = array.has(index);
+      there = co_await has;
+    } catch (const NeverWrittenError&) {
+      if (index < array.size()) throw;
+    }
+    if (!there) {
+      co_await ready(ended);
+      co_return std::nullopt;
+    }
+    SlotRead read = array.read(index);
+    SlotValue found = co_await read;
+    LoDTensor made = found;
+    value->emplace(std::move(made));
+  }
+  const Point point = (*value)->ready();
+  co_await ready(point);
+  std::optional<LoDTensor> made = *value;
+  co_return std::move(made);
+}
+
+}  // namespace
 
 class LiveProgram::State {
  public:
   State(Runtime& on, const Program& program, LiveProgramOptions how) : runtime(on), options(std::move(how)) {
+    check_window("window", options.window);
+    check_window("output_window", options.output_window);
     for (const Program::Port& port : program.inputs()) add(program, port.var);
     if (arrays.empty()) throw ArgumentError("live program: expected an input that is an array and is not fed from the start, found none");
   }
+
+  /// Slots by index, each with its value where that was taken from the array already.
+  using Slots = std::map<std::int64_t, std::optional<LoDTensor>>;
 
   /// An open array, and how far it has been read.
   struct Open {
     TensorArray array;
     std::optional<ArrayWriter> feeder{};  // of a live input
     std::int64_t next = 0;
+    Slots returned{};  // slots whose reader was cancelled: the next calls read them first
     bool written = false;
   };
 
-  const Open& named(const std::string& name, bool written) {
+  /// The slot of one call of `next`. It goes back to the array's `returned`, unless its value was given.
+  class Reading {
+   public:
+    explicit Reading(State& state, Open& open) : state_(state), open_(open) {
+      const std::lock_guard lock(state_.mutex);
+      if (open_.returned.empty()) open_.returned.emplace(open_.next++, std::nullopt);
+      slot_ = open_.returned.extract(open_.returned.begin());
+    }
+    ~Reading() {
+      if (given_) return;
+      const std::lock_guard lock(state_.mutex);
+      open_.returned.insert(std::move(slot_));
+    }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+    std::int64_t index() const { return slot_.key(); }
+    std::optional<LoDTensor>& value() { return slot_.mapped(); }
+    void give() noexcept { given_ = true; }
+
+   private:
+    State& state_;
+    Open& open_;
+    Slots::node_type slot_;
+    bool given_ = false;
+  };
+
+  Open& named(const std::string& name, bool written) {
     const auto found = arrays.find(name);
     if (found != arrays.end() && found->second.written == written) return found->second;
     std::string known;
@@ -49,15 +115,16 @@ class LiveProgram::State {
     finished = true;
     for (auto& [name, open] : arrays) {
       if (open.written) continue;
-      open.array.close();
+      if (!ended) open.array.close();  // an input of a run that has ended says why it did
       open.feeder.reset();
     }
     last.swap(rows);
   }
 
-  /// Nobody reads what is left any more, and nobody says anything.
+  /// The run has ended: the live inputs refuse further slots, the output arrays get none.
   void over(const std::exception_ptr& error) {
     const std::lock_guard lock(mutex);
+    ended = true;
     for (auto& [name, open] : arrays) {
       if (open.written && error == nullptr)
         open.array.close();
@@ -82,9 +149,27 @@ class LiveProgram::State {
     } catch (...) {
       error = std::current_exception();
     }
+    state->over(error);  // before the inputs close, so that a push throws the error of the run
     state->finish();
-    state->over(error);
     if (error != nullptr) std::rethrow_exception(error);
+  }
+
+  /// Gives the next slot of an output array. When it is cancelled, the call behind it reads the same slot.
+  static task<std::optional<LoDTensor>> read_next(std::shared_ptr<State> state, Open* open, Point ended) {
+    TaskInfo& me = co_await this_task::info();
+    const ExternalHold hold(me.run());
+    Reading reading(*state, *open);
+    std::optional<LoDTensor> made;
+    try {
+      task<std::optional<LoDTensor>> work = value_of(open->array, reading.index(), &reading.value(), ended);
+      std::optional<LoDTensor> value = co_await std::move(work);
+      made = std::move(value);
+    } catch (...) {
+      if (!me.cancelled()) reading.give();
+      throw;
+    }
+    if (made) reading.give();
+    co_return std::move(made);
   }
 
   Runtime& runtime;
@@ -93,6 +178,7 @@ class LiveProgram::State {
   std::mutex mutex;
   std::optional<ExternalHold> rows;
   bool finished = false;
+  bool ended = false;
   std::optional<RunResult> result;
   std::optional<Running<void>> running;
 
@@ -107,6 +193,7 @@ class LiveProgram::State {
     const std::int64_t window = written ? options.output_window : options.window;
     Open open{(window > 0 ? TensorArray::window(window) : TensorArray::growable()).named(var.name)};
     open.written = written;
+    if (!written && !var.type.open && var.type.shape) open.array.of(var.type.dtype, *var.type.shape);
     if (!written) open.feeder.emplace(open.array.feeder("who feeds '" + var.name + "'"));
     arrays.emplace(var.name, std::move(open));
   }
@@ -116,33 +203,11 @@ namespace {
 
 /// Waits for one slot, beside whatever run writes or reads the array.
 task<void> push_slot(TensorArray array, LoDTensor slot) {
+  co_await this_task::checkpoint();
   TaskInfo& me = co_await this_task::info();
   const ExternalHold hold(me.run());
   SlotWrite written = array.append(std::move(slot));
-  if (array.is_window()) co_await written;
-}
-
-/// A slot that nobody can write any more is the end, unless the run failed.
-task<std::optional<LoDTensor>> read_slot(TensorArray array, std::int64_t index, Point ended) {
-  TaskInfo& me = co_await this_task::info();
-  const ExternalHold hold(me.run());
-  bool there = false;
-  try {
-    SlotHas has = array.has(index);
-    there = co_await has;
-  } catch (const NeverWrittenError&) {
-    if (index < array.size()) throw;
-  }
-  if (!there) {
-    co_await ready(ended);
-    co_return std::nullopt;
-  }
-  SlotRead read = array.read(index);
-  SlotValue value = co_await read;
-  LoDTensor made = value;
-  const Point point = made.ready();
-  co_await ready(point);
-  co_return std::optional<LoDTensor>(std::move(made));
+  if (!written.placed()) co_await written;
 }
 
 }  // namespace
@@ -169,10 +234,8 @@ task<void> LiveProgram::push(std::string input, LoDTensor slot) const {
 void LiveProgram::finish() const { state_->finish(); }
 
 task<std::optional<LoDTensor>> LiveProgram::next(std::string output) const {
-  state_->named(output, true);
-  const std::lock_guard lock(state_->mutex);
-  State::Open& open = state_->arrays.at(output);
-  return read_slot(open.array, open.next++, state_->running->point());
+  State::Open& open = state_->named(output, true);
+  return State::read_next(state_, &open, state_->running->point());
 }
 
 namespace {

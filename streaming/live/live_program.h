@@ -30,17 +30,19 @@ struct LiveProgramOptions {
 /// taken for one). Destroying it cancels the run. The runtime outlives it. Thread-safe.
 class LiveProgram {
  public:
-  /// ArgumentError: a program without an input that is an array and is not fed.
+  /// ArgumentError: a program without an input that is an array and is not fed; a window below 0.
   explicit LiveProgram(Runtime& runtime, Program program, LiveProgramOptions options = {});
   ~LiveProgram();
   LiveProgram(const LiveProgram&) = delete;
   LiveProgram& operator=(const LiveProgram&) = delete;
 
-  /// The next slot of a live input; done when it has room. ArgumentError lists the live inputs; the run's error once it failed.
+  /// The next slot of a live input; done when it has room. ArgumentError lists the live inputs; DTypeError and ShapeError for another slot than the program
+  /// declares; ClosedError after `finish`, or once the run has ended; the run's error once it failed. A push that is cancelled while it waits leaves no gap.
   task<void> push(std::string input, LoDTensor slot) const;
   /// No further slot of any live input.
   void finish() const;
-  /// The next slot of an array that the program writes, once it is written; nothing when there will be none. One reader an array.
+  /// The next slot of an array that the program writes, once it is written; nothing when there will be none. One reader an array. After a call that was cancelled
+  /// the next one gives the same slot.
   task<std::optional<LoDTensor>> next(std::string output) const;
   /// The program's outputs, once it has ended; its error.
   task<RunResult> result() const;

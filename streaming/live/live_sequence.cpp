@@ -67,8 +67,16 @@ void LiveSequence::check_arrived(const Recurrence::Boundary& boundary) const {
 void LiveSequence::cross(bool opens, int level) {
   const Recurrence& recurrence = batcher_->recurrence();
   const char* const verb = opens ? "open" : "close";
-  if (const int expected = opens ? open_ + 1 : open_; level != expected || level < 1 || level >= recurrence.levels)
-    throw ArgumentError(fmt::format("expected {} of level {} of {} levels, found level {}", verb, expected, recurrence.levels, level));
+  if (opens) {
+    if (recurrence.levels < 2)
+      throw ArgumentError(fmt::format("open: expected a program with inner sequences, found level {} of a program with one level", level));
+    if (open_ == recurrence.levels - 1)
+      throw ArgumentError(fmt::format("open: expected close of level {} first, found level {}", open_, level));
+    if (level != open_ + 1) throw ArgumentError(fmt::format("open: expected level {}, found {}", open_ + 1, level));
+  } else {
+    if (open_ == 0) throw ArgumentError(fmt::format("close: expected an inner sequence that is open, found level {} and none open", level));
+    if (level != open_) throw ArgumentError(fmt::format("close: expected level {}, the innermost that is open, found {}", open_, level));
+  }
   check_whole(verb);
   const Recurrence::Boundary& boundary = opens ? recurrence.opening(level) : recurrence.closing(level);
   check_arrived(boundary);
@@ -82,16 +90,15 @@ void LiveSequence::save() {
   verb_ = Verb::save;
 }
 
-void LiveSequence::end_sources() {
+void LiveSequence::end() {
   for (const auto& source : sources_) source->end();
   batcher_->changed(id_);
 }
 
-void LiveSequence::end() { end_sources(); }
-
 void LiveSequence::begin_anew() {
+  for (const auto& source : sources_) source->end();
   verb_ = Verb::begin_anew;
-  end_sources();
+  batcher_->changed(id_);
 }
 
 SavedState LiveSequence::state_with(std::vector<Tensor> states) const {

@@ -61,6 +61,7 @@ class LiveSequence : private Batcher::Sink {
   std::uint64_t closed(int level) const { return rare_->closed.at(static_cast<std::size_t>(level)); }
   /// A verb has not been answered yet.
   bool under_way() const noexcept { return verb_ != Verb::none; }
+  bool begins_anew() const noexcept { return verb_ == Verb::begin_anew; }
   /// All that can be answered has been, and no verb is under way.
   bool settled() const { return verb_ == Verb::none && batcher_->settled(id_); }
   /// Sources were given rows.
@@ -100,7 +101,6 @@ class LiveSequence : private Batcher::Sink {
     std::uint64_t answered_before = 0;
   };
 
-  void end_sources();
   void check_whole(const char* verb) const;
   void check_arrived(const Recurrence::Boundary& boundary) const;
   std::vector<RowSource*> source_list() const;

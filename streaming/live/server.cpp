@@ -47,6 +47,13 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+/// Calls a copy of a handler, where there is one: the call may destroy the handler with its server.
+template <class Handler, class... Args>
+void call_copy(const Handler& handler, const Args&... args) {
+  const Handler copy = handler;
+  if (copy) copy(args...);
+}
+
 Listener::Reach reach_of(const ServerOptions& options) {
   return options.insecure || (options.tls && options.tokens) ? Listener::Reach::any : Listener::Reach::loopback;
 }
@@ -365,7 +372,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     end.steps = session_.steps();
     end.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
     end.started = session_.started();
-    server_->session_ended(end);
+    call_copy(server_->session_ended, end);
   }
 
   void read() {
@@ -792,7 +799,7 @@ void Server::State::lost_place(const LivePlace& gone) {
   std::size_t left = 0;
   for (std::size_t device = 0; device < options.devices.size(); ++device)
     left += std::none_of(routes.begin(), routes.end(), [&](const auto& route) { return bool(route->places[device]->lost()); }) ? 1 : 0;
-  if (lost) lost(text_of(gone.lost()), gone.told(), left);
+  call_copy(lost, text_of(gone.lost()), gone.told(), left);
 }
 
 void Server::State::accept() {
@@ -829,9 +836,7 @@ void Server::State::closed(const std::shared_ptr<Connection>& connection) {
   if (connections.erase(connection) == 0) return;
   if (draining && connections.empty()) {
     drain_timer_.cancel();
-    asio::post(context, [self = shared_from_this()] {
-      if (self->stopped) self->stopped();
-    });
+    asio::post(context, [self = shared_from_this()] { call_copy(self->stopped); });
   }
 }
 
@@ -858,7 +863,7 @@ void Server::State::drain() {
   });
   if (connections.empty()) {
     drain_timer_.cancel();
-    if (stopped) asio::post(context, stopped);
+    asio::post(context, [self = shared_from_this()] { call_copy(self->stopped); });
     return;
   }
   // Each is told once all that it said before has been answered.
@@ -888,18 +893,10 @@ Server::Server(asio::io_context& context, std::shared_ptr<const ServedModel> mod
 
 Server::Server(asio::io_context& context, std::vector<ServedRoute> routes, ServerOptions options)
     : state_(std::make_shared<State>(context, std::move(routes), std::move(options))) {
-  state_->stopped = [this] {
-    if (on_stopped) on_stopped();
-  };
-  state_->lost = [this](const std::string& why, std::size_t sessions, std::size_t left) {
-    if (on_lost) on_lost(why, sessions, left);
-  };
-  state_->session_ended = [this](const SessionEnd& end) {
-    if (on_session_end) on_session_end(end);
-  };
-  state_->listener.on_scarce([this](const std::string& why) {
-    if (on_scarce) on_scarce(why);
-  });
+  state_->stopped = [this] { call_copy(on_stopped); };
+  state_->lost = [this](const std::string& why, std::size_t sessions, std::size_t left) { call_copy(on_lost, why, sessions, left); };
+  state_->session_ended = [this](const SessionEnd& end) { call_copy(on_session_end, end); };
+  state_->listener.on_scarce([this](const std::string& why) { call_copy(on_scarce, why); });
   state_->listener.refuse_with(refusal_over_http(), refusal_over_tcp());
   state_->listen();
 }

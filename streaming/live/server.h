@@ -51,7 +51,7 @@ struct ServerOptions {
 
 /// Serves one or several models to many live sessions: connections on the io_context, which one thread runs; ticks on a thread of their own, so that
 /// what arrives meanwhile joins the next. Nothing polls: an idle server uses no CPU. Use it on the io_context's thread. Must outlive the
-/// context's work: destroy it after `on_stopped`, or after the context has stopped.
+/// context's work: destroy it in or after `on_stopped`, or after the context has stopped. A handler may destroy its server.
 ///
 /// Of several models a client names one in its `start`, or by the address of a WebSocket, /NAME; one that names none gets the first. Each has batchers, states
 /// and a seal of its own. Limits are the server's. Where capacities are known, what the sessions of all models need is at most the whole machine.

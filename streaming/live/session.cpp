@@ -309,8 +309,10 @@ void Session::on_failed(std::uint64_t, std::exception_ptr error) {
 
 void Session::on_drained(bool anew) {
   // Sources of several inputs must have ended with the same number of rows.
-  for (const auto& source : sources())
-    if (source->rows() > 0) return end_with(ErrorCode::bad_input, "expected as many rows of each input, found more of one", {});
+  for (std::size_t i = 0; i < sources().size(); ++i)
+    if (sources()[i]->rows() > 0)
+      return end_with(ErrorCode::bad_input,
+                      fmt::format("expected as many rows of each input, found more of '{}'", model_->inputs()[i].name), {});
   if (special_)
     for (Labelled& label : special_->labels) send_segment(label.segmenter.end(special_->audio->seconds()));
   if (anew) return send(text_message(to_json(ResetDoneMessage{answered()})));

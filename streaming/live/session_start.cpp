@@ -2,6 +2,7 @@
 // How a session begins: what of session.h has to do with `start`.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -21,7 +22,12 @@ Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& 
   return visit_dtype(wanted.dtype, [&]<class T>(std::type_identity<T>) {
     Tensor made(wanted.dtype, wanted.dims);
     T* to = made.mutable_data<T>();
-    for (std::size_t i = 0; i < values.size(); ++i) to[i] = convert_element<T>(values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      to[i] = convert_element<T>(values[i]);
+      if (is_floating(wanted.dtype) && !std::isfinite(convert_element<double>(to[i])))
+        throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected a value that {} can hold, found {}", wanted.name,
+                                                              name_of(wanted.dtype), values[i]));
+    }
     return made;
   });
 }

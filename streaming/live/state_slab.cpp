@@ -171,9 +171,9 @@ void StateSlab::grow_to(Slot wanted) {
   std::vector<Tensor> grown;
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Recurrence::State& state = recurrence_->states[i];
-    // Zeros, so that no slot ever holds what another sequence left in the memory.
+    // Zeros, so that no slot ever holds what another sequence left in the memory; the device's memory, so that its limit bounds states.
     const DDim dims = state.dims.inserted(0, wanted);
-    grown.push_back(device_->place().is_cpu() ? host_zeros(state.dtype, dims) : zeros(dims, state.dtype, device_->stream(0)));
+    grown.push_back(zeros(dims, state.dtype, device_->stream(0)));
     if (capacity_ > 0) copy(slabs_[i], grown[i].rows(0, capacity_), device_->stream(0));
   }
   for (const Tensor& one : grown) one.ready().wait();

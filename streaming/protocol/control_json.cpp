@@ -19,10 +19,11 @@ std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json:
 /// Errors quote what a client sent: a name of a megabyte need not go back whole.
 std::string clipped(const std::string& why) {
   constexpr std::size_t most = 1024;
+  constexpr std::string_view ellipsis = "…";
   if (why.size() <= most) return why;
-  std::size_t end = most;
+  std::size_t end = most - ellipsis.size();
   while (end > 0 && (static_cast<unsigned char>(why[end]) & 0xc0) == 0x80) --end;  // not inside a character
-  return why.substr(0, end) + "…";
+  return why.substr(0, end).append(ellipsis);
 }
 
 template <class Parse>

@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// The answer to an HTTP GET.
+/// The answer to an HTTP GET, and, without its body, to a HEAD.
 struct HttpPage {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";

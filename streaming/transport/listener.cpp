@@ -84,7 +84,9 @@ struct Listener::State {
     if (spare < 0) spare = open_spare();
   }
   void say_scarce(const std::string& why) {
-    if (!std::exchange(scarce, true) && told) told(why);
+    if (std::exchange(scarce, true)) return;
+    const auto call = told;  // a copy, since the call may replace it
+    if (call) call(why);
   }
   tcp::acceptor acceptor;
   asio::steady_timer timer;

@@ -29,6 +29,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include <fmt/format.h>
+
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/transport/wire_error.h>
 
@@ -326,7 +328,7 @@ struct Request {
   // The answer, if there is one. Every route is denied but those that are named.
   std::optional<HttpPage> page() const {
     const auto& request = parser.get();
-    if (request.method() != http::verb::get) return refusal(http::status::method_not_allowed);
+    if (request.method() != http::verb::get && !is_head()) return refusal(http::status::method_not_allowed);
     const std::string_view target(request.target().data(), request.target().size());
     if (access.only_pages && !names_an_address(field(http::field::host))) return refusal(http::status::forbidden);
     const bool is_route = !access.only_pages && (target == websocket_route || is_named(target));
@@ -374,13 +376,17 @@ struct Request {
   bool has_token() const { return !access.tokens || access.tokens->holds(token()); }
   bool offers_protocol() const { return http::token_list(field(http::field::sec_websocket_protocol)).exists(websocket_protocol); }
 
-  static HttpPage refusal(http::status status) {
+  bool is_head() const { return parser.get().method() == http::verb::head; }
+
+  HttpPage refusal(http::status status) const {
     HttpPage page;
     page.status = static_cast<int>(status);
     page.content_type = "text/plain";
+    if (status == http::status::method_not_allowed) page.headers.emplace_back("Allow", "GET, HEAD");
     if (status == http::status::upgrade_required) page.headers.emplace_back("Upgrade", "websocket");
     if (status == http::status::unauthorized) page.headers.emplace_back("WWW-Authenticate", "Bearer");
-    page.body = "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
+    page.body = access.only_pages ? fmt::format("millrace: {} {}\n", page.status, std::string(http::obsolete_reason(status)))
+                                  : "millrace: a WebSocket is served at " + std::string(websocket_route) + "\n";
     return page;
   }
 
@@ -392,6 +398,7 @@ struct Request {
     for (const auto& [name, value] : page.headers) response.set(name, value);
     response.body() = std::move(page.body);
     response.prepare_payload();
+    if (is_head()) response.body().clear();  // the length of the body that a GET gets stays
   }
 
   std::shared_ptr<Web> web;
@@ -421,7 +428,7 @@ struct AcceptOp {
       return socket.next_layer().async_shut_down(std::move(self));
     }
     if (unreadable) cause = translate(error);
-    std::optional<HttpPage> page = unreadable ? Request::refusal(status_of(error)) : request->page();
+    std::optional<HttpPage> page = unreadable ? request->refusal(status_of(error)) : request->page();
     if (!page) {
       stage = accepted;
       if (const auto target = request->parser.get().target(); target != websocket_route) request->web->route = target.substr(1);

@@ -152,6 +152,9 @@ def check_settings(folder, paths):
         assert done.returncode != 0 and why in done.stderr, done
     done = subprocess.run([MILLRACE, "serve", paths["narrow"], "--port", "0", "--route", f"now={paths['wide']}"], capture_output=True, text=True, timeout=30)
     assert done.returncode != 0 and "found 'now'" in done.stderr, done
+    twice = ["--route", f"a={paths['wide']}", "--route", f"a={paths['narrow']}"]
+    done = subprocess.run([MILLRACE, "serve", paths["narrow"], "--port", "0", *twice], capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0 and "--route: expected a name once, found 'a' twice" in done.stderr, done
 
 
 async def main():

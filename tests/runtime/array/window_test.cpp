@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <millrace/runtime/task/errors.h>
 #include <millrace/runtime/task/scope.h>
@@ -190,6 +192,95 @@ TEST_CASE("a writer that waits for room can be cancelled") {
   CHECK(window.state(1) == SlotState::written);
   CHECK(window.state(2) == SlotState::empty);
   CHECK(live_frames() == 0);
+}
+
+/// Its run waits for somebody outside.
+task<> append_held(TensorArray window, float value) {
+  TaskInfo& me = co_await this_task::info();
+  const ExternalHold hold(me.run());
+  SlotWrite write = window.append(Tensor::scalar(value));
+  co_await write;
+}
+task<double> read_held(TensorArray window, std::int64_t index) {
+  TaskInfo& me = co_await this_task::info();
+  const ExternalHold hold(me.run());
+  SlotRead read = window.read(index);
+  SlotValue value = co_await read;
+  co_return value.tensor().item();
+}
+task<bool> has_held(TensorArray window, std::int64_t index) {
+  TaskInfo& me = co_await this_task::info();
+  const ExternalHold hold(me.run());
+  SlotHas has = window.has(index);
+  const bool there = co_await has;
+  co_return there;
+}
+
+TEST_CASE("the slot of a cancelled append goes to the append behind it") {
+  for (const std::int64_t capacity : {0, 1, 2}) {
+    INFO("capacity ", capacity);
+    SeededExecutor executor(0, SeededExecutor::Policy::fifo);
+    const TensorArray window = TensorArray::window(capacity);
+    std::vector<Running<void>> writes;
+    for (std::int64_t i = 0; i < capacity + 3; ++i) {
+      writes.push_back(start_run(executor, append_held(window, static_cast<float>(i)), "writer"));
+      executor.run();
+    }
+    CHECK(window.size() == capacity + 3);
+    writes[static_cast<std::size_t>(capacity)].cancel();  // the first that waits
+    executor.run();
+    CHECK_THROWS_AS(writes[static_cast<std::size_t>(capacity)].get(), CancelledError);
+    CHECK(window.size() == capacity + 2);
+    for (std::int64_t i = 0; i < capacity + 2; ++i) {
+      Running<double> read = start_run(executor, read_held(window, i), "reader");
+      executor.run();
+      CHECK(read.get() == static_cast<double>(i < capacity ? i : i + 1));
+    }
+    for (std::int64_t i = 0; i < capacity + 3; ++i)
+      if (i != capacity) writes[static_cast<std::size_t>(i)].get();
+    Running<double> read = start_run(executor, read_held(window, capacity + 2), "reader");
+    Running<void> write = start_run(executor, append_held(window, 9), "writer");
+    executor.run();
+    CHECK(read.get() == 9);
+    write.get();
+  }
+  CHECK(live_frames() == 0);
+}
+
+TEST_CASE("an append of a task that was cancelled before leaves its window as it was") {
+  SeededExecutor executor(0, SeededExecutor::Policy::fifo);
+  const TensorArray window = TensorArray::window(1);
+  Running<void> first = start_run(executor, append_held(window, 1), "writer");
+  executor.run();
+  first.get();
+  Running<void> cancelled = start_run(executor, append_held(window, 2), "writer");
+  cancelled.cancel();
+  executor.run();
+  CHECK_THROWS_AS(cancelled.get(), CancelledError);
+  CHECK(window.size() == 1);
+  Running<void> later = start_run(executor, append_held(window, 3), "writer");
+  for (const double expected : {1.0, 3.0}) {
+    Running<double> read = start_run(executor, read_held(window, expected == 1 ? 0 : 1), "reader");
+    executor.run();
+    CHECK(read.get() == expected);
+  }
+  later.get();
+}
+
+TEST_CASE("a reader learns of the end of a closed window when the last append is cancelled") {
+  SeededExecutor executor(0, SeededExecutor::Policy::fifo);
+  const TensorArray window = TensorArray::window(1);
+  std::vector<Running<void>> writes;
+  for (int i = 0; i < 2; ++i) writes.push_back(start_run(executor, append_held(window, 1), "writer"));
+  executor.run();
+  window.close();
+  Running<bool> there = start_run(executor, has_held(window, 1), "reader");
+  executor.run();
+  writes[1].cancel();
+  executor.run();
+  CHECK_FALSE(there.get());
+  CHECK_THROWS_AS(writes[1].get(), CancelledError);
+  writes[0].get();
 }
 
 /// Both sides count what they have done, and each finds where the other one is.

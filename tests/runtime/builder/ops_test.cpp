@@ -168,6 +168,44 @@ TEST_CASE("an op from outside the tree is built, checked, run, printed and read 
   CHECK_THROWS_WITH_AS(millrace::parse_program(text, {}), doctest::Contains("'my.axpy' (line "), millrace::UnsupportedError);
 }
 
+namespace {
+
+/// An op of f32 [2] that runs `kernel`.
+Program with_kernel(millrace::OpKernel kernel) {
+  millrace::OpDef def;
+  def.name = "my.op";
+  def.inputs = {"X", "B?"};
+  def.outputs = {"Out"};
+  def.infer = [](millrace::InferContext& context) { context.result(context.tensor(0)); };
+  def.prepare = [kernel](const millrace::PrepareContext&) -> millrace::OpKernel { return kernel; };
+  auto ops = std::make_shared<millrace::OpRegistry>(*millrace::standard_ops());
+  ops->add(std::move(def));
+  Program program(std::move(ops));
+  const Guard guard(program);
+  output("y", call1("my.op", {input("x", VarType(DType::f32, {2}))}) + 1.0f);
+  return program;
+}
+
+}  // namespace
+
+TEST_CASE("a kernel from outside the tree that does other than its inference says, or asks for what there is not, fails by its name") {
+  const auto running = [](millrace::OpKernel kernel) {
+    return run_fifo(millrace::run(with_kernel(std::move(kernel)), {{"x", Tensor::from<float>({1, 2})}}))["y"].tensor().to_vector<float>();
+  };
+  using millrace::OpContext;
+  CHECK(running([](OpContext& run) { run.set(0, run.in(0)); }) == Floats{2, 3});
+  CHECK_THROWS_WITH_AS(running([](OpContext&) {}), doctest::Contains("op my.op, output 'Out': expected f32[2], found none"),
+                       millrace::ArgumentError);
+  CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(0, Tensor::from<double>({1, 2})); }),
+                       doctest::Contains("op my.op, output 'Out': expected f32 as inferred, found f64"), millrace::DTypeError);
+  CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(0, Tensor::from<float>({1, 2, 3})); }),
+                       doctest::Contains("op my.op, output 'Out': expected [2] as inferred, found [3]"), millrace::ShapeError);
+  CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(3, run.in(0)); }),
+                       doctest::Contains("op my.op: expected an output below 1, found 3"), millrace::IndexError);
+  CHECK_THROWS_WITH_AS(running([](OpContext& run) { run.set(0, run.tensor(7)); }), doctest::Contains("op my.op: expected an input below"),
+                       millrace::IndexError);
+}
+
 TEST_CASE("what the inference of an op from outside refuses is named like any other") {
   Program program(with_axpy());
   const Guard guard(program);

@@ -293,3 +293,10 @@ TEST_CASE("a window carries any number of items from loop to loop in constant me
   CHECK(peak_bytes(many, true) == peak_bytes(1000, true));
   CHECK(peak_bytes(10000, false) == peak_bytes(1000, false));
 }
+
+TEST_CASE("a result of no run has no outputs and counts no step scopes") {
+  const RunResult none;
+  CHECK(none.outputs().empty());
+  CHECK(none.peak_step_scopes() == 0);
+  CHECK(none.live_step_scopes() == 0);
+}

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/task/deadline.h>
 
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+
 #include <doctest/doctest.h>
 
 #include <string>
+#include <thread>
 
+#include <millrace/runtime/task/asio.h>
+#include <millrace/runtime/task/asio_executor.h>
 #include <millrace/runtime/task/gate.h>
 #include <millrace/runtime/task/seeded_executor.h>
 #include <millrace/runtime/task/sync_wait.h>
@@ -99,4 +105,26 @@ TEST_CASE("a deadline and an end at the same moment make one of the two, never b
     }
     CHECK(live_frames() == 0);
   }
+}
+
+TEST_CASE("a deadline or a sleep whose end is beyond the last time of an executor waits, instead of ending at once") {
+  SeededExecutor seeded(1);
+  seeded.auto_advance(true);
+  CHECK(sync_wait(seeded, after(1h)) == 3);  // so that `now` is no longer 0
+  CHECK(sync_wait(seeded, within(Duration::max(), 1ms)) == 3);
+  CHECK_THROWS_AS(sync_wait(seeded, within(Duration::min(), 1ms)), DeadlineError);
+  CHECK(seeded.after(Duration::max()) == Executor::last_time);
+  asio::io_context context(1);
+  const auto work = asio::make_work_guard(context);
+  std::thread thread([&context] { context.run(); });
+  {
+    AsioExecutor on_context(context);
+    ThreadExecutor own(1);
+    for (Executor* executor : {static_cast<Executor*>(&on_context), static_cast<Executor*>(&own)}) {
+      CHECK(sync_wait(*executor, within(Duration::max(), 1ms)) == 3);
+      CHECK_THROWS_AS(sync_wait(*executor, within(1ms, Duration::max())), DeadlineError);
+    }
+  }
+  context.stop();
+  thread.join();
 }

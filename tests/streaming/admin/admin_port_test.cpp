@@ -60,6 +60,7 @@ TEST_CASE("the port answers its pages, and nothing else") {
   CHECK((metrics.starts_with("HTTP/1.1 200 ") || metrics.starts_with("HTTP/1.1 501 ")));  // a build without prometheus-cpp
   CHECK(all.get("/").starts_with("HTTP/1.1 404 "));
   CHECK(all.get("/stream").starts_with("HTTP/1.1 404 "));
+  CHECK(all.get("/stream").ends_with("\r\n\r\nmillrace: 404 Not Found\n"));
   CHECK(all.get("/health", "rebound.example").starts_with("HTTP/1.1 403 "));
 }
 

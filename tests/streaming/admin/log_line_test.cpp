@@ -46,3 +46,15 @@ TEST_CASE("other events have a message for people") {
   CHECK(line["event"] == "reload");
   CHECK(line["message"] == "nothing was read again");
 }
+
+TEST_CASE("text of others neither breaks a line of a log nor turns its direction") {
+  CHECK(one_line("kitchen, caf\xc3\xa9 \xe2\x80\x93 2") == "kitchen, caf\xc3\xa9 \xe2\x80\x93 2");
+  CHECK(one_line("a\nb\x7f\x1b[31m") == "a?b??[31m");
+  CHECK(one_line("a\xe2\x80\xae"
+                 "b\xe2\x81\xa6"
+                 "c\xe2\x80\xa8"
+                 "d\xd8\x9c"
+                 "e\xc2\x85"
+                 "f") == "a?b?c?d?e?f");
+  CHECK(one_line("cut \xe2\x80") == "cut \xe2\x80");
+}

@@ -338,6 +338,24 @@ TEST_CASE("a server that breaks the protocol or goes away is named in the record
   CHECK(against(encode_frame(text_message("{}"))).find("does not have") != std::string::npos);
   CHECK(against(started + started).find("does not have") != std::string::npos);
   CHECK(against(encode_frame(text_message(to_json(EndedMessage{3})))) != "");
+  CHECK(against(started + encode_frame(text_message(to_json(FlushedMessage{0})))).find("expected 'flushed' 0 times") != std::string::npos);
+  CHECK(against(started + encode_frame(text_message(to_json(ResetDoneMessage{0})))).find("expected 'reset' 0 times") != std::string::npos);
+  CHECK(against(started + encode_frame(text_message(to_json(SavedMessage{0, 0, "AAAA"})))).find("expected 'saved' 0 times") !=
+        std::string::npos);
+  StartedMessage with_rows;
+  PortSpec row;
+  row.name = "x";
+  row.shape = DDim{1};
+  with_rows.inputs = {row};
+  row.name = "y";
+  with_rows.outputs = {row};
+  with_rows.reply = ReplyFormat::binary;
+  const std::string takes_rows = encode_frame(text_message(to_json(with_rows)));
+  CHECK(against(takes_rows + encode_frame(text_message(to_json(EndedMessage{3})))).find("ended.steps: expected 0") != std::string::npos);
+  // One step, of which no row was sent.
+  const std::string step =
+      std::string(8, '\0') + std::string("\x01\0\0\0\x01\x01y", 7) + std::string("\x04\0\0\0", 4) + std::string(4, '\0');
+  CHECK(against(takes_rows + encode_frame(binary_message(step))).find("expected at most 0 steps") != std::string::npos);
 }
 
 TEST_CASE("sessions whose connections break go on by their tickets, and each result comes once") {

@@ -2,7 +2,9 @@
 #include <millrace/streaming/live/live_model.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
+#include <span>
 #include <thread>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -18,6 +20,7 @@
 #include <millrace/runtime/layers/gru.h>
 #include <millrace/runtime/task/asio.h>
 #include <millrace/runtime/task/scope.h>
+#include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <streaming/live/live_model.h>
 
@@ -519,4 +522,266 @@ TEST_CASE("sessions on an io_context of the embedder's take callbacks, futures a
   io.run();
   CHECK(cancelled);
   CHECK(model.live_sessions() == 1);
+}
+
+namespace {
+
+/// h = (h + x) / 2 over rows of `width`.
+Program smoothing(std::int64_t width = 1) {
+  using namespace millrace::build;
+  Program program;
+  const Guard guard(program);
+  const Var x = input("x", VarType(DType::f32, {DDim::unknown, width}, 1));
+  const Var boot = input("boot", VarType(DType::f32, {DDim::unknown, width}));
+  const auto [steps, order] = unpack(x, 0, sort_by_length);
+  const Var n = steps.size();
+  const build::TensorArray states(n, order, "states");
+  Var step = 0;
+  auto loop = while_loop({step});
+  {
+    auto frame = loop.frame();
+    loop.break_if(equal(step, n));
+    const Var now = steps.read(step);
+    states.write(step, (shrink(states.read(step - 1, boot), now) + now) / 2.0f);
+    step.update(step + 1);
+  }
+  output("h", pack(states, 0, order));
+  return program;
+}
+
+/// Rows of two levels of sequences, through a GRU.
+Program two_levels(Random& random) {
+  Program program;
+  const build::Guard guard(program);
+  const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, features}, 2));
+  const layers::GruWeights weights{
+      random_tensor(random, {features, 3 * hidden}), random_tensor(random, {hidden, 3 * hidden}), random_tensor(random, {3 * hidden}), {}};
+  build::output("y", layers::gru(x, {weights}).y);
+  return program;
+}
+
+Tensor column(const std::vector<float>& values) { return Tensor::from<float>(values, DDim{static_cast<std::int64_t>(values.size()), 1}); }
+
+/// The states of `smoothing` behind each row.
+std::vector<float> smoothed(const std::vector<float>& rows) {
+  std::vector<float> states;
+  float state = 0;
+  for (const float row : rows) states.push_back(state = (state + row) / 2.0f);
+  return states;
+}
+
+/// The next results, as many as `count`.
+std::vector<float> next_results(const LiveSession& session, std::size_t count) {
+  std::vector<float> made;
+  while (made.size() < count) {
+    const std::optional<LiveRows> rows = sync_wait(threads().executor(), session.next());
+    REQUIRE(rows);
+    for (const float value : rows->at("h").tensor().to_vector<float>()) made.push_back(value);
+  }
+  return made;
+}
+
+constexpr std::chrono::milliseconds briefly(5);
+
+}  // namespace
+
+TEST_CASE("a reset or finish that is cancelled while results hold it up never happens, and rows behind it go on with the state") {
+  LiveOptions options;
+  options.queued_out = 16;  // results hold the sequence up
+  const LiveModel model(threads(), smoothing(), options);
+  Executor& on = threads().executor();
+  std::vector<float> rows(64, 64.0f);
+  rows.insert(rows.end(), {1000, 1000});
+  const std::vector<float> wanted = smoothed(rows);
+  for (const bool finish : {false, true}) {
+    INFO("finish ", finish);
+    const LiveSession session = sync_wait(on, model.open());
+    sync_wait(on, session.push(column(std::vector<float>(64, 64.0f))));
+    CHECK(error_of<DeadlineError>(finish ? session.finish(briefly) : session.reset(briefly)) != "no error");
+    sync_wait(on, session.push(column({1000, 1000})));
+    CHECK(next_results(session, wanted.size()) == wanted);
+    CHECK(session.steps() == wanted.size());
+    sync_wait(on, session.finish());
+    CHECK_FALSE(sync_wait(on, session.next()));
+  }
+}
+
+TEST_CASE("a save or fork that is cancelled takes nothing from the operation behind it") {
+  const LiveModel model(threads(), smoothing());
+  Executor& on = threads().executor();
+  for (int round = 0; round < 50; ++round) {
+    const LiveSession session = sync_wait(on, model.open());
+    sync_wait(on, session.push(column({8, 4})));
+    // It ends in time or not: the deadline passes before, within or behind the save.
+    try {
+      static_cast<void>(sync_wait(on, session.fork(std::chrono::microseconds(5 * round))));
+    } catch (const DeadlineError&) {
+    }
+    sync_wait(on, session.push(column({2})));
+    sync_wait(on, session.finish());
+    CHECK(next_results(session, 3) == smoothed({8, 4, 2}));
+    CHECK_FALSE(sync_wait(on, session.next()));
+  }
+}
+
+TEST_CASE("a push to many sessions of which one has ended reaches the others, and throws the error of that one") {
+  const LiveModel model(threads(), smoothing());
+  Executor& on = threads().executor();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<LiveSession> sessions;
+    std::vector<LiveId> ids;
+    for (int i = 0; i < 4; ++i) {
+      sessions.push_back(sync_wait(on, model.open()));
+      ids.push_back(sessions.back().id());
+    }
+    sync_wait(on, sessions[1].finish());
+    const LoDTensor rows(column({1, 2, 3, 4, 5, 6, 7, 8}), LoD::from_lengths({{2, 2, 2, 2}}));
+    CHECK(error_of<ArgumentError>(model.push(ids, rows)) == "session " + std::to_string(ids[1]) + ": expected nothing after finish");
+    for (const std::size_t i : {0, 2, 3}) CHECK(sync_wait(on, sessions[i].flush()) == 2);
+  }
+}
+
+TEST_CASE("rows and given values that nothing was written to are refused") {
+  const LiveModel model(threads(), smoothing());
+  Executor& on = threads().executor();
+  const LiveSession session = sync_wait(on, model.open());
+  const Tensor unwritten(DType::f32, {2, 1});
+  CHECK(error_of<UninitializedError>(session.push(unwritten)).find("input 'x': expected rows that were written") != std::string::npos);
+  CHECK_THROWS_AS(session.try_push({{"x", LoDTensor(unwritten)}}), UninitializedError);
+  CHECK(error_of<UninitializedError>(model.push({session.id()}, LoDTensor(unwritten, LoD::from_lengths({{2}})))) != "no error");
+  LiveStart start;
+  start.given["boot"] = Tensor(DType::f32, {1, 1});
+  CHECK(error_of<UninitializedError>(model.open(std::move(start))).find("given 'boot': expected a value that was written") !=
+        std::string::npos);
+  sync_wait(on, session.push(column({2})));
+  CHECK(next_results(session, 1) == smoothed({2}));
+}
+
+TEST_CASE("a push of inner sequences that is refused opens none") {
+  Random random(9);
+  const LiveModel model(threads(), two_levels(random));
+  Executor& on = threads().executor();
+  const LiveSession session = sync_wait(on, model.open());
+  const LoD two = LoD::from_lengths({{1, 2}});
+  CHECK(error_of<ShapeError>(session.push(LoDTensor(random_tensor(random, {3, features + 1}), two))) != "no error");
+  CHECK(error_of<UninitializedError>(session.push(LoDTensor(Tensor(DType::f32, {3, features}), two))) != "no error");
+  CHECK(error_of<LoDError>(session.push(LoDTensor(random_tensor(random, {3, features}), LoD::from_lengths({{2}, {1, 2}})))) ==
+        "session " + std::to_string(session.id()) +
+            ", input 'x': expected at most 1 levels of LoD, as many as inner sequences may open, found 2");
+  CHECK(error_of<LoDError>(session.push(random_tensor(random, {3, features}))).find("expected open of level 1 before rows") !=
+        std::string::npos);
+  sync_wait(on, session.push(LoDTensor(random_tensor(random, {3, features}), two)));
+  CHECK(sync_wait(on, session.flush()) == 3);
+  CHECK(error_of<ArgumentError>(session.close_level(1)).find("found level 1 and none open") != std::string::npos);
+  sync_wait(on, session.open_level(1));
+  CHECK(error_of<ArgumentError>(session.open_level(1)).find("open: expected close of level 1 first, found level 1") != std::string::npos);
+}
+
+TEST_CASE("a push of many inner sequences takes time for their number, and not for its square") {
+  Random random(9);
+  const LiveModel model(threads(), two_levels(random));
+  Executor& on = threads().executor();
+  const auto milliseconds = [&](std::int64_t count) {
+    const LiveSession session = sync_wait(on, model.open());
+    const LoDTensor rows(random_tensor(random, {count, features}), LoD::from_lengths({LoD::Level(static_cast<std::size_t>(count), 1)}));
+    const auto begun = std::chrono::steady_clock::now();
+    Running<void> push = start_run(on, session.push(rows), "push");
+    for (std::int64_t taken = 0; taken < count;) taken += sync_wait(on, session.next()).value().at("y").tensor().dim(0);
+    push.get();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
+  };
+  milliseconds(500);
+  const double few = milliseconds(1000), many = milliseconds(8000);
+  INFO("1000: ", few, " ms, 8000: ", many, " ms");
+  CHECK(many < 32 * few + 100);  // 64 times as long where each cuts all
+}
+
+TEST_CASE("the limit of memory bounds the states of live sessions: those beyond it fail, the others go on") {
+  RuntimeOptions limited;
+  limited.memory_limit = std::size_t{8} << 20;
+  limited.threads = 1;
+  Runtime runtime(limited);
+  Executor& on = runtime.executor();
+  constexpr std::int64_t width = 65536;  // a state takes 256 KiB
+  const LiveModel model(runtime, smoothing(width));
+  const Tensor row = Tensor::from<float>(std::vector<float>(width, 1), DDim{1, width});
+  std::vector<LiveSession> good, bad;
+  for (int i = 0; i < 60; ++i) {
+    LiveSession session = sync_wait(on, model.open());
+    sync_wait(on, session.push(row));
+    try {
+      const std::optional<LiveRows> made = sync_wait(on, session.next());
+      CHECK(made);
+      good.push_back(std::move(session));
+    } catch (const LiveError& error) {
+      CHECK_THROWS_AS(std::rethrow_exception(error.cause()), OutOfMemoryError);
+      bad.push_back(std::move(session));
+    }
+  }
+  CHECK(good.size() >= 8);
+  CHECK(good.size() <= 32);
+  for (const LiveSession& session : good) {
+    sync_wait(on, session.push(row));
+    const std::optional<LiveRows> rows = sync_wait(on, session.next());
+    REQUIRE(rows);
+    CHECK(rows->at("h").tensor().to_vector<float>().back() == 0.75f);
+  }
+}
+
+TEST_CASE("a handle of a session that was moved from says so in every operation") {
+  const LiveModel model(threads(), smoothing());
+  LiveSession session = sync_wait(threads().executor(), model.open());
+  const LiveSession moved = std::move(session);
+  const LiveSession& gone = session;
+  const char* const why = "live session: expected a session, found one that was moved from";
+  std::optional<LiveRows> made;
+  CHECK(gone.id() == 0);
+  CHECK_NOTHROW(gone.cancel());
+  CHECK_THROWS_WITH_AS(gone.steps(), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(gone.push(column({1}))), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(gone.next()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(gone.try_push(LiveRows()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(gone.try_next(made), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(gone.fork()), why, ArgumentError);
+  CHECK_THROWS_WITH_AS(gone.async_finish(asio::use_future), why, ArgumentError);
+}
+
+TEST_CASE("spans, rows by name and deadlines have initiating functions of a session and of a model") {
+  const LiveModel model(threads(), smoothing());
+  const LiveSession session = model.async_open(LiveStart(), asio::use_future, std::chrono::seconds(60)).get();
+  const std::vector<float> row{8};
+  session.async_push(std::span<const float>(row), asio::use_future).get();
+  LiveRows rows;
+  rows.emplace("x", LoDTensor(column({4, 2}), LoD::from_lengths({{2}})));
+  model.async_push({session.id()}, rows, asio::use_future, std::chrono::seconds(60)).get();
+  CHECK(next_results(session, 3) == smoothed({8, 4, 2}));
+  CHECK_THROWS_AS(model.async_next(asio::use_future, briefly).get(), DeadlineError);
+}
+
+TEST_CASE("a state with more rows that wait than a model queues is refused as a saved state") {
+  LiveOptions options;
+  try {
+    options.state_key = std::make_shared<const StateKey>(StateKey::random());
+  } catch (const UnsupportedError& absent) {
+    MESSAGE("skipped: ", std::string(absent.what()));
+    return;
+  }
+  Program sum;
+  {
+    const build::Guard guard(sum);
+    const VarType rows(DType::f32, {DDim::unknown, 1}, 1);
+    build::output("z", build::input("x", rows) + build::input("y", rows));
+  }
+  const LiveModel wide(threads(), sum, options);
+  options.queued_in = 16;
+  const LiveModel narrow(threads(), sum, options);
+  const LiveSession session = sync_wait(threads().executor(), wide.open());
+  LiveRows ahead;
+  ahead.emplace("x", column(std::vector<float>(100, 1)));
+  sync_wait(threads().executor(), session.push(std::move(ahead)));
+  LiveStart start;
+  start.state = sync_wait(threads().executor(), session.save());
+  CHECK(error_of<SavedStateError>(narrow.open(start)).find("input 'x': expected at most 16 bytes that wait, found 400") !=
+        std::string::npos);
+  CHECK_NOTHROW(sync_wait(threads().executor(), wide.open(start)));
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/streaming/live/live_program.h>
 
+#include <chrono>
+
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/array_var.h>
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/runtime/task/deadline.h>
+#include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
 
 using namespace millrace;
@@ -80,4 +84,77 @@ TEST_CASE("a live run is cancelled while it waits, and names what it does not ha
   live.cancel();
   CHECK_THROWS_AS(sync_wait(runtime.executor(), live.result()), CancelledError);
   CHECK_THROWS_AS(sync_wait(runtime.executor(), live.next("y")), CancelledError);
+}
+
+TEST_CASE("a push that is cancelled while it waits for room leaves no gap: the slot of the next push follows") {
+  Runtime runtime;
+  LiveProgramOptions options;
+  options.window = options.output_window = 1;
+  const LiveProgram live(runtime, sums(0), options);
+  Executor& on = runtime.executor();
+  float pushed = 0, sum = 0;
+  for (bool room = true; room;) {
+    REQUIRE(pushed < 20);
+    try {
+      sync_wait(on, with_deadline(std::chrono::milliseconds(100), live.push("x", slot(pushed + 1, 1))));
+      sum += ++pushed;
+    } catch (const DeadlineError&) {
+      room = false;
+    }
+  }
+  Running<void> later = start_run(on, live.push("x", slot(1000, 1)), "push");
+  for (float i = 1; i <= pushed; ++i) CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>().at(1) == i);
+  CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{sum + 1000, pushed + 1});
+  later.get();
+  live.finish();
+  CHECK_FALSE(sync_wait(on, live.next("y")));
+}
+
+TEST_CASE("a call of next that is cancelled, or never started, takes no slot") {
+  for (const std::int64_t window : {0, 3}) {
+    INFO("window ", window);
+    Runtime runtime;
+    LiveProgramOptions options;
+    options.window = options.output_window = window;
+    const LiveProgram live(runtime, sums(0), options);
+    Executor& on = runtime.executor();
+    CHECK_THROWS_AS(sync_wait(on, with_deadline(std::chrono::milliseconds(5), live.next("y"))), DeadlineError);
+    const task<std::optional<LoDTensor>> unused = live.next("y");
+    sync_wait(on, live.push("x", slot(1, 1)));
+    CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{1, 1});
+    CHECK_THROWS_AS(sync_wait(on, with_deadline(std::chrono::milliseconds(5), live.next("y"))), DeadlineError);
+    sync_wait(on, live.push("x", slot(2, 1)));
+    live.finish();
+    CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{3, 2});
+    CHECK_FALSE(sync_wait(on, live.next("y")));
+    CHECK_FALSE(sync_wait(on, live.next("y")));
+  }
+}
+
+TEST_CASE("a push is refused where its slot is not of the declared type, and the run goes on") {
+  Runtime runtime;
+  const LiveProgram live(runtime, sums(0));
+  Executor& on = runtime.executor();
+  CHECK_THROWS_WITH_AS(sync_wait(on, live.push("x", LoDTensor(Tensor::from<double>({1, 2})))), doctest::Contains("expected f32"),
+                       DTypeError);
+  CHECK_THROWS_WITH_AS(sync_wait(on, live.push("x", LoDTensor(Tensor::from<float>({1, 2, 3})))), doctest::Contains("expected [2]"),
+                       ShapeError);
+  CHECK_THROWS_AS(sync_wait(on, live.push("x", LoDTensor(Tensor(DType::f32, DDim{2})))), UninitializedError);
+  sync_wait(on, live.push("x", slot(1, 2)));
+  CHECK(sync_wait(on, live.next("y"))->tensor().to_vector<float>() == std::vector<float>{1, 2});
+  LiveProgramOptions options;
+  options.window = -1;
+  CHECK_THROWS_WITH_AS(LiveProgram(runtime, sums(0), options), doctest::Contains("window: expected at least 0 slots, found -1"),
+                       ArgumentError);
+}
+
+TEST_CASE("push, next and result throw the error of the run") {
+  Runtime runtime;
+  LiveProgramOptions options;
+  options.run.deadline = std::chrono::milliseconds(5);
+  const LiveProgram live(runtime, sums(0), options);
+  Executor& on = runtime.executor();
+  CHECK_THROWS_AS(sync_wait(on, live.result()), DeadlineError);
+  CHECK_THROWS_AS(sync_wait(on, live.push("x", slot(1, 1))), DeadlineError);
+  CHECK_THROWS_AS(sync_wait(on, live.next("y")), DeadlineError);
 }

@@ -129,7 +129,8 @@ TEST_CASE("inner sequences that a program does not have are refused by level, an
   Random random(1);
   Driven driven(live_listing(random, features, hidden));
   Recorded one(driven.batcher, {});
-  CHECK_THROWS_WITH_AS(one.cross(true, 1), "expected open of level 1 of 1 levels, found level 1", ArgumentError);
-  CHECK_THROWS_WITH_AS(one.cross(false, 0), "expected close of level 0 of 1 levels, found level 0", ArgumentError);
+  CHECK_THROWS_WITH_AS(one.cross(true, 1), "open: expected a program with inner sequences, found level 1 of a program with one level",
+                       ArgumentError);
+  CHECK_THROWS_WITH_AS(one.cross(false, 0), "close: expected an inner sequence that is open, found level 0 and none open", ArgumentError);
   CHECK(one.settled());
 }

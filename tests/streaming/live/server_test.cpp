@@ -276,3 +276,46 @@ TEST_CASE("an idle server uses no CPU") {
   std::this_thread::sleep_for(std::chrono::seconds(2));
   CHECK(used() - before < 0.01);
 }
+
+TEST_CASE("a server may be destroyed by its own handlers") {
+  Random random(8);
+  const Program program = live_listing(random, features, hidden);
+  const WholeRun whole(program, random, 1, 5, features, hidden);
+  const auto model = std::make_shared<const ServedModel>(program, StreamConfig());
+  const std::string captured(100, 'x');  // on the heap, and gone with the handler
+  for (const bool after_a_session : {false, true}) {
+    INFO("after a session ", after_a_session);
+    asio::io_context context(1);
+    auto server = std::make_unique<Server>(context, model, ServerOptions());
+    std::string said;
+    const auto destroy = [captured, &server, &said](const auto&...) {
+      server.reset();
+      said = captured;
+    };
+    if (after_a_session) {
+      server->on_session_end = destroy;
+      StreamUrl url;
+      url.host = "127.0.0.1";
+      url.port = server->port();
+      async_stream_plans(context.get_executor(), url, {plan_for(whole, 0)}, ClientOptions(), [](const std::vector<ClientRecord>&) {});
+    } else {
+      server->on_stopped = destroy;
+      server->drain();
+    }
+    context.run();
+    CHECK(said == captured);
+  }
+}
+
+TEST_CASE("a server that is destroyed behind its drain calls no handler") {
+  Random random(8);
+  const auto model = std::make_shared<const ServedModel>(live_listing(random, features, hidden), StreamConfig());
+  asio::io_context context(1);
+  auto server = std::make_unique<Server>(context, model, ServerOptions());
+  bool called = false;
+  server->on_stopped = [&called] { called = true; };
+  server->drain();
+  server.reset();
+  context.run();
+  CHECK_FALSE(called);
+}

@@ -173,6 +173,8 @@ TEST_CASE("what the protocol does not have is answered by name and ends the sess
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "given": {"z": [1]}})")}).message.find("'z'") != std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "given": {"boot": [1, 2]}})")}).message.find("expected 4 values") !=
         std::string::npos);
+  CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "given": {"boot": [1, 2, 1e39, 4]}})")})
+            .message.find("given 'boot': expected a value that f32 can hold, found 1e+39") != std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"dtype": "f64"}}})")})
             .message.find("expected f32, found f64") != std::string::npos);
   CHECK(refusal(table, {text_message(R"({"type": "start", "version": 1, "inputs": {"x": {"shape": [4]}}})")}).message.find("[3]") !=
@@ -328,6 +330,7 @@ TEST_CASE("inputs arrive each at its own stride, and must end with as many rows"
   CHECK(reader.bytes == std::string(reinterpret_cast<const char*>(wanted.data()), wanted.size() * sizeof(float)));
   CHECK(reader.ended);
   CHECK(refusal(table, {start(), data("a", {1, 2}), end()}).code == ErrorCode::bad_input);
+  CHECK(refusal(table, {start(), data("a", {1, 2}), end()}).message.find("found more of 'a'") != std::string::npos);
   CHECK(refusal(table, {start(), data("z", {1, 2})}).message.find("'z'") != std::string::npos);
   CHECK(refusal(table, {start(), binary_message(std::string(9, '\0'))}).message.find("''") != std::string::npos);
 }

@@ -167,6 +167,9 @@ TEST_CASE("an error quotes no more than a kilobyte of what a peer sent, and cuts
     for (int i = 0; i < 300000; ++i) error.message += "\u5bb6";
     const std::string text = to_json(error);
     CHECK(text.size() < 1100);
+    const auto quoted = text.substr(text.find("\"message\":\"") + 11);
+    CHECK(quoted.find('"') <= 1024);
+    CHECK(quoted.find('"') >= 1019);
     CHECK(text.find("\xef\xbf\xbd") == std::string::npos);
   }
 }

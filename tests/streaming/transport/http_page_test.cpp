@@ -61,7 +61,19 @@ TEST_CASE("a GET of a page gets it with its headers, whatever its query, and no 
   }
   CHECK(answer_to(accept, "GET /other HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 404 "));
   CHECK(answer_to(accept, "POST / HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 405 "));
+  CHECK(answer_to(accept, "POST / HTTP/1.1\r\nHost: a").find("\r\nAllow: GET, HEAD\r\n") != std::string::npos);
   CHECK(answer_to(AcceptOptions(), "GET / HTTP/1.1\r\nHost: a").starts_with("HTTP/1.1 404 "));
+}
+
+TEST_CASE("the answer to a HEAD is that to a GET without its body") {
+  const AcceptOptions accept = with_page();
+  const std::string found = answer_to(accept, "HEAD / HTTP/1.1\r\nHost: a");
+  CHECK(found.starts_with("HTTP/1.1 200 OK\r\n"));
+  CHECK(found.find("Content-Length: 8\r\n") != std::string::npos);
+  CHECK(found.ends_with("\r\n\r\n"));
+  const std::string absent = answer_to(accept, "HEAD /other HTTP/1.1\r\nHost: a");
+  CHECK(absent.starts_with("HTTP/1.1 404 "));
+  CHECK(absent.ends_with("\r\n\r\n"));
 }
 
 TEST_CASE("a page knows whether a token was shown") {
