@@ -8,6 +8,7 @@
 #include <millrace/kernels/gather.h>
 #include <millrace/runtime/trace/tracer.h>
 #include <millrace/streaming/live/row_buffer.h>
+#include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/copy.h>
 #include <millrace/tensor/recovery.h>
 #include <millrace/tensor/work_failure.h>
@@ -179,6 +180,8 @@ void StateSlab::grow_to(Slot wanted) {
   for (const Tensor& one : grown) one.ready().wait();
   slabs_ = std::move(grown);
   capacity_ = wanted;
+  // A cache would keep the slabs before, which are together as large as those that are.
+  if (auto* const cache = dynamic_cast<CachingResource*>(device_->memory().get())) cache->release_cached();
   if (on_device_) on_device_->moved(slabs_);
 }
 

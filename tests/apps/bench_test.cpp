@@ -17,7 +17,8 @@ TEST_CASE("millrace bench cpu prints a table and writes the same rows as JSON an
   for (const char* part : {"ratio", "goal", "floor", "C2 ", "C8 ", "empty iteration"}) CHECK(ended.out.find(part) != std::string::npos);
   const std::string text = read_file(json);
   CHECK(text.starts_with("{\"device\": \""));
-  for (const char* part : {"\"id\": \"C8\"", "\"peer_name\": \"asio::co_spawn and its completion\"", "bf16 weights, 1 thread\"", "int8 weights, 1 thread\""})
+  for (const char* part :
+       {"\"id\": \"C8\"", "\"peer_name\": \"asio::co_spawn and its completion\"", "bf16 weights, 1 thread\"", "int8 weights, 1 thread\""})
     CHECK(text.find(part) != std::string::npos);
   // A row that is the difference of two timings has no ratio where noise hides it, and says so: the rows of C2 are none.
   for (std::size_t row = text.find("\"id\": \"C2\""); row != std::string::npos; row = text.find("\"id\": \"C2\"", row + 1))
