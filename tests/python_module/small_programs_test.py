@@ -311,10 +311,7 @@ def test_round_trips_with_pytorch_share_memory_and_keep_it():
     del views
     gc.collect()
     assert alive() is None and count == 2
-    try:  # a newer PyTorch asks for DLPack 1.0, by which it is told
-        assert torch.from_dlpack(mr.Tensor(np.ones(3))).tolist() == [1, 1, 1]
-    except BufferError as error:
-        assert "read-only" in str(error)
+    assert torch.from_dlpack(mr.Tensor(np.ones(3))).tolist() == [1, 1, 1]  # a copy, where PyTorch does not ask for DLPack 1.0
     x = torch.ones(3, requires_grad=True)  # its elements: gradients flow through millrace.torch.function alone
     assert mr.Tensor(x).numpy().__array_interface__["data"][0] == x.data_ptr()
 

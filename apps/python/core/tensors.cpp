@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -370,12 +371,15 @@ void bind_tensor(nb::module_& m) {
           "__dlpack__",
           [](const Tensor& x, nb::handle, nb::handle max_version, nb::handle, nb::handle copy) {
             const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
-            const bool wants_copy = !copy.is_none() && nb::cast<bool>(copy);
-            return to_dlpack(wants_copy ? copy_of(x) : x, versioned, wants_copy);
+            const std::optional<bool> wants_copy = copy.is_none() ? std::nullopt : std::optional(nb::cast<bool>(copy));
+            // An importer that cannot be told of read-only memory gets elements of its own, as the protocol allows.
+            const bool copies = wants_copy.value_or(!versioned && x.is_read_only());
+            return to_dlpack(copies ? copy_of(x) : x, versioned, copies);
           },
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(), "copy"_a = nb::none(),
-          "For `from_dlpack` of PyTorch, JAX and NumPy. A read-only tensor goes to importers that know DLPack 1.0; others get a "
-          "BufferError.")
+          "For `from_dlpack` of PyTorch, JAX and NumPy. Importers that know DLPack 1.0 are told of read-only memory; others get a copy of "
+          "it, or, "
+          "with copy=False, a BufferError.")
       .def(
           "__dlpack_device__", [](const Tensor&) { return nb::make_tuple(int{dlpack::cpu}, 0); },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
