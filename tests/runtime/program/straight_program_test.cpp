@@ -87,9 +87,9 @@ TEST_CASE("any number of threads run one straight-line program at the same time,
   Program program;
   {
     const build::Guard guard(program);
-    const build::Var rows = build::gather(build::input("x", VarType(DType::f32, {DDim::unknown, 2})),
-                                          build::input("index", VarType(DType::i64, {DDim::unknown})), 0);
-    build::output("y", build::tanh(rows * 0.5f) + 1.0f);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 2}));
+    const build::Var index = build::input("index", VarType(DType::i64, {DDim::unknown}));
+    build::output("y", build::tanh(build::gather(x, index, 0) * 0.5f) + 1.0f);
   }
   for (const int threads : {1, 2}) {
     const StraightProgram straight(program, make_cpu_device(threads, 4));
