@@ -40,9 +40,10 @@ FusedLoop::FusedLoop(const Program& program, int block, const Op& loop) : form_(
   step_ = part_of(phases.step);
   behind_ = part_of(phases.behind);
   outputs_ = phases.outputs;
-  for (std::size_t i = 0; i < form_.outputs.size(); ++i)
-    if (const passes::Source::From from = outputs_[i].from; from == passes::Source::From::shared || from == passes::Source::From::invariant)
-      throw UnsupportedError("a value that it writes is the same in every iteration");
+  // Slots and next states are rows that a part of the iteration makes.
+  for (const passes::Source& made : outputs_)
+    if (made.from == passes::Source::From::shared || made.from == passes::Source::From::invariant)
+      throw UnsupportedError("a value that it writes, or its next state, is the same in every iteration");
   step_outputs_ = phases.step.program.outputs().size();
   output_memory_.resize(form_.outputs.size());
   const Block& body = program.block(loop.attributes.get<BlockId>("sub_block").index);

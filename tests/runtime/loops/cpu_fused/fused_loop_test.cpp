@@ -151,6 +151,43 @@ TEST_CASE("loops that do not fit say why and run iteration by iteration") {
         std::string::npos);
 }
 
+TEST_CASE("a loop that writes what is the same in each iteration, or takes it as its next state, has the bits of the interpreter") {
+  for (const bool as_state : {false, true}) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {3})), a = input("a", VarType(DType::f32, {3})),
+                b = input("b", VarType(DType::f32, {3}));
+      const Var n = input("n", VarType(DType::i64, {}));
+      const build::TensorArray held(n, "held"), more(n, "more"), sums(n, "sums");
+      Var step = 0;
+      Var state = x, other = x * 0.5f;
+      auto loop = while_loop({step, state, other});
+      {
+        auto frame = loop.frame();
+        loop.break_if(equal(step, n));
+        const Var same = maximum(a, b);
+        const Var sum = state + other;
+        if (!as_state) held.write(step, same);
+        if (!as_state) more.write(step, sigmoid(same));
+        sums.write(step, sum);
+        state.update(sum);
+        if (as_state) other.update(same);
+        step.update(step + 1);
+      }
+      if (!as_state) output("held", held.stack());
+      if (!as_state) output("more", more.stack());
+      output("sums", sums.stack());
+      output("state", state);
+    }
+    const Feeds feeds{{"x", Tensor::from<float>({1, 2, 3})},
+                      {"a", Tensor::from<float>({-1, 5, 0})},
+                      {"b", Tensor::from<float>({4, 2, -3})},
+                      {"n", Tensor::scalar<std::int64_t>(4)}};
+    CHECK(bits(on_cpu(program, feeds)) == bits(on_cpu(program, feeds, interpreted())));
+  }
+}
+
 TEST_CASE("a decoder that looks at the memory of its one sequence runs in one piece") {
   Random random(12);
   Program program;
