@@ -99,7 +99,7 @@ def optimised(m):
 
 def nodes_out_of_order(m):
     """As a converter to float16 leaves them: its casts at the end, and one that only a branch reads."""
-    x = m.feed(m.floats(3, 4))
+    x = m.feed(m.floats(3, 4).astype("f2").astype("f4"))  # ONNX Runtime's optimizer leaves out the rounding of a cast there and back
     helper_nodes = [helper.make_node("Cast", [x], ["half"], name="half", to=TensorProto.FLOAT16), helper.make_node("Cast", ["flag"], ["chosen"], to=TensorProto.BOOL)]
     m.weights.append(onnx.numpy_helper.from_array(np.array(1.0, "f4"), "flag"))
     branch = lambda op: helper.make_graph([helper.make_node(op, ["half"], [op])], op, [], [helper.make_tensor_value_info(op, TensorProto.FLOAT16, None)])
