@@ -122,8 +122,8 @@ inline void check_toml_lines(std::string_view text, const std::string& name) {
   }
 }
 
-/// The same TOML in ASCII: letters in strings of double quotes as \uXXXX, those of comments as '?'. Lines stay. toml++ 3.3 runs into undefined
-/// behaviour on some letters outside strings, so those in keys, and those in literal strings, which know no \u, are refused.
+/// The same TOML in ASCII: a letter in a string of double quotes becomes its escape (`\u` or `\U`), one in a comment becomes '?'. Lines stay. toml++ 3.3
+/// runs into undefined behaviour on some letters outside strings, so those in keys, and those in literal strings, which know no escapes, are refused.
 class AsciiToml {
  public:
   AsciiToml(std::string_view text, const std::string& name) : text_(text), name_(name) {

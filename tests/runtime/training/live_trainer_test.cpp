@@ -6,40 +6,26 @@
 #include <doctest/doctest.h>
 
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/layers/gru.h>
-#include <millrace/runtime/layers/linear.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <millrace/runtime/task/this_task.h>
-#include <millrace/runtime/training/initialiser.h>
 #include <millrace/runtime/training/live_trainer.h>
 
 #include "support/bytes.h"
+#include "support/predictor.h"
 #include "support/program_runs.h"
 #include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::training;
 using build::Var;
+using millrace::testing::predictor_units, millrace::testing::wave;
 using millrace::testing::Random;
 
 namespace {
 
-constexpr std::int64_t units = 6;
+constexpr std::int64_t units = predictor_units;
 
-/// Predicts a number from the row before: a GRU whose state goes on, and its squared error for each row.
-Program predictor() {
-  Program program;
-  const build::Guard guard(program);
-  const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
-  const Var target = build::input("target", VarType(DType::f32, {DDim::unknown, 1}));
-  const Var h = build::input("h", VarType(DType::f32, {DDim::unknown, units}));
-  const LayerInit init(3);
-  const layers::GruResult made = layers::gru({x}, {init.gru("gru", 1, units)}, {}, {h});
-  const Var missed = build::drop_lod(layers::linear(made.y, init.linear("linear", units, 1))) - target;
-  build::output("losses", missed * missed);
-  build::output("h_next", made.h[0]);
-  return program;
-}
+Program predictor() { return millrace::testing::predictor(0); }
 
 LiveTrainerOptions options_of(std::int64_t k1, std::int64_t k2) {
   LiveTrainerOptions options;
@@ -50,11 +36,6 @@ LiveTrainerOptions options_of(std::int64_t k1, std::int64_t k2) {
   options.trainer.schedule.base = 0.01;
   options.trainer.clipping.norm = 1;
   return options;
-}
-
-/// Two waves, one upon the other.
-float wave(std::int64_t t) {
-  return static_cast<float>(std::sin(0.3 * static_cast<double>(t)) + 0.5 * std::sin(0.071 * static_cast<double>(t)));
 }
 
 LiveTrainer::Row row_at(std::int64_t t) { return {{"x", Tensor::from<float>({wave(t)})}, {"target", Tensor::from<float>({wave(t + 1)})}}; }

@@ -10,40 +10,20 @@
 
 #include <doctest/doctest.h>
 
-#include <millrace/runtime/builder/ops.h>
-#include <millrace/runtime/layers/gru.h>
-#include <millrace/runtime/layers/linear.h>
-#include <millrace/runtime/training/extract.h>
-#include <millrace/runtime/training/initialiser.h>
 #include <millrace/streaming/client/stream_client.h>
 #include <millrace/streaming/protocol/data.h>
 #include <streaming/live/served.h>
+#include <support/predictor.h>
 #include <support/program_runs.h>
 
 using namespace millrace;
 using namespace millrace::testing;
-using build::Var;
 
 namespace {
 
-constexpr std::int64_t units = 6;
+constexpr std::int64_t units = predictor_units;
 
-/// Predicts a number from the row before, by a GRU whose state goes on; its answers and their squared errors.
-Program predictor() {
-  Program program;
-  const build::Guard guard(program);
-  const Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 1}, 1));
-  const Var target = build::input("target", VarType(DType::f32, {DDim::unknown, 1}, 1));
-  const Var h = build::input("h", VarType(DType::f32, {DDim::unknown, units}));
-  const training::LayerInit init(3);
-  const layers::GruResult made = layers::gru({x}, {init.gru("gru", 1, units)}, {}, {h});
-  const Var y = layers::linear(made.y, init.linear("linear", units, 1));
-  const Var missed = y - target;
-  build::output("y", y);
-  build::output("losses", missed * missed);
-  build::output("h_next", made.h[0]);
-  return program;
-}
+Program predictor() { return millrace::testing::predictor(1); }
 
 StreamConfig learning(std::int64_t k1, std::int64_t k2, double rate = 0.01) {
   LearnConfig learn;
@@ -63,10 +43,6 @@ std::vector<ServedRoute> routes_of(const StreamConfig& config) {
   std::vector<ServedRoute> routes;
   routes.push_back({default_route, std::make_shared<const ServedModel>(predictor(), config), {}});
   return routes;
-}
-
-float wave(std::int64_t t, double shift) {
-  return static_cast<float>(std::sin(0.3 * static_cast<double>(t) + shift) + 0.5 * std::sin(0.071 * static_cast<double>(t)));
 }
 
 std::vector<float> rows_of(std::int64_t first, std::int64_t last, double shift) {
