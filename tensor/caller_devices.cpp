@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/tensor/caller_devices.h>
 
-#include <algorithm>
-
 namespace millrace {
 namespace {
 

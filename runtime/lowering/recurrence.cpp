@@ -69,8 +69,7 @@ Recurrence make_recurrence(const Program& program, const RecurrenceOptions& opti
   if (refused >= 0 && options.rows.empty())
     throw UnsupportedError(
         fmt::format("program '{}': expected one axis along which rows arrive, found open axes {}: along axis {} each row would be a "
-                    "sequence of its own, and along "
-                    "axis {}: {}. Fix the extents of the batch, or say what a row is",
+                    "sequence of its own, and along axis {}: {}. Fix the extents of the batch, or say what a row is",
                     program.title(), fmt::join(axes, " and "), stateless->axis, refused, first));
   return std::move(*stateless);
 }

@@ -38,6 +38,18 @@ Program sums(std::int64_t reach) {
   return program;
 }
 
+/// Running sums, whose windows hold so many slots.
+struct Summing {
+  explicit Summing(std::int64_t window) : live(runtime, sums(0), options_of(window)) {}
+  static LiveProgramOptions options_of(std::int64_t window) {
+    LiveProgramOptions options;
+    options.window = options.output_window = window;
+    return options;
+  }
+  Runtime runtime;
+  LiveProgram live;
+};
+
 Tensor slot(float a, float b) { return Tensor::from<float>({a, b}); }
 
 }  // namespace
@@ -45,11 +57,9 @@ Tensor slot(float a, float b) { return Tensor::from<float>({a, b}); }
 TEST_CASE("a loop that is no recurrence goes on while rows arrive, and its array is read while it runs") {
   for (const std::int64_t window : {0, 3}) {
     INFO("window ", window);
-    Runtime runtime;
-    LiveProgramOptions options;
-    options.window = options.output_window = window;
-    const LiveProgram live(runtime, sums(0), options);
-    Executor& on = runtime.executor();
+    Summing summing(window);
+    const LiveProgram& live = summing.live;
+    Executor& on = summing.runtime.executor();
     float a = 0;
     for (int i = 1; i <= 200; ++i) {
       sync_wait(on, live.push("x", slot(static_cast<float>(i), 1)));
@@ -87,11 +97,9 @@ TEST_CASE("a live run is cancelled while it waits, and names what it does not ha
 }
 
 TEST_CASE("a push that is cancelled while it waits for room leaves no gap: the slot of the next push follows") {
-  Runtime runtime;
-  LiveProgramOptions options;
-  options.window = options.output_window = 1;
-  const LiveProgram live(runtime, sums(0), options);
-  Executor& on = runtime.executor();
+  Summing summing(1);
+  const LiveProgram& live = summing.live;
+  Executor& on = summing.runtime.executor();
   float pushed = 0, sum = 0;
   for (bool room = true; room;) {
     REQUIRE(pushed < 20);
@@ -113,11 +121,9 @@ TEST_CASE("a push that is cancelled while it waits for room leaves no gap: the s
 TEST_CASE("a call of next that is cancelled, or never started, takes no slot") {
   for (const std::int64_t window : {0, 3}) {
     INFO("window ", window);
-    Runtime runtime;
-    LiveProgramOptions options;
-    options.window = options.output_window = window;
-    const LiveProgram live(runtime, sums(0), options);
-    Executor& on = runtime.executor();
+    Summing summing(window);
+    const LiveProgram& live = summing.live;
+    Executor& on = summing.runtime.executor();
     CHECK_THROWS_AS(sync_wait(on, with_deadline(std::chrono::milliseconds(5), live.next("y"))), DeadlineError);
     const task<std::optional<LoDTensor>> unused = live.next("y");
     sync_wait(on, live.push("x", slot(1, 1)));
