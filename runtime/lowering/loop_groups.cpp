@@ -23,10 +23,10 @@ class Dependences {
     }
   }
 
-  /// Ops with a kernel do; so does the size of an array that has one.
+  /// Ops with a kernel do; so do those of an array of fixed size that ask for its size, or for its slots in another order.
   bool waits_for_inputs_alone(std::size_t place) const {
     const Op& op = program_.block(0).ops[place];
-    if (op.type != "tensor_array_size") return static_cast<bool>(program_.registry().at(op.type).prepare);
+    if (op.type != "tensor_array_size" && op.type != "reorder_steps") return static_cast<bool>(program_.registry().at(op.type).prepare);
     const auto maker = makers_.find(op.inputs[0]);
     if (maker == makers_.end()) return false;
     const Op& made = program_.block(0).ops[maker->second];

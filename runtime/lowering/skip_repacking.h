@@ -10,7 +10,7 @@ namespace millrace {
 /// unstacks, also where axes of extent 1 came and went in between.
 ///
 /// `both_ways`: likewise what the backward loop of a layer packs and that of the layer below unpacks, where the rows lost their LoD and got the same one
-/// back in between. The backward loops of all layers then end together. Without it the gradients of an upper layer are complete before the loop below
+/// back in between. The backward loops of all layers may then run side by side, and end together. Without it the gradients of an upper layer are complete before the loop below
 /// begins, and may leave for other ranks meanwhile.
 void skip_repacking(Program& program, bool both_ways = false);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/training/extract.h>
 #include <millrace/runtime/training/fed_program.h>
 #include <millrace/runtime/training/gradient_sum.h>
@@ -64,7 +65,7 @@ struct Trainer::State {
         options(options_of),
         trained(std::move(made.trained)),
         device(make_cpu_device(options.threads)),
-        training(std::move(made.program), device),
+        differentiated(std::move(made.program)),
         optimizer(options.optimizer),
         weights(weights_of(model)) {
     static_cast<void>(options.schedule.at(0));
@@ -91,7 +92,10 @@ struct Trainer::State {
   TrainerOptions options;
   std::vector<std::string> trained;
   std::shared_ptr<Device> device;
-  FedProgram training;
+  Program differentiated;
+  // Each is compiled when it first runs.
+  std::unique_ptr<FedProgram> alone;        ///< backward loops of neighbouring layers run side by side, and end together
+  std::unique_ptr<FedProgram> among_ranks;  ///< gradients of an upper layer are complete, and leave, before the loop below begins
   std::unique_ptr<FedProgram> evaluation;
   Optimizer optimizer;
   Tensors weights;
@@ -104,8 +108,13 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 Trainer::Gradients Trainer::compute(Feeds feeds) {
+  if (!state_->alone) {
+    Program program = state_->differentiated;
+    skip_repacking(program, true);
+    state_->alone = std::make_unique<FedProgram>(std::move(program), state_->device);
+  }
   Gradients made;
-  made.outputs = state_->training.run(state_->weights, std::move(feeds), state_->options.run);
+  made.outputs = state_->alone->run(state_->weights, std::move(feeds), state_->options.run);
   made.loss = made.outputs[state_->options.loss].tensor().item();
   state_->check_loss(made.loss);
   for (const std::string& name : state_->trained) made.by_name.emplace(name, made.outputs[gradient_name(name)].tensor());
@@ -117,7 +126,8 @@ Trainer::Gradients Trainer::compute(Feeds feeds, Communicator& ranks, double sha
   Gradients made;
   double loss = 0;
   if (share > 0) {
-    made.outputs = state_->training.run(state_->weights, std::move(feeds), state_->options.run, sum);
+    if (!state_->among_ranks) state_->among_ranks = std::make_unique<FedProgram>(state_->differentiated, state_->device);
+    made.outputs = state_->among_ranks->run(state_->weights, std::move(feeds), state_->options.run, sum);
     loss = made.outputs[state_->options.loss].tensor().item() * share;
   } else {
     sum->send_zeros();

@@ -32,9 +32,9 @@ struct TrainerOptions {
   TrainerOptions() = default;
 };
 
-/// A program whose weights are trained. `model` holds the weights as parameters and has a loss among its outputs; it is compiled twice, with
-/// its gradients and without, and each step is a run of the first of these with the weights as inputs, then one update. Nothing is compiled
-/// again. The same program, options and feeds give the same bits, whatever `threads` is.
+/// A program whose weights are trained. `model` holds the weights as parameters and has a loss among its outputs; it is compiled at the
+/// first step, with its gradients, and at the first evaluation, without, and each step is a run of the former with the weights as inputs, then one
+/// update. Nothing is compiled again. The same program, options and feeds give the same bits, whatever `threads` is.
 ///
 /// Runs block the calling thread, which must not be one of a runtime (BlockingError). Not thread-safe.
 class Trainer {

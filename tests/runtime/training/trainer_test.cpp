@@ -153,6 +153,35 @@ TEST_CASE("the same seed gives the same bits, whatever the threads and the backe
   CHECK(same(steps(interpreted, data, 0, 6), wanted));
 }
 
+TEST_CASE("layers of a stack run side by side forward and backward, with the bits of one behind the other") {
+  Random random(5);
+  const LayerInit init(/*seed=*/1);
+  Program program;
+  {
+    const build::Guard guard(program);
+    const build::Var x = build::input("x", VarType(DType::f32, {DDim::unknown, 8}, 1));
+    std::vector<layers::LstmWeights> layers;
+    for (int layer = 0; layer < 4; ++layer) layers.push_back(init.lstm("lstm_" + std::to_string(layer), 8, 8));
+    const build::Var y = layers::lstm({x}, layers).y;
+    build::output("loss", build::mean_squared_error(y, build::input("target", VarType(DType::f32, {DDim::unknown, 8}))));
+  }
+  const LoD lod = LoD::from_lengths({{9, 0, 4, 12, 1}});
+  const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), 8}), lod)}, {"target", random_tensor(random, {lod.rows(), 8})}};
+  const auto trained = [&](int threads, std::int64_t* together) {
+    TrainerOptions options;
+    options.threads = threads;
+    Trainer trainer(program, options);
+    for (int step = 0; step < 3; ++step) *together = trainer.step(feeds).outputs.loops_side_by_side;
+    return trainer.weights();
+  };
+  std::int64_t together = 0, alone = 0;
+  const Tensors wanted = trained(1, &alone);
+  const Tensors found = trained(2, &together);
+  CHECK(alone == 0);
+  CHECK(together == 8);  // four forward, four backward
+  CHECK(same(found, wanted));
+}
+
 TEST_CASE("a trainer that goes on from a checkpoint has the bits of one that never stopped") {
   const testing::ScratchFolder folder;
   const Dataset data = shifted(4, 60);
