@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of programs drawn at random: loops in loops, arrays, branches, ragged rows of two levels.
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -15,6 +16,9 @@
 #include <millrace/runtime/builder/loop.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/runtime/builder/sequence_ops.h>
+#include <millrace/runtime/layers/gru.h>
+#include <millrace/runtime/layers/lstm.h>
+#include <millrace/runtime/lowering/skip_repacking.h>
 #include <millrace/runtime/program/check.h>
 #include <millrace/runtime/program/text.h>
 
@@ -334,6 +338,75 @@ TEST_CASE("gradients of an RNN in an RNN over two levels under each policy have 
     const Drawn drawn = two_levels(sorted, random.coin());
     expect_bits_of_keep(drawn, two_level_feeds(random), exact_policies());
   }
+}
+
+/// Recurrent layers of any kind and direction over ragged rows, dense layers and residual sums between them.
+Drawn random_stack(std::uint64_t seed) {
+  Random random(seed);
+  Drawn drawn;
+  const Guard guard(drawn.program);
+  const auto weight = [&](const DDim& dims) { return random_tensor(random, dims, .7); };
+  Var x = input("x", VarType(DType::f32, {DDim::unknown, width}, 1));
+  drawn.inputs = {x.id()};
+  std::vector<Var> last;
+  const std::int64_t layers = random.between(2, 6);
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const auto direction = std::array{layers::Direction::forward, layers::Direction::forward, layers::Direction::reverse,
+                                      layers::Direction::bidirectional}[static_cast<std::size_t>(random.between(0, 3))];
+    const std::string name = "layer" + std::to_string(layer);
+    const std::size_t directions = layers::directions(direction);
+    Var y;
+    if (random.coin()) {
+      const layers::LstmWeights each{weight({width, 4 * width}), weight({width, 4 * width}), weight({4 * width}), {}, {}};
+      layers::LstmOptions options;
+      options.direction = direction;
+      options.name = name;
+      const layers::LstmResult made = layers::lstm({x}, std::vector(directions, each), options);
+      y = made.y;
+      if (random.coin()) last.push_back(made.h[0]);
+    } else {
+      const layers::GruWeights each{weight({width, 3 * width}), weight({width, 3 * width}), weight({3 * width}), {}};
+      layers::GruOptions options;
+      options.direction = direction;
+      options.name = name;
+      y = layers::gru({x}, std::vector(directions, each), options).y;
+    }
+    if (directions == 2) y = tanh(matmul(y, parameter(name + "_join", weight({2 * width, width}))));
+    if (random.between(0, 3) == 0) y = tanh(matmul(y, parameter(name + "_dense", weight({width, width}))));
+    if (random.between(0, 3) == 0) y = y + x;
+    x = y;
+  }
+  const Var rows = drop_lod(x);
+  Var loss = sum(rows * rows);
+  for (const Var& each : last) loss = loss + sum(each * each);
+  output("loss", loss);
+  drawn.loss = loss.id();
+  for (const auto& [var, value] : drawn.program.parameters()) drawn.inputs.push_back(var);
+  return drawn;
+}
+
+TEST_CASE("gradients of stacks of layers have the same bits where backward loops hand on slots and run side by side") {
+  std::int64_t together = 0;
+  for (const std::uint64_t seed : many_seeds(40)) {
+    INFO("seed ", seed);
+    Random random(seed + 500);
+    LoD::Level lengths;
+    for (std::int64_t i = random.between(0, 6); i > 0; --i) lengths.push_back(random.between(0, 9));
+    const LoD lod = LoD::from_lengths({lengths});
+    const Feeds feeds{{"x", LoDTensor(random_tensor(random, {lod.rows(), width}), lod)}};
+    for (const MemoryPolicy& memory : {MemoryPolicy(), recompute(2), truncate(2)}) {
+      INFO("policy ", to_string(memory));
+      Drawn drawn = random_stack(seed);
+      with_gradients(drawn, memory);
+      const std::string wanted = bits(on_cpu(drawn.program, feeds));
+      skip_repacking(drawn.program, true);
+      check(drawn.program);
+      const RunResult found = run_fifo(run(Executable(drawn.program, make_cpu_device(2)), feeds));
+      CHECK(bits(found) == wanted);
+      together += found.loops_side_by_side;
+    }
+  }
+  CHECK(together > 0);
 }
 
 }  // namespace
