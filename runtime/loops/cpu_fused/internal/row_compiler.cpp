@@ -9,6 +9,7 @@
 
 #include <millrace/kernels/cast.h>
 #include <millrace/kernels/fill.h>
+#include <millrace/kernels/matmul_rows.h>
 #include <millrace/runtime/program/ops/internal/packing.h>
 #include <millrace/tensor/copy.h>
 
@@ -367,17 +368,70 @@ void RowCompiler::elementwise(RowOp op, const std::vector<View>& operands, VarId
 
 // ---- Products and cells ----
 
+bool RowCompiler::is_one_matrix(VarId x, VarId weights) const {
+  const VarType& type = program_.var(weights).type;
+  // Axes of extent 1 in front of the matrix meet axes of a row: the memory that a decoder of one sequence looks at.
+  const int leading = type.rank() - 2;
+  if (leading < 0 || leading >= std::max(1, at(x).dims.rank())) return false;
+  if (!shared_input(weights) && program_.constant(weights) == nullptr) return false;
+  for (int axis = 0; axis < leading; ++axis)
+    if ((*type.shape)[axis] != 1) return false;
+  return true;
+}
+
+/// The matrix product of rows by rows, or by matrices of several heads that all rows share.
+RowCompiler::View RowCompiler::matmul_rows(const Op& op, const DDim& out_dims) {
+  const auto no_matrices = [&] { refuse(op, "multiplies rows by what is no matrix"); };
+  const int axes = out_dims.rank();
+  if (axes < 2) no_matrices();
+  DDim dims[2] = {out_dims, out_dims};
+  View views[2] = {at(op.inputs[0]), at(op.inputs[1])};
+  if (!views[0].rows && !views[1].rows) refuse(op, "multiplies something that has no rows");
+  for (int i = 0; i < 2; ++i) {
+    const VarType& type = program_.var(op.inputs[static_cast<std::size_t>(i)]).type;
+    if (type.dtype != desc_.dtype)
+      refuse(op, fmt::format("multiplies {}, and the loop computes in {}", type.to_string(), name_of(desc_.dtype)));
+    if (views[i].dims.rank() < 2) no_matrices();
+    dims[i][axes - (i == 0 ? 1 : 2)] = views[i].dims[i == 0 ? -1 : -2];
+    const std::optional<View> each = stretched(views[i], dims[i]);
+    if (!each) no_matrices();
+    views[i] = *each;
+  }
+  MatmulRows product{desc_.dtype, 1, out_dims[-2], dims[0][-1], out_dims[-1]};
+  for (int axis = 0; axis < axes - 2; ++axis) product.batch *= out_dims[axis];
+  View out = make(out_dims);
+  if (out.elements() == 0) return out;
+  // Both may be turned, and change places, where they lie so: a factor's bits do not depend on its side.
+  const auto turned = [axes](View view) {
+    std::swap(view.dims[axes - 2], view.dims[axes - 1]);
+    std::swap(view.strides[axes - 2], view.strides[axes - 1]);
+    return view;
+  };
+  const View other[2] = {turned(views[1]), turned(views[0])};
+  if (!(is_contiguous(views[0]) && is_contiguous(views[1])) && is_contiguous(other[0]) && is_contiguous(other[1])) {
+    std::copy(std::begin(other), std::end(other), std::begin(views));
+    std::swap(product.m, product.n);
+    out.dims = turned(out).dims;
+    out.strides = out.dims.row_major();
+    out = turned(out);
+  }
+  RowOp made;
+  made.kind = RowOp::Kind::function;
+  made.weights = made_.known_.functions.size();
+  for (int i = 0; i < 2; ++i) made.in[i] = operand(contiguous(views[i]));
+  made.out = operand(out);
+  made_.known_.functions.push_back(millrace::matmul_rows(product));
+  emit(made);
+  return out;
+}
+
 void RowCompiler::matmul(const Op& op, VarId x, VarId weights, bool transposed, const View& out) {
   const View from = at(x);
   if (!from.rows || from.dims.rank() == 0) refuse(op, "multiplies something that has no rows");
+  if (!is_one_matrix(x, weights)) refuse(op, "multiplies rows by what is no matrix of weights");
   const VarType& type = program_.var(weights).type;
   const std::optional<std::size_t> late = shared_input(weights);
   const Tensor* value = program_.constant(weights);
-  // Axes of extent 1 in front of the matrix meet axes of a row: the memory that a decoder of one sequence looks at.
-  const int leading = type.rank() - 2;
-  bool matrix = leading >= 0 && leading < std::max(1, from.dims.rank()) && (late || value != nullptr);
-  for (int axis = 0; matrix && axis < leading; ++axis) matrix = (*type.shape)[axis] == 1;
-  if (!matrix) refuse(op, "multiplies rows by what is no matrix of weights");
   const std::int64_t k = (*type.shape)[transposed ? -1 : -2];
   const std::int64_t n = (*type.shape)[transposed ? -2 : -1];
   if (type.dtype != desc_.dtype && (type.dtype != DType::bf16 || desc_.dtype != DType::f32))

@@ -45,6 +45,10 @@ class RowCompiler {
   /// Elementwise: `op` with its operands stretched to what `var` is.
   void elementwise(RowOp op, const std::vector<View>& operands, VarId var);
   View elementwise(RowOp op, const std::vector<View>& operands, const DDim& dims);
+  /// Whether `weights` is one matrix for all rows of `x`, which is then packed once.
+  bool is_one_matrix(VarId x, VarId weights) const;
+  /// Other products: of matrices that each row brings itself, or of a matrix for each of some axes of a row.
+  View matmul_rows(const Op& op, const DDim& out_dims);
   void matmul(const Op& op, VarId x, VarId weights, bool transposed, const View& out);
   /// Rows of `from`, along its last axis, times weights that are known.
   void product(const View& from, const Tensor& weights, const View& out);

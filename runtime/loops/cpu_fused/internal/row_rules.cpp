@@ -91,7 +91,10 @@ void clip_rule(RowCompiler& c, const Op& op) {
 void cast_rule(RowCompiler& c, const Op& op) {
   const DType from = c.program().var(op.inputs[0]).type.dtype;
   const DType to = c.program().var(op.outputs[0]).type.dtype;
-  if (to == DType::boolean && from != DType::boolean) RowCompiler::refuse(op, "makes truth of numbers");
+  if (to == DType::boolean && from != DType::boolean) {
+    if (from != c.desc().dtype) RowCompiler::refuse(op, fmt::format("makes truth of {}", name_of(from)));
+    return c.elementwise(binary_op(Binary::not_equal), {c.at(op.inputs[0]), c.number(0)}, op.outputs[0]);
+  }
   if (to == DType::bf16 && from == DType::f32) {
     RowOp made;
     made.kind = RowOp::Kind::round_bf16;
@@ -102,17 +105,12 @@ void cast_rule(RowCompiler& c, const Op& op) {
 
 void same_rule(RowCompiler& c, const Op& op) { c.bind(op.outputs[0], c.at(op.inputs[0])); }
 
-/// Rows that were not stretched: what `sum_to` is in a loop over rows.
-void sum_to_rule(RowCompiler& c, const Op& op) {
-  const View x = c.at(op.inputs[0]);
-  const View like = c.at(op.inputs[1]);
-  if (x.rows != like.rows || x.dims != like.dims) RowCompiler::refuse(op, "is in fused loops where nothing was stretched");
-  c.bind(op.outputs[0], x);
-}
-
 // ---- Products and cells ----
 
-void matmul_rule(RowCompiler& c, const Op& op) { c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0])); }
+void matmul_rule(RowCompiler& c, const Op& op) {
+  if (c.is_one_matrix(op.inputs[0], op.inputs[1])) return c.matmul(op, op.inputs[0], op.inputs[1], false, c.make(op.outputs[0]));
+  c.bind(op.outputs[0], c.matmul_rows(op, c.program().var(op.outputs[0]).type.shape->erased(0)));
+}
 
 void gemm_rule(RowCompiler& c, const Op& op) {
   const double beta = op.attributes.get_or("beta", 1.0);
@@ -149,16 +147,20 @@ void lstm_cell_rule(RowCompiler& c, const Op& op) {
 
 // ---- Folds and norms ----
 
-/// The first of the last axes that an op works over, as an axis of one row's extents.
-int last_axes(RowCompiler& c, const Op& op, Ints axes) {
-  const int rank = c.program().var(op.inputs[0]).type.rank();
+/// Axes of an op's input, in order, as axes of one row's extents.
+std::vector<int> axes_of_row(RowCompiler& c, const Op& op, const Ints& axes) {
   if (axes.empty()) RowCompiler::refuse(op, "works along the rows");
-  for (std::int64_t& axis : axes) axis = c.axis_of(op, op.inputs[0], axis);
-  std::sort(axes.begin(), axes.end());
-  for (std::size_t i = 0; i < axes.size(); ++i)
-    if (axes[i] != rank - 1 - static_cast<std::int64_t>(axes.size() - i))
-      RowCompiler::refuse(op, "is in fused loops over the last axes alone");
-  return static_cast<int>(axes[0]);
+  std::vector<int> made;
+  for (const std::int64_t axis : axes) made.push_back(c.axis_of(op, op.inputs[0], axis));
+  std::sort(made.begin(), made.end());
+  return made;
+}
+
+/// The last axis, if an op works over it.
+int last_axis(RowCompiler& c, const Op& op, std::int64_t axis) {
+  const std::vector<int> axes = axes_of_row(c, op, {axis});
+  if (axes[0] != c.at(op.inputs[0]).dims.rank() - 1) RowCompiler::refuse(op, "is in fused loops over the last axis alone");
+  return axes[0];
 }
 
 /// An op over `inner` elements side by side, `outer` times.
@@ -171,19 +173,47 @@ RowOp along(RowOp::Kind kind, const View& x, int axis) {
   return made;
 }
 
+/// `x` folded over `axes` of a row, which go behind the others in their order, into a register of `dims`.
+View folded(RowCompiler& c, const Op& op, Reduction kind, const View& x, const std::vector<int>& axes, const DDim& dims) {
+  std::vector<int> order;
+  for (int axis = 0; axis < x.dims.rank(); ++axis)
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) order.push_back(axis);
+  const auto kept = static_cast<int>(order.size());
+  order.insert(order.end(), axes.begin(), axes.end());
+  View turned = x;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    turned.dims[static_cast<int>(i)] = x.dims[order[i]];
+    turned.strides[static_cast<int>(i)] = x.strides[order[i]];
+  }
+  RowOp made = along(RowOp::Kind::reduce, c.contiguous(turned), kept);
+  if (made.inner == 0) RowCompiler::refuse(op, "folds no elements");
+  made.reduction = kind;
+  const View out = c.make(dims);
+  made.out = {out.reg, 0, 1, 1};
+  c.emit(made);
+  return out;
+}
+
 void reduce_rule(RowCompiler& c, const Op& op) {
   static const std::map<std::string, Reduction> kinds{{"sum", Reduction::sum}, {"mean", Reduction::mean}, {"max", Reduction::max},
                                                       {"min", Reduction::min}, {"l1", Reduction::l1},     {"l2", Reduction::l2}};
   const auto kind = kinds.find(op.attributes.get<std::string>("kind"));
   if (kind == kinds.end()) RowCompiler::refuse(op, "of that kind is not in fused loops");
-  const int axis = last_axes(c, op, op.attributes.get_or("axes", Ints{}));
-  const View x = c.contiguous(c.at(op.inputs[0]));
-  RowOp made = along(RowOp::Kind::reduce, x, axis);
-  if (made.inner == 0) RowCompiler::refuse(op, "folds no elements");
-  made.reduction = kind->second;
-  const View out = c.make(op.outputs[0]);
-  made.out = {out.reg, 0, 1, 1};
-  c.emit(made);
+  const std::vector<int> axes = axes_of_row(c, op, op.attributes.get_or("axes", Ints{}));
+  const DDim dims = c.program().var(op.outputs[0]).type.shape->erased(0);
+  c.bind(op.outputs[0], folded(c, op, kind->second, c.at(op.inputs[0]), axes, dims));
+}
+
+/// The sum over the axes of a row that were stretched.
+void sum_to_rule(RowCompiler& c, const Op& op) {
+  const View x = c.at(op.inputs[0]);
+  const View like = c.at(op.inputs[1]);
+  if (x.rows != like.rows || x.dims.rank() != like.dims.rank()) RowCompiler::refuse(op, "sums over the rows");
+  std::vector<int> axes;
+  for (int axis = 0; axis < x.dims.rank(); ++axis)
+    if (x.dims[axis] != like.dims[axis]) axes.push_back(axis);
+  if (!axes.empty() && !x.rows) RowCompiler::refuse(op, "sums something that has no rows");
+  c.bind(op.outputs[0], axes.empty() ? x : folded(c, op, Reduction::sum, x, axes, like.dims));
 }
 
 void norm(RowCompiler& c, const Op& op, RowOp::Kind kind, int axis) {
@@ -203,7 +233,7 @@ void norm(RowCompiler& c, const Op& op, RowOp::Kind kind, int axis) {
 }
 
 void softmax_rule(RowCompiler& c, const Op& op) {
-  const int axis = last_axes(c, op, {op.attributes.get_or("axis", std::int64_t{-1})});
+  const int axis = last_axis(c, op, op.attributes.get_or("axis", std::int64_t{-1}));
   norm(c, op, op.type == "softmax" ? RowOp::Kind::softmax : RowOp::Kind::log_softmax, axis);
 }
 

@@ -130,6 +130,16 @@ class RandomCell {
       default: return sized(other, width(x));
     }
   }
+  /// A product of matrices that each row brings itself, of several heads perhaps, or with a matrix for each head that all rows share.
+  Var matrices(const Var& x) {
+    const std::int64_t heads = width(x) % 2 == 0 ? random().between(1, 2) : 1, inner = width(x) / heads, columns = random().between(1, 20);
+    const bool shared = random().coin(), turned = random().coin();
+    const Var left = reshape(x, {-1, heads, 1, inner});
+    const Var right =
+        shared ? weights_({heads, inner, columns}) : reshape(sized(any(), heads * inner * columns), {-1, heads, inner, columns});
+    if (!turned || shared) return reshape(matmul(left, right), {-1, heads * columns});
+    return reshape(matmul(transpose(right, {0, 1, 3, 2}), reshape(x, {-1, heads, inner, 1})), {-1, heads * columns});
+  }
   Var draw() {
     static const std::vector<std::string> unaries{"sigmoid", "tanh", "relu", "abs", "neg", "softsign", "hard_sigmoid", "floor"};
     static const std::vector<std::string> binaries{"add", "sub", "mul", "minimum", "maximum"};
@@ -138,7 +148,10 @@ class RandomCell {
     };
     const Var x = any();
     const std::int64_t n = width(x);
-    switch (random().between(0, 9)) {
+    switch (random().between(0, 12)) {
+      case 10: return matrices(x);
+      case 11: return n % 2 != 0 ? -x : reduce(reshape(x, {-1, 2, n / 2}), random().coin() ? "sum" : "max", {1});
+      case 12: return where(cast(maximum(x, constant(0.0f)), DType::boolean), x, beside(x));
       case 0: return call1(one_of(unaries), {x});
       case 1: {
         const Var other = beside(x);

@@ -118,9 +118,27 @@ CellCase scattered_cell(std::int64_t c, std::int64_t h) {
           }};
 }
 
+/// A state that is a matrix for each of two heads, by products of matrices: a memory that forgets what it is about to write anew.
+CellCase matrix_state(std::int64_t c, std::int64_t h) {
+  return {"a matrix for a state", c, {2 * h * 3, h}, [=](const Var& x, const std::vector<Var>& s) {
+            Weights w(9);
+            const auto heads = [&](std::int64_t width, std::int64_t rows, std::int64_t columns) {
+              return reshape(matmul(x, w({c, 2 * width})), {-1, 2, rows, columns});
+            };
+            const Var before = reshape(s[0], {-1, 2, h, 3});
+            const Var key = softmax(heads(h, 1, h)), value = tanh(heads(3, 1, 3));
+            const Var change = value - matmul(key, before);
+            const Var after = before * 0.9f + matmul(transpose(key, {0, 1, 3, 2}), change) * 0.5f;
+            const Var seen = matmul(transpose(after, {0, 1, 3, 2}), heads(h, h, 1));                  // [.., 2, 3, 1]
+            const Var mixed = reshape(matmul(reshape(seen, {-1, 2, 1, 3}), w({2, 3, 5})), {-1, 10});  // a matrix of its own for each head
+            const Var y = tanh(matmul(mixed, w({10, h})) + reduce(reshape(after, {-1, 6, h}), "sum", {1}) * 0.1f);
+            return CellStep{y, {reshape(after, {-1, 2 * h * 3}), where(cast(maximum(y, constant(0.0f)), DType::boolean), y, s[1])}};
+          }};
+}
+
 std::vector<CellCase> cells(std::int64_t c, std::int64_t h) {
-  return {spelled_lstm(c, h), peephole_lstm(c, h), norm_lstm(c, h),   exponential_lstm(c, h),
-          minimal_unit(c, h), with_head(c, h),     window_cell(c, h), scattered_cell(c, h)};
+  return {spelled_lstm(c, h), peephole_lstm(c, h), norm_lstm(c, h),      exponential_lstm(c, h), minimal_unit(c, h),
+          with_head(c, h),    window_cell(c, h),   scattered_cell(c, h), matrix_state(c, h)};
 }
 
 TEST_CASE("cells of many kinds run in one piece and give the bits of their iterations one by one, on ragged batches with empty sequences") {
