@@ -46,16 +46,7 @@ struct CountingMemory final : millrace::MemoryResource {
   std::size_t peak = 0;
 };
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define MILLRACE_TEST_SANITIZED
-#endif
-#endif
-#ifdef MILLRACE_TEST_SANITIZED
-constexpr std::int64_t many = 20000;
-#else
-constexpr std::int64_t many = 250000;
-#endif
+constexpr std::int64_t many = millrace::testing::sanitized ? 20000 : 250000;
 
 /// Two loops that read each other's previous iteration.
 Program mutual(std::int64_t iterations) {

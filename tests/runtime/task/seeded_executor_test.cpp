@@ -119,7 +119,7 @@ TEST_CASE("sources are scheduled by the same seed among the tasks") {
     CHECK(std::count(queues.log.begin(), queues.log.end(), 'x') == 3);
     orders.insert(queues.log);
   }
-  CHECK((orders.size() > 40 || testing::seeds(50).size() == 1));
+  CHECK((orders.size() > 40 || testing::seeds(50).size() < 50));
 }
 
 TEST_CASE("time stands still unless somebody moves it") {
