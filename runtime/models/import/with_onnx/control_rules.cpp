@@ -77,6 +77,7 @@ struct While {
   }
   /// Outputs of the graph from `first` on are handed on to the next iteration.
   auto next_states(std::size_t first) const { return std::span(results).subspan(first, states); }
+  std::set<std::size_t> layers = {};  ///< states that are carried without the axis of layers and directions, of extent 1
 };
 
 VarId scalar(Importer& to, VarId x) { return to.type(x).rank() == 0 ? x : to.emit1("reshape", {x}, {{"shape", Ints{}}}); }
@@ -193,12 +194,93 @@ VarId trip_limit(Importer& to, const Node& node, While& loop) {
   return no_var;
 }
 
-std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips) {
+/// Whether the body hands its condition on, or says that it is true: then a loop that began ends by its count alone.
+bool hands_on_condition(const onnx::GraphProto& graph) {
+  std::string name = graph.output(0).name();
+  for (int i = graph.node_size(); i-- > 0;) {
+    const onnx::NodeProto& proto = graph.node(i);
+    if (proto.output_size() != 1 || proto.output(0) != name) continue;
+    const Node node(proto);
+    if (node.qualified_op() == "Constant" && node.tensor("value") != nullptr) {
+      const onnx::TensorProto& value = *node.tensor("value");
+      const bool one = value.raw_data().size() == 1 ? value.raw_data()[0] != 0 : value.int32_data_size() == 1 && value.int32_data(0) != 0;
+      return value.data_type() == onnx::TensorProto::BOOL && one;
+    }
+    if ((node.qualified_op() != "Identity" && node.qualified_op() != "Cast") || proto.input_size() != 1) return false;
+    name = proto.input(0);
+  }
+  return name == graph.input(1).name();
+}
+
+/// The tensors of outside that the body takes apart by its count, along one axis each, as arrays of their steps.
+Importer::Steps steps_by_count(Importer& to, const onnx::GraphProto& graph) {
+  std::set<std::string> counts{graph.input(0).name()}, inner;
+  for (const onnx::ValueInfoProto& input : graph.input()) inner.insert(input.name());
+  for (const onnx::TensorProto& weight : graph.initializer()) inner.insert(weight.name());
+  for (const onnx::NodeProto& proto : graph.node()) inner.insert(proto.output().begin(), proto.output().end());
+  Importer::Steps steps;
+  for (const onnx::NodeProto& proto : graph.node()) {
+    const Node node(proto);
+    const std::string op = node.qualified_op();
+    const bool copies = op == "Identity" || op == "Cast" || op == "Unsqueeze" || op == "Squeeze" || op == "Reshape";
+    if (copies && node.has(0) && counts.contains(node.input(0))) counts.insert(proto.output(0));
+    if (op != "Gather" || !node.has(1) || !counts.contains(node.input(1)) || inner.contains(node.input(0))) continue;
+    const VarId x = to.named(node.input(0));
+    const int rank = x == no_var || !to.type(x).is_tensor() ? -1 : to.type(x).rank();
+    const std::int64_t axis = node.integer("axis", 0);
+    if (rank < 1 || axis < -rank || axis >= rank || to.program().constant(x) != nullptr) continue;
+    const std::pair<VarId, int> place{x, static_cast<int>(axis < 0 ? axis + rank : axis)};
+    if (!steps.contains(place)) steps[place] = to.emit1("tensor_array_unstack", {x}, {{"axis", std::int64_t{place.second}}}, "steps");
+  }
+  return steps;
+}
+
+/// The number of steps of one of the arrays, where it is the number of iterations; else `no_var`.
+VarId size_of_steps(Importer& to, const Importer::Steps& steps, VarId trips) {
+  const auto list = to.elements(trips);
+  if (!list || list->size() != 1 || list->front().of == no_var) return no_var;
+  const Element wanted = to.origin(list->front().of, list->front().axis);
+  for (const auto& [place, array] : steps)
+    if (to.origin(place.first, place.second) == wanted) return to.emit1("tensor_array_size", {array}, {}, "n");
+  return no_var;
+}
+
+/// States that the body hands from one recurrent node of one direction to the next one, and looks at nowhere else.
+std::set<std::size_t> layer_states(Importer& to, const onnx::GraphProto& graph, const std::vector<VarId>& states) {
+  const auto is_layer = [](const Node& node) {
+    const std::string op = node.qualified_op();
+    return (op == "LSTM" || op == "GRU" || op == "RNN") && node.text("direction", "forward") != "bidirectional" &&
+           !node.flag("layout", false);
+  };
+  std::set<std::size_t> found;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const VarType& type = to.type(states[i]);
+    bool fitting = type.is_tensor() && type.rank() == 3 && (*type.shape)[0] == 1, given = false;
+    const std::string &taken = graph.input(2 + static_cast<int>(i)).name(), &handed_on = graph.output(1 + static_cast<int>(i)).name();
+    for (const onnx::NodeProto& proto : graph.node()) {
+      const Node node(proto);
+      const bool layer = is_layer(node);
+      for (const onnx::AttributeProto& attribute : proto.attribute()) fitting = fitting && !attribute.has_g();
+      for (int k = 0; k < proto.input_size(); ++k) fitting = fitting && (proto.input(k) != taken || (layer && k >= 5 && k <= 6));
+      for (int k = 1; k < proto.output_size(); ++k) given = given || (layer && proto.output(k) == handed_on);
+    }
+    if (fitting && given) found.insert(i);
+  }
+  return found;
+}
+
+std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips, const Importer::Steps& steps) {
   loop.params = to.enter(loop.carried);
+  to.read_steps(loop.params[0], steps);
   if (trips != no_var) leave_if(to, loop, to.emit1("greater_equal", {loop.params[0], trips}, {}, "done"));
   std::vector<VarId> inputs = loop.params;
   if (loop.condition < 0) inputs.insert(inputs.begin() + 1, to.literal(Tensor::scalar(true)));
+  for (const std::size_t i : loop.layers) {
+    VarId& input = inputs[inputs.size() - loop.states + i];
+    input = to.emit1("unsqueeze", {input}, {{"axes", Ints{0}}});
+  }
   loop.results = to.body(loop.graph, inputs);
+  for (const std::size_t i : loop.layers) loop.results[1 + i] = to.squeezed(loop.results[1 + i], {0});
   // An iteration may take an optional and give what it holds.
   for (std::size_t i = 0; i < loop.states; ++i) {
     const VarType& wanted = loop.carried[loop.carried.size() - loop.states + i].type;
@@ -218,17 +300,33 @@ void loop(Importer& to, const Node& node, const char*) {
                        std::to_string(1 + loop.states) + " outputs, found " + std::to_string(graph.input_size()) + " and " +
                        std::to_string(graph.output_size()));
   loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
-  if (node.has(1)) {
+  const Tensor* begins = to.known(node, 1);
+  const bool counts = node.has(0) && begins != nullptr && begins->dtype() == DType::boolean && begins->elements() == 1 &&
+                      begins->item() != 0.0 && hands_on_condition(graph);
+  if (node.has(1) && !counts) {
     loop.condition = 1;
     loop.carry(scalar(to, to.in(node, 1)), graph.input(1).name(), VarType(DType::boolean, DDim{}));
   }
   std::vector<VarId> states;
   for (std::size_t i = 0; i < loop.states; ++i) states.push_back(to.in(node, 2 + i));
+  loop.layers = layer_states(to, graph, states);
+  for (const std::size_t i : loop.layers) states[i] = to.squeezed(states[i], {0});
   loop.carry_states(to, states, 2);
-  const VarId trips = trip_limit(to, node, loop);
-  settle(to, loop, [&] { return loop_iteration(to, loop, trips); });
-  const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, no_var);
-  const std::vector<VarId> last = finish(to, loop);
+  VarId trips = trip_limit(to, node, loop);
+  const Importer::Steps steps = steps_by_count(to, graph);
+  VarId size = no_var;  // of the outputs, where nothing else ends the loop
+  if (trips != no_var) {
+    size = size_of_steps(to, steps, trips);
+    if (size != no_var) trips = size;
+    if (size == no_var && loop.condition < 0) size = to.emit1("maximum", {trips, number(to, 0)});
+  } else if (loop.max_trips >= 0) {
+    size = number(to, loop.max_trips);
+  }
+  if (loop.condition >= 0) size = no_var;
+  settle(to, loop, [&] { return loop_iteration(to, loop, trips, steps); });
+  const std::vector<VarId> arrays = output_arrays(to, loop, 1 + loop.states, size);
+  std::vector<VarId> last = finish(to, loop);
+  for (const std::size_t i : loop.layers) last[i] = to.emit1("unsqueeze", {last[i]}, {{"axes", Ints{0}}});
   for (std::size_t i = 0; i < last.size(); ++i) to.bind(node, i, last[i]);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const std::size_t output = loop.states + i;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <millrace/runtime/files/internal/printable.h>
+#include <millrace/runtime/lowering/drop_unread.h>
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
@@ -121,6 +122,7 @@ Program Importer::attempt() {
       fail(error.what());
     }
   }
+  drop_unread_views(program_);
   return std::move(program_);
 }
 
@@ -326,6 +328,20 @@ std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vect
   return outputs(graph);
 }
 
+VarId Importer::step_read(VarId x, int axis, VarId index) {
+  const VarType& type = program_.var(index).type;
+  if (!type.is_tensor() || type.dtype != DType::i64 || type.rank() > 1) return no_var;
+  const VarId count = source(index);
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (scope->count != count || count == no_var) continue;
+    const auto found = scope->steps.find({x, axis});
+    if (found == scope->steps.end()) return no_var;
+    const VarId read = emit1("tensor_array_read", {found->second, count});
+    return type.rank() == 0 ? read : emit1("unsqueeze", {read}, {{"axes", Ints{axis}}});
+  }
+  return no_var;
+}
+
 VarId Importer::add_param(const std::string& name, const VarType& type) {
   const VarId made = program_.add_var(name, type, block());
   program_.block(block()).params.push_back(made);
@@ -440,6 +456,22 @@ VarId Importer::emit1(const std::string& op, std::vector<VarId> inputs, Attribut
   return emit(op, std::move(inputs), std::move(attributes), {name}).at(0);
 }
 
+VarId Importer::squeezed(VarId x, Ints axes, const std::string& name) {
+  const int rank = program_.var(x).type.rank();
+  for (std::int64_t& axis : axes) axis = rank >= 0 && axis < 0 ? axis + rank : axis;
+  std::sort(axes.begin(), axes.end());
+  for (const Op* op = values_.widening(x); op != nullptr && !axes.empty(); op = values_.widening(x)) {
+    Ints given = op->attributes.get<Ints>("axes");
+    for (std::int64_t& axis : given) axis = axis < 0 ? axis + rank : axis;
+    std::sort(given.begin(), given.end());
+    // The same axes, and no others: what is squeezed beside them, or stays, is left to ops.
+    if (given != axes) break;
+    x = op->inputs[0];
+    axes.clear();
+  }
+  return axes.empty() ? x : emit1("squeeze", {x}, {{"axes", axes}}, name);
+}
+
 void Importer::give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes) {
   bind(node, 0, emit1(op, std::move(inputs), std::move(attributes), node.wants(0) ? node.output(0) : ""));
 }
@@ -450,7 +482,22 @@ void Importer::bind(const Node& node, std::size_t output, VarId var) {
   const VarType& made = program_.var(var).type;
   const bool number = made.is_tensor() && (made.dtype == DType::i64 || made.dtype == DType::boolean) && program_.constant(var) == nullptr;
   const Tensor* value = number ? values_.tensor(var) : nullptr;
-  define(node.output(output), value == nullptr ? var : literal(*value, node.output(output)));
+  define(node.output(output), value == nullptr ? extent_alone(var) : literal(*value, node.output(output)));
+}
+
+/// One extent that exporters pick from a whole shape, by whatever ops, is asked for alone: the others may be known only at the end of a live
+/// sequence.
+VarId Importer::extent_alone(VarId var) {
+  const VarType& type = program_.var(var).type;
+  if (!type.is_tensor() || (type.dtype != DType::i64 && type.dtype != DType::i32) || type.rank() > 1) return var;
+  const auto list = values_.elements(var);
+  if (!list || list->size() != 1 || list->front().of == no_var || !values_.picks(var)) return var;
+  const Element extent = list->front();
+  const Attributes one{{"start", std::int64_t{extent.axis}}, {"end", std::int64_t{extent.axis} + 1}};
+  const DType dtype = type.dtype;
+  VarId made = emit1("shape", {extent.of}, one);
+  if (program_.var(var).type.rank() == 0) made = emit1("reshape", {made}, {{"shape", Ints{}}});
+  return dtype == DType::i64 ? made : emit1("cast", {made}, {{"to", dtype}});
 }
 
 void Importer::bind_constant(const Node& node, Tensor value, const ElementType* type) {

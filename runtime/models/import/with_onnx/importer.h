@@ -49,6 +49,11 @@ class Importer {
   Ints needed_integers(const Node& node, std::size_t input, const Ints& otherwise);
   /// The numbers of a list of the program, as far as they are known.
   std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
+  /// The value that `var` is in another form, and where an extent is first known from (values.h).
+  VarId source(VarId var) const { return values_.source(var); }
+  Element origin(VarId var, int axis) const { return values_.origin(var, axis); }
+  /// The var that a name of the file has here; `no_var`: none.
+  VarId named(const std::string& name) { return find(name); }
   /// Rank of a var. UnsupportedError when it is not known.
   int rank(VarId var) const;
 
@@ -57,6 +62,8 @@ class Importer {
                           const std::vector<std::string>& names = {});
   /// The same for an op of one output.
   VarId emit1(const std::string& op, std::vector<VarId> inputs, Attributes attributes = {}, const std::string& name = "");
+  /// `x` without these axes of extent 1: where an op gave it them, what it was before.
+  VarId squeezed(VarId x, Ints axes, const std::string& name = "");
   /// The same as the first output of `node`.
   void give(const Node& node, const std::string& op, std::vector<VarId> inputs, Attributes attributes = {});
   /// Binds an output that somebody may read to a var.
@@ -81,6 +88,15 @@ class Importer {
   std::vector<VarId> enter(const std::vector<Param>& params);
   /// One more parameter of the innermost block.
   VarId add_param(const std::string& name, const VarType& type);
+  /// Arrays of the steps of tensors outside a loop, by tensor and axis.
+  using Steps = std::map<std::pair<VarId, int>, VarId>;
+  /// `count` numbers the iterations of the innermost block: what its body takes of a tensor at that place is a slot of `steps`.
+  void read_steps(VarId count, Steps steps) {
+    scopes_.back().count = count;
+    scopes_.back().steps = std::move(steps);
+  }
+  /// Reads that slot; `no_var` where there is no such array, or where `index` is no such count.
+  VarId step_read(VarId x, int axis, VarId index);
   /// Imports a sub-graph into the innermost block. Returns what its outputs are, each a var of that block.
   std::vector<VarId> body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs);
   /// Ends the innermost block with its results, and returns its index.
@@ -115,6 +131,8 @@ class Importer {
     int block = 0;
     std::unordered_map<std::string, VarId> vars;
     std::unordered_map<std::string, Known> known;
+    VarId count = no_var;  ///< see read_steps
+    Steps steps = {};
   };
 
   const ElementType* element_named(const std::string& name) const;
@@ -129,6 +147,7 @@ class Importer {
   std::vector<VarId> outputs(const onnx::GraphProto& graph);
   void node(const onnx::NodeProto& proto);
   VarId find(const std::string& name);
+  VarId extent_alone(VarId var);
   VarId make_var(Scope& scope, const std::string& name);
   void define(const std::string& name, VarId var);
   [[noreturn]] void fail(const std::string& what) const;

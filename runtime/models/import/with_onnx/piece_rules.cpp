@@ -158,30 +158,14 @@ void pad(Importer& to, const Node& node, const char*) {
   to.give(node, "pad", {x}, {{"pads", all}, {"mode", mode}, {"value", value == nullptr ? 0.0 : value->item()}});
 }
 
-/// One extent that exporters pick from a whole shape is asked for alone: the others may be known only at the end of a live sequence.
-bool gave_extent(Importer& to, const Node& node) {
-  const VarId shape = to.in(node, 0);
-  const std::int64_t axis = node.integer("axis", 0);
-  const Tensor* index = to.known(node, 1);
-  if (index == nullptr || is_floating(index->dtype()) || index->elements() != 1 || index->rank() > 1) return false;
-  if ((axis != 0 && axis != -1) || to.type(shape).dtype != DType::i64 || to.type(shape).rank() != 1) return false;
-  const auto extents = to.elements(shape);
-  const std::int64_t count = extents ? static_cast<std::int64_t>(extents->size()) : 0;
-  const std::int64_t at = index->item_int() < 0 ? index->item_int() + count : index->item_int();
-  if (at < 0 || at >= count) return false;
-  const Element& extent = (*extents)[static_cast<std::size_t>(at)];
-  if (extent.number || extent.of == no_var) return false;
-  const Attributes one{{"start", std::int64_t{extent.axis}}, {"end", std::int64_t{extent.axis} + 1}};
-  if (index->rank() == 1)
-    to.give(node, "shape", {extent.of}, one);
-  else
-    to.give(node, "reshape", {to.emit1("shape", {extent.of}, one)}, {{"shape", Ints{}}});
-  return true;
-}
-
 void gather(Importer& to, const Node& node, const char* op) {
-  if (std::string_view(op) == "gather" && gave_extent(to, node)) return;
-  to.give(node, op, {to.in(node, 0), to.in(node, 1)}, {{"axis", node.integer("axis", 0)}});
+  const VarId x = to.in(node, 0), index = to.in(node, 1);
+  const std::int64_t axis = node.integer("axis", 0);
+  const int rank = to.type(x).rank();
+  if (std::string_view(op) == "gather" && rank > 0 && axis >= -rank && axis < rank)
+    if (const VarId read = to.step_read(x, static_cast<int>(axis < 0 ? axis + rank : axis), index); read != no_var)
+      return to.bind(node, 0, read);
+  to.give(node, op, {x, index}, {{"axis", axis}});
 }
 
 /// ONNX takes indices and depth of any number type.

@@ -135,6 +135,11 @@ Form read_form(Importer& to, const Node& node, const Kind& kind) {
   return form;
 }
 
+bool is_narrow(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+/// f16 and bf16 in f32: a node computes in it, and narrows its outputs, as ONNX Runtime does.
+VarId widened(Importer& to, VarId x) { return is_narrow(to.type(x).dtype) ? to.emit1("cast", {x}, {{"to", DType::f32}}) : x; }
+
 /// X as [T, B, C], of known rank and, where W knows it, known C.
 VarId sequences(Importer& to, const Node& node, const Form& form) {
   VarId x = to.in(node, 0);
@@ -144,6 +149,7 @@ VarId sequences(Importer& to, const Node& node, const Form& form) {
   if (shape && shape->rank() != 3) throw ProgramError("input X: expected rank 3, found " + to.type(x).to_string());
   if (!shape || ((*shape)[2] < 0 && features > 0))
     x = to.emit1("reshape", {x}, {{"shape", Ints{0, 0, std::max<std::int64_t>(features, 0)}}});
+  x = widened(to, x);
   return form.batch_first ? to.emit1("transpose", {x}, {{"perm", Ints{1, 0, 2}}}) : x;
 }
 
@@ -164,7 +170,7 @@ VarId slice(Importer& to, VarId x, std::int64_t axis, std::int64_t begin, std::i
 VarId select(Importer& to, VarId x, std::int64_t axis, std::size_t index, std::size_t parts) {
   const auto at = static_cast<std::int64_t>(index);
   const VarId part = parts == 1 ? x : slice(to, x, axis, at, at + 1);
-  return to.emit1("squeeze", {part}, {{"axes", Ints{axis}}});
+  return to.squeezed(part, Ints{axis});
 }
 
 // ---- weights: from ONNX's order of gates to ours, by ops on them
@@ -192,7 +198,7 @@ struct Weights {
   std::string from;   ///< ONNX's order of gates
   std::string order;  ///< ours
 
-  VarId part(std::size_t input) const { return select(to, to.in(node, input), 0, direction, form.directions); }
+  VarId part(std::size_t input) const { return select(to, widened(to, to.in(node, input)), 0, direction, form.directions); }
   /// [gates·H, ..]
   VarId ordered(VarId x) const { return reorder(to, x, form.hidden, from, order); }
   /// [.., gates·H]
@@ -300,7 +306,7 @@ VarId initial(Importer& to, const Node& node, const Form& form, std::size_t inpu
   const std::int64_t known = (*to.type(x).shape)[1];
   const auto dims_of_x = [&] { return to.emit1("concat", {batch_of(to, x), to.literal(Ints{form.hidden})}, {{"axis", std::int64_t{0}}}); };
   if (node.has(input)) {
-    const VarId given = select(to, to.in(node, input), form.batch_first ? 1 : 0, direction, form.directions);
+    const VarId given = select(to, widened(to, to.in(node, input)), form.batch_first ? 1 : 0, direction, form.directions);
     // One row would do for any number of sequences, and the other way round: broadcasting would not tell.
     return known < 0 ? to.emit1("reshape_to", {given, dims_of_x()}, {{"allowzero", true}}) : given;
   }
@@ -334,6 +340,15 @@ VarId keep(Importer& to, VarId live, std::vector<VarId>& next, std::span<const V
   const VarId shown = to.emit1("where", {live, next[0], zero});
   for (std::size_t i = 0; i < next.size(); ++i) next[i] = to.emit1("where", {live, next[i], before[i]});
   return shown;
+}
+
+/// One step inside a loop or branch of the graph, as exporters write a cell: no loop of its own, so that the one around it stays one of plain iterations.
+Results one_step(Importer& to, const Cell& cell, const Steps& over, const std::vector<VarId>& states) {
+  const auto only = [&](VarId x) { return to.squeezed(x, Ints{0}); };
+  std::vector<VarId> next = cell(only(over.x), states);
+  const VarId shown = over.mask == no_var ? next[0] : keep(to, only(over.mask), next, states);
+  next.insert(next.begin(), to.emit1("unsqueeze", {shown}, {{"axes", Ints{0}}}, "y"));
+  return next;
 }
 
 /// The loop over time of one direction, in the canonical form of a recurrence: `step` from 0, `break_if(step == n)`, a
@@ -384,7 +399,8 @@ Results run_direction(Importer& to, const Node& node, const Kind& kind, const Fo
     over.x = to.emit1("reverse", {over.x}, time);
     if (over.mask != no_var) over.mask = to.emit1("reverse", {over.mask}, time);
   }
-  Results results = loop(to, cell, over, states, state);
+  const bool step = to.block() != 0 && (*to.type(over.x).shape)[0] == 1;
+  Results results = step ? one_step(to, cell, over, states) : loop(to, cell, over, states, state);
   if (backwards) results[0] = to.emit1("reverse", {results[0]}, time);
   return results;
 }
@@ -408,6 +424,8 @@ void join(Importer& to, const Node& node, std::size_t output, const std::vector<
     parts.push_back(to.emit1("unsqueeze", {results[output]}, {{"axes", Ints{axis}}}, both || !batch_first.empty() ? "" : name));
   if (both) parts = {to.emit1("concat", parts, {{"axis", axis}}, batch_first.empty() ? name : "")};
   if (!batch_first.empty()) parts = {to.emit1("transpose", parts, {{"perm", batch_first}}, name)};
+  const DType dtype = to.type(to.in(node, 0)).dtype;
+  if (is_narrow(dtype)) parts = {to.emit1("cast", parts, {{"to", dtype}}, name)};
   to.bind(node, output, parts[0]);
 }
 

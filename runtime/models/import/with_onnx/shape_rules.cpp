@@ -55,7 +55,11 @@ Ints axes_of(Importer& to, const Node& node) {
 bool axes_in_run(Importer& to, const Node& node) { return to.opset() >= 13 && node.has(1) && !to.known_integers(node, 1); }
 
 void squeeze(Importer& to, const Node& node, const char* op) {
-  if (!axes_in_run(to, node)) return to.give(node, op, {to.in(node, 0)}, {{"axes", axes_of(to, node)}});
+  if (!axes_in_run(to, node)) {
+    const Ints axes = axes_of(to, node);
+    if (axes.empty()) return to.give(node, op, {to.in(node, 0)}, {{"axes", axes}});
+    return to.bind(node, 0, to.squeezed(to.in(node, 0), axes, node.wants(0) ? node.output(0) : ""));
+  }
   const VarId x = to.in(node, 0);
   const NamedAxes axes(to, list_input(to, node, 1), to.rank(x));
   if (axes.count() == 0) throw ProgramError("expected axes, found an empty list");

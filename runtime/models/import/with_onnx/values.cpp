@@ -6,6 +6,8 @@
 #include <utility>
 
 #include <millrace/runtime/program/fold_constants.h>
+#include <millrace/runtime/program/ops/internal/inference.h>
+#include <millrace/runtime/program/ops/internal/unary_names.h>
 
 namespace millrace::importing {
 namespace {
@@ -111,6 +113,56 @@ std::optional<Tensor> Values::evaluated(VarId var, const Op& op, int depth) {
   return std::nullopt;
 }
 
+VarId Values::source(VarId var) const {
+  for (int depth = 0; depth < deepest; ++depth) {
+    const Op* op = maker(var);
+    const bool same = op != nullptr && (op->type == "identity" || op->type == "unsqueeze" || op->type == "squeeze" ||
+                                        op->type == "reshape" || (op->type == "cast" && program_.var(var).type.dtype == DType::i64));
+    if (!same) return var;
+    var = op->inputs[0];
+  }
+  return var;
+}
+
+const Op* Values::widening(VarId var) const {
+  const Op* op = maker(var);
+  return op != nullptr && op->type == "unsqueeze" ? op : nullptr;
+}
+
+bool Values::picks(VarId var) const {
+  for (int depth = 0; depth < deepest; ++depth) {
+    const Op* op = maker(var);
+    if (op == nullptr) return false;
+    if (op->type == "gather" || op->type == "slice" || op->type == "slice_by" || op->type == "split") return true;
+    if (op->type != "identity" && op->type != "unsqueeze" && op->type != "squeeze" && op->type != "reshape" && op->type != "cast")
+      return false;
+    var = op->inputs[0];
+  }
+  return false;
+}
+
+Element Values::origin(VarId var, int axis) const {
+  for (int depth = 0; depth < deepest; ++depth) {
+    const Op* op = maker(var);
+    const int rank = program_.var(var).type.rank();
+    if (op == nullptr || op->inputs.empty() || program_.var(op->inputs[0]).type.rank() != rank) break;
+    const auto is_small = [&](std::size_t input) {
+      return program_.constant(op->inputs[input]) != nullptr && program_.var(op->inputs[input]).type.rank() < std::max(rank, 1);
+    };
+    const bool keeps = op->type == "identity" || op->type == "cast" || op->type == "softmax" || op->type == "layer_norm" ||
+                       ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && is_small(1)) ||
+                       (op->type == "matmul" && axis < rank - 1 && is_small(1));
+    if (op->type == "transpose") {
+      const auto perm = op->attributes.get_or("perm", std::vector<std::int64_t>{});
+      axis = perm.empty() ? rank - 1 - axis : static_cast<int>(perm[static_cast<std::size_t>(axis)]);
+    } else if (!keeps) {
+      break;
+    }
+    var = op->inputs[0];
+  }
+  return {std::nullopt, var, axis};
+}
+
 std::optional<std::vector<Element>> Values::elements(VarId var, int depth) {
   const VarType& type = program_.var(var).type;
   if (!is_list(type)) return std::nullopt;
@@ -145,6 +197,7 @@ std::optional<std::vector<Element>> Values::structured(VarId var, int depth) {
   }
   if (op != nullptr && (op->type == "gather" || op->type == "slice" || op->type == "slice_by")) return picked(*op, depth);
   if (op != nullptr && op->type == "concat") return joined(*op, depth);
+  if (op != nullptr && op->type == "split") return part(*op, var, depth);
   const bool same = op != nullptr && (op->type == "identity" || op->type == "unsqueeze" || op->type == "squeeze" || op->type == "reshape" ||
                                       op->type == "cast");
   if (same && program_.var(op->inputs[0]).type.rank() <= 1) return elements(op->inputs[0], depth + 1);
@@ -175,6 +228,18 @@ std::optional<std::vector<Element>> Values::picked(const Op& op, int depth) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+/// The part of a list that `var` is, of an op that splits it.
+std::optional<std::vector<Element>> Values::part(const Op& op, VarId var, int depth) {
+  const auto from = elements(op.inputs[0], depth + 1);
+  const auto sizes = op.attributes.get_or("sizes", std::vector<std::int64_t>{});
+  if (!from || program_.var(op.inputs[0]).type.rank() != 1 || sizes.size() != op.outputs.size()) return std::nullopt;
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; op.outputs[i] != var; ++i) begin += sizes[i];
+  const std::int64_t count = sizes[static_cast<std::size_t>(std::find(op.outputs.begin(), op.outputs.end(), var) - op.outputs.begin())];
+  if (begin + count > std::ssize(*from)) return std::nullopt;
+  return std::vector<Element>(from->begin() + begin, from->begin() + begin + count);
 }
 
 std::optional<std::vector<Element>> Values::joined(const Op& op, int depth) {

@@ -31,6 +31,14 @@ class Values {
   const Tensor* tensor(VarId var) { return tensor(var, 0); }
   /// The numbers of a list (or one number), each as far as it is known; none where not even their count is.
   std::optional<std::vector<Element>> elements(VarId var) { return elements(var, 0); }
+  /// The value that `var` is in another form: through copies, casts to i64 and changes of rank.
+  VarId source(VarId var) const;
+  /// The op that gives `var` axes of extent 1, or null.
+  const Op* widening(VarId var) const;
+  /// Whether an op picks `var` from a list, or copies what one picked.
+  bool picks(VarId var) const;
+  /// Where an extent is first known from: through ops that keep it.
+  Element origin(VarId var, int axis) const;
 
  private:
   struct Maker {
@@ -46,6 +54,7 @@ class Values {
   const std::optional<std::vector<Element>>& structure(VarId var, int depth);
   std::optional<std::vector<Element>> structured(VarId var, int depth);
   std::optional<std::vector<Element>> picked(const Op& op, int depth);
+  std::optional<std::vector<Element>> part(const Op& op, VarId var, int depth);
   std::optional<std::vector<Element>> joined(const Op& op, int depth);
 
   const Program& program_;

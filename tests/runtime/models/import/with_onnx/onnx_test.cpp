@@ -11,6 +11,8 @@
 #include <runtime/models/import/with_onnx/imported.h>
 #include <support/bytes.h>
 #include <support/drive.h>
+#include <support/program_runs.h>
+#include <support/random_tensor.h>
 
 #include <millrace/runtime/executor/run_program.h>
 #include <millrace/runtime/files/file.h>
@@ -419,6 +421,107 @@ TEST_CASE("A value that an attribute cannot have is refused with attribute and n
       .set("body", body.graph)
       .set("scan_input_directions", Ints{7});
   CHECK(refusal_of(graph) == "m.onnx: node 'here' (Scan): attribute scan_input_directions: expected 0 (forward) or 1 (backward), found 7");
+}
+
+/// What exporters of scripted loops write: `for i in range(T): y.append(step(x[i]))`, T being an extent of x.
+GraphBuilder counted_loop(const char* condition, const std::string& picked) {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {1, 4});
+  body.output("go_on").output("next").output("shown");
+  body.node("Gather", {"x", "i"}, {"row"}).set("axis", 0);
+  body.node("Add", {"row", "s"}, {"sum"});
+  body.node("Tanh", {"sum"}, {"next"});
+  body.node("Identity", {"next"}, {"shown"});
+  auto handed_on = body.node(condition, {"go"}, {"go_on"});
+  if (std::string(condition) == "Cast") handed_on.set("to", static_cast<int>(onnx::TensorProto::BOOL));
+  GraphBuilder graph;
+  graph.input("x", {-1, 1, 4}).input("s0", {1, 4}).output("last").output("ys");
+  graph.initializer("true", Tensor::scalar(true)).initializer("zero", Tensor::scalar<std::int64_t>(0));
+  graph.initializer("begin", list({0})).initializer("end", list({1}));
+  graph.node("Shape", {"x"}, {"shape"});
+  if (picked == "Gather") graph.node("Gather", {"shape", "zero"}, {"T"}).set("axis", 0);
+  if (picked == "Slice") graph.node("Slice", {"shape", "begin", "end"}, {"T"});
+  if (picked == "Split") graph.node("Split", {"shape"}, {"T", "one", "four"}).set("axis", 0);
+  graph.node("Loop", {"T", "true", "s0"}, {"last", "ys"}).set("body", body.graph);
+  return graph;
+}
+
+TEST_CASE("A loop that counts over the rows of a tensor reads them as steps: it is fused, and goes live") {
+  for (const char* condition : {"Identity", "Cast"})
+    for (const std::string picked : {"Gather", "Slice", "Split"}) {
+      INFO(condition, " ", picked);
+      const Program program = parse(counted_loop(condition, picked));
+      check(program);
+      for (const std::int64_t steps : {0, 1, 7}) {
+        testing::Random random(5);
+        const Feeds feeds{{"x", testing::random_tensor(random, {steps, 1, 4})}, {"s0", testing::random_tensor(random, {1, 4})}};
+        RunOptions interpreted;
+        interpreted.backend = Backend::interpreted;
+        const RunResult wanted = testing::on_cpu(program, feeds, interpreted), found = testing::on_cpu(program, feeds);
+        CHECK(testing::bits(found) == testing::bits(wanted));
+        CHECK(found["ys"].tensor().dims() == DDim{steps, 1, 4});
+        CHECK((found.fused_loops == 1 || steps == 0));
+      }
+      const Recurrence recurrence = make_recurrence(program);
+      CHECK(recurrence.states.size() == 1);
+    }
+}
+
+TEST_CASE("A loop that takes fewer or more steps than a tensor has rows gives those, or an error that names the array") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {2}).output("go").output("next");
+  body.node("Gather", {"x", "i"}, {"row"}).set("axis", 0);
+  body.node("Add", {"row", "s"}, {"next"});
+  GraphBuilder graph;
+  graph.input("x", {-1, 2}).input("s0", {2}).input("n", {}, onnx::TensorProto::INT64).output("last");
+  graph.initializer("true", Tensor::scalar(true));
+  graph.node("Loop", {"n", "true", "s0"}, {"last"}).set("body", body.graph);
+  const Program program = parse(graph);
+  const auto last = [&](std::int64_t n) {
+    const Feeds feeds{
+        {"x", Tensor::from<float>({1, 2, 3, 4, 5, 6}, {3, 2})}, {"s0", Tensor::from<float>({0, 0}, {2})}, {"n", Tensor::scalar(n)}};
+    return testing::on_cpu(program, feeds)["last"].tensor().to_vector<float>();
+  };
+  CHECK(last(-1) == std::vector<float>{0, 0});
+  CHECK(last(2) == std::vector<float>{4, 6});
+  CHECK(last(3) == std::vector<float>{9, 12});
+  CHECK_THROWS_AS(last(4), Error);
+}
+
+TEST_CASE("An LSTM of one step inside a loop is a cell there, and one of f16 computes in f32") {
+  testing::Random random(3);
+  const Tensor w = testing::random_tensor(random, {1, 12, 2}), r = testing::random_tensor(random, {1, 12, 3});
+  const Feeds feeds{{"x", testing::random_tensor(random, {6, 1, 2})},
+                    {"h0", testing::random_tensor(random, {1, 1, 3})},
+                    {"c0", testing::random_tensor(random, {1, 1, 3})}};
+  std::vector<std::vector<float>> ys;
+  for (const auto type : {onnx::TensorProto::FLOAT, onnx::TensorProto::FLOAT16}) {
+    INFO("type ", static_cast<int>(type));
+    GraphBuilder body;
+    body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL);
+    body.input("h", {1, 1, 3}, type).input("c", {1, 1, 3}, type).output("go").output("h2").output("c2").output("y");
+    body.node("Gather", {"as_x", "i"}, {"row"}).set("axis", 0);
+    body.node("Unsqueeze", {"row", "axis"}, {"rows"});
+    body.node("LSTM", {"rows", "as_W", "as_R", "", "", "h", "c"}, {"", "h2", "c2"}).set("hidden_size", 3);
+    body.node("Squeeze", {"h2", "axis"}, {"y"});
+    GraphBuilder graph;
+    graph.input("x", {-1, 1, 2}).input("h0", {1, 1, 3}).input("c0", {1, 1, 3}).initializer("W", w).initializer("R", r);
+    graph.initializer("true", Tensor::scalar(true)).initializer("axis", list({0})).initializer("zero", Tensor::scalar<std::int64_t>(0));
+    graph.output("hn").output("cn").output("ys");
+    for (const std::string name : {"x", "h0", "c0", "W", "R"}) graph.node("Cast", {name}, {"as_" + name}).set("to", static_cast<int>(type));
+    graph.node("Shape", {"x"}, {"shape"});
+    graph.node("Gather", {"shape", "zero"}, {"T"}).set("axis", 0);
+    graph.node("Loop", {"T", "true", "as_h0", "as_c0"}, {"hn", "cn", "as_ys"}).set("body", body.graph);
+    graph.node("Cast", {"as_ys"}, {"ys"}).set("to", static_cast<int>(onnx::TensorProto::FLOAT));
+    const Program program = parse(graph);
+    CHECK(program.blocks().size() == 2);  // no loop in the loop
+    const RunResult found = testing::on_cpu(program, feeds);
+    CHECK(found["hn"].tensor().dtype() == (type == onnx::TensorProto::FLOAT ? DType::f32 : DType::f16));
+    CHECK((found.fused_loops == 1 || type != onnx::TensorProto::FLOAT));
+    ys.push_back(found["ys"].tensor().to_vector<float>());
+  }
+  REQUIRE(ys[0].size() == 18);
+  for (std::size_t i = 0; i < ys[0].size(); ++i) CHECK(std::abs(ys[0][i] - ys[1][i]) < 4e-3);
 }
 
 TEST_CASE("A Loop without a trip count whose condition only hands itself on can never end and is refused") {
