@@ -15,6 +15,7 @@ constexpr Family all[] = {
     {"C7", "training steps, and forward and backward of a layer", measure_training},
     {"C8", "the interpreter's own cost", measure_interpreted},
     {"C9", "memory of live sessions", measure_memory},
+    {"R1", "the load that a service holds, through the socket", measure_load},
     {"Python", "the bindings beside the same in C++", measure_python},
     {"silero", "frames of a speech model", measure_silero},
     {"models", "whole networks of these shapes, with random weights", measure_networks},

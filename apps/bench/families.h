@@ -21,6 +21,7 @@ void measure_live(Context& context);
 void measure_cells(Context& context);
 void measure_training(Context& context);
 void measure_interpreted(Context& context);
+void measure_load(Context& context);
 void measure_memory(Context& context);
 void measure_python(Context& context);
 void measure_silero(Context& context);

@@ -74,9 +74,8 @@ int main(int count, char** arguments) {
   const std::vector<std::string> words(arguments + 1, arguments + count);
   const auto chosen = [&] {
     if (!words.empty() && words[0] == "cpu") return cpu_command({words.begin() + 1, words.end()});
-    if (words.size() == 6 && words[0] == "live-client")  // of C5
-      return live_client_command({words[1], std::stoll(words[2]), std::stoll(words[3]), std::stod(words[4]), std::stod(words[5])});
-    if (words.size() == 2 && words[0] == "sessions") return sessions_command(std::stoll(words[1]));  // of C9
+    if (words.size() == 10 && words[0] == "live-client") return live_client_command({words.begin() + 1, words.end()});  // of C5, R1
+    if (words.size() == 2 && words[0] == "sessions") return sessions_command(std::stoll(words[1]));                     // of C9
     if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) return cpu_command({"--help"});
     // A program of its own, linked with no peer, so that it can be carried to a machine that has a GPU.
     if (!words.empty() && words[0] == "gpu") millrace::app::become("millrace-bench-gpu", {words.begin() + 1, words.end()});

@@ -420,16 +420,18 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     writing_ = true;
     written_by_ = Clock::now() + server_->options.limits.stuck_writer;
     watch();
-    std::vector<Message> messages;
-    std::size_t bytes = 0;
+    Message first = session_.take_output();
+    std::size_t bytes = first.payload.size();
+    std::vector<Message> messages;  // where there are several
     while (session_.has_output() && bytes < most_at_once) {
+      if (messages.empty()) messages.push_back(std::move(first));
       messages.push_back(session_.take_output());
       bytes += messages.back().payload.size();
     }
-    count_written(messages.size(), bytes);
+    count_written(std::max<std::size_t>(messages.size(), 1), bytes);
     auto done = [self = shared_from_this(), bytes](error_code error) { self->written(error, bytes); };
-    if (messages.size() == 1)
-      stream_->async_write(std::move(messages.front()), std::move(done));
+    if (messages.empty())
+      stream_->async_write(std::move(first), std::move(done));
     else
       stream_->async_write_all(std::move(messages), std::move(done));
   }

@@ -4,11 +4,13 @@
 #include <netinet/tcp.h>
 
 #include <boost/asio/append.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <millrace/runtime/task/asio.h>
+#include <millrace/streaming/transport/internal/completion_executor.h>
 #include <millrace/streaming/transport/internal/socket_drain.h>
 
 namespace millrace {
@@ -34,10 +36,14 @@ class SocketCarrier final : public ByteStream::Carrier {
   ByteStream::executor_type executor() override { return shared_->connection.get_executor(); }
 
   void read_some(const ReadBuffers& buffers, ByteStream::TransferHandler handler) override {
-    shared_->connection.async_read_some(buffers, std::move(handler));
+    // One buffer, not a list of one: the system call for it costs less.
+    if (buffers.size() == 1)
+      shared_->connection.async_read_some(*buffers.begin(), bound(std::move(handler)));
+    else
+      shared_->connection.async_read_some(buffers, bound(std::move(handler)));
   }
   void write_some(const WriteBuffers& buffers, ByteStream::TransferHandler handler) override {
-    shared_->connection.async_write_some(buffers, std::move(handler));
+    shared_->connection.async_write_some(buffers, bound(std::move(handler)));
   }
   void shut_down(ByteStream::DoneHandler handler) override {
     close_in_a_second(shared_);
@@ -50,7 +56,14 @@ class SocketCarrier final : public ByteStream::Carrier {
   }
 
  private:
+  /// The handler with its executor, which an operation would else convert for itself.
+  asio::executor_binder<ByteStream::TransferHandler, asio::any_completion_executor> bound(ByteStream::TransferHandler handler) const {
+    auto completes_on = asio::get_associated_executor(handler, completes_on_);
+    return asio::bind_executor(std::move(completes_on), std::move(handler));
+  }
+
   std::shared_ptr<Socket> shared_;
+  asio::any_completion_executor completes_on_ = completion_executor(shared_->connection.get_executor());
 };
 
 /// Gives `first`, then what another carrier gives.

@@ -26,6 +26,7 @@ class BufferList {
   using const_iterator = const Buffer*;
   const Buffer* begin() const noexcept { return buffers_.data(); }
   const Buffer* end() const noexcept { return buffers_.data() + size_; }
+  std::size_t size() const noexcept { return size_; }
 
  private:
   std::array<Buffer, 16> buffers_;

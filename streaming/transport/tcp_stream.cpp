@@ -16,6 +16,7 @@
 
 #include <millrace/runtime/task/asio.h>
 #include <millrace/streaming/protocol/frame.h>
+#include <millrace/streaming/transport/internal/completion_executor.h>
 #include <millrace/streaming/transport/wire_error.h>
 
 namespace millrace {
@@ -133,7 +134,7 @@ class TcpStream final : public MessageStream {
       return;
     }
     ReadOp op{framed_};
-    asio::async_compose<ReadHandler, void(error_code, Message)>(std::move(op), handler, get_executor());
+    asio::async_compose<ReadHandler, void(error_code, Message)>(std::move(op), handler, completes_on_);
   }
   void write(Message message, DoneHandler handler) override { write_frames(std::make_shared<Outgoing>(std::move(message)), handler); }
   void write_all(std::vector<Message> messages, DoneHandler handler) override { write_frames(std::make_shared<Joined>(messages), handler); }
@@ -143,10 +144,11 @@ class TcpStream final : public MessageStream {
   template <class Frames>
   void write_frames(std::shared_ptr<Frames> frames, DoneHandler& handler) {
     WriteOp<Frames> op{framed_, std::move(frames)};
-    asio::async_compose<DoneHandler, void(error_code)>(std::move(op), handler, get_executor());
+    asio::async_compose<DoneHandler, void(error_code)>(std::move(op), handler, completes_on_);
   }
 
   std::shared_ptr<Framed> framed_;
+  asio::any_completion_executor completes_on_ = completion_executor(framed_->bytes.get_executor());
 };
 
 }  // namespace

@@ -60,6 +60,23 @@ TEST_CASE(
   CHECK(text.find("no_python: cannot start: No such file or directory") != std::string::npos);
 }
 
+TEST_CASE("millrace bench serves sessions with both kinds of replies, without an error") {
+  const ScratchFolder folder;
+  const std::string json = folder / "rows.json";
+  const Ended ended = millrace_command({"bench", "cpu", "--only", "R1", "--quick", "--json", json});
+  INFO(ended.out);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::string text = read_file(json);
+  for (const std::string kind : {"binary", "JSON"}) {
+    CHECK(text.find("GRU 128 at 25 Hz, " + kind + " replies: sessions a core") != std::string::npos);
+    const std::size_t row = text.find(kind + " replies: rows answered");
+    REQUIRE(row != std::string::npos);
+    CHECK(text.substr(row, text.find('\n', row) - row).find("0 errors;") != std::string::npos);
+  }
+  CHECK(text.find("memory") != std::string::npos);
+}
+
 TEST_CASE("millrace bench refuses what it does not know, with the exit codes of the command") {
   check_refused({"bench"}, 2, {"bench: expected cpu or gpu, found nothing"});
   check_refused({"bench", "tpu"}, 2, {"found 'tpu'"});

@@ -39,12 +39,17 @@ inline TimerClock& timer_clock() {
   return clock;
 }
 
-/// Seconds on the clock of timers, from an unnamed start.
-inline double timer_seconds() {
-  if (timer_clock() == TimerClock::wall) return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+/// Seconds of the processor that all threads of this process have used.
+inline double processor_seconds() {
   std::timespec passed{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &passed);
   return static_cast<double>(passed.tv_sec) + 1e-9 * static_cast<double>(passed.tv_nsec);
+}
+
+/// Seconds on the clock of timers, from an unnamed start.
+inline double timer_seconds() {
+  if (timer_clock() == TimerClock::processor) return processor_seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 /// Of a function that does the work once.

@@ -7,7 +7,7 @@
 
 namespace millrace::bench {
 
-/// The unit of `ours`, `peer` and `floor` of a row. Of seconds and bytes less is better, of streams more.
+/// The unit of `ours`, `peer` and `floor` of a row. Of seconds and bytes less is better, of streams (and rows that were answered) more.
 enum class Unit : std::uint8_t { seconds, bytes, streams };
 
 /// One line of the speed table (docs/performance.md): ours beside one peer, on one shape, for one clause of one goal.

@@ -18,7 +18,7 @@ namespace {
 template <class T>
 std::string text_of(T value) {
   std::string text;
-  append_json_value(text, dtype_of<T>, reinterpret_cast<const std::byte*>(&value));
+  append_json_values(text, dtype_of<T>, std::as_bytes(std::span(&value, 1)));
   return text;
 }
 
