@@ -22,10 +22,16 @@ std::set<VarId> read_vars(const Program& program) {
 }  // namespace
 
 void drop_unread_views(Program& program) {
+  const auto is_number = [&](VarId var) {
+    const VarType& type = program.var(var).type;
+    return type.is_tensor() && !is_floating(type.dtype) && (type.rank() == 0 || type.rank() == 1);
+  };
   for (bool dropped = true; dropped;) {
     const std::set<VarId> read = read_vars(program);
     const auto is_unread = [&](const Op& op) {
-      return program.registry().at(op.type).traits.view &&
+      const OpDef& def = program.registry().at(op.type);
+      const bool numbers = def.pure && def.prepare && !def.stores && std::all_of(op.outputs.begin(), op.outputs.end(), is_number);
+      return (def.traits.view || (op.inputs.empty() && def.pure) || numbers) &&
              std::none_of(op.outputs.begin(), op.outputs.end(), [&](VarId var) { return read.contains(var); });
     };
     dropped = false;

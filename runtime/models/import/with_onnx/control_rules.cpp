@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <millrace/runtime/files/internal/printable.h>
@@ -194,22 +195,57 @@ VarId trip_limit(Importer& to, const Node& node, While& loop) {
   return no_var;
 }
 
+bool is_true(const Tensor* value) {
+  return value != nullptr && value->dtype() == DType::boolean && value->elements() == 1 && value->item() != 0.0;
+}
+
+bool says_true(const onnx::TensorProto& value) {
+  const bool one = value.raw_data().size() == 1 ? value.raw_data()[0] != 0 : value.int32_data_size() == 1 && value.int32_data(0) != 0;
+  return value.data_type() == onnx::TensorProto::BOOL && one;
+}
+
 /// Whether the body hands its condition on, or says that it is true: then a loop that began ends by its count alone.
-bool hands_on_condition(const onnx::GraphProto& graph) {
+bool hands_on_condition(Importer& to, const onnx::GraphProto& graph) {
   std::string name = graph.output(0).name();
+  bool outside = true;
   for (int i = graph.node_size(); i-- > 0;) {
     const onnx::NodeProto& proto = graph.node(i);
-    if (proto.output_size() != 1 || proto.output(0) != name) continue;
+    if (std::find(proto.output().begin(), proto.output().end(), name) == proto.output().end()) continue;
     const Node node(proto);
-    if (node.qualified_op() == "Constant" && node.tensor("value") != nullptr) {
-      const onnx::TensorProto& value = *node.tensor("value");
-      const bool one = value.raw_data().size() == 1 ? value.raw_data()[0] != 0 : value.int32_data_size() == 1 && value.int32_data(0) != 0;
-      return value.data_type() == onnx::TensorProto::BOOL && one;
-    }
+    if (node.qualified_op() == "Constant" && node.tensor("value") != nullptr) return says_true(*node.tensor("value"));
     if ((node.qualified_op() != "Identity" && node.qualified_op() != "Cast") || proto.input_size() != 1) return false;
     name = proto.input(0);
   }
-  return name == graph.input(1).name();
+  for (const onnx::TensorProto& weight : graph.initializer()) outside = outside && weight.name() != name;
+  return name == graph.input(1).name() || (outside && is_true(to.known(name)));
+}
+
+/// The integers of a constant of a body that is not imported yet.
+std::optional<Ints> integers_of(Importer& to, const onnx::GraphProto& graph, const std::string& name) {
+  const auto numbers = [&](const Tensor& value) -> std::optional<Ints> {
+    return value.dtype() == DType::i64 ? std::optional(value.to_vector<std::int64_t>()) : std::nullopt;
+  };
+  for (const onnx::TensorProto& weight : graph.initializer())
+    if (weight.name() == name) return weight.data_type() == onnx::TensorProto::INT64 ? numbers(to.tensor_of(weight, name)) : std::nullopt;
+  for (const onnx::NodeProto& proto : graph.node()) {
+    if (std::find(proto.output().begin(), proto.output().end(), name) == proto.output().end()) continue;
+    const Node node(proto);
+    const std::string op = node.qualified_op();
+    if ((op == "Unsqueeze" || op == "Squeeze" || op == "Identity") && node.has(0)) return integers_of(to, graph, node.input(0));
+    const onnx::TensorProto* value = op == "Constant" ? node.tensor("value") : nullptr;
+    return value != nullptr && value->data_type() == onnx::TensorProto::INT64 ? numbers(to.tensor_of(*value, name)) : std::nullopt;
+  }
+  const Tensor* known = to.known(name);
+  return known == nullptr ? std::nullopt : numbers(*known);
+}
+
+/// Whether a node gives its input as it is.
+bool copies(Importer& to, const onnx::GraphProto& graph, const Node& node) {
+  if (node.qualified_op() == "Identity") return true;
+  if (node.qualified_op() != "Slice" || to.opset() < 10 || !node.has(2)) return false;
+  const auto starts = integers_of(to, graph, node.input(1)), ends = integers_of(to, graph, node.input(2));
+  const auto steps = node.has(4) ? integers_of(to, graph, node.input(4)) : std::nullopt;
+  return starts && ends && (steps || !node.has(4)) && is_whole(*starts, *ends, steps);
 }
 
 /// The tensors of outside that the body takes apart by its count, along one axis each, as arrays of their steps.
@@ -219,13 +255,21 @@ Importer::Steps steps_by_count(Importer& to, const onnx::GraphProto& graph) {
   for (const onnx::TensorProto& weight : graph.initializer()) inner.insert(weight.name());
   for (const onnx::NodeProto& proto : graph.node()) inner.insert(proto.output().begin(), proto.output().end());
   Importer::Steps steps;
+  std::map<std::string, std::string> outer;  // by name inside: what it is a copy of
+  const auto name_outside = [&](const std::string& name) {
+    const auto found = outer.find(name);
+    return found != outer.end() ? found->second : inner.contains(name) ? std::string() : name;
+  };
   for (const onnx::NodeProto& proto : graph.node()) {
     const Node node(proto);
     const std::string op = node.qualified_op();
-    const bool copies = op == "Identity" || op == "Cast" || op == "Unsqueeze" || op == "Squeeze" || op == "Reshape";
-    if (copies && node.has(0) && counts.contains(node.input(0))) counts.insert(proto.output(0));
-    if (op != "Gather" || !node.has(1) || !counts.contains(node.input(1)) || inner.contains(node.input(0))) continue;
-    const VarId x = to.named(node.input(0));
+    if (node.has(0) && proto.output_size() == 1 && !name_outside(node.input(0)).empty() && copies(to, graph, node))
+      outer[proto.output(0)] = name_outside(node.input(0));
+    const bool renames = op == "Identity" || op == "Cast" || op == "Unsqueeze" || op == "Squeeze" || op == "Reshape";
+    if (renames && node.has(0) && counts.contains(node.input(0))) counts.insert(proto.output(0));
+    if (op != "Gather" || !node.has(1) || !counts.contains(node.input(1))) continue;
+    const std::string name = name_outside(node.input(0));
+    const VarId x = name.empty() ? no_var : to.copied(to.named(name));
     const int rank = x == no_var || !to.type(x).is_tensor() ? -1 : to.type(x).rank();
     const std::int64_t axis = node.integer("axis", 0);
     if (rank < 1 || axis < -rank || axis >= rank || to.program().constant(x) != nullptr) continue;
@@ -292,6 +336,79 @@ std::vector<VarId> loop_iteration(Importer& to, While& loop, VarId trips, const 
   return end_iteration(to, loop, loop.results[0], loop.next_states(1));
 }
 
+/// Whether a graph within a node reads `name`.
+bool reads_inside(const onnx::NodeProto& proto, const std::string& name) {
+  return std::any_of(proto.attribute().begin(), proto.attribute().end(), [&](const onnx::AttributeProto& attribute) {
+    return attribute.has_g() && std::any_of(attribute.g().node().begin(), attribute.g().node().end(), [&](const onnx::NodeProto& inner) {
+             return std::find(inner.input().begin(), inner.input().end(), name) != inner.input().end() || reads_inside(inner, name);
+           });
+  });
+}
+bool gives(const onnx::GraphProto& graph, const std::string& name) {
+  return std::any_of(graph.output().begin(), graph.output().end(), [&](const auto& output) { return output.name() == name; });
+}
+/// The nodes of a graph that read `name`; nothing where graphs within them do.
+std::optional<std::vector<const onnx::NodeProto*>> readers(const onnx::GraphProto& graph, const std::string& name) {
+  std::vector<const onnx::NodeProto*> found;
+  for (const onnx::NodeProto& proto : graph.node()) {
+    if (reads_inside(proto, name)) return std::nullopt;
+    if (std::find(proto.input().begin(), proto.input().end(), name) != proto.input().end()) found.push_back(&proto);
+  }
+  return found;
+}
+
+/// The node that puts one more element at the end of list `i` of the body, if nothing else is done with the list: outside, its elements are stacked.
+const onnx::NodeProto* appends(Importer& to, const Node& node, const onnx::GraphProto& body, std::size_t i) {
+  const VarType& type = to.type(to.in(node, 2 + i));
+  if (!type.is_list() || !type.empty || !node.wants(i)) return nullptr;
+  const std::string& handed_on = body.output(1 + static_cast<int>(i)).name();
+  const auto inner = readers(body, body.input(2 + static_cast<int>(i)).name());
+  if (!inner || inner->size() != 1) return nullptr;
+  const onnx::NodeProto& insert = *inner->front();
+  if (Node(insert).qualified_op() != "SequenceInsert" || insert.input_size() != 2 || insert.output(0) != handed_on) return nullptr;
+  if (insert.input(1) == insert.input(0) ||
+      std::count_if(body.output().begin(), body.output().end(), [&](const auto& output) { return output.name() == handed_on; }) != 1)
+    return nullptr;
+  if (const auto further = readers(body, handed_on); !further || !further->empty()) return nullptr;
+  const auto outer = readers(to.graph(), node.output(i));
+  if (!outer || gives(to.graph(), node.output(i))) return nullptr;
+  const bool stacked = std::all_of(outer->begin(), outer->end(), [](const onnx::NodeProto* reader) {
+    const Node read(*reader);
+    return read.qualified_op() == "ConcatFromSequence" && read.flag("new_axis", false);
+  });
+  return stacked ? &insert : nullptr;
+}
+
+/// The loop with the lists that grow by an element in each iteration as outputs that it scans, as exporters write `ys.append(y)`; null where it has none. The names
+/// of these lists are `grown`.
+const onnx::NodeProto* without_lists(Importer& to, const Node& node, const onnx::GraphProto& body, std::vector<std::string>& grown) {
+  std::vector<std::pair<int, const onnx::NodeProto*>> lists;
+  for (int i = static_cast<int>(node.inputs()) - 3; i >= 0; --i)
+    if (const onnx::NodeProto* insert = appends(to, node, body, static_cast<std::size_t>(i))) lists.emplace_back(i, insert);
+  if (lists.empty()) return nullptr;
+  std::unique_ptr<onnx::NodeProto>& form = to.other_form(body);
+  for (const auto& [i, insert] : lists) grown.push_back(node.output(static_cast<std::size_t>(i)));
+  if (form != nullptr) return form.get();
+  form = std::make_unique<onnx::NodeProto>(node.proto());
+  const auto erase = [](auto* list, int at) { list->erase(list->begin() + at); };
+  onnx::GraphProto* graph = nullptr;
+  for (onnx::AttributeProto& attribute : *form->mutable_attribute())
+    if (attribute.has_g()) graph = attribute.mutable_g();
+  for (const auto& [i, insert] : lists) {
+    graph->add_output()->set_name(insert->input(1));
+    form->add_output(node.output(static_cast<std::size_t>(i)));
+    erase(form->mutable_input(), 2 + i);
+    erase(form->mutable_output(), i);
+    erase(graph->mutable_input(), 2 + i);
+    erase(graph->mutable_output(), 1 + i);
+    erase(graph->mutable_node(),
+          static_cast<int>(std::find_if(graph->node().begin(), graph->node().end(),
+                                        [&](const auto& each) { return each.output_size() == 1 && each.output(0) == insert->output(0); }) -
+                           graph->node().begin()));
+  }
+  return form.get();
+}
+
 void loop(Importer& to, const Node& node, const char*) {
   While loop(node.graph("body"), node.inputs() > 2 ? node.inputs() - 2 : 0);
   const onnx::GraphProto& graph = loop.graph;
@@ -299,10 +416,14 @@ void loop(Importer& to, const Node& node, const char*) {
     throw ProgramError("attribute body: expected a graph of " + std::to_string(2 + loop.states) + " inputs and at least " +
                        std::to_string(1 + loop.states) + " outputs, found " + std::to_string(graph.input_size()) + " and " +
                        std::to_string(graph.output_size()));
+  std::vector<std::string> grown;
+  if (const onnx::NodeProto* other = without_lists(to, node, graph, grown)) {
+    importing::loop(to, Node(*other), nullptr);
+    for (const std::string& name : grown) to.stacked_lists().insert(to.named(name));
+    return;
+  }
   loop.carry(number(to, 0), graph.input(0).name(), VarType(DType::i64, DDim{}));
-  const Tensor* begins = to.known(node, 1);
-  const bool counts = node.has(0) && begins != nullptr && begins->dtype() == DType::boolean && begins->elements() == 1 &&
-                      begins->item() != 0.0 && hands_on_condition(graph);
+  const bool counts = node.has(0) && is_true(to.known(node, 1)) && hands_on_condition(to, graph);
   if (node.has(1) && !counts) {
     loop.condition = 1;
     loop.carry(scalar(to, to.in(node, 1)), graph.input(1).name(), VarType(DType::boolean, DDim{}));

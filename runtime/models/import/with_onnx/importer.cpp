@@ -108,8 +108,10 @@ Program Importer::attempt() {
   program_ = Program(options_.registry);
   values_.clear();
   elements_.clear();
+  stacked_lists_.clear();
   scopes_.clear();
   scopes_.emplace_back();
+  scopes_.back().graph = &graph;
   if (!graph.name().empty()) program_.set_title(graph.name());
   initializers(graph);
   inputs(graph);
@@ -322,6 +324,7 @@ std::vector<VarId> Importer::enter(const std::vector<Param>& params) {
 std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vector<VarId>& inputs) {
   if (std::cmp_not_equal(inputs.size(), graph.input_size()))
     throw ProgramError("expected a sub-graph of " + std::to_string(inputs.size()) + " inputs, found " + std::to_string(graph.input_size()));
+  scopes_.back().graph = &graph;
   for (int i = 0; i < graph.input_size(); ++i) define(graph.input(i).name(), inputs[static_cast<std::size_t>(i)]);
   initializers(graph);
   nodes(graph);
@@ -332,6 +335,7 @@ VarId Importer::step_read(VarId x, int axis, VarId index) {
   const VarType& type = program_.var(index).type;
   if (!type.is_tensor() || type.dtype != DType::i64 || type.rank() > 1) return no_var;
   const VarId count = source(index);
+  x = values_.copied(x);
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (scope->count != count || count == no_var) continue;
     const auto found = scope->steps.find({x, axis});
@@ -410,9 +414,9 @@ std::vector<VarId> Importer::all_in(const Node& node) {
   return vars;
 }
 
-const Tensor* Importer::known(const Node& node, std::size_t input) {
-  if (!node.has(input)) return nullptr;
-  const std::string& name = node.input(input);
+const Tensor* Importer::known(const Node& node, std::size_t input) { return node.has(input) ? known(node.input(input)) : nullptr; }
+
+const Tensor* Importer::known(const std::string& name) {
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (const auto found = scope->known.find(name); found != scope->known.end()) return &found->second.value;
     if (const auto found = scope->vars.find(name); found != scope->vars.end()) return values_.tensor(found->second);

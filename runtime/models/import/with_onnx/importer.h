@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -42,6 +44,7 @@ class Importer {
   /// The value of an input that the file itself holds (an initializer, a Constant), or that small ops make of such values and of known
   /// extents; else null.
   const Tensor* known(const Node& node, std::size_t input);
+  const Tensor* known(const std::string& name);
   /// The same as integers. ProgramError when it is of another dtype.
   std::optional<Ints> known_integers(const Node& node, std::size_t input);
   /// The same where the op has no other form: UnsupportedError when the value is not known, `otherwise` when the input
@@ -51,6 +54,7 @@ class Importer {
   std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
   /// The value that `var` is in another form, and where an extent is first known from (values.h).
   VarId source(VarId var) const { return values_.source(var); }
+  VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }
   Element origin(VarId var, int axis) const { return values_.origin(var, axis); }
   /// The var that a name of the file has here; `no_var`: none.
   VarId named(const std::string& name) { return find(name); }
@@ -90,6 +94,12 @@ class Importer {
   VarId add_param(const std::string& name, const VarType& type);
   /// Arrays of the steps of tensors outside a loop, by tensor and axis.
   using Steps = std::map<std::pair<VarId, int>, VarId>;
+  /// The graph that is being imported.
+  const onnx::GraphProto& graph() const { return *scopes_.back().graph; }
+  /// Another form of a node, by the graph that it holds; it lives as long as the import. Null at first.
+  std::unique_ptr<onnx::NodeProto>& other_form(const onnx::GraphProto& body) { return other_forms_[&body]; }
+  /// Tensors that stand for the list of their rows along axis 0.
+  std::set<VarId>& stacked_lists() noexcept { return stacked_lists_; }
   /// `count` numbers the iterations of the innermost block: what its body takes of a tensor at that place is a slot of `steps`.
   void read_steps(VarId count, Steps steps) {
     scopes_.back().count = count;
@@ -131,6 +141,7 @@ class Importer {
     int block = 0;
     std::unordered_map<std::string, VarId> vars;
     std::unordered_map<std::string, Known> known;
+    const onnx::GraphProto* graph = nullptr;
     VarId count = no_var;  ///< see read_steps
     Steps steps = {};
   };
@@ -161,6 +172,8 @@ class Importer {
   std::vector<Scope> scopes_;
   std::string label_;  // of the node that is being imported
   std::map<const onnx::GraphProto*, std::vector<VarType>> widened_;
+  std::map<const onnx::GraphProto*, std::unique_ptr<onnx::NodeProto>> other_forms_;
+  std::set<VarId> stacked_lists_;
   bool again_ = false;
   std::unordered_map<VarId, const ElementType*> elements_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/models/import/with_onnx/rules.h>
+#include <millrace/runtime/models/import/with_onnx/shapes.h>
 #include <millrace/runtime/models/import/with_onnx/tensor_proto.h>
 
 /// ONNX sequences are lists, ONNX optionals are optionals: values that never change.
@@ -26,6 +27,14 @@ void split(Importer& to, const Node& node, const char* op) {
 
 void concat(Importer& to, const Node& node, const char*) {
   if (!node.has_attribute("axis")) throw ProgramError("attribute axis: expected a number, found none");
+  if (const VarId x = to.in(node, 0); to.stacked_lists().contains(x)) {
+    const int rank = to.rank(x), axis = axis_of("attribute axis", node.integer("axis", 0), rank);
+    static_cast<void>(node.flag("new_axis", false));
+    Ints perm;
+    for (int i = 1; i < rank; ++i) perm.push_back(i);
+    perm.insert(perm.begin() + axis, 0);
+    return to.give(node, "transpose", {x}, {{"perm", perm}});
+  }
   to.give(node, node.flag("new_axis", false) ? "list_stack" : "list_concat", {to.in(node, 0)}, {{"axis", node.integer("axis", 0)}});
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -81,10 +82,11 @@ void split(Importer& to, const Node& node, const char* op) {
   for (std::size_t i = 0; i < parts.size(); ++i) to.bind(node, i, parts[i]);
 }
 
-/// Bounds were attributes up to opset 9.
+/// Bounds were attributes up to opset 9. A slice of everything, as exporters write x[:, …], is x.
 void slice(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
-  const auto give = [&](const Ints& starts, const Ints& ends, std::optional<Ints> axes, std::optional<Ints> steps) {
+  const auto give = [&](Ints starts, Ints ends, std::optional<Ints> axes, std::optional<Ints> steps) {
+    if (is_whole(starts, ends, steps) && (!axes || axes->size() == starts.size())) return to.bind(node, 0, x);
     Attributes attributes{{"starts", starts}, {"ends", ends}};
     if (axes) attributes.set("axes", *axes);
     if (steps) attributes.set("steps", *steps);
@@ -193,5 +195,13 @@ constexpr Rule rules[] = {
 }  // namespace
 
 std::span<const Rule> piece_rules() { return rules; }
+
+bool is_whole(const Ints& starts, const Ints& ends, const std::optional<Ints>& steps) {
+  const auto all = [](const Ints& numbers, auto&& holds) { return std::all_of(numbers.begin(), numbers.end(), holds); };
+  return starts.size() == ends.size() && (!steps || (steps->size() == starts.size() && all(*steps, [](auto step) { return step == 1; }))) &&
+         all(starts, [](auto start) { return start == 0; }) && all(ends, [](auto end) {
+           return end == std::numeric_limits<std::int64_t>::max() || end == std::numeric_limits<std::int32_t>::max();
+         });
+}
 
 }  // namespace millrace::importing

@@ -24,6 +24,8 @@ std::span<const Rule> einsum_rules();
 std::span<const Rule> pick_rules();
 std::span<const Rule> shape_rules();
 std::span<const Rule> piece_rules();
+/// Whether a slice takes everything, however long the axes are.
+bool is_whole(const Ints& starts, const Ints& ends, const std::optional<Ints>& steps);
 std::span<const Rule> recurrent_rules();
 std::span<const Rule> control_rules();
 std::span<const Rule> list_rules();

@@ -124,6 +124,11 @@ VarId Values::source(VarId var) const {
   return var;
 }
 
+VarId Values::copied(VarId var) const {
+  for (const Op* op = maker(var); op != nullptr && op->type == "identity"; op = maker(var)) var = op->inputs[0];
+  return var;
+}
+
 const Op* Values::widening(VarId var) const {
   const Op* op = maker(var);
   return op != nullptr && op->type == "unsqueeze" ? op : nullptr;

@@ -33,6 +33,8 @@ class Values {
   std::optional<std::vector<Element>> elements(VarId var) { return elements(var, 0); }
   /// The value that `var` is in another form: through copies, casts to i64 and changes of rank.
   VarId source(VarId var) const;
+  /// What `var` is a copy of, or `var`.
+  VarId copied(VarId var) const;
   /// The op that gives `var` axes of extent 1, or null.
   const Op* widening(VarId var) const;
   /// Whether an op picks `var` from a list, or copies what one picked.

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops as exporters write scripted ones (`for t in range(x.size(1)): ...; ys.append(h)`) give what ONNX Runtime gives, and are fused.
+
+Prints the seed; MILLRACE_SEED runs one."""
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import onnx
+    import onnxruntime  # noqa: F401: oracle.session_of
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import oracle
+
+oracle.need(oracle.MILLRACE)
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+LAST = np.iinfo("i8").max
+
+
+def info(name, kind=FLOAT, shape=None):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def constant(name, value, dtype="i8"):
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value, dtype), name))
+
+
+def loop(random, axis, taken, collected, condition, lengths):
+    """A tanh cell over axis `axis` of x [2, T, 4] or [T, 2, 4]. `taken`: a step by Gather, or by Gather behind a slice of everything. `collected`: what the
+    iterations gave, as a list or as outputs that the loop scans. `condition`: how the body says that it goes on. `lengths`: how the graph picks T."""
+    weight = lambda *dims: random.normal(0, 0.5, dims).astype("f4")
+    body = [constant("b0", [0]), constant("b1", [1]), constant("last", [LAST])]
+    source = "x"
+    if taken == "sliced":
+        body.append(helper.make_node("Slice", ["x", "b0", "last", "b0", "b1"], ["whole"]))
+        source = "whole"
+    body += [
+        helper.make_node("Gather", [source, "t"], ["row"], axis=axis),
+        helper.make_node("Gemm", ["row", "w", "bias"], ["a"]),
+        helper.make_node("MatMul", ["h", "u"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["h_next"]),
+        {"identity": helper.make_node("Identity", ["go"], ["go_on"]), "outer": helper.make_node("Identity", ["true"], ["go_on"]),
+         "constant": constant("go_on", True, "?")}[condition],
+    ]
+    given = [info("t", INT64, []), info("go", BOOL, []), info("h", FLOAT, [2, 3])]
+    made = [info("go_on", BOOL, []), info("h_next", FLOAT, [2, 3])]
+    inputs, outputs = ["T", "true", "h0"], ["h_last"]
+    if collected == "list":
+        body.append(helper.make_node("SequenceInsert", ["list", "h_next"], ["longer"]))
+        given.append(helper.make_tensor_sequence_value_info("list", FLOAT, None))
+        made.append(helper.make_tensor_sequence_value_info("longer", FLOAT, None))
+        inputs.append("empty")
+        outputs.append("ys")
+    else:
+        body.append(helper.make_node("Identity", ["h_next"], ["shown"]))
+        made.append(info("shown", FLOAT, [2, 3]))
+        outputs.append("stacked")
+    nodes = [constant("true", True, "?"), constant("i0", [0]), constant("at", axis), constant("begin", [axis]), constant("end", [axis + 1])]
+    nodes.append(helper.make_node("Shape", ["x"], ["shape"]))
+    nodes += {
+        "gather": [helper.make_node("Gather", ["shape", "at"], ["T"], axis=0)],
+        "slice": [helper.make_node("Slice", ["shape", "begin", "end"], ["list_of_T"]), helper.make_node("Squeeze", ["list_of_T", "i0"], ["T"])],
+        "narrow": [helper.make_node("Cast", ["shape"], ["narrow"], to=TensorProto.INT32), helper.make_node("Gather", ["narrow", "at"], ["T32"], axis=0),
+                   helper.make_node("Cast", ["T32"], ["T"], to=INT64)],
+    }[lengths]
+    if collected == "list":
+        nodes.append(helper.make_node("SequenceEmpty", [], ["empty"], dtype=FLOAT))
+    nodes.append(helper.make_node("Loop", inputs, outputs, body=helper.make_graph(body, "body", given, made)))
+    if collected == "list":
+        nodes.append(helper.make_node("ConcatFromSequence", ["ys"], ["y"], axis=axis, new_axis=1))
+    else:
+        nodes.append(helper.make_node("Transpose", ["stacked"], ["y"], perm=[1, 0, 2] if axis == 1 else [0, 1, 2]))
+    weights = {"w": weight(4, 3), "u": weight(3, 3), "bias": weight(3)}
+    dims = ["T", 2, 4] if axis == 0 else [2, "T", 4]
+    graph = helper.make_graph(nodes, "scripted", [info("x", FLOAT, dims), info("h0", FLOAT, [2, 3])], [info("y"), info("h_last")],
+                              [numpy_helper.from_array(value, name) for name, value in weights.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def said(*words):
+    return subprocess.run([oracle.MILLRACE, "inspect", *words], check=True, capture_output=True, text=True).stdout
+
+
+forms = list(itertools.product((0, 1), ("gather", "sliced"), ("list", "scan"), ("identity", "outer", "constant"), ("gather", "slice", "narrow")))
+for seed in oracle.seeds([1]):
+    print(f"seed {seed}", flush=True)
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "scripted.onnx")
+        for form in forms:
+            model = loop(random, *form)
+            onnx.save(model, path)
+            session = oracle.session_of(path)
+            for steps in (1, 6):
+                dims = (steps, 2, 4) if form[0] == 0 else (2, steps, 4)
+                feeds = {"x": random.normal(0, 1, dims).astype("f4"), "h0": random.normal(0, 1, (2, 3)).astype("f4")}
+                output = oracle.run(path, feeds, folder)
+                for name, wanted in zip(("y", "h_last"), session.run(None, feeds)):
+                    oracle.same(output(name), wanted, (form, steps, name))
+            assert "backend: fused" in said("--passes", path), form
+        print(f"{len(forms)} forms of a loop, all fused")
