@@ -28,6 +28,15 @@ HWY_INLINE V EachLane(D d, V x, F f) {
 }
 
 template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Erf(D d, V x) {
+  using T = hn::TFromD<D>;
+  if constexpr (std::is_same_v<T, float>)
+    return ErfF32(d, x);
+  else
+    return EachLane(d, x, [](T v) { return std::erf(v); });
+}
+
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Softplus(D d, V x) {
   using T = hn::TFromD<D>;
   const V e = Exp(d, hn::Neg(hn::Abs(x)));
@@ -93,7 +102,7 @@ HWY_NOINLINE V Activate(D d, Unary kind, V alpha, V beta, V x) {
     case Unary::gelu_tanh: return GeluTanh(d, x);
     case Unary::gelu: {
       const V root = hn::Set(d, static_cast<T>(1.41421356237309504880));
-      const V erf = EachLane(d, hn::Div(x, root), [](T v) { return std::erf(v); });
+      const V erf = Erf(d, hn::Div(x, root));
       return hn::Mul(hn::Mul(hn::Set(d, static_cast<T>(0.5)), x), hn::Add(one, erf));
     }
     case Unary::clip: return KeepNaN(d, x, hn::Min(hn::Max(x, alpha), beta));

@@ -119,6 +119,27 @@ HWY_INLINE V Tanh(D d, V x) {
   return KeepNaN(d, x, hn::CopySignToAbs(y, x));
 }
 
+/// c[0] + c[1]·x + …
+template <class D, std::size_t N, class V = hn::Vec<D>>
+HWY_INLINE V Polynomial(D d, const float (&c)[N], V x) {
+  V sum = hn::Set(d, c[N - 1]);
+  for (std::size_t i = N - 1; i-- > 0;) sum = hn::MulAdd(sum, x, hn::Set(d, c[i]));
+  return sum;
+}
+
+/// erf of f32, within 1.2 ulp: x + x·P(x²) up to 0.9, beyond 1 − e^−Q(|x|). P and Q are least in their greatest weighted error (Lawson's iteration).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ErfF32(D d, V x) {
+  static constexpr float p[] = {0.12837917f, -0.37612635f, 0.11283715f, -0.026860509f, 0.005203859f, -0.00081756397f, 8.513105e-05f};
+  static constexpr float q[] = {-0.0001663755f, 1.1294746f,    0.6334292f,      0.108188756f,
+                                -0.025059909f,  0.0041483017f, -0.00042973555f, 2.0683932e-05f};
+  const V magnitude = hn::Abs(x);
+  const V near = hn::MulAdd(Polynomial(d, p, hn::Mul(x, x)), x, x);
+  const V exponent = Polynomial(d, q, hn::Min(magnitude, hn::Set(d, 4.0f)));  // erf of 4 is 1
+  const V far = hn::CopySignToAbs(hn::Sub(hn::Set(d, 1.0f), ExpNegative(d, hn::Neg(exponent))), x);
+  return KeepNaN(d, x, hn::IfThenElse(hn::Le(magnitude, hn::Set(d, 0.9f)), near, far));
+}
+
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   using T = hn::TFromD<D>;

@@ -68,11 +68,11 @@ UnaryFunction<T> UnaryOf(Unary kind) {
     case Unary::tanh: MILLRACE_VECTOR(Tanh(d, v));
     case Unary::sigmoid: MILLRACE_VECTOR(Sigmoid(d, v));
     case Unary::relu: MILLRACE_VECTOR(KeepNaN(d, v, hn::Max(v, hn::Zero(d))));
-    case Unary::floor: MILLRACE_LANE(std::floor(v));
-    case Unary::ceil: MILLRACE_LANE(std::ceil(v));
-    case Unary::round: MILLRACE_LANE(std::nearbyint(v));
+    case Unary::floor: MILLRACE_VECTOR(hn::Floor(v));
+    case Unary::ceil: MILLRACE_VECTOR(hn::Ceil(v));
+    case Unary::round: MILLRACE_VECTOR(hn::Round(v));
     case Unary::log: MILLRACE_LANE(std::log(v));
-    case Unary::erf: MILLRACE_LANE(std::erf(v));
+    case Unary::erf: MILLRACE_VECTOR(Erf(d, v));
     case Unary::sin: MILLRACE_LANE(std::sin(v));
     case Unary::cos: MILLRACE_LANE(std::cos(v));
     default: return &RunActivation<T>;

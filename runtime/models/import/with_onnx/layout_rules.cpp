@@ -10,7 +10,7 @@
 namespace millrace::importing {
 namespace {
 
-// ---- ConvTranspose: a convolution of x with zeros between its elements, by the kernel turned
+// ---- ConvTranspose: a convolution by the kernel turned; where it strides, one for each phase of the places between two elements of x
 
 constexpr std::int64_t most_places = std::int64_t{1} << 30;
 
@@ -99,6 +99,87 @@ VarId turned_kernel(Importer& to, VarId w, std::int64_t group) {
   return to.emit1("reshape", {moved}, {{"shape", joined}});
 }
 
+/// Outputs that are `stride` apart see the same taps: with o = q·stride + r, out[o] = Σ x[q − j]·w[r + j·stride] over j. So each phase r is a convolution of x by
+/// every stride-th tap, and all of them are one with `stride` times the channels, whose results are put between one another.
+class Phases {
+ public:
+  Phases(Importer& to, const std::vector<Spread>& spreads, std::int64_t group) : to_(to), spreads_(spreads), group_(group) {
+    for (const Spread& spread : spreads) {
+      const std::int64_t stride = spread.window.stride, least = spread.window.kernel + spread.more - spread.after;
+      taps_.push_back(std::max((spread.window.kernel + stride - 1) / stride, (least + stride - 1) / stride));
+      all_ *= stride;
+    }
+  }
+
+  VarId run(VarId x, VarId w, VarId bias) {
+    const DDim dims = *to_.type(w).shape;
+    const std::int64_t units = dims[1] * group_;
+    std::vector<Window> windows;
+    for (const std::int64_t taps : taps_) windows.push_back({.kernel = taps, .before = taps - 1, .after = taps - 1});
+    const VarId made = convolved(to_, x, weights(w, dims), bias == no_var ? no_var : repeated(bias, units), group_, windows);
+    return cut(between(made, units));
+  }
+
+ private:
+  std::int64_t stride(std::size_t axis) const { return spreads_[axis].window.stride; }
+
+  /// [C, M/group, k…] → [M·strides, C/group, taps…]
+  VarId weights(VarId w, const DDim& dims) {
+    Ints apart{group_, dims[0] / group_, dims[1]}, perm{0, 2}, taps, joined{dims[1] * group_ * all_, dims[0] / group_};
+    for (std::size_t i = 0; i < taps_.size(); ++i) {
+      const int axis = static_cast<int>(i) + 2;
+      w = fitted(to_, w, axis, 0, taps_[i] * stride(i) - dims[axis]);
+      perm.push_back(std::ssize(apart) + 1);
+      taps.push_back(std::ssize(apart));
+      apart.push_back(taps_[i]);
+      apart.push_back(stride(i));
+      joined.push_back(taps_[i]);
+    }
+    w = to_.emit1("reshape", {w}, {{"shape", apart}});
+    for (const std::int64_t axis : taps) w = to_.emit1("reverse", {w}, {{"axis", axis}});
+    perm.push_back(1);
+    perm.insert(perm.end(), taps.begin(), taps.end());
+    return to_.emit1("reshape", {to_.emit1("transpose", {w}, {{"perm", perm}})}, {{"shape", joined}});
+  }
+  /// [M] → [M·strides]
+  VarId repeated(VarId bias, std::int64_t units) {
+    const VarId column = to_.emit1("reshape", {bias}, {{"shape", Ints{units, 1}}});
+    return to_.emit1("reshape", {to_.emit1("expand", {column, to_.literal(Ints{units, all_})})}, {{"shape", Ints{units * all_}}});
+  }
+  /// [N, M·strides, q…] → [N, M, q·stride…]
+  VarId between(VarId x, std::int64_t units) {
+    std::vector<Extent> apart{extent_at(to_, x, 0), {units, no_var}}, joined = apart;
+    Ints perm{0, 1};
+    const auto strided = static_cast<std::int64_t>(
+        std::count_if(spreads_.begin(), spreads_.end(), [](const Spread& spread) { return spread.window.stride > 1; }));
+    std::int64_t phase = 2;
+    for (std::size_t i = 0; i < taps_.size(); ++i) {
+      const Extent places = extent_at(to_, x, static_cast<int>(i) + 2);
+      joined.push_back(times(to_, places, {stride(i), no_var}));
+      perm.push_back(2 + strided + static_cast<std::int64_t>(i));
+      if (stride(i) == 1) continue;
+      apart.push_back({stride(i), no_var});
+      perm.push_back(phase++);
+    }
+    for (std::size_t i = 0; i < taps_.size(); ++i) apart.push_back(extent_at(to_, x, static_cast<int>(i) + 2));
+    return reshaped(to_, to_.emit1("transpose", {reshaped(to_, x, apart)}, {{"perm", perm}}), joined);
+  }
+  VarId cut(VarId x) {
+    for (std::size_t i = 0; i < taps_.size(); ++i) {
+      const Spread& spread = spreads_[i];
+      const std::int64_t beyond = taps_[i] * stride(i) - spread.window.kernel;  // behind the last element that a tap reaches
+      x = fitted(to_, x, static_cast<int>(i) + 2, -spread.before, spread.more - spread.after - beyond);
+    }
+    return x;
+  }
+
+  Importer& to_;
+  const std::vector<Spread>& spreads_;
+  std::int64_t group_;
+  std::int64_t all_ = 1;            // phases
+  std::vector<std::int64_t> taps_;  // of a phase, along each axis
+};
+
 void conv_transpose(Importer& to, const Node& node, const char*) {
   const VarId w = to.in(node, 1);
   const VarType& weights = to.type(w);
@@ -113,12 +194,19 @@ void conv_transpose(Importer& to, const Node& node, const char*) {
   Ints kernel;
   for (int axis = 2; axis < dims.rank(); ++axis) kernel.push_back(dims[axis]);
   const std::vector<Spread> spreads = spreads_of(to, node, x, kernel);
+  bool strides = false, dilates = false;
+  for (std::size_t i = 0; i < spreads.size(); ++i) {
+    if (spreads[i].window.kernel != kernel[i])
+      throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
+                         std::to_string(spreads[i].window.kernel));
+    strides = strides || spreads[i].window.stride > 1;
+    dilates = dilates || spreads[i].window.dilation > 1;
+  }
+  const bool known = to.program().constant(w) != nullptr && dims.rank() + static_cast<int>(spreads.size()) <= max_rank - 1;
+  if (strides && !dilates && known) return to.bind(node, 0, Phases(to, spreads, group).run(x, w, to.in_or_none(node, 2)));
   std::vector<Window> windows;
   for (std::size_t i = 0; i < spreads.size(); ++i) {
     const Spread& spread = spreads[i];
-    if (spread.window.kernel != kernel[i])
-      throw ProgramError("attribute kernel_shape: expected " + std::to_string(kernel[i]) + " as in the weights, found " +
-                         std::to_string(spread.window.kernel));
     const int axis = static_cast<int>(i) + 2;
     const std::int64_t reach = spread.window.span() - 1;
     x = spread_out(to, x, axis, spread.window.stride);
