@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
 #include <millrace/kernels/conv.h>
 #include <millrace/kernels/conv1d.h>
 #include <millrace/runtime/program/op_context.h>
@@ -58,6 +60,15 @@ void infer_conv1d(InferContext& context) {
   context.result(VarType(context.tensor(0).dtype, shape));
 }
 
+/// From so many places of the output on a convolution whose taps move by one element computes vectors of places, and stores them whole.
+constexpr std::int64_t many_places = 64;
+
+/// The same convolution by conv.h, which has the same bits; null where its kernel has another place or dtype, or another stride.
+std::optional<ConvDesc> over_places(const Conv1dDesc& desc, const Place& place) {
+  if (!place.is_cpu() || desc.stride != 1 || (desc.dtype != DType::f32 && desc.dtype != DType::f64)) return std::nullopt;
+  return ConvDesc{{{1, desc.dilation, desc.pad_before, desc.pad_after}}, desc.groups};
+}
+
 OpKernel prepare_conv1d(const PrepareContext& context) {
   const Conv1dDesc form = desc_of(context.attributes());
   const Tensor* weights = context.constant(1);
@@ -69,9 +80,14 @@ OpKernel prepare_conv1d(const PrepareContext& context) {
   }
   const Conv1dPlan plan = make_conv1d(with_weights(form, *weights), context.place());
   PackingStream stream;
-  return [plan, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)}](OpContext& context_) {
+  return [plan, packed = PackedMatrix{context.placed(pack(plan, *weights, stream).data)},
+          places = over_places(plan.desc(), context.place()), held = *weights](OpContext& context_) {
     const Tensor& x = context_.tensor(0);
     const Conv1dDesc& desc = plan.desc();
+    if (places && desc.out_length(x.dim(2)) >= many_places) {
+      const Tensor* bias = context_.has(2) ? &context_.tensor(2) : nullptr;
+      return context_.set(0, conv(*places, x, held, bias, context_.stream()));
+    }
     Tensor out(desc.dtype, DDim{x.dim(0), desc.out_channels, desc.out_length(x.dim(2))}, context_.stream().memory());
     run(plan, packed, x, context_.has(2) ? &context_.tensor(2) : nullptr, out, context_.stream());
     context_.set(0, std::move(out));

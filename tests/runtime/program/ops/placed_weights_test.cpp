@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include <doctest/doctest.h>
 
+#include <millrace/kernels/conv1d.h>
 #include <millrace/runtime/builder/ops.h>
+#include <millrace/tensor/cpu_device.h>
 
 #include "support/program_runs.h"
 #include "support/random.h"
+#include "support/random_tensor.h"
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -30,4 +35,40 @@ TEST_CASE("weights that are packed when a program is compiled lie where the op r
     build::output("conv", build::conv1d(build::reshape(x, {1, 3, -1}), weight("taps", {2, 3, 2}), weight("tb", {2})));
   }
   everywhere(program, {{"x", tensor({5, 3})}, {"h", tensor({5, 4})}}, 30);
+}
+
+TEST_CASE("a convolution with known weights has the bits of the kernel, however long the sequence and whatever its groups") {
+  for (const std::uint64_t seed : seeds(60)) {
+    INFO("seed ", seed);
+    Random random(seed);
+    const DType dtype = random.coin() ? DType::f32 : DType::f64;
+    Conv1dDesc desc;
+    desc.groups = random.between(1, 4);
+    desc.in_channels = desc.groups * random.between(1, 5);
+    desc.out_channels = desc.groups * random.between(1, 9);
+    desc.kernel = random.between(1, 6);
+    desc.stride = random.between(1, 2);
+    desc.dilation = random.between(1, 3);
+    desc.pad_before = random.between(0, 4);
+    desc.pad_after = random.between(0, 4);
+    desc.dtype = dtype;
+    const Tensor weights = random_tensor(random, {desc.out_channels, desc.in_channels / desc.groups, desc.kernel}, 1, dtype);
+    const Tensor bias = random_tensor(random, {desc.out_channels}, 1, dtype);
+    const Tensor x = random_tensor(random, {random.between(1, 2), desc.in_channels, random.between(16, 200)}, 1, dtype);
+    Program program;
+    {
+      const build::Guard guard(program);
+      const Var given = build::input("x", VarType(dtype, {DDim::unknown, desc.in_channels, DDim::unknown}));
+      build::output("y", build::call1("conv1d", {given, build::parameter("w", weights), build::parameter("b", bias)},
+                                      {{"stride", desc.stride},
+                                       {"dilation", desc.dilation},
+                                       {"group", desc.groups},
+                                       {"pads", std::vector<std::int64_t>{desc.pad_before, desc.pad_after}}}));
+    }
+    CpuDevice device;
+    const Tensor wanted = conv1d(desc, x, weights, &bias, device.stream(0));
+    const Tensor found = on_cpu(program, {{"x", x}})["y"].tensor();
+    REQUIRE(found.dims() == wanted.dims());
+    CHECK(std::memcmp(found.raw(), wanted.raw(), wanted.bytes()) == 0);
+  }
 }
