@@ -40,7 +40,7 @@ struct Member {
 class Run {
  public:
   explicit Run(const Crowd& crowd)
-      : crowd_(crowd), url_(parse_stream_url(crowd.url)), timer_(context_), period_(crowd.windows * window / rate) {
+      : crowd_(crowd), url_(parse_stream_url(crowd.url)), timer_(context_), period_(static_cast<double>(crowd.windows) * window / rate) {
     std::mt19937_64 random(11);
     std::uniform_real_distribution<double> phase(0, period_);
     for (std::int64_t i = 0; i < crowd.sessions; ++i) {

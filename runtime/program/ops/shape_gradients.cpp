@@ -22,7 +22,7 @@ void reshaped_rule(GradientContext& c) {
   if (!known) return set(c, 0, call("reshape_to", {g, shape_of(value(c, 0))}, {{"allowzero", true}}));
   Ints wanted(shape->begin(), shape->end());
   // Rows that stay where they are: 0 copies them, as live rows are followed.
-  if (wanted.size() > 0 && wanted[0] == DDim::unknown && made && made->rank() > 0 && (*made)[0] == DDim::unknown) {
+  if (!wanted.empty() && wanted[0] == DDim::unknown && made && made->rank() > 0 && (*made)[0] == DDim::unknown) {
     const auto count = [](const DDim& dims) { return product_of(dims, 1, dims.rank()); };
     if (count(*shape) != DDim::unknown && count(*shape) == count(*made)) wanted[0] = 0;
   }
@@ -90,7 +90,7 @@ Term between_zeros(const Term& g, int rank, int axis, std::int64_t before, std::
   if (before == 0 && behind == 0) return g;
   Ints pads(2 * static_cast<std::size_t>(rank), 0);
   pads[static_cast<std::size_t>(axis)] = before;
-  pads[static_cast<std::size_t>(axis + rank)] = behind;
+  pads[static_cast<std::size_t>(rank) + static_cast<std::size_t>(axis)] = behind;
   return call("pad", {g}, {{"pads", pads}});
 }
 
@@ -209,7 +209,8 @@ void copied_pad_rule(GradientContext& c, const Ints& pads, const std::string& mo
   Term g = gradient(c);
   const Term x = value(c, 0);
   for (int axis = rank - 1; axis >= 0; --axis) {
-    const std::int64_t before = pads[static_cast<std::size_t>(axis)], behind = pads[static_cast<std::size_t>(axis + rank)];
+    const auto place = static_cast<std::size_t>(axis);
+    const std::int64_t before = pads[place], behind = pads[place + pads.size() / 2];
     if (before == 0 && behind == 0) continue;
     const Term extent = extent_of(x, axis);
     const Term places = call("pad", {numbers_to(extent)}, {{"pads", Ints{before, behind}}, {"mode", mode}});
