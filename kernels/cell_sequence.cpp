@@ -81,7 +81,7 @@ cuda::CellSharedParts cuda::cell_shared_parts(const CellPlan& plan, const CellSc
   }
   made.folds = made.staged + schedule.staged * most;
   // Behind the results, a line of sums for each warp.
-  made.bytes = made.folds + (results > 0 ? results * schedule.staged * 8 * 4 + std::int64_t{schedule.warps} * 32 * 4 : 0);
+  made.bytes = made.folds + (results > 0 ? schedule.staged * 8 * results * 4 + std::int64_t{schedule.warps} * 32 * 4 : 0);
   return made;
 }
 

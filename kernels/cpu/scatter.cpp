@@ -2,7 +2,6 @@
 #include <millrace/kernels/cpu/scatter.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -48,8 +47,8 @@ T reduced(T a, T b, ScatterReduction reduction) {
   if (reduction == ScatterReduction::max) return b > a || b != b ? b : a;
   if constexpr (std::is_integral_v<T>) {
     // Wraps.
-    const std::uint64_t left = static_cast<std::make_unsigned_t<T>>(a);
-    const std::uint64_t right = static_cast<std::make_unsigned_t<T>>(b);
+    const auto left = static_cast<std::uint64_t>(a);
+    const auto right = static_cast<std::uint64_t>(b);
     return static_cast<T>(reduction == ScatterReduction::add ? left + right : left * right);
   } else {
     return reduction == ScatterReduction::add ? a + b : a * b;

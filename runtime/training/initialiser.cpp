@@ -74,8 +74,7 @@ struct Fans {
 Fans fans_of(const DDim& dims, std::int64_t gates) {
   double taps = 1;
   for (int axis = 0; axis + 2 < dims.rank(); ++axis) taps *= static_cast<double>(dims[axis]);
-  const std::int64_t out = dims[dims.rank() - 1] / gates;
-  return {taps * static_cast<double>(dims[dims.rank() - 2]), taps * static_cast<double>(out)};
+  return {taps * static_cast<double>(dims[dims.rank() - 2]), taps * static_cast<double>(dims[dims.rank() - 1] / gates)};
 }
 
 /// The factor of the numbers of [−1, 1) or of N(0, 1).

@@ -108,11 +108,9 @@ std::string rows_as_svg(const std::string& device, const std::vector<Row>& rows)
                   static_cast<double>(columns) * width, lines * height + 30);
   text += "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
   text += fmt::format("<text x=\"10\" y=\"18\">microseconds, less is better; {}</text>\n", escaped(device));
-  for (std::size_t i = 0; i < panels.size(); ++i) {
-    const std::size_t line = i / columns;
-    text +=
-        drawing_of(panels[i].first, panels[i].second, static_cast<double>(i % columns) * width, 30 + static_cast<double>(line) * height);
-  }
+  for (std::size_t i = 0; i < panels.size(); ++i)
+    text += drawing_of(panels[i].first, panels[i].second, static_cast<double>(i % columns) * width,
+                       30 + static_cast<double>(i / columns) * height);
   return text + "</svg>\n";
 }
 

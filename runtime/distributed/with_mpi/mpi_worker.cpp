@@ -324,7 +324,6 @@ void MpiWorker::end_all(const std::exception_ptr& error) noexcept {
   }
   active_in_.clear();
   // MPI may still write into the tensors of operations that it was given: they stay as long as the process.
-  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): like push_back below, it ends a process that has no memory for it
   static auto* const left = new std::vector<OperationPtr>;
   for (const OperationPtr& operation : ended) {
     if (!operation->requests.empty()) left->push_back(operation);

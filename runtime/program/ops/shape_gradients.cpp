@@ -90,7 +90,7 @@ Term between_zeros(const Term& g, int rank, int axis, std::int64_t before, std::
   if (before == 0 && behind == 0) return g;
   Ints pads(2 * static_cast<std::size_t>(rank), 0);
   pads[static_cast<std::size_t>(axis)] = before;
-  pads[static_cast<std::size_t>(rank) + static_cast<std::size_t>(axis)] = behind;
+  pads[static_cast<std::size_t>(axis + rank)] = behind;
   return call("pad", {g}, {{"pads", pads}});
 }
 
@@ -209,8 +209,7 @@ void copied_pad_rule(GradientContext& c, const Ints& pads, const std::string& mo
   Term g = gradient(c);
   const Term x = value(c, 0);
   for (int axis = rank - 1; axis >= 0; --axis) {
-    const auto place = static_cast<std::size_t>(axis);
-    const std::int64_t before = pads[place], behind = pads[place + pads.size() / 2];
+    const std::int64_t before = pads[static_cast<std::size_t>(axis)], behind = pads[static_cast<std::size_t>(axis + rank)];
     if (before == 0 && behind == 0) continue;
     const Term extent = extent_of(x, axis);
     const Term places = call("pad", {numbers_to(extent)}, {{"pads", Ints{before, behind}}, {"mode", mode}});

@@ -49,8 +49,8 @@ TEST_CASE("sessions that do less than their rate leave room once that has been s
   CHECK(admitted(idle, 40) == 40);
   CHECK(admitted(busy, 40) == 40);
   for (int second = 1; second <= 3; ++second) {
-    idle.observe(begin + milliseconds(1000 * second), 100 * static_cast<std::uint64_t>(second), 0);
-    busy.observe(begin + milliseconds(1000 * second), 90000 * static_cast<std::uint64_t>(second), 0);
+    idle.observe(begin + milliseconds(1000 * second), static_cast<std::uint64_t>(100 * second), 0);
+    busy.observe(begin + milliseconds(1000 * second), static_cast<std::uint64_t>(90000 * second), 0);
   }
   CHECK(idle.load(40) == 100.0);
   CHECK(admitted(idle, 100, 40) == 36);

@@ -96,7 +96,7 @@ VarId of_length(Importer& to, VarId x, int axis, std::int64_t length) {
   if (found > length) return to.emit1("slice", {x}, {{"starts", Ints{0}}, {"ends", Ints{length}}, {"axes", Ints{axis}}});
   if (found == length) return x;
   Ints pads(2 * static_cast<std::size_t>(to.rank(x)), 0);
-  pads[static_cast<std::size_t>(axis) + static_cast<std::size_t>(to.rank(x))] = length - found;
+  pads[static_cast<std::size_t>(axis + to.rank(x))] = length - found;
   return to.emit1("pad", {x}, {{"pads", pads}, {"mode", std::string("constant")}});
 }
 
