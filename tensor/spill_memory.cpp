@@ -150,8 +150,9 @@ SpillMemory::Statistics SpillMemory::statistics() const {
 void read_ahead(const Tensor& x) noexcept {
   if (x.storage() == nullptr || dynamic_cast<const SpillMemory*>(&x.storage()->resource()) == nullptr) return;
   constexpr std::uintptr_t page = 4096;
-  const auto begin = reinterpret_cast<std::uintptr_t>(x.storage()->data()), end = begin + x.storage()->bytes();
-  ::madvise(reinterpret_cast<void*>(begin / page * page), end - begin / page * page, MADV_WILLNEED);
+  std::byte* const data = x.storage()->data();
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % page;
+  ::madvise(data - before, before + x.storage()->bytes(), MADV_WILLNEED);
 }
 
 }  // namespace millrace

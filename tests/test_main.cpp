@@ -56,6 +56,7 @@ REGISTER_LISTENER("frames", 1, FrameListener);
 
 // libstdc++'s own count of references to an exception is not instrumented: the thread that lets go of one last seems to race with those
 // that looked at it before. Read by ThreadSanitizer alone.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is ThreadSanitizer's
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:std::__exception_ptr::exception_ptr::_M_release\n"; }
 

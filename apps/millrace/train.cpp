@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -57,7 +58,7 @@ std::string score_text(const std::string& prefix, const training::Score& score) 
 }
 
 std::string duration_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
+  const std::int64_t whole = std::llround(std::max(0.0, seconds));
   return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }

@@ -12,7 +12,7 @@ namespace millrace::detail {
 
 Tensor FilledSlots::slot(std::int64_t index) const {
   if (items) return whole.select(0, index);
-  const Tensor rows = whole.rows(offsets[static_cast<std::size_t>(index)], offsets[static_cast<std::size_t>(index) + 1]);
+  Tensor rows = whole.rows(offsets[static_cast<std::size_t>(index)], offsets[static_cast<std::size_t>(index) + 1]);
   if (watermark == nullptr || rows.elements() == 0 || rows.ready().reached()) return rows;
   return part_of(rows, Point(watermark, static_cast<std::uint64_t>(index) + 1));
 }

@@ -36,7 +36,7 @@ Point put(const Tensor& from, const Tensor& to, const std::optional<StreamRef>& 
 }  // namespace
 
 std::string Asked::to_string() const {
-  const std::string what = std::string(name_of(dtype)) + dims.to_string();
+  std::string what = std::string(name_of(dtype)) + dims.to_string();
   switch (call) {
     case Call::all_reduce: return fmt::format("all_reduce ({}) of {}", millrace::to_string(reduce), what);
     case Call::broadcast: return fmt::format("broadcast from {} of {}", root, what);

@@ -84,7 +84,7 @@ Var at_each_row(const Sequences& sequences, const Conv1dWeights& weights, const 
   const std::int64_t left = options.causal ? taps - 1 : (taps - 1) / 2;
   Way behind;
   for (std::int64_t tap = 0; tap <= left; ++tap) behind.taps.push_back(tap);
-  const Var y = along(sequences, behind, weights, options, internal::parameter(options.name + "_bias", weights.bias));
+  Var y = along(sequences, behind, weights, options, internal::parameter(options.name + "_bias", weights.bias));
   if (left == taps - 1) return y;
   Way ahead{{}, 1, true};
   for (std::int64_t tap = taps - 1; tap > left; --tap) ahead.taps.push_back(tap);

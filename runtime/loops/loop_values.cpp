@@ -211,7 +211,7 @@ task<bool> await_state(const Binding* binding, std::size_t index, std::int64_t s
     co_return first.has_value();
   }
   const std::optional<LoDTensor> held = slot < 0 ? std::nullopt : array.array().peek(slot);
-  if (held) made->states.push_back(order ? SlotValue(*held, *order, slot) : SlotValue(*held));
+  if (held) made->states.push_back(order ? SlotValue(*held, order, slot) : SlotValue(*held));
   co_return held.has_value();  // a slot that nothing wrote: the loop says so, iteration by iteration
 }
 

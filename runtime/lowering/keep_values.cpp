@@ -142,7 +142,7 @@ class Keeper {
     program_.block(block_).ops.assign(std::make_move_iterator(ops.begin()), std::make_move_iterator(at));
     build::Guard guard(program_);
     const build::BlockGuard in(guard, block_);
-    const auto made = make();
+    auto made = make();
     place_ = program_.block(block_).ops.size();
     for (auto op = at; op != ops.end(); ++op) program_.append_raw(block_, std::move(*op));
     return made;
@@ -179,7 +179,7 @@ class Keeper {
       const std::optional<std::int64_t> first = form.carried[i].stride == 1 ? start_of(i) : std::nullopt;
       if (!first || *first == std::numeric_limits<std::int64_t>::min()) continue;
       return [this, i, first] {
-        const Var counter = Var::of(body().params[i]);
+        Var counter = Var::of(body().params[i]);
         if (*first == 0) return counter;
         const auto offset =
             counter.type().dtype == DType::i64 ? Tensor::scalar(-*first) : Tensor::scalar(static_cast<std::int32_t>(-*first));

@@ -2,6 +2,8 @@
 #include <millrace/runtime/lowering/passes.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
@@ -61,7 +63,7 @@ bool same(const Attribute& a, const Attribute& b) {
           if constexpr (std::is_same_v<T, Tensor>)
             return false;
           else if constexpr (std::is_same_v<T, double>)
-            return std::memcmp(&left, &std::get<double>(b), sizeof(double)) == 0;  // −0 is not +0
+            return std::bit_cast<std::uint64_t>(left) == std::bit_cast<std::uint64_t>(std::get<double>(b));  // −0 is not +0
           else
             return left == std::get<T>(b);
         },

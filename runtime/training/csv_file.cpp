@@ -71,7 +71,7 @@ class Lines {
   void split(std::string_view line) {
     fields_.clear();
     while (true) {
-      const std::string_view start = line.substr(std::min(line.find_first_not_of(" "), line.size()));
+      const std::string_view start = line.substr(std::min(line.find_first_not_of(' '), line.size()));
       if (start.starts_with('"')) {
         line = quoted(start.substr(1));
       } else {

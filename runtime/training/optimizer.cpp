@@ -40,7 +40,7 @@ Tensor copied(const Tensor& tensor) {
 }
 
 Tensor converted(const Tensor& tensor, DType dtype) {
-  const Tensor from = internal::dense(tensor);
+  Tensor from = internal::dense(tensor);
   if (from.dtype() == dtype) return from;
   Tensor made(dtype, from.dims());
   visit_dtype(dtype, [&]<class To>(std::type_identity<To>) {

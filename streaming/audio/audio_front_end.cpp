@@ -18,7 +18,7 @@ void check_range(const char* what, std::int64_t found, std::int64_t least, std::
                         ", found " + std::to_string(found));
 }
 
-const AudioConfig& checked(const AudioConfig& config) {
+AudioConfig checked(const AudioConfig& config) {
   constexpr std::int64_t longest = 1 << 20;
   check_range("a rate in Hz", config.rate, AudioFormat::min_rate, AudioFormat::max_rate);
   check_range("a window in samples", config.window, 1, longest);
@@ -27,7 +27,7 @@ const AudioConfig& checked(const AudioConfig& config) {
   return config;
 }
 
-const AudioFormat& checked(const AudioFormat& format) {
+AudioFormat checked(const AudioFormat& format) {
   check_range("a rate in Hz", format.rate, AudioFormat::min_rate, AudioFormat::max_rate);
   check_range("channels", format.channels, 1, AudioFormat::max_channels);
   return format;

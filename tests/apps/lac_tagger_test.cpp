@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -39,7 +40,8 @@ bool has_model() {
 Sentence characters(const std::string& text) { return lac::characters_of(text).all; }
 
 bool same_bits(const lac::Tagged& a, const lac::Tagged& b) {
-  return a.to_string() == b.to_string() && a.tags == b.tags && std::memcmp(&a.score, &b.score, sizeof(float)) == 0;
+  return a.to_string() == b.to_string() && a.tags == b.tags &&
+         std::bit_cast<std::uint32_t>(a.score) == std::bit_cast<std::uint32_t>(b.score);
 }
 
 /// Sentences of the characters that a model knows, and of some that it does not, empty ones too.

@@ -19,7 +19,10 @@ class FaultyMemory final : public MemoryResource {
   std::size_t live() const noexcept { return live_; }
 
   void* allocate(std::size_t bytes) override {
-    if (until_failure_ > 0 && --until_failure_ == 0) throw OutOfMemoryError("injected: expected memory, found none");
+    if (until_failure_ > 0) {
+      --until_failure_;
+      if (until_failure_ == 0) throw OutOfMemoryError("injected: expected memory, found none");
+    }
     void* const pointer = host_memory()->allocate(bytes);
     ++live_;
     return pointer;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/random_program.h"
 
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -192,7 +194,7 @@ class Maker {
   int ports_ = 0;
 };
 
-bool same_bits_of(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool same_bits_of(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
 
 bool same(const Attribute& a, const Attribute& b) {
   if (a.index() != b.index()) return false;

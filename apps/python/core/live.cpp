@@ -197,7 +197,7 @@ nb::object try_push(const SessionObject& self, nb::handle rows, const nb::dict& 
   expect_open(self);
   const Model& model = *self.model;
   model.get();
-  if (model.arriving().size() == 1 && model.recurrence().levels == 1 && named.size() == 0) {
+  if (model.arriving().size() == 1 && model.recurrence().levels == 1 && named.empty()) {
     const PlainRows plain(rows, model.arriving().front().type.dtype, *model.arriving().front().type.shape);
     if (plain.valid()) return model.try_push(*self.session, plain.bytes());
   }
@@ -463,7 +463,7 @@ void bind_any_program(nb::module_& m) {
           [](const AnyProgramObject& self, const LoopObject& loop, const std::string& input, nb::handle slot) {
             const VarType type = type_of(*self.program->source, input, "live program");
             const Value given = type.is_array() ? slot_from(slot, input, type) : value_from(slot, input, VarType::unranked(type.dtype));
-            const LoDTensor rows = given.tensor();
+            const LoDTensor& rows = given.tensor();
             // Copied: the run lets go of it on a thread without the GIL.
             task<void> work = self.program->get().push(input, LoDTensor(copy_of(rows.tensor()), rows.lod()));
             return start_on(loop, std::move(work), "push", [kept = self.program] { return nb::none(); });

@@ -63,7 +63,7 @@ ArrayVar make_array(const std::optional<Var>& size, const std::optional<Order>& 
 TensorArray::Mode mode(bool data_shared) { return data_shared ? TensorArray::share : TensorArray::copy; }
 
 void bind_arrays(nb::module_& m) {
-  nb::class_<Order>(m, "Order", "What `unpack` hands to `pack`, and to arrays that are made with an order.");
+  static_cast<void>(nb::class_<Order>(m, "Order", "What `unpack` hands to `pack`, and to arrays that are made with an order."));
   nb::class_<ArrayVar>(m, "TensorArray",
                        "Numbered slots, each written once: the steps of a sequence, the states of a loop. What is read in a loop waits for "
                        "what is written.\n\n"

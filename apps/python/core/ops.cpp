@@ -241,7 +241,7 @@ Var permuted(const Var& x, const nb::args& axes) { return build::transpose(x, ex
 
 /// `transpose` of PyTorch and of NumPy: two numbers exchange these axes; more numbers or a sequence are a permutation; without any the axes are reversed.
 Var transposed_by(const Var& x, const nb::args& axes) {
-  if (axes.size() == 0) return transposed(x);
+  if (axes.empty()) return transposed(x);
   if (axes.size() != 2) return permuted(x, axes);
   if (!x.type().shape) return permuted(x, axes);
   const std::int64_t rank = x.type().rank();

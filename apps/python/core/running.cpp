@@ -328,7 +328,7 @@ void bind_result(nb::module_& m) {
       if (held == name) return &value;
     return nullptr;
   };
-  nb::class_<ValueObject>(m, "_Value", "A value of a run for another run.", nb::is_weak_referenceable());
+  static_cast<void>(nb::class_<ValueObject>(m, "_Value", "A value of a run for another run.", nb::is_weak_referenceable()));
   nb::class_<Result>(
       m, "Result", "The outputs of a run by name: `result['y']` is a Tensor, or a LoDTensor where there are sequences. Nothing is copied.")
       .def(

@@ -140,6 +140,7 @@ void GradientSums::visit(const Op& op, const std::function<bool(VarId)>& chosen)
   bool any = false;
   for (const VarId output : op.outputs) any = any || has(output);
   if (!any || !passes_gradient(program_, op)) return;
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the rule appends ops, and that may move `op`
   const Op held = op;
   const auto wants = [&](std::size_t input) {
     const VarId var = held.inputs[input];

@@ -299,7 +299,7 @@ Symbol StepBuilder::counter_value(const Symbol& counter) {
     next_[made][ends] = apply("add", {state_at(made, ends, -1, clock), one}, {}, -1)[0];
     count->second = made;
   }
-  const Symbol value = state_at(count->second, begins, -1, clock);
+  Symbol value = state_at(count->second, begins, -1, clock);
   if (counter.offset == 0) return value;
   const Symbol offset{.kind = Kind::constant, .value = Tensor::scalar<std::int64_t>(counter.offset)};
   return apply("add", {value, offset}, {}, -1)[0];

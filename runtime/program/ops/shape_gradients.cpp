@@ -22,7 +22,7 @@ void reshaped_rule(GradientContext& c) {
   if (!known) return set(c, 0, call("reshape_to", {g, shape_of(value(c, 0))}, {{"allowzero", true}}));
   Ints wanted(shape->begin(), shape->end());
   // Rows that stay where they are: 0 copies them, as live rows are followed.
-  if (wanted.size() > 0 && wanted[0] == DDim::unknown && made && made->rank() > 0 && (*made)[0] == DDim::unknown) {
+  if (!wanted.empty() && wanted[0] == DDim::unknown && made && made->rank() > 0 && (*made)[0] == DDim::unknown) {
     const auto count = [](const DDim& dims) { return product_of(dims, 1, dims.rank()); };
     if (count(*shape) != DDim::unknown && count(*shape) == count(*made)) wanted[0] = 0;
   }

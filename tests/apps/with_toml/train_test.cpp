@@ -522,7 +522,6 @@ clip_norm = 1.0
 TEST_CASE("a job begins with the weights of another, and says which one does not fit") {
   Job job;
   REQUIRE(millrace_command(job.command("a", {"--quiet"})).code == 0);
-  const std::string alone = job.config;
   job.config += "[model]\nstart = \"a/model.safetensors\"\n";
   job.config.replace(job.config.find("learning_rate = 0.02"), 20, "learning_rate = 0.0");
   REQUIRE(millrace_command(job.command("b", {"--quiet"})).code == 0);
@@ -640,7 +639,6 @@ TEST_CASE("a truncated job is resumed under the same truncation alone, and with 
   for (const char* other : {"keep", "recompute", "truncate(2)"})
     check_refused(job.command("a", {"--quiet", "--resume", "--epochs", "4", "--memory", other}), 1, {"another config"});
   CHECK(millrace_command(job.command("a", {"--quiet", "--resume", "--epochs", "4", "--memory", "truncate(3, 3)"})).code == 0);
-  const std::string cut = job.config;
   job.config.erase(job.config.find("memory = "), 23);
   REQUIRE(millrace_command(job.command("b", {"--quiet", "--epochs", "2"})).code == 0);
   CHECK(millrace_command(job.command("b", {"--quiet", "--resume", "--epochs", "3", "--memory", "recompute"})).code == 0);

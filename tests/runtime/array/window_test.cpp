@@ -96,7 +96,7 @@ task<void> sum_on(TensorArray window, Tensor sum, StreamRef stream) {
     const bool more = co_await window.has(i);
     if (!more) break;
     SlotValue value = co_await window.read(i);
-    const Tensor item = value.tensor();
+    const Tensor& item = value.tensor();
     launch<1, 1>(
         {&item}, {&sum},
         [item, sum](ThreadTeam&) { *static_cast<std::int64_t*>(sum.raw_mutable()) += *static_cast<const std::int64_t*>(item.raw()); },

@@ -119,7 +119,7 @@ std::string reason(const Program& program) {
   for (const Op& op : program.block(0).ops) {
     if (op.type != "while") continue;
     try {
-      FusedLoop(program, 0, op);
+      static_cast<void>(FusedLoop(program, 0, op));
       return {};
     } catch (const UnsupportedError& error) {
       return error.what();

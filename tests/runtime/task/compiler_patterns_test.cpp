@@ -24,7 +24,7 @@ class Tracked {
   Tracked(const Tracked& other) : alive_(other.alive_), self_(this), value_(other.value()) { ++*alive_; }
   Tracked(Tracked&& other) noexcept : alive_(other.alive_), self_(this), value_(other.value()) { ++*alive_; }
   Tracked& operator=(const Tracked& other) {
-    value_ = other.value();
+    if (this != &other) value_ = other.value();
     return *this;
   }
   ~Tracked() {

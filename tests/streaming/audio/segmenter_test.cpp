@@ -84,7 +84,7 @@ TEST_CASE("segments are in order, apart, and within the audio, whatever the valu
     config.pad = config.min_off * 0.5;
     std::vector<double> values;
     for (std::int64_t left = random.between(0, 60); left > 0; --left)
-      values.push_back(random.coin() ? random.real() : (random.coin() ? 1 : 0));
+      values.push_back(random.coin() ? random.real() : (random.coin() ? 1.0f : 0.0f));
     double last = 0;
     for (const auto& [start, end] : segments(config, values)) {
       CHECK(start >= last);

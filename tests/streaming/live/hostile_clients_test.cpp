@@ -187,7 +187,7 @@ TEST_CASE("a WebSocket client that had said much more when it was refused reads 
   const std::string answered = client.to_end();
   CHECK(client.ended == asio::error::eof);
   CHECK(answered.find("\"code\":\"bad_message\"") != std::string::npos);
-  CHECK(answered.find("\x88") != std::string::npos);
+  CHECK(answered.find('\x88') != std::string::npos);
 }
 
 TEST_CASE("a WebSocket ping counts as life, data without a byte does not") {

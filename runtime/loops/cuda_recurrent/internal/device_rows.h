@@ -132,7 +132,7 @@ struct DeviceRows {
     const auto end = filled.offsets[static_cast<std::size_t>(first + iterations)];
     for (auto t = static_cast<std::size_t>(first); t < static_cast<std::size_t>(first + iterations); ++t)
       rows.push_back(filled.items ? filled.whole.dim(1) : filled.offsets[t + 1] - filled.offsets[t]);
-    const Tensor part = filled.whole.rows(begin, end);
+    Tensor part = filled.whole.rows(begin, end);
     if (!filled.items) return part;
     const DDim dims = part.dims().erased(0);
     const Tensor straight = part.is_contiguous() ? part : contiguous(part, stream);

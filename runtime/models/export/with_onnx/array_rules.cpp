@@ -74,7 +74,7 @@ void read(Exporter& to, const Op& op, const char*) {
   if (is_last(to, op) && state.boot == op.inputs[2]) return to.bind(op.outputs[0], state.last);
   const std::string index = to.scalar(op.inputs[1]);
   if (!Exporter::has(op, 2)) return to.bind(op.outputs[0], slot(to, state, index));
-  const std::string boot = to.in(op, 2);
+  std::string boot = to.in(op, 2);
   to.bind(op.outputs[0],
           to.choose(
               to.node("Less", {index, to.whole(0)}), to.type(op.outputs[0]), [&] { return boot; }, [&] { return slot(to, state, index); }));

@@ -20,7 +20,7 @@ void concat(Importer& to, const Node& node, const char* op) {
 /// Sizes were an attribute up to opset 12. Without sizes the parts are equal, the last of opset 18 perhaps shorter; none where the extent is
 /// not known.
 Ints split_sizes(Importer& to, const Node& node, VarId x, std::int64_t axis) {
-  const Ints given = to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("split").value_or(Ints{});
+  Ints given = to.opset() >= 13 ? to.needed_integers(node, 1, {}) : node.integers("split").value_or(Ints{});
   if (!given.empty()) return given;
   const auto parts = static_cast<std::int64_t>(node.outputs());
   if (node.integer("num_outputs", parts) != parts)

@@ -121,7 +121,7 @@ class RandomCell {
   }
   /// Another of the same width, or one column, or weights.
   Var beside(const Var& x) {
-    const Var other = any();
+    Var other = any();
     if (width(other) == width(x)) return other;
     switch (random().between(0, 3)) {
       case 0: return weights_({width(x)});

@@ -5,7 +5,7 @@
 
 #include <millrace/kernels/conv1d.h>
 #include <millrace/runtime/builder/ops.h>
-#include <millrace/tensor/cpu_device.h>
+#include <millrace/tensor/device.h>
 
 #include "support/program_runs.h"
 #include "support/random.h"
