@@ -31,7 +31,7 @@ void drop_unread_views(Program& program) {
     const auto is_unread = [&](const Op& op) {
       const OpDef& def = program.registry().at(op.type);
       const bool numbers = def.pure && def.prepare && !def.stores && std::all_of(op.outputs.begin(), op.outputs.end(), is_number);
-      return (def.traits.view || (op.inputs.empty() && def.pure) || numbers) &&
+      return (def.traits.view || (def.pure && (op.inputs.empty() || def.traits.product)) || numbers) &&
              std::none_of(op.outputs.begin(), op.outputs.end(), [&](VarId var) { return read.contains(var); });
     };
     dropped = false;

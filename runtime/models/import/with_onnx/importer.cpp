@@ -464,7 +464,7 @@ VarId Importer::squeezed(VarId x, Ints axes, const std::string& name) {
   const int rank = program_.var(x).type.rank();
   for (std::int64_t& axis : axes) axis = rank >= 0 && axis < 0 ? axis + rank : axis;
   std::sort(axes.begin(), axes.end());
-  for (const Op* op = values_.widening(x); op != nullptr && !axes.empty(); op = values_.widening(x)) {
+  for (const Op* op = values_.maker(x); op != nullptr && op->type == "unsqueeze" && !axes.empty(); op = values_.maker(x)) {
     Ints given = op->attributes.get<Ints>("axes");
     for (std::int64_t& axis : given) axis = axis < 0 ? axis + rank : axis;
     std::sort(given.begin(), given.end());

@@ -54,6 +54,7 @@ class Importer {
   std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
   /// The value that `var` is in another form, and where an extent is first known from (values.h).
   VarId source(VarId var) const { return values_.source(var); }
+  const Op* maker(VarId var) const { return values_.maker(var); }
   VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }
   Element origin(VarId var, int axis) const { return values_.origin(var, axis); }
   /// The var that a name of the file has here; `no_var`: none.

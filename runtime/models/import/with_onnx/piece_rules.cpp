@@ -82,6 +82,27 @@ void split(Importer& to, const Node& node, const char* op) {
   for (std::size_t i = 0; i < parts.size(); ++i) to.bind(node, i, parts[i]);
 }
 
+/// A convolution with padding at both ends, of which a slice from 0 on cuts the last places off, as exporters write causal ones: the same convolution with less
+/// padding behind. `end`: that of the slice along the axis of the places. Null where it is none.
+VarId convolved_before(Importer& to, VarId x, std::int64_t axis, const Element& end) {
+  const Op* const made = to.maker(to.copied(x));
+  if (made == nullptr || made->type != "conv1d" || axis != 2) return no_var;
+  Op op = *made;  // appending moves it
+  const auto number = [&](const char* name) { return op.attributes.get_or(name, std::int64_t{1}); };
+  Ints pads = op.attributes.get_or("pads", Ints{0, 0});
+  const std::optional<DDim>& weights = to.type(op.inputs[1]).shape;
+  if (number("stride") != 1 || !weights || weights->rank() != 3 || (*weights)[2] < 1) return no_var;
+  std::int64_t cut = 0;
+  if (end.number)
+    cut = -*end.number;
+  else if (end.of != no_var && to.origin(end.of, end.axis) == to.origin(op.inputs[0], 2))  // as many places as x has
+    cut = pads[0] + pads[1] - ((*weights)[2] - 1) * number("dilation");
+  if (cut < 1 || cut > pads[1]) return no_var;
+  pads[1] -= cut;
+  op.attributes.set("pads", pads);
+  return to.emit1(op.type, op.inputs, op.attributes);
+}
+
 /// Bounds were attributes up to opset 9. A slice of everything, as exporters write x[:, …], is x.
 void slice(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
@@ -102,6 +123,12 @@ void slice(Importer& to, const Node& node, const char*) {
   const std::optional<Ints> ends = to.known_integers(node, 2);
   const std::optional<Ints> axes = to.known_integers(node, 3);
   const std::optional<Ints> steps = to.known_integers(node, 4);
+  if (starts && *starts == Ints{0} && axes && axes->size() == 1 && to.type(x).rank() > 0 && (steps ? *steps == Ints{1} : !node.has(4))) {
+    const auto end = to.elements(to.in(node, 2));
+    const std::int64_t axis = axes->front() < 0 ? axes->front() + to.type(x).rank() : axes->front();
+    if (end && end->size() == 1)
+      if (const VarId made = convolved_before(to, x, axis, end->front()); made != no_var) return to.bind(node, 0, made);
+  }
   if (starts && ends && (axes || !node.has(3)) && (steps || !node.has(4))) return give(*starts, *ends, axes, steps);
   to.give(node, "slice_by", {x, to.in(node, 1), to.in(node, 2), to.in_or_none(node, 3), to.in_or_none(node, 4)});
 }

@@ -129,11 +129,6 @@ VarId Values::copied(VarId var) const {
   return var;
 }
 
-const Op* Values::widening(VarId var) const {
-  const Op* op = maker(var);
-  return op != nullptr && op->type == "unsqueeze" ? op : nullptr;
-}
-
 bool Values::picks(VarId var) const {
   for (int depth = 0; depth < deepest; ++depth) {
     const Op* op = maker(var);
@@ -154,9 +149,16 @@ Element Values::origin(VarId var, int axis) const {
     const auto is_small = [&](std::size_t input) {
       return program_.constant(op->inputs[input]) != nullptr && program_.var(op->inputs[input]).type.rank() < std::max(rank, 1);
     };
+    const auto keeps_places = [&] {  // a convolution with as much padding as its kernel reaches
+      const std::optional<DDim>& w = program_.var(op->inputs[1]).type.shape;
+      const auto number = [&](const char* name) { return op->attributes.get_or(name, std::int64_t{1}); };
+      const auto pads = op->attributes.get_or("pads", std::vector<std::int64_t>{0, 0});
+      return w && w->rank() == 3 && number("stride") == 1 && pads[0] + pads[1] == ((*w)[2] - 1) * number("dilation");
+    };
     const bool keeps = op->type == "identity" || op->type == "cast" || op->type == "softmax" || op->type == "layer_norm" ||
                        ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && is_small(1)) ||
-                       (op->type == "matmul" && axis < rank - 1 && is_small(1));
+                       (op->type == "matmul" && axis < rank - 1 && is_small(1)) ||
+                       (op->type == "conv1d" && (axis == 0 || (axis == 2 && keeps_places())));
     if (op->type == "transpose") {
       const auto perm = op->attributes.get_or("perm", std::vector<std::int64_t>{});
       axis = perm.empty() ? rank - 1 - axis : static_cast<int>(perm[static_cast<std::size_t>(axis)]);

@@ -35,8 +35,8 @@ class Values {
   VarId source(VarId var) const;
   /// What `var` is a copy of, or `var`.
   VarId copied(VarId var) const;
-  /// The op that gives `var` axes of extent 1, or null.
-  const Op* widening(VarId var) const;
+  /// The op that makes `var`, or null; a pointer until the next op is appended.
+  const Op* maker(VarId var) const;
   /// Whether an op picks `var` from a list, or copies what one picked.
   bool picks(VarId var) const;
   /// Where an extent is first known from: through ops that keep it.
@@ -47,7 +47,6 @@ class Values {
     int block = 0;
     std::size_t op = 0;
   };
-  const Op* maker(VarId var) const;
   const Tensor* tensor(VarId var, int depth);
   std::optional<Tensor> computed(VarId var, int depth);
   std::optional<Tensor> evaluated(VarId var, const Op& op, int depth);

@@ -524,6 +524,27 @@ TEST_CASE("An LSTM of one step inside a loop is a cell there, and one of f16 com
   for (std::size_t i = 0; i < ys[0].size(); ++i) CHECK(std::abs(ys[0][i] - ys[1][i]) < 4e-3);
 }
 
+TEST_CASE("A convolution whose last places a slice cuts off is one with less padding behind, and goes live") {
+  for (const bool by_extent : {false, true}) {
+    INFO("by extent ", by_extent);
+    GraphBuilder graph;
+    graph.input("x", {1, 2, -1}).output("y").initializer("w", ones({3, 2, 3})).initializer("zero", list({0})).initializer("two", list({2}));
+    graph.initializer("end", list({-4})).initializer("at", Tensor::scalar<std::int64_t>(2));
+    graph.node("Conv", {"x", "w"}, {"c"}).set("pads", Ints{4, 4}).set("dilations", Ints{2});
+    graph.node("Shape", {"x"}, {"shape"});
+    graph.node("Slice", {"shape", "two", "behind"}, {"T"});
+    graph.initializer("behind", list({3}));
+    graph.node("Slice", {"c", "zero", by_extent ? "T" : "end", "two"}, {"y"});
+    const Program program = parse(graph);
+    const std::vector<std::string> ops = ops_of(program);
+    CHECK(std::count(ops.begin(), ops.end(), "conv1d") == 1);
+    CHECK(std::count(ops.begin(), ops.end(), "slice") == 0);
+    const Op& conv = find_op(program, "conv1d");
+    CHECK(conv.attributes.get<Ints>("pads") == Ints{4, 0});
+    CHECK_NOTHROW(make_recurrence(program));
+  }
+}
+
 TEST_CASE("A Loop without a trip count whose condition only hands itself on can never end and is refused") {
   for (const int copies : {0, 1, 3}) {
     GraphBuilder body;
