@@ -404,7 +404,8 @@ TEST_CASE("a schedule keeps the weights on chip while they fit, and says what it
         CHECK_NOTHROW(check_schedule(made, desc, h200));
         CHECK(made.blocks * made.groups <= 132);
         const std::int64_t chunks = (hidden + (dtype == DType::f32 ? 7 : 15)) / (dtype == DType::f32 ? 8 : 16);
-        if (hidden <= 1024 && dtype != DType::f32) CHECK(made.resident == chunks);
+        // A slab of more rows may be worth an eighth of the weights.
+        if (hidden <= 1024 && dtype != DType::f32) CHECK(8 * made.resident >= 7 * chunks);
         CHECK(made.reason.find("ns a step") != std::string::npos);
       }
   desc.dtype = DType::f32;
