@@ -61,6 +61,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
 
  private:
   static constexpr int chunk_k = Arithmetic<T>::chunk;
+  static constexpr bool approximates = lstm_approximates(dtype_of<Stored>);
 
   MILLRACE_DEVICE int first_task() const { return team_; }
   MILLRACE_DEVICE void load() const {
@@ -221,7 +222,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
           float sums[4];
           sums_of(addends[lane], total[lane], i, sums);
           next_c[lane].c[i] = states_[lane].c[i];
-          next_h[lane].c[i] = LstmFunctions<float>::usual(sums, next_c[lane].c[i]);
+          next_h[lane].c[i] = LstmFunctions<float>::usual<approximates>(sums, next_c[lane].c[i]);
         }
       });
     each_row(task, [&](int lane, int unit, int i, int row) {
@@ -234,7 +235,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
       } else {
         float sums[4];
         sums_of(addends[lane], total[lane], i, sums);
-        h = narrowed<Stored>(a_.functions.step(sums, addends[lane].peepholes, c));
+        h = narrowed<Stored>(a_.functions.template step<approximates>(sums, addends[lane].peepholes, c));
       }
       const std::int64_t at = this->place_of(step_, row);
       if (a_.live != nullptr && a_.live[at] == 0) {
