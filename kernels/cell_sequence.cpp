@@ -109,7 +109,7 @@ double estimate(const CellPlan& plan, const CellSchedule& of, std::int64_t tiles
     all += units * (chunks - static_cast<double>(of.resident[p])) * mine *
            static_cast<double>(cuda::cell_weights_of_chunk(plan.products[p].gates, cuda::cell_by_mma(plan))) * Costs::cache_rate;
   }
-  return all + rounds * Costs::pointwise;
+  return all + rounds * (Costs::pointwise(1, false) + Costs::outputs(1));
 }
 
 /// As many weights as fit stay in shared memory.

@@ -108,8 +108,8 @@ struct LstmSequenceRows {
   std::optional<Tensor> phases;
 };
 
-/// Parts of a step, as `LstmSequenceRows::phases` counts them: loads that no block waits for, the wait for other blocks, the copy of h to shared
-/// memory, the product, functions and stores, the arrival at the next barrier.
+/// Parts of a step, as `LstmSequenceRows::phases` counts them: loads, and stores of the step before, that no block waits for; the wait for other
+/// blocks, the copy of h to shared memory, the product, the functions and the stores of h for other blocks, the arrival at the next barrier.
 inline constexpr std::array<const char*, 6> lstm_phases{"ask", "wait", "copy", "product", "pointwise", "arrive"};
 
 /// Enqueues all steps. `schedule`: another than `schedule_lstm`'s. ShapeError, DTypeError, IndexError

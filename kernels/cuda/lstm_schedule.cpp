@@ -62,7 +62,10 @@ struct Work {
     const double streaming = units * static_cast<double>(chunks - of.resident) * std::ceil(mine / of.wide) *
                              static_cast<double>(cuda::lstm_weight_bytes) * Costs::cache_rate;
     const double meeting = of.group == Group::block ? Costs::block : of.group == Group::cluster ? Costs::cluster : Costs::grid;
-    return meeting + staging + streaming + arithmetic + rounds * of.wide * Costs::pointwise;
+    const double pointwise = rounds * Costs::pointwise(of.wide, cuda::lstm_approximates(desc.dtype));
+    const double outputs = Costs::outputs(of.wide);
+    const double leaving = rounds > 1 ? meeting + rounds * outputs : std::max(meeting, outputs);
+    return leaving + staging + streaming + arithmetic + pointwise;
   }
 };
 

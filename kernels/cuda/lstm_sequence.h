@@ -11,6 +11,9 @@ namespace millrace::cuda {
 constexpr std::int64_t lstm_chunk(DType dtype) { return dtype == DType::f32 ? 8 : 16; }
 /// k from one restart of a sum to the next.
 constexpr std::int64_t lstm_chain(DType dtype, bool tf32) { return dtype == DType::f32 && !tf32 ? 512 : 128; }
+/// Whether sigmoids and hyperbolic tangents of an LSTM cell of this dtype are `pointwise.approx` (recurrent/approximate.cuh). Every kernel of a
+/// device that computes such cells asks here, so that backends have the same bits.
+constexpr bool lstm_approximates(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 /// Bytes of a piece of weights (8 units, 4 gates), and of one of h (8 rows).
 inline constexpr std::int64_t lstm_weight_bytes = 1024, lstm_state_bytes = 256;
 

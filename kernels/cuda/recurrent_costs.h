@@ -12,7 +12,27 @@ struct RecurrentCosts {
   static constexpr double mma = 8,
                           mma_latency = 33;  ///< cycles: of 8 units × 8 rows × 16 k (tf32: 8) for a multiprocessor; of one step of a chain
   static constexpr double fma = 16, fma_latency = 4;  ///< of 8 units × 8 rows × 8 k; of one k
-  static constexpr double pointwise = 1300;  ///< of the functions of 8 units × 8 rows, by the machine code: each waits for the one before
+
+  /// The pointwise part of 8 units × 8 rows, which is two rows of a lane, in cycles of one warp, by the machine code of the timed kernel for
+  /// sm_90a on the path of a dense step of f16: each instruction says how many cycles its successor waits and for which results, of which one of
+  /// the function unit takes 26 and a load from the first cache 38. The functions of all rows interleave; the stores go row by row.
+  static constexpr double functions = 655, approximate_functions = 283;  ///< from the sums to c and h of one tile: one behind the other
+  static constexpr double function_units = 42,
+                          approximate_function_units = 20;  ///< operations of the function unit for a tile (exp2, reciprocal, rounding)
+  static constexpr double function_rate = 8;                ///< between two of them
+  static constexpr double row = 187;                        ///< of a row: h to the other blocks
+  static constexpr double late = 81, late_row = 173;        ///< c, h and y to where they leave the kernel; of a row
+  static constexpr double pointwise_instructions = 541,
+                          wide_pointwise_instructions = 2349;  ///< of one tile and of four, in f16: with others, count again
+
+  /// In nanoseconds, of a warp that takes so many tiles at a time.
+  static constexpr double pointwise(int tiles, bool approximate) {
+    const double chain = approximate ? approximate_functions : functions;
+    const double units = tiles * (approximate ? approximate_function_units : function_units) * function_rate;
+    return clock * ((units > chain ? units : chain) + tiles * 2 * row);
+  }
+  /// Behind it, of the same; while other blocks are waited for, where a warp takes its tiles at once.
+  static constexpr double outputs(int tiles) { return clock * (late + tiles * 2 * late_row); }
 };
 
 }  // namespace millrace::cuda

@@ -242,9 +242,8 @@ class CellWorker : public StepWorker<CellWorker<Cell>> {
   /// f(at, lane, i) for each row of a task that lives, i being its place among those of the lane.
   template <class F>
   MILLRACE_DEVICE void each_place(const Task& task, F&& f) const {
-    this->each_row(task, [&](int lane, int unit, int i, int row) {
-      f(At{*this, unit, row, task.tile, this->place_of(step_, row), slot_of(row)}, lane, i);
-    });
+    this->each_row(
+        task, [&](int lane, int unit, int i, int row) { f(At{*this, unit, row, task.tile, this->place_of(row), slot_of(row)}, lane, i); });
   }
   template <int S>
   MILLRACE_DEVICE void ask(const Task& task, Asked& asked) const {

@@ -26,10 +26,11 @@ MILLRACE_HD constexpr int weight_place(int gates, int gate, int unit, int k) {
 /// The place of (k, row of the tile) in a tile of factors, in elements.
 template <class T>
 MILLRACE_HD constexpr int factor_place(int k, int row) {
-  constexpr int chunk = Arithmetic<T>::chunk;
-  const int begin = k / chunk * (factor_piece_bytes / static_cast<int>(sizeof(T)));
-  if constexpr (!Arithmetic<T>::by_mma) return begin + k % chunk * 8 + row;
-  return begin + place_in_b<T>(k % chunk, row);
+  constexpr unsigned chunk = Arithmetic<T>::chunk;
+  const int begin = static_cast<int>(static_cast<unsigned>(k) / chunk) * (factor_piece_bytes / static_cast<int>(sizeof(T)));
+  const int within = static_cast<int>(static_cast<unsigned>(k) % chunk);
+  if constexpr (!Arithmetic<T>::by_mma) return begin + within * 8 + row;
+  return begin + place_in_b<T>(within, row);
 }
 
 /// A matrix [k, gates · units] as the kernels read it, [unit blocks][chunks] pieces. Element `i` of

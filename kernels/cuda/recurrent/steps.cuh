@@ -59,6 +59,11 @@ class PhaseClock {
 ///   ask<S>(task, asked)               for the first task of a warp, before the blocks meet for stage S
 ///   copy<S>(first, count)             a slab to shared memory: `count` tiles from the group's tile `first` on
 ///   compute<S>(first, count, asked)   the products and the rest of the stage for a slab
+///
+/// and may have
+///
+///   late                              of the outputs of a step some may be written in `after`
+///   after<S>()                        what no block waits for, when this one has arrived behind stage S; not in a group's last step
 template <class Own, int TILES = 1, bool TIMED = false>
 class StepWorker {
  public:
@@ -80,10 +85,15 @@ class StepWorker {
     own().load();
     meet_.arrive();
     for (; step_ < steps_.group.steps; ++step_) {
-      live_ = rows_of(step_);
+      begin_ = steps_.offsets[step_];
+      live_ = static_cast<int>(steps_.offsets[step_ + 1] - begin_);
       const int tiles = (live_ + 7) / 8;
       if (group_ >= tiles) break;  // no sequence of this group lives on
-      tiles_ = (tiles - group_ + steps_.group.groups - 1) / steps_.group.groups;
+      const int mine = (tiles - group_ + steps_.group.groups - 1) / steps_.group.groups;
+      if (mine != tiles_) {
+        tiles_ = mine;
+        first_ = task_of(own().first_task(), 0, steps_.staged < mine ? steps_.staged : mine);
+      }
       take<0>();
     }
     meet_.wait();
@@ -92,6 +102,10 @@ class StepWorker {
   }
 
  protected:
+  static constexpr bool late = false;
+  template <int>
+  MILLRACE_DEVICE void after() {}
+
   MILLRACE_DEVICE void lap(StepPhase phase) { clock_.lap(warp_, phase); }
 
   /// The product of a warp: a unit block of this block, and `tiles` of a slab from `tile` on. `first`: the slab's first tile among the group's.
@@ -109,10 +123,12 @@ class StepWorker {
 
   MILLRACE_DEVICE int rows_of(int step) const { return static_cast<int>(steps_.offsets[step + 1] - steps_.offsets[step]); }
   MILLRACE_DEVICE std::int64_t slot_of(int row) const { return steps_.slots == nullptr ? row : steps_.slots[row]; }
-  MILLRACE_DEVICE std::int64_t place_of(int step, int row) const {
-    const std::int64_t begin = steps_.offsets[step];
+  MILLRACE_DEVICE std::int64_t place_from(std::int64_t begin, int row) const {
     return begin + (steps_.places == nullptr ? row : steps_.places[begin + row]);
   }
+  /// Of a row of this step.
+  MILLRACE_DEVICE std::int64_t place_of(int row) const { return place_from(begin_, row); }
+  MILLRACE_DEVICE std::int64_t place_before(int row) const { return place_from(steps_.offsets[step_ - 1], row); }
 
   /// f(i) for each i below `count`, dealt to the lanes of the block.
   template <class F>
@@ -121,6 +137,8 @@ class StepWorker {
       for (int i = warp_.warp() * warp_lanes + lane; i < count; i += steps_.group.warps * warp_lanes) f(i);
     });
   }
+  /// A tile of a task, among those of all groups.
+  MILLRACE_DEVICE int tile_of(const Task& task, int which) const { return group_ + (task.first + task.tile + which) * steps_.group.groups; }
   /// f(lane, unit, i, row) for each row of a task that lives, `i` being its place among those of the lane.
   template <class F>
   MILLRACE_DEVICE void each_row(const Task& task, F&& f) const {
@@ -129,7 +147,7 @@ class StepWorker {
       const int unit = (first_unit_ + task.unit) * 8 + lane / 4;
       if (unit >= all_units_) return;
       MILLRACE_UNROLLED for (int i = 0; i < TILES * 2; ++i) {
-        const int row = (group_ + (task.first + task.tile + i / 2) * steps_.group.groups) * 8 + lane % 4 * 2 + i % 2;
+        const int row = tile_of(task, i / 2) * 8 + lane % 4 * 2 + i % 2;
         if (i / 2 < task.tiles && row < live_) f(lane, unit, i, row);
       }
     });
@@ -176,7 +194,9 @@ class StepWorker {
   int all_units_, group_, rank_;
   int first_unit_, units_;   ///< unit blocks of this block
   int step_ = 0, live_ = 0;  ///< `live_`: rows of the step
+  std::int64_t begin_ = 0;   ///< the first of them
   int tiles_ = 0;            ///< of the group in this step
+  Task first_ = {};          ///< of this warp in a step
 
  private:
   PhaseClock<TIMED> clock_;
@@ -193,11 +213,12 @@ class StepWorker {
     if constexpr (S < Own::stages) {
       typename Own::Asked asked;
       const int staged = steps_.staged, tiles = tiles_;
-      own().template ask<S>(task_of(own().first_task(), 0, staged < tiles ? staged : tiles), asked);
+      own().template ask<S>(first_, asked);
       lap(StepPhase::ask);
       meet_.wait();
       lap(StepPhase::wait);
-      if (S == 0 && step_ % steps_.group.published == 0) meet_.close(step_);
+      // What other blocks write late of the step before, they do before they arrive again.
+      if (S == 0 && step_ % steps_.group.published == 0) meet_.close(Own::late && step_ > 0 ? step_ - 1 : step_);
       for (int first = 0; first < tiles; first += staged) {
         const int count = tiles - first < staged ? tiles - first : staged;
         if (first > 0) meet_.sync();  // all are through with the slab before
@@ -208,6 +229,7 @@ class StepWorker {
       }
       meet_.arrive();
       lap(StepPhase::arrive);
+      own().template after<S>();
       take<S + 1>();
     }
   }

@@ -3,6 +3,9 @@
 // computes it. This is the path that always exists; a faster kernel may stand beside it where it gives these bits, or where it has an arithmetic
 // id of its own, as those of narrow floats and of tf32 have (mma.cuh).
 #include <millrace/kernels/cuda/kernels.h>
+
+#include <type_traits>
+
 #include <millrace/kernels/cuda/with_cuda/product_request.h>
 #include <millrace/tensor/with_cuda/device_context.h>
 #include <millrace/kernels/cuda/with_cuda/element.cuh>
@@ -138,7 +141,7 @@ struct Unfold {
 };
 
 /// The pointwise part of kernels/lstm_cell.h.
-template <class T>
+template <class T, bool APPROXIMATE>
 struct LstmPointwise {
   Elements<T> recurrent, input, bias, peepholes, c, h_out, c_out;
   std::int64_t hidden, recurrent_row, input_row, c_row, h_out_row, c_out_row;
@@ -157,7 +160,7 @@ struct LstmPointwise {
     T looks[3] = {};
     for (int gate = 0; gate < 3 && peepholes.data != nullptr; ++gate) looks[gate] = peepholes.get(gate * hidden + unit);
     T state = c.get(row * c_row + unit);
-    const T h = functions.step(a, looks, state);
+    const T h = functions.template step<APPROXIMATE>(a, looks, state);
     c_out.set(row * c_out_row + unit, state);
     h_out.set(row * h_out_row + unit, h);
   }
@@ -290,25 +293,28 @@ Elements<T> or_none(const Tensor& x, bool used) {
 void lstm_gates(const LstmDesc& desc, const PackedLstm& weights, const Tensor& input, const Tensor& recurrent, const Tensor& c,
                 const Tensor& h_out, const Tensor& c_out, KernelContext& context) {
   if (h_out.elements() == 0) return;
-  const auto run = [&](auto wide) {
+  const auto run = [&](auto wide, auto approximate) {
     using T = decltype(wide);
-    const LstmPointwise<T> kernel{elements<T>(recurrent),
-                                  elements<T>(input),
-                                  or_none<T>(weights.bias, desc.bias),
-                                  or_none<T>(weights.peepholes, desc.peepholes),
-                                  elements<T>(c),
-                                  elements<T>(h_out),
-                                  elements<T>(c_out),
-                                  desc.hidden,
-                                  recurrent.strides()[0],
-                                  input.strides()[0],
-                                  c.strides()[0],
-                                  h_out.strides()[0],
-                                  c_out.strides()[0],
-                                  LstmFunctions<T>(desc)};
+    using Kernel = LstmPointwise<T, decltype(approximate)::value>;
+    const Kernel kernel{elements<T>(recurrent),
+                        elements<T>(input),
+                        or_none<T>(weights.bias, desc.bias),
+                        or_none<T>(weights.peepholes, desc.peepholes),
+                        elements<T>(c),
+                        elements<T>(h_out),
+                        elements<T>(c_out),
+                        desc.hidden,
+                        recurrent.strides()[0],
+                        input.strides()[0],
+                        c.strides()[0],
+                        h_out.strides()[0],
+                        c_out.strides()[0],
+                        LstmFunctions<T>(desc)};
     each_index(queue_of(context), h_out.elements(), kernel);
   };
-  desc.dtype == DType::f64 ? run(double{}) : run(float{});
+  if (desc.dtype == DType::f64) return run(double{}, std::false_type{});
+  if (lstm_approximates(desc.dtype)) return run(float{}, std::true_type{});
+  run(float{}, std::false_type{});
 }
 
 }  // namespace millrace::cuda

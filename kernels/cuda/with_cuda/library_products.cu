@@ -448,7 +448,8 @@ std::vector<std::string> library_products(Device& device) {
 
 std::vector<std::string> cuda_arithmetic_ids() {
   return {"f64 and f32: a chain of fused multiply-adds, k 512, as on the CPU", "f16 and bf16: mma.m16n8k16, k 128",
-          "f32 with --tf32 (CudaOptions::tf32): mma.m16n8k8 tf32, k 128"};
+          "f32 with --tf32 (CudaOptions::tf32): mma.m16n8k8 tf32, k 128",
+          "functions of f16 and bf16 LSTM cells: pointwise.approx, by ex2.approx and rcp.approx"};
 }
 
 std::string library_products_status() {

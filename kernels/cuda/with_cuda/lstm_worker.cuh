@@ -35,18 +35,24 @@ struct LstmStates {
   float c[TILES * 2];  // by row
 };
 
+template <class Stored, int TILES>
+struct LstmMade {
+  Stored h[TILES * 2];  // by row
+};
+
 /// `USUAL`: a cell of the usual functions (lstm_functions.cuh), whose projection is f32. `TIMED`: a kernel that takes the time of its phases.
 template <class T, int TILES, bool USUAL, bool TIMED = false>
 class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, TIMED> {
   using Steps = StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, TIMED>;
   friend Steps;
-  using Steps::each, Steps::each_row, Steps::first_unit_, Steps::group_, Steps::live_, Steps::meet_, Steps::rank_, Steps::rows_of,
-      Steps::slot_of, Steps::step_, Steps::tiles_, Steps::units_, Steps::warp_, Steps::lap;
+  using Steps::each, Steps::each_row, Steps::first_, Steps::first_unit_, Steps::group_, Steps::live_, Steps::meet_, Steps::rank_,
+      Steps::rows_of, Steps::slot_of, Steps::step_, Steps::tiles_, Steps::units_, Steps::warp_, Steps::lap;
   using typename Steps::Task;
   using Chains = Product<T, 4, TILES>;
 
  public:
   static constexpr int stages = 1;
+  static constexpr bool late = true;
   using Sums = PerLane<typename Chains::Sums>;
   using Asked = PerLane<LstmAddends<TILES>>;
   using Stored = typename Arithmetic<T>::Stored;
@@ -61,6 +67,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
 
  private:
   static constexpr int chunk_k = Arithmetic<T>::chunk;
+  static constexpr bool approximates = lstm_approximates(dtype_of<Stored>);
 
   MILLRACE_DEVICE int first_task() const { return team_; }
   MILLRACE_DEVICE void load() const {
@@ -120,8 +127,9 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
     // With one task a step, and the same one in the next step, c stays in registers.
     const bool keeps = tasks <= at_once && count == tiles_ && (next_live + 7) / 8 == (live_ + 7) / 8;
     for (int base = 0; base < tasks; base += at_once) {
-      const Task task = this->task_of(base + team_, first, count);
-      if (base > 0 || first > 0) ask<0>(task, addends);
+      const bool is_first = base == 0 && first == 0;
+      const Task task = is_first ? first_ : this->task_of(base + team_, first, count);
+      if (!is_first) ask<0>(task, addends);
       if (!keeps_c_) ask_states(task);
       Sums total;
       if (a_.ways > 1) {
@@ -135,10 +143,17 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
         product_of(task).sum(warp_, total);
       }
       lap(StepPhase::product);
-      finish(task, addends, total, next_live, keeps);
+      finish(task, addends, total);
+      if (!keeps) store(task, next_live, false);
       lap(StepPhase::pointwise);
     }
     keeps_c_ = keeps;
+    next_live_ = next_live;
+  }
+  /// With one task a step, what leaves the kernel is written while other blocks are waited for.
+  template <int>
+  MILLRACE_DEVICE void after() const {
+    if (keeps_c_ && way_ == 0) store(first_, next_live_, true);
   }
 
   /// Asks for what no block writes.
@@ -158,7 +173,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
           .projection[i][gate] = 0;
     });
     each_row(task, [&](int lane, int unit, int i, int row) {
-      const std::int64_t at = this->place_of(step_, row) * a_.projection_row + unit;
+      const std::int64_t at = this->place_of(row) * a_.projection_row + unit;
       MILLRACE_UNROLLED for (int gate = 0; gate < 4; ++gate) to[lane].projection[i][gate] = projected(at + std::int64_t{gate} * a_.hidden);
     });
   }
@@ -211,8 +226,8 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
     }
   }
 
-  /// From the sums to c, h and y.
-  MILLRACE_DEVICE void finish(const Task& task, const Asked& addends, const Sums& total, int next_live, bool keeps) {
+  /// From the sums to c and h, which the other blocks wait for.
+  MILLRACE_DEVICE void finish(const Task& task, const Asked& addends, const Sums& total) {
     // Rows that do not live are computed too: no branch keeps the chains of several rows apart.
     PerLane<LstmStates<TILES>> next_c, next_h;
     if constexpr (USUAL)
@@ -221,7 +236,7 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
           float sums[4];
           sums_of(addends[lane], total[lane], i, sums);
           next_c[lane].c[i] = states_[lane].c[i];
-          next_h[lane].c[i] = LstmFunctions<float>::usual(sums, next_c[lane].c[i]);
+          next_h[lane].c[i] = LstmFunctions<float>::usual<approximates>(sums, next_c[lane].c[i]);
         }
       });
     each_row(task, [&](int lane, int unit, int i, int row) {
@@ -234,19 +249,29 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
       } else {
         float sums[4];
         sums_of(addends[lane], total[lane], i, sums);
-        h = narrowed<Stored>(a_.functions.step(sums, addends[lane].peepholes, c));
+        h = narrowed<Stored>(a_.functions.template step<approximates>(sums, addends[lane].peepholes, c));
       }
-      const std::int64_t at = this->place_of(step_, row);
-      if (a_.live != nullptr && a_.live[at] == 0) {
+      if (a_.live != nullptr && a_.live[this->place_of(row)] == 0) {
         c = before;
         h = h_before(unit, row);
       }
-      reinterpret_cast<T*>(exchanged((step_ + 1) & 1, row / 8, 0))[factor_place<T>(unit, row % 8)] = factor_of<T>(h);
-      const std::int64_t slot = slot_of(row);
+      const int tile = this->tile_of(task, i / 2);
+      reinterpret_cast<T*>(exchanged((step_ + 1) & 1, tile, 0))[factor_place<T>(unit, lane % 4 * 2 + i % 2)] = factor_of<T>(h);
       states_[lane].c[i] = a_.c_out.rounded(c);
-      if (!keeps || row >= next_live) a_.c_out.set(slot * a_.c_out_row + unit, c);
-      if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
+      made_[lane].h[i] = h;
+    });
+  }
+  /// c, h and y of a task to where they leave the kernel. `keeps`: the next step has c.
+  MILLRACE_DEVICE void store(const Task& task, int next_live, bool keeps) const {
+    each_row(task, [&](int lane, int unit, int i, int row) {
+      const std::int64_t at = this->place_of(row);
+      const float c = states_[lane].c[i];
+      const Stored h = made_[lane].h[i];
       static_cast<Stored*>(a_.y)[at * a_.y_row + unit] = h;
+      if (a_.c_steps.data != nullptr) a_.c_steps.set(at * a_.c_steps_row + unit, c);
+      if (keeps && row < next_live) return;
+      const std::int64_t slot = slot_of(row);
+      a_.c_out.set(slot * a_.c_out_row + unit, c);
       if (row >= next_live) static_cast<Stored*>(a_.h_out)[slot * a_.h_out_row + unit] = h;
     });
   }
@@ -254,14 +279,16 @@ class LstmWorker : public StepWorker<LstmWorker<T, TILES, USUAL, TIMED>, TILES, 
   /// As it was given out, by this block itself: what blocks exchange may be rounded once more, to tf32.
   MILLRACE_DEVICE Stored h_before(int unit, int row) const {
     if (step_ == 0) return static_cast<const Stored*>(a_.h)[slot_of(row) * a_.h_row + unit];
-    return static_cast<const Stored*>(a_.y)[this->place_of(step_ - 1, row) * a_.y_row + unit];
+    return static_cast<const Stored*>(a_.y)[this->place_before(row) * a_.y_row + unit];
   }
 
   const LstmArguments& a_;
   std::byte* staged_;
   float* sums_;
   PerLane<LstmStates<TILES>> states_ = {};
-  bool keeps_c_ = false;  // `states_` has c of the warp's task
+  PerLane<LstmMade<Stored, TILES>> made_ = {};
+  bool keeps_c_ = false;  // `states_` has c of the warp's task, and `made_` its h, which are still to be stored when the block has arrived
+  int next_live_ = 0;     // rows of the next step
   int team_, way_;        // the warps that make a product, and this one's number among them
 };
 

@@ -15,6 +15,9 @@ inline std::uint64_t any_number() {
   return x ^ x >> 32;
 }
 
+/// By how much warps are late behind a meeting, each eighth time; 0: never.
+inline std::atomic<int> lateness{0};
+
 /// f(i) once for each i of [0, count), in an order of each call's own: what runs side by side on a device must not rely on any.
 template <class F>
 void in_any_order(std::int64_t count, const F& f) {

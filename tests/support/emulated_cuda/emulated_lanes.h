@@ -34,15 +34,21 @@ class Warp {
   std::byte* shared() const { return shared_; }
   template <class F>
   void each_lane(F&& f) const {
-    order_ = order_ * 0x5851F42D4C957F2Du + 0x14057B7EF767814Fu;
+    draw();
     const auto odd = static_cast<unsigned>(order_ >> 40) | 1u;
     const auto first = static_cast<unsigned>(order_ >> 50);
     for (unsigned i = 0; i < warp_lanes; ++i) f(static_cast<int>((first + i * odd) % warp_lanes));
   }
   void sync() const { of_block_.arrive_and_wait(); }
-  void sync(int) const { sync(); }  // `warps` of them: one that publishes is beyond
+  void sync(int) const {  // `warps` of them: one that publishes is beyond
+    sync();
+    lag();
+  }
   void sync_lanes() const {}
-  void cluster_arrive() { arrived_.emplace(of_cluster_.arrive()); }
+  void cluster_arrive() {
+    arrived_.emplace(of_cluster_.arrive());
+    lag();
+  }
   void cluster_wait() {
     of_cluster_.wait(std::move(*arrived_));
     arrived_.reset();
@@ -54,6 +60,14 @@ class Warp {
   std::uint32_t least(const PerLane<std::uint32_t>& values) const { return *std::min_element(values.all, values.all + warp_lanes); }
 
  private:
+  void draw() const { order_ = order_ * 0x5851F42D4C957F2Du + 0x14057B7EF767814Fu; }
+  /// Where a test asks for it, some warps are late behind a meeting: who does not wait for what they still have to write misses it.
+  void lag() const {
+    if (const int microseconds = emulated::lateness.load(std::memory_order_relaxed); microseconds > 0) {
+      draw();
+      if (order_ >> 61 == 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+    }
+  }
   int block_, warp_, warps_;
   std::byte* shared_;
   Barrier& of_block_;

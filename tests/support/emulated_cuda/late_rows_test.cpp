@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the LSTM's kernel that a warp writes when its block has arrived at the next meeting.
+#include <millrace/kernels/lstm_sequence.h>
+
+#include <cstring>
+
+#include <any_order.h>
+#include <doctest/doctest.h>
+#include <kernels/device_under_test.h>
+
+namespace millrace::testing {
+
+TEST_CASE("rows behind a watermark are written while the kernel goes on, however late warps are") {
+  each_backend([](DeviceUnderTest& on) {
+    Random random(1);
+    constexpr std::int64_t hidden = 16, rows = 11, steps = 12;
+    LstmDesc desc;
+    desc.hidden = hidden;
+    desc.dtype = DType::f16;
+    desc.bias = false;
+    const LstmSequencePlan plan = make_lstm_sequence(desc, on.stream().place());
+    const PackedLstmSequence packed =
+        pack(plan, on.up(random_tensor(random, DType::f16, DDim{hidden, 4 * hidden})), nullptr, nullptr, on.stream());
+    const Tensor projection = on.up(random_tensor(random, DType::f32, DDim{rows * steps, 4 * hidden}));
+    const Tensor zeros = random_tensor(random, DType::f16, DDim{rows, hidden}, 0);
+    const auto start = [&](const LstmSchedule& schedule) {
+      LstmSequenceRows made;
+      made.projection = projection;
+      made.y = on.up(random_tensor(random, DType::f16, DDim{rows * steps, hidden}, 0));
+      made.h = made.h_out = on.up(zeros);
+      made.c = made.c_out = on.up(zeros);
+      for (std::int64_t t = 0; t <= steps; ++t) made.offsets.push_back(t * rows);
+      made.watermark = on.stream().watermark(static_cast<std::uint64_t>(steps));
+      run(plan, packed, made, on.stream(), &schedule);
+      return made;
+    };
+    for (const LstmSchedule::Group group : {LstmSchedule::Group::block, LstmSchedule::Group::cluster, LstmSchedule::Group::grid}) {
+      LstmSchedule schedule;
+      schedule.group = group;
+      schedule.blocks = group == LstmSchedule::Group::block ? 1 : 2;
+      schedule.warps = 4;
+      schedule.staged = 2;
+      schedule.step_ns = 1e6;  // each step is published alone
+      INFO(schedule.to_string());
+      const LstmSequenceRows all = start(schedule);
+      const Tensor expected = on.down(all.y);
+      emulated::lateness = 3000;
+      bool equal = true;
+      for (int again = 0; again < 5; ++again) {
+        const LstmSequenceRows late = start(schedule);
+        for (std::int64_t t = 1; t <= steps; ++t) {
+          Point(late.watermark, static_cast<std::uint64_t>(t)).wait();
+          equal = equal && std::memcmp(late.y.raw(), expected.raw(), static_cast<std::size_t>(t * rows * hidden) * 2) == 0;
+        }
+        on.finish();
+      }
+      emulated::lateness = 0;
+      CHECK(equal);
+    }
+  });
+}
+
+}  // namespace millrace::testing
