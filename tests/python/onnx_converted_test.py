@@ -19,7 +19,7 @@ import oracle
 oracle.need(oracle.MILLRACE)
 
 MICROSOFT = "com.microsoft"
-TYPES = {np.dtype("f4"): TensorProto.FLOAT, np.dtype("u1"): TensorProto.UINT8, np.dtype("i1"): TensorProto.INT8}
+TYPES = {np.dtype("f4"): TensorProto.FLOAT, np.dtype("u1"): TensorProto.UINT8, np.dtype("i1"): TensorProto.INT8, np.dtype("?"): TensorProto.BOOL}
 
 
 class Model:
@@ -54,6 +54,12 @@ class Model:
             self.outputs[name] = TYPES[np.dtype(kind)]
         return name
 
+    def sums(self, op, inputs):
+        """The sum that a norm of a sum gives beside it."""
+        name = f"{op}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name, "", "", f"{name}_sum"], name=name, domain=MICROSOFT))
+        self.outputs |= {name: TensorProto.FLOAT, f"{name}_sum": TensorProto.FLOAT}
+
     def save(self, path):
         inputs = [helper.make_tensor_value_info(name, TYPES[value.dtype], value.shape) for name, value in self.feeds.items()]
         outputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in self.outputs.items()]
@@ -71,6 +77,38 @@ def elementwise_bytes(m):
         m.node("QLinearMul", a + b + c, kind)
         m.node("QLinearSigmoid", a + [m.weight(np.array(1 / 256, "f4")), m.weight(np.array(0 if kind == "u1" else -128, kind))], kind)
         m.node("QLinearLeakyRelu", a + c, kind, alpha=0.2)
+
+
+def layers_of_bytes(m):
+    for kind, zero in (("u1", 60), ("i1", -5)):
+        y = [m.weight(np.array(1 / 256, "f4")), m.weight(np.array(0 if kind == "u1" else -128, kind))]
+        same = [m.weight(np.array(0.03, "f4")), m.weight(np.array(zero + 5, kind))]
+        x = m.quantized(m.feed(m.bytes(kind, 3, 4, 5)), 0.05, kind, zero)
+        for opset, axis in ((13, -1), (13, 1), (12, 1), (12, 2)):
+            m.node("QLinearSoftmax", x + y, kind, opset=opset, axis=axis)
+        other = m.quantized(m.feed(m.bytes(kind, 3, 2, 5)), 0.02, kind, zero - 3)
+        m.node("QLinearConcat", same + x + other, kind, axis=1)
+        choice = m.feed(m.rng.integers(0, 2, (3, 4, 5)).astype("?"))
+        m.node("QLinearWhere", [choice, *x, *m.quantized(m.feed(m.bytes(kind, 5)), 0.02, kind, zero - 3), *same], kind)
+    for last in (0, 1):
+        kind, zero = "u1", 60
+        x = m.quantized(m.feed(m.bytes(kind, *((2, 6, 7, 3) if last else (2, 3, 6, 7)))), 0.05, kind, zero)
+        y = [m.weight(np.array(0.03, "f4")), m.weight(np.array(zero + 5, kind))]
+        m.node("QLinearGlobalAveragePool", x + y, kind, channels_last=last)
+        m.node("QLinearAveragePool", x + y, kind, channels_last=last, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1], count_include_pad=last)
+    w = m.quantized(m.weight(m.bytes("i1", 4, 3, 3, 2)), 0.02, "i1", 0)
+    m.node("QLinearConv", x + w + y + [m.weight(np.array([100, -200, 300, 0], "i4"))], kind, channels_last=1, pads=[1, 0, 1, 1], strides=[2, 1])
+    m.node("NhwcMaxPool", x[:1], kind, kernel_shape=[2, 3], strides=[1, 2])
+
+
+def wide_integers(m):
+    """Of 16 bits, as models before opset 21 have them."""
+    x = m.feed(m.floats(4, 6))
+    scale, zero = m.weight(np.array(0.001, "f4")), m.weight(np.array(30000, "u2"))
+    bytes = m.node("QuantizeLinear", [x, scale, zero], give=False)
+    m.node("DequantizeLinear", [bytes, scale, zero])
+    per = [m.weight(np.array([0.01, 0.02, 0.03, 0.04], "f4")), m.weight(np.array([3, 5, 7, 9], "i1"))]
+    m.node("DequantizeLinear", [m.node("QuantizeLinear", [x, *per], give=False, axis=0), *per], axis=0)
 
 
 def products_of_bytes(m):
@@ -95,6 +133,39 @@ def optimised(m):
     m.node("Gelu", [y])
     m.node("FastGelu", [y, b])
     m.node("FastGelu", [y])
+    m.node("QuickGelu", [y])
+    m.node("QuickGelu", [y], alpha=1.0)
+    m.node("SkipLayerNormalization", [x, x, m.weight(m.floats(8)), m.weight(m.floats(8))])
+
+
+def fused_products(m):
+    a, b = m.feed(m.floats(2, 3, 4)), m.feed(m.floats(2, 4, 5))
+    m.node("FusedMatMul", [a, b], alpha=0.3)
+    m.node("FusedMatMul", [m.feed(m.floats(2, 4, 3)), b], transA=1)
+    m.node("FusedMatMul", [a, m.weight(m.floats(5, 4))], transB=1, alpha=2.0)
+    m.node("FusedMatMul", [m.feed(m.floats(3, 2, 4)), b], transBatchA=1)
+    m.node("FusedMatMul", [m.feed(m.floats(4, 2, 3)), b], transA=1, transBatchA=1)
+    m.node("FusedMatMul", [a, m.feed(m.floats(5, 2, 4))], transB=1, transBatchB=1)
+    m.node("FusedMatMul", [m.feed(m.floats(3, 2, 6, 4)), m.feed(m.floats(4, 2, 6, 5))], transBatchA=1, transBatchB=1)
+    m.node("FusedMatMul", [m.feed(m.floats(4)), b], transA=1)
+    m.node("TransposeMatMul", [a, m.weight(m.floats(5, 4))], transB=1)
+    x, w, c = m.feed(m.floats(3, 6)), m.weight(m.floats(5, 6)), m.weight(m.floats(5))
+    for activation, numbers in (("Relu", {}), ("Tanh", {}), ("Sigmoid", {}), ("Softplus", {}), ("Softsign", {}), ("LeakyRelu", {"alpha": 0.2}),
+                                ("Elu", {"alpha": 0.7}), ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}), ("ThresholdedRelu", {"alpha": 0.5})):
+        m.node("FusedGemm", [x, w, c], activation=activation, transB=1, alpha=0.8, beta=0.5, **{f"activation_{k}": v for k, v in numbers.items()})
+
+
+def norms_of_sums(m):
+    x, skip, row = m.feed(m.floats(2, 3, 8)), m.feed(m.floats(2, 3, 8)), m.feed(m.floats(3, 8))
+    scale, shift, bias = (m.weight(m.floats(8)) for _ in range(3))
+    for op, weights in (("SkipLayerNormalization", [scale, shift]), ("SkipLayerNormalization", [scale]), ("SkipSimplifiedLayerNormalization", [scale])):
+        m.node(op, [x, skip, *weights])
+        m.node(op, [x, row, *weights], epsilon=0.1)
+        biased = [x, skip, *weights, *([""] if len(weights) == 1 and "Simpl" not in op else []), bias]
+        m.node(op, biased)
+        m.sums(op, biased)
+    for axis in (-1, 1):
+        m.node("SimplifiedLayerNormalization", [x, scale if axis == -1 else m.weight(m.floats(3, 8))], domain="", axis=axis, epsilon=1e-3, stash_type=1)
 
 
 def nodes_out_of_order(m):
@@ -109,7 +180,8 @@ def nodes_out_of_order(m):
     m.outputs["out"] = TensorProto.FLOAT
 
 
-CASES = {"elementwise bytes": elementwise_bytes, "products of bytes": products_of_bytes, "optimised": optimised, "out of order": nodes_out_of_order}
+CASES = {"elementwise bytes": elementwise_bytes, "products of bytes": products_of_bytes, "layers of bytes": layers_of_bytes, "wide integers": wide_integers,
+         "optimised": optimised, "fused products": fused_products, "norms of sums": norms_of_sums, "out of order": nodes_out_of_order}
 
 
 def compare(name, m, folder):

@@ -116,6 +116,8 @@ constexpr ElementRule element_rules[] = {
     {"ArgMin", Kind::reads},
     {"DequantizeLinear", Kind::reads},
     {"QuantizeLinear", Kind::reads},
+    {"com.microsoft.DequantizeLinear", Kind::reads},
+    {"com.microsoft.QuantizeLinear", Kind::reads},
 };
 
 VarId wrapped(Importer& to, VarId x, const ElementType& type) {

@@ -51,6 +51,7 @@ constexpr IdleAttribute idle_attributes[] = {
     {"BatchNormalization", "momentum"},
     {"GroupNormalization", "stash_type"},  // means are in the dtype of X, or wider
     {"RMSNormalization", "stash_type"},
+    {"SimplifiedLayerNormalization", "stash_type"},
     {"MaxPool", "storage_order"},  // of the places, where somebody reads them
     {"Cast", "round_mode"},        // of powers of two, which no program here has
     {"CastLike", "round_mode"},
@@ -77,10 +78,10 @@ void collect_missing(const onnx::GraphProto& graph, std::map<std::string, std::v
 
 const Rule* find_rule(std::string_view onnx) {
   for (const std::span<const Rule> family :
-       {elementwise_rules(), reduce_rules(),    linear_rules(), window_rules(),    norm_rules(),      einsum_rules(),
-        pick_rules(),        shape_rules(),     piece_rules(),  recurrent_rules(), control_rules(),   list_rules(),
-        curve_rules(),       quantized_rules(), signal_rules(), loss_rules(),      attention_rules(), layout_rules(),
-        state_rules(),       bit_rules(),       image_rules(),  grid_rules(),      unique_rules()})
+       {elementwise_rules(), reduce_rules(), linear_rules(),    window_rules(),  norm_rules(),  einsum_rules(), pick_rules(),
+        shape_rules(),       piece_rules(),  recurrent_rules(), control_rules(), list_rules(),  curve_rules(),  quantized_rules(),
+        signal_rules(),      loss_rules(),   attention_rules(), layout_rules(),  state_rules(), bit_rules(),    image_rules(),
+        grid_rules(),        unique_rules(), qlinear_rules(),   fused_rules()})
     for (const Rule& rule : family)
       if (rule.onnx == onnx) return &rule;
   return nullptr;

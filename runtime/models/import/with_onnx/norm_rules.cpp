@@ -130,7 +130,7 @@ void lp_norm(Importer& to, const Node& node, const char*) {
   to.give(node, "div", {x, to.emit1("where", {zero, literal_like(to, x, 1), norm})});
 }
 
-/// x / √(mean of squares + ε) · scale, over `axis` and those behind it.
+/// x / √(mean of squares + ε) · scale, over `axis` and those behind it. ONNX Runtime's SimplifiedLayerNormalization gives the factor, too.
 void rms_norm(Importer& to, const Node& node, const char*) {
   const VarId x = to.in(node, 0);
   const int rank = to.rank(x);
@@ -138,12 +138,17 @@ void rms_norm(Importer& to, const Node& node, const char*) {
   const VarId squares = reduced(to, "mean", to.emit1("mul", {x, x}), axes);
   const VarId root = to.emit1("sqrt", {to.emit1("add", {squares, literal_like(to, x, node.real("epsilon", 1e-5f))})});
   to.give(node, "mul", {to.emit1("div", {x, root}), to.in(node, 1)});
+  if (node.wants(1)) to.bind(node, 1, to.emit1("reciprocal", {root}));
 }
 
 constexpr Rule rules[] = {
-    {"BatchNormalization", batch_norm}, {"InstanceNormalization", instance_norm},
-    {"GroupNormalization", group_norm}, {"MeanVarianceNormalization", mean_variance},
-    {"LpNormalization", lp_norm},       {"RMSNormalization", rms_norm},
+    {"BatchNormalization", batch_norm},
+    {"InstanceNormalization", instance_norm},
+    {"GroupNormalization", group_norm},
+    {"MeanVarianceNormalization", mean_variance},
+    {"LpNormalization", lp_norm},
+    {"RMSNormalization", rms_norm},
+    {"SimplifiedLayerNormalization", rms_norm},
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include <millrace/runtime/models/import/with_onnx/element_types.h>
-#include <millrace/runtime/models/import/with_onnx/formula.h>
+#include <millrace/runtime/models/import/with_onnx/quantized.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
 #include <millrace/runtime/models/import/with_onnx/shapes.h>
 
@@ -13,18 +13,6 @@ namespace {
 
 /// The most products of two 8-bit numbers that sum up exactly in f32.
 constexpr std::int64_t most_in_f32 = 256;
-
-bool is_byte(DType dtype) { return dtype == DType::i8 || dtype == DType::u8; }
-
-/// One number, or one for each index of `axis` of `x`, in the form that broadcasts.
-VarId along_axis(Importer& to, VarId per, VarId x, std::int64_t axis) {
-  if (to.rank(per) == 0 || to.type(per).is_scalar()) return to.emit1("reshape", {per}, {{"shape", Ints{}}});
-  if (to.rank(per) != 1) throw UnsupportedError("expected one scale, or one for each index of an axis, found " + to.type(per).to_string());
-  const int rank = to.rank(x);
-  Ints shape(static_cast<std::size_t>(rank), 1);
-  shape[static_cast<std::size_t>(axis_of("attribute axis", axis, rank))] = -1;
-  return to.emit1("reshape", {per}, {{"shape", shape}});
-}
 
 void refuse_blocks(const Node& node) {
   if (node.integer("block_size", 0) != 0) throw UnsupportedError("attribute block_size: expected none, found scales of blocks");
@@ -38,15 +26,6 @@ VarId narrowed_to(Importer& to, const Formula& f, VarId x, VarId zero, const Ele
   const VarId rounded = f.op("round", x);
   const VarId moved = zero == no_var ? rounded : f.plus(rounded, f.taken(zero));
   return to.emit1("cast", {f.limited(moved, least, most)}, {{"to", type.held}});
-}
-
-/// round(x) + zero, within the 8 bits of `dtype`.
-VarId narrowed(Importer& to, const Formula& f, VarId x, VarId zero, DType dtype) {
-  if (!is_byte(dtype)) throw UnsupportedError("expected u8 or i8, found " + std::string(name_of(dtype)));
-  const VarId rounded = f.op("round", x);
-  const VarId moved = zero == no_var ? rounded : f.plus(rounded, f.taken(zero));
-  const bool sign = dtype == DType::i8;
-  return to.emit1("cast", {f.limited(moved, sign ? -128 : 0, sign ? 127 : 255)}, {{"to", dtype}});
 }
 
 void quantize(Importer& to, const Node& node, const char*) {
@@ -69,16 +48,7 @@ void quantize(Importer& to, const Node& node, const char*) {
   const DType dtype = zero != no_var                         ? to.type(zero).dtype
                       : node.integer("output_dtype", 0) != 0 ? dtype_attribute(node, "output_dtype")
                                                              : DType::u8;
-  to.give(node, "identity", {narrowed(to, f, f.over(f.taken(x), scale), zero, dtype)});
-}
-
-/// (x − zero) · scale
-VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t axis) {
-  const DType dtype = to.type(scale).dtype;
-  const Formula f(to, DType::f32);
-  const VarId from = f.taken(x);
-  const VarId centred = zero == no_var ? from : f.minus(from, f.taken(along_axis(to, zero, x, axis)));
-  return f.cast(f.times(centred, f.taken(along_axis(to, scale, x, axis))), dtype);
+  to.give(node, "identity", {narrowed_to_bytes(to, f, f.over(f.taken(x), scale), zero, dtype)});
 }
 
 void dequantize(Importer& to, const Node& node, const char*) {
@@ -104,7 +74,7 @@ Quantized quantized_by_range(Importer& to, VarId x) {
   const VarId span = f.minus(most, least);
   const VarId scale = f.where(f.op("equal", span, 0.0), f.number(1), f.over(span, 255.0));
   const VarId zero = to.emit1("cast", {f.op("round", f.limited(f.over(f.op("neg", least), scale), 0, 255))}, {{"to", DType::u8}});
-  return {narrowed(to, f, f.over(x, scale), zero, DType::u8), scale, zero};
+  return {narrowed_to_bytes(to, f, f.over(x, scale), zero, DType::u8), scale, zero};
 }
 
 void quantize_dynamically(Importer& to, const Node& node, const char*) {
@@ -124,24 +94,17 @@ VarId centred(Importer& to, const Node& node, std::size_t input, std::size_t zer
   return f.minus(x, point);
 }
 
-/// f32 where the sums of `terms` products are exact in it, else f64.
-DType exact(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
-
 std::int64_t summed(Importer& to, VarId b) {
   const VarType& type = to.type(b);
   if (type.rank() < 1) return DDim::unknown;
   return (*type.shape)[std::max(type.rank() - 2, 0)];
 }
 
-void expect_bytes(Importer& to, VarId x) {
-  if (!is_byte(to.type(x).dtype)) throw UnsupportedError("expected u8 or i8, found " + to.type(x).to_string());
-}
-
 /// A · B with their zero points taken off; zero points of A are of rows, those of B of columns.
 VarId integer_product(Importer& to, const Node& node, std::size_t a, std::size_t a_zero, std::size_t b, std::size_t b_zero) {
   expect_bytes(to, to.in(node, a));
   expect_bytes(to, to.in(node, b));
-  const Formula f(to, exact(summed(to, to.in(node, b))));
+  const Formula f(to, exact_sums(summed(to, to.in(node, b))));
   return f.op("matmul", centred(to, node, a, a_zero, f, true), centred(to, node, b, b_zero, f, false));
 }
 
@@ -152,7 +115,7 @@ void matmul_integer(Importer& to, const Node& node, const char*) {
 /// Sums to 8 bits: their scale is that of a times that of b, over y's.
 void requantize(Importer& to, const Node& node, VarId sums, const Formula& f, VarId factor, VarId zero) {
   const DType dtype = to.type(zero).dtype;
-  to.give(node, "identity", {narrowed(to, f, f.times(f.taken(sums), factor), f.reshaped(zero, {}), dtype)});
+  to.give(node, "identity", {narrowed_to_bytes(to, f, f.times(f.taken(sums), factor), f.reshaped(zero, {}), dtype)});
 }
 
 void qlinear_matmul(Importer& to, const Node& node, const char*) {
@@ -167,30 +130,41 @@ void qlinear_matmul(Importer& to, const Node& node, const char*) {
 }
 
 /// Weights have a zero point for all, or one for each channel they give (axis 0).
-VarId integer_convolution(Importer& to, const Node& node, std::size_t x, std::size_t x_zero, std::size_t w, std::size_t w_zero) {
-  expect_bytes(to, to.in(node, x));
+VarId integer_convolution(Importer& to, const Node& node, VarId x, std::size_t w, std::size_t w_zero) {
   expect_bytes(to, to.in(node, w));
   const VarType& weights = to.type(to.in(node, w));
   std::int64_t terms = 1;
   for (int axis = 1; axis < weights.rank() && terms >= 0; ++axis)
     terms = (*weights.shape)[axis] < 0 ? DDim::unknown : std::min(terms * (*weights.shape)[axis], most_in_f32 + 1);
-  const Formula f(to, weights.rank() < 0 ? DType::f64 : exact(terms));
+  const Formula f(to, weights.rank() < 0 ? DType::f64 : exact_sums(terms));
   VarId kernel = f.taken(to.in(node, w));
   if (node.has(w_zero)) kernel = f.minus(kernel, f.taken(along_axis(to, to.in(node, w_zero), kernel, 0)));
-  return convolved(to, node, centred(to, node, x, x_zero, f, false), kernel, no_var);
+  return convolved(to, node, f.taken(x), kernel, no_var);
+}
+
+/// Input 0 with its zero point taken off.
+VarId pixels(Importer& to, const Node& node, std::size_t zero) {
+  expect_bytes(to, to.in(node, 0));
+  return centred(to, node, 0, zero, Formula(to, DType::f32), false);
 }
 
 void conv_integer(Importer& to, const Node& node, const char*) {
-  to.give(node, "cast", {integer_convolution(to, node, 0, 2, 1, 3)}, {{"to", DType::i32}});
+  to.give(node, "cast", {integer_convolution(to, node, pixels(to, node, 2), 1, 3)}, {{"to", DType::i32}});
 }
 
-void qlinear_conv(Importer& to, const Node& node, const char*) {
-  VarId sums = integer_convolution(to, node, 0, 2, 3, 5);
+/// ONNX Runtime's own may have the channels last.
+void qlinear_conv(Importer& to, const Node& node, const char* own) {
+  const bool last = *own != '\0' && node.flag("channels_last", false);
+  const VarId x = pixels(to, node, 2);
+  VarId sums = integer_convolution(to, node, last ? channels_first(to, x) : x, 3, 5);
   const Formula wide(to, to.type(sums).dtype);
   if (node.has(8)) sums = wide.plus(sums, wide.taken(along_axis(to, to.in(node, 8), sums, 1)));
   const Formula f(to, DType::f32);
   const auto scale = [&](std::size_t input) { return f.taken(along_axis(to, to.in(node, input), sums, 1)); };
-  requantize(to, node, sums, f, f.over(f.times(scale(1), scale(4)), scale(6)), to.in(node, 7));
+  const VarId factor = f.over(f.times(scale(1), scale(4)), scale(6));
+  const VarId scaled = f.times(f.taken(sums), factor);
+  const VarId zero = f.reshaped(to.in(node, 7), {});
+  to.give(node, "identity", {narrowed_to_bytes(to, f, last ? channels_last(to, scaled) : scaled, zero, to.type(zero).dtype)});
 }
 
 // ---- ONNX Runtime's own, as its dynamic quantizer writes them
@@ -214,58 +188,6 @@ void matmul_to_float(Importer& to, const Node& node, const char*) {
   const VarId made = f.times(f.taken(sums), f.times(scale(2), scale(3)));
   if (!node.has(6)) return to.give(node, "identity", {made});
   to.give(node, "add", {made, to.in(node, 6)});
-}
-
-// ---- ONNX Runtime's own, as its static quantizer writes them: each tensor of 8 bits, behind it its scale and its zero point, one for all elements
-
-VarId taken_back(Importer& to, const Node& node, std::size_t input) {
-  expect_bytes(to, to.in(node, input));
-  return dequantized(to, to.in(node, input), to.in(node, input + 1), to.in_or_none(node, input + 2), 0);
-}
-
-/// `x` as the first output, by the scale at input `scale` and the zero point behind it; without one in the dtype of the first input.
-void give_bytes(Importer& to, const Node& node, VarId x, std::size_t scale) {
-  const Formula f(to, DType::f32);
-  const VarId zero = node.has(scale + 1) ? f.reshaped(to.in(node, scale + 1), {}) : no_var;
-  const VarId scaled = f.over(f.taken(x), f.reshaped(f.taken(to.in(node, scale)), {}));
-  to.give(node, "identity", {narrowed(to, f, scaled, zero, to.type(zero == no_var ? to.in(node, 0) : zero).dtype)});
-}
-
-void qlinear_binary(Importer& to, const Node& node, const char* op) {
-  const VarId a = taken_back(to, node, 0);
-  give_bytes(to, node, to.emit1(op, {a, taken_back(to, node, 3)}), 6);
-}
-
-void qlinear_sigmoid(Importer& to, const Node& node, const char* op) { give_bytes(to, node, to.emit1(op, {taken_back(to, node, 0)}), 3); }
-
-void qlinear_leaky_relu(Importer& to, const Node& node, const char* op) {
-  give_bytes(to, node, to.emit1(op, {taken_back(to, node, 0)}, {{"alpha", node.real("alpha", 0.01f)}}), 3);
-}
-
-/// α · the scales of A and B · (A · B + C), C in i32. B has a scale and a zero point for all or one for each column. f32 without a scale of Y.
-void qgemm(Importer& to, const Node& node, const char*) {
-  expect_bytes(to, to.in(node, 0));
-  expect_bytes(to, to.in(node, 3));
-  const bool turned_b = node.flag("transB", false);
-  const VarType b_type = to.type(to.in(node, 3));
-  const Formula wide(to, exact(b_type.rank() == 2 ? (*b_type.shape)[turned_b ? 1 : 0] : DDim::unknown));
-  const auto one_or_columns = [&](const Formula& f, std::size_t input) {
-    const VarId given = f.taken(to.in(node, input));
-    return to.type(given).is_scalar() ? f.reshaped(given, {}) : given;
-  };
-  const auto factor = [&](std::size_t input, bool turned) {
-    VarId x = wide.taken(to.in(node, input));
-    if (turned) x = to.emit1("transpose", {x}, {{"perm", Ints{1, 0}}});
-    return node.has(input + 2) ? wide.minus(x, one_or_columns(wide, input + 2)) : x;
-  };
-  const VarId a = factor(0, node.flag("transA", false));
-  VarId sums = wide.op("matmul", a, factor(3, turned_b));
-  if (node.has(6)) sums = wide.plus(sums, wide.taken(to.in(node, 6)));
-  const Formula f(to, DType::f32);
-  const VarId scales = f.times(f.times(one_or_columns(f, 1), one_or_columns(f, 4)), node.real("alpha", 1));
-  const VarId made = f.times(f.taken(sums), scales);
-  if (node.has(7)) return give_bytes(to, node, made, 7);
-  to.give(node, "identity", {made});
 }
 
 /// W or R [directions, inputs, gates] of 8 bits, a scale for each direction, and perhaps for each gate's unit: [directions, gates, inputs].
@@ -301,17 +223,48 @@ constexpr Rule rules[] = {
     {"ConvInteger", conv_integer},
     {"QLinearMatMul", qlinear_matmul},
     {"QLinearConv", qlinear_conv},
+    {"com.microsoft.QuantizeLinear", quantize},
+    {"com.microsoft.DequantizeLinear", dequantize},
+    {"com.microsoft.QLinearConv", qlinear_conv, "own"},
     {"com.microsoft.DynamicQuantizeMatMul", dynamic_matmul},
     {"com.microsoft.MatMulIntegerToFloat", matmul_to_float},
     {"com.microsoft.DynamicQuantizeLSTM", dynamic_lstm},
-    {"com.microsoft.QLinearAdd", qlinear_binary, "add"},
-    {"com.microsoft.QLinearMul", qlinear_binary, "mul"},
-    {"com.microsoft.QLinearSigmoid", qlinear_sigmoid, "sigmoid"},
-    {"com.microsoft.QLinearLeakyRelu", qlinear_leaky_relu, "leaky_relu"},
-    {"com.microsoft.QGemm", qgemm},
 };
 
 }  // namespace
+
+bool is_byte(DType dtype) { return dtype == DType::i8 || dtype == DType::u8; }
+
+void expect_bytes(Importer& to, VarId x) {
+  if (!is_byte(to.type(x).dtype)) throw UnsupportedError("expected u8 or i8, found " + to.type(x).to_string());
+}
+
+VarId along_axis(Importer& to, VarId per, VarId x, std::int64_t axis) {
+  if (to.rank(per) == 0 || to.type(per).is_scalar()) return to.emit1("reshape", {per}, {{"shape", Ints{}}});
+  if (to.rank(per) != 1) throw UnsupportedError("expected one scale, or one for each index of an axis, found " + to.type(per).to_string());
+  const int rank = to.rank(x);
+  Ints shape(static_cast<std::size_t>(rank), 1);
+  shape[static_cast<std::size_t>(axis_of("attribute axis", axis, rank))] = -1;
+  return to.emit1("reshape", {per}, {{"shape", shape}});
+}
+
+VarId narrowed_to_bytes(Importer& to, const Formula& f, VarId x, VarId zero, DType dtype) {
+  if (!is_byte(dtype)) throw UnsupportedError("expected u8 or i8, found " + std::string(name_of(dtype)));
+  const VarId rounded = f.op("round", x);
+  const VarId moved = zero == no_var ? rounded : f.plus(rounded, f.taken(zero));
+  const bool sign = dtype == DType::i8;
+  return to.emit1("cast", {f.limited(moved, sign ? -128 : 0, sign ? 127 : 255)}, {{"to", dtype}});
+}
+
+VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t axis) {
+  const DType dtype = to.type(scale).dtype;
+  const Formula f(to, DType::f32);
+  const VarId from = f.taken(x);
+  const VarId centred = zero == no_var ? from : f.minus(from, f.taken(along_axis(to, zero, x, axis)));
+  return f.cast(f.times(centred, f.taken(along_axis(to, scale, x, axis))), dtype);
+}
+
+DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
 
 VarId rounded_to_bytes(Importer& to, VarId x) {
   const Quantized made = quantized_by_range(to, x);

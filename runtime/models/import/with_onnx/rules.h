@@ -31,6 +31,8 @@ std::span<const Rule> control_rules();
 std::span<const Rule> list_rules();
 std::span<const Rule> curve_rules();
 std::span<const Rule> quantized_rules();
+std::span<const Rule> qlinear_rules();
+std::span<const Rule> fused_rules();
 std::span<const Rule> signal_rules();
 std::span<const Rule> loss_rules();
 std::span<const Rule> attention_rules();

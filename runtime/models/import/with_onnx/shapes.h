@@ -67,6 +67,13 @@ VarId convolved(Importer& to, const Node& node, VarId x, VarId w, VarId bias);
 /// The same with these windows.
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows);
 
+/// The means of the windows of `x` [N, C, D1, …], as an AveragePool with the attributes of `node`.
+VarId averaged(Importer& to, const Node& node, VarId x);
+
+/// [N, D1, …, C] as [N, C, D1, …], and back.
+VarId channels_first(Importer& to, VarId x);
+VarId channels_last(Importer& to, VarId x);
+
 /// `x` [N, C, D1, …] with its windows behind each other: [N, C, places1, …, elements of a window].
 VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows, double pad);
 

@@ -156,16 +156,17 @@ VarId maxima_places(Importer& to, const Node& node, VarId x, const std::vector<W
   return to.emit1("add", {picked, begins});
 }
 
-void max_pool(Importer& to, const Node& node, const char*) {
-  VarId x = to.in(node, 0);
+void max_pool(Importer& to, const Node& node, const char* order) {
+  const bool last = *order != '\0';
+  VarId x = last ? channels_first(to, to.in(node, 0)) : to.in(node, 0);
   const std::vector<Window> windows = pool_windows(to, node, x);
   const DType dtype = to.type(x).dtype;
   if (!is_floating(dtype) && dtype != DType::u8 && dtype != DType::i8)
     throw UnsupportedError("expected floats, i8 or u8, found " + to.type(x).to_string());
   const double least = is_floating(dtype) ? -std::numeric_limits<double>::infinity() : dtype == DType::u8 ? 0 : -128;
-  if (node.wants(1)) to.bind(node, 1, maxima_places(to, node, x, windows, least));
+  if (!last && node.wants(1)) to.bind(node, 1, maxima_places(to, node, x, windows, least));
   for (std::size_t i = 0; i < windows.size(); ++i) x = over_windows(to, "max", x, static_cast<int>(i) + 2, windows[i], least, least);
-  to.give(node, "identity", {x});
+  to.give(node, "identity", {last ? channels_last(to, x) : x});
 }
 
 /// How many elements each window of an axis has, along that axis; `pads` count as `pad`.
@@ -177,18 +178,7 @@ VarId counted(Importer& to, VarId x, int axis, const Window& window, double pad)
   return to.emit1("reshape", {over_windows(to, "sum", ones, 0, window, pad, 0)}, {{"shape", shape}});
 }
 
-/// Sums of windows over how many elements they have.
-void average_pool(Importer& to, const Node& node, const char*) {
-  VarId x = to.in(node, 0);
-  const std::vector<Window> windows = pool_windows(to, node, x);
-  const double pad = node.flag("count_include_pad", false) ? 1 : 0;
-  for (std::size_t i = 0; i < windows.size(); ++i) {
-    const int axis = static_cast<int>(i) + 2;
-    const VarId count = counted(to, x, axis, windows[i], pad);
-    x = to.emit1("div", {over_windows(to, "sum", x, axis, windows[i], 0, 0), count});
-  }
-  to.give(node, "identity", {x});
-}
+void average_pool(Importer& to, const Node& node, const char*) { to.give(node, "identity", {averaged(to, node, to.in(node, 0))}); }
 
 /// (Σ |x|^p)^(1/p) over each window.
 void lp_pool(Importer& to, const Node& node, const char*) {
@@ -216,6 +206,7 @@ constexpr Rule rules[] = {
     {"Conv", conv},
     {"com.microsoft.FusedConv", fused_conv},
     {"MaxPool", max_pool},
+    {"com.microsoft.NhwcMaxPool", max_pool, "channels last"},
     {"AveragePool", average_pool},
     {"LpPool", lp_pool},
     {"GlobalAveragePool", global_pool, "mean"},
@@ -240,6 +231,32 @@ VarId convolved(Importer& to, const Node& node, VarId x_given, VarId w_given, Va
 
 VarId convolved(Importer& to, VarId x, VarId w, VarId bias, std::int64_t group, const std::vector<Window>& windows) {
   return conv_along(to, x, w, bias, group, windows);
+}
+
+VarId averaged(Importer& to, const Node& node, VarId x) {
+  const std::vector<Window> windows = pool_windows(to, node, x);
+  const double pad = node.flag("count_include_pad", false) ? 1 : 0;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const int axis = static_cast<int>(i) + 2;
+    const VarId count = counted(to, x, axis, windows[i], pad);
+    x = to.emit1("div", {over_windows(to, "sum", x, axis, windows[i], 0, 0), count});
+  }
+  return x;
+}
+
+VarId channels_first(Importer& to, VarId x) {
+  const int rank = to.rank(x);
+  Ints perm{0, rank - 1};
+  for (int axis = 1; axis < rank - 1; ++axis) perm.push_back(axis);
+  return rank < 3 ? x : to.emit1("transpose", {x}, {{"perm", perm}});
+}
+
+VarId channels_last(Importer& to, VarId x) {
+  const int rank = to.rank(x);
+  Ints perm{0};
+  for (int axis = 2; axis < rank; ++axis) perm.push_back(axis);
+  perm.push_back(1);
+  return rank < 3 ? x : to.emit1("transpose", {x}, {{"perm", perm}});
 }
 
 VarId window_elements(Importer& to, VarId x, const std::vector<Window>& windows, double pad) {

@@ -640,6 +640,50 @@ TEST_CASE("Ops of ONNX Runtime's quantizer and optimiser are read: sums of bytes
   CHECK(refusal_of(graph).find("attribute activation_params: expected 2, found 0") != std::string::npos);
 }
 
+TEST_CASE("Ops of ONNX Runtime's optimiser are read: SiLU, products of transposed factors, norms of sums") {
+  GraphBuilder graph;
+  graph.input("a", {2, 1, 2})
+      .input("b", {2, 2})
+      .initializer("gamma", ones({2}))
+      .output("silu")
+      .output("product")
+      .output("norm")
+      .output("sum");
+  graph.node("QuickGelu", {"b"}, {"silu"}).domain("com.microsoft").set("alpha", 0.0f);
+  graph.node("FusedMatMul", {"a", "b"}, {"product"}).domain("com.microsoft").set("alpha", 2.0f).set("transBatchA", 1).set("transB", 1);
+  graph.node("SkipSimplifiedLayerNormalization", {"b", "b", "gamma"}, {"norm", "", "", "sum"}).domain("com.microsoft").set("epsilon", 0.0f);
+  const Feeds feeds{{"a", Tensor::from<float>(std::vector<float>{1, 0, 0, 1}, {2, 1, 2})},
+                    {"b", Tensor::from<float>(std::vector<float>{3, 3, -2, 2}, {2, 2})}};
+  const RunResult result = testing::run_fifo(run(Executable(parse(graph)), feeds));
+  CHECK(result["silu"].tensor().to_vector<float>() == std::vector<float>{1.5, 1.5, -1, 1});
+  // Axis 0 of a becomes that of rows: [1, 2, 2].
+  CHECK(result["product"].tensor().dims() == DDim{1, 2, 2});
+  CHECK(result["product"].tensor().to_vector<float>() == std::vector<float>{6, -4, 6, 4});
+  CHECK(result["norm"].tensor().to_vector<float>() == std::vector<float>{1, 1, -1, 1});
+  CHECK(result["sum"].tensor().to_vector<float>() == std::vector<float>{6, 6, -4, 4});
+}
+
+TEST_CASE("What ops of ONNX Runtime cannot be imported with is refused by name") {
+  const auto refused = [](const char* op, std::vector<std::string> inputs, auto&& set, const char* text) {
+    CAPTURE(op);
+    GraphBuilder graph;
+    graph.input("x", {2, 2}).input("u", {2, 2}, onnx::TensorProto::UINT8).initializer("s", Tensor::scalar(1.0f)).output("y");
+    set(graph.node(op, std::move(inputs), {"y"}).domain("com.microsoft").name("here"));
+    CHECK(refusal_of(graph).find(text) != std::string::npos);
+  };
+  refused(
+      "FusedGemm", {"x", "x"}, [](auto&& node) { node.set("activation", "Swish"); },
+      "node 'here' (FusedGemm): attribute activation: expected an activation of ONNX that ONNX Runtime fuses, found 'Swish'");
+  refused(
+      "FusedGemm", {"x", "x"}, [](auto&& node) { node.set("activation", "Relu").set("activation_alpha", 0.5f); },
+      "attribute 'activation_alpha': FusedGemm is imported without it");
+  refused("FusedMatMul", {"x", "x"}, [](auto&& node) { node.set("transA", 2); }, "attribute transA: expected 0 or 1, found 2");
+  refused("QLinearSoftmax", {"u", "s", "", "s"}, [](auto&&) {}, "attribute opset: expected that of a Softmax, found 0");
+  refused("QLinearSoftmax", {"x", "s", "", "s"}, [](auto&& node) { node.set("opset", 13); }, "expected u8 or i8, found f32");
+  refused("QLinearConcat", {"s", "", "u", "s"}, [](auto&& node) { node.set("axis", 0); }, "three inputs for each tensor, found 4 inputs");
+  refused("QLinearConcat", {"s", "", "u", "s", ""}, [](auto&&) {}, "attribute axis: expected one, found none");
+}
+
 TEST_CASE("Nodes that stand before the nodes whose outputs they read are imported as if they stood behind them") {
   GraphBuilder sorted, mixed;
   for (GraphBuilder* graph : {&sorted, &mixed}) graph->input("x", {2, 3}).initializer("W", ones({3, 2})).output("y");
