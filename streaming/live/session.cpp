@@ -216,6 +216,8 @@ void Session::check_not_stuck() const {
 bool Session::pass(const Mark& front) {
   if (!settled()) return false;
   const Mark mark = front;
+  // What is answered at once waits for room, as a step does. Of an end there is one.
+  if ((mark.kind == Mark::Kind::flush || mark.kind == Mark::Kind::reset) && output_full()) return false;
   const bool ends = mark.kind == Mark::Kind::end || mark.kind == Mark::Kind::reset;
   if (ends && open_levels() > 0) {
     cross(false, open_levels());
@@ -323,10 +325,12 @@ void Session::on_drained(bool anew) {
 
 // ---- Out ----
 
+bool Session::output_full() const noexcept { return outgoing_bytes_ > limits_.queued_out; }
+
 bool Session::held_up() const noexcept {
   constexpr std::size_t for_those_ahead = 16384;
   if (outgoing_bytes_ <= std::min(limits_.queued_out, for_those_ahead)) return false;
-  return outgoing_bytes_ > limits_.queued_out || waiting_rows() > Batcher::few_rows;
+  return output_full() || waiting_rows() > Batcher::few_rows;
 }
 
 void Session::send(Message message) {
@@ -351,7 +355,9 @@ bool Session::about_to_say_more() const noexcept {
 
 void Session::written(std::size_t bytes) {
   outgoing_bytes_ -= bytes;
-  if (!over() && started() && !held_up()) batcher().allow(id(), true);
+  if (over() || !started()) return;
+  if (!held_up()) batcher().allow(id(), true);
+  if (!output_full() && !incoming_.empty() && incoming_.front().mark) go_on();
 }
 
 void Session::end_with(ErrorCode code, const std::string& why, std::optional<std::uint32_t> retry_after_ms,

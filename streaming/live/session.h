@@ -45,8 +45,8 @@ class SessionHost {
 };
 
 /// One client's side of the protocol (docs/protocol.md), as a state machine without I/O: messages in, a LiveSequence, messages out. Its queues are bounded:
-/// `wants_input` says when to stop reading, and it does not step while more than `limits.queued_out` bytes of replies wait; 16 KiB are enough where many rows wait
-/// as well: who sends ahead gets replies as fast as they are read. It never throws
+/// `wants_input` says when to stop reading, and it neither steps nor answers `flush` and `reset` while more than `limits.queued_out` bytes of replies wait; 16 KiB
+/// are enough where many rows wait as well: who sends ahead gets replies as fast as they are read. It never throws
 /// for what a client sends: it answers and ends. Not thread-safe; lives on its batcher's thread.
 class Session final : private LiveSequence {
  public:
@@ -144,6 +144,8 @@ class Session final : private LiveSequence {
   StartedMessage greeting() const;
   bool pass(const Mark& mark);
   bool has_room() const noexcept;
+  /// More replies wait than may: no step, flush or reset adds to them.
+  bool output_full() const noexcept;
   bool far_ahead() const noexcept;
   void check_not_stuck() const;
   const Special& special() const noexcept;

@@ -231,6 +231,48 @@ TEST_CASE("a session whose replies are not read stops stepping and then stops re
   CHECK(reader.steps == static_cast<std::uint64_t>(sent));
 }
 
+TEST_CASE("a session that does not read what answers its flushes and resets is not read either, and gets every answer once it reads") {
+  Random random(1);
+  Limits limits;
+  limits.queued_out = 400;
+  for (const bool flushes : {true, false}) {
+    Table table(live_listing(random, features, hidden), limits);
+    const auto session = table.sit();
+    session->receive(start());
+    const Message asked = text_message(flushes ? to_json(FlushMessage()) : to_json(ResetMessage()));
+    int sent = 0;
+    while (session->wants_input() && sent < 10000) {
+      session->receive(asked);
+      ++sent;
+      table.tick_all();
+    }
+    CHECK(sent < 100);
+    ReplyReader replies;
+    int answered = 0;
+    const auto read = [&] {
+      while (session->has_output()) {
+        const Message message = session->take_output();
+        const ServerMessage said = replies.read(message);
+        answered += std::holds_alternative<FlushedMessage>(said) || std::holds_alternative<ResetDoneMessage>(said) ? 1 : 0;
+        session->written(message.payload.size());
+      }
+    };
+    read();
+    CHECK(answered == sent);
+    for (int left = 300; left > 0; --left) {
+      if (!session->wants_input()) read();
+      REQUIRE(session->wants_input());
+      session->receive(asked);
+      ++sent;
+      table.tick_all();
+    }
+    session->receive(end());
+    read();
+    CHECK(answered == sent);
+    CHECK(session->outcome() == "ended");
+  }
+}
+
 TEST_CASE("a session is held up by replies that wait, and sooner where it sends ahead of them") {
   Random random(1);
   constexpr std::size_t rows = 1000, enough_ahead = 16384;
