@@ -44,6 +44,7 @@ Looks looks_of(const Op& op) {
                                                   {"reciprocal", {false, true}},
                                                   {"quantize_rows", {false, false}},
                                                   {"matmul_int8", {false, false}},
+                                                  {"round_to_bytes", {false, false}},
                                                   {"mul", {true, false}},
                                                   {"matmul", {true, false}},
                                                   {"gemm", {true, false}},

@@ -57,7 +57,8 @@ FusedLoop::Part FusedLoop::part_of(const passes::Phase& phase) {
   Part made;
   made.inputs = phase.inputs;
   if (phase.program.outputs().empty()) return made;
-  made.kernel.emplace(phase.program, RowKernel::Truth::numbers);
+  made.kernel.emplace(phase.program, RowKernel::Truth::numbers, true);
+  one_row_ |= made.kernel->one_row();
   for (std::size_t i = 0; i < made.inputs.size(); ++i)
     if (made.kernel->inputs()[i].shared) made.shared.push_back(i);
   for (const RowOp& op : made.kernel->plan().desc().ops)
@@ -102,6 +103,7 @@ std::string FusedLoop::describe() const {
   text += summary("for a run of iterations, before them", ahead_.kernel);
   text += summary("iteration by iteration", step_.kernel);
   text += summary("for a run of iterations, behind them", behind_.kernel);
+  if (one_row_) text += "  iterations of more than one row: interpreted, for an op that looks along the rows\n";
   return text;
 }
 

@@ -36,7 +36,7 @@ class FusedLoop {
     std::vector<std::size_t> shared;  ///< places of the shared ones among `inputs`
     bool multiplies = false;          ///< has a product or a cell
   };
-  static Part part_of(const passes::Phase& phase);
+  Part part_of(const passes::Phase& phase);
   std::string describe() const;
 
   LoopForm form_;
@@ -46,6 +46,7 @@ class FusedLoop {
   Part ahead_, step_, behind_;
   std::vector<passes::Source> outputs_;  ///< of the form, then the next states that change
   std::size_t step_outputs_ = 0;
+  bool one_row_ = false;                                        ///< iterations of more than one row do not fit
   std::vector<std::shared_ptr<MemoryResource>> output_memory_;  ///< of the form's outputs; null: the stream's
 };
 

@@ -323,6 +323,8 @@ FusedRun::FusedRun(std::shared_ptr<const FusedLoop> loop, LoopOperands operands,
   state.size = static_cast<std::int64_t>(size_of(state.dtype));
   state.binder.emplace(state.loop->form(), state.operands, stream);
   state.read_inputs(stream);
+  if (state.loop->one_row_ && state.most_rows > 1)
+    refuse("an op looks along the rows, of which an iteration has " + std::to_string(state.most_rows));
   state.read_states(stream);
   state.read_shared(stream);
   state.binder->check_outputs(state.first_rows);

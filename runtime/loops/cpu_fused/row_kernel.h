@@ -20,7 +20,8 @@ class RowKernel {
   /// UnsupportedError names the op that has no rule for rows, or does not keep them apart. `truth`: what inputs and outputs of bool, and of
   /// bf16 in a plan of f32, are.
   enum class Truth : std::uint8_t { refused, numbers };  ///< numbers: in the dtype of the plan, truth as 1 or 0
-  explicit RowKernel(const Program& program, Truth truth = Truth::refused);
+  /// `one_row`: ops that look along the rows are taken too; what has them is right for runs of one row alone.
+  explicit RowKernel(const Program& program, Truth truth = Truth::refused, bool one_row = false);
 
   /// One row of an input or output; of a shared input, all of it.
   struct Port {
@@ -31,6 +32,8 @@ class RowKernel {
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
   const std::vector<Port>& outputs() const noexcept { return outputs_; }
   const RowPlan& plan() const noexcept { return *plan_; }
+  /// Whether the kernel is right for one row alone.
+  bool one_row() const noexcept { return one_row_; }
   /// Weights that are no inputs, and the plans of those that are.
   const RowWeights& known() const noexcept { return known_; }
 
@@ -92,6 +95,7 @@ class RowKernel {
   std::vector<MatrixSource> matrices_;
   std::vector<LateMatrix> late_matrices_;
   std::vector<LateCell> late_cells_;
+  bool one_row_ = false;
 };
 
 }  // namespace millrace

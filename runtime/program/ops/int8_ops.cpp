@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/kernels/int8.h>
+#include <millrace/kernels/round_to_bytes.h>
 #include <millrace/runtime/program/internal/input_name.h>
 #include <millrace/runtime/program/op_context.h>
 #include <millrace/runtime/program/ops/internal/batching.h>
@@ -135,11 +136,61 @@ OpDef matmul_int8_op() {
   return def;
 }
 
+// ---- round_to_bytes ----
+
+std::int64_t first_axis(const Attributes& attributes) { return attributes.get_or("axis", std::int64_t{0}); }
+
+void infer_round(InferContext& context) {
+  expect_dtype(context, 0, DType::f32);
+  const std::int64_t axis = first_axis(context.attributes());
+  const VarType& x = context.tensor(0);
+  if (axis < 0 || (x.shape && axis > x.rank()))
+    throw ProgramError("attribute 'axis': expected 0 to the rank of " + context.describe(0) + ", found " + std::to_string(axis));
+  context.result(tensor_type(DType::f32, x.shape));
+}
+
+OpKernel prepare_round(const PrepareContext& context) {
+  return [axis = static_cast<int>(first_axis(context.attributes()))](OpContext& run) {
+    run.set(0, round_to_bytes(run.tensor(0), axis, run.stream()));
+  };
+}
+
+RowFunction round_of_rows(const PrepareContext& context, const RowForm& form) {
+  if (form.dtype != DType::f32 || form.inputs.size() != 1) throw UnsupportedError("rows of " + std::string(name_of(form.dtype)));
+  const DDim& row = form.inputs[0];
+  // Axis 0 of the op is that of the rows: of one row.
+  const int first = std::max(static_cast<int>(first_axis(context.attributes())) - 1, 0);
+  const std::int64_t count = row.slice(first, row.rank()).elements(), pieces = row.slice(0, first).elements();
+  return [count, pieces](std::span<const RowView> inputs, std::span<const RowView> outputs, std::int64_t rows) {
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t piece = 0; piece < pieces; ++piece)
+        round_to_bytes(inputs[0].row<float>(i) + piece * count, count, outputs[0].row<float>(i) + piece * count);
+  };
+}
+
+OpDef round_op() {
+  OpDef def;
+  def.name = "round_to_bytes";
+  def.inputs = {"X"};
+  def.outputs = {"Out"};
+  def.infer = infer_round;
+  def.prepare = prepare_round;
+  def.prepare_rows = round_of_rows;
+  def.one_row = [](const Op& op) { return first_axis(op.attributes) == 0; };
+  def.follow_rows = [](const InferContext& context, const std::vector<int>& axes) -> std::vector<int> {
+    if (axes[0] >= first_axis(context.attributes())) refuse_rows("takes the range of all rows");
+    return {axes[0]};
+  };
+  def.vectorize = [](Vectorizer& v, const Op& op) { vectorize_with(v, op, with(op.attributes, "axis", first_axis(op.attributes) + 1)); };
+  return def;
+}
+
 }  // namespace
 
 void add_int8_ops(OpRegistry& registry) {
   registry.add(quantize_op());
   registry.add(matmul_int8_op());
+  registry.add(round_op());
 }
 
 }  // namespace millrace::ops

@@ -79,7 +79,8 @@ bool moves(const std::string& type) {
 
 }  // namespace
 
-RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth) : program_(program), made_(made), truth_(truth) {
+RowCompiler::RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row)
+    : program_(program), made_(made), truth_(truth), one_row_(one_row) {
   for (const auto* ports : {&program.inputs(), &program.outputs()})
     for (const Program::Port& port : *ports)
       if (is_number(program.var(port.var).type.dtype)) desc_.dtype = program.var(port.var).type.dtype;
@@ -116,6 +117,10 @@ void RowCompiler::eval(const Op& op) {
 }
 
 void RowCompiler::function(const Op& op, const OpDef& def) {
+  if (def.one_row && def.one_row(op)) {
+    if (!one_row_) refuse(op, "looks along the rows");
+    made_.one_row_ = true;
+  }
   RowOp made;
   made.kind = RowOp::Kind::function;
   made.weights = made_.known_.functions.size();
@@ -563,7 +568,7 @@ PackedLstm RowKernel::packed_cell(const LateCell& late, std::span<const Tensor> 
   return pack(plan, w, *part(1), part(2), part(3), stream);
 }
 
-RowKernel::RowKernel(const Program& program, Truth truth) { RowCompiler(program, *this, truth).compile(); }
+RowKernel::RowKernel(const Program& program, Truth truth, bool one_row) { RowCompiler(program, *this, truth, one_row).compile(); }
 
 Tensor RowKernel::matrix_of(const Tensor& value, bool transposed) {
   Tensor matrix = value;

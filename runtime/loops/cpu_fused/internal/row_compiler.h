@@ -26,7 +26,7 @@ class RowCompiler {
     std::int64_t elements() const { return dims.elements(); }
   };
 
-  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth);
+  RowCompiler(const Program& program, RowKernel& made, RowKernel::Truth truth, bool one_row);
   void compile();
 
   // ---- For the rules of ops (row_rules.cpp) ----
@@ -83,6 +83,7 @@ class RowCompiler {
   const Program& program_;
   RowKernel& made_;
   const RowKernel::Truth truth_;
+  const bool one_row_;
   RowDesc desc_;
   std::map<VarId, View> views_;
   std::map<VarId, View> quantized_;      // of i8: [rows of a row, elements of f32]

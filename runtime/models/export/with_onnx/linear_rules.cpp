@@ -43,6 +43,24 @@ void matmul_int8(Exporter& to, const Op& op, const char*) {
   to.give(op, "Mul", {scaled, to.in(op, 3)});
 }
 
+/// kernels/round_to_bytes.h, step by step.
+void round_to_bytes(Exporter& to, const Op& op, const char*) {
+  const std::string x = to.in(op, 0);
+  const auto number = [&](double value) { return to.number(DType::f32, value); };
+  const std::int64_t first = op.attributes.get_or("axis", std::int64_t{0});
+  Ints axes;
+  for (std::int64_t axis = first; axis < to.type(op, 0).rank(); ++axis) axes.push_back(axis);
+  const auto extreme = [&](const char* kind, const char* with) {
+    return to.node(with, {axes.empty() ? x : to.node(kind, {x, to.ints(axes)}, {{"keepdims", std::int64_t{1}}}), number(0)});
+  };
+  const std::string low = extreme("ReduceMin", "Min");
+  const std::string span = to.node("Sub", {extreme("ReduceMax", "Max"), low});
+  const std::string scale = to.node("Where", {to.node("Equal", {span, number(0)}), number(1), to.node("Div", {span, number(255)})});
+  const std::string zero = to.node("Round", {to.node("Clip", {to.node("Div", {to.node("Neg", {low}), scale}), number(0), number(255)})});
+  const std::string moved = to.node("Add", {to.node("Round", {to.node("Div", {x, scale})}), zero});
+  to.give(op, "Mul", {to.node("Sub", {to.node("Clip", {moved, number(0), number(255)}), zero}), scale});
+}
+
 std::int64_t flag(const Op& op, const char* name, bool otherwise = false) { return op.attributes.get_or(name, otherwise) ? 1 : 0; }
 
 void gemm(Exporter& to, const Op& op, const char* onnx) {
@@ -163,6 +181,7 @@ constexpr Rule rules[] = {
     {"gemm", gemm, "Gemm"},
     {"quantize_rows", quantize_rows},
     {"matmul_int8", matmul_int8},
+    {"round_to_bytes", round_to_bytes},
     {"conv1d", conv1d, "Conv"},
     {"lstm_cell", lstm_cell},
     {"lstm_cell_projected", lstm_cell},

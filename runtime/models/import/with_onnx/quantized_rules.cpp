@@ -266,10 +266,7 @@ VarId dequantized(Importer& to, VarId x, VarId scale, VarId zero, std::int64_t a
 
 DType exact_sums(std::int64_t terms) { return terms >= 0 && terms <= most_in_f32 ? DType::f32 : DType::f64; }
 
-VarId rounded_to_bytes(Importer& to, VarId x) {
-  const Quantized made = quantized_by_range(to, x);
-  return dequantized(to, made.values, made.scale, made.zero, 0);
-}
+VarId rounded_to_bytes(Importer& to, VarId x, std::int64_t axis) { return to.emit1("round_to_bytes", {x}, {{"axis", axis}}); }
 
 std::span<const Rule> quantized_rules() { return rules; }
 

@@ -257,7 +257,9 @@ Cell lstm_cell(const Weights& read) {
   return
       [&to, held, bytes = read.node.op() == quantized_lstm,
        attributes = lstm_attributes(read.node, read.form, read.form.functions[read.direction])](VarId x, const std::vector<VarId>& states) {
-        std::vector<VarId> inputs = {x, bytes ? rounded_to_bytes(to, states[0]) : states[0], states[1]};
+        // ONNX Runtime rounds the h of all sequences together. Where there is one, it is a row that stands alone.
+        const std::int64_t axis = (*to.type(states[0]).shape)[0] == 1 ? 1 : 0;
+        std::vector<VarId> inputs = {x, bytes ? rounded_to_bytes(to, states[0], axis) : states[0], states[1]};
         inputs.insert(inputs.end(), held.begin(), held.end());
         return to.emit("lstm_cell", inputs, attributes, {"h", "c"});
       };

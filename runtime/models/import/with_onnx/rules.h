@@ -43,8 +43,9 @@ std::span<const Rule> image_rules();
 std::span<const Rule> grid_rules();
 std::span<const Rule> unique_rules();
 
-/// `x`, f32, as u8 between its least and its greatest element (and 0), and taken back: the numbers that an 8-bit product sees.
-VarId rounded_to_bytes(Importer& to, VarId x);
+/// `x`, f32, as u8 between the least and the greatest element (and 0) of the axes from `axis` on, and taken back: the numbers that an 8-bit product
+/// sees.
+VarId rounded_to_bytes(Importer& to, VarId x, std::int64_t axis = 0);
 /// The op of an LSTM whose h goes through `rounded_to_bytes` before each product.
 inline constexpr std::string_view quantized_lstm = "DynamicQuantizeLSTM";
 
