@@ -69,14 +69,38 @@ class Session:
         self.started = None
 
     async def send(self, data, input=None):
-        """Bytes of rows or samples, or an array in the input's dtype. `input` is needed where the server has several."""
+        """Bytes of rows or samples, or an array in the input's dtype: rows, one row, or elements in a line. Nothing is converted: an array of another dtype or shape is a
+        ValueError. `input` is needed where the server has several."""
+        port = self._port(input)
+        if np is not None and isinstance(data, np.ndarray):
+            self._check(data, port)
         name = b""
         if len(self.started["inputs"]) > 1:
-            name = input.encode()
+            name = port["name"].encode()
             name = bytes([len(name)]) + name
         raw = memoryview(data if np is None or not isinstance(data, np.ndarray) else np.ascontiguousarray(data).tobytes())
         for at in range(0, len(raw), MOST_MESSAGE):
             await self._send(name + bytes(raw[at : at + MOST_MESSAGE]))
+
+    def _port(self, input):
+        ports = self.started["inputs"]
+        if input is None and len(ports) == 1:
+            return ports[0]
+        for port in ports:
+            if port["name"] == input:
+                return port
+        found = "none" if input is None else repr(input)
+        raise ValueError(f"send: expected one of the inputs {', '.join(one['name'] for one in ports)} as `input`, found {found}")
+
+    @staticmethod
+    def _check(data, port):
+        sound = {"s16": "<i2", "f32": "<f4"}.get(port.get("format"))
+        expected = sound or DTYPES.get(port["dtype"])
+        if data.dtype != np.dtype(expected) if expected else data.dtype.itemsize != 2:  # bf16 has no dtype of numpy's own
+            raise ValueError(f"send: expected an array of {np.dtype(expected) if expected else port['dtype']} for the input {port['name']!r}, found {data.dtype}")
+        row = ([port["channels"]] if port["channels"] > 1 else []) if sound else port["shape"]
+        if data.ndim > 1 and list(data.shape) != list(row) and list(data.shape[1:]) != list(row):
+            raise ValueError(f"send: expected rows of shape {list(row)} for the input {port['name']!r}, found an array of shape {list(data.shape)}")
 
     async def end(self):
         await self._say("end")

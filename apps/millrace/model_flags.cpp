@@ -12,6 +12,7 @@
 #include <millrace/runtime/layers/narrow.h>
 #include <millrace/runtime/models/import/model.h>
 #include <millrace/runtime/models/import/onnx.h>
+#include <millrace/streaming/protocol/number.h>
 #include <millrace/tensor/caching_resource.h>
 #include <millrace/tensor/cuda_device.h>
 
@@ -21,14 +22,18 @@ namespace millrace::app {
 namespace {
 
 /// "1,2,3". UsageError says which flag.
-std::vector<double> numbers_of(const std::string& flag, const std::string& text) {
-  std::vector<double> values;
+std::vector<GivenNumber> numbers_of(const std::string& flag, const std::string& text) {
+  std::vector<GivenNumber> values;
   const char* at = text.data();
   const char* const end = at + text.size();
   while (true) {
     double value = 0;
     const auto [stop, error] = std::from_chars(at, end, value);
-    if (error == std::errc()) values.push_back(value);
+    std::int64_t whole = 0;
+    if (const auto exact = std::from_chars(at, end, whole); exact.ec == std::errc() && exact.ptr == stop)
+      values.emplace_back(whole);
+    else if (error == std::errc())
+      values.emplace_back(value);
     if (error == std::errc() && stop == end) return values;
     if (error != std::errc() || *stop != ',')
       throw UsageError(fmt::format("{}: expected numbers such as 16000 or 1,2,3, found '{}'", flag, text));
@@ -38,9 +43,9 @@ std::vector<double> numbers_of(const std::string& flag, const std::string& text)
 
 DDim extents_of(const std::string& name, const std::string& text) {
   std::vector<std::int64_t> extents;
-  for (const double number : numbers_of("--row " + name, text)) {
-    extents.push_back(static_cast<std::int64_t>(number));
-    if (number < 1 || number > 1e9 || static_cast<double>(extents.back()) != number)
+  for (const GivenNumber& number : numbers_of("--row " + name, text)) {
+    extents.push_back(element_of<std::int64_t>(number).value_or(0));
+    if (extents.back() < 1 || extents.back() > 1000000000)
       throw UsageError(fmt::format("--row {}: expected extents from 1, found '{}'", name, text));
   }
   if (extents.size() >= static_cast<std::size_t>(max_rank))
@@ -80,13 +85,18 @@ Tensor constant_of(const Program& program, const std::string& name, const std::s
     const VarType& type = program.var(port.var).type;
     if (!type.is_static())
       throw ArgumentError(fmt::format("--const {}: expected an input of known extents, found {}", name, type.to_string()));
-    const std::vector<double> values = numbers_of("--const " + name, text);
+    const std::vector<GivenNumber> values = numbers_of("--const " + name, text);
     if (std::cmp_not_equal(values.size(), type.shape->elements()))
       throw UsageError(
           fmt::format("--const {}: expected {} numbers for {}, found {}", name, type.shape->elements(), type.to_string(), values.size()));
     return visit_dtype(type.dtype, [&]<class T>(std::type_identity<T>) {
       std::vector<T> converted;
-      for (const double value : values) converted.push_back(convert_element<T>(value));
+      for (const GivenNumber& value : values) {
+        const std::optional<T> held = element_of<T>(value);
+        if (!held)
+          throw ArgumentError(fmt::format("--const {}: expected numbers that {} can hold, found '{}'", name, name_of(type.dtype), text));
+        converted.push_back(*held);
+      }
       Tensor made(type.dtype, *type.shape);
       std::copy(converted.begin(), converted.end(), made.mutable_data<T>());
       return made;
@@ -158,6 +168,13 @@ std::shared_ptr<const ServedModel> served(const Model& model) {
   return std::make_shared<const ServedModel>(model.program, model.config, model.states, model.constants, model.rows);
 }
 
+std::function<std::string(const std::string&)> bytes_above_zero() {
+  return [](const std::string& text) {
+    const bool good = text.find_first_not_of('0') != text.npos && !text.starts_with('-');
+    return good ? std::string() : fmt::format("expected a number of bytes from 1, found '{}'", text);
+  };
+}
+
 std::function<std::string(const std::string&)> within(double least, double most) {
   return [least, most](const std::string& text) {
     double value = 0;
@@ -190,7 +207,7 @@ void DeviceFlags::add_to(CLI::App& command) {
           "Bytes that tensors of a place may take, such as 500M or 2G; what needs more fails with the op, the iteration and the size. "
           "Default: none; for serve three quarters of the memory that the process may use")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
+      ->check(bytes_above_zero());
   command.add_flag(
       "--tf32", tf32,
       "Products of f32 on a CUDA device by tensor cores, from factors rounded to tf32 (10 bits of mantissa): for speed, at the "

@@ -49,6 +49,8 @@ std::shared_ptr<const ServedModel> served(const Model& model);
 std::pair<std::string, std::string> split_assignment(const std::string& flag, const std::string& text, char at = '=');
 
 /// A check for a flag: a number from `least` to `most`. (CLI::Range takes a NaN.)
+/// The same for a number of bytes, behind CLI::AsSizeValue.
+std::function<std::string(const std::string&)> bytes_above_zero();
 std::function<std::string(const std::string&)> within(double least, double most);
 
 /// --place, --threads, --streams, --memory-limit, --tf32 and --backend.

@@ -24,6 +24,7 @@ void Routes::add_to(CLI::App& command, Settings& settings) {
 
 void Routes::give(const std::string& name, const CLI::ConfigItem& item) {
   Route& route = routes_[name];
+  if (item.name == "++") return;  // a table without keys is a route without a model
   if (!Settings::give(route.app, item))
     throw CLI::ConfigError(fmt::format("[route.{}]: expected model, state, const, row, config or weights, found {}", name, item.name));
 }

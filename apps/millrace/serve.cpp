@@ -2,9 +2,11 @@
 #include <charconv>
 #include <chrono>
 #include <climits>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -56,7 +58,18 @@ struct ServeFlags {
   TraceFlags trace;
 };
 
-std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+}
+
+/// A file that is written at the end is looked at before the start.
+void check_writable(const char* flag, const std::string& file) {
+  const std::filesystem::path path(file);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown) || std::filesystem::is_directory(path, unknown))
+    throw UsageError(fmt::format("{}: expected a file in a folder that is there, found '{}'", flag, file));
+}
 
 /// The text with a blank or an apostrophe for each character that a string of JSON cannot hold as it is; a reason may quote names of a model's.
 std::string json_text(std::string text) {
@@ -83,15 +96,19 @@ std::string stats_of(const Server& server) {
 /// The files that SIGHUP reads again. Files that are wrong by then change nothing: the values in force stay.
 class Credentials {
  public:
-  explicit Credentials(const ServeFlags& flags) {
+  explicit Credentials(const ServeFlags& flags) : certificate_(flags.certificate), key_(flags.key), token_file_(flags.token_file) {
     if (flags.certificate.empty() != flags.key.empty()) throw UsageError("serve: expected --tls-cert and --tls-key together");
     if (!flags.certificate.empty()) tls = std::make_shared<TlsServer>(flags.certificate, flags.key);
     if (!flags.token_file.empty()) tokens = std::make_shared<TokenSet>(flags.token_file);
   }
   void reload(ServeLog& log) {
     try {
-      if (tls) tls->reload();
-      if (tokens) tokens->reload();
+      std::optional<TlsServer> certificate;
+      std::optional<TokenSet> known;
+      if (tls) certificate.emplace(certificate_, key_);
+      if (tokens) known.emplace(token_file_);
+      if (certificate) *tls = *std::move(certificate);  // all were good: none is taken without the others
+      if (known) *tokens = *std::move(known);
       if (tls || tokens) log.say("reload", "certificate and tokens were read again");
     } catch (const Error& error) {
       log.say("reload", std::string("nothing was read again: ") + error.what());
@@ -99,6 +116,9 @@ class Credentials {
   }
   std::shared_ptr<TlsServer> tls;
   std::shared_ptr<TokenSet> tokens;
+
+ private:
+  std::string certificate_, key_, token_file_;
 };
 
 /// A terminal that closes takes no sessions along: SIGHUP reads the credentials again.
@@ -210,6 +230,10 @@ int serve(const ServeFlags& flags) {
     std::fputs(flags.settings.text().c_str(), stdout);
     return 0;
   }
+  // A SIGHUP while models load waits, and kills nothing.
+  asio::io_context context(1);
+  asio::signal_set hangup(context, SIGHUP);
+  if (!flags.stats.empty()) check_writable("--stats-json", flags.stats);
   ServerOptions options = flags.server;
   options.port = flags.port;
   DeviceFlags device = flags.device;
@@ -232,12 +256,10 @@ int serve(const ServeFlags& flags) {
   const std::vector<std::string> lines = take_capacities(flags, options, routes);
   const auto shown = std::make_shared<const Server*>(nullptr);
   if (!flags.no_page) options.pages = page_of(shown);
-  asio::io_context context(1);
   Server server(context, std::move(routes), std::move(options));
   *shown = &server;
   const std::unique_ptr<AdminPort> admin = make_admin(context, server, flags.admin);
   ServeLog log(flags.log_json, flags.quiet);
-  asio::signal_set hangup(context, SIGHUP);
   on_hangup(hangup, credentials, log);
   server.on_session_end = [&log](const Server::SessionEnd& end) { log.session(end); };
   server.on_scarce = [&log](const std::string& why) { log.say("scarce", "newcomers are refused for now: " + why); };

@@ -24,7 +24,14 @@ std::string key_of(const CLI::Option& option) {
   return key;
 }
 
+std::string table_name(const CLI::ConfigItem& item) {
+  std::string name;
+  for (const std::string& part : item.parents) name += (name.empty() ? "[" : ".") + part;
+  return name + "]";
+}
+
 void give_to(CLI::Option& option, const CLI::ConfigItem& item) {
+  if (item.inputs.size() == 1 && item.inputs[0].empty()) throw CLI::ValidationError(option.get_name(), "expected a value, found none");
   if (option.get_items_expected_max() > 0) {
     option.add_result(item.inputs);
   } else {  // a flag
@@ -54,13 +61,21 @@ void Settings::add_to(CLI::App& command) {
 
 void Settings::apply_environment() {
   for (CLI::Option* option : command_->get_options()) {
-    if (!option->get_configurable() || option->count() > 0) continue;
-    const char* value = std::getenv(variable_of(command_->get_name(), key_of(*option)).c_str());
+    const std::string variable = variable_of(command_->get_name(), key_of(*option));
+    const char* value = std::getenv(variable.c_str());
     if (value == nullptr) continue;
+    const auto refuse = [&variable](const std::string& why) { throw CLI::ValidationError(variable, why); };
+    if (!option->get_configurable()) refuse("expected " + option->get_name() + " on the command line, found it in the environment");
+    if (*value == '\0') refuse("expected a value, found none");  // a flag, too: an empty word is no yes
+    if (option->count() > 0) continue;
     CLI::ConfigItem item;
     item.name = key_of(*option);
     item.inputs = {value};
-    give_to(*option, item);
+    try {
+      give_to(*option, item);
+    } catch (const CLI::ParseError& error) {
+      refuse(error.what());
+    }
   }
 }
 
@@ -68,12 +83,14 @@ void Settings::apply_file() {
   if (file_.empty()) return;
   const std::vector<CLI::ConfigItem> items = CLI::ConfigTOML().from_file(file_);
   for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--") continue;  // where tables begin and end
+    const bool begins = item.name == "++";
+    if (item.name == "--" || (begins && item.parents == std::vector<std::string>{kind_})) continue;  // where tables end
     const bool in_table = take_table_ && item.parents.size() == 2 && item.parents[0] == kind_;
     if (in_table)
       take_table_(item.parents[1], item);
     else if (!item.parents.empty() || !give(*command_, item))
-      throw CLI::ConfigError("--settings " + file_ + ": expected a flag of " + command_->get_name() + ", found " + item.fullname());
+      throw CLI::ConfigError("--settings " + file_ + ": expected a flag of " + command_->get_name() + ", found " +
+                             (begins ? table_name(item) : item.fullname()));
   }
 }
 

@@ -10,12 +10,12 @@
 namespace millrace::app {
 
 /// Options of a command from elsewhere than its command line: --a-flag is `MILLRACE_COMMAND_A_FLAG` in the environment, and `a-flag = …` in the TOML
-/// file of --settings. The command line counts first, then the environment, then the file.
+/// file of --settings. The command line counts first, then the environment, then the file. An empty value is an error, of a flag too.
 class Settings {
  public:
   /// Adds --settings and --print-config. The last call on `command` before its callback is set: what is required may come from elsewhere.
   void add_to(CLI::App& command);
-  /// Tables [KIND.NAME] of the file go to `take`, a key each; `--print-config` ends with `text`.
+  /// Tables [KIND.NAME] of the file go to `take`, a key each, behind an item "++" where the table begins; `--print-config` ends with `text`.
   void take_tables(std::string kind, std::function<void(const std::string& name, const CLI::ConfigItem& item)> take,
                    std::function<std::string()> text);
   /// To be called first in the command's callback. CLI::ParseError for a file that cannot be read, a key that is no flag, a value that does not

@@ -16,6 +16,8 @@
 #include <millrace/streaming/transport/tls.h>
 #include <millrace/streaming/transport/token_set.h>
 
+#include <support/standard_streams.h>
+
 #include "commands.h"
 #include "feeds.h"
 #include "model_flags.h"
@@ -36,13 +38,14 @@ struct StreamFlags {
   std::string token_file, authorities;
   bool insecure = false;
   std::string save, state, model;
-  double reconnect_s = 5;
+  double reconnect_s = 5, silence_s = 120;
 
   /// The options of a connection to `server`.
   ClientOptions client(const StreamUrl& server) const {
     ClientOptions options;
     if (!token_file.empty()) options.token = read_token(token_file);
     options.token_in_clear = insecure;
+    options.silence = std::chrono::milliseconds(static_cast<std::int64_t>(silence_s * 1000));
     if (server.is_encrypted()) options.tls = std::make_shared<TlsClient>(insecure ? TlsClient::trusting_anyone() : TlsClient(authorities));
     return options;
   }
@@ -149,8 +152,8 @@ bool report(const Answers& answers, const std::vector<std::string>& names) {
     const ClientRecord& record = answers.records[i];
     steps += steps_of(record);
     for (const SegmentMessage& segment : record.segments)
-      fmt::print("{}: {} {:.3f} {:.3f}\n", names[i], segment.label, segment.start, segment.end);
-    if (!record.error.empty()) fmt::print(stderr, "millrace: {}: {}\n", names[i], record.error);
+      fmt::print("{}: {} {:.3f} {:.3f}\n", names[i], one_line(segment.label), segment.start, segment.end);
+    if (!record.error.empty()) complain("millrace", fmt::format("{}: {}", names[i], record.error));
     good += record.error.empty() ? 1 : 0;
     resumed += record.resumed;
     restarted += record.restarted;
@@ -241,6 +244,13 @@ void add_stream(CLI::App& app, Action& action) {
                    "Seconds in which a session that lost its connection tries to get another: it goes on by its ticket, from the state of "
                    "a draining "
                    "server, or starts over. 0: it ends")
+      ->check(within(0, 86400))
+      ->capture_default_str();
+  command
+      ->add_option("--silence", flags->silence_s,
+                   "Seconds in which nothing at all comes of a server that owes the end of a session, or takes nothing more of it, until "
+                   "its connection counts as "
+                   "lost. 0: it never does")
       ->check(within(0, 86400))
       ->capture_default_str();
   command->add_option("--output-dir", flags->folder,

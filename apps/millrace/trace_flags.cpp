@@ -4,6 +4,7 @@
 #include <support/standard_streams.h>
 
 #include "commands.h"
+#include "model_flags.h"
 
 namespace millrace::app {
 
@@ -11,7 +12,7 @@ void TraceFlags::add_to(CLI::App& command, const std::string& shown) {
   command.add_option("--trace", file, "Writes what ran when, for chrome://tracing or Perfetto; whole when the command ends");
   command.add_option("--trace-limit", most_bytes, "Bytes of that file from which on events are counted, not written: 300M, 2G")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber)
+      ->check(bytes_above_zero())
       ->default_str("1G");
   command.add_flag("--nvtx", nvtx, fmt::format("Shows {} to NVIDIA's profilers, as ranges of NVTX", shown));
 }

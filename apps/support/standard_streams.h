@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,12 +17,17 @@ namespace millrace::app {
 /// Exit codes.
 inline constexpr int failed = 1, bad_usage = 2;
 
+/// The text without control characters, which a terminal would obey.
+inline std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
+  return text;
+}
+
 /// "PROGRAM: TEXT" on stderr, one line, whatever the text.
 inline void complain(const std::string& program, std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
-  text = program + ": " + text + "\n";
+  text = program + ": " + one_line(std::move(text)) + "\n";
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
@@ -34,8 +40,11 @@ inline void hold_standard_streams() {
 
 /// `code` when what was printed has arrived; else says so, and gives `failed`.
 inline int flushed(const std::string& program, int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  complain(program, std::string("stdout: cannot write: ") + std::strerror(errno));
+  const bool came_before = std::ferror(stdout) != 0;  // whose reason is not known any more
+  const bool failed_now = std::fflush(stdout) != 0;
+  const int reason = errno;
+  if (!failed_now && !came_before) return code;
+  complain(program, std::string("stdout: cannot write: ") + (failed_now ? std::strerror(reason) : "an earlier write failed"));
   return failed;
 }
 

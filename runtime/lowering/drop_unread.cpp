@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include <millrace/runtime/program/op_registry.h>
+
 namespace millrace {
 
 namespace {

@@ -113,15 +113,16 @@ class Script {
 };
 
 /// Row `session` of a value that is given at the start.
-std::vector<double> given_values(const std::string& name, const LoDTensor& value, std::size_t session, std::size_t sessions) {
+std::vector<GivenNumber> given_values(const std::string& name, const LoDTensor& value, std::size_t session, std::size_t sessions) {
   if (value.dims().rank() == 0 || std::cmp_not_equal(value.rows(), sessions))
     throw ShapeError(fmt::format("'{}', which is no input that arrives: expected a row for each of {} sessions, found {}{}", name, sessions,
                                  name_of(value.dtype()), value.dims().to_string()));
   const auto row = static_cast<std::int64_t>(session);
   const Tensor own = value.tensor().rows(row, row + 1);
   return visit_dtype(own.dtype(), [&]<class T>(std::type_identity<T>) {
-    std::vector<double> values;
-    for (const T element : own.to_vector<T>()) values.push_back(convert_element<double>(element));
+    std::vector<GivenNumber> values;
+    using Held = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+    for (const T element : own.to_vector<T>()) values.emplace_back(convert_element<Held>(element));
     return values;
   });
 }

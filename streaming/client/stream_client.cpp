@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -86,6 +88,32 @@ struct Asked {
     return bytes / row;
   }
 
+  /// Steps that a server answers that takes all there is to send; nothing where that is not known: of audio, of rows without bytes, behind a state.
+  static std::optional<std::uint64_t> all_steps(const ClientPlan& plan, const std::vector<PortSpec>& inputs) {
+    const bool several = inputs.size() > 1;
+    if (plan.start.state || (several && !plan.bytes.empty())) return std::nullopt;
+    std::map<std::string, std::size_t, std::less<>> sent;
+    if (!several && !inputs.empty()) sent[inputs.front().name] = plan.bytes.size();
+    try {
+      for (const Message& message : plan.script) {
+        if (message.kind != MessageKind::binary) continue;
+        const DataView data = parse_data(message, several);
+        sent[several || inputs.empty() ? std::string(data.input) : inputs.front().name] += data.bytes.size();
+      }
+    } catch (const Error&) {  // it breaks the protocol
+      return std::nullopt;
+    }
+    std::optional<std::uint64_t> steps;
+    for (const PortSpec& input : inputs) {
+      const std::size_t row = static_cast<std::size_t>(input.shape.elements()) * size_of(input.dtype);
+      if (input.audio) return std::nullopt;
+      if (input.level) continue;
+      if (row == 0) return std::nullopt;
+      steps = std::min<std::uint64_t>(steps.value_or(std::numeric_limits<std::uint64_t>::max()), sent[input.name] / row);
+    }
+    return steps;
+  }
+
   std::size_t flushes = 0, resets = 0, saves = 0;
   std::size_t bytes = 0;  // of rows, and of the names before them
 
@@ -112,7 +140,8 @@ class Session : public std::enable_shared_from_this<Session> {
         asked_(plan_),
         start_(plan_.start),
         timer_(group_->executor),
-        answer_timer_(group_->executor) {}
+        answer_timer_(group_->executor),
+        silence_timer_(group_->executor) {}
 
   void connect() {
     async_connect_stream(group_->executor, url_, group_->options.connect_options(),
@@ -161,11 +190,25 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void write(Message message) {
     writing_ = true;
+    heard_ = Clock::now();
     stream_->async_write(std::move(message), [self = shared_from_this(), connection = connection_](error_code error) {
       // A server that refuses a session says why before it closes: the reader finds it.
       if (error || self->over_ || connection != self->connection_) return;
       self->writing_ = false;
+      self->heard_ = Clock::now();
       self->send_more();
+    });
+  }
+  /// A server is silent that owes the end, or takes nothing, and of which nothing at all came for so long.
+  void listen_for_silence() {
+    const auto most = group_->options.silence;
+    if (most.count() == 0) return;
+    const bool owes = taken_ && (writing_ || at_.last);
+    const auto now = Clock::now();
+    if (owes && now - heard_ >= most) return lose("the server said nothing for " + std::to_string(most.count()) + " ms, and owes replies");
+    silence_timer_.expires_at(owes ? heard_ + most : now + most);
+    silence_timer_.async_wait([self = shared_from_this(), connection = connection_](error_code error) {
+      if (!error && !self->over_ && connection == self->connection_) self->listen_for_silence();
     });
   }
   /// The next message, if one is due and none is on its way.
@@ -238,6 +281,7 @@ class Session : public std::enable_shared_from_this<Session> {
       if (error)
         return self->lose(error == asio::error::eof ? "the server went away before the end" : "the connection failed: " + error.message());
       try {
+        self->heard_ = Clock::now();
         const ServerMessage said = self->reader_.read(message);
         if (self->taken_) {
           ++self->got_;
@@ -268,6 +312,7 @@ class Session : public std::enable_shared_from_this<Session> {
       record_.started = said;
       record_.outputs.resize(said.outputs.size());
       most_steps_ = asked_.most_steps(plan_, said.inputs);
+      all_steps_ = Asked::all_steps(plan_, said.inputs);
       next_seq_[0] = said.seq;
       at_start_ = received();
     } else if (resuming()) {
@@ -283,6 +328,7 @@ class Session : public std::enable_shared_from_this<Session> {
       ++record_.restarted;
     }
     ticket_ = said.ticket.value_or("");
+    listen_for_silence();
     arrive();
     send_more();
   }
@@ -333,6 +379,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void on(const EndedMessage& said) {
     check_steps("ended", said.steps);
+    check_all(said.steps);
     record_.steps = said.steps;
     end({});
   }
@@ -362,6 +409,14 @@ class Session : public std::enable_shared_from_this<Session> {
     if (steps != results)
       throw ProtocolError(ErrorCode::bad_message, std::string(type) + ".steps: expected " + std::to_string(results) +
                                                       ", as many as results, found " + std::to_string(steps));
+  }
+
+  void check_all(std::uint64_t steps) const {
+    if (!all_steps_) return;
+    for (const std::uint64_t before : record_.resets) steps += before;
+    if (steps != *all_steps_)
+      throw ProtocolError(ErrorCode::bad_message, "ended.steps: expected " + std::to_string(*all_steps_) +
+                                                      " in all, as many as rows that there are to send, found " + std::to_string(steps));
   }
 
   // ---- From one connection to the next ----
@@ -446,6 +501,7 @@ class Session : public std::enable_shared_from_this<Session> {
     record_.error = std::move(error);
     timer_.cancel();
     answer_timer_.cancel();
+    silence_timer_.cancel();
     if (stream_) stream_->abort();
     const auto held = shared_from_this();  // the group lets go of it
     arrive();
@@ -457,7 +513,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const ClientPlan plan_;
   const StreamUrl url_;
   const Asked asked_;
-  std::optional<std::uint64_t> most_steps_;
+  std::optional<std::uint64_t> most_steps_, all_steps_;
   StartMessage start_;  // that a connection begins with where no ticket is known
   Position start_at_;   // behind what that start has
   Received at_start_;
@@ -466,6 +522,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<MessageStream> stream_;
   asio::steady_timer timer_;         // of the next piece
   asio::steady_timer answer_timer_;  // of the answer to a start, and of the next try to connect
+  asio::steady_timer silence_timer_;
+  Clock::time_point heard_{};  // when a message came last, or one began or ended on its way
   std::string ticket_;
   std::vector<Position> sent_;  // behind each message since the start
   Position at_;
@@ -568,6 +626,7 @@ ConnectOptions ClientOptions::connect_options() const {
 StartedMessage describe_server(const StreamUrl& url, const ClientOptions& options, const std::string& model) {
   ClientOptions how;
   how.limits = options.limits;
+  how.silence = options.silence;
   how.token = options.token;
   how.tls = options.tls;
   how.token_in_clear = options.token_in_clear;

@@ -78,6 +78,8 @@ struct ClientOptions {
   /// With a ticket it goes on where it was, with the state of a draining server there; else it starts over and sends all again. The record is that of
   /// a session that was never disturbed.
   std::chrono::milliseconds reconnect{0};
+  /// A connection is lost when for so long nothing at all came of a server that owes the end of the session, or took nothing of a message to it; 0: never.
+  std::chrono::milliseconds silence{0};
 
   ClientOptions() = default;
   ConnectOptions connect_options() const;

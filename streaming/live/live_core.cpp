@@ -2,6 +2,8 @@
 #include <millrace/streaming/live/live_core.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -69,13 +71,14 @@ const StateSeal& LiveCore::seal() {
 }
 
 bool LiveCore::holds_back() noexcept {
-  if (gatherings > 0 && 2 * gathered < sessions.size()) return true;
+  if (gatherings > 0 && !prompt && 2 * gathered < sessions.size()) return true;
   gathered = 0;
   return false;
 }
 
 LiveCore::Locked::~Locked() {
   if (!core_.holds_back()) core_.pump();
+  if (core_.idle()) core_.prompt = false;
   LiveSignal::SignalWait* waits = std::exchange(core_.woken, nullptr);
   const std::vector<std::shared_ptr<LiveReader>> readers = std::exchange(core_.told, {});
   lock_.unlock();
@@ -91,6 +94,11 @@ void LiveCore::tick_done() noexcept {
 }
 
 void LiveCore::shut_down() noexcept {
+  if (in_ticks()) {
+    std::fputs("millrace: live model: expected its end on another thread than that of its ticks, found it within LiveReader::on_news\n",
+               stderr);
+    std::abort();
+  }
   {
     const Locked lock(*this);
     stop();
@@ -177,6 +185,7 @@ std::size_t LiveSessionState::feed(std::size_t index, std::span<const std::byte>
 
 void LiveSessionState::say(Mark next) {
   check_goes_on();
+  core->prompt = true;
   refused = nullptr;
   mark = next;
   begun_mark = false;

@@ -83,6 +83,7 @@ class LiveCore final : public LivePlace, public std::enable_shared_from_this<Liv
   std::vector<std::shared_ptr<LiveReader>> told;
   int gatherings = 0;
   std::size_t gathered = 0;  // pushes since steps began to be held back
+  bool prompt = false;       // a task said something that no gathering holds back
 
  private:
   bool holds_back() noexcept;

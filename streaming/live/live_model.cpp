@@ -157,6 +157,7 @@ task<void> say_rows(Sequence sequence, LiveRows rows) {
     {
       const LiveCore::Locked lock(*sequence->core);
       sequence->check_goes_on();
+      sequence->core->prompt = true;
       if (!sequence->begins_anew() && feed(*sequence, pieces)) co_return;  // rows behind a reset that was cancelled wait for it
       seen = sequence->signal.version();
     }
@@ -531,7 +532,9 @@ std::vector<Sequence> sequences_of_ids(LiveCore& core, const std::vector<LiveId>
     if (!seen.insert(id).second) throw ArgumentError(fmt::format("live model: expected each session once, found {} twice", id));
     const auto found = core.sessions.find(id);
     if (found == core.sessions.end()) throw ArgumentError(fmt::format("live model: expected the number of a live session, found {}", id));
-    all.push_back(found->second->shared_from_this());
+    auto sequence = found->second->weak_from_this().lock();  // null: its last handle is going
+    if (sequence == nullptr) throw ArgumentError(fmt::format("live model: expected the number of a live session, found {}", id));
+    all.push_back(std::move(sequence));
   }
   return all;
 }
@@ -584,6 +587,11 @@ task<void> push_many_unnamed(Core core, std::vector<LiveId> ids, LoDTensor rows)
   co_await std::move(work);
 }
 
+task<void> refused_with(std::exception_ptr error) {
+  co_await this_task::checkpoint();
+  std::rethrow_exception(std::move(error));
+}
+
 task<void> marked(const Sequence& sequence, Mark::Kind kind, int level, std::optional<Duration> deadline) {
   Mark mark;
   mark.kind = kind;
@@ -596,10 +604,9 @@ task<void> marked(const Sequence& sequence, Mark::Kind kind, int level, std::opt
 // ---- LiveSession ----
 
 LiveSession& LiveSession::operator=(LiveSession&& other) noexcept {
-  if (this != &other) {
-    cancel();
-    sequence_ = std::move(other.sequence_);
-  }
+  if (this == &other) return *this;
+  const LiveSession old(std::move(sequence_));
+  sequence_ = std::move(other.sequence_);
   return *this;
 }
 
@@ -642,6 +649,15 @@ Tensor LiveSession::rows_of(DType dtype, std::span<const std::byte> bytes) const
   return rows;
 }
 
+/// Values of another kind are an error of the operation, as other rows are.
+task<void> LiveSession::push_bytes(DType dtype, std::span<const std::byte> bytes, Limit deadline) const {
+  static_cast<void>(present());
+  try {
+    return push(LoDTensor(rows_of(dtype, bytes)), deadline);
+  } catch (...) {
+    return refused_with(std::current_exception());
+  }
+}
 task<void> LiveSession::push(LiveRows rows, Limit deadline) const { return limited(deadline, push_alone(present(), std::move(rows))); }
 task<void> LiveSession::push(LoDTensor rows, Limit deadline) const { return limited(deadline, push_unnamed(present(), std::move(rows))); }
 task<std::optional<LiveRows>> LiveSession::next(Limit deadline) const { return limited(deadline, next_of(present())); }

@@ -76,7 +76,8 @@ class LiveError : public Error {
 class LiveReader {
  public:
   virtual ~LiveReader() = default;
-  /// Results, or the end, may be there. Called on any thread, without a lock of the model's.
+  /// Results, or the end, may be there. Called on any thread, without a lock of the model's: also on that of the model's ticks, whose end a LiveModel waits for, so
+  /// that a model which is destroyed here ends the process with a message. A session may be.
   virtual void on_news() noexcept = 0;
 };
 
@@ -94,7 +95,7 @@ class LiveSessionState;
 ///
 /// Operations that say something (all but `next` and `cancel`) take effect in order, one at a time: ArgumentError while another is under way. `next` may
 /// run beside them, and has to where more is said than the queues hold. Errors: ArgumentError, DTypeError, ShapeError, LoDError and UninitializedError name the
-/// session and what was expected; ArgumentError of a handle that was moved from; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
+/// session and what was expected; ArgumentError of a handle that was moved from, which has no executor and so throws from the call itself; LiveError when a step failed; CancelledError once the session was cancelled, or its model is gone. Thread-safe.
 class LiveSession {
  public:
   using Limit = std::optional<Duration>;
@@ -115,7 +116,7 @@ class LiveSession {
   task<void> push(LoDTensor rows, Limit deadline = {}) const;
   template <class T>
   task<void> push(std::span<const T> values, Limit deadline = {}) const {
-    return push(LoDTensor(rows_of(dtype_of<T>, std::as_bytes(values))), deadline);
+    return push_bytes(dtype_of<T>, std::as_bytes(values), deadline);
   }
   /// The results that are there and were not taken, at least one; nothing when the sequence has ended. Of each output of a step [n, …]; an output of
   /// inner sequences stands there when some have closed, a row each.
@@ -197,12 +198,13 @@ class LiveSession {
   const std::shared_ptr<detail::LiveSessionState>& present() const;
   detail::LiveSessionState& state() const;
   Executor& executor() const;
+  task<void> push_bytes(DType dtype, std::span<const std::byte> bytes, Limit deadline) const;
   Tensor rows_of(DType dtype, std::span<const std::byte> bytes) const;
 
   std::shared_ptr<detail::LiveSessionState> sequence_;
 };
 
-/// While one lives, what `LiveSession::try_push` queues begins no step by itself: rows that many sessions push one after the other share a step. It begins when
+/// While one lives, what `LiveSession::try_push` queues begins no step by itself (what a task says does, and takes along what is queued): rows that many sessions push one after the other share a step. It begins when
 /// the last of these objects goes, once half of the sessions have pushed, or behind the step that is under way.
 class [[nodiscard]] LiveGathering {
  public:

@@ -80,6 +80,8 @@ class LivePlace {
   void count_waiting();
   /// No tick is sent off any more.
   void stop() noexcept { stopped_ = true; }
+  /// The calling thread is that of ticks.
+  bool in_ticks() const noexcept { return worker_ != nullptr && worker_->running_in_this_thread(); }
   /// Ends the thread of ticks. No tick is out.
   void join() noexcept { worker_.reset(); }
 

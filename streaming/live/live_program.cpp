@@ -125,6 +125,7 @@ class LiveProgram::State {
   void over(const std::exception_ptr& error) {
     const std::lock_guard lock(mutex);
     ended = true;
+    failure = error;
     for (auto& [name, open] : arrays) {
       if (open.written && error == nullptr)
         open.array.close();
@@ -154,6 +155,25 @@ class LiveProgram::State {
     if (error != nullptr) std::rethrow_exception(error);
   }
 
+  /// Waits for one slot, beside whatever run writes or reads the array. An input that `finish` closed before the run failed says why it did as well.
+  static task<void> push_slot(std::shared_ptr<State> state, TensorArray array, LoDTensor slot) {
+    co_await this_task::checkpoint();
+    TaskInfo& me = co_await this_task::info();
+    const ExternalHold hold(me.run());
+    try {
+      SlotWrite written = array.append(std::move(slot));
+      if (!written.placed()) co_await written;
+    } catch (const ClosedError&) {
+      std::exception_ptr why;
+      {
+        const std::lock_guard lock(state->mutex);
+        why = state->failure;
+      }
+      if (why != nullptr) std::rethrow_exception(why);
+      throw;
+    }
+  }
+
   /// Gives the next slot of an output array. When it is cancelled, the call behind it reads the same slot.
   static task<std::optional<LoDTensor>> read_next(std::shared_ptr<State> state, Open* open, Point ended) {
     TaskInfo& me = co_await this_task::info();
@@ -179,6 +199,7 @@ class LiveProgram::State {
   std::optional<ExternalHold> rows;
   bool finished = false;
   bool ended = false;
+  std::exception_ptr failure;
   std::optional<RunResult> result;
   std::optional<Running<void>> running;
 
@@ -199,19 +220,6 @@ class LiveProgram::State {
   }
 };
 
-namespace {
-
-/// Waits for one slot, beside whatever run writes or reads the array.
-task<void> push_slot(TensorArray array, LoDTensor slot) {
-  co_await this_task::checkpoint();
-  TaskInfo& me = co_await this_task::info();
-  const ExternalHold hold(me.run());
-  SlotWrite written = array.append(std::move(slot));
-  if (!written.placed()) co_await written;
-}
-
-}  // namespace
-
 LiveProgram::LiveProgram(Runtime& runtime, Program program, LiveProgramOptions options)
     : state_(std::make_shared<State>(runtime, program, std::move(options))) {
   Executable executable = runtime.compile(std::move(program));
@@ -228,7 +236,7 @@ Executor& LiveProgram::executor() const { return state_->runtime.executor(); }
 void LiveProgram::cancel() const noexcept { state_->running->cancel(); }
 
 task<void> LiveProgram::push(std::string input, LoDTensor slot) const {
-  return push_slot(state_->named(input, false).array, std::move(slot));
+  return State::push_slot(state_, state_->named(input, false).array, std::move(slot));
 }
 
 void LiveProgram::finish() const { state_->finish(); }

@@ -54,6 +54,20 @@ void call_copy(const Handler& handler, const Args&... args) {
   if (copy) copy(args...);
 }
 
+/// A client that comes over IPv4 to a socket of IPv6 has its own address.
+asio::ip::address plain(const asio::ip::address& peer) {
+  if (!peer.is_v6() || !peer.to_v6().is_v4_mapped()) return peer;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, peer.to_v6());
+}
+
+/// What one who has an address has as well: of IPv6 the whole network of 64 bits.
+std::string counted_as(const asio::ip::address& peer) {
+  if (!peer.is_v6() || peer.is_loopback()) return peer.to_string();
+  asio::ip::address_v6::bytes_type bytes = peer.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
+  return asio::ip::make_address_v6(bytes, peer.to_v6().scope_id()).to_string() + "/64";
+}
+
 Listener::Reach reach_of(const ServerOptions& options) {
   return options.insecure || (options.tls && options.tokens) ? Listener::Reach::any : Listener::Reach::loopback;
 }
@@ -190,6 +204,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
   Connection(std::shared_ptr<State> server, std::uint64_t its_number, const asio::ip::address& peer)
       : number(its_number),
         address(peer.to_string()),
+        counted_by(counted_as(peer)),
         is_loopback(peer.is_loopback()),
         server_(std::move(server)),
         route_(server_->routes.front().get()),
@@ -285,6 +300,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
 
   const std::uint64_t number;
   const std::string address;
+  const std::string counted_by;
   const bool is_loopback;
 
  private:
@@ -320,7 +336,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
       deadline_ = Clock::now() + server_->options.limits.idle;
       server_->newcomers.erase(number);
       server_->sessions.insert(this);
-      ++server_->by_address[address];
+      ++server_->by_address[counted_by];
       stream_->limit(server_->options.limits.message, server_->options.limits.control);
     }
     if (ended_ || !session_.over()) return;
@@ -329,7 +345,7 @@ class Server::State::Connection final : public std::enable_shared_from_this<Conn
     server_->newcomers.erase(number);
     if (server_->sessions.erase(this) > 0) {
       --route_->sessions;
-      if (--server_->by_address[address] == 0) server_->by_address.erase(address);
+      if (--server_->by_address[counted_by] == 0) server_->by_address.erase(counted_by);
     }
     if (route_->learners.erase(learner_) > 0) add(route_->learned, learner_->batcher().stats());
     if (!parked_) deadline_ = Clock::now() + server_->options.limits.stuck_writer;
@@ -736,7 +752,7 @@ void Server::State::check_room(const Connection& connection) {
   if (sessions.size() >= limits.sessions) refuse(fmt::format("{} sessions are live, the most that this server takes", limits.sessions), 0);
   constexpr std::size_t by_default = 64;
   const std::size_t most = limits.sessions_per_address.value_or(connection.is_loopback ? limits.sessions : by_default);
-  const auto found = by_address.find(connection.address);
+  const auto found = by_address.find(connection.counted_by);
   if (found != by_address.end() && found->second >= most)
     refuse(fmt::format("{} sessions of this address are live, the most that this server takes", most), 0);
   count_waiting_rows();
@@ -828,7 +844,7 @@ void Server::State::admit(Carrier carrier, const asio::ip::address& peer) {
     const auto oldest = newcomers.begin()->second->shared_from_this();
     oldest->displace(connections.size() >= sessions.size() + 2 * most_newcomers());
   }
-  auto connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, peer);
+  auto connection = std::make_shared<Connection>(shared_from_this(), ++last_number_, plain(peer));
   connections.insert(connection);
   newcomers.emplace(connection->number, connection.get());
   connection->begin(std::move(carrier));
@@ -935,10 +951,21 @@ double Server::used() const noexcept { return state_->used_beside(nullptr); }
 
 std::vector<Server::PlaceStats> Server::places() const {
   std::vector<PlaceStats> all;
-  for (const auto& route : state_->routes)
+  for (const auto& route : state_->routes) {
+    const std::size_t first = all.size();
     for (const auto& place : route->places)
       all.push_back({route->name, place->place(), place->batcher().stats(), place->batcher().live(),
                      place->lost() ? text_of(place->lost()) : "", place->seconds_a_row(), place->state_bytes()});
+    // Sessions that learn live on the first device, each at a place of its own.
+    PlaceStats& there = all[first];
+    add(there.ticks, route->learned);
+    for (const auto& learner : route->learners) {
+      add(there.ticks, learner->batcher().stats());
+      there.sessions += learner->batcher().live();
+      there.seconds_a_row = std::max(there.seconds_a_row, learner->seconds_a_row());
+      there.state_bytes += learner->state_bytes();
+    }
+  }
   return all;
 }
 

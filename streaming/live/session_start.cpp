@@ -2,7 +2,7 @@
 // How a session begins: what of session.h has to do with `start`.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace millrace {
 namespace {
 
 /// The values that a client gave for the start, as the program takes them.
-Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& values) {
+Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<GivenNumber>& values) {
   if (std::cmp_not_equal(values.size(), wanted.dims.elements()))
     throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected {} values for {}, found {}", wanted.name,
                                                           wanted.dims.elements(), wanted.dims.to_string(), values.size()));
@@ -23,10 +23,12 @@ Tensor given_tensor(const Recurrence::Given& wanted, const std::vector<double>& 
     Tensor made(wanted.dtype, wanted.dims);
     T* to = made.mutable_data<T>();
     for (std::size_t i = 0; i < values.size(); ++i) {
-      to[i] = convert_element<T>(values[i]);
-      if (is_floating(wanted.dtype) && !std::isfinite(convert_element<double>(to[i])))
-        throw ProtocolError(ErrorCode::bad_input, fmt::format("given '{}': expected a value that {} can hold, found {}", wanted.name,
-                                                              name_of(wanted.dtype), values[i]));
+      const std::optional<T> held = element_of<T>(values[i]);
+      if (!held)
+        throw ProtocolError(ErrorCode::bad_input,
+                            fmt::format("given '{}': expected a value that {} can hold, found {}", wanted.name, name_of(wanted.dtype),
+                                        std::visit([](auto number) { return fmt::to_string(number); }, values[i])));
+      to[i] = *held;
     }
     return made;
   });

@@ -11,6 +11,7 @@
 
 #include <millrace/streaming/protocol/audio_format.h>
 #include <millrace/streaming/protocol/error_code.h>
+#include <millrace/streaming/protocol/number.h>
 #include <millrace/tensor/ddim.h>
 #include <millrace/tensor/dtype.h>
 
@@ -37,8 +38,9 @@ struct StartMessage {
   int version = protocol_version;
   std::string session;  ///< a label for logs, at most 128 bytes; it need not be unique
   std::map<std::string, InputRequest> inputs;
-  std::optional<std::vector<std::string>> outputs;   ///< those wanted; absent: all
-  std::map<std::string, std::vector<double>> given;  ///< values that the program takes at the start, row-major; those left out are zeros
+  std::optional<std::vector<std::string>> outputs;  ///< those wanted; absent: all
+  std::map<std::string, std::vector<GivenNumber>>
+      given;  ///< values that the program takes at the start, row-major; those left out are zeros
   ReplyFormat reply = ReplyFormat::json;
   bool segments = false;                             ///< whether labelled segments are wanted
   std::optional<std::string> state = std::nullopt;   ///< base64 of a saved state (live/saved_state.h), from which the sequence goes on

@@ -87,13 +87,15 @@ std::string parse_label(const JsonObject& object) {
 }
 
 /// Numbers in lists of any nesting, in order.
-void append_numbers(const std::string& where, const nlohmann::json& value, std::vector<double>& numbers) {
+void append_numbers(const std::string& where, const nlohmann::json& value, std::vector<GivenNumber>& numbers) {
   if (value.is_array()) {
     for (const auto& entry : value) append_numbers(where, entry, numbers);
+  } else if (value.is_number_integer() && (!value.is_number_unsigned() || std::in_range<std::int64_t>(value.get<std::uint64_t>()))) {
+    numbers.emplace_back(value.get<std::int64_t>());
   } else if (value.is_number()) {
-    numbers.push_back(value.get<double>());
+    numbers.emplace_back(value.get<double>());
   } else if (value.is_boolean()) {
-    numbers.push_back(value.get<bool>() ? 1.0 : 0.0);
+    numbers.emplace_back(std::int64_t{value.get<bool>() ? 1 : 0});
   } else {
     unexpected_json(where, "a number or lists of numbers", value);
   }
@@ -136,7 +138,10 @@ std::string to_json(const StartMessage& message) {
   if (!message.inputs.empty()) json["inputs"] = Json::object();
   for (const auto& [name, request] : message.inputs) json["inputs"][name] = json_of(request);
   if (message.outputs) json["outputs"] = *message.outputs;
-  for (const auto& [name, values] : message.given) json["given"][name] = values;
+  for (const auto& [name, values] : message.given) {
+    Json& list = json["given"][name] = Json::array();
+    for (const GivenNumber& value : values) std::visit([&list](auto number) { list.push_back(number); }, value);
+  }
   json["reply"] = name_of(message.reply);
   if (message.segments) json["segments"] = true;
   if (message.state) json["state"] = *message.state;

@@ -3,6 +3,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
@@ -91,6 +96,69 @@ TEST_CASE("settings that are no flags, do not fit, or are missing are bad usage,
   check_refused({"serve", "a.mr"}, 2, {"--port"});
   const Variable wrong("MILLRACE_SERVE_MAX_SESSIONS", "many");
   check_refused({"serve", "a.mr", "--port", "0"}, 2, {"--max-sessions"});
+}
+
+TEST_CASE("an empty value is an error that names its variable, key or flag, and turns nothing on") {
+  const ScratchFolder folder;
+  const std::string file = (folder / "settings.toml").string();
+  const std::vector<std::string> start{"serve", "a.mr", "--port", "0"};
+  for (const char* name : {"MILLRACE_SERVE_INSECURE", "MILLRACE_SERVE_LOG_JSON", "MILLRACE_SERVE_PORT", "MILLRACE_SERVE_TOKEN_FILE",
+                           "MILLRACE_SERVE_MODEL", "MILLRACE_SERVE_ALLOW_ORIGIN", "MILLRACE_SERVE_CAPACITY"}) {
+    const Variable empty(name, "");
+    check_refused(start, 2, {name, "expected a value, found none"});
+  }
+  for (const char* key : {"insecure", "token-file", "admin"}) {
+    std::ofstream(file) << key << " = \"\"\n";
+    check_refused({"serve", "a.mr", "--port", "0", "--settings", file}, 2, {key, "expected a value, found none"});
+  }
+  check_refused({"serve", "a.mr", "--port", ""}, 2, {"--port", "expected a value, found none"});
+  check_refused({"serve", "a.mr", "--port", "0", "--token-file", ""}, 2, {"--token-file", "expected a value, found none"});
+  check_refused({"serve", "", "--port", "0"}, 2, {"MODEL", "expected a value, found none"});
+  check_refused({"stream", "tcp://127.0.0.1:1", "x.npy", "--token-file", ""}, 2, {"--token-file", "expected a value, found none"});
+  {
+    const Variable no("MILLRACE_SERVE_INSECURE", "false"), yes("MILLRACE_SERVE_QUIET", "true");
+    const Ended printed = millrace_command({"serve", "a.mr", "--port", "0", "--print-config"});
+    CHECK(has_line(printed.out, "insecure=false"));
+    CHECK(has_line(printed.out, "quiet=true"));
+  }
+}
+
+TEST_CASE("numbers with a zero before them, variables of flags that stand on the command line alone, and tables without keys are errors") {
+  const ScratchFolder folder;
+  const std::string file = (folder / "settings.toml").string();
+  check_refused({"serve", "a.mr", "--port", "010"}, 2, {"--port", "expected a decimal number, found '010'"});
+  check_refused({"serve", "a.mr", "--port", "0x10"}, 2, {"--port", "expected a decimal number, found '0x10'"});
+  {
+    const Variable octal("MILLRACE_SERVE_MAX_SESSIONS", "010");
+    check_refused({"serve", "a.mr", "--port", "0"}, 2, {"MILLRACE_SERVE_MAX_SESSIONS", "expected a decimal number, found '010'"});
+  }
+  for (const auto& [name, flag] : {std::pair{"MILLRACE_SERVE_ROUTE", "--route"}, {"MILLRACE_SERVE_SETTINGS", "--settings"}}) {
+    const Variable set(name, "a=b.mr");
+    check_refused({"serve", "a.mr", "--port", "0"}, 2, {name, flag, "on the command line"});
+  }
+  std::ofstream(file) << "[route.a]\n";
+  check_refused({"serve", "a.mr", "--port", "0", "--settings", file, "--print-config"}, 2,
+                {"[route.a]: expected model = FILE, found none"});
+  std::ofstream(file) << "[other]\n";
+  check_refused({"serve", "a.mr", "--port", "0", "--settings", file}, 2, {"settings.toml", "[other]"});
+  check_refused({"serve", "a.mr", "--port", "0", "--memory-limit", "0"}, 2,
+                {"--memory-limit", "expected a number of bytes from 1, found '0'"});
+  const std::string absent = (folder / "absent" / "stats.json").string();
+  check_refused({"serve", "a.mr", "--port", "0", "--stats-json", absent}, 2, {"--stats-json", absent});
+}
+
+TEST_CASE("a hang-up while a server starts ends nothing") {
+  const Serving model;
+  // The model waits in a pipe, so that the server is in its start when the signal comes.
+  const std::string pipe = model.path("late.mr");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  Process server({"serve", pipe, "--port", "0"});
+  const int end = ::open(pipe.c_str(), O_WRONLY);  // until it reads
+  server.signal(SIGHUP);
+  ::usleep(200000);
+  ::close(end);
+  CHECK(server.wait() == 1);  // no model, and no signal
+  CHECK(server.err().find("late.mr") != std::string::npos);
 }
 
 TEST_CASE("--admin opens a port of its own, and --log-json makes lines of JSON") {

@@ -21,7 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "apps", "clients"))
 
 from live_client_test import FEATURES, model, whole
-from millrace_client import ProtocolError, connect
+from millrace_client import ProtocolError, Session, connect
 from oracle import MILLRACE, need, seeds
 from serving import Server, make_certificate
 
@@ -77,6 +77,45 @@ def check_sequences(seed, folder, path):
                 assert got.tobytes() == whole(folder, path, rows[i], i).tobytes(), f"session {i} has other bits than the whole"
         assert asyncio.run(refused(server.url(), outputs=["absent"])) == "bad_input"
         assert asyncio.run(refused(server.url()[:-1])) == 404
+
+
+def check_arrays(folder, path):
+    """Arrays of the input's dtype and shape are rows, and others are refused before anything is sent."""
+    rows = np.random.default_rng(1).standard_normal((7, 1, FEATURES)).astype("f4")
+
+    async def talk(url):
+        async with connect(url) as session:
+            refusals = []
+            for wrong in (rows.astype("f8"), rows.astype(">f4"), rows.reshape(1, FEATURES, 7), rows.view("i4")):
+                try:
+                    await session.send(wrong)
+                except ValueError as error:
+                    refusals.append(str(error))
+            try:
+                await session.send(rows, "absent")
+            except ValueError as error:
+                refusals.append(str(error))
+            for good in (rows[:3], rows[3, 0] if len(session.started["inputs"][0]["shape"]) == 1 else rows[3], rows[4:].reshape(-1)):
+                await session.send(good)
+            await session.end()
+            got = [message["outputs"]["y"] async for message in session if message["type"] == "result"]
+        return refusals, np.concatenate(got)
+
+    with Server(path) as server:
+        refusals, got = asyncio.run(talk(server.url()))
+    assert "expected an array of float32 for the input 'x', found float64" in refusals[0], refusals
+    assert "expected rows of shape" in refusals[2] and f"found an array of shape [1, {FEATURES}, 7]" in refusals[2], refusals
+    assert "found int32" in refusals[3] and "expected one of the inputs x as `input`, found 'absent'" in refusals[4] and len(refusals) == 5, refusals
+    assert got.tobytes() == whole(folder, path, rows[:, 0], 99).tobytes()
+
+    session = Session(None)
+    session.started = {"inputs": [{"name": "a", "dtype": "f32", "shape": []}, {"name": "b", "dtype": "f32", "shape": []}]}
+    try:
+        asyncio.run(session.send(np.zeros(1, "f4")))
+    except ValueError as error:
+        assert str(error) == "send: expected one of the inputs a, b as `input`, found none", error
+    else:
+        raise AssertionError("an input was not missed")
 
 
 def check_tokens(folder, path):
@@ -143,5 +182,6 @@ if __name__ == "__main__":
         for seed in seeds([1, 2]):
             print("seed", seed, flush=True)
             check_sequences(seed, folder, path)
+        check_arrays(folder, path)
         check_tokens(folder, path)
         check_page(path)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`millrace stream` under servers that drain and that are killed: one sequence goes on, with the bits of the whole run; and a sequence in two parts, by --save and --state."""
+import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 try:
@@ -67,6 +71,33 @@ def check_parts(model, folder, rows, whole):
         assert two.returncode == 2 and "expected one session, found 2" in two.stderr, two.stderr
 
 
+def check_labels(folder):
+    """A label of a server's is printed without what a terminal obeys."""
+    def frame(message):
+        text = json.dumps(message).encode()
+        return struct.pack("<IB", len(text), ord("J")) + text
+
+    port = {"name": "x", "dtype": "f32", "shape": [1]}
+    started = frame({"type": "started", "version": 1, "session": "", "inputs": [port], "outputs": [port], "reply": "none"})
+    segment = frame({"type": "segment", "label": "a\x1b[31m\nb", "start": 0.0, "end": 1.0})
+    np.save(f"{folder}/none.npy", np.zeros((0, 1), "f4"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def serve():
+            for more in (b"", segment):
+                client = listening.accept()[0]
+                with client:
+                    client.sendall(started + more + frame({"type": "ended", "steps": 0}))
+                    while client.recv(4096):
+                        pass
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        said = subprocess.run([MILLRACE, "stream", f"tcp://127.0.0.1:{listening.getsockname()[1]}", f"{folder}/none.npy"], capture_output=True, text=True, timeout=60)
+        server.join(10)
+    assert said.returncode == 0, said
+    assert f"{folder}/none.npy: a?[31m b 0.000 1.000\n" in said.stdout and "\x1b" not in said.stdout, said
+
+
 def main():
     need(MILLRACE)
     rng = np.random.default_rng(1)
@@ -77,6 +108,7 @@ def main():
         with open(f"{folder}/key", "w") as file:
             file.write(os.urandom(32).hex())
         flags = ["--state-key-file", f"{folder}/key"]
+        check_labels(folder)
         check_moves(model, folder, signal.SIGTERM, whole, flags)
         check_moves(model, folder, signal.SIGKILL, whole, flags)
         check_parts(model, folder, rows, whole)

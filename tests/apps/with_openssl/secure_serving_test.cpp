@@ -69,7 +69,8 @@ TEST_CASE("SIGHUP reads certificate and tokens again, and a file that is wrong b
   const auto overwrite = std::filesystem::copy_options::overwrite_existing;
   std::filesystem::copy_file(expired.certificate, files.folder / "now.pem");
   std::filesystem::copy_file(expired.key, files.folder / "now.key");
-  Serving serving({"--tls-cert", files.path("now.pem"), "--tls-key", files.path("now.key"), "--token-file", files.path("tokens")});
+  std::filesystem::copy_file(files.folder / "tokens", files.folder / "known");
+  Serving serving({"--tls-cert", files.path("now.pem"), "--tls-key", files.path("now.key"), "--token-file", files.path("known")});
   const std::string url = "tcps://127.0.0.1:" + serving.port;
   const std::vector<std::string> trusting{"--ca", files.authority.file(), "--token-file", files.path("tokens")};
   const auto hang_up = [&](const std::string& expected) {
@@ -81,6 +82,10 @@ TEST_CASE("SIGHUP reads certificate and tokens again, and a file that is wrong b
   std::filesystem::copy_file(good.certificate, files.folder / "now.pem", overwrite);
   hang_up("nothing was read again: tls: ");
   std::filesystem::copy_file(good.key, files.folder / "now.key", overwrite);
+  std::ofstream(files.folder / "known") << "short\n";
+  hang_up("nothing was read again: tokens: ");
+  CHECK(files.stream(url, trusting).err.find("certificate has expired") != std::string::npos);  // the good one waits for its tokens
+  std::filesystem::copy_file(files.folder / "tokens", files.folder / "known", overwrite);
   hang_up("certificate and tokens were read again");
   CHECK(files.stream(url, trusting).err == "");
 }

@@ -117,5 +117,5 @@ TEST_CASE("rows that are no sequences of the server's inputs are refused by name
   CHECK_THROWS_AS(SessionPlan(with("x", rows({3, 2}, LoD::from_lengths({{2, 1}}))), server), LoDError);
   CHECK_THROWS_AS(SessionPlan(with("boot", rows({3, 2})), server), ShapeError);
   CHECK_THROWS_AS(SessionPlan(with("boot", LoDTensor(Tensor::scalar(1.0f))), server), ShapeError);
-  CHECK(SessionPlan(with("boot", rows({2, 2})), server).take().at(1).start.given.at("boot") == std::vector<double>{1, 1});
+  CHECK(SessionPlan(with("boot", rows({2, 2})), server).take().at(1).start.given.at("boot") == std::vector<GivenNumber>{1.0, 1.0});
 }

@@ -181,6 +181,40 @@ asio::awaitable<std::vector<ClientRecord>> stream_in_coroutine(StreamUrl url, st
 
 }  // namespace
 
+TEST_CASE("a server that ends a session before its last row, and one that is silent behind its start, are named") {
+  asio::io_context context;
+  asio::ip::tcp::acceptor acceptor(context, {asio::ip::make_address("127.0.0.1"), 0});
+  StartedMessage started;
+  PortSpec port;
+  port.name = "x";
+  port.shape = DDim{1};
+  started.inputs = {port};
+  started.reply = ReplyFormat::none;
+  std::thread server([&] {
+    for (const bool ends : {true, true, false}) {
+      asio::ip::tcp::socket socket = acceptor.accept();
+      asio::write(socket, asio::buffer(encode_frame(text_message(to_json(started)))));
+      if (ends) asio::write(socket, asio::buffer(encode_frame(text_message(to_json(EndedMessage{2})))));
+      std::string rest;
+      boost::system::error_code ended;
+      asio::read(socket, asio::dynamic_buffer(rest), ended);
+    }
+  });
+  StreamUrl url;
+  url.host = "127.0.0.1";
+  url.port = acceptor.local_endpoint().port();
+  ClientPlan plan;
+  plan.bytes = std::string(8, '\0');
+  CHECK(stream_plans(url, {plan}).at(0).error == "");
+  plan.bytes = std::string(12, '\0');
+  const std::string few = stream_plans(url, {plan}).at(0).error;
+  CHECK(few.find("ended.steps: expected 3 in all, as many as rows that there are to send, found 2") != std::string::npos);
+  ClientOptions options;
+  options.silence = std::chrono::milliseconds(200);
+  CHECK(stream_plans(url, {plan}, options).at(0).error == "the server said nothing for 200 ms, and owes replies");
+  server.join();
+}
+
 TEST_CASE("a server that never answers, and one that claims steps without bytes, are given up") {
   asio::io_context context;
   asio::ip::tcp::acceptor acceptor(context, {asio::ip::make_address("127.0.0.1"), 0});

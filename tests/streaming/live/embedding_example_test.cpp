@@ -24,7 +24,8 @@ boost::asio::awaitable<std::vector<float>> listen(LiveModel& model, std::vector<
   for (const Tensor& rows : arriving) {  // any number of rows, as they come
     co_await session.async_push(LoDTensor(rows), boost::asio::use_awaitable);
     co_await session.async_flush(boost::asio::use_awaitable);
-    std::optional<LiveRows> ready = co_await session.async_next(boost::asio::use_awaitable);
+    std::optional<LiveRows> ready;
+    if (!session.try_next(ready) || !ready) continue;  // no row, no result
     for (const float value : ready->at("y").tensor().to_vector<float>()) heard.push_back(value);
   }
   co_await session.async_finish(boost::asio::use_awaitable);
@@ -55,7 +56,7 @@ TEST_CASE("the listing of the page on embedding hears what one run of the whole 
   const LoDTensor x(rows, LoD::from_lengths({{7}}));
   const Tensor boot = make_darray(DDim{1, 4}, 0.0f);
   const RunResult whole = sync_wait(executor, run(program, {{"x", x}, {"boot", boot}}));
-  const std::vector<float> heard = live(program, {rows.rows(0, 1), rows.rows(1, 5), rows.rows(5, 7)});
+  const std::vector<float> heard = live(program, {rows.rows(0, 1), rows.rows(1, 5), rows.rows(5, 5), rows.rows(5, 7)});
   const std::vector<float> wanted = whole["y"].tensor().to_vector<float>();
   REQUIRE(heard.size() == wanted.size());
   CHECK(std::memcmp(heard.data(), wanted.data(), heard.size() * sizeof(float)) == 0);

@@ -108,7 +108,7 @@ TEST_CASE("served sessions learn from their rows: each answer has the bits of th
     Served served(routes_of(config));
     std::vector<ClientPlan> plans;
     for (int i = 0; i < 3; ++i) plans.push_back(plan_of(rows - 100 * i, i));
-    plans[1].start.given = {{"h", std::vector<double>(units, 0.25)}};
+    plans[1].start.given = {{"h", std::vector<GivenNumber>(units, 0.25)}};
     const auto records = stream_plans(served.url(), plans);
     for (std::size_t i = 0; i < plans.size(); ++i) {
       INFO("session ", i);
@@ -121,6 +121,8 @@ TEST_CASE("served sessions learn from their rows: each answer has the bits of th
     }
     CHECK(served.ask([&] { return served.server->live_sessions(); }) == 0);
     CHECK(served.ask([&] { return served.server->stats().rows; }) == 3 * rows - 300);
+    // Their steps stand at the first device, also when they are gone.
+    CHECK(served.ask([&] { return served.server->places().at(0).ticks.rows; }) == 3 * rows - 300);
   }
 }
 
@@ -165,6 +167,23 @@ TEST_CASE("sessions that learn are as many as the model says, and no state of th
   saves.save = true;
   const auto refused = stream_plans(served.url(), {saves}).at(0);
   CHECK(refused.error.find("sessions of this model learn, and their weights are no part of a state") != std::string::npos);
+}
+
+TEST_CASE("sessions that learn are among those of their device, with their steps and states") {
+  Served served(routes_of(learning(4, 4)));
+  ClientPlan slow = plan_of(400, 0);
+  ClientOptions options;
+  std::vector<Server::PlaceStats> seen;
+  options.on_result = [&](std::size_t, const ResultMessage& result, double) {
+    if (result.seq == 50) seen = served.ask([&] { return served.server->places(); });
+  };
+  REQUIRE(stream_plans(served.url(), {slow}, options).at(0).error == "");
+  REQUIRE(seen.size() >= 1);
+  CHECK(seen[0].sessions == 1);
+  CHECK(seen[0].ticks.rows >= 50);
+  CHECK(seen[0].ticks.ticks >= 50);
+  CHECK(seen[0].seconds_a_row > 0);
+  CHECK(seen[0].state_bytes > 0);
 }
 
 TEST_CASE("a loss that is not finite ends the session that made it, and no other") {

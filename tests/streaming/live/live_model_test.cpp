@@ -3,9 +3,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <future>
 #include <span>
 #include <thread>
+#include <utility>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -23,6 +28,7 @@
 #include <millrace/runtime/task/start_run.h>
 #include <millrace/runtime/task/sync_wait.h>
 #include <streaming/live/live_model.h>
+#include <support/sanitized.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -45,6 +51,28 @@ Runtime& threads() {
   static_cast<void>(openssl);
   static Runtime runtime;
   return runtime;
+}
+
+/// The signal that ends a child of this process, and what it says on stderr.
+template <class F>
+std::pair<int, std::string> said_by_child(F f) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    std::signal(SIGABRT, SIG_DFL);
+    f();
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char buffer[256];
+  for (ssize_t got = 0; (got = ::read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<std::size_t>(got));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return {WIFSIGNALED(status) ? WTERMSIG(status) : 0, said};
 }
 
 /// Says the rows of one sequence in random pieces.
@@ -384,6 +412,79 @@ TEST_CASE("rows that sessions push while they are gathered share a step, which b
   for (std::size_t i = 0; i < 4; ++i) CHECK(sync_wait(on, sessions[i].flush()) == (i < 3 ? 2 : 1));
   CHECK(model.stats().ticks == 2);
   CHECK(model.stats().largest == 4);
+}
+
+TEST_CASE("what a task says of a session waits for no gathering, and takes along what is held back") {
+  Random random(8);
+  const LiveModel model(threads(), live_listing(random, features, hidden));
+  Executor& on = threads().executor();
+  std::vector<LiveSession> sessions;
+  for (int i = 0; i < 8; ++i) sessions.push_back(sync_wait(on, model.open()));
+  const Tensor row = random_tensor(random, {1, features});
+  const LiveGathering gathering = model.gather();
+  CHECK(sessions[0].try_push(LiveRows{{"x", LoDTensor(row)}}));
+  CHECK(model.stats().ticks == 0);
+  sync_wait(on, sessions[1].push(LoDTensor(random_tensor(random, {3, features})), Duration(std::chrono::seconds(20))));
+  CHECK(sync_wait(on, sessions[1].flush(Duration(std::chrono::seconds(20)))) == 3);
+  CHECK(sync_wait(on, sessions[0].flush(Duration(std::chrono::seconds(20)))) == 1);
+  sync_wait(on, sessions[2].reset(Duration(std::chrono::seconds(20))));
+  CHECK(model.stats().ticks == 3);
+  CHECK(sessions[3].try_push(LiveRows{{"x", LoDTensor(row)}}));  // held back again
+  CHECK(model.stats().ticks == 3);
+}
+
+TEST_CASE("a push to the number of a session whose handle takes another one meanwhile finds a live session, or none") {
+  Random random(8);
+  const LiveModel model(threads(), live_listing(random, features, hidden));
+  Executor& on = threads().executor();
+  const LoDTensor row(random_tensor(random, {1, features}), LoD::from_lengths({{1}}));
+  std::atomic<LiveId> id{0};
+  std::atomic<bool> over{false};
+  std::string other;
+  std::thread pusher([&] {
+    while (!over) {
+      const LiveId now = id;
+      if (now == 0) continue;
+      try {
+        sync_wait(on, model.push({now}, row));
+      } catch (const ArgumentError&) {
+      } catch (const CancelledError&) {
+      } catch (const std::exception& error) {
+        other = error.what();
+      }
+    }
+  });
+  LiveSession session;
+  for (int i = 0; i < 3000; ++i) {
+    LiveSession next = sync_wait(on, model.open());
+    id = next.id();
+    session = std::move(next);
+  }
+  over = true;
+  pusher.join();
+  CHECK(other == "");
+  CHECK(model.live_sessions() == 1);
+}
+
+TEST_CASE("a model that is destroyed by the reader that its ticks tell ends the process with a message") {
+  if (sanitized) return;  // a child of a process with threads
+  const auto [code, said] = said_by_child([] {
+    Random random(8);
+    Runtime runtime;
+    auto model = std::make_unique<LiveModel>(runtime, live_listing(random, features, hidden));
+    const LiveSession session = sync_wait(runtime.executor(), model->open());
+    struct Reader final : LiveReader {
+      explicit Reader(std::unique_ptr<LiveModel>& of) : model(of) {}
+      void on_news() noexcept override { model.reset(); }
+      std::unique_ptr<LiveModel>& model;
+    };
+    std::optional<LiveRows> made;
+    session.try_next(made, std::make_shared<Reader>(model));
+    session.try_push(LiveRows{{"x", LoDTensor(random_tensor(random, {1, features}))}});
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+  });
+  CHECK(code == SIGABRT);
+  CHECK(said.find("expected its end on another thread than that of its ticks, found it within LiveReader::on_news") != std::string::npos);
 }
 
 TEST_CASE("a session that is forked at any row has a second self with the bits of the whole run, and a bound on sessions counts both") {
@@ -744,6 +845,19 @@ TEST_CASE("a handle of a session that was moved from says so in every operation"
   CHECK_THROWS_WITH_AS(gone.try_next(made), why, ArgumentError);
   CHECK_THROWS_WITH_AS(static_cast<void>(gone.fork()), why, ArgumentError);
   CHECK_THROWS_WITH_AS(gone.async_finish(asio::use_future), why, ArgumentError);
+}
+
+TEST_CASE("values of another kind than the input's are an error that the handler is told") {
+  Random random(8);
+  const LiveModel model(threads(), live_listing(random, features, hidden));
+  const LiveSession session = sync_wait(threads().executor(), model.open());
+  const std::vector<double> wrong(features);
+  std::future<void> told;
+  CHECK_NOTHROW(told = session.async_push(std::span<const double>(wrong), asio::use_future));
+  CHECK_THROWS_WITH_AS(told.get(), doctest::Contains("expected whole rows of f32"), ArgumentError);
+  const std::vector<float> part(features + 1);
+  CHECK_NOTHROW(told = session.async_push(std::span<const float>(part), asio::use_future));
+  CHECK_THROWS_AS(told.get(), ArgumentError);
 }
 
 TEST_CASE("spans, rows by name and deadlines have initiating functions of a session and of a model") {

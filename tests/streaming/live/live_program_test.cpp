@@ -164,3 +164,17 @@ TEST_CASE("push, next and result throw the error of the run") {
   CHECK_THROWS_AS(sync_wait(on, live.push("x", slot(1, 1))), DeadlineError);
   CHECK_THROWS_AS(sync_wait(on, live.next("y")), DeadlineError);
 }
+
+TEST_CASE("a push behind the finish of a run that failed throws the error of the run") {
+  Runtime runtime;
+  LiveProgramOptions options;
+  options.output_window = 1;  // nobody reads
+  options.run.deadline = std::chrono::milliseconds(50);
+  const LiveProgram live(runtime, sums(0), options);
+  Executor& on = runtime.executor();
+  for (int i = 0; i < 4; ++i) sync_wait(on, live.push("x", slot(1, 1)));
+  live.finish();
+  CHECK_THROWS_AS(sync_wait(on, live.push("x", slot(1, 1))), ClosedError);
+  CHECK_THROWS_AS(sync_wait(on, live.result()), DeadlineError);
+  CHECK_THROWS_AS(sync_wait(on, live.push("x", slot(1, 1))), DeadlineError);
+}

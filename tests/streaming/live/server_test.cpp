@@ -192,6 +192,44 @@ TEST_CASE("a session too many is told to come back later, and those that live go
   CHECK(refused == 1);
 }
 
+TEST_CASE("sessions are counted by the addresses that one client has: IPv4 within IPv6 as IPv4, IPv6 by its network of 64 bits") {
+  Random random(1);
+  ServerOptions options;
+  options.limits.sessions_per_address = 2;
+  Served served(live_listing(random, features, hidden), options);
+  asio::io_context context;
+  std::vector<std::unique_ptr<asio::ip::tcp::socket>> all;
+  const auto taken = [&](Served& by, const char* peer) {
+    asio::ip::tcp::acceptor acceptor(context, {asio::ip::make_address("127.0.0.1"), 0});
+    auto& near = *all.emplace_back(std::make_unique<asio::ip::tcp::socket>(context));
+    near.connect(acceptor.local_endpoint());
+    asio::ip::tcp::socket far(by.context());
+    acceptor.accept(far);
+    by.ask([&] {
+      by.server->serve(make_byte_stream(std::move(far)), asio::ip::make_address(peer));
+      return 0;
+    });
+    asio::write(near, asio::buffer(encode_frame(text_message(to_json(StartMessage())))));
+    std::string answer(40, '\0');
+    asio::read(near, asio::buffer(answer));
+    return answer.find("started") != answer.npos;
+  };
+  CHECK(taken(served, "2001:db8:0:1::1"));
+  CHECK(taken(served, "2001:db8:0:1:ffff::2"));
+  CHECK_FALSE(taken(served, "2001:db8:0:1:8000::3"));
+  CHECK(taken(served, "2001:db8:0:2::1"));
+  CHECK(taken(served, "192.0.2.1"));
+  CHECK(taken(served, "::ffff:192.0.2.1"));
+  CHECK_FALSE(taken(served, "::ffff:192.0.2.1"));
+  CHECK(taken(served, "::ffff:192.0.2.2"));
+
+  options.limits.sessions_per_address.reset();
+  Served many(live_listing(random, features, hidden), options);
+  int local = 0;
+  for (int i = 0; i < 80; ++i) local += taken(many, "::ffff:127.0.0.1") ? 1 : 0;
+  CHECK(local == 80);
+}
+
 TEST_CASE("a client that says nothing is told that its time is over") {
   Random random(1);
   const Program program = live_listing(random, features, hidden);

@@ -183,6 +183,52 @@ TEST_CASE("what the protocol does not have is answered by name and ends the sess
   CHECK(table.batcher.live() == 0);
 }
 
+TEST_CASE("a given value of a whole number or a truth value is taken exactly or refused") {
+  using namespace millrace::build;
+  const auto answered = [](DType dtype, const std::string& number) {
+    Program program;
+    {
+      const Guard guard(program);
+      const Var x = input("x", VarType(DType::f32, {1, 1}));
+      const Var state = input("state", VarType(dtype, {1, 1}));
+      output("y", identity(state));
+      output("z", identity(x));
+      output("next", identity(state));
+    }
+    Table table(program, Limits(), StreamConfig(), {{"state", "next"}});
+    const auto session = table.sit();
+    session->receive(text_message(R"({"type": "start", "version": 1, "outputs": ["y"], "given": {"state": [)" + number + "]}}"));
+    if (!session->over()) session->receive(floats({1}));
+    table.tick_all();
+    std::string said;
+    while (session->has_output()) said = session->take_output().payload;
+    const auto at = said.find("\"y\":");
+    return at == said.npos ? said : said.substr(at + 4, said.find('}', at) - at - 4);
+  };
+  const auto taken = [&](DType dtype, const std::string& number, const std::string& wanted) {
+    INFO(number);
+    CHECK(answered(dtype, number).find(wanted) != std::string::npos);
+  };
+  taken(DType::i64, "9007199254740993", "9007199254740993");
+  taken(DType::i64, "9223372036854775807", "9223372036854775807");
+  taken(DType::i64, "-9223372036854775808", "-9223372036854775808");
+  taken(DType::i64, "1e3", "1000");
+  taken(DType::i32, "2147483647", "2147483647");
+  taken(DType::boolean, "true", "true");
+  taken(DType::boolean, "0", "false");
+  const auto refused = [&](DType dtype, const std::string& number) {
+    INFO(number);
+    const std::string said = answered(dtype, number);
+    CHECK(said.find("bad_input") != std::string::npos);
+    CHECK(said.find("given 'state': expected a value that " + std::string(name_of(dtype)) + " can hold, found ") != std::string::npos);
+  };
+  for (const char* number : {"9223372036854775808", "1e300", "-1e300", "0.5"}) refused(DType::i64, number);
+  for (const char* number : {"2147483648", "-2147483649", "0.9"}) refused(DType::i32, number);
+  for (const char* number : {"256", "-1", "1e300"}) refused(DType::u8, number);
+  for (const char* number : {"128", "-129"}) refused(DType::i8, number);
+  for (const char* number : {"2", "0.5", "-1"}) refused(DType::boolean, number);
+}
+
 TEST_CASE("data that ends inside a row is an error, and the steps before it have their results") {
   Random random(1);
   Table table(live_listing(random, features, hidden));
