@@ -76,6 +76,7 @@ const std::map<std::string, std::string>& op_attributes() {
       {"reshape_to", "allowzero"},
       {"reverse", "axis"},
       {"run_rows", "every, feeds, level, phase, phases, reach, reverse"},
+      {"round_to_bytes", "axis"},
       {"same_steps", "level"},
       {"sample_tokens", "seed, temperature, top"},
       {"scaled_tanh", "alpha, beta"},
