@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// What f32 numbers are once they went through 8 bits, as ONNX DynamicQuantizeLinear and DequantizeLinear have it, for all elements of the axes from
-/// `axis` (0 … rank) on together:
+/// f32 numbers rounded to 8 bits and back, as ONNX DynamicQuantizeLinear and DequantizeLinear do it. All elements of the axes from `axis` (0 … rank) on
+/// share one scale:
 ///
 ///   high = max(0, x…); low = min(0, x…); scale = (high − low) / 255, 1 where both are 0; zero = round(clip(−low / scale, 0, 255))
 ///   out = (clip(round(x / scale) + zero, 0, 255) − zero) · scale

@@ -44,10 +44,10 @@ struct CrowdSaw {
 /// then.
 CrowdSaw run_crowd(const Crowd& crowd);
 
-/// What stands behind `millrace-bench live-client`, both ways: URL SESSIONS s16|f32 STEP_ELEMENTS STEPS STEP_SECONDS binary|json WARM_UP SECONDS.
+/// The words behind `millrace-bench live-client`, made and read: URL SESSIONS s16|f32 STEP_ELEMENTS STEPS STEP_SECONDS binary|json WARM_UP SECONDS.
 std::vector<std::string> words_of(const Crowd& crowd);
 Crowd crowd_of(const std::vector<std::string>& words);
-/// The last line that it prints, both ways: "saw P50 P99 P999 EXPECTED RECEIVED REPLIES BUSY ERRORS WHY". IoError for another line.
+/// The last line that the command prints, made and read: "saw P50 P99 P999 EXPECTED RECEIVED REPLIES BUSY ERRORS WHY". IoError for another line.
 std::string line_of(const CrowdSaw& saw);
 CrowdSaw saw_of(const std::string& line);
 

@@ -54,7 +54,7 @@ class Trials {
   std::int64_t most_;  ///< sessions for which a process may have descriptors
 };
 
-/// What a reply cost the server, by threads: rows of `id` that are parts of the one above.
+/// Emits the processor time of a reply on the server, by threads: rows of `id` that are parts of the row above.
 void emit_costs(const Context& context, const std::string& id, const std::string& shape, const Trial& trial);
 
 }  // namespace millrace::bench

@@ -242,15 +242,13 @@ void add_stream(CLI::App& app, Action& action) {
   command
       ->add_option("--reconnect", flags->reconnect_s,
                    "Seconds in which a session that lost its connection tries to get another: it goes on by its ticket, from the state of "
-                   "a draining "
-                   "server, or starts over. 0: it ends")
+                   "a draining server, or starts over. 0: it ends")
       ->check(within(0, 86400))
       ->capture_default_str();
   command
       ->add_option("--silence", flags->silence_s,
                    "Seconds in which nothing at all comes of a server that owes the end of a session, or takes nothing more of it, until "
-                   "its connection counts as "
-                   "lost. 0: it never does")
+                   "its connection counts as lost. 0: it never does")
       ->check(within(0, 86400))
       ->capture_default_str();
   command->add_option("--output-dir", flags->folder,

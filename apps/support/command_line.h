@@ -9,8 +9,8 @@
 
 namespace millrace::app {
 
-/// What every value of an option has to be, whatever else it must: no empty text; of a whole number decimal digits without a zero before them, which CLI11 would
-/// read as octal.
+/// Adds the checks that every option has beside its own: its text is not empty, and a whole number has decimal digits without a zero in front, which CLI11
+/// would read as octal.
 inline void check_values(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (option->get_items_expected_max() == 0) continue;

@@ -9,8 +9,8 @@ namespace millrace {
 /// that can never be answered is an error, read or not.)
 void drop_unread(Program& program);
 
-/// Takes out the ops that take nothing, products, those that give lists of whole numbers (shapes, places), or give what they get in another shape (OpTraits::view), and whose result no op reads, those behind which nothing is left included. An
-/// importer makes such ops on its way.
+/// Takes out the ops that an importer made on its way and whose result no op reads: constants, views (OpTraits::view), products, and lists of whole numbers such
+/// as shapes. An op whose last reader went goes too.
 void drop_unread_views(Program& program);
 
 }  // namespace millrace

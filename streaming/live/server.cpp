@@ -60,7 +60,7 @@ asio::ip::address plain(const asio::ip::address& peer) {
   return asio::ip::make_address_v4(asio::ip::v4_mapped, peer.to_v6());
 }
 
-/// What one who has an address has as well: of IPv6 the whole network of 64 bits.
+/// The addresses that count as one peer: an address of IPv4, and of IPv6 the network of 64 bits, which one subscriber owns whole.
 std::string counted_as(const asio::ip::address& peer) {
   if (!peer.is_v6() || peer.is_loopback()) return peer.to_string();
   asio::ip::address_v6::bytes_type bytes = peer.to_v6().to_bytes();

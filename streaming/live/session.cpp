@@ -216,7 +216,7 @@ void Session::check_not_stuck() const {
 bool Session::pass(const Mark& front) {
   if (!settled()) return false;
   const Mark mark = front;
-  // What is answered at once waits for room, as a step does. Of an end there is one.
+  // A flush and a reset are answered at once, so they wait for room among the replies, as a step does. An end needs none: a session has one.
   if ((mark.kind == Mark::Kind::flush || mark.kind == Mark::Kind::reset) && output_full()) return false;
   const bool ends = mark.kind == Mark::Kind::end || mark.kind == Mark::Kind::reset;
   if (ends && open_levels() > 0) {

@@ -6,22 +6,10 @@
 #include <millrace/kernels/matmul.h>
 #include <millrace/kernels/pad.h>
 
+#include "support/random_conv1d.h"
+
 namespace millrace::testing {
 namespace {
-
-Conv1dDesc any_desc(Random& random, DType dtype) {
-  Conv1dDesc desc;
-  desc.groups = random.between(1, 3);
-  desc.in_channels = desc.groups * random.between(1, 4);
-  desc.out_channels = desc.groups * random.between(1, 30);
-  desc.kernel = random.between(1, 5);
-  desc.stride = random.between(1, 3);
-  desc.dilation = random.between(1, 3);
-  desc.pad_before = random.between(0, 4);
-  desc.pad_after = random.between(0, 4);
-  desc.dtype = dtype;
-  return desc;
-}
 
 DDim weight_dims(const Conv1dDesc& desc) { return {desc.out_channels, desc.in_channels / desc.groups, desc.kernel}; }
 
@@ -33,7 +21,7 @@ TEST_CASE("a convolution of any description agrees with the reference on every d
       INFO("seed ", seed);
       Random random(seed);
       for (const DType dtype : floats) {
-        const Conv1dDesc desc = any_desc(random, dtype);
+        const Conv1dDesc desc = random_conv1d(random, dtype);
         const Tensor x = random_tensor(random, dtype, DDim{random.between(0, 4), desc.in_channels, random.between(1, 20)});
         const Tensor w = random_tensor(random, dtype, weight_dims(desc)), bias = random_tensor(random, dtype, DDim{desc.out_channels});
         const bool with_bias = random.coin();

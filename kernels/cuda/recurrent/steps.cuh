@@ -217,7 +217,7 @@ class StepWorker {
       lap(StepPhase::ask);
       meet_.wait();
       lap(StepPhase::wait);
-      // What other blocks write late of the step before, they do before they arrive again.
+      // The late stores of other blocks, which belong to the step before, come before their next arrival.
       if (S == 0 && step_ % steps_.group.published == 0) meet_.close(Own::late && step_ > 0 ? step_ - 1 : step_);
       for (int first = 0; first < tiles; first += staged) {
         const int count = tiles - first < staged ? tiles - first : staged;

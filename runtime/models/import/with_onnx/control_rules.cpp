@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include <millrace/runtime/files/internal/printable.h>
 #include <millrace/runtime/models/import/with_onnx/rules.h>
@@ -220,31 +221,42 @@ bool hands_on_condition(Importer& to, const onnx::GraphProto& graph) {
   return name == graph.input(1).name() || (outside && is_true(to.known(name)));
 }
 
-/// The integers of a constant of a body that is not imported yet.
-std::optional<Ints> integers_of(Importer& to, const onnx::GraphProto& graph, const std::string& name) {
-  const auto numbers = [&](const Tensor& value) -> std::optional<Ints> {
-    return value.dtype() == DType::i64 ? std::optional(value.to_vector<std::int64_t>()) : std::nullopt;
+/// A body that is not imported yet: the nodes that make its values, by name.
+using Makers = std::unordered_map<std::string, const onnx::NodeProto*>;
+Makers makers_of(const onnx::GraphProto& graph) {
+  Makers makers;
+  for (const onnx::NodeProto& proto : graph.node())
+    for (const std::string& output : proto.output()) makers.emplace(output, &proto);
+  return makers;
+}
+
+/// The integers of a constant of a body, or of outside.
+std::optional<Ints> integers_of(Importer& to, const onnx::GraphProto& graph, const Makers& makers, std::string name) {
+  const auto numbers = [&](const onnx::TensorProto& value) -> std::optional<Ints> {
+    return value.data_type() == onnx::TensorProto::INT64 ? std::optional(to.tensor_of(value, name).to_vector<std::int64_t>())
+                                                         : std::nullopt;
   };
-  for (const onnx::TensorProto& weight : graph.initializer())
-    if (weight.name() == name) return weight.data_type() == onnx::TensorProto::INT64 ? numbers(to.tensor_of(weight, name)) : std::nullopt;
-  for (const onnx::NodeProto& proto : graph.node()) {
-    if (std::find(proto.output().begin(), proto.output().end(), name) == proto.output().end()) continue;
-    const Node node(proto);
+  constexpr int most_copies = 8;
+  for (int copies = 0; copies < most_copies && makers.contains(name); ++copies) {
+    const Node node(*makers.at(name));
     const std::string op = node.qualified_op();
-    if ((op == "Unsqueeze" || op == "Squeeze" || op == "Identity") && node.has(0)) return integers_of(to, graph, node.input(0));
-    const onnx::TensorProto* value = op == "Constant" ? node.tensor("value") : nullptr;
-    return value != nullptr && value->data_type() == onnx::TensorProto::INT64 ? numbers(to.tensor_of(*value, name)) : std::nullopt;
+    if (op == "Constant") return node.tensor("value") == nullptr ? std::nullopt : numbers(*node.tensor("value"));
+    if ((op != "Unsqueeze" && op != "Squeeze" && op != "Identity") || !node.has(0)) return std::nullopt;
+    name = node.input(0);
   }
+  if (makers.contains(name)) return std::nullopt;
+  for (const onnx::TensorProto& weight : graph.initializer())
+    if (weight.name() == name) return numbers(weight);
   const Tensor* known = to.known(name);
-  return known == nullptr ? std::nullopt : numbers(*known);
+  return known == nullptr || known->dtype() != DType::i64 ? std::nullopt : std::optional(known->to_vector<std::int64_t>());
 }
 
 /// Whether a node gives its input as it is.
-bool copies(Importer& to, const onnx::GraphProto& graph, const Node& node) {
+bool copies(Importer& to, const onnx::GraphProto& graph, const Makers& makers, const Node& node) {
   if (node.qualified_op() == "Identity") return true;
   if (node.qualified_op() != "Slice" || to.opset() < 10 || !node.has(2)) return false;
-  const auto starts = integers_of(to, graph, node.input(1)), ends = integers_of(to, graph, node.input(2));
-  const auto steps = node.has(4) ? integers_of(to, graph, node.input(4)) : std::nullopt;
+  const auto starts = integers_of(to, graph, makers, node.input(1)), ends = integers_of(to, graph, makers, node.input(2));
+  const auto steps = node.has(4) ? integers_of(to, graph, makers, node.input(4)) : std::nullopt;
   return starts && ends && (steps || !node.has(4)) && is_whole(*starts, *ends, steps);
 }
 
@@ -253,7 +265,8 @@ Importer::Steps steps_by_count(Importer& to, const onnx::GraphProto& graph) {
   std::set<std::string> counts{graph.input(0).name()}, inner;
   for (const onnx::ValueInfoProto& input : graph.input()) inner.insert(input.name());
   for (const onnx::TensorProto& weight : graph.initializer()) inner.insert(weight.name());
-  for (const onnx::NodeProto& proto : graph.node()) inner.insert(proto.output().begin(), proto.output().end());
+  const Makers makers = makers_of(graph);
+  for (const auto& [name, proto] : makers) inner.insert(name);
   Importer::Steps steps;
   std::map<std::string, std::string> outer;  // by name inside: what it is a copy of
   const auto name_outside = [&](const std::string& name) {
@@ -263,7 +276,7 @@ Importer::Steps steps_by_count(Importer& to, const onnx::GraphProto& graph) {
   for (const onnx::NodeProto& proto : graph.node()) {
     const Node node(proto);
     const std::string op = node.qualified_op();
-    if (node.has(0) && proto.output_size() == 1 && !name_outside(node.input(0)).empty() && copies(to, graph, node))
+    if (node.has(0) && proto.output_size() == 1 && !name_outside(node.input(0)).empty() && copies(to, graph, makers, node))
       outer[proto.output(0)] = name_outside(node.input(0));
     const bool renames = op == "Identity" || op == "Cast" || op == "Unsqueeze" || op == "Squeeze" || op == "Reshape";
     if (renames && node.has(0) && counts.contains(node.input(0))) counts.insert(proto.output(0));
@@ -394,6 +407,7 @@ const onnx::NodeProto* without_lists(Importer& to, const Node& node, const onnx:
   onnx::GraphProto* graph = nullptr;
   for (onnx::AttributeProto& attribute : *form->mutable_attribute())
     if (attribute.has_g()) graph = attribute.mutable_g();
+  while (form->output_size() + 1 < graph->output_size()) form->add_output("");  // the last ones may be left out where nobody reads them
   for (const auto& [i, insert] : lists) {
     graph->add_output()->set_name(insert->input(1));
     form->add_output(node.output(static_cast<std::size_t>(i)));

@@ -52,7 +52,7 @@ class Importer {
   Ints needed_integers(const Node& node, std::size_t input, const Ints& otherwise);
   /// The numbers of a list of the program, as far as they are known.
   std::optional<std::vector<Element>> elements(VarId var) { return values_.elements(var); }
-  /// The value that `var` is in another form, and where an extent is first known from (values.h).
+  /// The value that `var` is in another form, and the var and axis that an extent comes from (values.h).
   VarId source(VarId var) const { return values_.source(var); }
   const Op* maker(VarId var) const { return values_.maker(var); }
   VarId copied(VarId var) const { return var == no_var ? var : values_.copied(var); }

@@ -28,6 +28,10 @@ void split(Importer& to, const Node& node, const char* op) {
 void concat(Importer& to, const Node& node, const char*) {
   if (!node.has_attribute("axis")) throw ProgramError("attribute axis: expected a number, found none");
   if (const VarId x = to.in(node, 0); to.stacked_lists().contains(x)) {
+    if (node.integer("axis", 0) == 0) {
+      static_cast<void>(node.flag("new_axis", false));
+      return to.give(node, "identity", {x});
+    }
     const int rank = to.rank(x), axis = axis_of("attribute axis", node.integer("axis", 0), rank);
     static_cast<void>(node.flag("new_axis", false));
     Ints perm;

@@ -146,9 +146,13 @@ Element Values::origin(VarId var, int axis) const {
     const Op* op = maker(var);
     const int rank = program_.var(var).type.rank();
     if (op == nullptr || op->inputs.empty() || program_.var(op->inputs[0]).type.rank() != rank) break;
-    const auto is_small = [&](std::size_t input) {
-      return program_.constant(op->inputs[input]) != nullptr && program_.var(op->inputs[input]).type.rank() < std::max(rank, 1);
+    // A constant beside the input, which does not stretch the axis: it has none there, or one of extent 1.
+    const auto keeps_axis = [&] {
+      const std::optional<DDim>& beside = program_.var(op->inputs[1]).type.shape;
+      const int at = beside ? axis - (rank - beside->rank()) : 0;
+      return program_.constant(op->inputs[1]) != nullptr && beside && beside->rank() <= rank && (at < 0 || (*beside)[at] == 1);
     };
+    const auto is_matrix = [&] { return program_.constant(op->inputs[1]) != nullptr && program_.var(op->inputs[1]).type.rank() == 2; };
     const auto keeps_places = [&] {  // a convolution with as much padding as its kernel reaches
       const std::optional<DDim>& w = program_.var(op->inputs[1]).type.shape;
       const auto number = [&](const char* name) { return op->attributes.get_or(name, std::int64_t{1}); };
@@ -156,8 +160,8 @@ Element Values::origin(VarId var, int axis) const {
       return w && w->rank() == 3 && number("stride") == 1 && pads[0] + pads[1] == ((*w)[2] - 1) * number("dilation");
     };
     const bool keeps = op->type == "identity" || op->type == "cast" || op->type == "softmax" || op->type == "layer_norm" ||
-                       ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && is_small(1)) ||
-                       (op->type == "matmul" && axis < rank - 1 && is_small(1)) ||
+                       ops::find_unary(op->type) != nullptr || (ops::find_binary(op->type) && keeps_axis()) ||
+                       (op->type == "matmul" && axis < rank - 1 && is_matrix()) ||
                        (op->type == "conv1d" && (axis == 0 || (axis == 2 && keeps_places())));
     if (op->type == "transpose") {
       const auto perm = op->attributes.get_or("perm", std::vector<std::int64_t>{});

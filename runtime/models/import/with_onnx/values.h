@@ -33,13 +33,13 @@ class Values {
   std::optional<std::vector<Element>> elements(VarId var) { return elements(var, 0); }
   /// The value that `var` is in another form: through copies, casts to i64 and changes of rank.
   VarId source(VarId var) const;
-  /// What `var` is a copy of, or `var`.
+  /// The var that `var` is a copy of, or `var` itself.
   VarId copied(VarId var) const;
   /// The op that makes `var`, or null; a pointer until the next op is appended.
   const Op* maker(VarId var) const;
   /// Whether an op picks `var` from a list, or copies what one picked.
   bool picks(VarId var) const;
-  /// Where an extent is first known from: through ops that keep it.
+  /// The var and axis that an extent comes from, through ops that keep it.
   Element origin(VarId var, int axis) const;
 
  private:

@@ -3,12 +3,11 @@
 
 #include <doctest/doctest.h>
 
-#include <millrace/kernels/conv1d.h>
 #include <millrace/runtime/builder/ops.h>
 #include <millrace/tensor/device.h>
 
 #include "support/program_runs.h"
-#include "support/random.h"
+#include "support/random_conv1d.h"
 #include "support/random_tensor.h"
 
 using namespace millrace;
@@ -42,16 +41,7 @@ TEST_CASE("a convolution with known weights has the bits of the kernel, however 
     INFO("seed ", seed);
     Random random(seed);
     const DType dtype = random.coin() ? DType::f32 : DType::f64;
-    Conv1dDesc desc;
-    desc.groups = random.between(1, 4);
-    desc.in_channels = desc.groups * random.between(1, 5);
-    desc.out_channels = desc.groups * random.between(1, 9);
-    desc.kernel = random.between(1, 6);
-    desc.stride = random.between(1, 2);
-    desc.dilation = random.between(1, 3);
-    desc.pad_before = random.between(0, 4);
-    desc.pad_after = random.between(0, 4);
-    desc.dtype = dtype;
+    const Conv1dDesc desc = random_conv1d(random, dtype);
     const Tensor weights = random_tensor(random, {desc.out_channels, desc.in_channels / desc.groups, desc.kernel}, 1, dtype);
     const Tensor bias = random_tensor(random, {desc.out_channels}, 1, dtype);
     const Tensor x = random_tensor(random, {random.between(1, 2), desc.in_channels, random.between(16, 200)}, 1, dtype);

@@ -423,7 +423,7 @@ TEST_CASE("A value that an attribute cannot have is refused with attribute and n
   CHECK(refusal_of(graph) == "m.onnx: node 'here' (Scan): attribute scan_input_directions: expected 0 (forward) or 1 (backward), found 7");
 }
 
-/// What exporters of scripted loops write: `for i in range(T): y.append(step(x[i]))`, T being an extent of x.
+/// A loop as exporters write scripted ones: `for i in range(T): y.append(step(x[i]))`, T being an extent of x.
 GraphBuilder counted_loop(const char* condition, const std::string& picked) {
   GraphBuilder body;
   body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {1, 4});
@@ -522,6 +522,41 @@ TEST_CASE("An LSTM of one step inside a loop is a cell there, and one of f16 com
   }
   REQUIRE(ys[0].size() == 18);
   for (std::size_t i = 0; i < ys[0].size(); ++i) CHECK(std::abs(ys[0][i] - ys[1][i]) < 4e-3);
+}
+
+TEST_CASE("A list that a loop grows stands beside outputs that the node leaves out") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).output("go");
+  body.graph.add_input()->set_name("list");
+  body.graph.add_output()->set_name("longer");
+  body.output("minus");
+  body.node("Gather", {"x", "i"}, {"row"}).set("axis", 0);
+  body.node("Neg", {"row"}, {"minus"});
+  body.node("SequenceInsert", {"list", "row"}, {"longer"});
+  GraphBuilder graph;
+  graph.input("x", {-1, 2}).input("n", {}, onnx::TensorProto::INT64).output("y").initializer("true", Tensor::scalar(true));
+  graph.node("SequenceEmpty", {}, {"empty"});
+  graph.node("Loop", {"n", "true", "empty"}, {"ys"}).set("body", body.graph);
+  graph.node("ConcatFromSequence", {"ys"}, {"y"}).set("axis", 0).set("new_axis", 1);
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5, 6}, {3, 2});
+  const RunResult found = testing::on_cpu(parse(graph), {{"x", x}, {"n", Tensor::scalar<std::int64_t>(2)}});
+  CHECK(found["y"].tensor().to_vector<float>() == std::vector<float>{1, 2, 3, 4});
+}
+
+TEST_CASE("A loop over an extent that the tensor of its steps has stretched makes as many iterations as it says") {
+  GraphBuilder body;
+  body.input("i", {}, onnx::TensorProto::INT64).input("go", {}, onnx::TensorProto::BOOL).input("s", {2, 3}).output("go").output("next");
+  body.node("Gather", {"wide", "i"}, {"row"}).set("axis", 1);
+  body.node("Add", {"row", "s"}, {"next"});
+  GraphBuilder graph;
+  graph.input("x", {2, -1, 3}).output("last").initializer("true", Tensor::scalar(true)).initializer("w", ones({5, 1}));
+  graph.initializer("begin", list({1})).initializer("end", list({2})).initializer("s0", make_darray({2, 3}, 0.0f));
+  graph.node("Add", {"x", "w"}, {"wide"});
+  graph.node("Shape", {"x"}, {"shape"});
+  graph.node("Slice", {"shape", "begin", "end"}, {"n"});
+  graph.node("Loop", {"n", "true", "s0"}, {"last"}).set("body", body.graph);
+  const RunResult found = testing::on_cpu(parse(graph), {{"x", ones({2, 1, 3})}});
+  CHECK(found["last"].tensor().to_vector<float>() == std::vector<float>(6, 2));  // one iteration, of five steps
 }
 
 TEST_CASE("A convolution whose last places a slice cuts off is one with less padding behind, and goes live") {
