@@ -16,6 +16,7 @@
 #include <runtime/distributed/rank_threads.h>
 #include <streaming/live/live_model.h>
 #include <support/lstm_stack.h>
+#include <support/same_bits.h>
 
 using namespace millrace;
 using namespace millrace::testing;
@@ -50,10 +51,6 @@ struct Files {
   Program program;
   LoDTensor wanted;
 };
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-}
 
 }  // namespace
 

@@ -22,6 +22,7 @@
 #include <millrace/tensor/cuda_device.h>
 #include <millrace/tensor/work_failure.h>
 #include <support/random_lstm.h>
+#include <support/same_bits.h>
 #include <support/test_place.h>
 
 namespace millrace::testing {
@@ -63,10 +64,6 @@ Program program_of(Random& random, Kind kind, DType dtype) {
   if (kind == Kind::peeks) states.push_back({hidden, Var()});
   build::output("y", layers::unroll(around, {x}, states).output);
   return program;
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.dims() == b.dims() && (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
 }
 
 }  // namespace

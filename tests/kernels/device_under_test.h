@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <millrace/tensor/tensor.h>
 #include <reference/reference.h>
 #include <support/random.h>
+#include <support/same_bits.h>
 #include <support/sim_device.h>
 #include <support/test_place.h>
 
@@ -135,13 +135,6 @@ inline Tensor random_tensor(Random& random, DType dtype, const DDim& dims, doubl
   reference::Values made{dims, {}};
   for (std::int64_t i = 0; i < dims.elements(); ++i) made.at.push_back(scale * static_cast<double>(random.real()));
   return reference::tensor(made, dtype);
-}
-
-/// The same elements to the bit (and dtype and extents).
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
-  return a.elements() == 0 ||
-         std::memcmp(contiguous(a, CpuDevice().stream(0)).raw(), contiguous(b, CpuDevice().stream(0)).raw(), a.bytes()) == 0;
 }
 
 /// The largest |found − expected| / max(|expected|, floor); equal infinities and two NaNs are no difference.

@@ -23,7 +23,7 @@ TEST_CASE("matrices that rows bring themselves are multiplied with the bits of m
     const bool shared = random.coin();
     const Tensor a = random_tensor(random, dtype, DDim{rows, desc.batch, desc.m, desc.k});
     const Tensor b = random_tensor(random, dtype, DDim{shared ? 1 : rows, desc.batch, desc.k, desc.n});
-    Tensor found(dtype, DDim{rows, desc.batch, desc.m, desc.n});
+    Tensor found = random_tensor(random, dtype, DDim{rows, desc.batch, desc.m, desc.n});  // what was there before is gone after
     const std::int64_t right = desc.batch * desc.k * desc.n;
     const RowView inputs[2] = {{const_cast<void*>(a.raw()), desc.batch * desc.m * desc.k},
                                {const_cast<void*>(b.raw()), shared ? 0 : right}};

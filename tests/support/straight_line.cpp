@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/straight_line.h"
 
-#include <cstring>
 #include <map>
 
 #include <millrace/runtime/program/op_context.h>
@@ -66,13 +65,6 @@ std::string refusal(const std::string& type, const std::vector<VarType>& types, 
     return error.what();
   }
   return {};
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
-  const Tensor left = a.copy_to(CpuPlace{});
-  const Tensor right = b.copy_to(CpuPlace{});
-  return a.elements() == 0 || std::memcmp(left.raw(), right.raw(), a.bytes()) == 0;
 }
 
 }  // namespace millrace::testing

@@ -8,6 +8,7 @@
 #include <millrace/runtime/program/program.h>
 #include <millrace/runtime/program/value.h>
 #include <millrace/tensor/device.h>
+#include <support/same_bits.h>
 
 namespace millrace::testing {
 
@@ -35,8 +36,5 @@ std::vector<Tensor> run_op(const std::string& type, const std::vector<Tensor>& i
 std::vector<VarType> infer_op(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes = {});
 /// The message of the ProgramError that inference throws; empty when it accepts.
 std::string refusal(const std::string& type, const std::vector<VarType>& types, const Attributes& attributes = {});
-
-/// Equal dtype, extents and bytes.
-bool same_bits(const Tensor& a, const Tensor& b);
 
 }  // namespace millrace::testing

@@ -282,7 +282,7 @@ TEST_CASE("on devices that fail, complete late or run out of memory a run ends w
   Schedule clean(1);
   CHECK(bits(on_sim(clean, program, rows(5))) == wanted);
   const std::size_t failed = millrace::testing::through_faults(program, rows(5), wanted, 90, clean.device);
-  CHECK(failed > 20);
+  CHECK(5 * failed > millrace::testing::seeds(100).size());
   CHECK(failed < 85);
 }
 
@@ -318,5 +318,5 @@ TEST_CASE("a device that fails takes its own run along, naming the op, and a run
     check_nothing_left(schedule, seed);
     schedule.executor.remove_source(faulty);
   }
-  CHECK(named > 20);  // others hit what a run was fed
+  CHECK(3 * named > 2 * millrace::testing::seeds(30).size());  // others hit what a run was fed
 }

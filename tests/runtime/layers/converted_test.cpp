@@ -2,7 +2,6 @@
 // Files that apps/convert/weights.py made just now of weights of PyTorch and Keras, in the folder that MILLRACE_CONVERTED_WEIGHTS names: see
 // tests/python/weights_test.py.
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include <doctest/doctest.h>
@@ -11,6 +10,7 @@
 #include <millrace/runtime/layers/load.h>
 
 #include "support/program_runs.h"
+#include "support/same_bits.h"
 #include "support/sequence_walk.h"
 
 using namespace millrace;
@@ -18,13 +18,8 @@ using namespace millrace::testing;
 
 namespace {
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.copy_to(CpuPlace{});
-  const Tensor y = b.copy_to(CpuPlace{});
-  return x.dtype() == y.dtype() && x.dims() == y.dims() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
-}
 bool same_bits(const std::optional<Tensor>& a, const std::optional<Tensor>& b) {
-  return a.has_value() == b.has_value() && (!a || same_bits(*a, *b));
+  return a.has_value() == b.has_value() && (!a || testing::same_bits(*a, *b));
 }
 
 /// A file of the script: the weights as their source has them, `raw.`, as the script made them, `net_`, an input and what is wanted.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <millrace/runtime/layers/load.h>
 
-#include <cstring>
 #include <filesystem>
 
 #include <unistd.h>
@@ -12,19 +11,10 @@
 
 #include "support/program_runs.h"
 #include "support/random_tensor.h"
+#include "support/same_bits.h"
 
 using namespace millrace;
 using namespace millrace::testing;
-
-namespace {
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.copy_to(CpuPlace{});
-  const Tensor y = b.copy_to(CpuPlace{});
-  return x.dtype() == y.dtype() && x.dims() == y.dims() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
-}
-
-}  // namespace
 
 TEST_CASE("a file's layers are loaded by name, as many levels and directions as it has") {
   Random random(1);

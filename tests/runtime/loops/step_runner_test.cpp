@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,16 +13,13 @@
 
 #include "support/random.h"
 #include "support/random_tensor.h"
+#include "support/same_bits.h"
 
 using namespace millrace;
 using namespace millrace::testing;
 using namespace millrace::build;
 
 namespace {
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-}
 
 using Make = std::function<Var(const Var& a, const Var& b, const Var& wide, const Var& weights)>;
 

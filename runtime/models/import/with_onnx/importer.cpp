@@ -333,7 +333,7 @@ std::vector<VarId> Importer::body(const onnx::GraphProto& graph, const std::vect
 }
 
 VarId Importer::step_read(VarId x, int axis, VarId index) {
-  const VarType& type = program_.var(index).type;
+  const VarType type = program_.var(index).type;  // a copy: ops are appended below
   if (!type.is_tensor() || type.dtype != DType::i64 || type.rank() > 1) return no_var;
   const VarId count = source(index);
   x = values_.copied(x);
